@@ -1,0 +1,100 @@
+-- Who may do what, by table and column. One role per program; none of them owns anything.
+--
+--   sentinel_owner      owns every object; nobody connects as it, migrations SET ROLE to it
+--   sentinel_authority  the authority API: decides and records; no access to customer text
+--   sentinel_worker     the refund agent: its ledger; nothing of the authority's
+--   sentinel_console    operators: approvals, halts, keys; reads what it shows; executes nothing
+--   board_reader        the public board: three views, nothing else
+--
+-- Run after each migration, as often as you like. `sentinel migrate` does it. A login of yours becomes a program by
+-- `GRANT sentinel_authority TO your_login`; the programs then connect with that login and SET ROLE.
+
+do $$
+declare
+  wanted text;
+begin
+  foreach wanted in array array['sentinel_owner', 'sentinel_authority', 'sentinel_worker', 'sentinel_console', 'board_reader'] loop
+    if not exists (select from pg_roles where rolname = wanted) then
+      begin
+        execute format('create role %I nologin', wanted);
+      exception when duplicate_object or unique_violation then null;       -- another migration made it meanwhile
+      end;
+    end if;
+  end loop;
+end $$;
+
+revoke all on schema sentinel, refunds from public;
+revoke all on all tables in schema sentinel, refunds from public, sentinel_authority, sentinel_worker, sentinel_console, board_reader;
+revoke execute on all functions in schema sentinel, refunds from public;
+
+-- authority ---------------------------------------------------------------------------------------------------------
+grant usage on schema sentinel to sentinel_authority;
+grant select on all tables in schema sentinel to sentinel_authority;
+revoke select on sentinel.operator_sessions, sentinel.operator_tokens, sentinel.sign_in_attempts from sentinel_authority;
+revoke select on sentinel.operators from sentinel_authority;
+grant select (tenant_id, operator_id, email, role, active) on sentinel.operators to sentinel_authority;
+grant insert on sentinel.operations, sentinel.operation_states, sentinel.usage, sentinel.reservations, sentinel.approvals,
+  sentinel.events, sentinel.feed, sentinel.feed_heads, sentinel.check_reports, sentinel.policies to sentinel_authority;
+grant update (status, decision, reason_code, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at,
+  start_event_id, start_hash, outcome, report_digest, reported_at, report_event_id, report_hash, in_doubt_since,
+  in_doubt_reason) on sentinel.operation_states to sentinel_authority;
+grant update (cap_minor, held_minor, captured_minor, override_held_minor, override_captured_minor)
+  on sentinel.usage to sentinel_authority;
+grant update (state, settled_at) on sentinel.reservations to sentinel_authority;
+-- An authority can let an approval run out; only the console can decide one.
+grant update (status, decided_at) on sentinel.approvals to sentinel_authority;
+grant update (position) on sentinel.feed_heads to sentinel_authority;
+grant update (transaction_id) on sentinel.sequencer to sentinel_authority;
+grant execute on all functions in schema sentinel to sentinel_authority;
+revoke execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, sentinel.set_halt, sentinel.lift_halt
+  from sentinel_authority;
+
+-- worker ------------------------------------------------------------------------------------------------------------
+grant usage on schema refunds to sentinel_worker;
+grant select on all tables in schema refunds to sentinel_worker;
+grant insert on refunds.orders, refunds.ledger_entries, refunds.executions, refunds.outbox, refunds.ledger_events,
+  refunds.workers, refunds.approval_cursors to sentinel_worker;
+grant update (status, claim_epoch, claimed_by, lease_until, attempts, next_attempt_at, guard_request, operation_id,
+  decision_event_id, decision, reason_code, proof_id, approval_id, waiting_for, permit_token, start_id, last_error)
+  on refunds.ledger_entries to sentinel_worker;
+grant update (account_ref, ordered_at, paid_minor, currency, recorded_at) on refunds.orders to sentinel_worker;
+grant update (attempts, next_attempt_at, last_error, acknowledged_at) on refunds.outbox to sentinel_worker;
+grant update on refunds.workers, refunds.approval_cursors to sentinel_worker;
+grant update (finished_at, result) on refunds.process_requests to sentinel_worker;
+grant execute on all functions in schema refunds to sentinel_worker;
+
+-- console -----------------------------------------------------------------------------------------------------------
+grant usage on schema sentinel, refunds to sentinel_console;
+grant select on all tables in schema sentinel to sentinel_console;
+-- The permit token is a bearer slip: the console shows a row, it never carries one.
+grant select (tenant_id, ledger_entry_id, refund_id, agent_id, action, status, amount_minor, currency, idempotency_key,
+  channel, scenario, account_ref, order_ref, requested_at, reason, risk, redaction_status, claim_epoch, claimed_by,
+  lease_until, attempts, next_attempt_at, guard_request, operation_id, decision_event_id, decision, reason_code, proof_id,
+  approval_id, waiting_for, last_error, created_at, updated_at) on refunds.ledger_entries to sentinel_console;
+grant select on refunds.orders, refunds.executions, refunds.outbox, refunds.ledger_events, refunds.workers,
+  refunds.process_requests, refunds.transitions, refunds.defaults to sentinel_console;
+grant insert on refunds.process_requests, refunds.defaults to sentinel_console;
+grant insert on sentinel.tenants, sentinel.operators, sentinel.operator_sessions, sentinel.operator_tokens,
+  sentinel.sign_in_attempts, sentinel.agent_keys, sentinel.approval_votes, sentinel.halts, sentinel.events to sentinel_console;
+grant update (password_hash, role, active) on sentinel.operators to sentinel_console;
+grant update (last_seen_at, revoked_at) on sentinel.operator_sessions to sentinel_console;
+grant update (revoked_at) on sentinel.operator_tokens to sentinel_console;
+grant update (revoked_at, expires_at) on sentinel.agent_keys to sentinel_console;
+grant update (status, decided_at, decided_by, reason) on sentinel.approvals to sentinel_console;
+grant update (lifted_at, lifted_by) on sentinel.halts to sentinel_console;
+-- Withdrawing a question that no worker answered.
+grant update (finished_at, result) on refunds.process_requests to sentinel_console;
+-- Resolving moves an operation's state and its held budget, never a permit or a decision to ALLOW (the functions' text).
+grant update (status, decision, reason_code, once_live, outcome, in_doubt_since, in_doubt_reason)
+  on sentinel.operation_states to sentinel_console;
+grant update (held_minor, captured_minor, override_held_minor, override_captured_minor) on sentinel.usage to sentinel_console;
+grant update (state, settled_at) on sentinel.reservations to sentinel_console;
+grant update (succeeded), delete on sentinel.sign_in_attempts to sentinel_console;
+grant execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, sentinel.set_halt, sentinel.lift_halt,
+  sentinel.append_event, sentinel.canonical, sentinel.sha256_text, sentinel.utc_text, sentinel.expire_approval,
+  sentinel.settle_budget, sentinel.halt_lock, sentinel.halt_over, sentinel.is_requester to sentinel_console;
+grant execute on function refunds.default_tenant to sentinel_console;
+
+-- public board --------------------------------------------------------------------------------------------------------
+grant usage on schema sentinel to board_reader;
+grant select on sentinel.public_proofs, sentinel.public_feed, sentinel.public_tenants to board_reader;

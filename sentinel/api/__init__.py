@@ -1,0 +1,1 @@
+"""The authority over HTTP: parse, one service call, render."""

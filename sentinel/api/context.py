@@ -1,0 +1,20 @@
+"""What the views are handed: the authority, who calls, and how many streams may be open."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sentinel.api.identity import Identity
+from sentinel.services.authority import Authority
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Handed to every route of the authority. `stopping()` is true once this process drains."""
+
+    authority: Authority
+    identity: Identity
+    stream_slots: threading.BoundedSemaphore
+    stopping: Callable[[], bool] = field(default=lambda: False)

@@ -1,0 +1,211 @@
+"""The guard, its start and its report over HTTP: parse → one service call → render.
+
+`to_operation` and `to_answer` are the pure ends of the guard: request object → operation, committed row → response
+bytes. Whatever edge serves the guard calls these two.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import structlog
+from flask import Blueprint, Response
+
+from sentinel import metrics
+from sentinel.api.context import Context
+from sentinel.api.identity import same_agent, same_tenant
+from sentinel.api.schemas import (
+    GuardAnswerSchema,
+    GuardRequestSchema,
+    ReportReceiptSchema,
+    ReportRequestSchema,
+    StartReceiptSchema,
+    StartRequestSchema,
+)
+from sentinel.core.decision import reason_text
+from sentinel.core.errors import EngineUnavailable, InvalidInput
+from sentinel.core.operation import Operation, build_operation, plain_json
+from sentinel.core.permit import PermitSigner
+from sentinel.http.bodies import json_body, load, without_nulls
+from sentinel.http.openapi import documented
+from sentinel.services.authority import Caller
+from sentinel.services.guard_action import guard_action
+from sentinel.services.report_outcome import report_outcome
+from sentinel.services.start_action import start_action
+from sentinel.store.decisions import Recorded
+
+START_STEP_KEYS = frozenset({"resource", "risk_class", "evidence_context"})
+"""A body with none of these keys comes from a caller without a start step (`CONTRACT.md` §2)."""
+
+PROBLEMS = (400, 401, 403, 411, 413, 415, 429, 503)
+SECURITY = ({"apiKey": []}, {"bearer": []})
+
+_guard, _start, _report = GuardRequestSchema(), StartRequestSchema(), ReportRequestSchema()
+log = structlog.get_logger("sentinel.guard")
+
+
+def params_of(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`params`, or `context` as its other name; both at once is refused."""
+    if "params" in fields and "context" in fields:
+        raise InvalidInput.of("context", "is another name of params; send one of them")
+    found: Mapping[str, Any] = fields.get("params", fields.get("context", {}))
+    return found
+
+
+def to_operation(body: Mapping[str, Any]) -> tuple[Operation, str | None, bool]:
+    """A guard request's object → (operation, claimed tenant, whether the caller has a start step)."""
+    fields = load(_guard, without_nulls(body))
+    operation = build_operation(
+        idempotency_key=fields["idempotency_key"], agent_id=fields["agent_id"], action=fields["action"],
+        params=params_of(fields), resource=fields.get("resource"), risk_class=fields.get("risk_class"),
+    )  # fmt: skip
+    return operation, fields.get("tenant_id"), not START_STEP_KEYS.isdisjoint(body)
+
+
+def rfc3339(moment: datetime) -> str:
+    """A time as the wire writes it: UTC, microseconds, "Z"."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def to_answer(caller: Caller, recorded: Recorded, permits: PermitSigner) -> bytes:
+    """A committed decision → the response body. Optional members are left out, never null."""
+    pack = recorded.pack
+    latency = orjson.loads(pack)["latency_ms"]
+    answer: dict[str, Any] = {
+        "decision": recorded.decision,
+        "status": recorded.status,
+        "reason_code": recorded.reason_code,
+        "reason": reason_text(recorded.reason_code),
+        "operation_id": recorded.operation_id,
+        "decision_event_id": recorded.decision_event_id,
+        "policy_id": recorded.policy_id,
+        "policy_version": recorded.policy_version,
+        "policy_label": recorded.policy_label,
+        "resource": recorded.resource,
+        "risk_class": recorded.risk_class,
+        "latency_ms": latency,
+        "proof_pack": orjson.Fragment(f'{pack[:-1]},"hash":"{recorded.pack_hash}"}}'),
+    }
+    if recorded.permit_id is not None and recorded.permit_expires_at is not None:
+        answer["permit_token"] = permits.issue(caller.tenant_id, recorded.permit_id, recorded.digest)
+        answer["permit_expires_at"] = rfc3339(recorded.permit_expires_at)
+    if recorded.approval_id is not None:
+        answer["approval_id"] = recorded.approval_id
+    if recorded.approval_expires_at is not None and recorded.status in ("pending", "expired"):
+        answer["expires_at"] = rfc3339(recorded.approval_expires_at)
+    if recorded.approver is not None and recorded.approved_at is not None:
+        answer["approver"] = recorded.approver
+        answer["approved_at"] = rfc3339(recorded.approved_at)
+    if recorded.outcome is not None:
+        answer["outcome"] = recorded.outcome
+    return orjson.dumps(answer)
+
+
+def json_response(body: bytes, *, replayed: bool = False) -> Response:
+    """200 with a JSON body that nobody may store."""
+    response = Response(body, content_type="application/json")
+    response.headers["Cache-Control"] = "no-store"
+    if replayed:
+        response.headers["Idempotent-Replayed"] = "true"
+    return response
+
+
+def routes(blueprint: Blueprint, context: Context) -> None:
+    """Add guard, start and report to a blueprint."""
+
+    @blueprint.post("/action/guard")
+    @documented(
+        "Decide one exact action",
+        description="The decision is committed before it is given. The same key gives the recorded decision.",
+        request=_guard, responses={200: ("The decision.", GuardAnswerSchema())}, problems=(*PROBLEMS, 409, 422),
+        security=SECURITY,
+    )  # fmt: skip
+    def guard() -> Response:
+        began = time.perf_counter()
+        caller = context.identity.caller("guard")
+        operation, tenant, has_start_step = to_operation(json_body())
+        same_tenant(caller, tenant, "tenant_id")
+        same_agent(caller, operation.agent_id)
+        elapsed_ms = int((time.perf_counter() - began) * 1000)
+        try:
+            recorded = guard_action(
+                context.authority, caller, operation, has_start_step=has_start_step, elapsed_ms=elapsed_ms
+            )
+        except EngineUnavailable:
+            metrics.UNAVAILABLE.inc()
+            raise
+        _count(context, operation, recorded, time.perf_counter() - began)
+        body = to_answer(caller, recorded, context.authority.permits)
+        return json_response(body, replayed=recorded.result == "replayed")
+
+    @blueprint.post("/action/guard/start")
+    @documented(
+        "Redeem the permit just before the side effect", request=_start,
+        responses={200: ("The start's receipt.", StartReceiptSchema())}, problems=(*PROBLEMS, 409, 410),
+        security=SECURITY,
+    )  # fmt: skip
+    def start() -> Response:
+        caller = context.identity.caller("guard")
+        fields = load(_start, without_nulls(json_body()))
+        same_tenant(caller, fields.get("tenant_id"), "tenant_id")
+        same_agent(caller, fields["agent_id"])
+        receipt = start_action(
+            context.authority, caller, idempotency_key=fields["idempotency_key"], action=fields["action"],
+            agent_id=fields["agent_id"], resource=fields.get("resource", fields["action"]),
+            risk_class=fields.get("risk_class", "standard"), permit_token=fields["permit_token"],
+            start_id=fields["start_id"],
+        )  # fmt: skip
+        log.info("start", operation_id=str(receipt.operation_id), duplicate=receipt.result == "duplicate")
+        return json_response(
+            orjson.dumps(
+                {"started": True, "start_event_id": receipt.event_id, "start_hash": receipt.hash,
+                 "duplicate": receipt.result == "duplicate"}
+            )
+        )  # fmt: skip
+
+    @blueprint.post("/action/guard/report")
+    @documented(
+        "Report what came of a started action",
+        description="success captures the budget; error after a start means unknown, and the operation is in doubt.",
+        request=_report, responses={200: ("The report's receipt.", ReportReceiptSchema())}, problems=(*PROBLEMS, 409),
+        security=SECURITY,
+    )  # fmt: skip
+    def report() -> Response:
+        caller = context.identity.caller("guard")
+        fields = load(_report, without_nulls(json_body()))
+        same_tenant(caller, fields.get("tenant_id"), "tenant_id")
+        same_agent(caller, fields["agent_id"])
+        receipt = report_outcome(
+            context.authority, caller, idempotency_key=fields["idempotency_key"], action=fields["action"],
+            agent_id=fields["agent_id"], outcome=fields["outcome"], error=fields.get("error"),
+            result=plain_json(fields.get("result"), "result"), resource=fields.get("resource"),
+            risk_class=fields.get("risk_class"), permit_token=fields.get("permit_token"),
+            report_id=fields.get("report_id"),
+        )  # fmt: skip
+        log.info("report", operation_id=str(receipt.operation_id), outcome=fields["outcome"])
+        return json_response(receipt_body(receipt.event_id, receipt.hash, duplicate=receipt.result == "duplicate"))
+
+
+def receipt_body(event_id: Any, event_hash: str | None, *, duplicate: bool) -> bytes:
+    """The body of a report's receipt."""
+    return orjson.dumps(
+        {"received": True, "receipt_event_id": event_id, "receipt_hash": event_hash, "duplicate": duplicate}
+    )
+
+
+def _count(context: Context, operation: Operation, recorded: Recorded, seconds: float) -> None:
+    metrics.GUARD_SECONDS.observe(seconds)
+    if recorded.result == "replayed":
+        metrics.REPLAYS.inc()
+        return
+    covered = context.authority.policies.library.find(operation.action) is not None
+    action = operation.action if covered else "other"
+    metrics.DECISIONS.labels(action, recorded.decision, recorded.reason_code).inc()
+    log.info(
+        "decision", operation_id=str(recorded.operation_id), decision=recorded.decision,
+        reason_code=recorded.reason_code, policy_version=recorded.policy_version,
+    )  # fmt: skip

@@ -1,0 +1,89 @@
+"""Who calls: a key in a header → a `Caller`. Keys are remembered for under a second, so a revoked one dies within it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+
+from flask import request
+
+from sentinel.api.rate_limit import SharedRateLimit
+from sentinel.core.errors import Forbidden, RateLimited, Unauthenticated
+from sentinel.metrics import RATE_LIMITED
+from sentinel.services.authority import Caller
+from sentinel.store.agent_keys import find_key, key_hash, looks_like_key
+from sentinel.store.database import Pool
+
+_REMEMBER_SECONDS = 0.8
+_REMEMBER_MOST = 10_000
+
+
+class Identity:
+    """Finds callers by key and holds them to their rate and scope."""
+
+    def __init__(self, pool: Pool, limit: SharedRateLimit, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pool = pool
+        self._limit = limit
+        self._clock = clock
+        self._known: dict[bytes, tuple[float, Caller | None]] = {}
+
+    def caller(self, scope: str) -> Caller:
+        """This request's caller. Raises `Unauthenticated`, `RateLimited` or `Forbidden` (scope, tenant)."""
+        presented = _presented_key()
+        if presented is None or not looks_like_key(presented):
+            raise Unauthenticated
+        hashed = key_hash(presented)
+        caller = self._find(hashed)
+        if caller is None:
+            raise Unauthenticated
+        try:
+            self._limit.take(hashed)
+        except RateLimited:
+            RATE_LIMITED.inc()
+            raise
+        if scope not in caller.scopes:
+            raise Forbidden(f"this key has no scope {scope}")
+        same_tenant(caller, request.headers.get("X-Tenant-Id"), "X-Tenant-Id")
+        return caller
+
+    def _find(self, hashed: bytes) -> Caller | None:
+        now = self._clock()
+        known = self._known.get(hashed)
+        if known is not None and now - known[0] < _REMEMBER_SECONDS:
+            return known[1]
+        row = find_key(self._pool, hashed)
+        caller = None
+        if row is not None and row.usable:
+            caller = Caller(
+                row.tenant_id, row.key_id, row.principal_id, row.agent_id, frozenset(row.scopes), row.owner_operator_id
+            )
+        if len(self._known) >= _REMEMBER_MOST:
+            self._known.clear()
+        # Remembered from before the question was asked: the age of an answer never exceeds the promise.
+        self._known[hashed] = (now, caller)
+        return caller
+
+
+def _presented_key() -> str | None:
+    header = request.headers.get("X-API-Key")
+    if header:
+        return header
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
+def same_tenant(caller: Caller, claimed: str | None, field: str) -> None:
+    """Raise `Forbidden` when a tenant is named that is not the key's."""
+    if claimed is not None and claimed != "" and not _is(caller.tenant_id, claimed):
+        raise Forbidden(f"{field} is not this key's tenant")
+
+
+def same_agent(caller: Caller, agent_id: str) -> None:
+    """Raise `Forbidden` when the key is bound to another agent."""
+    if caller.agent_id is not None and agent_id != caller.agent_id:
+        raise Forbidden("this key is bound to another agent_id")
+
+
+def _is(tenant_id: uuid.UUID, claimed: str) -> bool:
+    return claimed.lower() == str(tenant_id)

@@ -1,0 +1,85 @@
+"""Health, metrics and documentation of the authority."""
+
+from __future__ import annotations
+
+import orjson
+from flask import Blueprint, Flask, Response, render_template, send_from_directory
+
+from sentinel import metrics
+from sentinel.api.context import Context
+from sentinel.core.errors import SentinelError
+from sentinel.http.openapi import documented, openapi_document
+from sentinel.store.figures import readiness
+from sentinel.store.migrate import HEAD
+
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+DESCRIPTION = (
+    "The authority a money-moving agent asks before it acts. Every route also answers under"
+    " `/api/haltstate/sentinel/`. Money is an integer or a decimal string in major units."
+)
+SECURITY_SCHEMES = {
+    "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    "bearer": {"type": "http", "scheme": "bearer"},
+}
+
+
+def routes(app: Flask, context: Context) -> None:
+    """Add the meta routes to the app."""
+    meta = Blueprint("meta", __name__, static_folder="static", static_url_path="/static", template_folder="templates")
+
+    @meta.get("/healthz")
+    @documented("Whether the process answers", responses={200: ("It does.", {"type": "object"})})
+    def healthz() -> Response:
+        return Response(b'{"status":"ok"}', content_type="application/json")
+
+    @meta.get("/readyz")
+    @documented(
+        "Whether decisions can be given", responses={200: ("They can.", {"type": "object"}), 503: ("Not now, and why.", {"type": "object"})}
+    )
+    def readyz() -> Response:
+        try:
+            revision, writable = readiness(context.authority.pool)
+        except SentinelError:
+            revision, writable = "", False
+        checks = {"database": bool(revision), "writable": writable, "schema": revision == HEAD}
+        ready = all(checks.values())
+        response = Response(
+            orjson.dumps({"status": "ready" if ready else "not ready", "checks": checks}),
+            status=200 if ready else 503, content_type="application/json",
+        )  # fmt: skip
+        response.headers["Cache-Control"] = "no-store"
+        if not ready:
+            response.headers["Retry-After"] = "1"
+        return response
+
+    @meta.get("/metrics")
+    @documented("Prometheus metrics", responses={200: ("The exposition.", {"type": "string"})}, content_type="text/plain")
+    def exposition() -> Response:
+        metrics.POOL_IN_USE.set(context.authority.pool.in_use)
+        metrics.POOL_SIZE.set(context.authority.pool.size)
+        return Response(metrics.exposition(context.authority.pool), content_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @meta.get("/openapi.json")
+    @documented("This document", responses={200: ("OpenAPI 3.1.", {"type": "object"})})
+    def openapi() -> Response:
+        document = openapi_document(app, title="sentinel authority", description=DESCRIPTION, security_schemes=SECURITY_SCHEMES)
+        return Response(orjson.dumps(document), content_type="application/json")
+
+    @meta.get("/docs")
+    @documented("The documentation as a page", responses={200: ("A page.", {"type": "string"})}, content_type="text/html")
+    def docs() -> Response:
+        response = Response(render_template("docs.html"), content_type="text/html; charset=utf-8")
+        response.headers["Content-Security-Policy"] = CSP
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        return response
+
+    @meta.get("/favicon.ico")
+    @documented("The icon", responses={200: ("An icon.", {"type": "string"})}, content_type="image/svg+xml")
+    def favicon() -> Response:
+        return send_from_directory(str(meta.static_folder), "icon.svg", mimetype="image/svg+xml", max_age=86400)
+
+    app.register_blueprint(meta)

@@ -1,0 +1,68 @@
+"""A rate limit per key that is exact over all processes of a host: GCRA in shared memory.
+
+One map of slots, made before the processes fork. A slot is guarded by a file lock, which the kernel gives back when its
+holder dies; a database row per request would cost more than the decision's own lookups.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+
+from sentinel.core.errors import RateLimited
+
+_SLOTS, _STRIPES, _PROBES = 4096, 64, 8
+_SLOT = struct.Struct("=8sd")
+
+
+class SharedRateLimit:
+    """Generic cell rate algorithm: `per_second` sustained, `burst` at once, per key.
+
+    Make it before forking; `take` may then be called from any thread of any process.
+    """
+
+    def __init__(self, *, per_second: int, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval = 1.0 / per_second
+        self._tolerance = (burst - 1) * self._interval
+        self._clock = clock
+        self._map = mmap.mmap(-1, _SLOTS * _SLOT.size)
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process; unlinked from the start)
+        self._threads = [threading.Lock() for _ in range(_STRIPES)]
+
+    def take(self, key: bytes) -> None:
+        """Count one request of `key` (at least 10 random bytes). Raises `RateLimited` with the seconds to wait."""
+        stripe = key[0] % _STRIPES
+        with self._threads[stripe]:
+            fcntl.lockf(self._file.fileno(), fcntl.LOCK_EX, 1, stripe)
+            try:
+                self._take(key[2:10], stripe, int.from_bytes(key[:2], "big"))
+            finally:
+                fcntl.lockf(self._file.fileno(), fcntl.LOCK_UN, 1, stripe)
+
+    def _take(self, tag: bytes, stripe: int, start: int) -> None:
+        now = self._clock()
+        offset, arrival = self._slot(tag, stripe, start, now)
+        arrival = max(arrival, now)
+        if arrival - now > self._tolerance:
+            raise RateLimited(max(1, round(arrival - now - self._tolerance + 0.5)))
+        _SLOT.pack_into(self._map, offset, tag, arrival + self._interval)
+
+    def _slot(self, tag: bytes, stripe: int, start: int, now: float) -> tuple[int, float]:
+        """The key's slot within its stripe, else one whose debt is paid, else a neighbour's (which only tightens)."""
+        per_stripe = _SLOTS // _STRIPES
+        free: int | None = None
+        for probe in range(_PROBES):
+            offset = (stripe * per_stripe + (start + probe) % per_stripe) * _SLOT.size
+            found, arrival = _SLOT.unpack_from(self._map, offset)
+            if found == tag:
+                return offset, arrival
+            if free is None and arrival <= now:
+                free = offset
+        if free is not None:
+            return free, now
+        return offset, arrival

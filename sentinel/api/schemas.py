@@ -1,0 +1,194 @@
+"""What may arrive at the authority and what it answers: marshmallow, made once, and the source of the OpenAPI document."""
+
+from __future__ import annotations
+
+from marshmallow import Schema, fields
+from marshmallow.validate import OneOf
+
+from sentinel.http.bodies import Identifier, JsonObject, StrictSchema, Text
+
+MONEY = {
+    "description": "`{value, currency}`; value in major units as an integer or a decimal string, with at most the currency's digits.",
+}
+
+
+class _Bound(StrictSchema):
+    agent_id = Identifier(most=128, required=True)
+    action = Identifier(most=128, required=True)
+    tenant_id = Identifier(most=64)
+    evidence_context = JsonObject(metadata={"description": "Carried for correlation; not part of the operation."})
+
+
+class GuardRequestSchema(_Bound):
+    """One exact action under one idempotency key."""
+
+    idempotency_key = Identifier(most=255, required=True)
+    params = JsonObject(metadata={"description": "The action's parameters; `amount` is money. No fractions elsewhere."})
+    context = JsonObject(metadata={"description": "Another name of params."})
+    resource = Identifier(most=255)
+    risk_class = Identifier(most=64)
+
+
+class CheckRequestSchema(_Bound):
+    """A question without effect."""
+
+    params = JsonObject()
+    context = JsonObject()
+    resource = Identifier(most=255)
+    risk_class = Identifier(most=64)
+
+
+class StartRequestSchema(_Bound):
+    """Redeem a permit just before the side effect."""
+
+    idempotency_key = Identifier(most=255, required=True)
+    resource = Identifier(most=255)
+    risk_class = Identifier(most=64)
+    permit_token = Text(most=512, least=1, required=True)
+    start_id = fields.UUID(required=True)
+
+
+class ReportRequestSchema(_Bound):
+    """What came of a started action."""
+
+    idempotency_key = Identifier(most=255, required=True)
+    outcome = fields.String(required=True, validate=OneOf(["success", "error"]))
+    error = Text(most=4000)
+    result = fields.Raw(metadata={"description": "Any JSON without fractions; kept as a digest only."})
+    resource = Identifier(most=255)
+    risk_class = Identifier(most=64)
+    permit_token = Text(most=512, least=1)
+    report_id = fields.UUID()
+
+
+class CheckReportRequestSchema(_Bound):
+    """What came of a checked action."""
+
+    request_id = Identifier(most=128, required=True)
+    status = fields.String(required=True, validate=OneOf(["success", "failure", "error"]))
+    decision = fields.String(validate=OneOf(["ALLOW", "APPROVAL_REQUIRED", "DENY"]))
+    policy_id = Identifier(most=128)
+    result = fields.Raw()
+
+
+class AmountSchema(Schema):
+    """Money, shortest exact form."""
+
+    value = fields.Raw(required=True, metadata={"oneOf": [{"type": "integer"}, {"type": "string"}]})
+    currency = fields.String(required=True)
+
+
+class ProofPackSchema(Schema):
+    """The public, hash-only record of a decision."""
+
+    proof_id = fields.String(required=True)
+    ledger_entry_id = fields.String()
+    refund_id = fields.String()
+    agent_id = fields.String(required=True)
+    action = fields.String(required=True)
+    amount = fields.Nested(AmountSchema)
+    decision = fields.String(required=True)
+    policy_label = fields.String(required=True)
+    policy_version = fields.String(required=True)
+    policy_digest = fields.String(required=True)
+    reason_code = fields.String(required=True)
+    operation_digest = fields.String(required=True)
+    facts_commitment = fields.String(required=True)
+    decided_at = fields.String(required=True)
+    latency_ms = fields.Integer(required=True)
+    proof_status = fields.String(required=True)
+    signature_status = fields.String(required=True)
+    redaction_status = fields.String(required=True)
+    hash = fields.String(required=True)
+
+
+class GuardAnswerSchema(Schema):
+    """The committed decision; optional members are left out, never null."""
+
+    decision = fields.String(required=True, validate=OneOf(["ALLOW", "APPROVAL_REQUIRED", "DENY"]))
+    status = fields.String(
+        required=True,
+        validate=OneOf(["allowed", "pending", "approved", "expired", "denied", "already_started", "completed"]),
+    )
+    reason_code = fields.String(required=True)
+    reason = fields.String(required=True)
+    operation_id = fields.String(required=True)
+    decision_event_id = fields.String(required=True)
+    policy_id = fields.String(required=True)
+    policy_version = fields.String(required=True)
+    policy_label = fields.String(required=True)
+    resource = fields.String(required=True)
+    risk_class = fields.String(required=True)
+    latency_ms = fields.Integer(required=True)
+    proof_pack = fields.Nested(ProofPackSchema, required=True)
+    permit_token = fields.String()
+    permit_expires_at = fields.String()
+    approval_id = fields.String()
+    expires_at = fields.String()
+    approver = fields.String()
+    approved_at = fields.String()
+    outcome = fields.String()
+
+
+class StartReceiptSchema(Schema):
+    """Proof that the start is recorded."""
+
+    started = fields.Boolean(required=True)
+    start_event_id = fields.String(required=True)
+    start_hash = fields.String(required=True)
+    duplicate = fields.Boolean(required=True)
+
+
+class ReportReceiptSchema(Schema):
+    """Proof that the outcome is recorded."""
+
+    received = fields.Boolean(required=True)
+    receipt_event_id = fields.String(required=True)
+    receipt_hash = fields.String(required=True)
+    duplicate = fields.Boolean(required=True)
+
+
+class CheckAnswerSchema(Schema):
+    """What would be decided now."""
+
+    decision = fields.String(required=True)
+    reason = fields.String(required=True)
+    reason_code = fields.String(required=True)
+    policy_id = fields.String(required=True)
+    latency_ms = fields.Integer(required=True)
+
+
+class ApprovalSchema(Schema):
+    """An approval as its agent sees it."""
+
+    status = fields.String(required=True)
+    agent_id = fields.String(required=True)
+    action = fields.String(required=True)
+    expires_at = fields.String(required=True)
+    approver = fields.String()
+    reason = fields.String()
+    decided_at = fields.String()
+
+
+class ApprovalDecisionSchema(Schema):
+    """One decided approval."""
+
+    request_id = fields.String(required=True)
+    status = fields.String(required=True)
+    approver = fields.Raw(required=True, metadata={"type": ["string", "null"]})
+    reason = fields.Raw(required=True, metadata={"type": ["string", "null"]})
+    agent_id = fields.String(required=True)
+    action = fields.String(required=True)
+    decided_at = fields.String(required=True)
+
+
+class ApprovalDecisionsSchema(Schema):
+    """Decided approvals, oldest first."""
+
+    decisions = fields.List(fields.Nested(ApprovalDecisionSchema), required=True)
+
+
+class HeartbeatSchema(Schema):
+    """What covers this agent; guard and start refuse by themselves."""
+
+    status = fields.String(required=True, validate=OneOf(["OK", "PAUSE", "KILL"]))

@@ -1,0 +1,48 @@
+"""What agents import: a client of the authority, and `guarded()` around an action that moves something.
+
+Needs nothing of the rest of sentinel. Only a well-formed ALLOW or approved answer with a permit counts as permission;
+everything else is a refusal, a wait or no answer at all.
+"""
+
+from sentinel.client.answers import (
+    ApprovalDecision,
+    ApprovalView,
+    CheckAnswer,
+    GuardAnswer,
+    ReportReceipt,
+    StartReceipt,
+)
+from sentinel.client.client import Client
+from sentinel.client.errors import (
+    ActionDenied,
+    ActionExpired,
+    AlreadyStarted,
+    ApprovalPending,
+    ClientError,
+    KeyConflict,
+    NoAnswerKind,
+    Rejected,
+    Unreachable,
+)
+from sentinel.client.guarded import Guarded, guarded
+
+__all__ = [
+    "ActionDenied",
+    "ActionExpired",
+    "AlreadyStarted",
+    "ApprovalDecision",
+    "ApprovalPending",
+    "ApprovalView",
+    "CheckAnswer",
+    "Client",
+    "ClientError",
+    "GuardAnswer",
+    "Guarded",
+    "KeyConflict",
+    "NoAnswerKind",
+    "Rejected",
+    "ReportReceipt",
+    "StartReceipt",
+    "Unreachable",
+    "guarded",
+]

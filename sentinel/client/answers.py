@@ -1,0 +1,262 @@
+"""The authority's answers as values. A body that is not exactly one of the contract's shapes is no answer at all.
+
+Sources: `CONTRACT.md` §2 and §3. Parsing raises `Unreachable(MALFORMED)`: a caller cannot mistake half an answer for one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NoReturn
+
+from sentinel.client.errors import NoAnswerKind, Unreachable
+
+# Which decision each status may come with; together they are every answer there is.
+_DECISIONS_OF_STATUS = {
+    "allowed": ("ALLOW",),
+    "pending": ("APPROVAL_REQUIRED",),
+    "approved": ("APPROVAL_REQUIRED",),
+    "expired": ("APPROVAL_REQUIRED", "DENY"),
+    "denied": ("DENY",),
+    "already_started": ("ALLOW", "APPROVAL_REQUIRED", "DENY"),
+    "completed": ("ALLOW", "APPROVAL_REQUIRED", "DENY"),
+}
+_WITH_PERMIT = ("allowed", "approved")
+_APPROVAL_STATUSES = ("pending", "approved", "rejected", "expired")
+_HEARTBEATS = ("OK", "PAUSE", "KILL")
+
+
+@dataclass(frozen=True, slots=True)
+class GuardAnswer:
+    """One answer to `guard`. `action`, `agent_id` and `idempotency_key` are the question's own.
+
+    `permit_token` is there exactly when `may_start`. Times are timezone-aware; ids are UUID text.
+    """
+
+    action: str
+    agent_id: str
+    idempotency_key: str
+    decision: str
+    status: str
+    reason_code: str
+    reason: str
+    operation_id: str
+    decision_event_id: str
+    resource: str
+    risk_class: str
+    policy_version: str | None = None
+    permit_token: str | None = None
+    permit_expires_at: datetime | None = None
+    approval_id: str | None = None
+    approver: str | None = None
+    expires_at: datetime | None = None
+    outcome: str | None = None
+    proof_pack: Mapping[str, Any] | None = None
+    replayed: bool = False
+
+    @property
+    def may_start(self) -> bool:
+        """True for a permission: allowed or approved, with its permit."""
+        return self.status in _WITH_PERMIT and self.permit_token is not None
+
+    @property
+    def proof_id(self) -> str | None:
+        """The proof pack's public name, if a pack came along."""
+        found = (self.proof_pack or {}).get("proof_id")
+        return found if isinstance(found, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class StartReceipt:
+    """The start is recorded; `duplicate` when this start id was recorded before."""
+
+    start_event_id: str
+    start_hash: str
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReportReceipt:
+    """The outcome is recorded; `duplicate` when this very report was received before."""
+
+    receipt_event_id: str
+    receipt_hash: str
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckAnswer:
+    """What would be decided now. Nothing may be executed on it."""
+
+    decision: str
+    reason_code: str
+    reason: str
+    policy_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalView:
+    """One approval as its requester sees it."""
+
+    status: str
+    agent_id: str
+    action: str
+    approver: str | None
+    reason: str | None
+    decided_at: datetime | None
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalDecision:
+    """One line of the list of decided approvals; `request_id` is the approval's id."""
+
+    request_id: str
+    status: str
+    decided_at: datetime
+
+
+def guard_answer(
+    body: Mapping[str, Any], *, action: str, agent_id: str, idempotency_key: str, replayed: bool
+) -> GuardAnswer:
+    """A 200 body of `action/guard` → `GuardAnswer`. Raises `Unreachable` unless it is one of the contract's answers."""
+    status = _text(body, "status")
+    decision = _text(body, "decision")
+    if decision not in _DECISIONS_OF_STATUS.get(status, ()):
+        malformed(f"decision {decision[:20]!r} with status {status[:20]!r}")
+    permit = _text(body, "permit_token") if status in _WITH_PERMIT else None
+    return GuardAnswer(
+        action=action,
+        agent_id=agent_id,
+        idempotency_key=idempotency_key,
+        decision=decision,
+        status=status,
+        reason_code=_text(body, "reason_code"),
+        reason=_maybe_text(body, "reason") or "",
+        operation_id=_uuid(body, "operation_id"),
+        decision_event_id=_uuid(body, "decision_event_id"),
+        resource=_text(body, "resource"),
+        risk_class=_text(body, "risk_class"),
+        policy_version=_maybe_text(body, "policy_version"),
+        permit_token=permit,
+        permit_expires_at=_maybe_time(body, "permit_expires_at"),
+        approval_id=_uuid(body, "approval_id") if status == "pending" or "approval_id" in body else None,
+        approver=_maybe_text(body, "approver"),
+        expires_at=_maybe_time(body, "expires_at"),
+        outcome=_maybe_text(body, "outcome"),
+        proof_pack=_maybe_mapping(body, "proof_pack"),
+        replayed=replayed,
+    )
+
+
+def start_receipt(body: Mapping[str, Any]) -> StartReceipt:
+    """A 200 body of `guard/start`: it must say `started: true`."""
+    if body.get("started") is not True:
+        malformed("started is not true")
+    return StartReceipt(_uuid(body, "start_event_id"), _text(body, "start_hash"), _flag(body, "duplicate"))
+
+
+def report_receipt(body: Mapping[str, Any]) -> ReportReceipt:
+    """A 200 body of `guard/report`: it must say `received: true`."""
+    if body.get("received") is not True:
+        malformed("received is not true")
+    return ReportReceipt(_uuid(body, "receipt_event_id"), _text(body, "receipt_hash"), _flag(body, "duplicate"))
+
+
+def check_answer(body: Mapping[str, Any]) -> CheckAnswer:
+    """A 200 body of `action/check`."""
+    decision = _text(body, "decision")
+    if decision not in ("ALLOW", "APPROVAL_REQUIRED", "DENY"):
+        malformed(f"decision {decision[:20]!r}")
+    return CheckAnswer(
+        decision, _text(body, "reason_code"), _maybe_text(body, "reason") or "", _maybe_text(body, "policy_id")
+    )
+
+
+def approval_view(body: Mapping[str, Any]) -> ApprovalView:
+    """A 200 body of `approval/{id}`."""
+    status = _text(body, "status")
+    if status not in _APPROVAL_STATUSES:
+        malformed(f"approval status {status[:20]!r}")
+    return ApprovalView(
+        status,
+        _text(body, "agent_id"),
+        _text(body, "action"),
+        _maybe_text(body, "approver"),
+        _maybe_text(body, "reason"),
+        _maybe_time(body, "decided_at"),
+        _maybe_time(body, "expires_at"),
+    )
+
+
+def approval_decisions(body: Mapping[str, Any]) -> list[ApprovalDecision]:
+    """A 200 body of `approvals/since`, oldest first."""
+    found = body.get("decisions")
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        malformed("decisions is not a list of objects")
+    return [
+        ApprovalDecision(_uuid(item, "request_id"), _text(item, "status"), _time(item, "decided_at")) for item in found
+    ]
+
+
+def heartbeat_status(body: Mapping[str, Any]) -> str:
+    """A 200 body of `heartbeat` → OK, PAUSE or KILL."""
+    status = _text(body, "status")
+    if status not in _HEARTBEATS:
+        malformed(f"heartbeat {status[:20]!r}")
+    return status
+
+
+def malformed(what: str) -> NoReturn:
+    """Refuse an answer that is not of the contract's shape."""
+    raise Unreachable(NoAnswerKind.MALFORMED, what)
+
+
+def _text(body: Mapping[str, Any], name: str) -> str:
+    found = body.get(name)
+    if not isinstance(found, str) or not found:
+        malformed(f"{name} is missing or not text")
+    return found
+
+
+def _maybe_text(body: Mapping[str, Any], name: str) -> str | None:
+    return None if body.get(name) is None else _text(body, name)
+
+
+def _maybe_mapping(body: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    found = body.get(name)
+    if found is not None and not isinstance(found, dict):
+        malformed(f"{name} is not an object")
+    return found
+
+
+def _uuid(body: Mapping[str, Any], name: str) -> str:
+    text = _text(body, name)
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        malformed(f"{name} is not a UUID")
+
+
+def _flag(body: Mapping[str, Any], name: str) -> bool:
+    found = body.get(name, False)
+    if not isinstance(found, bool):
+        malformed(f"{name} is not true or false")
+    return found
+
+
+def _time(body: Mapping[str, Any], name: str) -> datetime:
+    text = _text(body, name)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        malformed(f"{name} is not a time")
+    if moment.tzinfo is None:
+        malformed(f"{name} has no time zone")
+    return moment
+
+
+def _maybe_time(body: Mapping[str, Any], name: str) -> datetime | None:
+    return None if body.get(name) is None else _time(body, name)

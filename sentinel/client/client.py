@@ -1,0 +1,256 @@
+"""The client: one method per question of `CONTRACT.md` §2 and §3, retried only where the key makes that safe.
+
+One call lasts at most `timeout_seconds`, retries and pauses included. Every question carries its own idempotency key or
+start id, so a repeat gets the recorded answer.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+from sentinel.client import answers
+from sentinel.client.errors import KeyConflict, NoAnswerKind, Rejected, Unreachable
+from sentinel.client.transport import RawAnswer, Transport
+
+try:  # orjson is several times faster; the standard library does the same
+    from orjson import dumps as _encode, loads as _decode
+except ImportError:  # pragma: no cover - depends on what is installed
+
+    def _encode(value: Any) -> bytes:  # type: ignore[misc]
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+    _decode = json.loads  # type: ignore[assignment]
+
+PREFIX = "/api/sentinel"
+_FIRST_PAUSE_SECONDS = 0.05
+_LEAST_ATTEMPT_SECONDS = 0.01
+
+Parsed = TypeVar("Parsed")
+
+
+class Client:
+    """Asks one authority with one key. Thread-safe; connections are kept and shared.
+
+    `base_url` is e.g. "http://127.0.0.1:7860". `agent_id` is the default for every call. Raises `Unreachable` (no answer:
+    may be repeated), `KeyConflict` and `Rejected` (answered: the request itself is refused).
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str,
+        *,
+        agent_id: str | None = None,
+        tenant_id: str | uuid.UUID | None = None,
+        timeout_seconds: float = 5.0,
+        retries: int = 2,
+        pool_size: int = 16,
+    ) -> None:
+        headers = {"X-API-Key": api_key, "User-Agent": "sentinel-client"}
+        if tenant_id is not None:
+            headers["X-Tenant-Id"] = str(tenant_id)
+        self._transport = Transport(base_url, headers=headers, pool_size=pool_size)
+        self.agent_id = agent_id
+        self._timeout_seconds = timeout_seconds
+        self._retries = retries
+
+    def guard(
+        self,
+        *,
+        action: str,
+        params: Mapping[str, Any],
+        idempotency_key: str,
+        resource: str | None = None,
+        risk_class: str | None = None,
+        evidence_context: Mapping[str, Any] | None = None,
+        agent_id: str | None = None,
+    ) -> answers.GuardAnswer:
+        """Ask whether exactly this may happen. Only `answer.may_start` is a permission, and it still needs `start`."""
+        agent = self._agent(agent_id)
+        wanted_resource, wanted_risk = resource or action, risk_class or "standard"
+        # These three keys are what tells the authority that this caller starts separately; without them handing out
+        # the permit would already count as the start.
+        body = {
+            "agent_id": agent,
+            "action": action,
+            "idempotency_key": idempotency_key,
+            "params": params,
+            "resource": wanted_resource,
+            "risk_class": wanted_risk,
+            "evidence_context": evidence_context or {},
+        }
+
+        def parse(raw: RawAnswer, found: Mapping[str, Any]) -> answers.GuardAnswer:
+            answer = answers.guard_answer(
+                found, action=action, agent_id=agent, idempotency_key=idempotency_key, replayed=raw.replayed
+            )
+            if (answer.resource, answer.risk_class) != (wanted_resource, wanted_risk):
+                answers.malformed("the answer is about another resource or risk class")
+            return answer
+
+        return self._call("POST", "/action/guard", body, parse)
+
+    def start(self, answer: answers.GuardAnswer, start_id: str | uuid.UUID) -> answers.StartReceipt:
+        """Redeem the answer's permit just before the side effect. The same `start_id` gets the same receipt.
+
+        `Rejected.code`: "permit-expired", "permit-refused" (halted, or a bound field differs), "already-started".
+        """
+        body = {
+            "idempotency_key": answer.idempotency_key,
+            "action": answer.action,
+            "agent_id": answer.agent_id,
+            "resource": answer.resource,
+            "risk_class": answer.risk_class,
+            "permit_token": answer.permit_token or "",
+            "start_id": str(start_id),
+        }
+        return self._call("POST", "/action/guard/start", body, lambda _, found: answers.start_receipt(found))
+
+    def report(
+        self,
+        *,
+        idempotency_key: str,
+        action: str,
+        outcome: str,
+        agent_id: str | None = None,
+        error: str | None = None,
+        result: Mapping[str, Any] | None = None,
+        resource: str | None = None,
+        risk_class: str | None = None,
+        permit_token: str | None = None,
+        report_id: str | uuid.UUID | None = None,
+    ) -> answers.ReportReceipt:
+        """Tell what came of it: outcome "success" or "error" (error means unknown, not "not executed")."""
+        body = {
+            "idempotency_key": idempotency_key,
+            "action": action,
+            "agent_id": self._agent(agent_id),
+            "outcome": outcome,
+            "error": error,
+            "result": result,
+            "resource": resource,
+            "risk_class": risk_class,
+            "permit_token": permit_token,
+            "report_id": None if report_id is None else str(report_id),
+        }
+        present = {name: value for name, value in body.items() if value is not None}
+        return self._call("POST", "/action/guard/report", present, lambda _, found: answers.report_receipt(found))
+
+    def check(self, *, action: str, params: Mapping[str, Any], agent_id: str | None = None) -> answers.CheckAnswer:
+        """What would be decided now; reserves nothing and permits nothing."""
+        body = {"agent_id": self._agent(agent_id), "action": action, "params": params}
+        return self._call("POST", "/action/check", body, lambda _, found: answers.check_answer(found))
+
+    def approval(self, approval_id: str | uuid.UUID) -> answers.ApprovalView:
+        """One approval of this agent."""
+        path = f"/approval/{quote(str(approval_id), safe='')}"
+        return self._call("GET", path, None, lambda _, found: answers.approval_view(found))
+
+    def approvals_since(self, since: datetime, limit: int = 500) -> list[answers.ApprovalDecision]:
+        """Approvals decided after `since` (timezone-aware), oldest first, at most `limit` (1 to 500)."""
+        path = "/approvals/since?" + urlencode({"since": since.isoformat(), "limit": limit})
+        return self._call("GET", path, None, lambda _, found: answers.approval_decisions(found))
+
+    def heartbeat(self, agent_id: str | None = None) -> str:
+        """OK, PAUSE or KILL."""
+        path = "/heartbeat?" + urlencode({"agent_id": self._agent(agent_id)})
+        return self._call("GET", path, None, lambda _, found: answers.heartbeat_status(found))
+
+    def abort(self) -> None:
+        """Break the calls under way in every thread: they raise `Unreachable`. For a quick, clean end."""
+        self._transport.abort()
+
+    def close(self) -> None:
+        """Close the kept connections."""
+        self._transport.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _agent(self, given: str | None) -> str:
+        agent = given or self.agent_id
+        if not agent:
+            raise ValueError("an agent_id is needed: give it to the client or to the call")
+        return agent
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        parse: Callable[[RawAnswer, Mapping[str, Any]], Parsed],
+    ) -> Parsed:
+        sent = None if body is None else _encode(body)
+        deadline = time.monotonic() + self._timeout_seconds
+        for attempt in range(self._retries + 1):
+            try:
+                raw = self._transport.exchange(method, PREFIX + path, sent, deadline)
+                return parse(raw, _content(raw))
+            except Unreachable as error:
+                if attempt == self._retries or not _worth_repeating(error):
+                    raise
+                pause = _pause_seconds(attempt, error)
+                if time.monotonic() + pause + _LEAST_ATTEMPT_SECONDS > deadline:
+                    raise
+                time.sleep(pause)
+        raise AssertionError("the loop returns or raises")
+
+
+def _worth_repeating(error: Unreachable) -> bool:
+    """A timeout has used up the time; a malformed answer would come again."""
+    return error.kind in (NoAnswerKind.REFUSED, NoAnswerKind.BROKEN, NoAnswerKind.SERVER, NoAnswerKind.BUSY)
+
+
+def _pause_seconds(attempt: int, error: Unreachable) -> float:
+    jittered = _FIRST_PAUSE_SECONDS * 2**attempt * (0.5 + random.random())
+    return max(jittered, error.retry_after_seconds or 0.0)
+
+
+def _content(raw: RawAnswer) -> Mapping[str, Any]:
+    """The JSON object of a 200; anything else raises `Unreachable`, `KeyConflict` or `Rejected`."""
+    found = _object(raw)
+    if raw.status == 200:
+        if found is None:
+            answers.malformed("200 without a JSON object")
+        return found
+    wait = _retry_after(raw.retry_after)
+    if raw.status >= 500:
+        raise Unreachable(NoAnswerKind.SERVER, f"status {raw.status}", retry_after_seconds=wait)
+    if raw.status in (408, 425, 429) or (raw.status == 409 and wait is not None):
+        raise Unreachable(NoAnswerKind.BUSY, f"status {raw.status}", retry_after_seconds=wait)
+    if raw.status < 400 or found is None:
+        answers.malformed(f"status {raw.status} without a problem document")
+    raise _rejection(raw.status, found)
+
+
+def _rejection(status: int, problem: Mapping[str, Any]) -> Rejected:
+    said = {name: str(problem.get(name) or "")[:500] for name in ("type", "title", "detail")}
+    rejected = Rejected(status=status, **said)
+    if status == 422 and rejected.code == "idempotency-key-reused":
+        return KeyConflict(status=status, **said)
+    return rejected
+
+
+def _object(raw: RawAnswer) -> Mapping[str, Any] | None:
+    if raw.content_type not in ("application/json", "application/problem+json"):
+        return None
+    try:
+        found = _decode(raw.data)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _retry_after(text: str | None) -> float | None:
+    """Delta seconds only; a date there is no reason to wait for a clock we do not share."""
+    return float(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 6 else None

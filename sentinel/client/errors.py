@@ -1,0 +1,80 @@
+"""What can go wrong between an agent and the authority, one class per thing an agent handles differently.
+
+`Unreachable` means that nothing is known: not yes, not no. `Rejected` means that the authority answered and refused
+the request itself. The `Action…` family is for `guarded()`, where a refusal must stop the block.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class NoAnswerKind(StrEnum):
+    """Why there is no answer."""
+
+    REFUSED = "connection_refused"
+    TIMEOUT = "timeout"
+    BROKEN = "connection_broken"
+    SERVER = "server_error"
+    BUSY = "busy"
+    MALFORMED = "malformed_answer"
+    CLOSED = "client_closed"
+
+
+class ClientError(Exception):
+    """Base of everything this client raises; `detail` is one line without secrets."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+class Unreachable(ClientError):
+    """No usable answer. The same call with the same key may be repeated; nothing may be executed on it."""
+
+    def __init__(self, kind: NoAnswerKind, detail: str, *, retry_after_seconds: float | None = None) -> None:
+        super().__init__(f"{kind}: {detail}")
+        self.kind = kind
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Rejected(ClientError):
+    """The authority refused the request (a 4xx problem document, RFC 9457). Repeating it unchanged is no use.
+
+    `code` is the last part of the problem's type, e.g. "permit-expired".
+    """
+
+    def __init__(self, *, status: int, type: str, title: str, detail: str) -> None:
+        super().__init__(f"{status} {title}: {detail}" if title else f"{status} {detail}")
+        self.status = status
+        self.type = type
+        self.title = title
+        self.code = type.rstrip("/").replace("#", "/").replace(":", "/").rsplit("/", 1)[-1]
+
+
+class KeyConflict(Rejected):
+    """422 idempotency-key-reused: the key belongs to another operation."""
+
+
+class ActionDenied(ClientError):
+    """Not allowed. `reason_code` is the authority's."""
+
+    def __init__(self, reason_code: str, detail: str) -> None:
+        super().__init__(f"{reason_code}: {detail}")
+        self.reason_code = reason_code
+
+
+class ApprovalPending(ClientError):
+    """A person must decide first; ask again with the same key once `approval_id` is decided."""
+
+    def __init__(self, approval_id: str, detail: str) -> None:
+        super().__init__(f"approval {approval_id} is pending: {detail}")
+        self.approval_id = approval_id
+
+
+class ActionExpired(ClientError):
+    """Nobody decided in time, or the permit ran out before the start."""
+
+
+class AlreadyStarted(ClientError):
+    """The operation was started before: it may have happened, so the block is not entered again."""

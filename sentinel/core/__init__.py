@@ -1,0 +1,1 @@
+"""Pure values and functions: no database, no HTTP, no clock, standard library only."""

@@ -1,0 +1,147 @@
+"""The family of errors that cross a layer.
+
+One base with a stable `code`; one class per thing a caller handles differently. HTTP turns them
+into problem documents in one table (`sentinel/api/problems.py`); the command line prints one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class SentinelError(Exception):
+    """Base of all expected refusals. `code` is stable and public; `detail` is for people."""
+
+    code = "error"
+
+    def __init__(self, detail: str, *, errors: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.errors = dict(errors or {})
+
+
+class InvalidInput(SentinelError):
+    """What arrived breaks a rule; `errors` maps the field's path to the rule it broke."""
+
+    code = "invalid-request"
+
+    @classmethod
+    def of(cls, field: str, rule: str) -> InvalidInput:
+        """The refusal of one field, e.g. `InvalidInput.of("params.amount", "must be positive")`."""
+        return cls(f"{field}: {rule}", errors={field: rule})
+
+
+class BodyTooLarge(SentinelError):
+    """More bytes than the limit."""
+
+    code = "body-too-large"
+
+
+class LengthRequired(SentinelError):
+    """A body without a declared length (chunked): it could be cut without anyone noticing."""
+
+    code = "length-required"
+
+
+class UnsupportedMediaType(SentinelError):
+    """Not application/json."""
+
+    code = "unsupported-media-type"
+
+
+class Unauthenticated(SentinelError):
+    """No credentials, or wrong ones. Never says which."""
+
+    code = "unauthenticated"
+
+    def __init__(self) -> None:
+        super().__init__("Invalid or missing credentials")
+
+
+class Forbidden(SentinelError):
+    """Known caller, not allowed: wrong tenant, agent, scope, role or separation of duties."""
+
+    code = "forbidden"
+
+
+class NotFound(SentinelError):
+    """Nothing of that name that this caller may see."""
+
+    code = "not-found"
+
+
+class Conflict(SentinelError):
+    """The state of the thing does not admit this; nothing changed."""
+
+    code = "conflict"
+
+
+class KeyReused(Conflict):
+    """The idempotency key belongs to another operation. `field` is the first that differs."""
+
+    code = "idempotency-key-reused"
+
+    def __init__(self, field: str) -> None:
+        super().__init__(
+            f"This idempotency key belongs to another operation: {field} differs.",
+            errors={field: "differs from the operation recorded under this key"},
+        )
+        self.field = field
+
+
+class StillDeciding(Conflict):
+    """The twin of this request holds the key longer than we wait."""
+
+    code = "still-deciding"
+
+
+class AlreadyStarted(Conflict):
+    """The permit was redeemed under another start id."""
+
+    code = "already-started"
+
+
+class ReportContradicts(Conflict):
+    """A report was received before and says something else."""
+
+    code = "report-contradicts"
+
+
+class PermitRefused(SentinelError):
+    """The permit cannot be redeemed now: halted, or a bound field differs."""
+
+    code = "permit-refused"
+
+
+class PermitExpired(SentinelError):
+    """The permit's time is over; guard again."""
+
+    code = "permit-expired"
+
+
+class RateLimited(SentinelError):
+    """Too many requests for this key. `retry_after_seconds` says when one will pass."""
+
+    code = "rate-limited"
+
+    def __init__(self, retry_after_seconds: int, detail: str = "Too many requests for this key.") -> None:
+        super().__init__(detail)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class EngineUnavailable(SentinelError):
+    """Store, clock, policy or a needed fact is unavailable: the answer is a DENY that may be retried."""
+
+    code = "engine-unavailable"
+
+
+class WorkerNotRunning(SentinelError):
+    """No worker is there to do what was asked; nothing was done."""
+
+    code = "worker-not-running"
+
+
+class TooManyStreams(SentinelError):
+    """Every place for a live stream is taken."""
+
+    code = "too-many-streams"

@@ -1,0 +1,185 @@
+"""One exact action under one idempotency key: its canonical form, its digest, and how two of them differ.
+
+`{"amount": 40, "currency": "USD"}` and `{"amount": {"value": "40.00", "currency": "USD"}}`, another key order, or
+null against absent are the same operation (`CONTRACT.md` §2). Evidence context is not part of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from sentinel.core.canonical import MAX_SAFE_INTEGER, canonical_json, sha256_hex
+from sentinel.core.errors import InvalidInput
+from sentinel.core.money import Money, parse_money
+
+IDENTIFIER = re.compile(r"[A-Za-z0-9._:/@-]+")
+"""Every identifier that crosses the wire: ASCII only, so no two spellings of one name exist."""
+
+# Control characters (tab and line ends aside), surrogates, bidirectional and zero-width characters: text that a person
+# would not see as it is, or that a store would refuse.
+UNSAFE_TEXT = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
+
+IDENTIFIER_PARAMS = frozenset(
+    {"ledger_entry_id", "refund_id", "account_ref", "account_id", "order_ref", "order_id", "channel", "scenario", "escalation"}
+)
+"""Params that name things in limits, proofs and the public feed: identifiers, never free text."""
+
+MAX_KEY, MAX_TEXT = 128, 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A validated operation. `params` is normalised: an amount is `{"amount_minor": int, "currency": str}`."""
+
+    idempotency_key: str
+    agent_id: str
+    action: str
+    params: Mapping[str, Any]
+    resource: str
+    risk_class: str
+    canonical: str
+    digest: str
+
+    @property
+    def amount(self) -> Money | None:
+        """The operation's money, if it has any."""
+        found = self.params.get("amount")
+        return Money(found["amount_minor"], found["currency"]) if found else None
+
+    def param(self, name: str) -> str | None:
+        """An identifier among the params, or None."""
+        found = self.params.get(name)
+        return found if isinstance(found, str) else None
+
+    def facts(self) -> dict[str, Any]:
+        """What a decision may look at."""
+        return {
+            "params": self.params, "action": self.action, "agent_id": self.agent_id,
+            "resource": self.resource, "risk_class": self.risk_class,
+        }  # fmt: skip
+
+
+def build_operation(
+    *,
+    idempotency_key: str,
+    agent_id: str,
+    action: str,
+    params: Mapping[str, Any],
+    resource: str | None = None,
+    risk_class: str | None = None,
+) -> Operation:
+    """Normalise, default and seal. Raises `InvalidInput` naming the param and the rule it breaks."""
+    normalised = _normal_params(params)
+    resource = resource or action
+    risk_class = risk_class or "standard"
+    canonical = canonical_json(
+        {"action": action, "agent_id": agent_id, "params": normalised, "resource": resource, "risk_class": risk_class}
+    )
+    return Operation(
+        idempotency_key, agent_id, action, normalised, resource, risk_class, canonical, sha256_hex(canonical)
+    )
+
+
+def first_difference(recorded: str, arriving: str) -> str:
+    """The path of the first field in which two canonical operations differ, e.g. "params.amount"."""
+    return _difference(json.loads(recorded), json.loads(arriving), "") or "operation"
+
+
+def _difference(one: Any, other: Any, path: str) -> str | None:
+    if isinstance(one, dict) and isinstance(other, dict) and not {"amount_minor"} & (one.keys() | other.keys()):
+        for key in sorted(one.keys() | other.keys()):
+            if one.get(key) != other.get(key):
+                return _difference(one.get(key), other.get(key), f"{path}.{key}" if path else key)
+        return None
+    return path
+
+
+def _normal_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    rest = {key: value for key, value in params.items() if value is not None}
+    normal: dict[str, Any] = {}
+    amount = rest.pop("amount", None)
+    if amount is not None:
+        currency = rest.pop("currency", None) if not isinstance(amount, Mapping) else None
+        money = _amount(amount, currency)
+        normal["amount"] = {"amount_minor": money.amount_minor, "currency": money.currency}
+    for key, value in rest.items():
+        normal[_key(key, "params")] = _normal(value, f"params.{key}")
+    for key in IDENTIFIER_PARAMS & normal.keys():
+        check_identifier(normal[key], f"params.{key}", 200)
+    if "risk" in normal:
+        _check_risk(normal["risk"])
+    return normal
+
+
+def _amount(amount: Any, currency: Any) -> Money:
+    if isinstance(amount, Mapping):
+        extra = sorted(amount.keys() - {"value", "currency"})
+        if extra:
+            raise InvalidInput.of(f"params.amount.{extra[0]}", "is not a field of an amount")
+        return parse_money(amount.get("value"), amount.get("currency"), field="params.amount")
+    if currency is None:
+        raise InvalidInput.of("params.currency", "is required next to amount")
+    return parse_money(amount, currency, field="params.amount")
+
+
+def _normal(value: Any, path: str) -> Any:
+    if isinstance(value, str):
+        return check_text(value, path)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        if abs(value) > MAX_SAFE_INTEGER:
+            raise InvalidInput.of(path, "must be within ±(2^53−1); write larger numbers as text")
+        return value
+    if isinstance(value, Mapping):
+        return {_key(k, path): _normal(v, f"{path}.{k}") for k, v in value.items() if v is not None}
+    if isinstance(value, (list, tuple)):
+        return [_normal(item, f"{path}[{index}]") for index, item in enumerate(value)]
+    if isinstance(value, (Decimal, float)):
+        raise InvalidInput.of(path, "must be an integer; write fractions as text, so that they stay exact")
+    raise InvalidInput.of(path, "is not a JSON value")
+
+
+def _key(key: str, path: str) -> str:
+    if not key or len(key) > MAX_KEY or not key.isascii() or not key.isprintable():
+        raise InvalidInput.of(path, f"field names are printable ASCII of 1 to {MAX_KEY} characters")
+    return key
+
+
+def _check_risk(risk: Any) -> None:
+    if not isinstance(risk, Mapping):
+        raise InvalidInput.of("params.risk", "must be an object")
+    for flag in ("duplicate_refund", "stale_window", "suspicious_reason"):
+        if flag in risk and not isinstance(risk[flag], bool):
+            raise InvalidInput.of(f"params.risk.{flag}", "must be true or false")
+    attempts = risk.get("customer_attempts_24h")
+    if attempts is not None and (isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 0):
+        raise InvalidInput.of("params.risk.customer_attempts_24h", "must be an integer, 0 or more")
+
+
+def check_identifier(value: Any, path: str, most: int) -> str:
+    """`value` if it is an identifier of at most `most` characters; else `InvalidInput`."""
+    if not isinstance(value, str) or not 0 < len(value) <= most or IDENTIFIER.fullmatch(value) is None:
+        raise InvalidInput.of(path, f"must be 1 to {most} of the characters A-Z a-z 0-9 . _ : / @ -")
+    return value
+
+
+def check_text(value: str, path: str, most: int = MAX_TEXT) -> str:
+    """`value` if a person would see all of it; else `InvalidInput`."""
+    if len(value) > most:
+        raise InvalidInput.of(path, f"must have at most {most} characters")
+    if UNSAFE_TEXT.search(value):
+        raise InvalidInput.of(path, "must not hold control, zero-width or direction-changing characters")
+    return value
+
+
+def plain_json(value: Any, path: str) -> Any:
+    """Free JSON content (a report's result) held to the same rules as params; returned normalised."""
+    return _normal(value, path)

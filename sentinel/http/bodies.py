@@ -1,0 +1,122 @@
+"""Taking a request's JSON body: framing first, then strict parsing, then the schema that names every field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flask import request
+from marshmallow import RAISE, Schema, ValidationError, fields
+
+from sentinel.core.errors import BodyTooLarge, InvalidInput, LengthRequired, UnsupportedMediaType
+from sentinel.core.operation import check_identifier, check_text
+from sentinel.http.strict_json import MAX_BYTES, read_object
+
+
+def json_body() -> dict[str, Any]:
+    """The request's JSON object. Refuses chunked bodies (411), too many bytes (413), other types (415), bad JSON (400)."""
+    return read_object(body_bytes())
+
+
+def body_bytes() -> bytes:
+    """The raw body after the framing checks."""
+    # A chunked body beyond a limit is silently cut by the server below us; a declared length cannot be.
+    if "Transfer-Encoding" in request.headers:
+        raise LengthRequired("send Content-Length; chunked bodies are not accepted")
+    length = request.content_length
+    if length is None:
+        raise LengthRequired("send Content-Length")
+    if length > MAX_BYTES:
+        raise BodyTooLarge(f"the body has more than {MAX_BYTES} bytes")
+    if request.mimetype != "application/json":
+        raise UnsupportedMediaType("Content-Type must be application/json")
+    data = request.get_data(cache=False)
+    if len(data) != length:
+        raise InvalidInput.of("body", "is shorter than its Content-Length")
+    return data
+
+
+def load(schema: Schema, value: Mapping[str, Any]) -> dict[str, Any]:
+    """Validate with a schema made once. Raises `InvalidInput` with a rule per field path."""
+    try:
+        loaded: dict[str, Any] = schema.load(value)
+    except ValidationError as error:
+        found = dict(_flat(error.messages, ""))
+        first = next(iter(found))
+        raise InvalidInput(f"{first}: {found[first]}", errors=found) from None
+    return loaded
+
+
+def _flat(messages: Any, path: str) -> list[tuple[str, str]]:
+    if isinstance(messages, Mapping):
+        return [
+            pair
+            for key, inner in messages.items()
+            for pair in _flat(inner, path if key == "_schema" else f"{path}.{key}" if path else str(key)[:100])
+        ]
+    text = messages[0] if isinstance(messages, list) and messages else messages
+    return [(path or "body", str(text).rstrip("."))]
+
+
+class StrictSchema(Schema):
+    """Base of request schemas: what is not named is refused; null means absent."""
+
+    class Meta:
+        """Unknown fields are an error."""
+
+        unknown = RAISE
+
+
+def without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The object without its null members, which mean "absent" on this wire."""
+    return {key: member for key, member in value.items() if member is not None}
+
+
+class Identifier(fields.String):
+    """ASCII identifier of bounded length."""
+
+    def __init__(self, *, most: int = 200, **rest: Any) -> None:
+        super().__init__(metadata={"pattern": "^[A-Za-z0-9._:/@-]+$", "minLength": 1, "maxLength": most}, **rest)
+        self.most = most
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **rest: Any) -> str:
+        try:
+            return check_identifier(value, "", self.most)
+        except InvalidInput as error:
+            raise ValidationError(next(iter(error.errors.values()))) from None
+
+
+class Text(fields.String):
+    """Free text that a person sees as it is: no control, zero-width or direction-changing characters."""
+
+    def __init__(self, *, most: int = 2000, least: int = 0, **rest: Any) -> None:
+        super().__init__(metadata={"minLength": least, "maxLength": most}, **rest)
+        self.most, self.least = most, least
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **rest: Any) -> str:
+        if not isinstance(value, str):
+            raise ValidationError("must be a text")
+        if len(value.strip()) < self.least:
+            raise ValidationError(f"must have at least {self.least} characters")
+        try:
+            return check_text(value, "", self.most)
+        except InvalidInput as error:
+            raise ValidationError(next(iter(error.errors.values()))) from None
+
+
+class StrictBoolean(fields.Boolean):
+    """true or false; not 1, not "yes"."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **rest: Any) -> bool:
+        if not isinstance(value, bool):
+            raise ValidationError("must be true or false")
+        return value
+
+
+class JsonObject(fields.Dict):
+    """A JSON object of any content; its rules are checked where it is understood."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **rest: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise ValidationError("must be an object")
+        return value

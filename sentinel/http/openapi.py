@@ -1,0 +1,125 @@
+"""OpenAPI 3.1 from the running routes: each view says once what it takes and answers, and a test finds any that does not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from apispec import APISpec
+from apispec.ext.marshmallow import MarshmallowPlugin
+from flask import Flask
+from marshmallow import Schema
+
+from sentinel import __version__
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Documentation:
+    """What a route tells about itself. `responses`: status → (description, schema or None for problems)."""
+
+    summary: str
+    description: str = ""
+    request: Schema | None = None
+    responses: Mapping[int, tuple[str, Schema | dict[str, Any] | None]] = field(default_factory=dict)
+    problems: Sequence[int] = ()
+    parameters: Sequence[dict[str, Any]] = ()
+    security: Sequence[dict[str, list[str]]] = ()
+    content_type: str = "application/json"
+
+
+def documented(summary: str, **rest: Any) -> Callable[[View], View]:
+    """Attach `Documentation` to a view."""
+
+    def attach(view: View) -> View:
+        view.documentation = Documentation(summary, **rest)  # type: ignore[attr-defined]
+        return view
+
+    return attach
+
+
+PROBLEM: dict[str, Any] = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail", "instance"],
+    "properties": {
+        "type": {"type": "string", "format": "uri"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "instance": {"type": "string", "description": "The request id."},
+        "errors": {"type": "object", "additionalProperties": {"type": "string"}},
+        "decision": {"const": "DENY"},
+        "reason_code": {"const": "engine_unavailable"},
+        "retryable": {"const": True},
+    },
+}
+
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+
+def _resolver(schema: Any) -> str:
+    name = schema.__name__ if isinstance(schema, type) else type(schema).__name__
+    return name.removesuffix("Schema")
+
+
+def undocumented_routes(app: Flask) -> list[str]:
+    """Routes without documentation: a test wants none."""
+    return [
+        str(rule)
+        for rule in app.url_map.iter_rules()
+        if rule.endpoint != "static" and not hasattr(app.view_functions[rule.endpoint], "documentation")
+    ]
+
+
+def openapi_document(
+    app: Flask, *, title: str, description: str, security_schemes: Mapping[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """The OpenAPI 3.1 document of every documented route of `app`."""
+    plugin = MarshmallowPlugin(schema_name_resolver=_resolver)
+    spec = APISpec(
+        title=title, version=__version__, openapi_version="3.1.0", plugins=[plugin], info={"description": description}
+    )
+    spec.components.schema("Problem", PROBLEM)
+    for name, scheme in security_schemes.items():
+        spec.components.security_scheme(name, scheme)
+    for rule in app.url_map.iter_rules():
+        told = getattr(app.view_functions[rule.endpoint], "documentation", None)
+        if told is not None:
+            operations = {method.lower(): _operation(rule, method, told) for method in _METHODS if method in (rule.methods or ())}
+            spec.path(path=re.sub(r"<(?:[^:<>]+:)?([^<>]+)>", r"{\1}", str(rule)), operations=operations)
+    document: dict[str, Any] = spec.to_dict()
+    return document
+
+
+def _operation(rule: Any, method: str, told: Documentation) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "summary": told.summary,
+        "operationId": re.sub(r"\W+", "_", f"{method.lower()}_{rule}").strip("_"),
+        "parameters": [*told.parameters, *_path_parameters(rule, told)],
+        "responses": {},
+        "security": list(told.security),
+    }
+    if told.description:
+        operation["description"] = told.description
+    if told.request is not None:
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": told.request}}}
+    for status, (text, schema) in told.responses.items():
+        content = {told.content_type: {"schema": schema}} if schema is not None else {}
+        operation["responses"][str(status)] = {"description": text, **({"content": content} if content else {})}
+    for status in told.problems:
+        operation["responses"][str(status)] = {
+            "description": "A problem document.",
+            "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+    return operation
+
+
+def _path_parameters(rule: Any, told: Documentation) -> list[dict[str, Any]]:
+    named = {parameter["name"] for parameter in told.parameters}
+    return [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in sorted(rule.arguments - named)
+    ]

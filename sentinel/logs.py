@@ -1,0 +1,44 @@
+"""Logs: one JSON object a line on standard error, with the request's and the operation's ids and no customer data."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import orjson
+import structlog
+from flask import has_request_context
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def _with_request_id(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
+    if has_request_context():
+        from sentinel.http.problems import request_id
+
+        event["request_id"] = request_id()
+    return event
+
+
+def _line(_logger: Any, _method: str, event: dict[str, Any]) -> str:
+    # JSON escapes control characters and line separators stay inside the string: one event, one line.
+    return orjson.dumps(event, default=str).decode().replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def configure_logs(level: str, *, program: str) -> None:
+    """Set up structlog for this process; the standard library's loggers join at warning and above."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _with_request_id,
+            structlog.processors.dict_tracebacks,
+            _line,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    structlog.contextvars.bind_contextvars(program=program)
+    logging.basicConfig(level=max(LEVELS[level], logging.WARNING), stream=sys.stderr, force=True, format="%(message)s")

@@ -1,0 +1,191 @@
+"""Policy tests as data: `policies/cases/*.yaml` says what is asked and which decision with which reasons is wanted.
+
+A case goes through the library like a guard request, so it also tests which policy covers the action. `usage` says
+how much of a limit is already used; `null` in a case takes a field of the base request away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sentinel.core.decision import Decision, Finding, LimitAsk, Verdict, no_matching_policy, strictest
+from sentinel.core.errors import InvalidInput
+from sentinel.core.money import parse_money
+from sentinel.policy.compile import CompiledPolicy
+from sentinel.policy.evaluate import decide
+from sentinel.policy.facts import FactSet, gather
+from sentinel.policy.library import PolicyLibrary
+from sentinel.policy.source import Node, Source, plain, read_source
+
+NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
+"""The instant at which all cases are decided."""
+
+_FILE = ("policy", "base", "cases")
+_CASE = ("name", "policy", "request", "usage", "want")
+_WANT = ("decision", "reason", "reasons", "people")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One case: `policy` is the id that must answer ("none" for no policy), `usage` limit id → used, in major units."""
+
+    name: str
+    where: str
+    policy: str
+    request: Mapping[str, Any]
+    usage: Mapping[str, str]
+    want: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """What became of a case; `problem` is empty when it passed."""
+
+    name: str
+    where: str
+    decision: Verdict
+    reason_code: str
+    problem: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether the decision was the wanted one."""
+        return not self.problem
+
+
+@dataclass(frozen=True, slots=True)
+class CaseReport:
+    """All results, and how often each rule and limit took effect, by policy id and rule id."""
+
+    results: tuple[CaseResult, ...]
+    coverage: Mapping[str, Mapping[str, int]]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every case got what it wants; an empty report passes nothing."""
+        return bool(self.results) and all(result.passed for result in self.results)
+
+    @property
+    def never_matched(self) -> tuple[str, ...]:
+        """Rules and limits that no case brings to effect, as "policy/rule"."""
+        return tuple(
+            f"{policy}/{rule}" for policy, rules in self.coverage.items() for rule, n in rules.items() if not n
+        )
+
+
+def run_cases(directory: Path, *, library: PolicyLibrary | None = None) -> CaseReport:
+    """Run `directory/cases/*.yaml` against the policies of `directory`. Raises `PolicyError` on a bad file."""
+    library = library or PolicyLibrary.load(directory)
+    coverage = {compiled.policy.policy_id: dict.fromkeys(_effects(compiled), 0) for compiled in library.policies}
+    results = []
+    for case in (case for path in sorted((directory / "cases").glob("*.yaml")) for case in read_cases(path)):
+        decision = _decide(library, case)
+        problem = _judge(case, decision)
+        results.append(CaseResult(case.name, case.where, decision.verdict, decision.reason_code, problem))
+        for finding in decision.findings:
+            if not finding.failed and decision.policy_id in coverage:
+                coverage[decision.policy_id][finding.rule_id] += 1
+    return CaseReport(tuple(results), coverage)
+
+
+def read_cases(path: Path) -> tuple[Case, ...]:
+    """A cases file → its cases, with base request and money normalised. Raises `PolicyError`."""
+    source, root = read_source(path)
+    fields = source.fields(root, "a cases file", known=_FILE, required=("cases",)).entries
+    base = plain(source, fields["base"]) if "base" in fields else {}
+    policy = source.text(fields["policy"], "policy") if "policy" in fields else None
+    cases = tuple(_case(source, node, base, policy) for node in source.listing(fields["cases"], "cases"))
+    names = [case.name for case in cases]
+    for case in cases:
+        if names.count(case.name) > 1:
+            raise source.error(None, f'two cases are named "{case.name}"')
+    return cases
+
+
+def _case(source: Source, node: Node, base: Mapping[str, Any], policy: str | None) -> Case:
+    table = source.fields(node, "a case", known=_CASE, required=("name", "want"))
+    entries = table.entries
+    name = source.text(entries["name"], "name")
+    view = source.within(name)
+    want = view.fields(entries["want"], "want", known=_WANT, required=("decision", "reason"))
+    view.one_of(want.entries["decision"], "want: decision", [verdict.value for verdict in Verdict])
+    if "policy" in entries:
+        policy = view.text(entries["policy"], "policy")
+    if policy is None:
+        raise view.error(table.place, "a case needs the policy that it is about")
+    request = _merged(base, plain(view, entries["request"]) if "request" in entries else {})
+    usage = plain(view, view.table(entries["usage"], "usage")) if "usage" in entries else {}
+    try:
+        request = _with_money(request)
+    except InvalidInput as error:
+        raise view.error(table.place, f"request: {error.detail}") from error
+    return Case(name, f"{source.name}:{table.place.line}", policy, request, usage, plain(view, entries["want"]))
+
+
+def _merged(base: Any, change: Any) -> Any:
+    if not isinstance(base, dict) or not isinstance(change, dict):
+        return change
+    merged = {**base, **{key: _merged(base.get(key), value) for key, value in change.items()}}
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+def _with_money(request: dict[str, Any]) -> dict[str, Any]:
+    """The request with its amount as the API hands it on; everything else as it is, malformed or not."""
+    params = request.get("params")
+    amount = params.get("amount") if isinstance(params, dict) else None
+    if not isinstance(params, dict) or not isinstance(amount, dict) or set(amount) != {"value", "currency"}:
+        return request
+    money = parse_money(amount["value"], amount["currency"])
+    return {**request, "params": {**params, "amount": {"amount_minor": money.amount_minor, "currency": money.currency}}}
+
+
+def _decide(library: PolicyLibrary, case: Case) -> Decision:
+    compiled = library.find(str(case.request.get("action", "")))
+    if compiled is None:
+        return no_matching_policy()
+    facts = gather(compiled, case.request)
+    decision = decide(compiled, facts, NOW)
+    # A DENY asked for no limits; what its findings say is already the whole answer.
+    return _with_limits(case, facts, decision) if decision.limits else decision
+
+
+def _with_limits(case: Case, facts: FactSet, decision: Decision) -> Decision:
+    """The decision after its limits were checked against the case's usage, as the store does it."""
+    exceeded = []
+    for ask in decision.limits:
+        used = case.usage.get(_limit_id(ask))
+        used_minor = parse_money(used, facts.currency).amount_minor if used is not None else 0
+        if used_minor + (facts.amount_minor or 0) > ask.cap_minor:
+            exceeded.append(Finding(_limit_id(ask), ask.verdict, ask.reason_code))
+    findings = decision.findings + tuple(exceeded)
+    verdict, reason, reasons = strictest(findings)
+    return replace(decision, verdict=verdict, reason_code=reason, reasons=reasons, findings=findings)
+
+
+def _limit_id(ask: LimitAsk) -> str:
+    return ask.limit_key.split("|")[0].rpartition("/")[2]
+
+
+def _effects(compiled: CompiledPolicy) -> list[str]:
+    limits = [limit.limit_id for limit in compiled.policy.limits]
+    return [rule.rule_id for rule in compiled.policy.rules] + limits
+
+
+def _judge(case: Case, decision: Decision) -> str:
+    """What differs from the wanted, in one line; empty where nothing does."""
+    got = {
+        "policy": decision.policy_id,
+        "decision": decision.verdict.value,
+        "reason": decision.reason_code,
+        "reasons": list(decision.reasons),
+        "people": decision.approval.people if decision.approval else 0,
+    }
+    wanted = {"policy": case.policy, **case.want}
+    unasked = set(case.usage) - {_limit_id(ask) for ask in decision.limits}
+    problems = [f"{key}: wanted {want}, got {got[key]}" for key, want in wanted.items() if got[key] != want]
+    problems += [f"usage: no limit {name} was asked" for name in sorted(unasked)]
+    return "; ".join(problems)

@@ -1,0 +1,221 @@
+"""A policy file → `CompiledPolicy`: conditions compiled, names checked against each other, numbers by currency.
+
+Everything that can be known to be wrong is refused here, so that at run time only a request can be incomplete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sentinel.core.decision import Finding, Verdict
+from sentinel.core.money import DIGITS
+from sentinel.policy.conditions import Condition, ConditionError, Conditions, Together, references
+from sentinel.policy.errors import Place, PolicyError, nearest
+from sentinel.policy.model import Fact, FactType, Limit, Policy, Rule
+from sentinel.policy.parse import Written, parse_policy
+from sentinel.policy.source import Scalar, Source, read_source
+
+AMOUNT = "amount"
+"""The money fact that is the operation's amount: limits count it, and its currency is everybody's."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledRule:
+    """A rule, its condition, and the two findings it can make, ready made."""
+
+    rule: Rule
+    condition: Condition
+    matched: Finding
+    failed: Finding
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledLimit:
+    """A limit, its narrowing condition if any, and the finding of a limit that cannot be applied.
+
+    `key_prefix` is all of its keys but the subject: "retail-refund/account_day|".
+    """
+
+    limit: Limit
+    key_prefix: str
+    condition: Condition | None
+    failed: Finding
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledPolicy:
+    """What `evaluate` works on. Immutable and safe to share between threads and forked processes.
+
+    `together` asks all rules at once, where that is possible; `facts` has the amount first; `presence` names the
+    facts that a condition asks `present.` about, `used` every variable that a condition reads; `subjects` are the
+    different `per` of its limits; `numbers` is currency → variable → minor units; `covered` are the currencies that
+    every number and cap has.
+    """
+
+    policy: Policy
+    digest: str
+    conditions: Conditions
+    rules: tuple[CompiledRule, ...]
+    together: Together | None
+    limits: tuple[CompiledLimit, ...]
+    facts: tuple[Fact, ...]
+    presence: frozenset[str]
+    subjects: tuple[tuple[str, ...], ...]
+    used: frozenset[str]
+    numbers: Mapping[str, Mapping[str, int]]
+    covered: frozenset[str]
+
+
+def compile_file(path: Path, *, name: str | None = None) -> CompiledPolicy:
+    """A policy file, ready to decide. Raises the first `PolicyError`; `name` is what messages call the file."""
+    policy, errors = attempt(path, name=name)
+    if policy is None:
+        raise errors[0]
+    return policy
+
+
+def check_file(path: Path, *, name: str | None = None) -> list[PolicyError]:
+    """Everything that is wrong with a policy file, in the order of its lines; an empty list is a good file."""
+    return attempt(path, name=name)[1]
+
+
+def attempt(path: Path, *, name: str | None = None) -> tuple[CompiledPolicy | None, list[PolicyError]]:
+    """The compiled policy and no errors, or None and all errors."""
+    try:
+        source, root = read_source(path, name=name)
+        written = parse_policy(source, root)
+    except PolicyError as error:
+        return None, [error]
+    compiled = _compile(source, written) if written.facts_are_sound else None
+    if source.errors or compiled is None:
+        return None, sorted(source.errors, key=lambda error: (error.line, error.column))
+    return compiled, []
+
+
+def variables(policy: Policy) -> dict[str, str]:
+    """The variables that conditions may use, by name: the type of each.
+
+    A fact has its name (money: `<name>_minor`, an INT), every fact has `present.<name>`, every number
+    `numbers.<name>`; `now`, and with an amount `currency` and `currency_covered`, are built in.
+    """
+    known = {"now": "timestamp"}
+    for fact in policy.facts:
+        known[f"present.{fact.name}"] = "bool"
+        known[variable_name(fact)] = "int" if fact.type is FactType.MONEY else fact.type.value
+    if any(fact.name == AMOUNT and fact.type is FactType.MONEY for fact in policy.facts):
+        known |= {"currency": "string", "currency_covered": "bool"}
+    return known | {f"numbers.{name}": "int" for name in policy.numbers}
+
+
+def variable_name(fact: Fact) -> str:
+    """What conditions call a fact."""
+    return f"{fact.name}_minor" if fact.type is FactType.MONEY else fact.name
+
+
+def _compile(source: Source, written: Written) -> CompiledPolicy | None:
+    policy, known = written.policy, variables(written.policy)
+    _check_names(source, written)
+    conditions = Conditions(known)
+    compiled = {name: _condition(source.within(name), conditions, text) for name, text in written.conditions.items()}
+    if source.errors:
+        return None
+    texts = [rule.when for rule in policy.rules] + [limit.when for limit in policy.limits if limit.when]
+    used = frozenset(name for text in texts for name in references(text, known))
+    return CompiledPolicy(
+        policy=policy,
+        digest=policy.digest(),
+        conditions=conditions,
+        rules=tuple(_compiled_rule(rule, compiled) for rule in policy.rules),
+        together=conditions.together([rule.when for rule in policy.rules]),
+        limits=tuple(_compiled_limit(policy, limit, compiled) for limit in policy.limits),
+        facts=tuple(sorted(policy.facts, key=lambda fact: fact.name != AMOUNT)),
+        presence=frozenset(name.removeprefix("present.") for name in used if name.startswith("present.")),
+        subjects=tuple(dict.fromkeys(limit.per for limit in policy.limits)),
+        used=used,
+        numbers=_numbers_by_currency(policy),
+        covered=_covered(policy),
+    )
+
+
+def _condition(source: Source, conditions: Conditions, written: Scalar) -> Condition | None:
+    try:
+        return conditions.compile(written.text)
+    except ConditionError as error:
+        hint = error.hint or (nearest(error.unknown, conditions.variables) if error.unknown else None)
+        if error.unknown and hint is None:
+            hint = "declare it under facts: or numbers:"
+        source.errors.append(source.error(_place(source, written, error.offset), f"when: {error.message}", hint))
+        return None
+
+
+def _place(source: Source, written: Scalar, offset: int) -> Place:
+    """Where a condition's character stands in the file; its start where YAML folded the lines."""
+    if written.one_line:
+        return Place(written.place.line, written.place.column + offset + (written.style in ("'", '"')))
+    if written.style != "|":
+        return written.place
+    # An error at the end of the text belongs to its last line, not to whatever follows the block.
+    before = written.text[: min(offset, len(written.text.rstrip("\n")))].split("\n")
+    line = written.place.line + len(before)
+    # A literal block keeps its lines but for the block's own indentation.
+    indentation = len(source.lines[line - 1]) - len(written.text.split("\n")[len(before) - 1])
+    return Place(line, indentation + len(before[-1]) + 1)
+
+
+def _check_names(source: Source, written: Written) -> None:
+    policy = written.policy
+    amount = next((fact for fact in policy.facts if fact.name == AMOUNT), None)
+    is_money = amount is not None and amount.type is FactType.MONEY
+    needs = policy.numbers or policy.limits or policy.approval.two_people_from
+    if not is_money and (needs or any(fact.type is FactType.MONEY for fact in policy.facts)):
+        with source.collecting():
+            message = 'a policy about money needs the fact "amount" of type money'
+            raise source.error(written.sections.get("facts"), message, "amount: {type: money, from: params.amount}")
+    if policy.limits and amount is not None and amount.paths != (("params", "amount"),):
+        with source.collecting():
+            # A limit reserves the operation's own amount; another path would check one sum and reserve another.
+            raise source.error(written.sections.get("facts"), 'with limits, "amount" comes from params.amount')
+    for limit in policy.limits:
+        with source.collecting():
+            _check_per(source.within(limit.limit_id), limit, policy, written.ids[limit.limit_id])
+
+
+def _check_per(source: Source, limit: Limit, policy: Policy, place: Place) -> None:
+    texts = [fact.name for fact in policy.facts if fact.type is FactType.STRING]
+    for name in limit.per:
+        if name != "currency" and name not in texts:
+            raise source.error(place, f'per: "{name}" is not a fact of type string', nearest(name, texts))
+    if "currency" not in limit.per:
+        raise source.error(place, "per must contain currency: caps are per currency and nothing is converted")
+    if len(set(limit.per)) < len(limit.per):
+        raise source.error(place, "per: a name is listed twice")
+
+
+def _compiled_rule(rule: Rule, compiled: Mapping[str, Condition | None]) -> CompiledRule:
+    condition = compiled[rule.rule_id]
+    assert condition is not None  # a failed one left an error, and errors ended the compilation
+    matched = Finding(rule.rule_id, rule.verdict, rule.reason_code)
+    # An ALLOW that cannot answer is not an ALLOW: at least a person has to look.
+    verdict = Verdict.APPROVAL_REQUIRED if rule.verdict is Verdict.ALLOW else rule.verdict
+    return CompiledRule(rule, condition, matched, Finding(rule.rule_id, verdict, "fact_missing", failed=True))
+
+
+def _compiled_limit(policy: Policy, limit: Limit, compiled: Mapping[str, Condition | None]) -> CompiledLimit:
+    failed = Finding(limit.limit_id, limit.verdict, "fact_missing", failed=True)
+    prefix = f"{policy.policy_id}/{limit.limit_id}|"
+    return CompiledLimit(limit, prefix, compiled.get(limit.limit_id), failed)
+
+
+def _numbers_by_currency(policy: Policy) -> dict[str, dict[str, int]]:
+    by_currency: dict[str, dict[str, int]] = {}
+    for name, amounts in policy.numbers.items():
+        for currency, minor in amounts.items():
+            by_currency.setdefault(currency, {})[f"numbers.{name}"] = minor
+    return by_currency
+
+
+def _covered(policy: Policy) -> frozenset[str]:
+    tables = [*policy.numbers.values(), *(limit.cap for limit in policy.limits)]
+    return frozenset(DIGITS).intersection(*tables)

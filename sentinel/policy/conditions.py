@@ -1,0 +1,193 @@
+"""Conditions in CEL, behind our own small interface: typed variables in, True, False or None out.
+
+The engine returns errors as *truthy strings*; here only the object True is true, only False is false, and
+everything else is None, "could not answer". What could weaken that is refused when a policy is loaded:
+a type other than BOOL, doubles, `dyn`, `has(` (on dotted variables it answers false), text over 2,000 characters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from cel_expr_python import cel
+
+MAX_TEXT = 2000
+TYPES = {
+    "bool": cel.Type.BOOL,
+    "int": cel.Type.INT,
+    "string": cel.Type.STRING,
+    "timestamp": cel.Type.TIMESTAMP,
+}
+"""The types a variable may have. No doubles: then no expression can mix them with amounts."""
+
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|//[^\n]*)
+      | (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
+      | (?P<fraction>[0-9]*\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)
+      | (?P<number>0[xX][0-9a-fA-F]+[uU]?|[0-9]+[uU]?)
+      | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
+      | (?P<mark>==|!=|<=|>=|&&|\|\||[-+*/%<>!?:.,()\[\]{}])""",
+    re.VERBOSE | re.ASCII,
+)
+_CEL_ERROR = re.compile(r"ERROR: <input>:(\d+):(\d+): (.+)")
+_UNDECLARED = re.compile(r"undeclared reference to '([^']*)'")
+_REFUSED_CALLS = {
+    "has": 'ask present.<fact> instead: "has" on a declared fact always answers false',
+    "double": "amounts are whole minor units; there are no fractions here",
+    "dyn": "it would take the types away that protect the rule",
+}
+
+
+class ConditionError(Exception):
+    """A condition that is not accepted; `offset` counts characters from its start, `unknown` is a misspelt name."""
+
+    def __init__(self, message: str, offset: int = 0, *, hint: str | None = None, unknown: str | None = None) -> None:
+        super().__init__(message)
+        self.message, self.offset, self.hint, self.unknown = message, offset, hint, unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of a condition: `kind` is "string", "number", "name" or "mark"."""
+
+    kind: str
+    text: str
+    offset: int
+
+
+def tokens(text: str) -> tuple[Token, ...]:
+    """A condition's tokens without spaces and comments. Raises `ConditionError` on what we do not accept."""
+    if len(text) > MAX_TEXT:
+        raise ConditionError(f"longer than {MAX_TEXT} characters")
+    found = tuple(_scan(text))
+    for before, token in pairwise(found):
+        if before.kind in ("name", "string") and token.kind == "string":
+            raise ConditionError("only plain quoted text is accepted", before.offset)
+        if token.text == "(" and before.text in _REFUSED_CALLS:
+            raise ConditionError(f'"{before.text}" is not accepted', before.offset, hint=_REFUSED_CALLS[before.text])
+    return found
+
+
+def normalised(text: str) -> str:
+    """The condition with one space between tokens and no comments: its layout is not part of the policy."""
+    pieces: list[str] = []
+    for token in tokens(text):
+        glued = not pieces or token.text == "." or pieces[-1] == "."
+        pieces += [token.text] if glued else [" ", token.text]
+    return "".join(pieces)
+
+
+def references(text: str, declared: Mapping[str, Any]) -> frozenset[str]:
+    """The declared variables that a condition may read."""
+    chains = re.findall(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*", normalised(text))
+    return frozenset(name for chain in chains for name in _prefixes(chain) if name in declared)
+
+
+class Condition:
+    """One compiled condition."""
+
+    __slots__ = ("_evaluate",)
+
+    def __init__(self, expression: Any) -> None:
+        self._evaluate = expression.eval
+
+    def holds(self, activation: Any) -> bool | None:
+        """True, False, or None where it could not answer."""
+        try:
+            value = self._evaluate(activation).value()
+        except Exception:  # a budget or engine failure of any kind is "could not answer"
+            return None
+        # Identity, not truth: a failed evaluation's value is a non-empty string, and `if value` would fail open.
+        if value is True:
+            return True
+        return False if value is False else None
+
+
+class Together:
+    """All conditions of a policy as one expression, a list: one call into the engine instead of one for each."""
+
+    __slots__ = ("_count", "_evaluate")
+
+    def __init__(self, expression: Any, count: int) -> None:
+        self._evaluate, self._count = expression.eval, count
+
+    def answers(self, activation: Any) -> list[bool] | None:
+        """An answer for each, in order; None where any of them could not answer: then ask one by one."""
+        try:
+            values = self._evaluate(activation).plain_value()
+        except Exception:  # as for one condition
+            return None
+        if type(values) is not list or len(values) != self._count:
+            return None
+        return values if all(value is True or value is False for value in values) else None
+
+
+class Conditions:
+    """The variables of one policy, by name and type ("bool", "int", "string", "timestamp")."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self.variables = dict(variables)
+        self._environment = cel.NewEnv(variables={name: TYPES[kind] for name, kind in variables.items()})
+
+    def compile(self, text: str) -> Condition:
+        """Raises `ConditionError`: not CEL, misspelt, ill-typed, not BOOL, or refused by our rules."""
+        if not tokens(text):
+            raise ConditionError("is empty")
+        try:
+            self._environment.compile(text)  # as written, for places in messages
+            # What runs is the normalised text: exactly what the policy's digest covers.
+            expression = self._environment.compile(normalised(text))
+        except Exception as error:
+            raise _explained(text, str(error)) from error
+        if expression.return_type() != cel.Type.BOOL:
+            raise ConditionError(f"must be true or false, but is of type {expression.return_type().name()}")
+        return Condition(expression)
+
+    def together(self, texts: Sequence[str]) -> Together | None:
+        """Conditions that each compile, as one; None where the whole is more than the engine takes."""
+        try:
+            expression = self._environment.compile("[" + ", ".join(f"({normalised(text)})" for text in texts) + "]")
+        except Exception:
+            return None
+        return Together(expression, len(texts))
+
+    def activation(self, values: Mapping[str, Any]) -> Any:
+        """The values of one request, made once and shared by all conditions of the policy."""
+        return self._environment.Activation(values)
+
+
+def _scan(text: str) -> Iterator[Token]:
+    at = 0
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None:
+            raise ConditionError(f'"{text[at]}" is not accepted here', at)
+        if found.lastgroup == "fraction":
+            raise ConditionError("a number with a fraction", at, hint="amounts are whole minor units; use numbers.…")
+        if found.lastgroup != "space":
+            yield Token(str(found.lastgroup), found[0], at)
+        at = found.end()
+
+
+def _prefixes(chain: str) -> list[str]:
+    parts = chain.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+
+
+def _explained(text: str, engine_message: str) -> ConditionError:
+    found = _CEL_ERROR.search(engine_message)
+    if found is None:
+        return ConditionError(engine_message.split("\n")[0][:200])
+    lines = text.split("\n")
+    offset = sum(len(line) + 1 for line in lines[: int(found[1]) - 1]) + int(found[2]) - 1
+    message = re.sub(r" \(in container ''\)| \[INVALID_ARGUMENT\]", "", found[3])
+    unknown = _UNDECLARED.search(message)
+    if unknown:
+        # The engine points at the last dot of a dotted name; people look for its start.
+        start = text.rfind(unknown[1], 0, offset + len(unknown[1]))
+        return ConditionError(message, start if start >= 0 else offset, unknown=unknown[1])
+    return ConditionError(message[:200], offset)

@@ -1,0 +1,105 @@
+"""A policy in words, for `sentinel policy show`, and remarks on what is allowed but unlikely to be meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel.core.decision import Verdict, WindowKind
+from sentinel.core.money import major_text
+from sentinel.policy.compile import CompiledPolicy, variable_name
+from sentinel.policy.model import Fact, Limit, Rule, Terms
+
+_CALENDAR = {WindowKind.CALENDAR_DAY: "per calendar day", WindowKind.CALENDAR_MONTH: "per calendar month"}
+
+
+def describe(compiled: CompiledPolicy) -> dict[str, Any]:
+    """The policy as plain data with a `words` sentence for each rule and limit and the approval terms."""
+    policy = compiled.policy
+    return {
+        "policy": policy.policy_id,
+        "label": policy.label,
+        "version": policy.version,
+        "digest": compiled.digest,
+        "actions": list(policy.actions),
+        "zone": policy.zone,
+        "currencies": sorted(compiled.covered) if policy.numbers or policy.limits else [],
+        "facts": [_fact(fact) for fact in policy.facts],
+        "numbers": {name: _amounts(values) for name, values in policy.numbers.items()},
+        "rules": [_rule(rule) for rule in policy.rules],
+        "limits": [_limit(limit, policy.zone) for limit in policy.limits],
+        "once_per": ".".join(policy.once_per) if policy.once_per else None,
+        "approval": _terms(policy.approval),
+    }
+
+
+def remarks(compiled: CompiledPolicy) -> list[str]:
+    """Lint: facts and numbers that nothing uses, an ALLOW that rests on a fact's absence, no ALLOW at all."""
+    policy, found = compiled.policy, []
+    per = {name for limit in policy.limits for name in limit.per}
+    for fact in policy.facts:
+        if not {variable_name(fact), f"present.{fact.name}"} & compiled.used and fact.name not in per | {"amount"}:
+            found.append(f'fact "{fact.name}" is used nowhere')
+    found += [f"numbers.{name} is used nowhere" for name in policy.numbers if f"numbers.{name}" not in compiled.used]
+    for rule in policy.rules:
+        if rule.verdict is Verdict.ALLOW and "! present." in rule.when:
+            found.append(f'rule "{rule.rule_id}" allows because a fact is absent: whoever leaves it out is allowed')
+    if not any(rule.verdict is Verdict.ALLOW for rule in policy.rules):
+        found.append("no rule allows anything: no operation passes without a person")
+    return found
+
+
+def _fact(fact: Fact) -> dict[str, Any]:
+    return {"name": fact.name, "type": fact.type.value, "from": [".".join(path) for path in fact.paths]}
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    words = f"{rule.verdict.value} ({rule.reason_code}) when {rule.when}"
+    return {
+        "id": rule.rule_id,
+        "when": rule.when,
+        "then": rule.verdict.value,
+        "reason": rule.reason_code,
+        "words": words,
+    }
+
+
+def _limit(limit: Limit, zone: str) -> dict[str, Any]:
+    window = f"{_CALENDAR[limit.window]} in {zone}" if limit.window in _CALENDAR else _rolling(limit.window_seconds)
+    amounts = ", ".join(f"{text} {currency}" for currency, text in _amounts(limit.cap).items())
+    scope = f" when {limit.when}" if limit.when else ""
+    words = f"at most {amounts} for each {', '.join(limit.per)} {window}{scope}; over it {limit.verdict.value}"
+    return {
+        "id": limit.limit_id,
+        "window": limit.window.value,
+        "window_seconds": limit.window_seconds,
+        "per": list(limit.per),
+        "cap": _amounts(limit.cap),
+        "then": limit.verdict.value,
+        "reason": limit.reason_code,
+        "when": limit.when,
+        "words": f"{words} ({limit.reason_code})",
+    }
+
+
+def _rolling(seconds: int) -> str:
+    return f"in any {seconds // 86400} days" if seconds % 86400 == 0 else f"in any {seconds // 3600} hours"
+
+
+def _terms(terms: Terms) -> dict[str, Any]:
+    people = "one person" if terms.people == 1 else f"{terms.people} people"
+    words = f"{people} with role {terms.role}, within {terms.expires_seconds // 60} minutes"
+    two = _amounts(terms.two_people_from)
+    if two:
+        words += "; two people from " + ", ".join(f"{text} {currency}" for currency, text in two.items())
+    return {
+        "role": terms.role,
+        "people": terms.people,
+        "expires_seconds": terms.expires_seconds,
+        "two_people_from": two,
+        "words": words,
+    }
+
+
+def _amounts(minor_by_currency: Mapping[str, int]) -> dict[str, str]:
+    return {currency: major_text(minor, currency) for currency, minor in minor_by_currency.items()}

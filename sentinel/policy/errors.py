@@ -1,0 +1,68 @@
+"""The one error of policy files: it knows the file, the line, the rule, and can show itself as a compiler would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from sentinel.core.errors import SentinelError
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something stands in a file; both numbers start at 1."""
+
+    line: int
+    column: int
+
+
+class PolicyError(SentinelError):
+    """A policy or cases file that is not accepted. One thing wrong, with its place.
+
+    `file` is the path as the caller gave it; `line` and `column` are 0 where the fault has no place
+    (an unreadable file, a missing folder); `rule` is the id of the rule or limit, `source_line` its text.
+    """
+
+    code = "policy-invalid"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str,
+        place: Place | None = None,
+        rule: str | None = None,
+        hint: str | None = None,
+        source_line: str = "",
+    ) -> None:
+        self.message, self.file, self.rule, self.hint = message, file, rule, hint
+        self.line, self.column = (place.line, place.column) if place else (0, 0)
+        self.source_line = source_line
+        super().__init__(self._one_line())
+
+    @property
+    def where(self) -> str:
+        """ "file:line:column", or the file alone."""
+        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+
+    def _one_line(self) -> str:
+        rule = f'rule "{self.rule}": ' if self.rule else ""
+        return f"{self.where}: {rule}{self.message}" + (f" ({self.hint})" if self.hint else "")
+
+    def explain(self) -> str:
+        """Several lines: what is wrong, the line it stands on with a caret under it, and what may be meant."""
+        rule = f'rule "{self.rule}": ' if self.rule else ""
+        lines = [f"{self.where}: error: {rule}{self.message}"]
+        if self.line:
+            margin = f"{self.line:>5} | "
+            lines += [margin + self.source_line, " " * (len(margin) - 2) + "| " + " " * (self.column - 1) + "^"]
+        if self.hint:
+            lines.append(f"      = {self.hint}")
+        return "\n".join(lines)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """A hint naming the known name closest to a misspelt one; None where nothing is close."""
+    close = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f'did you mean "{close[0]}"?' if close else None

@@ -1,0 +1,152 @@
+"""A guard request → the facts of one policy. What is missing or of the wrong kind is absent, never zero or false.
+
+The request is the normalised one: its amount is `{"amount_minor": 12600, "currency": "USD"}`. Other money in params
+may stand as it was written, `{"value": "126.00", "currency": "USD"}`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sentinel.core.canonical import MAX_SAFE_INTEGER
+from sentinel.core.errors import InvalidInput
+from sentinel.core.money import DIGITS, MAX_MINOR, parse_money
+from sentinel.policy.compile import AMOUNT, CompiledPolicy, variable_name
+from sentinel.policy.model import Fact, FactPath, FactType
+
+MAX_STRING = 500
+# dict first: asking the abstract class is several times slower, and this runs for every step of every path.
+_MAPPINGS = (dict, Mapping)
+_SUBJECT = re.compile(r"[A-Za-z0-9._:/@-]{1,200}", re.ASCII)
+_TIME = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})", re.ASCII
+)
+
+
+@dataclass(slots=True)
+class FactSet:
+    """The facts of one request: `variables` as conditions see them; the amount; what may happen only once.
+
+    `amount_minor`, `currency` and `once_value` are None where the request does not say them properly.
+    """
+
+    variables: dict[str, Any]
+    amount_minor: int | None = None
+    currency: str | None = None
+    once_value: str | None = None
+
+
+def gather(policy: CompiledPolicy, request: Mapping[str, Any]) -> FactSet:
+    """Read every declared fact. Never raises on a request of any shape."""
+    found = FactSet({})
+    for fact in policy.facts:
+        raw = _first(request, fact.paths)
+        if fact.name in policy.presence:
+            # Present means "the request carries something there", even malformed: garbage is not silence.
+            found.variables[f"present.{fact.name}"] = raw is not None
+        if raw is not None:
+            _take(found, fact, raw)
+    if found.currency is not None:
+        found.variables["currency_covered"] = found.currency in policy.covered
+        found.variables.update(policy.numbers.get(found.currency, {}))
+    if policy.policy.once_per:
+        found.once_value = identifier(_walk(request, policy.policy.once_per))
+    return found
+
+
+def identifier(value: Any) -> str | None:
+    """The value if it is an identifier of at most 200 characters (`CONTRACT.md` §1), else None."""
+    return value if isinstance(value, str) and _SUBJECT.fullmatch(value) else None
+
+
+def _take(found: FactSet, fact: Fact, raw: Any) -> None:
+    if fact.type is not FactType.MONEY:
+        value = _READERS[fact.type](raw, fact)
+        if value is not None:
+            found.variables[fact.name] = value
+        return
+    minor, currency = _money(raw)
+    if currency is not None and fact.name == AMOUNT:
+        found.amount_minor, found.currency = minor, currency
+        found.variables["currency"] = currency
+    # Nothing is converted: money in another currency than the amount's is as good as missing.
+    if currency is not None and currency == found.currency:
+        found.variables[variable_name(fact)] = minor
+
+
+def _first(request: Mapping[str, Any], paths: tuple[FactPath, ...]) -> Any:
+    for path in paths:
+        raw = _walk(request, path)
+        if raw is not None:
+            return raw
+    return None
+
+
+def _walk(request: Any, path: FactPath) -> Any:
+    for key in path:
+        if not isinstance(request, _MAPPINGS):
+            return None
+        request = request.get(key)
+    return request
+
+
+def _bool(raw: Any, fact: Fact) -> bool | None:
+    return raw if raw is True or raw is False else None
+
+
+def _int(raw: Any, fact: Fact) -> int | None:
+    if type(raw) is not int or not -MAX_SAFE_INTEGER <= raw <= MAX_SAFE_INTEGER:
+        return None
+    low, high = fact.minimum, fact.maximum
+    return None if (low is not None and raw < low) or (high is not None and raw > high) else raw
+
+
+def _string(raw: Any, fact: Fact) -> str | None:
+    if not isinstance(raw, str) or len(raw) > MAX_STRING:
+        return None
+    if not raw.isascii():
+        try:
+            raw.encode()
+        except UnicodeEncodeError:  # half a surrogate pair: no text at all
+            return None
+    return raw
+
+
+def _timestamp(raw: Any, fact: Fact) -> datetime | None:
+    if not isinstance(raw, str) or not _TIME.fullmatch(raw):
+        return None
+    try:
+        return datetime.fromisoformat(raw).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _money(raw: Any) -> tuple[int, str] | tuple[None, None]:
+    if not isinstance(raw, _MAPPINGS) or len(raw) != 2:
+        return None, None
+    if "value" in raw:
+        return _written_money(raw)
+    minor, currency = raw.get("amount_minor"), raw.get("currency")
+    if type(minor) is not int or not 0 < minor <= MAX_MINOR or not isinstance(currency, str) or currency not in DIGITS:
+        return None, None
+    return minor, currency
+
+
+def _written_money(raw: Mapping[str, Any]) -> tuple[int, str] | tuple[None, None]:
+    try:
+        money = parse_money(raw["value"], raw.get("currency"))
+    except InvalidInput:
+        return None, None
+    return money.amount_minor, money.currency
+
+
+_READERS: dict[FactType, Callable[[Any, Fact], Any]] = {
+    FactType.BOOL: _bool,
+    FactType.INT: _int,
+    FactType.STRING: _string,
+    FactType.TIMESTAMP: _timestamp,
+}

@@ -1,0 +1,98 @@
+"""All policies of a folder: which one covers an action, and keeping the last good set when a reload fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sentinel.policy.compile import CompiledPolicy, attempt
+from sentinel.policy.errors import PolicyError
+
+
+class PolicyLibrary:
+    """Compiled policies by action. Immutable; `policies` are in the order of their file names."""
+
+    def __init__(self, policies: tuple[CompiledPolicy, ...]) -> None:
+        self.policies = policies
+        self._by_action = {action: compiled for compiled in policies for action in compiled.policy.actions}
+
+    @classmethod
+    def load(cls, directory: Path) -> PolicyLibrary:
+        """Every `*.yaml` directly in the folder. Raises the first `PolicyError` of any of them.
+
+        Refused too: an empty folder, a `.yml` file (it would be overlooked), two policies with one id or
+        claiming one action.
+        """
+        policies, errors = _read(directory)
+        if errors:
+            raise errors[0]
+        return cls(policies)
+
+    def find(self, action: str) -> CompiledPolicy | None:
+        """The policy that names the action, else the one with the longest matching `….*` pattern, else None."""
+        exact = self._by_action.get(action)
+        # An action that literally ends in "*" must not pass for the pattern of that name.
+        if exact is not None and not action.endswith("*"):
+            return exact
+        prefix = action
+        while "." in prefix:
+            prefix = prefix.rpartition(".")[0]
+            covering = self._by_action.get(f"{prefix}.*")
+            if covering is not None:
+                return covering
+        return None
+
+
+class PolicyHolder:
+    """The library in use. `reload` swaps it in one step, or leaves it and raises."""
+
+    def __init__(self, directory: Path) -> None:
+        """Load for the first time; raises `PolicyError`, as there is no good set to fall back on."""
+        self.directory = directory
+        self._library = PolicyLibrary.load(directory)
+
+    @property
+    def library(self) -> PolicyLibrary:
+        """The last good library. Take it once per request, so that one request sees one set."""
+        return self._library
+
+    def reload(self) -> PolicyLibrary:
+        """Read the folder again. On `PolicyError` the last good library stays in use."""
+        self._library = PolicyLibrary.load(self.directory)
+        return self._library
+
+
+def check_directory(directory: Path) -> list[PolicyError]:
+    """Everything that is wrong in a folder of policies, file by file."""
+    return _read(directory)[1]
+
+
+def _read(directory: Path) -> tuple[tuple[CompiledPolicy, ...], list[PolicyError]]:
+    errors: list[PolicyError] = []
+    policies: list[tuple[str, CompiledPolicy]] = []
+    try:
+        files = sorted(path for path in directory.iterdir() if path.suffix in (".yaml", ".yml"))
+    except OSError as error:
+        return (), [PolicyError(f"cannot be read: {error.strerror}", file=str(directory))]
+    for path in files:
+        if path.suffix == ".yml":
+            errors.append(PolicyError("is not read under this name", file=str(path), hint="rename it to .yaml"))
+            continue
+        compiled, found = attempt(path)
+        errors += found
+        policies += [(str(path), compiled)] if compiled else []
+    if not files:
+        errors.append(PolicyError("contains no policy", file=str(directory)))
+    errors += _clashes(policies)
+    return tuple(compiled for _, compiled in policies), errors
+
+
+def _clashes(policies: list[tuple[str, CompiledPolicy]]) -> list[PolicyError]:
+    errors: list[PolicyError] = []
+    owners: dict[str, str] = {}
+    for file, compiled in policies:
+        claims = [f'policy "{compiled.policy.policy_id}"', *(f'action "{name}"' for name in compiled.policy.actions)]
+        for claim in claims:
+            if claim in owners:
+                errors.append(PolicyError(f"{claim} is already claimed by {owners[claim]}", file=file))
+            owners.setdefault(claim, file)
+    return errors

@@ -1,0 +1,145 @@
+"""A policy as written, in frozen values: what `parse` makes of a file, before any condition is compiled.
+
+`Policy.document()` is the normalised form: the digest is taken over it, so comments, layout, the order of keys
+and "150.0" against "150.00" do not change a policy, and anything that can change a decision does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sentinel.core.canonical import canonical_json, sha256_hex
+from sentinel.core.decision import Verdict, WindowKind
+
+FactPath = tuple[str, ...]
+"""Where a fact is in a guard request, one key a step: ("params", "risk", "duplicate_refund")."""
+
+
+class FactType(StrEnum):
+    """What a fact may be; a value of any other kind counts as missing."""
+
+    BOOL = "bool"
+    INT = "int"
+    STRING = "string"
+    MONEY = "money"
+    TIMESTAMP = "timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One declared fact and where it comes from; the first path that holds anything is taken."""
+
+    name: str
+    type: FactType
+    paths: tuple[FactPath, ...]
+    minimum: int | None = None
+    maximum: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`when` (CEL, normalised spacing) → verdict with a reason."""
+
+    rule_id: str
+    when: str
+    verdict: Verdict
+    reason_code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A cap per currency (minor units) over a window, for each combination of the `per` facts.
+
+    `when`, if given, narrows it: only an answered "false" takes the limit away.
+    """
+
+    limit_id: str
+    window: WindowKind
+    window_seconds: int
+    bucket_seconds: int
+    per: tuple[str, ...]
+    cap: Mapping[str, int]
+    verdict: Verdict
+    reason_code: str
+    when: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The approval terms of a policy; `two_people_from` is in minor units by currency, empty where not declared."""
+
+    expires_seconds: int
+    role: str
+    people: int
+    two_people_from: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A whole policy file. `numbers` is name → currency → minor units."""
+
+    policy_id: str
+    label: str
+    version: str
+    actions: tuple[str, ...]
+    zone: str
+    facts: tuple[Fact, ...]
+    numbers: Mapping[str, Mapping[str, int]]
+    rules: tuple[Rule, ...]
+    limits: tuple[Limit, ...]
+    approval: Terms
+    once_per: FactPath | None
+
+    def document(self) -> dict[str, Any]:
+        """The normalised policy: text, integers, lists and dicts only."""
+        return {
+            "policy": self.policy_id,
+            "label": self.label,
+            "version": self.version,
+            "actions": sorted(self.actions),
+            "zone": self.zone,
+            "facts": {fact.name: _fact_document(fact) for fact in self.facts},
+            "numbers": {name: dict(amounts) for name, amounts in self.numbers.items()},
+            "rules": [_rule_document(rule) for rule in self.rules],
+            "limits": [_limit_document(limit) for limit in self.limits],
+            "approval": _terms_document(self.approval),
+            "once_per": ".".join(self.once_per) if self.once_per else None,
+        }
+
+    def digest(self) -> str:
+        """ "sha256:…" over the canonical JSON of `document()`."""
+        return sha256_hex(canonical_json(self.document()))
+
+
+def _fact_document(fact: Fact) -> dict[str, Any]:
+    paths = [".".join(path) for path in fact.paths]
+    return {"type": fact.type.value, "from": paths, "min": fact.minimum, "max": fact.maximum}
+
+
+def _rule_document(rule: Rule) -> dict[str, Any]:
+    return {"id": rule.rule_id, "when": rule.when, "then": rule.verdict.value, "reason": rule.reason_code}
+
+
+def _limit_document(limit: Limit) -> dict[str, Any]:
+    return {
+        "id": limit.limit_id,
+        "window": limit.window.value,
+        "seconds": limit.window_seconds,
+        "per": list(limit.per),
+        "cap": dict(limit.cap),
+        "then": limit.verdict.value,
+        "reason": limit.reason_code,
+        "when": limit.when,
+    }
+
+
+def _terms_document(terms: Terms) -> dict[str, Any]:
+    return {
+        "expires_seconds": terms.expires_seconds,
+        "role": terms.role,
+        "people": terms.people,
+        "two_people_from": dict(terms.two_people_from),
+    }

@@ -1,0 +1,231 @@
+"""The format of a policy file: YAML nodes → `Policy`. Says what may be written; conditions are compiled elsewhere.
+
+Errors are collected section by section and rule by rule, so that one check names all of them; after an error
+the returned policy is only good for finding more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+from zoneinfo import ZoneInfo
+
+from sentinel.core.decision import Verdict, WindowKind
+from sentinel.policy.conditions import ConditionError, normalised
+from sentinel.policy.errors import Place, nearest
+from sentinel.policy.model import Fact, Limit, Policy, Rule, Terms
+from sentinel.policy.parse_facts import NAME_FORM, read_amounts, read_facts, read_numbers, read_path
+from sentinel.policy.source import Node, Scalar, Source, Table
+
+RESERVED_REASONS = frozenset(
+    {
+        "approval_expired",
+        "approval_rejected",
+        "duplicate_resource",
+        "engine_unavailable",
+        "fact_missing",
+        "halted",
+        "no_matching_policy",
+    }
+)
+"""Reason codes that only the engine gives: a policy that borrowed one would hide who refused."""
+
+_TOP = ("policy", "label", "version", "actions", "zone", "facts", "numbers", "rules", "once_per", "limits", "approval")
+_NEEDED = ("policy", "label", "version", "actions", "facts", "rules", "approval")
+_POLICY_ID = re.compile(r"[a-z][a-z0-9-]{0,63}", re.ASCII)
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+_LABEL = re.compile(r"[^\x00-\x1f\x7f]{1,120}")
+_ACTION = re.compile(r"[A-Za-z0-9_:/@-]+(\.[A-Za-z0-9_:/@-]+)*(\.\*)?", re.ASCII)
+_ZONE = re.compile(r"[A-Z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}", re.ASCII)
+_DURATION = re.compile(r"([1-9][0-9]{0,5})(s|m|h|d)", re.ASCII)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DAY = 86400
+MAX_WINDOW = 400 * _DAY
+MAX_EXPIRY = 30 * _DAY
+
+_T = TypeVar("_T")
+
+
+@dataclass
+class Written:
+    """A parsed file: the policy, and for messages the scalar of each condition and the places of sections and ids.
+
+    `facts_are_sound` is False where conditions cannot be checked without errors that only follow from others.
+    """
+
+    policy: Policy
+    conditions: dict[str, Scalar]
+    sections: dict[str, Place]
+    ids: dict[str, Place]
+    facts_are_sound: bool
+
+
+def parse_policy(source: Source, root: Node) -> Written:
+    """The file as a `Policy`; what is wrong lands in `source.errors`. Raises `PolicyError` if nothing can be read."""
+    top = source.table(root, "a policy file")
+    with source.collecting():
+        source.fields(root, "policy", known=_TOP, required=_NEEDED)
+    facts: tuple[Fact, ...] = _section(source, top, "facts", read_facts, ())
+    numbers: dict[str, dict[str, int]] = _section(source, top, "numbers", read_numbers, {})
+    sound = not source.errors
+    each = _Items({}, {})
+    policy = Policy(
+        policy_id=_section(source, top, "policy", _policy_id, ""),
+        label=_section(source, top, "label", _label, ""),
+        version=_section(source, top, "version", _version, ""),
+        actions=_section(source, top, "actions", _actions, ()),
+        zone=_section(source, top, "zone", _zone, "UTC"),
+        facts=facts,
+        numbers=numbers,
+        rules=_section(source, top, "rules", lambda s, n: each.read(s, n, "rules", _rule), ()),
+        limits=_section(source, top, "limits", lambda s, n: each.read(s, n, "limits", _limit), ()),
+        approval=_section(source, top, "approval", _approval, Terms(0, "", 0, {})),
+        once_per=_section(source, top, "once_per", lambda s, n: read_path(s, n, "once_per"), None),
+    )
+    return Written(policy, each.conditions, top.keys, each.taken, sound)
+
+
+def _section(source: Source, top: Table, name: str, take: Callable[[Source, Node], _T], fallback: _T) -> _T:
+    """One top-level key: its value, or the fallback where it is absent or wrong (which is noted)."""
+    if name in top.entries:
+        with source.collecting():
+            return take(source, top.entries[name])
+    return fallback
+
+
+def _policy_id(source: Source, node: Node) -> str:
+    name = source.text(node, "policy", form=_POLICY_ID, means="an id of small letters, digits and dashes")
+    if name == "none":
+        raise source.error(node.place, 'policy: "none" is the name of having no policy')
+    return name
+
+
+def _label(source: Source, node: Node) -> str:
+    return source.text(node, "label", form=_LABEL, means="one line of up to 120 characters")
+
+
+def _version(source: Source, node: Node) -> str:
+    return source.text(node, "version", form=_VERSION, means="a version name")
+
+
+def _actions(source: Source, node: Node) -> tuple[str, ...]:
+    means = 'an action like refund.create, or a pattern like email.* (a "*" only at the end, after a dot)'
+    names = [source.text(item, "actions", form=_ACTION, means=means) for item in source.listing(node, "actions")]
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            raise source.error(node.place, f'actions: "{name}" is listed twice')
+    return tuple(names)
+
+
+def _zone(source: Source, node: Node) -> str:
+    name = source.text(node, "zone", form=_ZONE, means="a zone like UTC or Europe/Berlin")
+    try:
+        return ZoneInfo(name).key
+    except (KeyError, ValueError, OSError) as error:
+        raise source.error(node.place, f'zone: "{name}" is not a known time zone') from error
+
+
+@dataclass
+class _Items:
+    """Reads rules and limits: items with an id that is unique over both, each of them read on its own."""
+
+    taken: dict[str, Place]
+    conditions: dict[str, Scalar]
+
+    def read(self, source: Source, node: Node, what: str, take: Callable[[Source, Table, str], _T]) -> tuple[_T, ...]:
+        found: list[_T] = []
+        for item in source.listing(node, what):
+            with source.collecting():
+                table = source.table(item, f"an entry of {what}")
+                name = self._id(source, table, what)
+                when = table.entries.get("when")
+                if isinstance(when, Scalar) and when.kind == "str":
+                    self.conditions[name] = when
+                found.append(take(source.within(name), table, name))
+        return tuple(found)
+
+    def _id(self, source: Source, table: Table, what: str) -> str:
+        if "id" not in table.entries:
+            raise source.error(table.place, f'an entry of {what}: "id" is missing')
+        node = table.entries["id"]
+        name = source.text(node, "id", form=NAME_FORM, means="an id of small letters, digits and underscores")
+        if name in self.taken:
+            hint = f"first on line {self.taken[name].line}"
+            raise source.within(name).error(node.place, f'duplicate id "{name}"', hint)
+        self.taken[name] = node.place
+        return name
+
+
+def _rule(source: Source, table: Table, name: str) -> Rule:
+    keys = ("id", "when", "then", "reason")
+    entries = source.fields(table, "rule", known=keys, required=keys).entries
+    verdict = Verdict(source.one_of(entries["then"], "then", [v.value for v in Verdict]))
+    return Rule(name, _when(source, entries["when"]), verdict, _reason(source, entries["reason"]))
+
+
+def _limit(source: Source, table: Table, name: str) -> Limit:
+    required = ("id", "window", "per", "cap", "then", "reason")
+    entries = source.fields(table, "limit", known=(*required, "when"), required=required).entries
+    window, seconds, bucket = _window(source, entries["window"])
+    strict = [Verdict.APPROVAL_REQUIRED.value, Verdict.DENY.value]
+    return Limit(
+        limit_id=name,
+        window=window,
+        window_seconds=seconds,
+        bucket_seconds=bucket,
+        per=tuple(source.text(item, "per") for item in source.listing(entries["per"], "per")),
+        cap=read_amounts(source, entries["cap"], "cap"),
+        verdict=Verdict(source.one_of(entries["then"], "then", strict)),
+        reason_code=_reason(source, entries["reason"]),
+        when=_when(source, entries["when"]) if "when" in entries else None,
+    )
+
+
+def _when(source: Source, node: Node) -> str:
+    text = source.text(node, "when")
+    try:
+        return normalised(text)
+    except ConditionError:
+        return text  # named once, with its place, when the condition is compiled
+
+
+def _reason(source: Source, node: Node) -> str:
+    code = source.text(node, "reason", form=NAME_FORM, means="a reason code of small letters, digits and underscores")
+    if code in RESERVED_REASONS:
+        raise source.error(node.place, f'reason: "{code}" is given by the engine only')
+    return code
+
+
+def _window(source: Source, node: Node) -> tuple[WindowKind, int, int]:
+    text = source.text(node, "window")
+    calendar = (WindowKind.CALENDAR_DAY.value, WindowKind.CALENDAR_MONTH.value)
+    if text in calendar:
+        return WindowKind(text), 0, 0
+    kind, _, length = text.partition(" ")
+    found = _DURATION.fullmatch(length)
+    if kind != WindowKind.ROLLING or found is None:
+        hint = nearest(text, calendar) or "calendar_day, calendar_month, or e.g. rolling 24h, rolling 90d"
+        raise source.error(node.place, f'window: unknown window "{text}"', hint)
+    seconds = int(found[1]) * _SECONDS[found[2]]
+    bucket = 300 if seconds <= _DAY else 3600 if seconds <= 7 * _DAY else _DAY
+    if not 3600 <= seconds <= MAX_WINDOW or seconds % bucket:
+        raise source.error(node.place, f'window: "{text}" must be 1h to 400d and a multiple of {bucket} seconds')
+    return WindowKind.ROLLING, seconds, bucket
+
+
+def _approval(source: Source, node: Node) -> Terms:
+    needed = ("expires", "role", "people")
+    entries = source.fields(node, "approval", known=(*needed, "two_people_from"), required=needed).entries
+    found = _DURATION.fullmatch(source.text(entries["expires"], "expires"))
+    seconds = int(found[1]) * _SECONDS[found[2]] if found else 0
+    if not 60 <= seconds <= MAX_EXPIRY:
+        raise source.error(entries["expires"].place, "expires must be like 30m, 24h or 7d: one minute to 30 days")
+    two = entries.get("two_people_from")
+    return Terms(
+        expires_seconds=seconds,
+        role=source.one_of(entries["role"], "role", ("approver", "admin")),
+        people=source.whole(entries["people"], "people", least=1, most=5),
+        two_people_from=read_amounts(source, two, "two_people_from") if two else {},
+    )

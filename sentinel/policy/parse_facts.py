@@ -1,0 +1,106 @@
+"""The facts and numbers of a policy file: which facts there are, where each comes from, amounts per currency."""
+
+from __future__ import annotations
+
+import re
+
+from sentinel.core.errors import InvalidInput
+from sentinel.core.money import DIGITS, parse_money
+from sentinel.policy.errors import nearest
+from sentinel.policy.model import Fact, FactPath, FactType
+from sentinel.policy.source import Listing, Node, Scalar, Source, Table
+
+BUILT_IN = ("currency", "currency_covered", "now", "numbers", "present")
+"""Names that the engine provides to conditions; a fact cannot take them."""
+
+NAME_FORM = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
+"""Names of rules, limits, numbers and reason codes."""
+
+_REQUEST_FIELDS = ("params", "action", "agent_id", "resource", "risk_class")
+_CEL_TEXT = (
+    "as bool break bytes const continue double duration dyn else false for function if import in int let list loop map "
+    "namespace null null_type package return string timestamp true type uint var void while"
+)
+_CEL_WORDS = frozenset(_CEL_TEXT.split())
+_FACT_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}(\.[a-z][a-z0-9_]{0,39}){0,3}", re.ASCII)
+_PATH = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){0,7}", re.ASCII)
+
+
+def read_facts(source: Source, node: Node) -> tuple[Fact, ...]:
+    """The section `facts`; a wrong fact is noted in the source and left out."""
+    table = source.table(node, "facts")
+    facts: list[Fact] = []
+    for name, value in table.entries.items():
+        with source.collecting():
+            _check_fact_name(source, name, table)
+            facts.append(_fact(source, name, value))
+    return tuple(facts)
+
+
+def _check_fact_name(source: Source, name: str, table: Table) -> None:
+    place, first = table.keys[name], name.split(".")[0]
+    if not _FACT_NAME.fullmatch(name):
+        raise source.error(place, f'fact "{name}": small letters, digits and underscores, at most three dots')
+    if first in BUILT_IN or set(name.split(".")) & _CEL_WORDS:
+        raise source.error(place, f'fact "{name}": the name is taken by the language')
+    for other, node in table.entries.items():
+        kind = node.entries.get("type") if isinstance(node, Table) else None
+        if isinstance(kind, Scalar) and kind.text == FactType.MONEY and name == f"{other}_minor":
+            raise source.error(place, f'fact "{name}": the name stands for the minor units of "{other}"')
+        if name.startswith(f"{other}."):
+            raise source.error(place, f'fact "{name}": "{other}" is a fact itself')
+
+
+def _fact(source: Source, name: str, node: Node) -> Fact:
+    fields = source.fields(node, f'fact "{name}"', known=("type", "from", "min", "max"), required=("type", "from"))
+    kind = FactType(source.one_of(fields.entries["type"], f'fact "{name}": type', [t.value for t in FactType]))
+    bounds: dict[str, int | None] = {"min": None, "max": None}
+    for key in bounds:
+        if key in fields.entries:
+            if kind is not FactType.INT:
+                raise source.error(fields.keys[key], f'fact "{name}": "{key}" is for facts of type int')
+            bounds[key] = source.whole(fields.entries[key], key, least=-(2**53) + 1, most=2**53 - 1)
+    origin = fields.entries["from"]
+    nodes = source.listing(origin, "from") if isinstance(origin, Listing) else (origin,)
+    paths = tuple(read_path(source, item, f'fact "{name}": from') for item in nodes)
+    return Fact(name, kind, paths, bounds["min"], bounds["max"])
+
+
+def read_path(source: Source, node: Node, what: str) -> FactPath:
+    """A dotted path into a guard request, e.g. params.risk.score or agent_id."""
+    text = source.text(node, what, form=_PATH, means="a path like params.risk.score")
+    path = tuple(text.split("."))
+    if path[0] not in _REQUEST_FIELDS:
+        hint = nearest(path[0], _REQUEST_FIELDS) or "a guard request has " + ", ".join(_REQUEST_FIELDS)
+        raise source.error(node.place, f'{what}: "{path[0]}" is not a part of a guard request', hint)
+    if (path[0] == "params") != (len(path) > 1):
+        raise source.error(node.place, f"{what}: only params has parts, and one of them must be named")
+    return path
+
+
+def read_numbers(source: Source, node: Node) -> dict[str, dict[str, int]]:
+    """The section `numbers`: name → currency → minor units."""
+    table = source.table(node, "numbers")
+    for name, place in table.keys.items():
+        if not NAME_FORM.fullmatch(name):
+            raise source.error(place, f'numbers: "{name}" is not a name of small letters, digits and underscores')
+    return {name: read_amounts(source, value, f"numbers.{name}") for name, value in table.entries.items()}
+
+
+def read_amounts(source: Source, node: Node, what: str) -> dict[str, int]:
+    """A mapping of currency → amount in major units, as currency → minor units."""
+    table = source.table(node, what)
+    if not table.entries:
+        raise source.error(table.place, f"{what}: no currency")
+    amounts = {}
+    for currency, value in table.entries.items():
+        if currency not in DIGITS:
+            hint = nearest(currency.upper(), DIGITS)
+            raise source.error(table.keys[currency], f'{what}: "{currency}" is not an ISO 4217 currency', hint)
+        text = source.text(value, f"{what}: {currency}")
+        try:
+            amounts[currency] = parse_money(text, currency).amount_minor
+        except InvalidInput as error:
+            rule = next(iter(error.errors.values()))
+            raise source.error(value.place, f'{what}: {currency} "{text}" {rule}') from error
+    return amounts

@@ -1,0 +1,238 @@
+"""Strict YAML: every node keeps its line and column, and everything ambiguous is refused.
+
+Refused: duplicate keys, anchors and aliases, merge keys, tags, several documents, non-text keys, depth over
+12, files over 256 KiB. Nothing here knows what a policy is; `Source` gives the checks that `parse` is made of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from sentinel.policy.errors import Place, PolicyError, nearest
+
+MAX_BYTES = 256 * 1024
+MAX_DEPTH = 12
+_KINDS = {f"tag:yaml.org,2002:{kind}": kind for kind in ("str", "int", "float", "bool", "null", "timestamp")}
+_WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,15})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """One value as written: `kind` is what YAML takes it for ("str", "int", …), `style` its quoting."""
+
+    text: str
+    kind: str
+    style: str | None
+    place: Place
+    one_line: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A sequence of nodes."""
+
+    items: tuple[Node, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A mapping with text keys; `keys` says where each key stands."""
+
+    entries: dict[str, Node]
+    keys: dict[str, Place]
+    place: Place
+
+
+Node = Scalar | Listing | Table
+_WORDS = {Scalar: "a value", Listing: "a list", Table: "a mapping"}
+
+
+class Source:
+    """An open policy file: its lines for messages, the errors met so far, and typed access to its nodes.
+
+    `rule` is the rule that errors name; `within` gives a view of the same file for another rule.
+    """
+
+    def __init__(self, name: str, lines: list[str], rule: str | None = None, errors: list[PolicyError] | None = None):
+        self.name, self.lines, self.rule = name, lines, rule
+        self.errors: list[PolicyError] = [] if errors is None else errors
+
+    def within(self, rule: str | None) -> Source:
+        """The same file and error list, with errors naming `rule`."""
+        return Source(self.name, self.lines, rule, self.errors)
+
+    def error(self, place: Place | None, message: str, hint: str | None = None) -> PolicyError:
+        """The error at this place, with the line it stands on."""
+        line = self.lines[place.line - 1] if place and place.line <= len(self.lines) else ""
+        return PolicyError(message, file=self.name, place=place, rule=self.rule, hint=hint, source_line=line)
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Note an error and go on after the block, so that one run names everything that is wrong."""
+        try:
+            yield
+        except PolicyError as error:
+            self.errors.append(error)
+
+    def table(self, node: Node, what: str) -> Table:
+        """The node as a mapping."""
+        if not isinstance(node, Table):
+            raise self.error(node.place, f"{what} must be a mapping, not {_WORDS[type(node)]}")
+        return node
+
+    def fields(self, node: Node, what: str, *, known: Collection[str], required: Collection[str] = ()) -> Table:
+        """The node as a mapping with exactly known keys and all required ones."""
+        table = self.table(node, what)
+        for key in table.entries:
+            if key not in known:
+                hint = nearest(key, known) or "known here: " + ", ".join(known)
+                raise self.error(table.keys[key], f'{what}: unknown key "{key}"', hint)
+        for key in required:
+            if key not in table.entries:
+                raise self.error(table.place, f'{what}: "{key}" is missing')
+        return table
+
+    def listing(self, node: Node, what: str) -> tuple[Node, ...]:
+        """The items of a non-empty list."""
+        if not isinstance(node, Listing):
+            raise self.error(node.place, f"{what} must be a list, not {_WORDS[type(node)]}")
+        if not node.items:
+            raise self.error(node.place, f"{what} must not be empty")
+        return node.items
+
+    def text(self, node: Node, what: str, *, form: re.Pattern[str] | None = None, means: str = "") -> str:
+        """A text value, of the given form if any; `means` describes that form in words."""
+        if not isinstance(node, Scalar):
+            raise self.error(node.place, f"{what} must be text, not {_WORDS[type(node)]}")
+        if node.kind != "str":
+            hint = f'write "{node.text}" in quotes' if node.text else None
+            raise self.error(node.place, f"{what} must be text; YAML reads this as {node.kind}", hint)
+        if not node.text or (form and not form.fullmatch(node.text)):
+            raise self.error(node.place, f'{what}: "{node.text}" is not {means or "a text"}')
+        return node.text
+
+    def whole(self, node: Node, what: str, *, least: int, most: int) -> int:
+        """A whole number between two bounds, in plain decimal digits."""
+        if not isinstance(node, Scalar) or node.kind != "int" or not _WHOLE.fullmatch(node.text):
+            raise self.error(node.place, f"{what} must be a whole number in plain digits")
+        if not least <= int(node.text) <= most:
+            raise self.error(node.place, f"{what} must be between {least} and {most}")
+        return int(node.text)
+
+    def one_of(self, node: Node, what: str, known: Collection[str]) -> str:
+        """A text out of a closed set."""
+        text = self.text(node, what)
+        if text not in known:
+            hint = nearest(text, known) or nearest(text.upper(), known) or "known: " + ", ".join(known)
+            raise self.error(node.place, f'{what}: unknown value "{text}"', hint)
+        return text
+
+
+def read_source(path: Path, *, name: str | None = None) -> tuple[Source, Node]:
+    """A file → its `Source` and root node. Raises `PolicyError`, also for an unreadable file."""
+    source = Source(name or str(path), [])
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise source.error(None, f"cannot be read: {error.strerror}") from error
+    if len(data) > MAX_BYTES:
+        raise source.error(None, f"is larger than {MAX_BYTES} bytes")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise source.error(None, "is not UTF-8 text") from error
+    source.lines = text.splitlines()
+    return source, _compose(source, text)
+
+
+def plain(source: Source, node: Node) -> Any:
+    """A node → dicts, lists, text, whole numbers, booleans and None; a number with a fraction is refused."""
+    if isinstance(node, Table):
+        return {key: plain(source, value) for key, value in node.entries.items()}
+    if isinstance(node, Listing):
+        return [plain(source, item) for item in node.items]
+    if node.kind == "int":
+        return source.whole(node, "a number", least=-(2**53), most=2**53)
+    if node.kind in ("bool", "null"):
+        return None if node.kind == "null" else node.text.lower() in ("true", "yes", "on")
+    return source.text(node, "a value") if node.text else ""
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, stopped at anchors, aliases and depth before it builds anything."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise yaml.composer.ComposerError(None, None, "anchors and aliases are not allowed", event.start_mark)
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise yaml.composer.ComposerError(None, None, f"nested deeper than {MAX_DEPTH}", event.start_mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+def _compose(source: Source, text: str) -> Node:
+    try:
+        root = _Loader(text).get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = Place(mark.line + 1, mark.column + 1) if mark else None
+        raise source.error(place, f"not valid YAML: {error.problem or error.context}") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise source.error(None, f"not valid YAML: {' '.join(str(error).split())[:200]}") from error
+    if root is None:
+        raise source.error(None, "is empty")
+    return _convert(source, root)
+
+
+def _convert(source: Source, node: yaml.Node) -> Node:
+    place = Place(node.start_mark.line + 1, node.start_mark.column + 1)
+    convert: dict[type, Callable[[Source, Any, Place], Node]] = {
+        yaml.ScalarNode: _scalar,
+        yaml.SequenceNode: _listing,
+        yaml.MappingNode: _table,
+    }
+    return convert[type(node)](source, node, place)
+
+
+def _scalar(source: Source, node: yaml.ScalarNode, place: Place) -> Scalar:
+    if node.tag not in _KINDS:
+        _refuse_tag(source, node, place)
+    return Scalar(node.value, _KINDS[node.tag], node.style, place, node.start_mark.line == node.end_mark.line)
+
+
+def _listing(source: Source, node: yaml.SequenceNode, place: Place) -> Listing:
+    if node.tag != "tag:yaml.org,2002:seq":
+        _refuse_tag(source, node, place)
+    return Listing(tuple(_convert(source, item) for item in node.value), place)
+
+
+def _table(source: Source, node: yaml.MappingNode, place: Place) -> Table:
+    if node.tag != "tag:yaml.org,2002:map":
+        _refuse_tag(source, node, place)
+    entries: dict[str, Node] = {}
+    keys: dict[str, Place] = {}
+    for key_node, value_node in node.value:
+        key = _convert(source, key_node)
+        if not isinstance(key, Scalar) or key.kind != "str":
+            raise source.error(key.place, "a key must be plain text")
+        if key.text in entries:
+            raise source.error(key.place, f'duplicate key "{key.text}"', f"first on line {keys[key.text].line}")
+        entries[key.text], keys[key.text] = _convert(source, value_node), key.place
+    return Table(entries, keys, place)
+
+
+def _refuse_tag(source: Source, node: yaml.Node, place: Place) -> NoReturn:
+    raise source.error(place, f'"{node.tag.rpartition(":")[2]}" is not allowed: plain mappings, lists and values only')

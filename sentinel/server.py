@@ -1,0 +1,104 @@
+"""Running an app under gunicorn: several processes, threads for requests, clean reload and drain.
+
+The master makes what all processes share before they fork; each process makes its own connections after. SIGHUP asks
+every process to reload its policies and keeps the last good ones; SIGTERM drains.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gunicorn.app.base import BaseApplication
+from gunicorn.arbiter import Arbiter
+
+
+class _Arbiter(Arbiter):
+    """gunicorn's master, with SIGHUP meaning "reload policies" instead of "replace the processes"."""
+
+    def handle_hup(self) -> None:
+        """Tell the master's own copy first, so that a process started later has the same policies."""
+        on_reload = self.app.on_reload
+        if on_reload is not None:
+            on_reload()
+        for pid in list(self.WORKERS):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGHUP)
+
+
+class Server(BaseApplication):
+    """A gunicorn server around `make_app(worker) -> WSGI app`, called once in each process after the fork."""
+
+    def __init__(
+        self, make_app: Callable[[Any], Any], *, host: str, port: int, processes: int, threads: int,
+        graceful_seconds: int = 20, on_reload: Callable[[], None] | None = None,
+        on_worker_exit: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        self._make_app = make_app
+        self._options = {
+            "bind": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}"],
+            "workers": processes,
+            "threads": threads,
+            "worker_class": "gthread",
+            "keepalive": 30,
+            "timeout": 60,
+            "graceful_timeout": graceful_seconds,
+            "control_socket_disable": True,
+            "accesslog": None,
+            "loglevel": "warning",
+            "forwarded_allow_ips": "",
+            "limit_request_line": 4094,
+            "limit_request_fields": 50,
+            "limit_request_field_size": 8190,
+            "worker_connections": 1000,
+            "backlog": 512,
+            "post_worker_init": self._after_fork,
+            "child_exit": _forget_metrics_of,
+            "worker_exit": lambda server, worker: on_worker_exit() if on_worker_exit else None,
+        }
+        self.on_reload = on_reload
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Take the options above; no file, no command line, no environment."""
+        for name, value in self._options.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Any:
+        """Called in each process; `_after_fork` puts the real app in, because it wants the worker."""
+        return lambda environ, start_response: []
+
+    def _after_fork(self, worker: Any) -> None:
+        worker.wsgi = self._make_app(worker)
+
+    def run(self) -> None:
+        """Serve until told to stop."""
+        try:
+            _Arbiter(self).run()
+        except RuntimeError as error:
+            sys.stderr.write(f"Error: {error}\n")
+            sys.exit(1)
+
+
+def _forget_metrics_of(_server: Any, worker: Any) -> None:
+    from prometheus_client import multiprocess
+
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        multiprocess.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def metrics_folder() -> Iterator[None]:
+    """A fresh folder in which the processes share their counters; enter it before importing the metrics."""
+    folder = tempfile.mkdtemp(prefix="sentinel-metrics-")
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

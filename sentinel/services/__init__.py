@@ -1,0 +1,1 @@
+"""What the authority does: one verb per file, one transaction each."""

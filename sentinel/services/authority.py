@@ -1,0 +1,40 @@
+"""What every service of the authority is handed: its database, its policies, its signer and its terms."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from sentinel.core.permit import PermitSigner
+from sentinel.policy.library import PolicyHolder
+from sentinel.store.database import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: the key's tenant and principal, what it may do, and who answers for it."""
+
+    tenant_id: uuid.UUID
+    key_id: uuid.UUID
+    principal_id: uuid.UUID
+    agent_id: str | None
+    scopes: frozenset[str]
+    owner_operator_id: uuid.UUID | None
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """The parts a service works with. `clock` serves only policies that look at the time of day."""
+
+    pool: Pool
+    policies: PolicyHolder
+    permits: PermitSigner
+    permit_seconds: int = 120
+    report_deadline_seconds: int = 300
+    clock: Callable[[], datetime] = field(default=_utc_now)

@@ -1,0 +1,110 @@
+"""Decide one exact action and record the decision: the authority's main verb.
+
+Two pure steps around one transaction: `decided_row` evaluates the policy in memory and lays out everything the
+transaction needs; the database then finds the twin, reads halts, reserves limits, and lets the strictest win.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import Any
+
+from sentinel.core.decision import Decision, LimitAsk, Verdict, no_matching_policy
+from sentinel.core.errors import KeyReused
+from sentinel.core.operation import Operation, first_difference
+from sentinel.core.proof import pack_parts
+from sentinel.policy.evaluate import evaluate
+from sentinel.services.authority import Authority, Caller
+from sentinel.store.decisions import Recorded, record_decisions
+from sentinel.store.ids import new_id, new_proof_id
+
+NEVER = {"required_role": "approver", "required_people": 1, "approval_seconds": 0}
+"""Approval terms of a decision that no approval can follow."""
+
+
+def guard_action(
+    authority: Authority, caller: Caller, operation: Operation, *, has_start_step: bool, elapsed_ms: int
+) -> Recorded:
+    """The committed decision on `operation`, or the one its key has had all along.
+
+    Raises `KeyReused` when the key belongs to another operation, `StillDeciding` after two seconds of waiting for a
+    twin, `EngineUnavailable` when nothing could be committed.
+    """
+    row = decided_row(authority, caller, operation, has_start_step=has_start_step, elapsed_ms=elapsed_ms)
+    recorded = record_decisions(authority.pool, [row])[0]
+    if recorded.result == "key_reused":
+        raise KeyReused(first_difference(recorded.request or "{}", operation.canonical))
+    return recorded
+
+
+def provisional(authority: Authority, operation: Operation) -> Decision:
+    """What the policy alone says; halts and limits can still tighten it."""
+    policy = authority.policies.library.find(operation.action)
+    if policy is None:
+        return no_matching_policy()
+    return evaluate(policy, operation.facts(), authority.clock())
+
+
+def decided_row(
+    authority: Authority, caller: Caller, operation: Operation, *, has_start_step: bool, elapsed_ms: int
+) -> dict[str, Any]:
+    """One row of `sentinel.guard_input`: JSON-ready, in memory, nothing asked of anybody."""
+    decision = provisional(authority, operation)
+    proof_id, salt = new_proof_id(), os.urandom(32).hex()
+    return {
+        **question(caller, operation, decision),
+        "seq": 0,
+        "operation_id": new_id(),
+        "event_id": new_id(),
+        "second_event_id": new_id(),
+        "permit_id": uuid.uuid4(),
+        "approval_id": new_id(),
+        "proof_id": proof_id,
+        "salt": salt,
+        "request": operation.canonical,
+        "hand_out_is_start": not has_start_step,
+        "permit_seconds": authority.permit_seconds,
+        "pack_parts": pack_parts(operation, decision, proof_id=proof_id, salt=salt),
+        "elapsed_ms": elapsed_ms,
+    }
+
+
+def question(caller: Caller, operation: Operation, decision: Decision) -> dict[str, Any]:
+    """The part of a row that says what is asked and what the policy found; enough for a mere question."""
+    amount, terms = operation.amount, decision.approval
+    approval = NEVER if terms is None else {
+        "required_role": terms.role, "required_people": terms.people, "approval_seconds": terms.expires_seconds,
+    }  # fmt: skip
+    return {
+        "tenant_id": caller.tenant_id,
+        "principal_id": caller.principal_id,
+        "owner_operator_id": caller.owner_operator_id,
+        "idempotency_key": operation.idempotency_key,
+        "agent_id": operation.agent_id,
+        "action": operation.action,
+        "resource": operation.resource,
+        "risk_class": operation.risk_class,
+        "scenario": operation.param("scenario"),
+        "digest": operation.digest,
+        "once_key": decision.once_key,
+        "amount_minor": amount.amount_minor if amount else None,
+        "currency": amount.currency if amount else None,
+        "verdict": decision.verdict,
+        "reason_code": decision.reason_code,
+        "reasons": decision.reasons,
+        "policy_id": decision.policy_id,
+        "policy_version": decision.policy_version,
+        "policy_label": decision.policy_label,
+        "policy_digest": decision.policy_digest,
+        "limits": [_limit(ask) for ask in decision.limits] if decision.verdict is not Verdict.DENY else [],
+        **approval,
+    }
+
+
+def _limit(ask: LimitAsk) -> dict[str, Any]:
+    return {
+        "limit_key": ask.limit_key, "subject": ask.subject, "window": ask.window, "window_seconds": ask.window_seconds,
+        "bucket_seconds": ask.bucket_seconds, "zone": ask.zone, "cap_minor": ask.cap_minor, "verdict": ask.verdict,
+        "reason_code": ask.reason_code,
+    }  # fmt: skip

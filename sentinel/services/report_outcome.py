@@ -1,0 +1,54 @@
+"""Record what came of a started action. Success captures its budget; an error leaves it in doubt."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from sentinel.core.canonical import canonical_json, sha256_hex
+from sentinel.core.errors import Conflict, PermitRefused, ReportContradicts
+from sentinel.services.authority import Authority, Caller
+from sentinel.store.decisions import Receipt, report_outcome as record
+from sentinel.store.ids import new_id
+
+
+def report_outcome(
+    authority: Authority,
+    caller: Caller,
+    *,
+    idempotency_key: str,
+    action: str,
+    agent_id: str,
+    outcome: str,
+    error: str | None,
+    result: Any,
+    resource: str | None,
+    risk_class: str | None,
+    permit_token: str | None,
+    report_id: uuid.UUID | None,
+) -> Receipt:
+    """The report's receipt; an exact repeat gets the original one with result "duplicate".
+
+    Raises `ReportContradicts` when an earlier report said something else, `PermitRefused` when a bound field differs
+    and `Conflict` when the action was never started.
+    """
+    slip = authority.permits.read(caller.tenant_id, permit_token) if permit_token is not None else None
+    if permit_token is not None and slip is None:
+        raise PermitRefused("permit_token is not a permit of this authority")
+    content = {"outcome": outcome, "error": error, "result": result}
+    receipt = record(
+        authority.pool, tenant_id=caller.tenant_id, idempotency_key=idempotency_key, action=action, agent_id=agent_id,
+        resource=resource, risk_class=risk_class, permit_id=slip.permit_id if slip else None, outcome=outcome,
+        content_digest=sha256_hex(canonical_json(content)), report_id=report_id, event_id=new_id(),
+    )  # fmt: skip
+    match receipt.result:
+        case "received" | "duplicate":
+            return receipt
+        case "contradicts":
+            raise ReportContradicts("another outcome was reported before; an operator resolves this")
+        case "differs":
+            raise PermitRefused(f"{receipt.field} is not what was guarded")
+        case "unknown":
+            raise PermitRefused("nothing was guarded under this idempotency key")
+        case _:
+            raise Conflict(f"the operation is {receipt.field}: it was never started")

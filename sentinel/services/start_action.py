@@ -1,0 +1,52 @@
+"""Redeem a permit just before the side effect: once, in time, for exactly the guarded operation."""
+
+from __future__ import annotations
+
+import uuid
+
+from sentinel.core.errors import AlreadyStarted, Conflict, PermitExpired, PermitRefused
+from sentinel.services.authority import Authority, Caller
+from sentinel.store.decisions import Receipt, start_operation
+from sentinel.store.ids import new_id
+
+
+def start_action(
+    authority: Authority,
+    caller: Caller,
+    *,
+    idempotency_key: str,
+    action: str,
+    agent_id: str,
+    resource: str,
+    risk_class: str,
+    permit_token: str,
+    start_id: uuid.UUID,
+) -> Receipt:
+    """The start's receipt; the same `start_id` again gets the same one with result "duplicate".
+
+    Raises `PermitRefused` (foreign or altered slip, differing field, halt), `PermitExpired`, `AlreadyStarted`
+    (redeemed under another start id) or `Conflict` (nothing to redeem: denied, pending, expired).
+    """
+    slip = authority.permits.read(caller.tenant_id, permit_token)
+    if slip is None:
+        raise PermitRefused("permit_token is not a permit of this authority")
+    receipt = start_operation(
+        authority.pool, tenant_id=caller.tenant_id, idempotency_key=idempotency_key, action=action, agent_id=agent_id,
+        resource=resource, risk_class=risk_class, permit_id=slip.permit_id, digest=slip.digest, start_id=start_id,
+        event_id=new_id(),
+    )  # fmt: skip
+    match receipt.result:
+        case "started" | "duplicate":
+            return receipt
+        case "already_started":
+            raise AlreadyStarted("this permit was redeemed under another start_id")
+        case "expired":
+            raise PermitExpired("the permit's time is over; guard again with the same key")
+        case "halted":
+            raise PermitRefused("a halt covers this action; nothing may start")
+        case "differs":
+            raise PermitRefused(f"{receipt.field} is not what was guarded")
+        case "unknown":
+            raise PermitRefused("nothing was guarded under this idempotency key")
+        case _:
+            raise Conflict(f"the operation is {receipt.field}: there is no permit to redeem")

@@ -1,0 +1,104 @@
+"""The authority's settings: one frozen value, read from the environment once, every fault told at once.
+
+Each field carries its variable's name and meaning; `deploy/settings.md` is made from them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from environs import Env, EnvValidationError
+from marshmallow.validate import Length, OneOf, Range
+
+from sentinel.core.errors import SentinelError
+from sentinel.resources import policies_dir
+
+WEAK_SECRETS = {"secret", "changeme", "change-me", "password", "sentinel", "development", "test"}
+
+
+class UnsafeConfiguration(SentinelError):
+    """A setting is missing, malformed or would run unsafely; `detail` is one line per fault."""
+
+    code = "unsafe-configuration"
+
+
+def setting(env: str, help: str, default: Any = None) -> Any:
+    """A dataclass field that remembers its variable and what it is for."""
+    return dataclasses.field(default=default, metadata={"env": env, "help": help})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the authority runs with."""
+
+    database_url: str = setting("SENTINEL_DATABASE_URL", "PostgreSQL 15 or newer; without it one is started under the data folder.", "")
+    data_dir: Path = setting("SENTINEL_DATA_DIR", "Folder of the embedded database and of what the demo keeps.", Path("var"))
+    secret_keys: tuple[str, ...] = setting("SENTINEL_SECRET_KEYS", "Secrets that sign permits, comma separated, at least 32 characters each; the first signs, all verify. Required with a database of your own; made and kept in the data folder otherwise.", ())
+    policies_dir: Path = setting("SENTINEL_POLICIES_DIR", "Folder of policy files.", policies_dir())
+    host: str = setting("SENTINEL_HOST", "Address the authority listens on.", "127.0.0.1")
+    port: int = setting("SENTINEL_PORT", "Port of the authority.", 7860)
+    processes: int = setting("SENTINEL_PROCESSES", "Server processes.", 2)
+    threads: int = setting("SENTINEL_THREADS", "Threads per process; a held approvals stream takes one.", 24)
+    pool_size: int = setting("SENTINEL_POOL_SIZE", "Database connections per process.", 12)
+    max_streams: int = setting("SENTINEL_MAX_STREAMS", "Approvals streams held open per process; must be under the threads.", 8)
+    permit_seconds: int = setting("SENTINEL_PERMIT_SECONDS", "How long a permit can be redeemed.", 120)
+    report_deadline_seconds: int = setting("SENTINEL_REPORT_DEADLINE_SECONDS", "A started action that is silent for longer falls in doubt.", 300)
+    rate_per_second: int = setting("SENTINEL_RATE_PER_SECOND", "Requests per second and key, over all processes of this host.", 5000)
+    rate_burst: int = setting("SENTINEL_RATE_BURST", "Requests a key may make at once.", 10000)
+    log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
+    debug: bool = setting("SENTINEL_DEBUG", "Refused: a debugger in an authority runs code for strangers.", False)
+
+
+_FIELDS = {field.name: field.metadata["env"] for field in dataclasses.fields(Settings)}
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Settings from the environment; `overrides` are a command's options. Raises `UnsafeConfiguration` with every fault."""
+    env = Env(eager=False)
+    default = Settings()
+    positive = Range(min=1, max=1_000_000)
+    values: dict[str, Any] = {
+        "database_url": env.str(_FIELDS["database_url"], default.database_url),
+        "data_dir": env.path(_FIELDS["data_dir"], default.data_dir),
+        "secret_keys": env.list(_FIELDS["secret_keys"], list(default.secret_keys), subcast=str),
+        "policies_dir": env.path(_FIELDS["policies_dir"], default.policies_dir),
+        "host": env.str(_FIELDS["host"], default.host, validate=Length(min=1)),
+        "port": env.int(_FIELDS["port"], default.port, validate=Range(min=1, max=65535)),
+        "log_level": env.str(_FIELDS["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])),
+        "debug": env.bool(_FIELDS["debug"], default.debug),
+    }
+    for name in ("processes", "threads", "pool_size", "max_streams", "permit_seconds", "report_deadline_seconds", "rate_per_second", "rate_burst"):
+        values[name] = env.int(_FIELDS[name], getattr(default, name), validate=positive)
+    faults = []
+    try:
+        env.seal()
+    except EnvValidationError as error:
+        faults = [f"{name}: {'; '.join(map(str, messages))}" for name, messages in sorted(error.error_messages.items())]
+        raise UnsafeConfiguration("\n".join(faults)) from None
+    values["secret_keys"] = tuple(secret.strip() for secret in values["secret_keys"] if secret.strip())
+    settings = Settings(**{**values, **{key: value for key, value in overrides.items() if value is not None}})
+    faults = unsafe(settings)
+    if faults:
+        raise UnsafeConfiguration("\n".join(faults))
+    return settings
+
+
+def unsafe(settings: Settings) -> list[str]:
+    """What must not run, a line each."""
+    faults = []
+    if settings.debug:
+        faults.append("SENTINEL_DEBUG: must be off")
+    for secret in settings.secret_keys:
+        if len(secret) < 32 or secret.lower() in WEAK_SECRETS or len(set(secret)) < 8:
+            faults.append("SENTINEL_SECRET_KEYS: every secret needs at least 32 characters that nobody can guess")
+            break
+    if settings.database_url and not settings.secret_keys:
+        faults.append("SENTINEL_SECRET_KEYS: required with SENTINEL_DATABASE_URL (try: openssl rand -hex 32)")
+    if settings.max_streams >= settings.threads:
+        faults.append("SENTINEL_MAX_STREAMS: must be less than SENTINEL_THREADS, or streams starve decisions")
+    if settings.report_deadline_seconds < 10:
+        faults.append("SENTINEL_REPORT_DEADLINE_SECONDS: must be at least 10")
+    return faults

@@ -1,0 +1,176 @@
+"""Approvals: what waits for a person, what was decided, and the one call that records a person's word.
+
+Reading is for agents (their own) and operators; `resolve` is the SQL function that holds every rule: the right role,
+not the requester, in time, one voice each, one transition.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+
+from sentinel.store.database import Pool
+from sentinel.store.rows import all_rows, one_row
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRow:
+    """An approval with the voices given so far; amounts in minor units, times timezone-aware UTC.
+
+    `status` is what holds now: a pending one past its end reads "expired" even before it is swept.
+    """
+
+    tenant_id: uuid.UUID
+    approval_id: uuid.UUID
+    operation_id: uuid.UUID
+    principal_id: uuid.UUID
+    agent_id: str
+    action: str
+    resource: str
+    amount_minor: int | None
+    currency: str | None
+    digest: str
+    reasons: list[str]
+    required_role: str
+    required_people: int
+    approvals_given: int
+    status: str
+    created_at: datetime
+    expires_at: datetime
+    decided_at: datetime | None
+    decided_by: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decided approval as a stream of decisions tells it; `request_id` is the approval's id."""
+
+    request_id: uuid.UUID
+    status: str
+    approver: str | None
+    reason: str | None
+    agent_id: str
+    action: str
+    decided_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """One person's word. `via` is "console" or "local_administrator"."""
+
+    operator: str
+    verdict: str
+    reason: str
+    via: str
+    voted_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What became of a person's word: see `sentinel.resolve_approval` for the names of `result`."""
+
+    result: str
+    approvals_given: int | None
+    people_required: int | None
+
+
+_COLUMNS = """
+a.tenant_id, a.approval_id, a.operation_id, a.principal_id, a.agent_id, a.action, a.resource, a.amount_minor, a.currency,
+a.digest, a.reasons, a.required_role, a.required_people,
+(select count(*) from sentinel.approval_votes v
+ where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id and v.verdict = 'approve')::integer as approvals_given,
+case when a.status = 'pending' and a.expires_at <= statement_timestamp() then 'expired' else a.status end as status,
+a.created_at, a.expires_at, a.decided_at, a.decided_by, a.reason
+"""
+FIND_APPROVAL = f"""
+select {_COLUMNS} from sentinel.approvals a where a.tenant_id = %(tenant_id)s and a.approval_id = %(approval_id)s
+"""
+# Newest first: ids are UUIDv7, so the primary key is the order of time and the last id seen is the cursor.
+LIST_APPROVALS = f"""
+select * from (select {_COLUMNS} from sentinel.approvals a where a.tenant_id = %(tenant_id)s) a
+where (%(status)s::text is null or status = %(status)s) and (%(before)s::uuid is null or approval_id < %(before)s)
+order by approval_id desc limit %(limit)s
+"""
+# With ties: rows decided in one instant stay together, so that a reader who asks on from the last one loses none.
+DECIDED_SINCE = """
+select a.approval_id as request_id, a.status, a.decided_by as approver, a.reason, a.agent_id, a.action, a.decided_at
+from sentinel.approvals a
+where a.tenant_id = %(tenant_id)s and a.decided_at > %(since)s
+  and (%(principal_id)s::uuid is null or a.principal_id = %(principal_id)s)
+  and (%(agent_id)s::text is null or a.agent_id = %(agent_id)s)
+order by a.decided_at fetch first %(limit)s rows with ties
+"""
+VOTES = """
+select o.email as operator, v.verdict, v.reason, v.via, v.voted_at
+from sentinel.approval_votes v join sentinel.operators o using (tenant_id, operator_id)
+where v.tenant_id = %(tenant_id)s and v.approval_id = %(approval_id)s order by v.voted_at
+"""
+RESOLVE = """
+select result, approvals_given, people_required from sentinel.resolve_approval(%(tenant_id)s, %(approval_id)s,
+  %(operator_id)s, %(verdict)s, %(reason)s, %(digest)s, %(via)s, %(event_id)s, %(second_event_id)s)
+"""
+
+
+def find_approval(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> ApprovalRow | None:
+    """The tenant's approval of that id, or None."""
+    return one_row(pool, ApprovalRow, FIND_APPROVAL, {"tenant_id": tenant_id, "approval_id": approval_id})
+
+
+def list_approvals(
+    pool: Pool,
+    tenant_id: uuid.UUID,
+    *,
+    status: str | None = None,
+    before: uuid.UUID | None = None,
+    limit: int = 50,
+) -> list[ApprovalRow]:
+    """Newest first, optionally of one status, from before the approval of that id."""
+    fields = {"tenant_id": tenant_id, "status": status, "before": before, "limit": limit}
+    return all_rows(pool, ApprovalRow, LIST_APPROVALS, fields)
+
+
+def votes(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> list[Vote]:
+    """Who said what so far, in order."""
+    return all_rows(pool, Vote, VOTES, {"tenant_id": tenant_id, "approval_id": approval_id})
+
+
+def decided_since(
+    pool: Pool,
+    tenant_id: uuid.UUID,
+    since: datetime,
+    limit: int,
+    *,
+    principal_id: uuid.UUID | None = None,
+    agent_id: str | None = None,
+) -> list[Decided]:
+    """What was approved, rejected or ran out after `since`, oldest first; `principal_id` keeps to its own.
+
+    Rows decided in the same instant as the last one come along, so there can be a few more than `limit`.
+    """
+    return all_rows(pool, Decided, DECIDED_SINCE, {
+        "tenant_id": tenant_id, "since": since, "limit": limit, "principal_id": principal_id, "agent_id": agent_id,
+    })  # fmt: skip
+
+
+def resolve(
+    pool: Pool,
+    *,
+    tenant_id: uuid.UUID,
+    approval_id: uuid.UUID,
+    operator_id: uuid.UUID,
+    verdict: str,
+    reason: str,
+    digest: str | None,
+    via: str,
+    event_id: uuid.UUID,
+    second_event_id: uuid.UUID,
+) -> Resolution:
+    """Record "approve" or "reject" of one person; everything is checked in the one transaction that records it."""
+    found = one_row(pool, Resolution, RESOLVE, {
+        "tenant_id": tenant_id, "approval_id": approval_id, "operator_id": operator_id, "verdict": verdict,
+        "reason": reason, "digest": digest, "via": via, "event_id": event_id, "second_event_id": second_event_id,
+    })  # fmt: skip
+    assert found is not None
+    return found

@@ -1,0 +1,130 @@
+"""Connecting: which role a program takes, with which limits, and a pool of such connections.
+
+A program connects with the login of its URL and takes its own role at once (`SET ROLE` as a start-up
+option), so that even an administrator's URL gives a program its program's rights and no more. Statements run
+at READ COMMITTED, because locks are taken first and read after (`migrations/sql/0001_authority_functions.sql`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from sentinel.core.errors import EngineUnavailable
+
+AUTHORITY, WORKER, CONSOLE, BOARD = "sentinel_authority", "sentinel_worker", "sentinel_console", "board_reader"
+OWNER = "sentinel_owner"
+
+STATEMENT_TIMEOUT_MS = 5000
+LOCK_TIMEOUT_MS = 2000
+
+
+def with_role(url: str, role: str, *, application_name: str = "") -> str:
+    """The connection string for a program: `url`'s server and login, the program's role and time limits.
+
+    Raises `EngineUnavailable` when the URL is not one PostgreSQL understands.
+    """
+    try:
+        given = conninfo_to_dict(url.replace("postgresql+psycopg://", "postgresql://", 1))
+    except psycopg.ProgrammingError as error:
+        raise EngineUnavailable(f"not a PostgreSQL address: {str(error).strip()}") from None
+    options = (
+        f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout={LOCK_TIMEOUT_MS}"
+        " -c idle_in_transaction_session_timeout=10000 -c default_transaction_isolation=read\\ committed"
+        " -c timezone=UTC"
+    )
+    if given.get("user") != role:
+        options += f" -c role={role}"
+    merged = {"connect_timeout": "3", **given, "options": f"{given.get('options') or ''} {options}".strip()}
+    if application_name:
+        merged["application_name"] = application_name
+    return make_conninfo(**{k: v for k, v in merged.items() if v is not None})
+
+
+def describe(url: str) -> str:
+    """Where a URL points, without its password: for messages."""
+    parts = urlsplit(url)
+    host = parts.hostname or parse_qs(parts.query).get("host", ["a local socket"])[0]
+    return f"{host}{f':{parts.port}' if parts.port else ''}/{parts.path.lstrip('/')}"
+
+
+class Pool:
+    """A small pool of autocommit connections. One function call is one transaction, so nothing here begins one.
+
+    `connection()` waits at most `wait_seconds` for a free one and raises `EngineUnavailable` when there is
+    none or the server cannot be reached. A connection that broke is thrown away, so the pool heals by itself.
+    """
+
+    def __init__(self, conninfo: str, *, size: int, wait_seconds: float = 2.0) -> None:
+        self._conninfo = conninfo
+        self._wait_seconds = wait_seconds
+        self.size = size
+        self._free: queue.LifoQueue[psycopg.Connection[Any] | None] = queue.LifoQueue()
+        for _ in range(size):
+            self._free.put(None)
+        self._closed = threading.Event()
+
+    @property
+    def in_use(self) -> int:
+        """Connections handed out now."""
+        return self.size - self._free.qsize()
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[psycopg.Connection[Any]]:
+        """A healthy autocommit connection for the block."""
+        try:
+            held = self._free.get(timeout=self._wait_seconds)
+        except queue.Empty:
+            raise EngineUnavailable("every database connection is busy") from None
+        try:
+            if held is None or held.closed:
+                held = self._connect()
+            yield held
+        except psycopg.OperationalError:
+            held = self._discard_if_broken(held)
+            raise
+        finally:
+            if held is not None and (held.closed or self._closed.is_set()):
+                held.close()
+                held = None
+            self._free.put(held)
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        try:
+            connection = psycopg.connect(self._conninfo, autocommit=True)
+        except psycopg.OperationalError as error:
+            raise EngineUnavailable(f"the database cannot be reached: {first_line(error)}") from error
+        # Functions are called thousands of times by the same text: prepare at the first call, not the fifth.
+        connection.prepare_threshold = 0
+        return connection
+
+    @staticmethod
+    def _discard_if_broken(held: psycopg.Connection[Any] | None) -> psycopg.Connection[Any] | None:
+        if held is not None and held.broken:
+            held.close()
+            return None
+        return held
+
+    def close(self) -> None:
+        """Close what is idle now and the rest as it comes back."""
+        self._closed.set()
+        for _ in range(self.size):
+            try:
+                idle = self._free.get_nowait()
+            except queue.Empty:
+                break
+            if idle is not None:
+                idle.close()
+            self._free.put(None)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a driver's message: enough for a person, nothing of the statement."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

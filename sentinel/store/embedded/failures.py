@@ -1,0 +1,78 @@
+"""The one error of the embedded PostgreSQL, and how a failure becomes one clear line."""
+
+from __future__ import annotations
+
+import errno
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+from sentinel.core.errors import SentinelError
+
+_DISK_FULL = "No space left on device"
+# Less than this free and a missing message is itself the symptom: the log is on the same disk.
+_NEARLY_FULL_BYTES = 256 * 1024
+_PREFIX = re.compile(r"^\d{4}-\d\d-\d\d [\d:.]+ \S+ \[\d+\]\s*")
+_NOISE = re.compile(r"^(HINT|DETAIL|STATEMENT|CONTEXT):|^LOG:\s+database system is shut down")
+
+
+class EmbeddedError(SentinelError):
+    """The embedded PostgreSQL cannot run. `detail` is one line: what is wrong and what to do."""
+
+    code = "embedded-postgres"
+
+
+def disk_full(where: Path) -> EmbeddedError:
+    """The refusal when the disk that holds `where` has no room."""
+    return EmbeddedError(
+        f"no space left on the disk that holds {where}: free some space (a new database needs about 60 MB, "
+        "and the log of changes more) and start again"
+    )
+
+
+def from_output(output: str, what: str, where: Path) -> EmbeddedError:
+    """The refusal for a PostgreSQL program that ended early; `output` is what it printed."""
+    if _DISK_FULL in output or _is_nearly_full(where):
+        return disk_full(where)
+    return EmbeddedError(f"{what} failed: {last_meaningful_line(output)}")
+
+
+def last_meaningful_line(output: str) -> str:
+    """The last complaint in PostgreSQL's own words, without time, process id, hints and details."""
+    lines = [_PREFIX.sub("", line).strip() for line in output.splitlines()]
+    telling = [line for line in lines if line and not _NOISE.match(line)]
+    grave = [line for line in telling if re.search(r"\b(FATAL|PANIC|ERROR|error):", line)]
+    return (grave or telling or ["it ended without a message"])[-1]
+
+
+def _is_nearly_full(where: Path) -> bool:
+    try:
+        return shutil.disk_usage(where).free < _NEARLY_FULL_BYTES
+    except OSError:
+        return False
+
+
+@contextmanager
+def as_one_line(where: Path) -> Iterator[None]:
+    """Turn what the operating system or the driver raises into an `EmbeddedError`."""
+    try:
+        yield
+    except psycopg.errors.DiskFull as error:
+        raise disk_full(where) from error
+    except psycopg.Error as error:
+        raise EmbeddedError(f"PostgreSQL in {where} refused: {last_meaningful_line(str(error))}") from error
+    except OSError as error:
+        raise _from_os_error(error, where) from error
+
+
+def _from_os_error(error: OSError, where: Path) -> EmbeddedError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return disk_full(where)
+    reason = error.strerror or str(error)
+    place = error.filename or where
+    advice = "correct its permissions, or give another folder with --data-dir"
+    return EmbeddedError(f"cannot use {place}: {reason}; {advice}")

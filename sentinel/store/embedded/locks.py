@@ -1,0 +1,66 @@
+"""File locks that end with the process: whoever is killed leaves nothing stale.
+
+Three files in `<base>/postgres`: `gate.lock` is held while deciding (start, join, stop, remove),
+`keeper.lock` by the process whose child the server is, `users.lock` is shared by those who joined.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+GATE, KEEPER, USERS = "gate.lock", "keeper.lock", "users.lock"
+_POLL_SECONDS = 0.02
+
+
+@dataclass
+class FileLock:
+    """A lock that is held until `close` or the end of the process."""
+
+    fd: int
+
+    def close(self) -> None:
+        """Let go. By closing and not by unlocking: a forked child closing its copy must not free ours."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def note(self, text: str) -> None:
+        """Write for others who holds this."""
+        os.ftruncate(self.fd, 0)
+        os.pwrite(self.fd, text.encode(), 0)
+
+
+def try_lock(path: Path, *, shared: bool = False) -> FileLock | None:
+    """The lock on `path`, or None if another holds it. Creates the file."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        if _still_there(fd, path):
+            return FileLock(fd)
+    except BlockingIOError:
+        pass
+    except BaseException:
+        os.close(fd)
+        raise
+    os.close(fd)
+    return None
+
+
+def wait_lock(path: Path, seconds: float) -> FileLock | None:
+    """The exclusive lock on `path`, or None after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while (lock := try_lock(path)) is None and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    return lock
+
+
+def _still_there(fd: int, path: Path) -> bool:
+    # `remove` may have deleted the file between our open and our lock: such a lock guards nothing.
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,125 @@
+"""Find and end server processes of one data folder, and only those.
+
+A process id in a file proves nothing: it may be stale and taken by a stranger. On Linux a process
+is ours if it runs `postgres` inside the data folder (/proc); elsewhere if its command line says so.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from sentinel.store.embedded.failures import EmbeddedError
+
+STEP_SECONDS = 2.0
+_STRAY_SECONDS = 5.0
+_POLL_SECONDS = 0.02
+
+
+def recorded_pid(data_dir: Path) -> int | None:
+    """The process id in postmaster.pid, alive or not."""
+    lines = _pid_file_lines(data_dir)
+    # A single-user or bootstrap process writes a negative number.
+    return abs(int(lines[0])) if lines and lines[0].lstrip("-").isdigit() else None
+
+
+def recorded_socket_dir(data_dir: Path) -> Path | None:
+    """The socket folder in postmaster.pid (its fifth line)."""
+    lines = _pid_file_lines(data_dir)
+    return Path(lines[4]) if len(lines) > 4 and lines[4] else None
+
+
+def _pid_file_lines(data_dir: Path) -> list[str]:
+    try:
+        return [line.strip() for line in (data_dir / "postmaster.pid").read_text().splitlines()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def live_server(data_dir: Path) -> int | None:
+    """The process id of the server that runs on `data_dir` now, else None."""
+    pid = recorded_pid(data_dir)
+    return pid if pid is not None and belongs_to(pid, data_dir) else None
+
+
+def belongs_to(pid: int, data_dir: Path) -> bool:
+    """True if `pid` is a living PostgreSQL process of this data folder."""
+    if sys.platform != "linux":
+        said = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True)
+        return "postgres" in said.stdout and str(data_dir) in said.stdout
+    try:
+        program = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+        return program.startswith("postgres") and os.path.samefile(f"/proc/{pid}/cwd", data_dir)
+    except OSError:
+        return False
+
+
+def strays(data_dir: Path) -> list[int]:
+    """Server processes of this folder, its backends too (Linux; elsewhere empty)."""
+    if sys.platform != "linux":
+        return []
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and belongs_to(int(name), data_dir)]
+
+
+def end_server(pid: int, data_dir: Path) -> None:
+    """Stop a server that is not our child: fast, then immediate, then kill. Returns when it is gone."""
+    for step in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+        if not belongs_to(pid, data_dir):
+            return
+        with suppress(ProcessLookupError):
+            os.kill(pid, step)
+        if _gone(lambda: not belongs_to(pid, data_dir), STEP_SECONDS):
+            return
+    raise EmbeddedError(f"process {pid} serves {data_dir} and does not end: end it and start again")
+
+
+def end_child(process: subprocess.Popen[bytes]) -> None:
+    """Stop our own child: fast shutdown, then immediate, then kill."""
+    for step in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+        if process.poll() is None:
+            process.send_signal(step)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(STEP_SECONDS)
+    process.wait()
+
+
+def clear_leftovers(data_dir: Path) -> None:
+    """Before a start, under the gate: end what a killed starter or a killed server left behind.
+
+    A backend of a killed server may still be in a statement, could still commit it, and holds the
+    shared memory that the next server needs; it normally goes by itself within milliseconds.
+    """
+    pid = recorded_pid(data_dir)
+    if pid is None:
+        return
+    end_server(pid, data_dir)
+    if not _gone(lambda: not strays(data_dir), _STRAY_SECONDS):
+        for stray in strays(data_dir):
+            with suppress(ProcessLookupError):
+                os.kill(stray, signal.SIGKILL)
+        _gone(lambda: not strays(data_dir), STEP_SECONDS)
+    if _taken_by_stranger(data_dir):
+        # PostgreSQL itself would refuse: a living process has that number.
+        (data_dir / "postmaster.pid").unlink(missing_ok=True)
+
+
+def _taken_by_stranger(data_dir: Path) -> bool:
+    pid = recorded_pid(data_dir)
+    if pid is None or sys.platform != "linux":
+        return False
+    return os.path.exists(f"/proc/{pid}") and not belongs_to(pid, data_dir) and not strays(data_dir)
+
+
+def _gone(test: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not test():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True

@@ -1,0 +1,243 @@
+"""Run the server, or join the one that runs: one server per data folder, whoever comes when.
+
+Who starts it keeps `keeper.lock` and is its parent; on Linux the server ends with that process.
+Who joins holds a share of `users.lock`, so that a short-lived keeper lets them finish first. Every
+decision is taken under `gate.lock`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from sentinel.store.embedded import connection, locks, process
+from sentinel.store.embedded.account import Account, server_account
+from sentinel.store.embedded.binaries import Binaries, find_binaries
+from sentinel.store.embedded.child import start_server
+from sentinel.store.embedded.cluster import SUPERUSER, ensure_cluster
+from sentinel.store.embedded.engine import usable_binaries
+from sentinel.store.embedded.failures import EmbeddedError, as_one_line
+from sentinel.store.embedded.layout import (
+    Layout,
+    choose_home,
+    data_folders,
+    delete_socket_dir,
+    make_base,
+    make_socket_dir,
+)
+from sentinel.store.embedded.options import server_options
+
+_GATE_SECONDS = 60.0
+_HANDOVER_SECONDS = 10.0
+# Ctrl-C promises an end within three seconds; a short command can afford to let others finish.
+_LINGER_OWN_SECONDS = 0.2
+_LINGER_SHARED_SECONDS = 10.0
+_POLL_SECONDS = 0.02
+_NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """A server that answers. `pid` is the postmaster; `admin_url` connects as the superuser."""
+
+    admin_url: str
+    socket_dir: Path
+    data_dir: Path
+    pid: int
+    started_by_us: bool
+
+    def url(self, *, user: str, database: str = connection.DATABASE) -> str:
+        """The connection URL of a role; local connections need no password."""
+        return connection.url(self.socket_dir, user, database)
+
+
+@contextmanager
+def running(
+    base_dir: Path, *, own: bool = False, settings: Mapping[str, str] = _NO_SETTINGS
+) -> Iterator[RunningServer]:
+    """A running server for the time of the block; see `Embedded` for `own` and `settings`."""
+    embedded = Embedded(base_dir, own=own, settings=settings)
+    server = embedded.start()
+    try:
+        yield server
+    finally:
+        embedded.stop()
+
+
+class Embedded:
+    """The server of one base folder, as an object. Not for use by two threads at once.
+
+    `own=True` (a lasting program): we run it ourselves; raises `EmbeddedError` when another such
+    program does, and waits up to 10 s for a short command to end. `own=False`: join what runs, else
+    start it and stop it afterwards. `settings` add to or replace ours, where we are the starter.
+    """
+
+    def __init__(self, base_dir: Path, *, own: bool = False, settings: Mapping[str, str] = _NO_SETTINGS) -> None:
+        self._layout = Layout.of(base_dir)
+        self._own = own
+        self._settings = dict(settings)
+        self._keeper: locks.FileLock | None = None
+        self._share: locks.FileLock | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._server: RunningServer | None = None
+        self._starter = 0
+
+    def start(self) -> RunningServer:
+        """The running server; started again if it died. Raises `EmbeddedError`."""
+        if self._server is not None and self.is_alive():
+            return self._server
+        if self._share is not None:
+            self._share.close()
+        with as_one_line(self._layout.run_dir):
+            make_base(self._layout)
+            try:
+                self._server = self._start_or_join()
+            except BaseException:
+                self._let_go()
+                raise
+        return self._server
+
+    def stop(self) -> None:
+        """Stop what we started, or leave what we joined. Twice is harmless, and so is a forked copy."""
+        # A worker forked inside our block unwinds through it: it must not stop its parent's server.
+        if self._process is None or not self._is_starter():
+            self._let_go()
+            return
+        gate = self._gate_after_others()
+        try:
+            process.end_child(self._process)
+            if self._server is not None:
+                delete_socket_dir(self._server.socket_dir)
+        finally:
+            self._let_go()
+            if gate is not None:
+                gate.close()
+
+    def kill(self) -> None:
+        """End the server as a crash would (SIGKILL); `start` recovers it. Only for who started it."""
+        if self._process is None:
+            raise EmbeddedError("only who started the server can kill it")
+        self._process.kill()
+        self._process.wait()
+
+    def is_alive(self) -> bool:
+        """True while the server process lives."""
+        if self._process is not None and self._is_starter():
+            return self._process.poll() is None
+        return self._server is not None and process.belongs_to(self._server.pid, self._server.data_dir)
+
+    def _is_starter(self) -> bool:
+        """False in a process forked from the one whose child the server is."""
+        return self._starter == os.getpid()
+
+    def _let_go(self) -> None:
+        for lock in (self._share, self._keeper):
+            if lock is not None:
+                lock.close()
+        self._share = self._keeper = self._process = self._server = None
+
+    # Deciding
+
+    def _start_or_join(self) -> RunningServer:
+        deadline = time.monotonic() + _HANDOVER_SECONDS
+        while True:
+            gate = locks.wait_lock(self._layout.run_dir / locks.GATE, _GATE_SECONDS)
+            if gate is None:
+                raise EmbeddedError(
+                    f"another program has been starting the database in {self._layout.run_dir} for too long"
+                )
+            try:
+                server = self._decide()
+            finally:
+                gate.close()
+            if server is not None:
+                return server
+            if time.monotonic() > deadline:
+                raise self._no_handover()
+            time.sleep(_POLL_SECONDS)
+
+    def _decide(self) -> RunningServer | None:
+        """Start if nobody keeps the server, join if we may, None to ask again. Under the gate."""
+        path = self._layout.run_dir / locks.KEEPER
+        if self._keeper is None:
+            self._keeper = locks.try_lock(path)
+        if self._keeper is not None:
+            self._keeper.note(f"{os.getpid()} {'own' if self._own else 'shared'}")
+            return self._run()
+        if not self._own:
+            return self._join()
+        pid, kind = _keeper_note(path)
+        if kind == "own":
+            raise EmbeddedError(
+                f"already running (process {pid}) on {self._layout.base}: "
+                "stop that one first, or give another folder with --data-dir"
+            )
+        return None
+
+    def _no_handover(self) -> EmbeddedError:
+        pid, _ = _keeper_note(self._layout.run_dir / locks.KEEPER)
+        if self._own:
+            return EmbeddedError(
+                f"a command (process {pid}) still uses the database of {self._layout.base}: let it finish"
+            )
+        return EmbeddedError(
+            f"process {pid} keeps the database of {self._layout.base} and its server does not answer: end that process"
+        )
+
+    def _join(self) -> RunningServer | None:
+        for data_dir in data_folders(self._layout.home()).values():
+            pid, socket_dir = process.live_server(data_dir), process.recorded_socket_dir(data_dir)
+            if pid is not None and socket_dir is not None and connection.answers(socket_dir):
+                self._share = locks.try_lock(self._layout.run_dir / locks.USERS, shared=True)
+                return _described(socket_dir, data_dir, pid, started_by_us=False)
+        return None
+
+    def _gate_after_others(self) -> locks.FileLock | None:
+        """The gate once nobody has joined any more, or after the time we give them."""
+        deadline = time.monotonic() + (_LINGER_OWN_SECONDS if self._own else _LINGER_SHARED_SECONDS)
+        while True:
+            gate = locks.wait_lock(self._layout.run_dir / locks.GATE, 1.0)
+            nobody = locks.try_lock(self._layout.run_dir / locks.USERS)
+            if nobody is not None:
+                nobody.close()
+            if nobody is not None or time.monotonic() > deadline:
+                return gate
+            if gate is not None:
+                gate.close()
+            time.sleep(_POLL_SECONDS)
+
+    # Running
+
+    def _run(self) -> RunningServer:
+        account, data_dir, binaries = self._prepare()
+        process.clear_leftovers(data_dir)
+        socket_dir = make_socket_dir(self._layout, account)
+        options = server_options(socket_dir, self._settings)
+        command = [str(binaries.bin_dir / "postgres"), "-D", str(data_dir), *options]
+        self._process = start_server(command, account, socket_dir, self._layout.log)
+        self._starter = os.getpid()
+        return _described(socket_dir, data_dir, self._process.pid, started_by_us=True)
+
+    def _prepare(self) -> tuple[Account, Path, Binaries]:
+        found = find_binaries()
+        present = data_folders(self._layout.home())
+        owner = next((path.stat().st_uid for path in present.values()), None)
+        account = server_account(owner)
+        home = choose_home(self._layout, account)
+        binaries = usable_binaries(found, account, home)
+        return account, ensure_cluster(home, binaries, account), binaries
+
+
+def _described(socket_dir: Path, data_dir: Path, pid: int, *, started_by_us: bool) -> RunningServer:
+    return RunningServer(connection.url(socket_dir, SUPERUSER), socket_dir, data_dir, pid, started_by_us)
+
+
+def _keeper_note(path: Path) -> tuple[str, str]:
+    words = path.read_text().split()
+    return (words[0], words[1]) if len(words) == 2 else ("unknown", "shared")

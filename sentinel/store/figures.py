@@ -1,0 +1,57 @@
+"""A few counts for metrics and health, in one query each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psycopg.rows import class_row
+
+from sentinel.store.database import Pool
+from sentinel.store.failures import in_one_call
+
+FIGURES = """
+select
+  (select count(*) from sentinel.reservations where state = 'held') as reservations_held,
+  (select count(*) from sentinel.operation_states where status = 'in_doubt') as in_doubt,
+  (select count(*) from sentinel.approvals where status = 'pending') as approvals_pending,
+  (select coalesce(extract(epoch from clock_timestamp() - min(created_at)), 0)::float
+     from sentinel.approvals where status = 'pending') as approvals_oldest_seconds,
+  (select count(*) from sentinel.halts where lifted_at is null) as halts_in_force,
+  (select coalesce(extract(epoch from clock_timestamp() - min(e.occurred_at)), 0)::float from sentinel.events e
+     where e.transaction_id >= (select transaction_id from sentinel.sequencer)
+       and not exists (select from sentinel.feed f where f.tenant_id = e.tenant_id and f.event_id = e.event_id)) as feed_lag_seconds
+"""
+# Ready means: this connection could write, and the schema is the one this program is written for.
+READY = """
+select version_num, not pg_is_in_recovery() and current_setting('transaction_read_only') = 'off' as writable
+from public.schema_version
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Counts over all tenants; ages in seconds."""
+
+    reservations_held: int
+    in_doubt: int
+    approvals_pending: int
+    approvals_oldest_seconds: float
+    halts_in_force: int
+    feed_lag_seconds: float
+
+
+def read_figures(pool: Pool) -> Figures:
+    """The figures now. Raises `EngineUnavailable`."""
+
+    def call(connection: object) -> Figures:
+        with connection.cursor(row_factory=class_row(Figures)) as cursor:  # type: ignore[attr-defined]
+            found: Figures = cursor.execute(FIGURES).fetchone()
+            return found
+
+    return in_one_call(pool, call)
+
+
+def readiness(pool: Pool) -> tuple[str, bool]:
+    """(schema revision, whether it can write). Raises `EngineUnavailable`."""
+    found: tuple[str, bool] = in_one_call(pool, lambda connection: connection.execute(READY).fetchone())
+    return found

@@ -1,0 +1,265 @@
+-- The business side: orders, the refund ledger and its executions. Lives in the worker's database, which may be another one.
+-- The worker proposes; these constraints and triggers decide what can become a row.
+
+create schema refunds;
+
+-- The tenant that rows belong to when nothing says otherwise; one line, written when the tenant is made.
+create table refunds.defaults (
+  only_row  boolean primary key default true check (only_row),
+  tenant_id uuid not null
+);
+create function refunds.default_tenant() returns uuid language sql stable as
+  $$ select tenant_id from refunds.defaults $$;
+
+create table refunds.orders (
+  tenant_id   uuid not null default refunds.default_tenant(),
+  channel     text not null default 'retail',
+  order_ref   text not null,
+  account_ref text,
+  ordered_at  timestamptz not null,
+  paid_minor  bigint not null check (paid_minor >= 0),
+  currency    text not null,
+  recorded_at timestamptz not null default clock_timestamp(),
+  primary key (tenant_id, channel, order_ref)
+);
+
+create table refunds.ledger_entries (
+  tenant_id         uuid not null default refunds.default_tenant(),
+  ledger_entry_id   text not null check (ledger_entry_id ~ '^[A-Za-z0-9._:/@-]{1,120}$'),
+  refund_id         text not null check (refund_id ~ '^[A-Za-z0-9._:/@-]{1,128}$'),
+  agent_id          text not null default 'retail-refund-agent',
+  action            text not null default 'refund.create',
+  status            text not null default 'NEW' check (status in
+                      ('NEW', 'GUARDING', 'ALLOWED', 'APPROVAL_REQUIRED', 'DENIED', 'EXECUTED', 'ERROR')),
+  amount_minor      bigint not null check (amount_minor between 1 and 1000000000000),
+  currency          text not null check (currency ~ '^[A-Z]{3}$'),
+  idempotency_key   text not null generated always as ('refund:' || ledger_entry_id) stored,
+  channel           text not null default 'retail',
+  scenario          text not null default 'standard',
+  account_ref       text,
+  order_ref         text,
+  requested_at      timestamptz not null default clock_timestamp(),
+  reason            text,                                                  -- the customer's words: never leave this schema
+  risk              jsonb not null default '{}',                           -- as handed in; the ledger's own facts win
+  redaction_status  text not null default 'customer data hidden',
+  -- the claim
+  claim_epoch       bigint not null default 0,
+  claimed_by        text,
+  lease_until       timestamptz,
+  attempts          integer not null default 0,
+  next_attempt_at   timestamptz not null default clock_timestamp(),
+  -- what was asked and answered
+  guard_request     jsonb,                                                 -- fixed at the first ask: a retry asks the same
+  operation_id      uuid,
+  decision_event_id uuid,
+  decision          text,
+  reason_code       text,
+  proof_id          text,
+  approval_id       uuid,
+  waiting_for       text check (waiting_for in ('operator', 'customer')),
+  permit_token      text,
+  start_id          uuid,                                                  -- stored before start is asked
+  last_error        text,
+  created_at        timestamptz not null default clock_timestamp(),
+  updated_at        timestamptz not null default clock_timestamp(),
+  primary key (tenant_id, ledger_entry_id),
+  constraint guarding_has_lease check (status not in ('GUARDING', 'ALLOWED') or lease_until is not null),
+  constraint waiting_has_someone check ((status = 'APPROVAL_REQUIRED') = (waiting_for is not null)),
+  constraint error_has_text check (status <> 'ERROR' or last_error is not null)
+) with (fillfactor = 60);
+create index ledger_due on refunds.ledger_entries (tenant_id, next_attempt_at, ledger_entry_id)
+  where status in ('NEW', 'APPROVAL_REQUIRED');
+create index ledger_leased on refunds.ledger_entries (tenant_id, lease_until) where status in ('GUARDING', 'ALLOWED');
+create index ledger_refund on refunds.ledger_entries (tenant_id, refund_id);
+create index ledger_order on refunds.ledger_entries (tenant_id, channel, order_ref) where order_ref is not null;
+create index ledger_account on refunds.ledger_entries (tenant_id, account_ref, requested_at) where account_ref is not null;
+create index ledger_approval on refunds.ledger_entries (tenant_id, approval_id) where approval_id is not null;
+create index ledger_newest on refunds.ledger_entries (tenant_id, created_at desc, ledger_entry_id);
+
+-- The simulated money movement. One per ledger entry and one per operation, for ever.
+create table refunds.executions (
+  tenant_id       uuid not null default refunds.default_tenant(),
+  execution_id    uuid not null,
+  ledger_entry_id text not null,
+  refund_id       text not null,
+  amount_minor    bigint not null check (amount_minor > 0),
+  currency        text not null,
+  system          text not null default 'simulated_refund',
+  operation_id    uuid not null,
+  start_id        uuid not null,
+  start_event_id  uuid not null,
+  claim_epoch     bigint not null,
+  executed_at     timestamptz not null default clock_timestamp(),
+  primary key (tenant_id, execution_id),
+  constraint executions_entry_once unique (tenant_id, ledger_entry_id),
+  constraint executions_operation_once unique (tenant_id, operation_id),
+  foreign key (tenant_id, ledger_entry_id) references refunds.ledger_entries
+);
+
+-- What must be told to the authority, until it has acknowledged it.
+create table refunds.outbox (
+  tenant_id       uuid not null default refunds.default_tenant(),
+  outbox_id       uuid not null,
+  ledger_entry_id text not null,
+  payload         jsonb not null,
+  attempts        integer not null default 0,
+  next_attempt_at timestamptz not null default clock_timestamp(),
+  last_error      text,
+  acknowledged_at timestamptz,
+  created_at      timestamptz not null default clock_timestamp(),
+  primary key (tenant_id, outbox_id)
+) with (fillfactor = 70);
+create index outbox_open on refunds.outbox (tenant_id, next_attempt_at) where acknowledged_at is null;
+
+-- The trail of a row: every change of status, written by the trigger below and by nothing else.
+create table refunds.ledger_events (
+  tenant_id       uuid not null,
+  event_id        bigint generated always as identity,
+  ledger_entry_id text not null,
+  from_status     text not null,
+  to_status       text not null,
+  claim_epoch     bigint not null,
+  worker          text,
+  reason_code     text,
+  occurred_at     timestamptz not null default clock_timestamp(),
+  primary key (tenant_id, event_id)
+);
+create index ledger_events_entry on refunds.ledger_events (tenant_id, ledger_entry_id, event_id);
+
+-- Where a worker stands in what it reads from the authority, and that it is alive.
+create table refunds.workers (
+  tenant_id        uuid not null default refunds.default_tenant(),
+  worker_id        text not null,
+  agent_id         text not null,
+  mode             text not null check (mode in ('loop', 'once')),
+  status           text not null check (status in ('running', 'stopped', 'authority_unreachable')),
+  last_action      text,
+  last_decision    text,
+  last_seen_at     timestamptz not null default clock_timestamp(),
+  primary key (tenant_id, worker_id)
+);
+
+create table refunds.approval_cursors (
+  tenant_id uuid not null,
+  agent_id  text not null,
+  since     timestamptz not null,
+  primary key (tenant_id, agent_id)
+);
+
+-- An operator asks a running worker to process one entry now; the worker answers here.
+create table refunds.process_requests (
+  tenant_id    uuid not null,
+  request_id   uuid not null,
+  requested_by text not null,
+  requested_at timestamptz not null default clock_timestamp(),
+  finished_at  timestamptz,
+  result       jsonb,
+  primary key (tenant_id, request_id)
+);
+create index process_requests_open on refunds.process_requests (tenant_id, requested_at) where finished_at is null;
+
+-- The table of worker/states.py as data: a test holds the two equal. Anything else is refused here, whoever asks.
+create table refunds.transitions (
+  from_status text not null,
+  event       text not null,
+  to_status   text not null,
+  primary key (from_status, event)
+);
+insert into refunds.transitions (from_status, event, to_status) values
+  ('NEW', 'claimed', 'GUARDING'),
+  ('APPROVAL_REQUIRED', 'claimed', 'GUARDING'),
+  ('GUARDING', 'reclaimed', 'GUARDING'),
+  ('ALLOWED', 'reclaimed', 'GUARDING'),
+  ('GUARDING', 'allowed', 'ALLOWED'),
+  ('GUARDING', 'approval_required', 'APPROVAL_REQUIRED'),
+  ('GUARDING', 'denied', 'DENIED'),
+  ('GUARDING', 'put_back', 'NEW'),
+  ('GUARDING', 'gave_up', 'ERROR'),
+  ('ALLOWED', 'executed', 'EXECUTED'),
+  ('ALLOWED', 'start_refused', 'GUARDING');
+
+create function refunds.check_transition() returns trigger language plpgsql as $$
+begin
+  if tg_op = 'INSERT' then
+    if new.status <> 'NEW' then
+      raise exception 'a ledger entry begins as NEW, not %', new.status using errcode = 'check_violation', constraint = 'ledger_begins_new';
+    end if;
+    return new;
+  end if;
+  if (new.tenant_id, new.ledger_entry_id, new.refund_id, new.amount_minor, new.currency, new.action, new.agent_id)
+     is distinct from (old.tenant_id, old.ledger_entry_id, old.refund_id, old.amount_minor, old.currency, old.action, old.agent_id) then
+    raise exception 'what a ledger entry asks for cannot change' using errcode = 'check_violation', constraint = 'ledger_terms_fixed';
+  end if;
+  if new.claim_epoch < old.claim_epoch then
+    raise exception 'the claim epoch only grows' using errcode = 'check_violation', constraint = 'ledger_epoch_grows';
+  end if;
+  if old.guard_request is not null and new.guard_request is distinct from old.guard_request then
+    raise exception 'the question to the authority is fixed' using errcode = 'check_violation', constraint = 'ledger_question_fixed';
+  end if;
+  if old.start_id is not null and new.start_id is distinct from old.start_id then
+    raise exception 'a start id is chosen once' using errcode = 'check_violation', constraint = 'ledger_start_fixed';
+  end if;
+  new.updated_at := clock_timestamp();
+  if new.status = old.status and new.claim_epoch = old.claim_epoch then return new; end if;
+  if not exists (select from refunds.transitions t where t.from_status = old.status and t.to_status = new.status) then
+    raise exception 'no way from % to %', old.status, new.status using errcode = 'check_violation', constraint = 'ledger_transition';
+  end if;
+  if new.claim_epoch > old.claim_epoch and (new.status <> 'GUARDING' or old.status in ('GUARDING', 'ALLOWED')
+       and old.lease_until > clock_timestamp()) then
+    raise exception 'a claim needs a free or lapsed row' using errcode = 'check_violation', constraint = 'ledger_claim';
+  end if;
+  if new.status = 'EXECUTED' and not exists (select from refunds.executions e
+       where e.tenant_id = new.tenant_id and e.ledger_entry_id = new.ledger_entry_id) then
+    raise exception 'EXECUTED needs its execution' using errcode = 'check_violation', constraint = 'ledger_executed_has_execution';
+  end if;
+  insert into refunds.ledger_events (tenant_id, ledger_entry_id, from_status, to_status, claim_epoch, worker, reason_code)
+  values (new.tenant_id, new.ledger_entry_id, old.status, new.status, new.claim_epoch, new.claimed_by, new.reason_code);
+  return new;
+end $$;
+create trigger check_transition before insert or update on refunds.ledger_entries
+  for each row execute function refunds.check_transition();
+
+create function refunds.check_execution() returns trigger language plpgsql as $$
+declare
+  entry refunds.ledger_entries;
+begin
+  select * into entry from refunds.ledger_entries
+  where tenant_id = new.tenant_id and ledger_entry_id = new.ledger_entry_id for update;
+  if not found or entry.status <> 'ALLOWED' or entry.claim_epoch <> new.claim_epoch
+     or entry.operation_id is distinct from new.operation_id or entry.start_id is distinct from new.start_id
+     or (entry.refund_id, entry.amount_minor, entry.currency) is distinct from (new.refund_id, new.amount_minor, new.currency) then
+    raise exception 'no started permit of this claim matches the execution'
+      using errcode = 'check_violation', constraint = 'execution_matches_permit';
+  end if;
+  return new;
+end $$;
+create trigger check_execution before insert on refunds.executions
+  for each row execute function refunds.check_execution();
+
+create function refunds.refuse_change() returns trigger language plpgsql as $$
+begin
+  raise exception 'append-only: % on %.% is refused', tg_op, tg_table_schema, tg_table_name using errcode = 'insufficient_privilege';
+end $$;
+create trigger append_only before update or delete or truncate on refunds.executions
+  for each statement execute function refunds.refuse_change();
+create trigger append_only before update or delete or truncate on refunds.ledger_events
+  for each statement execute function refunds.refuse_change();
+
+-- Execution, EXECUTED and the report to come: one transaction, only for the claim that still holds the row.
+create function refunds.record_execution(
+  tenant uuid, entry text, epoch bigint, execution uuid, started_event uuid, settled_by text, report jsonb, report_row uuid
+) returns boolean language plpgsql as $$
+declare
+  e refunds.ledger_entries;
+begin
+  select * into e from refunds.ledger_entries
+  where tenant_id = tenant and ledger_entry_id = entry and status = 'ALLOWED' and claim_epoch = epoch for update;
+  if not found then return false; end if;
+  insert into refunds.executions (tenant_id, execution_id, ledger_entry_id, refund_id, amount_minor, currency, system,
+                                  operation_id, start_id, start_event_id, claim_epoch)
+  values (tenant, execution, entry, e.refund_id, e.amount_minor, e.currency, settled_by, e.operation_id, e.start_id, started_event, epoch);
+  insert into refunds.outbox (tenant_id, outbox_id, ledger_entry_id, payload) values (tenant, report_row, entry, report);
+  update refunds.ledger_entries set status = 'EXECUTED', lease_until = null, waiting_for = null
+  where tenant_id = tenant and ledger_entry_id = entry and status = 'ALLOWED' and claim_epoch = epoch;
+  return true;
+end $$;

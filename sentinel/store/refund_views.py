@@ -1,0 +1,176 @@
+"""What the console shows of the refund ledger, and asking a running worker to process one entry.
+
+Read models only: customers' accounts and words are not selected, so no page can show them by mistake.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sentinel.store.database import Pool
+from sentinel.store.rows import all_rows, changed, one_row
+
+STATUSES = ("NEW", "GUARDING", "ALLOWED", "APPROVAL_REQUIRED", "DENIED", "EXECUTED", "ERROR")
+WORKER_SILENT_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """A ledger entry without customer data; amounts in minor units."""
+
+    ledger_entry_id: str
+    refund_id: str
+    agent_id: str
+    action: str
+    status: str
+    amount_minor: int
+    currency: str
+    channel: str
+    scenario: str
+    requested_at: datetime
+    decision: str | None
+    reason_code: str | None
+    proof_id: str | None
+    operation_id: uuid.UUID | None
+    approval_id: uuid.UUID | None
+    waiting_for: str | None
+    attempts: int
+    last_error: str | None
+    redaction_status: str
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StatusCount:
+    """How many entries are in a status, and the oldest one's age in seconds."""
+
+    status: str
+    entries: int
+    oldest_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """The worker of an agent that was seen last; `silent` when that is longer ago than it promises."""
+
+    worker_id: str
+    mode: str
+    status: str
+    last_action: str | None
+    last_decision: str | None
+    last_seen_at: datetime
+    silent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxLag:
+    """Reports not yet acknowledged by the authority, and the oldest one's age in seconds."""
+
+    open_reports: int
+    oldest_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A worker's answer to a question of an operator."""
+
+    finished_at: datetime | None
+    result: dict[str, Any] | None
+
+
+# Newest first by (created_at, id), which the cursor repeats.
+LEDGER_PAGE = """
+select ledger_entry_id, refund_id, agent_id, action, status, amount_minor, currency, channel, scenario, requested_at,
+  decision, reason_code, proof_id, operation_id, approval_id, waiting_for, attempts, last_error, redaction_status,
+  created_at, updated_at
+from refunds.ledger_entries
+where tenant_id = %(tenant_id)s and (%(status)s::text is null or status = %(status)s)
+  and (%(before_at)s::timestamptz is null or (created_at, ledger_entry_id) < (%(before_at)s, %(before_id)s::text))
+order by created_at desc, ledger_entry_id desc limit %(limit)s
+"""
+COUNTS = """
+select status, count(*)::integer as entries,
+       extract(epoch from clock_timestamp() - min(created_at))::double precision as oldest_seconds
+from refunds.ledger_entries where tenant_id = %(tenant_id)s and agent_id = %(agent_id)s group by status
+"""
+LAST_WORKER = """
+select worker_id, mode, status, last_action, last_decision, last_seen_at,
+       last_seen_at < clock_timestamp() - make_interval(secs => %(silent_seconds)s) as silent
+from refunds.workers where tenant_id = %(tenant_id)s and agent_id = %(agent_id)s
+order by (mode = 'loop' and status <> 'stopped') desc, last_seen_at desc limit 1
+"""
+LISTENING = """
+select worker_id, mode, status, last_action, last_decision, last_seen_at, false as silent from refunds.workers
+where tenant_id = %(tenant_id)s and mode = 'loop' and status <> 'stopped'
+  and last_seen_at >= clock_timestamp() - make_interval(secs => %(silent_seconds)s) limit 1
+"""
+OUTBOX = """
+select count(*)::integer as open_reports,
+       coalesce(extract(epoch from clock_timestamp() - min(created_at)), 0)::double precision as oldest_seconds
+from refunds.outbox where tenant_id = %(tenant_id)s and acknowledged_at is null
+"""
+ASK = """
+insert into refunds.process_requests (tenant_id, request_id, requested_by)
+values (%(tenant_id)s, %(request_id)s, %(requested_by)s) on conflict do nothing
+"""
+ANSWER = """
+select finished_at, result from refunds.process_requests where tenant_id = %(tenant_id)s and request_id = %(request_id)s
+"""
+# Only a question that is still open can be taken back.
+WITHDRAW = """
+update refunds.process_requests set finished_at = clock_timestamp(), result = '{"withdrawn": true}'
+where tenant_id = %(tenant_id)s and request_id = %(request_id)s and finished_at is null
+"""
+
+
+def ledger_page(
+    pool: Pool, tenant_id: uuid.UUID, *, status: str | None, before: tuple[datetime, str] | None, limit: int
+) -> list[LedgerRow]:
+    """Ledger entries, newest first, from behind `before` = (created_at, ledger_entry_id)."""
+    before_at, before_id = before or (None, None)
+    return all_rows(pool, LedgerRow, LEDGER_PAGE, {
+        "tenant_id": tenant_id, "status": status, "before_at": before_at, "before_id": before_id, "limit": limit,
+    })  # fmt: skip
+
+
+def counts(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> list[StatusCount]:
+    """Entries of an agent per status; a status without entries is not listed."""
+    return all_rows(pool, StatusCount, COUNTS, {"tenant_id": tenant_id, "agent_id": agent_id})
+
+
+def last_worker(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> WorkerRow | None:
+    """The worker that stands for the agent: the running loop if there is one, else the last seen."""
+    fields = {"tenant_id": tenant_id, "agent_id": agent_id, "silent_seconds": WORKER_SILENT_SECONDS}
+    return one_row(pool, WorkerRow, LAST_WORKER, fields)
+
+
+def outbox_lag(pool: Pool, tenant_id: uuid.UUID) -> OutboxLag:
+    """What the worker still has to tell the authority."""
+    found = one_row(pool, OutboxLag, OUTBOX, {"tenant_id": tenant_id})
+    assert found is not None
+    return found
+
+
+def a_worker_listens(pool: Pool, tenant_id: uuid.UUID) -> bool:
+    """Whether a worker loop was heard of lately."""
+    fields = {"tenant_id": tenant_id, "silent_seconds": WORKER_SILENT_SECONDS}
+    return one_row(pool, WorkerRow, LISTENING, fields) is not None
+
+
+def ask_worker(pool: Pool, tenant_id: uuid.UUID, request_id: uuid.UUID, requested_by: str) -> None:
+    """Leave a question for a worker: process one entry now."""
+    changed(pool, ASK, {"tenant_id": tenant_id, "request_id": request_id, "requested_by": requested_by})
+
+
+def worker_answer(pool: Pool, tenant_id: uuid.UUID, request_id: uuid.UUID) -> Answer | None:
+    """The question with its answer, if there is one by now."""
+    return one_row(pool, Answer, ANSWER, {"tenant_id": tenant_id, "request_id": request_id})
+
+
+def withdraw(pool: Pool, tenant_id: uuid.UUID, request_id: uuid.UUID) -> bool:
+    """Take an open question back. False when it was answered meanwhile."""
+    return changed(pool, WITHDRAW, {"tenant_id": tenant_id, "request_id": request_id}) == 1

@@ -1,0 +1,63 @@
+"""Refusing a database on which our promises would not hold: asked once, before anything is served."""
+
+from __future__ import annotations
+
+import psycopg
+
+from sentinel.core.errors import SentinelError
+
+SETTINGS = "select name, setting from pg_settings where name = any(%s)"
+ROLE = """
+select current_user, r.rolsuper, r.rolbypassrls,
+  exists (select from pg_class c join pg_namespace n on n.oid = c.relnamespace
+          where n.nspname in ('sentinel', 'refunds') and c.relowner = r.oid)
+from pg_roles r where r.rolname = current_user
+"""
+# Every protecting trigger of both schemas must be there and enabled.
+TRIGGERS = """
+select coalesce(string_agg(wanted.name, ', ' order by wanted.name), '') from (values
+    ('sentinel.events'), ('sentinel.operations'), ('sentinel.feed'), ('sentinel.approval_votes'), ('sentinel.check_reports')
+  ) as wanted(name)
+where not exists (select from pg_trigger t where t.tgrelid = to_regclass(wanted.name) and t.tgname = 'append_only' and t.tgenabled in ('O', 'A'))
+"""
+
+REQUIRED = {
+    "fsync": ("on",),
+    "full_page_writes": ("on",),
+    # "local" and stricter all wait for the local disk; only "off" acknowledges what a crash can lose.
+    "synchronous_commit": ("on", "local", "remote_write", "remote_apply"),
+    "default_transaction_isolation": ("read committed",),
+    "transaction_read_only": ("off",),
+}
+
+
+class UnsafeDatabase(SentinelError):
+    """The database is set so that an acknowledged decision could be lost or history rewritten."""
+
+    code = "unsafe-database"
+
+
+def faults_of(connection: psycopg.Connection) -> list[str]:
+    """What is unsafe about this connection's server and role, a line each; empty when all is well."""
+    found = dict(connection.execute(SETTINGS, [list(REQUIRED)]).fetchall())
+    faults = [
+        f"PostgreSQL runs with {name} = {found[name]}; it must be {' or '.join(wanted)}"
+        for name, wanted in REQUIRED.items()
+        if name in found and found[name] not in wanted
+    ]
+    role = connection.execute(ROLE).fetchone()
+    if role is None or role[1] or role[2]:
+        faults.append(f"the role {role[0] if role else '?'} is a superuser or bypasses row security; use the program's own role")
+    elif role[3]:
+        faults.append(f"the role {role[0]} owns tables and could rewrite history; use the program's own role")
+    missing = connection.execute(TRIGGERS).fetchone()
+    if missing and missing[0]:
+        faults.append(f"append-only triggers are missing or disabled on {missing[0]}")
+    return faults
+
+
+def require_safe(connection: psycopg.Connection) -> None:
+    """Raise `UnsafeDatabase` naming every fault."""
+    faults = faults_of(connection)
+    if faults:
+        raise UnsafeDatabase("; ".join(faults))

@@ -1,0 +1,67 @@
+"""Tenants: whose operations, limits and operators these are. The label is a public name, the id is not public."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+
+import psycopg
+
+from sentinel.store.database import Pool
+from sentinel.store.failures import in_one_call
+from sentinel.store.rows import all_rows
+
+
+@dataclass(frozen=True, slots=True)
+class TenantRow:
+    """A tenant; `label` is lower-case letters, digits and dashes."""
+
+    tenant_id: uuid.UUID
+    label: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PublicTenant:
+    """A tenant as the public board's role may see it."""
+
+    tenant_id: uuid.UUID
+    label: str
+
+
+LIST_TENANTS = "select tenant_id, label, created_at from sentinel.tenants order by created_at, tenant_id"
+PUBLIC_TENANTS = "select tenant_id, label from sentinel.public_tenants order by tenant_id"
+INSERT_TENANT = """
+insert into sentinel.tenants (tenant_id, label)
+select %(tenant_id)s, %(label)s where not exists (select from sentinel.tenants where label = %(label)s)
+"""
+# The ledger of a single-tenant installation belongs to its first tenant without anybody saying so.
+FIRST_IS_DEFAULT = "insert into refunds.defaults (tenant_id) values (%(tenant_id)s) on conflict do nothing"
+_CREATING = "select pg_advisory_xact_lock(7305013942711303)"
+
+
+def list_tenants(pool: Pool) -> list[TenantRow]:
+    """All tenants, oldest first."""
+    return all_rows(pool, TenantRow, LIST_TENANTS)
+
+
+def public_tenants(pool: Pool) -> list[PublicTenant]:
+    """All tenants as the board's role sees them."""
+    return all_rows(pool, PublicTenant, PUBLIC_TENANTS)
+
+
+def create_tenant(pool: Pool, *, tenant_id: uuid.UUID, label: str) -> bool:
+    """Add a tenant; the first one becomes the refund ledger's default. False when the label is taken."""
+    fields = {"tenant_id": tenant_id, "label": label}
+
+    def call(connection: psycopg.Connection[tuple[object, ...]]) -> bool:
+        with connection.transaction():
+            # Labels are looked up by people: two creations of one label must see each other.
+            connection.execute(_CREATING)
+            created = connection.execute(INSERT_TENANT, fields).rowcount == 1
+            if created:
+                connection.execute(FIRST_IS_DEFAULT, fields)
+            return created
+
+    return in_one_call(pool, call)

@@ -1,0 +1,123 @@
+"""The authority's process: refuse to start unsafe, then serve.
+
+`serve` runs in the foreground until SIGTERM. What all processes share (policies, rate limit) is made before they fork.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+from typing import Any
+
+import psycopg
+import structlog
+
+from sentinel.core.canonical import canonical_json
+from sentinel.core.errors import SentinelError
+from sentinel.logs import configure_logs
+from sentinel.policy.errors import PolicyError
+from sentinel.policy.library import PolicyHolder
+from sentinel.server import Server, metrics_folder
+from sentinel.settings import Settings
+from sentinel.store.database import AUTHORITY, describe, first_line, with_role
+from sentinel.store.migrate import require_head
+from sentinel.store.safety import require_safe
+
+log = structlog.get_logger("sentinel")
+
+
+class CannotServe(SentinelError):
+    """The address is taken or the database cannot be used; `detail` is one line."""
+
+    code = "cannot-serve"
+
+
+def require_ready_database(settings: Settings) -> None:
+    """Raise unless the database is reachable, at head and safe, as the authority's own role."""
+    try:
+        with psycopg.connect(with_role(settings.database_url, AUTHORITY), autocommit=True) as connection:
+            require_head(connection)
+            require_safe(connection)
+    except psycopg.OperationalError as error:
+        reason = first_line(error)
+        if f'role "{AUTHORITY}"' in reason:
+            reason = "its roles are missing: run `sentinel migrate` first"
+        raise CannotServe(f"cannot use the database at {describe(settings.database_url)}: {reason}") from error
+
+
+def require_free_port(host: str, port: int, variable: str) -> None:
+    """Raise `CannotServe` when something already listens there; `variable` is what to change."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            what = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+            raise CannotServe(f"port {port} on {host} {what}; choose another with {variable}") from None
+
+
+def serve(settings: Settings, *, graceful_seconds: int = 20) -> None:
+    """Run the authority until it is told to stop. Raises one-line refusals before anything listens."""
+    configure_logs(settings.log_level, program="sentinel")
+    require_free_port(settings.host, settings.port, "--port or SENTINEL_PORT")
+    policies = PolicyHolder(settings.policies_dir)
+    require_ready_database(settings)
+    with metrics_folder():
+        _run(settings, policies, graceful_seconds)
+
+
+def _run(settings: Settings, policies: PolicyHolder, graceful_seconds: int) -> None:
+    from sentinel import metrics
+    from sentinel.api.rate_limit import SharedRateLimit
+    from sentinel.app import build_authority, create_app
+    from sentinel.services.keep_house import Housekeeper
+    from sentinel.store.policies import remember_policies
+
+    limit = SharedRateLimit(per_second=settings.rate_per_second, burst=settings.rate_burst)
+    keepers: list[Housekeeper] = []
+
+    def reload_policies() -> None:
+        try:
+            policies.reload()
+        except PolicyError as error:
+            metrics.POLICY_RELOADS.labels("kept_last_good").inc()
+            log.error("policy_reload_refused", fault=str(error))
+            return
+        metrics.POLICY_RELOADS.labels("loaded").inc()
+        log.info("policies_loaded", versions=[one.policy.version for one in policies.library.policies])
+
+    def make_app(worker: Any) -> Any:
+        authority = build_authority(settings, policies)
+        wanted = {"reload": True}
+
+        def each_round() -> None:
+            if wanted.pop("reload", False):
+                remember_policies(authority.pool, [
+                    (one.digest, one.policy.policy_id, one.policy.version, canonical_json(one.policy.document()))
+                    for one in policies.library.policies
+                ])
+
+        def on_hangup(_signal: int, _frame: Any) -> None:
+            reload_policies()
+            wanted["reload"] = True
+
+        signal.signal(signal.SIGHUP, on_hangup)
+        keeper = Housekeeper(authority, tell=_count_house, each_round=each_round)
+        keeper.start()
+        keepers.append(keeper)
+        return create_app(settings, authority, limit, stopping=lambda: not worker.alive)
+
+    def _count_house(house: Any) -> None:
+        for what in ("permits_expired", "approvals_expired", "fell_in_doubt"):
+            if getattr(house, what):
+                metrics.HOUSEKEEPING.labels(what).inc(getattr(house, what))
+
+    log.info("serving", address=f"http://{settings.host}:{settings.port}", process=os.getpid())
+    Server(
+        make_app, host=settings.host, port=settings.port, processes=settings.processes, threads=settings.threads,
+        graceful_seconds=graceful_seconds, on_reload=reload_policies,
+        on_worker_exit=lambda: [keeper.stop() for keeper in keepers] and None,
+    ).run()  # fmt: skip

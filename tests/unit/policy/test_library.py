@@ -1,0 +1,137 @@
+"""The folder of policies: which one covers an action, clashes, and reload that keeps the last good set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from policy_samples import POLICY
+
+from sentinel.policy.describe import describe, remarks
+from sentinel.policy.errors import PolicyError
+from sentinel.policy.library import PolicyHolder, PolicyLibrary, check_directory
+from sentinel.resources import policies_dir, roles_sql
+
+
+def _write(folder: Path, name: str, actions: str) -> None:
+    text = POLICY.replace("policy: sample", f"policy: {name}").replace("[sample.pay]", actions)
+    (folder / f"{name}.yaml").write_text(text)
+
+
+def _found(library: PolicyLibrary, action: str) -> str | None:
+    compiled = library.find(action)
+    return compiled.policy.policy_id if compiled else None
+
+
+def test_an_exact_action_wins_then_the_longest_pattern(tmp_path: Path) -> None:
+    _write(tmp_path, "wide", "[mail.*]")
+    _write(tmp_path, "narrow", "[mail.out.*]")
+    _write(tmp_path, "exact", "[mail.out.send]")
+    library = PolicyLibrary.load(tmp_path)
+    found = {action: _found(library, action) for action in ("mail.read", "mail.out.draft", "mail.out.send", "mail.out")}
+    assert found == {"mail.read": "wide", "mail.out.draft": "narrow", "mail.out.send": "exact", "mail.out": "wide"}
+    assert _found(library, "mail.out.send.now") == "narrow"
+    assert {_found(library, action) for action in ("mail", "mails.read", "Mail.read", "", ".", "*")} == {None}
+    assert _found(library, "mail.out.*") == "narrow"
+
+
+@pytest.mark.parametrize("actions", ["[a.b, c.d]", "[c.d]"])
+def test_two_policies_cannot_claim_one_action(actions: str, tmp_path: Path) -> None:
+    _write(tmp_path, "first", "[c.d, c.*]")
+    _write(tmp_path, "second", actions)
+    with pytest.raises(PolicyError, match=r'action "c\.d" is already claimed by .*first\.yaml'):
+        PolicyLibrary.load(tmp_path)
+
+
+def test_two_policies_cannot_have_one_id(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(POLICY)
+    (tmp_path / "b.yaml").write_text(POLICY.replace("[sample.pay]", "[sample.other]"))
+    with pytest.raises(PolicyError, match='policy "sample" is already claimed'):
+        PolicyLibrary.load(tmp_path)
+
+
+def test_a_folder_that_would_silently_cover_less_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="contains no policy"):
+        PolicyLibrary.load(tmp_path)
+    with pytest.raises(PolicyError, match="cannot be read"):
+        PolicyLibrary.load(tmp_path / "nowhere")
+    (tmp_path / "a.yaml").write_text(POLICY)
+    (tmp_path / "b.yml").write_text(POLICY)
+    with pytest.raises(PolicyError, match=r"rename it to \.yaml"):
+        PolicyLibrary.load(tmp_path)
+
+
+def test_a_bad_file_at_reload_keeps_the_last_good_set(tmp_path: Path) -> None:
+    path = tmp_path / "sample.yaml"
+    path.write_text(POLICY)
+    holder = PolicyHolder(tmp_path)
+    first = holder.library
+    path.write_text(POLICY.replace("then: ALLOW", "then: MAYBE"))
+    with pytest.raises(PolicyError, match="MAYBE"):
+        holder.reload()
+    assert holder.library is first
+    path.unlink()
+    with pytest.raises(PolicyError):
+        holder.reload()
+    assert holder.library is first
+    path.write_text(POLICY.replace('USD: "10.00"', 'USD: "11.00"'))
+    assert holder.reload() is holder.library
+    assert holder.library.policies[0].digest != first.policies[0].digest
+
+
+def test_the_first_load_needs_a_good_set(tmp_path: Path) -> None:
+    (tmp_path / "sample.yaml").write_text("policy: sample")
+    with pytest.raises(PolicyError):
+        PolicyHolder(tmp_path)
+
+
+def test_the_shipped_policies_are_good_and_leave_unknown_actions_uncovered() -> None:
+    assert check_directory(policies_dir()) == []
+    library = PolicyLibrary.load(policies_dir())
+    assert _found(library, "refund.create") == "retail-refund"
+    assert {_found(library, action) for action in ("unknown.action", "refund.cancel", "order.create", "refund")} == {
+        None
+    }
+    assert [remarks(compiled) for compiled in library.policies] == [[], []]
+
+
+def test_every_number_of_a_shipped_policy_has_a_comment() -> None:
+    """A number is explained on its line or on the line above."""
+    for path in policies_dir().glob("*.yaml"):
+        lines = path.read_text().splitlines()
+        body = lines[lines.index("rules:") :] + lines[lines.index("numbers:") : lines.index("rules:")]
+        for above, line in zip(["", *body], body, strict=False):
+            written = line.split("#")[0]
+            if any(
+                key in written for key in ("cap:", "people:", "two_people_from:", "expires:", ">= ", "> 5", "_up_to:")
+            ):
+                assert "#" in line or above.strip().startswith("#") or "numbers." in line, (path.name, line)
+
+
+def test_remarks_name_what_is_unlikely_to_be_meant(tmp_path: Path) -> None:
+    text = POLICY.replace("when: risk.known", "when: '!present.ordered_at'").replace("then: DENY", "then: ALLOW", 1)
+    (tmp_path / "sample.yaml").write_text(text.replace("numbers.allow_up_to", "1000"))
+    [compiled] = PolicyLibrary.load(tmp_path).policies
+    found = "\n".join(remarks(compiled))
+    assert "risk.known" in found
+    assert "numbers.allow_up_to" in found
+    assert '"known_fraud" allows because a fact is absent' in found
+
+
+def test_a_policy_can_be_told_in_words() -> None:
+    compiled = PolicyLibrary.load(policies_dir()).find("refund.create")
+    assert compiled is not None
+    told = describe(compiled)
+    assert told["rules"][0]["words"] == "DENY (duplicate_refund) when risk.duplicate_refund"
+    assert told["limits"][0]["words"].startswith(
+        "at most 300.00 USD, 300.00 EUR, 300.00 GBP for each account, currency"
+    )
+    assert told["approval"]["words"].startswith(
+        "one person with role approver, within 30 minutes; two people from 500.00"
+    )
+    assert told["currencies"] == ["EUR", "GBP", "USD"]
+
+
+def test_the_files_that_travel_along_are_found_in_a_checkout() -> None:
+    assert (policies_dir() / "retail_refund.yaml").is_file()
+    assert roles_sql().name == "roles.sql"

@@ -1,0 +1,117 @@
+"""Policy cases: the shipped ones pass and touch every rule; a changed policy or a wrong case turns red."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from policy_samples import POLICY
+
+from sentinel.policy.cases import run_cases
+from sentinel.policy.errors import PolicyError
+from sentinel.resources import policies_dir
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    shutil.copytree(policies_dir(), tmp_path / "policies")
+    return tmp_path / "policies"
+
+
+def test_the_shipped_cases_pass_and_every_rule_and_limit_takes_effect_in_one() -> None:
+    report = run_cases(policies_dir())
+    assert [f"{result.where} {result.name}: {result.problem}" for result in report.results if not result.passed] == []
+    assert report.passed
+    assert report.never_matched == ()
+    assert len(report.results) > 50
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('allow_up_to:   {USD: "150.00"', 'allow_up_to:   {USD: "150.01"'),
+        ('allow_up_to:   {USD: "150.00"', 'allow_up_to:   {USD: "149.99"'),
+        ('approve_up_to: {USD: "1000.00"', 'approve_up_to: {USD: "1000.01"'),
+        ('two_people_from: {USD: "500.00"', 'two_people_from: {USD: "500.01"'),
+        ("customer_attempts_24h >= 6", "customer_attempts_24h > 6"),
+        ("customer_attempts_24h >= 3", "customer_attempts_24h > 3"),
+        ('cap: {USD: "300.00"', 'cap: {USD: "300.01"'),
+        ('cap: {USD: "300.00"', 'cap: {USD: "299.99"'),
+        ('cap: {USD: "1000.00"', 'cap: {USD: "1000.01"'),
+        ('cap: {USD: "2000.00"', 'cap: {USD: "1999.99"'),
+        ("amount_minor > numbers.approve_up_to", "amount_minor >= numbers.approve_up_to"),
+        ("when: risk.stale_window", "when: '!risk.stale_window'"),
+        ("once_per: params.refund_id", "# never mind"),
+        ("min: 0", "min: -9"),
+    ],
+)
+def test_a_policy_that_is_off_by_one_turns_its_cases_red(old: str, new: str, copy: Path) -> None:
+    path = copy / "retail_refund.yaml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+    assert not run_cases(copy).passed
+
+
+def _cases(folder: Path, text: str) -> Path:
+    (folder / "cases").mkdir()
+    (folder / "sample.yaml").write_text(POLICY)
+    (folder / "cases" / "sample.yaml").write_text(text)
+    return folder
+
+
+SAMPLE_CASE = """\
+policy: sample
+base:
+  action: sample.pay
+  params: {amount: {value: "5.00", currency: USD}, risk: {known: false, count: 0}}
+cases:
+  - name: small
+    want: {decision: ALLOW, reason: small_amount, reasons: [], people: 1}
+"""
+
+
+def test_rules_that_no_case_touches_are_named(tmp_path: Path) -> None:
+    report = run_cases(_cases(tmp_path, SAMPLE_CASE))
+    assert report.passed
+    assert report.never_matched == ("sample/known_fraud", "sample/often", "sample/account_day")
+    assert report.coverage["sample"]["small"] == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("decision: ALLOW", "decision: DENY", "decision: wanted DENY, got ALLOW"),
+        ("reason: small_amount", "reason: other", "reason: wanted other, got small_amount"),
+        ("reasons: []", "reasons: [x]", "reasons: wanted ['x'], got []"),
+        ("people: 1", "people: 2", "people: wanted 2, got 1"),
+        ("policy: sample", "policy: other", "policy: wanted other, got sample"),
+        ("  - name: small", '  - usage: {account_week: "1.00"}\n    name: small', "no limit account_week was asked"),
+    ],
+)
+def test_a_wrong_case_says_what_it_got(old: str, new: str, problem: str, tmp_path: Path) -> None:
+    report = run_cases(_cases(tmp_path, SAMPLE_CASE.replace(old, new, 1)))
+    assert not report.passed
+    assert problem in report.results[0].problem
+    assert report.results[0].where.endswith("sample.yaml:6")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("decision: ALLOW", "decision: MAYBE"),
+        ("reason: small_amount, ", ""),
+        ("want:", "wants:"),
+        ('value: "5.00"', 'value: "5.001"'),
+        ('value: "5.00"', "value: 5.00"),
+        ("policy: sample\n", ""),
+    ],
+)
+def test_a_malformed_case_is_refused(old: str, new: str, tmp_path: Path) -> None:
+    with pytest.raises(PolicyError):
+        run_cases(_cases(tmp_path, SAMPLE_CASE.replace(old, new, 1)))
+
+
+def test_no_cases_are_no_success(tmp_path: Path) -> None:
+    (tmp_path / "sample.yaml").write_text(POLICY)
+    assert not run_cases(tmp_path).passed

@@ -1,0 +1,203 @@
+"""The file format: what is wrong is refused at load, with file, line, rule and a hint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from policy_samples import POLICY, compile_text
+
+from sentinel.policy.compile import check_file
+from sentinel.policy.errors import PolicyError
+
+RULE = "when: amount_minor <= numbers.allow_up_to"
+CAP = '    cap: {USD: "20.00", JPY: "2000"}\n'
+
+# what is replaced, by what, and what the message must contain: text, the line's text, the rule
+REFUSED = {
+    "unknown_top_key": ("zone: UTC", "zones: UTC", 'unknown key "zones"', None),
+    "unknown_rule_key": ("reason: small_amount", "reason: a\n    reasons: b", 'unknown key "reasons"', "small"),
+    "duplicate_key": ("zone: UTC", "zone: UTC\nzone: UTC", 'duplicate key "zone"', None),
+    "missing_key": ("version: sample-v1\n", "", '"version" is missing', None),
+    "missing_rule_key": ("    reason: small_amount\n", "", '"reason" is missing', "small"),
+    "duplicate_rule_id": ("id: often", "id: known_fraud", 'duplicate id "known_fraud"', "known_fraud"),
+    "limit_with_a_rules_id": ("id: account_day", "id: small", 'duplicate id "small"', "small"),
+    "misspelt_fact": ("when: risk.known", "when: risk.knwon", "undeclared reference to 'risk.knwon'", "known_fraud"),
+    "misspelt_number": ("numbers.allow_up_to", "numbers.alow_up_to", "numbers.alow_up_to", "small"),
+    "money_is_not_a_number": (RULE, "when: amount <= numbers.allow_up_to", "undeclared reference to 'amount'", "small"),
+    "int_against_text": (RULE, "when: amount_minor <= 'x'", "no matching overload", "small"),
+    "int_against_fraction": (RULE, "when: amount_minor <= 10.5", "a number with a fraction", "small"),
+    "exponent": (RULE, "when: amount_minor <= 1e3", "a number with a fraction", "small"),
+    "double": (RULE, "when: double(amount_minor) <= double(5)", '"double" is not accepted', "small"),
+    "dyn": (RULE, "when: dyn(amount_minor) <= 5", '"dyn" is not accepted', "small"),
+    "has": ("when: risk.known", "when: has(risk.known)", '"has" is not accepted', "known_fraud"),
+    "has_with_a_space": ("when: risk.known", "when: 'has (risk.known)'", '"has" is not accepted', "known_fraud"),
+    "not_a_bool": (RULE, "when: amount_minor", "must be true or false, but is of type INT", "small"),
+    "not_cel": (RULE, "when: amount_minor <=", "Syntax error", "small"),
+    "raw_text": (RULE, "when: currency == r'US'", "only plain quoted text", "small"),
+    "long_condition": (RULE, "when: " + "true || " * 300 + "true", "longer than 2000", "small"),
+    "empty_condition": (RULE, 'when: "// nothing"', "is empty", "small"),
+    "yaml_true": (RULE, "when: true", "YAML reads this as bool", "small"),
+    "unknown_verdict": ("then: ALLOW", "then: ALOW", 'unknown value "ALOW"', "small"),
+    "small_verdict": ("then: ALLOW", "then: allow", 'unknown value "allow"', "small"),
+    "limit_verdict": ("REQUIRED\n    reason: limit", "X\n    reason: limit", "APPROVAL_X", "account_day"),
+    "limit_allowing": (CAP + "    then: APPROVAL_REQUIRED", CAP + "    then: ALLOW", 'value "ALLOW"', "account_day"),
+    "reason_with_spaces": ("reason: small_amount", "reason: Small amount", "is not a reason code", "small"),
+    "reason_of_the_engine": ("reason: small_amount", "reason: halted", "given by the engine only", "small"),
+    "number_without_quotes": ('USD: "10.00"', "USD: 10.00", "YAML reads this as float", None),
+    "number_too_fine": ('USD: "10.00"', 'USD: "10.005"', "more than 2 decimal digits", None),
+    "yen_with_a_fraction": ('JPY: "1000"', 'JPY: "1000.5"', "more than 0 decimal digits", None),
+    "negative_number": ('USD: "10.00"', 'USD: "-10.00"', "plain decimal number", None),
+    "unknown_currency": ('USD: "10.00"', 'USB: "10.00"', 'not an ISO 4217 currency', None),
+    "unknown_window": ("window: calendar_day", "window: calender_day", 'unknown window "calender_day"', "account_day"),
+    "window_without_length": ("window: calendar_day", "window: rolling", "unknown window", "account_day"),
+    "window_too_long": ("window: calendar_day", "window: rolling 401d", "must be 1h to 400d", "account_day"),
+    "window_off_its_grid": ("window: calendar_day", "window: rolling 25h30m", "unknown window", "account_day"),
+    "per_without_currency": ("per: [account, currency]", "per: [account]", "must contain currency", "account_day"),
+    "per_unknown_fact": ("per: [account,", "per: [acount,", '"acount" is not a fact', "account_day"),
+    "per_number": ("per: [account,", "per: [risk.count,", "not a fact of type string", "account_day"),
+    "unknown_type": ("{type: bool, ", "{type: boolean, ", 'unknown value "boolean"', None),
+    "unknown_request_field": ("from: params.account_ref", "from: parms.a", "not a part of a guard request", None),
+    "params_alone": ("from: params.account_ref", "from: params", "only params has parts", None),
+    "bounds_on_text": ("from: params.account_ref", "from: params.account_ref, max: 3", "facts of type int", None),
+    "fact_named_like_the_language": ("  ordered_at:", "  present.x:", "taken by the language", None),
+    "fact_named_like_minor_units": ("  ordered_at:", "  amount_minor:", "minor units", None),
+    "fact_inside_a_fact": ("  ordered_at:", "  account.age:", '"account" is a fact itself', None),
+    "limit_on_another_amount": ("from: params.amount", "from: params.total", "comes from params.amount", None),
+    "bare_star": ("[sample.pay]", '["*"]', "is not an action", None),
+    "star_in_the_middle": ("[sample.pay]", '["sample.*.pay"]', "is not an action", None),
+    "action_twice": ("[sample.pay]", "[sample.pay, sample.pay]", "listed twice", None),
+    "unknown_zone": ("zone: UTC", "zone: Europe/Atlantis", "not a known time zone", None),
+    "unknown_role": ("role: approver", "role: viewer", 'unknown value "viewer"', None),
+    "nobody": ("people: 1", "people: 0", "between 1 and 5", None),
+    "octal_people": ("people: 1", "people: 01", "plain digits", None),
+    "endless_approval": ("expires: 30m", "expires: 31d", "one minute to 30 days", None),
+    "alias": ("zone: UTC", "zone: &z UTC", "anchors and aliases", None),
+    "tag": ("zone: UTC", "zone: !!python/name:os.system UTC", "is not allowed", None),
+    "two_documents": ("zone: UTC", "zone: UTC\n---\nzone: UTC", "not valid YAML", None),
+    "deep": ("zone: UTC", "zone: " + "[" * 20 + "]" * 20, "nested deeper", None),
+    "policy_none": ("policy: sample", "policy: none", "having no policy", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_file_is_refused_with_file_line_and_rule(name: str, tmp_path: Path) -> None:
+    old, new, message, rule = REFUSED[name]
+    assert old in POLICY
+    with pytest.raises(PolicyError) as caught:
+        compile_text(tmp_path, POLICY.replace(old, new, 1))
+    error = caught.value
+    assert message in error.message
+    assert (error.file, error.rule) == ("sample.yaml", rule)
+    # The line is known for everything but a key that is not there and a file that is no YAML at all.
+    assert error.line > 0
+    assert error.code == "policy-invalid"
+    assert "\n" not in error.detail
+
+
+def test_the_sample_itself_is_accepted(tmp_path: Path) -> None:
+    assert compile_text(tmp_path, POLICY).policy.policy_id == "sample"
+
+
+def test_an_error_is_explained_as_a_compiler_would(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError) as caught:
+        compile_text(tmp_path, POLICY.replace("when: risk.count >= 3", "when: 5 > 3 && risk.cuont >= 3"))
+    assert caught.value.explain().splitlines() == [
+        "sample.yaml:20:20: error: rule \"often\": when: undeclared reference to 'risk.cuont'",
+        "   20 |     when: 5 > 3 && risk.cuont >= 3",
+        "      |                    ^",
+        '      = did you mean "risk.count"?',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("written", "line", "column"),
+    [
+        ('when: "risk.knwon"', 16, 12),
+        ("when: 'risk.knwon'", 16, 12),
+        ("when: |\n      true &&\n        risk.knwon", 18, 9),
+        ("when: |\n      true &&\n", 17, 14),
+        ("when: >-\n      true &&\n      risk.knwon", 16, 11),
+    ],
+)
+def test_the_caret_finds_its_place_in_every_kind_of_yaml_text(
+    written: str, line: int, column: int, tmp_path: Path
+) -> None:
+    with pytest.raises(PolicyError) as caught:
+        compile_text(tmp_path, POLICY.replace("when: risk.known", written, 1))
+    assert (caught.value.line, caught.value.column) == (line, column)
+
+
+def test_one_check_names_everything_that_is_wrong_in_the_order_of_lines(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(
+        POLICY.replace("when: risk.known", "when: risk.knwon")
+        .replace("then: ALLOW", "then: MAYBE")
+        .replace("people: 1", "people: many")
+    )
+    errors = check_file(path)
+    assert [error.rule for error in errors] == ["known_fraud", "small", None]
+    assert [error.line for error in errors] == sorted(error.line for error in errors)
+
+
+def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"policy: caf\xe9")
+    (tmp_path / "large.yaml").write_bytes(b"#" * 300_000)
+    (tmp_path / "empty.yaml").write_bytes(b"")
+    (tmp_path / "control.yaml").write_bytes(b"policy: \x00")
+    for name in ("missing", "latin", "large", "empty", "control"):
+        [error] = check_file(tmp_path / f"{name}.yaml")
+        assert f"{name}.yaml" in error.detail
+
+
+# Everything that decides is part of the digest; how it is laid out is not.
+SAME = {
+    "comment": ("zone: UTC", "zone: UTC  # a comment"),
+    "quotes": ("label: Sample Policy", 'label: "Sample Policy"'),
+    "key_order": ("then: ALLOW\n    reason: small_amount", "reason: small_amount\n    then: ALLOW"),
+    "spaces_in_a_condition": ("risk.count >= 3", "risk . count>=3"),
+    "comment_in_a_condition": ("when: risk.count >= 3", "when: |\n      risk.count >= 3 // often"),
+    "shorter_number": ('USD: "10.00"', 'USD: "10"'),
+    "other_unit_of_time": ("expires: 30m", "expires: 1800s"),
+    "list_of_one": ("from: params.account_ref", "from: [params.account_ref]"),
+    "default_zone": ("zone: UTC\n", ""),
+}
+OTHER = {
+    "label": ("label: Sample Policy", "label: Sample policy"),
+    "zone": ("zone: UTC", "zone: Europe/Berlin"),
+    "number": ('USD: "10.00"', 'USD: "10.01"'),
+    "verdict": ("then: DENY", "then: APPROVAL_REQUIRED"),
+    "reason": ("reason: too_often", "reason: often"),
+    "condition": ("risk.count >= 3", "risk.count > 3"),
+    "source": ("from: params.account_ref", "from: params.account_id"),
+    "bound": ("min: 0", "min: 1"),
+    "window": ("window: calendar_day", "window: rolling 24h"),
+    "per": ("per: [account, currency]", "per: [currency]"),
+    "cap": ('cap: {USD: "20.00"', 'cap: {USD: "20.01"'),
+    "people": ("people: 1", "people: 2"),
+    "role": ("role: approver", "role: admin"),
+    "expiry": ("expires: 30m", "expires: 31m"),
+    "two_people": ('two_people_from: {USD: "9.00"}', 'two_people_from: {USD: "9.01"}'),
+    "once": ("zone: UTC", "zone: UTC\nonce_per: params.refund_id"),
+    "action": ("[sample.pay]", "[sample.pay, sample.give]"),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_layout_does_not_change_the_digest(name: str, tmp_path: Path) -> None:
+    old, new = SAME[name]
+    assert old in POLICY
+    assert compile_text(tmp_path, POLICY.replace(old, new, 1)).digest == compile_text(tmp_path, POLICY).digest
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_meaning_changes_the_digest(name: str, tmp_path: Path) -> None:
+    old, new = OTHER[name]
+    assert old in POLICY
+    assert compile_text(tmp_path, POLICY.replace(old, new, 1)).digest != compile_text(tmp_path, POLICY).digest
+
+
+def test_spaces_inside_quoted_text_of_a_condition_are_meaning(tmp_path: Path) -> None:
+    texts = ["account == 'a . b'", "account == 'a.b'", "account == 'a  . b'"]
+    digests = {compile_text(tmp_path, POLICY.replace("risk.known\n", text + "\n", 1)).digest for text in texts}
+    assert len(digests) == 3
