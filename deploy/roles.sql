@@ -27,6 +27,9 @@ revoke all on schema sentinel, refunds from public;
 revoke all on all tables in schema sentinel, refunds from public, sentinel_authority, sentinel_worker, sentinel_console, board_reader;
 revoke execute on all functions in schema sentinel, refunds from public;
 
+-- every program checks that the schema is the one it was written for
+grant select on public.schema_version to sentinel_authority, sentinel_worker, sentinel_console, board_reader;
+
 -- authority ---------------------------------------------------------------------------------------------------------
 grant usage on schema sentinel to sentinel_authority;
 grant select on all tables in schema sentinel to sentinel_authority;
@@ -54,13 +57,13 @@ grant usage on schema refunds to sentinel_worker;
 grant select on all tables in schema refunds to sentinel_worker;
 grant insert on refunds.orders, refunds.ledger_entries, refunds.executions, refunds.outbox, refunds.ledger_events,
   refunds.workers, refunds.approval_cursors to sentinel_worker;
-grant update (status, claim_epoch, claimed_by, lease_until, attempts, next_attempt_at, guard_request, operation_id,
+grant update (status, last_event, claim_epoch, claimed_by, lease_until, attempts, next_attempt_at, guard_request, operation_id,
   decision_event_id, decision, reason_code, proof_id, approval_id, waiting_for, permit_token, start_id, last_error)
   on refunds.ledger_entries to sentinel_worker;
 grant update (account_ref, ordered_at, paid_minor, currency, recorded_at) on refunds.orders to sentinel_worker;
 grant update (attempts, next_attempt_at, last_error, acknowledged_at) on refunds.outbox to sentinel_worker;
 grant update on refunds.workers, refunds.approval_cursors to sentinel_worker;
-grant update (finished_at, result) on refunds.process_requests to sentinel_worker;
+grant update (claimed_by, lease_until, finished_at, result) on refunds.process_requests to sentinel_worker;
 grant execute on all functions in schema refunds to sentinel_worker;
 
 -- console -----------------------------------------------------------------------------------------------------------

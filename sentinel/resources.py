@@ -17,6 +17,11 @@ def roles_sql() -> Path:
     return _shipped("_deploy", "deploy") / "roles.sql"
 
 
+def invariants_sql() -> Path:
+    """The file of what must hold at every moment."""
+    return _shipped("_deploy", "deploy") / "invariants.sql"
+
+
 def _shipped(packaged: str, in_checkout: str) -> Path:
     inside = _PACKAGE / packaged
     return inside if inside.is_dir() else _PACKAGE.parent / in_checkout

@@ -1,6 +1,7 @@
 """The authority's answers as values. A body that is not exactly one of the contract's shapes is no answer at all.
 
-Sources: `CONTRACT.md` §2 and §3. Parsing raises `Unreachable(MALFORMED)`: a caller cannot mistake half an answer for one.
+Sources: `CONTRACT.md` §2 and §3. Parsing raises `Unreachable(MALFORMED)`: half an answer is
+none.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ from sentinel.client.errors import KeyConflict, NoAnswerKind, Rejected, Unreacha
 from sentinel.client.transport import RawAnswer, Transport
 
 try:  # orjson is several times faster; the standard library does the same
-    from orjson import dumps as _encode, loads as _decode
+    from orjson import dumps as _encode
+    from orjson import loads as _decode
 except ImportError:  # pragma: no cover - depends on what is installed
 
     def _encode(value: Any) -> bytes:  # type: ignore[misc]
@@ -38,8 +39,8 @@ Parsed = TypeVar("Parsed")
 class Client:
     """Asks one authority with one key. Thread-safe; connections are kept and shared.
 
-    `base_url` is e.g. "http://127.0.0.1:7860". `agent_id` is the default for every call. Raises `Unreachable` (no answer:
-    may be repeated), `KeyConflict` and `Rejected` (answered: the request itself is refused).
+    `base_url` is e.g. "http://127.0.0.1:7860". `agent_id` is the default for every call. A call raises `Unreachable`
+    (no answer: may be repeated), `KeyConflict` or `Rejected` (answered: the request itself is refused).
     """
 
     def __init__(
@@ -212,7 +213,7 @@ def _worth_repeating(error: Unreachable) -> bool:
 
 
 def _pause_seconds(attempt: int, error: Unreachable) -> float:
-    jittered = _FIRST_PAUSE_SECONDS * 2**attempt * (0.5 + random.random())
+    jittered: float = _FIRST_PAUSE_SECONDS * 2**attempt * (0.5 + random.random())
     return max(jittered, error.retry_after_seconds or 0.0)
 
 

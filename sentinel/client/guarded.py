@@ -53,7 +53,7 @@ class Guarded:
         self.reported = False
 
     def __enter__(self) -> GuardAnswer:
-        """Ask and start. Raises `ActionDenied`, `ApprovalPending`, `ActionExpired`, `AlreadyStarted`, or the client's own."""
+        """Ask and start. Raises `ActionDenied`, `ApprovalPending`, `ActionExpired`, `AlreadyStarted` and others."""
         if callable(self._key) or callable(self._params):
             raise TypeError("a key or params made from arguments need the decorator form")
         answer = self._client.guard(

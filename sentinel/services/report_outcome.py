@@ -8,7 +8,8 @@ from typing import Any
 from sentinel.core.canonical import canonical_json, sha256_hex
 from sentinel.core.errors import Conflict, PermitRefused, ReportContradicts
 from sentinel.services.authority import Authority, Caller
-from sentinel.store.decisions import Receipt, report_outcome as record
+from sentinel.store.decisions import Receipt
+from sentinel.store.decisions import report_outcome as record
 from sentinel.store.ids import new_id
 
 

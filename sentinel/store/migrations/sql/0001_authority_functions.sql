@@ -65,12 +65,13 @@ returns timestamptz language sql stable parallel safe as $$
 $$;
 
 create type sentinel.limit_state as (
-  limit_key text, bucket timestamptz, cap_minor bigint, used_minor bigint, fits boolean, verdict text, reason_code text
+  limit_key text, bucket timestamptz, window_seconds integer, cap_minor bigint, used_minor bigint, fits boolean,
+  verdict text, reason_code text
 );
 
 create function sentinel.limit_states(tenant uuid, asks jsonb, amount bigint, moment timestamptz)
 returns setof sentinel.limit_state language sql stable as $$
-  select ask.limit_key, sentinel.window_part(ask, moment, false), ask.cap_minor, used.minor,
+  select ask.limit_key, sentinel.window_part(ask, moment, false), ask.window_seconds, ask.cap_minor, used.minor,
          used.minor + amount <= ask.cap_minor, ask.verdict, ask.reason_code
   from jsonb_populate_recordset(null::sentinel.limit_ask, asks) as ask
   cross join lateral (
@@ -88,8 +89,8 @@ declare
 begin
   if cardinality(states) = 0 then return; end if;
   foreach leg in array states loop
-    insert into sentinel.usage as u (tenant_id, limit_key, bucket, cap_minor, held_minor, override_held_minor)
-    values (tenant, leg.limit_key, leg.bucket, leg.cap_minor,
+    insert into sentinel.usage as u (tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor, override_held_minor)
+    values (tenant, leg.limit_key, leg.bucket, leg.window_seconds, leg.cap_minor,
             case when leg.fits then amount else 0 end, case when leg.fits then 0 else amount end)
     on conflict (tenant_id, limit_key, bucket) do update set
       held_minor = u.held_minor + excluded.held_minor,
@@ -241,11 +242,11 @@ declare
   out sentinel.guard_output;
 begin
   if sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is not null then
-    verdict := 'DENY'; code := 'halted'; why := 'halted' || why;
+    verdict := 'DENY'; code := 'halted'; why := array_prepend('halted'::text, why);
   elsif verdict <> 'DENY' and ask.once_key is not null and exists (
       select from sentinel.operation_states s
       where s.tenant_id = ask.tenant_id and s.once_key = ask.once_key and s.once_live) then
-    verdict := 'DENY'; code := 'duplicate_resource'; why := 'duplicate_resource' || why;
+    verdict := 'DENY'; code := 'duplicate_resource'; why := array_prepend('duplicate_resource'::text, why);
   elsif verdict <> 'DENY' and ask.amount_minor is not null and jsonb_array_length(ask.limits) > 0 then
     states := sentinel.fitted_limits(ask, moment);
     for tight in select s.verdict, s.reason_code from unnest(states) as s where not s.fits

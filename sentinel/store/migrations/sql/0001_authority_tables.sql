@@ -155,6 +155,7 @@ create table sentinel.usage (
   tenant_id               uuid not null,
   limit_key               text not null,
   bucket                  timestamptz not null,                            -- start of the day, month or slice
+  window_seconds          integer not null,                                -- 0 for a calendar window
   cap_minor               bigint not null,
   held_minor              bigint not null default 0 check (held_minor >= 0),
   captured_minor          bigint not null default 0 check (captured_minor >= 0),

@@ -22,6 +22,11 @@ create table refunds.orders (
   recorded_at timestamptz not null default clock_timestamp(),
   primary key (tenant_id, channel, order_ref)
 );
+create index orders_account on refunds.orders (tenant_id, account_ref) where account_ref is not null;
+
+-- One key for texts that a person would call the same: repeated texts over accounts are found by it.
+create function refunds.text_key(words text) returns text language sql immutable parallel safe as
+  $$ select md5(lower(regexp_replace(btrim(words), '\s+', ' ', 'g'))) $$;
 
 create table refunds.ledger_entries (
   tenant_id         uuid not null default refunds.default_tenant(),
@@ -31,6 +36,7 @@ create table refunds.ledger_entries (
   action            text not null default 'refund.create',
   status            text not null default 'NEW' check (status in
                       ('NEW', 'GUARDING', 'ALLOWED', 'APPROVAL_REQUIRED', 'DENIED', 'EXECUTED', 'ERROR')),
+  last_event        text,                                                  -- what brought it to this status
   amount_minor      bigint not null check (amount_minor between 1 and 1000000000000),
   currency          text not null check (currency ~ '^[A-Z]{3}$'),
   idempotency_key   text not null generated always as ('refund:' || ledger_entry_id) stored,
@@ -65,7 +71,9 @@ create table refunds.ledger_entries (
   primary key (tenant_id, ledger_entry_id),
   constraint guarding_has_lease check (status not in ('GUARDING', 'ALLOWED') or lease_until is not null),
   constraint waiting_has_someone check ((status = 'APPROVAL_REQUIRED') = (waiting_for is not null)),
-  constraint error_has_text check (status <> 'ERROR' or last_error is not null)
+  constraint error_has_text check (status <> 'ERROR' or last_error is not null),
+  constraint allowed_has_permit check (status <> 'ALLOWED' or (operation_id is not null and decision_event_id is not null
+                                       and permit_token is not null and start_id is not null))
 ) with (fillfactor = 60);
 create index ledger_due on refunds.ledger_entries (tenant_id, next_attempt_at, ledger_entry_id)
   where status in ('NEW', 'APPROVAL_REQUIRED');
@@ -74,6 +82,7 @@ create index ledger_refund on refunds.ledger_entries (tenant_id, refund_id);
 create index ledger_order on refunds.ledger_entries (tenant_id, channel, order_ref) where order_ref is not null;
 create index ledger_account on refunds.ledger_entries (tenant_id, account_ref, requested_at) where account_ref is not null;
 create index ledger_approval on refunds.ledger_entries (tenant_id, approval_id) where approval_id is not null;
+create index ledger_text on refunds.ledger_entries (tenant_id, refunds.text_key(reason)) where length(reason) >= 40;
 create index ledger_newest on refunds.ledger_entries (tenant_id, created_at desc, ledger_entry_id);
 
 -- The simulated money movement. One per ledger entry and one per operation, for ever.
@@ -117,6 +126,7 @@ create table refunds.ledger_events (
   event_id        bigint generated always as identity,
   ledger_entry_id text not null,
   from_status     text not null,
+  event           text not null,
   to_status       text not null,
   claim_epoch     bigint not null,
   worker          text,
@@ -152,6 +162,8 @@ create table refunds.process_requests (
   request_id   uuid not null,
   requested_by text not null,
   requested_at timestamptz not null default clock_timestamp(),
+  claimed_by   text,
+  lease_until  timestamptz,
   finished_at  timestamptz,
   result       jsonb,
   primary key (tenant_id, request_id)
@@ -200,20 +212,26 @@ begin
     raise exception 'a start id is chosen once' using errcode = 'check_violation', constraint = 'ledger_start_fixed';
   end if;
   new.updated_at := clock_timestamp();
-  if new.status = old.status and new.claim_epoch = old.claim_epoch then return new; end if;
-  if not exists (select from refunds.transitions t where t.from_status = old.status and t.to_status = new.status) then
-    raise exception 'no way from % to %', old.status, new.status using errcode = 'check_violation', constraint = 'ledger_transition';
+  if new.status = old.status and new.claim_epoch = old.claim_epoch and new.last_event is not distinct from old.last_event then
+    return new;
   end if;
-  if new.claim_epoch > old.claim_epoch and (new.status <> 'GUARDING' or old.status in ('GUARDING', 'ALLOWED')
-       and old.lease_until > clock_timestamp()) then
+  if not exists (select from refunds.transitions t
+                 where t.from_status = old.status and t.event = new.last_event and t.to_status = new.status) then
+    raise exception 'no way from % to % by %', old.status, new.status, coalesce(new.last_event, 'nothing')
+      using errcode = 'check_violation', constraint = 'ledger_transition';
+  end if;
+  -- Taking a row is the one thing that grows the epoch, by one, and nobody takes what another still holds.
+  if new.claim_epoch <> old.claim_epoch + (new.last_event in ('claimed', 'reclaimed'))::int
+     or new.last_event = 'reclaimed' and old.lease_until > clock_timestamp() then
     raise exception 'a claim needs a free or lapsed row' using errcode = 'check_violation', constraint = 'ledger_claim';
   end if;
   if new.status = 'EXECUTED' and not exists (select from refunds.executions e
        where e.tenant_id = new.tenant_id and e.ledger_entry_id = new.ledger_entry_id) then
     raise exception 'EXECUTED needs its execution' using errcode = 'check_violation', constraint = 'ledger_executed_has_execution';
   end if;
-  insert into refunds.ledger_events (tenant_id, ledger_entry_id, from_status, to_status, claim_epoch, worker, reason_code)
-  values (new.tenant_id, new.ledger_entry_id, old.status, new.status, new.claim_epoch, new.claimed_by, new.reason_code);
+  insert into refunds.ledger_events (tenant_id, ledger_entry_id, from_status, event, to_status, claim_epoch, worker, reason_code)
+  values (new.tenant_id, new.ledger_entry_id, old.status, new.last_event, new.status, new.claim_epoch,
+          coalesce(new.claimed_by, old.claimed_by), new.reason_code);
   return new;
 end $$;
 create trigger check_transition before insert or update on refunds.ledger_entries
@@ -245,21 +263,34 @@ create trigger append_only before update or delete or truncate on refunds.execut
 create trigger append_only before update or delete or truncate on refunds.ledger_events
   for each statement execute function refunds.refuse_change();
 
--- Execution, EXECUTED and the report to come: one transaction, only for the claim that still holds the row.
-create function refunds.record_execution(
-  tenant uuid, entry text, epoch bigint, execution uuid, started_event uuid, settled_by text, report jsonb, report_row uuid
-) returns boolean language plpgsql as $$
+-- Executions, EXECUTED and the reports to come: one transaction for one or many rows, each only while its claim still
+-- holds it and its lease runs. Returns the entries that were executed; for the others nothing was written.
+-- settled: [{ledger_entry_id, epoch, execution_id, start_event_id, system, report_id, report}]
+create function refunds.record_executions(tenant uuid, settled jsonb) returns setof text language plpgsql as $$
 declare
-  e refunds.ledger_entries;
+  held text[];
 begin
-  select * into e from refunds.ledger_entries
-  where tenant_id = tenant and ledger_entry_id = entry and status = 'ALLOWED' and claim_epoch = epoch for update;
-  if not found then return false; end if;
+  held := array(
+    select e.ledger_entry_id from refunds.ledger_entries e
+    join jsonb_to_recordset(settled) as s (ledger_entry_id text, epoch bigint)
+      on e.ledger_entry_id = s.ledger_entry_id and e.claim_epoch = s.epoch
+    where e.tenant_id = tenant and e.status = 'ALLOWED' and e.lease_until > clock_timestamp()
+    order by e.ledger_entry_id for update of e);
   insert into refunds.executions (tenant_id, execution_id, ledger_entry_id, refund_id, amount_minor, currency, system,
                                   operation_id, start_id, start_event_id, claim_epoch)
-  values (tenant, execution, entry, e.refund_id, e.amount_minor, e.currency, settled_by, e.operation_id, e.start_id, started_event, epoch);
-  insert into refunds.outbox (tenant_id, outbox_id, ledger_entry_id, payload) values (tenant, report_row, entry, report);
-  update refunds.ledger_entries set status = 'EXECUTED', lease_until = null, waiting_for = null
-  where tenant_id = tenant and ledger_entry_id = entry and status = 'ALLOWED' and claim_epoch = epoch;
-  return true;
+  select e.tenant_id, s.execution_id, e.ledger_entry_id, e.refund_id, e.amount_minor, e.currency, s.system,
+         e.operation_id, e.start_id, s.start_event_id, e.claim_epoch
+  from jsonb_to_recordset(settled) as s (ledger_entry_id text, execution_id uuid, start_event_id uuid, system text)
+  join refunds.ledger_entries e on e.tenant_id = tenant and e.ledger_entry_id = s.ledger_entry_id
+  where e.ledger_entry_id = any (held);
+  insert into refunds.outbox (tenant_id, outbox_id, ledger_entry_id, payload)
+  select tenant, s.report_id, s.ledger_entry_id, s.report
+  from jsonb_to_recordset(settled) as s (ledger_entry_id text, report_id uuid, report jsonb)
+  where s.ledger_entry_id = any (held);
+  -- The permit is used up: a slip that is worth nothing any more need not lie about.
+  return query
+    update refunds.ledger_entries e set status = 'EXECUTED', last_event = 'executed', lease_until = null, permit_token = null,
+      last_error = null
+    where e.tenant_id = tenant and e.ledger_entry_id = any (held)
+    returning e.ledger_entry_id;
 end $$;

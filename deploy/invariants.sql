@@ -1,0 +1,120 @@
+-- What must hold at every moment, each as a query that counts violations: 0 rows wrong, or something is broken.
+-- Run after every scenario of the tests and by `sentinel doctor`. Read-only; works on a live database.
+-- A block is "-- name: sentence" followed by one query that returns one number.
+
+-- executions_without_start: every execution has a started operation behind it
+select count(*) from refunds.executions e
+where exists (select from sentinel.operations o where o.tenant_id = e.tenant_id)
+  and not exists (select from sentinel.operation_states s
+                  where s.tenant_id = e.tenant_id and s.operation_id = e.operation_id
+                    and s.started_at is not null and s.start_event_id = e.start_event_id);
+
+-- executions_other_than_permitted: amount, currency and operation of an execution are the permit's
+select count(*) from refunds.executions e join sentinel.operations o using (tenant_id, operation_id)
+where (e.amount_minor, e.currency) is distinct from (o.amount_minor, o.currency)
+   or o.idempotency_key <> 'refund:' || e.ledger_entry_id;
+
+-- executed_without_execution: a ledger row is EXECUTED exactly when it has one execution
+select count(*) from refunds.ledger_entries l
+left join (select tenant_id, ledger_entry_id, count(*) as times from refunds.executions group by 1, 2) e
+  using (tenant_id, ledger_entry_id)
+where (l.status = 'EXECUTED') <> (coalesce(e.times, 0) = 1);
+
+-- held_differs: held budget is the sum of the live reservations, per limit and window part
+with legs as (
+  select r.tenant_id, l.limit_key, l.bucket, l.override, r.amount_minor, r.state
+  from sentinel.reservations r
+  cross join lateral unnest(r.limit_keys, r.buckets, r.overrides) as l(limit_key, bucket, override)
+), sums as (
+  select tenant_id, limit_key, bucket,
+    coalesce(sum(amount_minor) filter (where state = 'held' and not override), 0) as held,
+    coalesce(sum(amount_minor) filter (where state = 'held' and override), 0) as override_held
+  from legs group by 1, 2, 3
+)
+select count(*) from sentinel.usage u full join sums s using (tenant_id, limit_key, bucket)
+where (coalesce(u.held_minor, 0), coalesce(u.override_held_minor, 0)) <> (coalesce(s.held, 0), coalesce(s.override_held, 0));
+
+-- captured_differs: captured budget is the sum of the reported successes, per limit and window part
+with legs as (
+  select r.tenant_id, l.limit_key, l.bucket, l.override, r.amount_minor
+  from sentinel.reservations r join sentinel.operation_states o using (tenant_id, operation_id)
+  cross join lateral unnest(r.limit_keys, r.buckets, r.overrides) as l(limit_key, bucket, override)
+  where r.state = 'captured' and o.outcome = 'success' and o.permit_id = r.permit_id
+), sums as (
+  select tenant_id, limit_key, bucket,
+    coalesce(sum(amount_minor) filter (where not override), 0) as captured,
+    coalesce(sum(amount_minor) filter (where override), 0) as override_captured
+  from legs group by 1, 2, 3
+)
+select count(*) from sentinel.usage u left join sums s using (tenant_id, limit_key, bucket)
+where (u.captured_minor, u.override_captured_minor) <> (coalesce(s.captured, 0), coalesce(s.override_captured, 0));
+
+-- cap_exceeded: held and captured never exceed the cap, in a calendar window nor in any position of a sliding one
+select count(*) from sentinel.usage u
+where u.cap_minor < (
+  select sum(o.held_minor + o.captured_minor) from sentinel.usage o
+  where o.tenant_id = u.tenant_id and o.limit_key = u.limit_key and o.bucket <= u.bucket
+    and (o.bucket = u.bucket or o.bucket > u.bucket - make_interval(secs => u.window_seconds)))
+  and u.held_minor + u.captured_minor > 0;
+
+-- reservation_without_live_permit: a held reservation belongs to a permit that lives, started or is in doubt
+select count(*) from sentinel.reservations r
+left join sentinel.operation_states s on s.tenant_id = r.tenant_id and s.operation_id = r.operation_id and s.permit_id = r.permit_id
+where r.state = 'held' and (s.status is null or s.status not in ('allowed', 'approved', 'started', 'in_doubt'));
+
+-- done_twice: what may happen only once is live or executed at most once
+select count(*) from (
+  select tenant_id, once_key from sentinel.operation_states where once_live group by 1, 2 having count(*) > 1) twice;
+
+-- executed_twice: no refund has two executions
+select count(*) from (
+  select tenant_id, refund_id from refunds.executions group by 1, 2 having count(*) > 1) twice;
+
+-- approval_by_requester: nobody approved what a key of theirs asked for
+select count(*) from sentinel.approval_votes v join sentinel.approvals a using (tenant_id, approval_id)
+where v.verdict = 'approve' and v.operator_id = a.requester_operator_id;
+
+-- approval_without_quorum: an approved approval has as many people as it needed
+select count(*) from sentinel.approvals a
+where a.status = 'approved' and a.required_people > (
+  select count(*) from sentinel.approval_votes v
+  where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id and v.verdict = 'approve');
+
+-- approval_after_expiry: no approval was given after its end
+select count(*) from sentinel.approvals where status = 'approved' and decided_at > expires_at;
+
+-- permit_without_approval: what needed a person started only after one approved
+select count(*) from sentinel.operation_states s
+where s.decision = 'APPROVAL_REQUIRED' and s.started_at is not null
+  and not exists (select from sentinel.approvals a where a.tenant_id = s.tenant_id and a.approval_id = s.approval_id
+                    and a.status = 'approved' and a.decided_at <= s.started_at);
+
+-- started_after_expiry: nothing started after its permit's end
+select count(*) from sentinel.operation_states where started_at > permit_expires_at;
+
+-- started_under_halt: nothing started while a halt covered it
+select count(*) from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
+join sentinel.halts h on h.scope = 'global' or h.tenant_id = s.tenant_id and (
+  h.scope = 'tenant' or h.scope = 'agent' and h.target = o.agent_id or h.scope = 'scenario' and h.target = o.scenario
+  or h.scope = 'action' and (h.target = o.action or right(h.target, 2) = '.*' and o.action like left(h.target, -1) || '%'))
+where s.started_at > h.set_at and (h.lifted_at is null or s.started_at < h.lifted_at);
+
+-- position_gaps: positions of a tenant run 1, 2, 3 … without a hole
+select count(*) from (
+  select tenant_id, max(position) as last, count(*) as number from sentinel.feed group by tenant_id) f
+where last <> number;
+
+-- decision_without_proof: every operation has its decision's proof pack, from the same moment
+select count(*) from sentinel.operation_states s
+left join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id and e.kind = 'decision'
+where e.proof_id is null;
+
+-- proof_altered: every event still has the hash of its body
+select count(*) from sentinel.events where hash <> 'sha256:' || encode(sha256(convert_to(body, 'UTF8')), 'hex');
+
+-- feed_beyond_decisions: the feed holds each event at most once and nothing that is not an event
+select count(*) from sentinel.feed f left join sentinel.events e using (tenant_id, event_id) where e.event_id is null;
+
+-- stuck_claims: no ledger row is held half a minute past its lease
+select count(*) from refunds.ledger_entries
+where status in ('GUARDING', 'ALLOWED') and lease_until < clock_timestamp() - interval '30 seconds';

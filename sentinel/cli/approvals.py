@@ -1,0 +1,77 @@
+"""`sentinel approvals`: see what waits for a person, and decide it in an operator's name."""
+
+from __future__ import annotations
+
+import click
+
+from sentinel.cli.common import (
+    OneLineErrors,
+    acting_as,
+    as_uuid,
+    json_option,
+    open_pool,
+    show,
+    show_rows,
+    tenant_of,
+    tenant_option,
+)  # fmt: skip
+from sentinel.services.resolve_approval import APPROVE, REJECT, resolve_approval
+from sentinel.store.approvals import list_approvals
+
+COLUMNS = (
+    "approval_id", "status", "agent_id", "action", "resource", "amount_minor", "currency", "reasons", "required_role",
+    "approvals_given", "required_people", "expires_at", "decided_by",
+)  # fmt: skip
+
+
+@click.group(cls=OneLineErrors)
+def group() -> None:
+    """See what waits for a person, and decide it."""
+
+
+@group.command("list")
+@click.option("--status", type=click.Choice(["pending", "approved", "rejected", "expired"]), help="Only these.")
+@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
+@tenant_option
+@json_option
+def list_(status: str | None, limit: int, tenant: str | None, as_json: bool) -> None:
+    """List approvals, newest first; amounts are in minor units."""
+    with open_pool() as pool:
+        rows = list_approvals(pool, tenant_of(pool, tenant), status=status, limit=limit)
+    show_rows(rows, COLUMNS, as_json=as_json, empty="Nothing to show.")
+
+
+def _decide(verdict: str, approval_id: str, email: str, reason: str, digest: str | None, tenant: str | None, as_json: bool) -> None:
+    with open_pool() as pool:
+        actor = acting_as(pool, tenant_of(pool, tenant), email)
+        done = resolve_approval(
+            pool, actor, as_uuid(approval_id, "ID"), verdict=verdict, reason=reason, digest=digest
+        )
+    told = f"{done.result.capitalize()} as {actor.name}."
+    if done.result == "recorded":
+        told = f"Recorded as {actor.name}: {done.approvals_given} of {done.people_required} people have approved."
+    show(done, as_json, told)
+
+
+@group.command()
+@click.argument("approval_id", metavar="ID")
+@click.option("--as", "email", required=True, metavar="EMAIL", help="The operator in whose name; the rules are theirs.")
+@click.option("--reason", required=True, help="Why; kept with the approval.")
+@click.option("--digest", help="The digest you looked at; refused when it is not the approval's.")
+@tenant_option
+@json_option
+def approve(approval_id: str, email: str, reason: str, digest: str | None, tenant: str | None, as_json: bool) -> None:
+    """Approve, as a local administrator for the named operator; recorded as such."""
+    _decide(APPROVE, approval_id, email, reason, digest, tenant, as_json)
+
+
+@group.command()
+@click.argument("approval_id", metavar="ID")
+@click.option("--as", "email", required=True, metavar="EMAIL", help="The operator in whose name; the rules are theirs.")
+@click.option("--reason", required=True, help="Why; kept with the approval and told to the agent.")
+@click.option("--digest", help="The digest you looked at; refused when it is not the approval's.")
+@tenant_option
+@json_option
+def reject(approval_id: str, email: str, reason: str, digest: str | None, tenant: str | None, as_json: bool) -> None:
+    """Reject, as a local administrator for the named operator; recorded as such."""
+    _decide(REJECT, approval_id, email, reason, digest, tenant, as_json)

@@ -1,0 +1,174 @@
+"""What the commands share: the database, the tenant, the acting person, tables or JSON, and errors on one line.
+
+Exit codes: 0 done, 1 refused or not found, 2 wrong use or configuration, 3 the database cannot be reached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import orjson
+import psycopg
+
+from sentinel.core.errors import EngineUnavailable, InvalidInput, NotFound, SentinelError
+from sentinel.services.actor import LOCAL_ADMINISTRATOR, Actor, local_administrator
+from sentinel.services.create_operator import known_operator
+from sentinel.settings import UnsafeConfiguration
+from sentinel.store.database import CONSOLE, Pool, describe, first_line, with_role
+from sentinel.store.embedded import EmbeddedError, running
+from sentinel.store.migrate import SchemaNotReady, require_head
+from sentinel.store.tenants import list_tenants
+
+REFUSED, WRONG_USE, NO_DATABASE = 1, 2, 3
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class WrongUse(SentinelError):
+    """The command cannot be understood as given; `detail` says what to add."""
+
+    code = "wrong-use"
+
+
+def exit_code(error: SentinelError) -> int:
+    """What the shell is told about a refusal."""
+    if isinstance(error, (EngineUnavailable, EmbeddedError)):
+        return NO_DATABASE
+    if isinstance(error, (WrongUse, InvalidInput, SchemaNotReady, UnsafeConfiguration)):
+        return WRONG_USE
+    return REFUSED
+
+
+class OneLineErrors(click.Group):
+    """A group whose commands end with one line on standard error and an exit code instead of a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; our own errors become their line."""
+        try:
+            return super().invoke(ctx)
+        except SentinelError as error:
+            click.echo(f"Error: {' '.join(error.detail.split())}", err=True)
+            ctx.exit(exit_code(error))
+
+
+def json_option(command: Command) -> Command:
+    """`--json`: one JSON document on standard output, for scripts."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")(command)
+
+
+def tenant_option(command: Command) -> Command:
+    """`--tenant`: whose records; needed only where there are several tenants."""
+    return click.option(
+        "--tenant", metavar="LABEL|ID", envvar="SENTINEL_TENANT_ID", help="The tenant; not needed when there is only one."
+    )(command)
+
+
+@contextlib.contextmanager
+def open_pool(role: str = CONSOLE) -> Iterator[Pool]:
+    """A pool of `role` on `SENTINEL_DATABASE_URL`, else on the embedded server of `SENTINEL_DATA_DIR`.
+
+    Raises `EngineUnavailable` or `EmbeddedError` (no database), `SchemaNotReady` (not migrated).
+    """
+    given = os.environ.get("SENTINEL_DATABASE_URL", "")
+    with contextlib.ExitStack() as stack:
+        if not given:
+            given = stack.enter_context(running(Path(os.environ.get("SENTINEL_DATA_DIR", "var")))).admin_url
+        _require_ready(given, role)
+        pool = Pool(with_role(given, role, application_name="sentinel-cli"), size=1)
+        stack.callback(pool.close)
+        yield pool
+
+
+def _require_ready(url: str, role: str) -> None:
+    try:
+        with psycopg.connect(with_role(url, role), autocommit=True) as connection:
+            require_head(connection)
+    except psycopg.OperationalError as error:
+        reason = first_line(error)
+        if f'role "{role}"' in reason and "does not exist" in reason:
+            raise SchemaNotReady("the database is empty: run `sentinel migrate` first") from None
+        raise EngineUnavailable(f"cannot use the database at {describe(url)}: {reason}") from None
+
+
+def tenant_of(pool: Pool, tenant: str | None) -> uuid.UUID:
+    """The tenant named by label or id, else the only one. Raises `NotFound` or `WrongUse`."""
+    known = list_tenants(pool)
+    if tenant:
+        named = [one.tenant_id for one in known if tenant in (one.label, str(one.tenant_id))]
+        if len(named) != 1:
+            raise NotFound(f"there is no tenant {tenant}" if not named else f"several tenants are called {tenant}")
+        return named[0]
+    if not known:
+        raise NotFound("there is no tenant yet: `sentinel tenants create LABEL`")
+    if len(known) > 1:
+        raise WrongUse(f"say which tenant with --tenant: {', '.join(one.label for one in known)}")
+    return known[0].tenant_id
+
+
+def acting_as(pool: Pool, tenant_id: uuid.UUID, email: str | None) -> Actor:
+    """A local administrator acting for the named operator with that operator's role, or for nobody's account."""
+    if email is None:
+        return local_administrator(tenant_id)
+    operator = known_operator(pool, tenant_id, email)
+    if not operator.active:
+        raise NotFound(f"{email} is shut out")
+    return Actor(tenant_id, operator.operator_id, operator.email, operator.role, LOCAL_ADMINISTRATOR)
+
+
+def as_uuid(text: str, what: str) -> uuid.UUID:
+    """An id typed by a person. Raises `InvalidInput`."""
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        raise InvalidInput.of(what, "is not an id (a UUID)") from None
+
+
+def show(value: Any, as_json: bool, told: str = "") -> None:
+    """One result: JSON, or the sentence for people."""
+    print_json(value) if as_json else click.echo(told)
+
+
+def print_json(value: Any) -> None:
+    """One line of JSON; dataclasses, ids and times (UTC, with Z) included."""
+    click.echo(orjson.dumps(value, option=orjson.OPT_UTC_Z).decode())
+
+
+def show_rows(rows: Sequence[Any], columns: Sequence[str], *, as_json: bool, empty: str) -> None:
+    """Rows (dataclasses): all fields as JSON, or the named columns as a table."""
+    if as_json:
+        print_json(list(rows))
+    elif not rows:
+        click.echo(empty)
+    else:
+        _table(rows, columns)
+
+
+def _table(rows: Sequence[Any], columns: Sequence[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name.replace("_", " "), overflow="fold")
+    for row in rows:
+        # Text, not markup: what agents and operators wrote is shown and never interpreted.
+        table.add_row(*(Text(_cell(getattr(row, name))) for name in columns))
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:%Y-%m-%d %H:%M:%S}Z" if hasattr(value, "strftime") else str(value)

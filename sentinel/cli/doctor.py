@@ -1,0 +1,72 @@
+"""`sentinel doctor`: is this installation safe, and does everything hold that must?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import click
+import psycopg
+
+from sentinel.cli.common import database_url, json_option, one_line_errors
+from sentinel.core.errors import SentinelError
+from sentinel.policy.cases import run_cases
+from sentinel.policy.library import check_directory
+from sentinel.resources import invariants_sql, policies_dir
+from sentinel.settings import load_settings
+from sentinel.store.database import AUTHORITY, CONSOLE, with_role
+from sentinel.store.invariants import run_invariants
+from sentinel.store.migrate import require_head
+from sentinel.store.safety import faults_of
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing the doctor looked at."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+@click.command()
+@json_option
+@one_line_errors
+def command(as_json: bool) -> None:
+    """Check settings, policies, the database's safety and every invariant. Read-only. Exit 1 when something is wrong."""
+    with database_url() as url:
+        checks = list(_examine(url))
+    if as_json:
+        click.echo(json.dumps([asdict(check) for check in checks]))
+    else:
+        for check in checks:
+            click.echo(f"{'ok  ' if check.ok else 'BAD '} {check.name}: {check.detail}", err=not check.ok)
+        bad = sum(not check.ok for check in checks)
+        click.echo(f"{len(checks)} checks, {bad} bad" if bad else f"{len(checks)} checks, all well")
+    sys.exit(0 if all(check.ok for check in checks) else 1)
+
+
+def _examine(url: str) -> Iterator[Check]:
+    yield _attempt("settings", lambda: load_settings(database_url=url, secret_keys=("unused-by-the-doctor-0123456789abcdef",)) and "readable")
+    faults = check_directory(policies_dir())
+    yield Check("policies", not faults, "; ".join(fault.detail for fault in faults) or "compile")
+    yield Check("policy cases", run_cases(policies_dir()).passed, "see `sentinel policy test`")
+    with psycopg.connect(with_role(url, AUTHORITY), autocommit=True) as connection:
+        yield _attempt("schema", lambda: require_head(connection) or "at this program's revision")
+        unsafe = faults_of(connection)
+        yield Check("database safety", not unsafe, "; ".join(unsafe) or "durable, own role, append-only triggers in place")
+    with psycopg.connect(with_role(url, CONSOLE), autocommit=True) as connection:
+        connection.execute("set statement_timeout = '5min'")
+        for verdict in run_invariants(connection, invariants_sql()):
+            detail = verdict.sentence if verdict.violations == 0 else f"{verdict.violations} violations of: {verdict.sentence}"
+            yield Check(verdict.name, verdict.violations == 0, detail)
+
+
+def _attempt(name: str, look: Any) -> Check:
+    try:
+        return Check(name, True, str(look()))
+    except SentinelError as error:
+        return Check(name, False, error.detail.replace("\n", "; "))

@@ -1,0 +1,68 @@
+"""`sentinel halts`: stop everything or something now, and let it go again."""
+
+from __future__ import annotations
+
+import click
+
+from sentinel.cli.common import (
+    OneLineErrors,
+    acting_as,
+    as_uuid,
+    json_option,
+    open_pool,
+    show,
+    show_rows,
+    tenant_of,
+    tenant_option,
+)  # fmt: skip
+from sentinel.services.lift_halt import lift_halt
+from sentinel.services.set_halt import set_halt
+from sentinel.store.halts import LEVELS, SCOPES, list_halts
+
+COLUMNS = ("halt_id", "scope", "target", "level", "reason", "set_by", "set_at", "lifted_by", "lifted_at")
+
+
+@click.group(cls=OneLineErrors)
+def group() -> None:
+    """Stop everything or something now, and let it go again."""
+
+
+@group.command("list")
+@click.option("--all", "lifted_too", is_flag=True, help="Lifted ones too.")
+@tenant_option
+@json_option
+def list_(lifted_too: bool, tenant: str | None, as_json: bool) -> None:
+    """List the halts in force."""
+    with open_pool() as pool:
+        rows = list_halts(pool, tenant_of(pool, tenant), lifted_too=lifted_too)
+    show_rows(rows, COLUMNS, as_json=as_json, empty="Nothing is halted.")
+
+
+@group.command("set")
+@click.option("--scope", type=click.Choice(SCOPES), required=True, help="What to stop; global stops every tenant.")
+@click.option("--target", default="", help='The agent, action (or "refund.*") or scenario.')
+@click.option("--level", type=click.Choice(LEVELS), default="kill", show_default=True, help="What agents are told.")
+@click.option("--reason", required=True, help="Why; kept with the halt.")
+@click.option("--as", "email", metavar="EMAIL", help="The operator in whose name; else nobody's account.")
+@tenant_option
+@json_option
+def set_(scope: str, target: str, level: str, reason: str, email: str | None, tenant: str | None, as_json: bool) -> None:
+    """Put a halt in force; nothing it covers is allowed or started from now on."""
+    with open_pool() as pool:
+        actor = acting_as(pool, tenant_of(pool, tenant), email)
+        done = set_halt(pool, actor, scope=scope, target=target, level=level, reason=reason)
+    show(done, as_json, f"{'Already in force' if done.already else 'In force'}: {done.halt_id}")
+
+
+@group.command()
+@click.argument("halt_id", metavar="ID")
+@click.option("--reason", required=True, help="Why; kept as evidence.")
+@click.option("--as", "email", metavar="EMAIL", help="The operator in whose name; else nobody's account.")
+@tenant_option
+@json_option
+def lift(halt_id: str, reason: str, email: str | None, tenant: str | None, as_json: bool) -> None:
+    """Lift a halt."""
+    with open_pool() as pool:
+        actor = acting_as(pool, tenant_of(pool, tenant), email)
+        lift_halt(pool, actor, as_uuid(halt_id, "ID"), reason=reason)
+    show({"halt_id": halt_id, "lifted": True}, as_json, "Lifted.")

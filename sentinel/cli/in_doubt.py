@@ -1,0 +1,57 @@
+"""`sentinel in-doubt`: started actions whose outcome nobody knows, and saying what became of them."""
+
+from __future__ import annotations
+
+import click
+
+from sentinel.cli.common import (
+    OneLineErrors,
+    acting_as,
+    as_uuid,
+    json_option,
+    open_pool,
+    show,
+    show_rows,
+    tenant_of,
+    tenant_option,
+)  # fmt: skip
+from sentinel.services.resolve_in_doubt import resolve_in_doubt
+from sentinel.store.in_doubt import list_in_doubt
+
+COLUMNS = (
+    "operation_id", "agent_id", "action", "resource", "amount_minor", "currency", "in_doubt_reason", "started_at",
+    "in_doubt_since",
+)  # fmt: skip
+
+
+@click.group(cls=OneLineErrors)
+def group() -> None:
+    """Started actions whose outcome nobody knows."""
+
+
+@group.command("list")
+@tenant_option
+@json_option
+def list_(tenant: str | None, as_json: bool) -> None:
+    """List them, longest in doubt first; amounts are in minor units and stay held."""
+    with open_pool() as pool:
+        rows = list_in_doubt(pool, tenant_of(pool, tenant))
+    show_rows(rows, COLUMNS, as_json=as_json, empty="Nothing is in doubt.")
+
+
+@group.command()
+@click.argument("operation_id", metavar="OPERATION")
+@click.option("--executed/--not-executed", default=None, help="Whether it happened: captures or frees its budget.")
+@click.option("--evidence", required=True, help="How you know; kept as evidence.")
+@click.option("--as", "email", required=True, metavar="EMAIL", help="The administrator in whose name.")
+@tenant_option
+@json_option
+def resolve(operation_id: str, executed: bool | None, evidence: str, email: str, tenant: str | None, as_json: bool) -> None:
+    """Say whether a started action was executed."""
+    if executed is None:
+        raise click.UsageError("say --executed or --not-executed")
+    with open_pool() as pool:
+        actor = acting_as(pool, tenant_of(pool, tenant), email)
+        resolve_in_doubt(pool, actor, as_uuid(operation_id, "OPERATION"), executed=executed, evidence=evidence)
+    told = f"Recorded as {'executed' if executed else 'not executed'} by {actor.name}."
+    show({"operation_id": operation_id, "executed": executed}, as_json, told)

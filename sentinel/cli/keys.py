@@ -1,0 +1,95 @@
+"""`sentinel keys`: agent keys. A key is printed once, when it is made; only its hash is kept."""
+
+from __future__ import annotations
+
+import click
+
+from sentinel.cli.common import (
+    OneLineErrors,
+    as_uuid,
+    json_option,
+    open_pool,
+    show,
+    show_rows,
+    tenant_of,
+    tenant_option,
+)
+from sentinel.services.create_operator import known_operator
+from sentinel.services.issue_key import IssuedKey, issue_key
+from sentinel.services.revoke_key import revoke_key
+from sentinel.services.rotate_key import OVERLAP_SECONDS, rotate_key
+from sentinel.store.agent_keys import DEFAULT_SCOPES, SCOPES, list_keys
+
+COLUMNS = ("key_id", "hint", "label", "agent_id", "scopes", "owner", "created_at", "expires_at", "revoked_at", "usable")
+
+
+@click.group(cls=OneLineErrors)
+def group() -> None:
+    """Agent keys: make, list, rotate, revoke."""
+
+
+def _show_once(issued: IssuedKey, as_json: bool) -> None:
+    show(issued, as_json, f"{issued.key}\n\nKey {issued.key_id}. It is shown this once; keep it where the agent reads it.")
+
+
+@group.command()
+@click.option("--agent-id", help="Bind the key to this agent; without it, any agent of the tenant.")
+@click.option("--label", default="", help="What it is for.")
+@click.option("--scope", "scopes", multiple=True, type=click.Choice(SCOPES), default=DEFAULT_SCOPES, show_default=True,
+              help="What it may do; may be given several times.")  # fmt: skip
+@click.option("--expires-days", type=int, help="End after this many days; without it, never.")
+@click.option("--owner", metavar="EMAIL", help="The operator who answers for it, and so can never approve what it asks.")
+@click.option("--test", is_flag=True, help="Make a snt_test_ key.")
+@tenant_option
+@json_option
+def create(
+    agent_id: str | None, label: str, scopes: tuple[str, ...], expires_days: int | None, owner: str | None, test: bool,
+    tenant: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Make a key and print it, this once."""
+    with open_pool() as pool:
+        tenant_id = tenant_of(pool, tenant)
+        owner_id = known_operator(pool, tenant_id, owner).operator_id if owner else None
+        issued = issue_key(
+            pool, tenant_id, agent_id=agent_id, label=label, scopes=scopes, owner_operator_id=owner_id,
+            expires_days=expires_days, test=test,
+        )  # fmt: skip
+    _show_once(issued, as_json)
+
+
+@group.command("list")
+@tenant_option
+@json_option
+def list_(tenant: str | None, as_json: bool) -> None:
+    """List keys by their first characters; the keys themselves are not kept."""
+    with open_pool() as pool:
+        rows = list_keys(pool, tenant_of(pool, tenant))
+    show_rows(rows, COLUMNS, as_json=as_json, empty="There is no key yet.")
+
+
+@group.command()
+@click.argument("key_id", metavar="KEY_ID")
+@tenant_option
+@json_option
+def revoke(key_id: str, tenant: str | None, as_json: bool) -> None:
+    """End a key now; it is refused everywhere within a second."""
+    with open_pool() as pool:
+        revoke_key(pool, tenant_of(pool, tenant), as_uuid(key_id, "KEY_ID"))
+    show({"key_id": key_id, "revoked": True}, as_json, "Revoked.")
+
+
+@group.command()
+@click.argument("key_id", metavar="KEY_ID")
+@click.option("--overlap-hours", type=click.IntRange(0, 24 * 90), default=OVERLAP_SECONDS // 3600, show_default=True,
+              help="How long the old key still works.")  # fmt: skip
+@click.option("--expires-days", type=int, help="End the new key after this many days; without it, never.")
+@tenant_option
+@json_option
+def rotate(key_id: str, overlap_hours: int, expires_days: int | None, tenant: str | None, as_json: bool) -> None:
+    """Make a successor of a key, with the same rights, and print it, this once."""
+    with open_pool() as pool:
+        issued = rotate_key(
+            pool, tenant_of(pool, tenant), as_uuid(key_id, "KEY_ID"),
+            overlap_seconds=overlap_hours * 3600, expires_days=expires_days,
+        )  # fmt: skip
+    _show_once(issued, as_json)

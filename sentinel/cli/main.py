@@ -1,0 +1,53 @@
+"""The `sentinel` command: operating the authority. Subcommands are loaded when they are used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+from sentinel import __version__
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("sentinel.cli.demo:command", "Start everything on this machine, with a demo ledger."),
+    "serve": ("sentinel.cli.serve:command", "Run the authority in the foreground."),
+    "migrate": ("sentinel.cli.migrate:command", "Bring the database to this program's schema and grants."),
+    "tenants": ("sentinel.cli.tenants:group", "Create and list tenants."),
+    "keys": ("sentinel.cli.keys:group", "Create, list, revoke and rotate agent keys."),
+    "operators": ("sentinel.cli.operators:group", "Create and manage the people who decide."),
+    "approvals": ("sentinel.cli.approvals:group", "List, approve and reject what waits for a person."),
+    "halts": ("sentinel.cli.halts:group", "Stop and resume: everything, a tenant, agent, action or scenario."),
+    "in-doubt": ("sentinel.cli.in_doubt:group", "List and resolve operations whose outcome is unknown."),
+    "policy": ("sentinel.cli.policy:group", "Check, show and test policy files."),
+    "proof": ("sentinel.cli.proof:group", "Verify proof packs."),
+    "doctor": ("sentinel.cli.doctor:command", "Check that this installation is safe and nothing is broken."),
+}
+
+
+class _Lazy(click.Group):
+    """Loads a command's module when it is called for, so that `--help` stays quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[name][0].partition(":")
+        found: click.Command = getattr(importlib.import_module(module), attribute)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="sentinel")
+def main(**_: Any) -> None:
+    """The authority a money-moving agent asks before it acts.
+
+    Start with `sentinel demo`. Settings are environment variables, listed in deploy/settings.md. Exit codes:
+    0 done, 1 refused or not found, 2 wrong usage or configuration, 3 the database cannot be reached.
+    """

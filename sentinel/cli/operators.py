@@ -1,0 +1,80 @@
+"""`sentinel operators`: the people of a tenant and their roles. Only here are they made, never over the network."""
+
+from __future__ import annotations
+
+import click
+
+from sentinel.cli.common import OneLineErrors, json_option, open_pool, show, show_rows, tenant_of, tenant_option
+from sentinel.services.create_operator import change_role, create_operator, let_in, shut_out
+from sentinel.services.passwords import make_password
+from sentinel.store.operators import ROLES, list_operators
+
+COLUMNS = ("email", "role", "active", "created_at", "operator_id")
+
+
+@click.group(cls=OneLineErrors)
+def group() -> None:
+    """The people who approve, halt and look."""
+
+
+@group.command()
+@click.argument("email")
+@click.option("--role", type=click.Choice(ROLES), required=True, help="viewer looks, approver decides, admin also lifts and resolves.")
+@click.option("--password-stdin", is_flag=True, help="Read the password from standard input; else one is made and shown once.")
+@tenant_option
+@json_option
+def create(email: str, role: str, password_stdin: bool, tenant: str | None, as_json: bool) -> None:
+    """Add an operator."""
+    password = click.get_text_stream("stdin").readline().rstrip("\n") if password_stdin else make_password()
+    with open_pool() as pool:
+        operator_id = create_operator(pool, tenant_of(pool, tenant), email=email, password=password, role=role)
+    made = {"operator_id": operator_id, "email": email.strip().lower(), "role": role}
+    if password_stdin:
+        show(made, as_json, f"{made['email']} is {role}.")
+    else:
+        told = f"{made['email']} is {role}. Password, shown this once: {password}"
+        show({**made, "password": password}, as_json, told)
+
+
+@group.command("list")
+@tenant_option
+@json_option
+def list_(tenant: str | None, as_json: bool) -> None:
+    """List operators."""
+    with open_pool() as pool:
+        rows = list_operators(pool, tenant_of(pool, tenant))
+    show_rows(rows, COLUMNS, as_json=as_json, empty="There is no operator yet.")
+
+
+@group.command("set-role")
+@click.argument("email")
+@click.argument("role", type=click.Choice(ROLES))
+@tenant_option
+@json_option
+def set_role(email: str, role: str, tenant: str | None, as_json: bool) -> None:
+    """Give another role, in force at the next request."""
+    with open_pool() as pool:
+        change_role(pool, tenant_of(pool, tenant), email=email, role=role)
+    show({"email": email, "role": role}, as_json, f"{email} is {role}.")
+
+
+@group.command()
+@click.argument("email")
+@tenant_option
+@json_option
+def disable(email: str, tenant: str | None, as_json: bool) -> None:
+    """Shut an operator out: sessions and tokens end at their next request."""
+    with open_pool() as pool:
+        shut_out(pool, tenant_of(pool, tenant), email=email)
+    show({"email": email, "active": False}, as_json, f"{email} is shut out.")
+
+
+@group.command()
+@click.argument("email")
+@tenant_option
+@json_option
+def enable(email: str, tenant: str | None, as_json: bool) -> None:
+    """Let a shut-out operator in again."""
+    with open_pool() as pool:
+        let_in(pool, tenant_of(pool, tenant), email=email)
+    show({"email": email, "active": True}, as_json, f"{email} may sign in.")

@@ -1,0 +1,116 @@
+"""`sentinel policy`: check, show and test policy files. Needs no database."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from sentinel.cli.common import json_option, one_line_errors
+from sentinel.policy.cases import run_cases
+from sentinel.policy.compile import CompiledPolicy
+from sentinel.policy.describe import describe, remarks
+from sentinel.policy.errors import PolicyError
+from sentinel.policy.library import PolicyLibrary, check_directory
+from sentinel.resources import policies_dir
+
+DIRECTORY = click.argument(
+    "directory", type=click.Path(path_type=Path, exists=True, file_okay=False), required=False, envvar="SENTINEL_POLICIES_DIR"
+)
+
+
+@click.group()
+def group() -> None:
+    """Check, show and test policy files. DIRECTORY defaults to SENTINEL_POLICIES_DIR, else to the shipped policies."""
+
+
+@group.command()
+@DIRECTORY
+@json_option
+@one_line_errors
+def check(directory: Path | None, as_json: bool) -> None:
+    """Compile every policy and explain each fault with file, line and rule. Exit 1 when there is one."""
+    faults = check_directory(directory or policies_dir())
+    if as_json:
+        click.echo(json.dumps([_fault(fault) for fault in faults]))
+    else:
+        for fault in faults:
+            click.echo(fault.explain() + "\n", err=True)
+        if not faults:
+            library = PolicyLibrary.load(directory or policies_dir())
+            for policy in library.policies:
+                click.echo(f"ok  {policy.policy.version}  {policy.digest}")
+                for remark in remarks(policy):
+                    click.echo(f"    note: {remark}")
+    sys.exit(1 if faults else 0)
+
+
+def _fault(fault: PolicyError) -> dict[str, object]:
+    return {
+        "file": str(fault.file), "line": fault.line, "column": fault.column, "rule": fault.rule,
+        "message": fault.message, "hint": fault.hint,
+    }  # fmt: skip
+
+
+@group.command()
+@click.argument("policy_id", required=False)
+@DIRECTORY
+@json_option
+@one_line_errors
+def show(policy_id: str | None, directory: Path | None, as_json: bool) -> None:
+    """A policy in words: rules, limits and approval terms. All of them without POLICY_ID."""
+    library = PolicyLibrary.load(directory or policies_dir())
+    chosen = [one for one in library.policies if policy_id in (None, one.policy.policy_id)]
+    if not chosen:
+        known = ", ".join(one.policy.policy_id for one in library.policies)
+        raise click.UsageError(f"no policy {policy_id}; there are: {known}")
+    if as_json:
+        click.echo(json.dumps([describe(one) for one in chosen], default=str))
+        return
+    for one in chosen:
+        _print_policy(one)
+
+
+def _print_policy(compiled: CompiledPolicy) -> None:
+    told, console = describe(compiled), Console()
+    console.print(f"[bold]{told['label']}[/]  {told['version']}  {compiled.digest}", highlight=False)
+    for name, columns in (("rules", ("id", "when", "then", "reason")), ("limits", ("id", "window", "per", "cap", "then"))):
+        table = Table(title=name, title_justify="left")
+        for column in columns:
+            table.add_column(column, overflow="fold")
+        for row in told.get(name, []):
+            table.add_row(*(_cell(row.get(column, "")) for column in columns))
+        console.print(table)
+    console.print(f"approval: {_cell(told.get('approval', ''))}\n", highlight=False)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {inner}" for key, inner in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+@group.command()
+@DIRECTORY
+@json_option
+@one_line_errors
+def test(directory: Path | None, as_json: bool) -> None:
+    """Run `cases/*.yaml` beside the policies: wanted decision and reasons, and which rules no case reaches. Exit 1 on a failure."""
+    report = run_cases(directory or policies_dir())
+    if as_json:
+        click.echo(json.dumps({
+            "passed": report.passed, "never_matched": list(report.never_matched),
+            "cases": [{"name": r.name, "where": r.where, "decision": r.decision, "reason_code": r.reason_code, "problem": r.problem} for r in report.results],
+        }))  # fmt: skip
+    else:
+        failed = [result for result in report.results if not result.passed]
+        for result in failed:
+            click.echo(f"FAILED  {result.where}  {result.name}: {result.problem}", err=True)
+        click.echo(f"{len(report.results) - len(failed)} passed, {len(failed)} failed")
+        reached = len(report.coverage) - len(report.never_matched)
+        click.echo(f"rule coverage: {reached} of {len(report.coverage)}" + (f"; never: {', '.join(report.never_matched)}" if report.never_matched else ""))
+    sys.exit(0 if report.passed else 1)

@@ -1,0 +1,33 @@
+"""`sentinel tenants`: whose operations these are."""
+
+from __future__ import annotations
+
+import click
+
+from sentinel.cli.common import OneLineErrors, json_option, open_pool, show, show_rows
+from sentinel.services.create_tenant import create_tenant
+from sentinel.store.tenants import list_tenants
+
+
+@click.group(cls=OneLineErrors)
+def group() -> None:
+    """Tenants: separate worlds in one database."""
+
+
+@group.command()
+@click.argument("label")
+@json_option
+def create(label: str, as_json: bool) -> None:
+    """Add a tenant; its label is public, e.g. on the board."""
+    with open_pool() as pool:
+        tenant_id = create_tenant(pool, label)
+    show({"tenant_id": tenant_id, "label": label}, as_json, f"Tenant {label}: {tenant_id}")
+
+
+@group.command("list")
+@json_option
+def list_(as_json: bool) -> None:
+    """List tenants."""
+    with open_pool() as pool:
+        rows = list_tenants(pool)
+    show_rows(rows, ("label", "tenant_id", "created_at"), as_json=as_json, empty="There is no tenant yet.")

@@ -1,0 +1,39 @@
+"""Have a running worker process one ledger entry now, and wait for what happened. The console itself executes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sentinel.core.errors import WorkerNotRunning
+from sentinel.services.actor import Actor
+from sentinel.store import refund_views
+from sentinel.store.database import Pool
+from sentinel.store.ids import new_id
+
+_POLL_SECONDS = 0.1
+
+
+def process_one(
+    pool: Pool,
+    actor: Actor,
+    *,
+    wait_seconds: float = 10.0,
+    pause: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, Any]:
+    """The worker's answer. Raises `WorkerNotRunning` when no worker loop is heard of, or none answers in time."""
+    actor.must_be("approver")
+    if not refund_views.a_worker_listens(pool, actor.tenant_id):
+        raise WorkerNotRunning("no worker is running; start one with `retail-refund-agent --loop`")
+    request_id, end = new_id(), clock() + wait_seconds
+    refund_views.ask_worker(pool, actor.tenant_id, request_id, actor.name)
+    while True:
+        answer = refund_views.worker_answer(pool, actor.tenant_id, request_id)
+        if answer is not None and answer.finished_at is not None:
+            return answer.result or {}
+        # Taking the question back can lose against an answer that arrives now: then that answer counts.
+        if clock() >= end and refund_views.withdraw(pool, actor.tenant_id, request_id):
+            raise WorkerNotRunning("no worker answered in time; the request was withdrawn")
+        pause(_POLL_SECONDS)

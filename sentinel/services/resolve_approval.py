@@ -1,0 +1,55 @@
+"""Record a person's word on an approval. The rules are checked in the transaction that records it, and only there."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from sentinel.core.errors import Conflict, Forbidden, NotFound, SentinelError
+from sentinel.services.actor import Actor
+from sentinel.store import approvals
+from sentinel.store.database import Pool
+from sentinel.store.ids import new_id
+
+APPROVE, REJECT = "approve", "reject"
+
+_REFUSALS: dict[str, SentinelError] = {
+    "unknown": NotFound("there is no approval of that id"),
+    "not_pending": Conflict("this approval was decided before"),
+    "expired": Conflict("this approval expired; the agent has to ask again"),
+    "already_voted": Conflict("you have given your word on this approval; another person has to give theirs"),
+    "changed": Conflict("the digest is not the one of this approval; look at it again"),
+    "role": Forbidden("this approval needs a higher role"),
+    "requester": Forbidden("who answers for the asking key cannot decide what it asks"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """`result` is "approved", "rejected", or "recorded" while more people have to approve."""
+
+    result: str
+    approvals_given: int
+    people_required: int
+
+
+def resolve_approval(
+    pool: Pool, actor: Actor, approval_id: uuid.UUID, *, verdict: str, reason: str, digest: str | None = None
+) -> Resolved:
+    """Approve or reject as `actor`. `digest` is what was shown; given, it must be the approval's.
+
+    One "reject" decides; "approve" decides when enough people gave it. Raises `NotFound`, `Conflict` (decided,
+    expired, spoken before, changed) or `Forbidden` (role, requester).
+    """
+    actor.must_be("approver")
+    if actor.operator_id is None:
+        raise Forbidden("an approval needs a person's account")
+    answer = approvals.resolve(
+        pool, tenant_id=actor.tenant_id, approval_id=approval_id, operator_id=actor.operator_id, verdict=verdict,
+        reason=reason, digest=digest, via=actor.via, event_id=new_id(), second_event_id=new_id(),
+    )  # fmt: skip
+    refusal = _REFUSALS.get(answer.result)
+    if refusal is not None:
+        raise type(refusal)(refusal.detail)
+    assert answer.people_required is not None
+    return Resolved(answer.result, answer.approvals_given or 0, answer.people_required)
