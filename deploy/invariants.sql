@@ -107,7 +107,7 @@ where last <> number;
 -- decision_without_proof: every operation has its decision's proof pack, from the same moment
 select count(*) from sentinel.operation_states s
 left join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id and e.kind = 'decision'
-where e.proof_id is null;
+where e.event_id is null;
 
 -- proof_altered: every event still has the hash of its body
 select count(*) from sentinel.events where hash <> 'sha256:' || encode(sha256(convert_to(body, 'UTF8')), 'hex');

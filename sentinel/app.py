@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import orjson
-from flask import Blueprint, Flask
+from flask import Blueprint, Flask, Response, request
 from flask.json.provider import JSONProvider
 
 from sentinel.api import approvals, check, guard, heartbeat, meta
@@ -15,11 +16,15 @@ from sentinel.api.identity import Identity
 from sentinel.api.rate_limit import SharedRateLimit
 from sentinel.core.permit import PermitSigner
 from sentinel.http import problems
+from sentinel.http.responses import wire_response
 from sentinel.http.strict_json import MAX_BYTES
+from sentinel.http.wire import Handler, HotRoutes, answer
 from sentinel.policy.library import PolicyHolder
 from sentinel.services.authority import Authority
 from sentinel.settings import Settings
 from sentinel.store.database import AUTHORITY, Pool, with_role
+from sentinel.store.decisions import record_decisions
+from sentinel.store.writer import DecisionWriter
 
 PREFIXES = ("/api/sentinel", "/api/haltstate/sentinel")
 """Both answer identically; the released client tries the second first (`CONTRACT.md` §1)."""
@@ -35,8 +40,10 @@ class _OrjsonProvider(JSONProvider):
 
 def build_authority(settings: Settings, policies: PolicyHolder) -> Authority:
     """The authority's parts for one process."""
+    pool = Pool(with_role(settings.database_url, AUTHORITY, application_name="sentinel"), size=settings.pool_size)
     return Authority(
-        pool=Pool(with_role(settings.database_url, AUTHORITY, application_name="sentinel"), size=settings.pool_size),
+        pool=pool,
+        writer=DecisionWriter(partial(record_decisions, pool)),
         policies=policies,
         permits=PermitSigner(settings.secret_keys),
         permit_seconds=settings.permit_seconds,
@@ -59,11 +66,26 @@ def create_app(
         stream_slots=threading.BoundedSemaphore(settings.max_streams),
         stopping=stopping,
     )
+    hot: dict[str, Handler] = {**guard.handlers(context), **check.handlers(context)}
     for prefix in PREFIXES:
         blueprint = Blueprint(prefix.strip("/").replace("/", "_"), __name__, url_prefix=prefix)
-        for part in (guard, check, approvals, heartbeat):
+        for path, handler in hot.items():
+            blueprint.add_url_rule(path, path.strip("/").replace("/", "_"), _view(path, handler), methods=["POST"])
+        for part in (approvals, heartbeat):
             part.routes(blueprint, context)
         app.register_blueprint(blueprint)
     meta.routes(app, context)
     problems.register(app)
+    # The decision routes answer before Flask is asked; the same handlers stand behind its routes for everything else.
+    app.wsgi_app = HotRoutes(  # type: ignore[method-assign]
+        app.wsgi_app, {prefix + path: handler for prefix in PREFIXES for path, handler in hot.items()}
+    )
     return app
+
+
+def _view(path: str, handler: Handler) -> Callable[[], Response]:
+    def view() -> Response:
+        return wire_response(answer(handler, request.environ))
+
+    view.documentation = {**guard.DOCUMENTATION, **check.DOCUMENTATION}[path]  # type: ignore[attr-defined]
+    return view

@@ -14,16 +14,16 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 
 
 def _with_request_id(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
-    if has_request_context():
+    if "request_id" not in event and has_request_context():
         from sentinel.http.problems import request_id
 
         event["request_id"] = request_id()
     return event
 
 
-def _line(_logger: Any, _method: str, event: dict[str, Any]) -> str:
-    # JSON escapes control characters and line separators stay inside the string: one event, one line.
-    return orjson.dumps(event, default=str).decode().replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+def _line(_logger: Any, _method: str, event: dict[str, Any]) -> bytes:
+    # JSON escapes control characters; the two line separators it leaves alone are escaped too: one event, one line.
+    return orjson.dumps(event, default=str).replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
 
 
 def configure_logs(level: str, *, program: str) -> None:
@@ -37,7 +37,7 @@ def configure_logs(level: str, *, program: str) -> None:
             _line,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.BytesLoggerFactory(file=sys.stderr.buffer),
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(program=program)

@@ -20,7 +20,7 @@ WEAK_SECRETS = {"secret", "changeme", "change-me", "password", "sentinel", "deve
 
 
 class UnsafeConfiguration(SentinelError):
-    """A setting is missing, malformed or would run unsafely; `detail` is one line per fault."""
+    """A setting is missing, malformed or would run unsafely; `detail` names every fault."""
 
     code = "unsafe-configuration"
 
@@ -77,12 +77,12 @@ def load_settings(**overrides: Any) -> Settings:
         env.seal()
     except EnvValidationError as error:
         faults = [f"{name}: {'; '.join(map(str, messages))}" for name, messages in sorted(error.error_messages.items())]
-        raise UnsafeConfiguration("\n".join(faults)) from None
+        raise UnsafeConfiguration("; ".join(faults)) from None
     values["secret_keys"] = tuple(secret.strip() for secret in values["secret_keys"] if secret.strip())
     settings = Settings(**{**values, **{key: value for key, value in overrides.items() if value is not None}})
     faults = unsafe(settings)
     if faults:
-        raise UnsafeConfiguration("\n".join(faults))
+        raise UnsafeConfiguration("; ".join(faults))
     return settings
 
 

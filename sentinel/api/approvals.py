@@ -12,7 +12,8 @@ from flask import Blueprint, Response, request
 
 from sentinel import metrics
 from sentinel.api.context import Context
-from sentinel.api.guard import SECURITY, json_response, rfc3339
+from sentinel.api.guard import SECURITY, rfc3339
+from sentinel.http.responses import json_response
 from sentinel.api.schemas import ApprovalDecisionsSchema, ApprovalSchema
 from sentinel.core.errors import EngineUnavailable, InvalidInput, NotFound, SentinelError
 from sentinel.http.openapi import documented
@@ -59,7 +60,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         security=SECURITY,
     )  # fmt: skip
     def approval(approval_id: str) -> Response:
-        caller = context.identity.caller("approvals:read")
+        caller = context.identity.caller("approvals:read", request.environ)
         wanted = uuid_or_none(approval_id)
         found = find_approval(pool, caller.tenant_id, wanted) if wanted else None
         own = _own(caller)
@@ -85,7 +86,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         ),
     )  # fmt: skip
     def since() -> Response:
-        caller = context.identity.caller("approvals:read")
+        caller = context.identity.caller("approvals:read", request.environ)
         limit = _limit(request.args.get("limit", "100"))
         text = request.args.get("since")
         moment = parse_time(text) if text else datetime.fromtimestamp(0, UTC)
@@ -103,7 +104,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         parameters=({"name": "last_seen", "in": "query", "schema": {"type": "string"}},),
     )  # fmt: skip
     def stream() -> Response:
-        caller = context.identity.caller("approvals:read")
+        caller = context.identity.caller("approvals:read", request.environ)
         if not context.stream_slots.acquire(blocking=False):
             raise EngineUnavailable("every approvals stream of this process is taken")
         # A last_seen that cannot be read means "from now on": a valid key is never answered 4xx here.

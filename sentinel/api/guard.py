@@ -13,7 +13,6 @@ from typing import Any
 
 import orjson
 import structlog
-from flask import Blueprint, Response
 
 from sentinel import metrics
 from sentinel.api.context import Context
@@ -30,13 +29,14 @@ from sentinel.core.decision import reason_text
 from sentinel.core.errors import EngineUnavailable, InvalidInput
 from sentinel.core.operation import Operation, build_operation, plain_json
 from sentinel.core.permit import PermitSigner
-from sentinel.http.bodies import json_body, load, without_nulls
-from sentinel.http.openapi import documented
+from sentinel.http.bodies import load, without_nulls
+from sentinel.http.openapi import Documentation
+from sentinel.http.wire import Answer, Handler, Request, request_id_of
 from sentinel.services.authority import Caller
 from sentinel.services.guard_action import guard_action
 from sentinel.services.report_outcome import report_outcome
 from sentinel.services.start_action import start_action
-from sentinel.store.decisions import Recorded
+from sentinel.store.decisions import Receipt, Recorded
 
 START_STEP_KEYS = frozenset({"resource", "risk_class", "evidence_context"})
 """A body with none of these keys comes from a caller without a start step (`CONTRACT.md` §2)."""
@@ -105,29 +105,13 @@ def to_answer(caller: Caller, recorded: Recorded, permits: PermitSigner) -> byte
     return orjson.dumps(answer)
 
 
-def json_response(body: bytes, *, replayed: bool = False) -> Response:
-    """200 with a JSON body that nobody may store."""
-    response = Response(body, content_type="application/json")
-    response.headers["Cache-Control"] = "no-store"
-    if replayed:
-        response.headers["Idempotent-Replayed"] = "true"
-    return response
+def handlers(context: Context) -> dict[str, Handler]:
+    """Guard, start and report by path under a prefix."""
 
-
-def routes(blueprint: Blueprint, context: Context) -> None:
-    """Add guard, start and report to a blueprint."""
-
-    @blueprint.post("/action/guard")
-    @documented(
-        "Decide one exact action",
-        description="The decision is committed before it is given. The same key gives the recorded decision.",
-        request=_guard, responses={200: ("The decision.", GuardAnswerSchema())}, problems=(*PROBLEMS, 409, 422),
-        security=SECURITY,
-    )  # fmt: skip
-    def guard() -> Response:
+    def guard(request: Request) -> Answer:
         began = time.perf_counter()
-        caller = context.identity.caller("guard")
-        operation, tenant, has_start_step = to_operation(json_body())
+        caller = context.identity.caller("guard", request.environ)
+        operation, tenant, has_start_step = to_operation(request.json())
         same_tenant(caller, tenant, "tenant_id")
         same_agent(caller, operation.agent_id)
         elapsed_ms = int((time.perf_counter() - began) * 1000)
@@ -138,19 +122,15 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         except EngineUnavailable:
             metrics.UNAVAILABLE.inc()
             raise
-        _count(context, operation, recorded, time.perf_counter() - began)
-        body = to_answer(caller, recorded, context.authority.permits)
-        return json_response(body, replayed=recorded.result == "replayed")
+        _count(context, operation, recorded, time.perf_counter() - began, request)
+        answer = Answer(to_answer(caller, recorded, context.authority.permits))
+        if recorded.result == "replayed":
+            answer.headers["Idempotent-Replayed"] = "true"
+        return answer
 
-    @blueprint.post("/action/guard/start")
-    @documented(
-        "Redeem the permit just before the side effect", request=_start,
-        responses={200: ("The start's receipt.", StartReceiptSchema())}, problems=(*PROBLEMS, 409, 410),
-        security=SECURITY,
-    )  # fmt: skip
-    def start() -> Response:
-        caller = context.identity.caller("guard")
-        fields = load(_start, without_nulls(json_body()))
+    def start(request: Request) -> Answer:
+        caller = context.identity.caller("guard", request.environ)
+        fields = load(_start, without_nulls(request.json()))
         same_tenant(caller, fields.get("tenant_id"), "tenant_id")
         same_agent(caller, fields["agent_id"])
         receipt = start_action(
@@ -159,24 +139,15 @@ def routes(blueprint: Blueprint, context: Context) -> None:
             risk_class=fields.get("risk_class", "standard"), permit_token=fields["permit_token"],
             start_id=fields["start_id"],
         )  # fmt: skip
-        log.info("start", operation_id=str(receipt.operation_id), duplicate=receipt.result == "duplicate")
-        return json_response(
-            orjson.dumps(
-                {"started": True, "start_event_id": receipt.event_id, "start_hash": receipt.hash,
-                 "duplicate": receipt.result == "duplicate"}
-            )
-        )  # fmt: skip
+        duplicate = receipt.result == "duplicate"
+        log.info("start", operation_id=receipt.operation_id, duplicate=duplicate, request_id=request_id_of(request.environ))
+        return Answer(orjson.dumps({
+            "started": True, "start_event_id": receipt.event_id, "start_hash": receipt.hash, "duplicate": duplicate,
+        }))  # fmt: skip
 
-    @blueprint.post("/action/guard/report")
-    @documented(
-        "Report what came of a started action",
-        description="success captures the budget; error after a start means unknown, and the operation is in doubt.",
-        request=_report, responses={200: ("The report's receipt.", ReportReceiptSchema())}, problems=(*PROBLEMS, 409),
-        security=SECURITY,
-    )  # fmt: skip
-    def report() -> Response:
-        caller = context.identity.caller("guard")
-        fields = load(_report, without_nulls(json_body()))
+    def report(request: Request) -> Answer:
+        caller = context.identity.caller("guard", request.environ)
+        fields = load(_report, without_nulls(request.json()))
         same_tenant(caller, fields.get("tenant_id"), "tenant_id")
         same_agent(caller, fields["agent_id"])
         receipt = report_outcome(
@@ -186,26 +157,49 @@ def routes(blueprint: Blueprint, context: Context) -> None:
             risk_class=fields.get("risk_class"), permit_token=fields.get("permit_token"),
             report_id=fields.get("report_id"),
         )  # fmt: skip
-        log.info("report", operation_id=str(receipt.operation_id), outcome=fields["outcome"])
-        return json_response(receipt_body(receipt.event_id, receipt.hash, duplicate=receipt.result == "duplicate"))
+        log.info("report", operation_id=receipt.operation_id, outcome=fields["outcome"], request_id=request_id_of(request.environ))
+        return report_receipt(receipt)
+
+    return {"/action/guard": guard, "/action/guard/start": start, "/action/guard/report": report}
 
 
-def receipt_body(event_id: Any, event_hash: str | None, *, duplicate: bool) -> bytes:
-    """The body of a report's receipt."""
-    return orjson.dumps(
-        {"received": True, "receipt_event_id": event_id, "receipt_hash": event_hash, "duplicate": duplicate}
-    )
+def report_receipt(receipt: Receipt) -> Answer:
+    """The answer to a report."""
+    return Answer(orjson.dumps({
+        "received": True, "receipt_event_id": receipt.event_id, "receipt_hash": receipt.hash,
+        "duplicate": receipt.result == "duplicate",
+    }))  # fmt: skip
 
 
-def _count(context: Context, operation: Operation, recorded: Recorded, seconds: float) -> None:
+DOCUMENTATION = {
+    "/action/guard": Documentation(
+        "Decide one exact action",
+        description="The decision is committed before it is given. The same key gives the recorded decision.",
+        request=_guard, responses={200: ("The decision.", GuardAnswerSchema())}, problems=(*PROBLEMS, 409, 422),
+        security=SECURITY,
+    ),
+    "/action/guard/start": Documentation(
+        "Redeem the permit just before the side effect", request=_start,
+        responses={200: ("The start's receipt.", StartReceiptSchema())}, problems=(*PROBLEMS, 409, 410),
+        security=SECURITY,
+    ),
+    "/action/guard/report": Documentation(
+        "Report what came of a started action",
+        description="success captures the budget; error after a start means unknown, and the operation is in doubt.",
+        request=_report, responses={200: ("The report's receipt.", ReportReceiptSchema())}, problems=(*PROBLEMS, 409),
+        security=SECURITY,
+    ),
+}  # fmt: skip
+
+
+def _count(context: Context, operation: Operation, recorded: Recorded, seconds: float, request: Request) -> None:
     metrics.GUARD_SECONDS.observe(seconds)
     if recorded.result == "replayed":
         metrics.REPLAYS.inc()
         return
     covered = context.authority.policies.library.find(operation.action) is not None
-    action = operation.action if covered else "other"
-    metrics.DECISIONS.labels(action, recorded.decision, recorded.reason_code).inc()
+    metrics.DECISIONS.labels(operation.action if covered else "other", recorded.decision, recorded.reason_code).inc()
     log.info(
-        "decision", operation_id=str(recorded.operation_id), decision=recorded.decision,
-        reason_code=recorded.reason_code, policy_version=recorded.policy_version,
+        "decision", operation_id=recorded.operation_id, decision=recorded.decision, reason_code=recorded.reason_code,
+        policy_version=recorded.policy_version, request_id=request_id_of(request.environ),
     )  # fmt: skip

@@ -6,7 +6,8 @@ import orjson
 from flask import Blueprint, Response, request
 
 from sentinel.api.context import Context
-from sentinel.api.guard import SECURITY, json_response
+from sentinel.api.guard import SECURITY
+from sentinel.http.responses import json_response
 from sentinel.api.identity import same_agent
 from sentinel.api.schemas import HeartbeatSchema
 from sentinel.core.errors import InvalidInput
@@ -24,7 +25,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         parameters=({"name": "agent_id", "in": "query", "schema": {"type": "string"}},),
     )  # fmt: skip
     def heartbeat() -> Response:
-        caller = context.identity.caller("heartbeat")
+        caller = context.identity.caller("heartbeat", request.environ)
         agent_id = request.args.get("agent_id") or caller.agent_id
         if agent_id is None:
             raise InvalidInput.of("agent_id", "is required for a key that is bound to no agent")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
-
-from flask import request
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from sentinel.api.rate_limit import SharedRateLimit
 from sentinel.core.errors import Forbidden, RateLimited, Unauthenticated
@@ -28,9 +27,9 @@ class Identity:
         self._clock = clock
         self._known: dict[bytes, tuple[float, Caller | None]] = {}
 
-    def caller(self, scope: str) -> Caller:
-        """This request's caller. Raises `Unauthenticated`, `RateLimited` or `Forbidden` (scope, tenant)."""
-        presented = _presented_key()
+    def caller(self, scope: str, environ: Mapping[str, Any]) -> Caller:
+        """A request's caller. Raises `Unauthenticated`, `RateLimited` or `Forbidden` (scope, tenant)."""
+        presented = _presented_key(environ)
         if presented is None or not looks_like_key(presented):
             raise Unauthenticated
         hashed = key_hash(presented)
@@ -44,7 +43,7 @@ class Identity:
             raise
         if scope not in caller.scopes:
             raise Forbidden(f"this key has no scope {scope}")
-        same_tenant(caller, request.headers.get("X-Tenant-Id"), "X-Tenant-Id")
+        same_tenant(caller, environ.get("HTTP_X_TENANT_ID"), "X-Tenant-Id")
         return caller
 
     def _find(self, hashed: bytes) -> Caller | None:
@@ -65,11 +64,11 @@ class Identity:
         return caller
 
 
-def _presented_key() -> str | None:
-    header = request.headers.get("X-API-Key")
+def _presented_key(environ: Mapping[str, Any]) -> str | None:
+    header: str | None = environ.get("HTTP_X_API_KEY")
     if header:
         return header
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    scheme, _, token = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 
 

@@ -6,12 +6,13 @@ Exit codes: 0 done, 1 refused or not found, 2 wrong use or configuration, 3 the 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 import orjson
@@ -31,7 +32,7 @@ REFUSED, WRONG_USE, NO_DATABASE = 1, 2, 3
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class WrongUse(SentinelError):
+class WrongUse(SentinelError):  # noqa: N818
     """The command cannot be understood as given; `detail` says what to add."""
 
     code = "wrong-use"
@@ -46,16 +47,28 @@ def exit_code(error: SentinelError) -> int:
     return REFUSED
 
 
-class OneLineErrors(click.Group):
-    """A group whose commands end with one line on standard error and an exit code instead of a traceback."""
+def one_line_errors(command: Command) -> Command:
+    """Our own errors end the command with one line on standard error and an exit code, not with a traceback."""
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; our own errors become their line."""
+    @functools.wraps(command)
+    def told(*args: Any, **options: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            return command(*args, **options)
         except SentinelError as error:
-            click.echo(f"Error: {' '.join(error.detail.split())}", err=True)
-            ctx.exit(exit_code(error))
+            lines = [" ".join(line.split()) for line in error.detail.splitlines()]
+            click.echo(f"Error: {'; '.join(lines)}", err=True)
+            sys.exit(exit_code(error))
+
+    return cast(Command, told)
+
+
+class OneLineErrors(click.Group):
+    """A group all of whose commands have `one_line_errors`."""
+
+    @one_line_errors
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        return super().invoke(ctx)
 
 
 def json_option(command: Command) -> Command:
@@ -71,17 +84,25 @@ def tenant_option(command: Command) -> Command:
 
 
 @contextlib.contextmanager
+def database_url() -> Iterator[str]:
+    """`SENTINEL_DATABASE_URL`, else the embedded server of `SENTINEL_DATA_DIR`, started if need be."""
+    given = os.environ.get("SENTINEL_DATABASE_URL", "")
+    if given:
+        yield given
+        return
+    with running(Path(os.environ.get("SENTINEL_DATA_DIR", "var"))) as server:
+        yield server.admin_url
+
+
+@contextlib.contextmanager
 def open_pool(role: str = CONSOLE) -> Iterator[Pool]:
     """A pool of `role` on `SENTINEL_DATABASE_URL`, else on the embedded server of `SENTINEL_DATA_DIR`.
 
     Raises `EngineUnavailable` or `EmbeddedError` (no database), `SchemaNotReady` (not migrated).
     """
-    given = os.environ.get("SENTINEL_DATABASE_URL", "")
-    with contextlib.ExitStack() as stack:
-        if not given:
-            given = stack.enter_context(running(Path(os.environ.get("SENTINEL_DATA_DIR", "var")))).admin_url
-        _require_ready(given, role)
-        pool = Pool(with_role(given, role, application_name="sentinel-cli"), size=1)
+    with database_url() as url, contextlib.ExitStack() as stack:
+        _require_ready(url, role)
+        pool = Pool(with_role(url, role, application_name="sentinel-cli"), size=1)
         stack.callback(pool.close)
         yield pool
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import psycopg
 
-from sentinel.cli.common import database_url, json_option, one_line_errors
+from sentinel.cli.common import database_url, json_option
 from sentinel.core.errors import SentinelError
 from sentinel.policy.cases import run_cases
 from sentinel.policy.library import check_directory
@@ -34,7 +34,6 @@ class Check:
 
 @click.command()
 @json_option
-@one_line_errors
 def command(as_json: bool) -> None:
     """Check settings, policies, the database's safety and every invariant. Read-only. Exit 1 when something is wrong."""
     with database_url() as url:

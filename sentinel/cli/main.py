@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from sentinel import __version__
+from sentinel.cli.common import OneLineErrors
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("sentinel.cli.demo:command", "Start everything on this machine, with a demo ledger."),
@@ -25,7 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-class _Lazy(click.Group):
+class _Lazy(OneLineErrors):
     """Loads a command's module when it is called for, so that `--help` stays quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -51,3 +52,7 @@ def main(**_: Any) -> None:
     Start with `sentinel demo`. Settings are environment variables, listed in deploy/settings.md. Exit codes:
     0 done, 1 refused or not found, 2 wrong usage or configuration, 3 the database cannot be reached.
     """
+
+
+if __name__ == "__main__":
+    main()

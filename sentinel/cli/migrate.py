@@ -6,12 +6,11 @@ import json
 
 import click
 
-from sentinel.cli.common import database_url, json_option, one_line_errors
+from sentinel.cli.common import database_url, json_option
 
 
 @click.command()
 @json_option
-@one_line_errors
 def command(as_json: bool) -> None:
     """Bring the database to this program's schema and grants; safe to run as often as you like, and at once.
 

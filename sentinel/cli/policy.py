@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from sentinel.cli.common import json_option, one_line_errors
+from sentinel.cli.common import json_option
 from sentinel.policy.cases import run_cases
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe, remarks
@@ -31,7 +31,6 @@ def group() -> None:
 @group.command()
 @DIRECTORY
 @json_option
-@one_line_errors
 def check(directory: Path | None, as_json: bool) -> None:
     """Compile every policy and explain each fault with file, line and rule. Exit 1 when there is one."""
     faults = check_directory(directory or policies_dir())
@@ -60,7 +59,6 @@ def _fault(fault: PolicyError) -> dict[str, object]:
 @click.argument("policy_id", required=False)
 @DIRECTORY
 @json_option
-@one_line_errors
 def show(policy_id: str | None, directory: Path | None, as_json: bool) -> None:
     """A policy in words: rules, limits and approval terms. All of them without POLICY_ID."""
     library = PolicyLibrary.load(directory or policies_dir())
@@ -97,7 +95,6 @@ def _cell(value: object) -> str:
 @group.command()
 @DIRECTORY
 @json_option
-@one_line_errors
 def test(directory: Path | None, as_json: bool) -> None:
     """Run `cases/*.yaml` beside the policies: wanted decision and reasons, and which rules no case reaches. Exit 1 on a failure."""
     report = run_cases(directory or policies_dir())

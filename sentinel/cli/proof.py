@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sentinel.cli.common import json_option, one_line_errors
+from sentinel.cli.common import json_option
 from sentinel.core.canonical import canonical_json
 from sentinel.core.errors import InvalidInput
 from sentinel.core.proof import is_intact, pack_hash
@@ -24,7 +24,6 @@ def group() -> None:
 @click.argument("file", type=click.File("rb"))
 @click.option("--show-bytes", is_flag=True, help="Print the canonical bytes that are hashed.")
 @json_option
-@one_line_errors
 def verify(file: Any, show_bytes: bool, as_json: bool) -> None:
     """Recompute the hash of the proof pack in FILE ("-" reads standard input), alone or inside a guard answer.
 

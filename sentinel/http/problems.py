@@ -5,13 +5,11 @@ Everything unexpected becomes a plain 500 problem whose text is withheld; the lo
 
 from __future__ import annotations
 
-import re
-import uuid
 from typing import Any
 
 import orjson
 import structlog
-from flask import Flask, Response, g, request
+from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from sentinel.core import errors as e
@@ -40,9 +38,6 @@ STATUSES: dict[type[e.SentinelError], tuple[int, str]] = {
 }
 """Error class → (status, title). A subclass without a line takes its parent's."""
 
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/@-]{1,128}")
-_RETRY_SECONDS = {409: 1, 503: 1}
-
 log = structlog.get_logger("sentinel.http")
 
 
@@ -54,42 +49,62 @@ def status_of(error: e.SentinelError) -> tuple[int, str]:
     return 500, "Internal error"
 
 
-def problem_response(error: e.SentinelError) -> Response:
+Problem = tuple[bytes, int, str, dict[str, str]]
+"""(body, status, content type, headers)"""
+
+
+def problem_of(error: e.SentinelError, request_id: str) -> Problem:
     """The problem document of an expected refusal."""
     status, title = status_of(error)
     extra: dict[str, Any] = {"errors": error.errors} if error.errors else {}
     detail = error.detail
+    headers = {}
     if isinstance(error, e.EngineUnavailable):
         # A careless client that reads only the decision stays closed. The cause is for the log, not for callers.
-        log.error("engine_unavailable", cause=detail)
+        log.error("engine_unavailable", cause=detail, request_id=request_id)
         detail = "The decision could not be recorded; nothing is allowed. Ask again with the same key."
         extra |= {"decision": "DENY", "reason_code": "engine_unavailable", "retryable": True}
-    response = _problem(status, error.code, title, detail, extra)
     if isinstance(error, e.RateLimited):
-        response.headers["Retry-After"] = str(error.retry_after_seconds)
-    elif status == 503 or isinstance(error, e.StillDeciding):
-        response.headers["Retry-After"] = str(_RETRY_SECONDS[status])
-    return response
+        headers["Retry-After"] = str(error.retry_after_seconds)
+    elif isinstance(error, (e.EngineUnavailable, e.StillDeciding)):
+        headers["Retry-After"] = "1"
+    return _problem(status, error.code, title, detail, request_id, extra, headers)
 
 
-def _problem(status: int, code: str, title: str, detail: str, extra: dict[str, Any]) -> Response:
+def internal_problem(request_id: str) -> Problem:
+    """The answer to what nobody expected; the log has the rest."""
+    return _problem(500, "internal", "Internal error", "An unexpected error was logged under this request id.", request_id)
+
+
+def _problem(
+    status: int, code: str, title: str, detail: str, request_id: str, extra: dict[str, Any] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Problem:  # fmt: skip
     body = {
-        "type": TYPE_PREFIX + code, "title": title, "status": status, "detail": detail, "instance": request_id(), **extra,
+        "type": TYPE_PREFIX + code, "title": title, "status": status, "detail": detail, "instance": request_id,
+        **(extra or {}),
     }  # fmt: skip
-    response = Response(orjson.dumps(body), status=status, content_type="application/problem+json")
-    response.headers["Cache-Control"] = "no-store"
+    all_headers = {"Cache-Control": "no-store", **(headers or {})}
     if status == 401:
-        response.headers["WWW-Authenticate"] = "Bearer"
-    return response
+        all_headers["WWW-Authenticate"] = "Bearer"
+    return orjson.dumps(body), status, "application/problem+json", all_headers
+
+
+def problem_response(error: e.SentinelError) -> Response:
+    """`problem_of` as a Flask response."""
+    return _response(problem_of(error, request_id()))
+
+
+def _response(problem: Problem) -> Response:
+    body, status, content_type, headers = problem
+    return Response(body, status=status, content_type=content_type, headers=headers)
 
 
 def request_id() -> str:
-    """This request's id: the caller's `X-Request-ID` if it is a plain identifier, else one made here."""
-    if "request_id" not in g:
-        given = request.headers.get("X-Request-ID", "")
-        g.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-    found: str = g.request_id
-    return found
+    """The id of the request that Flask is handling."""
+    from sentinel.http.wire import request_id_of
+
+    return request_id_of(request.environ)
 
 
 def register(app: Flask) -> None:
@@ -105,7 +120,7 @@ def register(app: Flask) -> None:
         if 300 <= status < 400:
             return Response(status=404)
         code = (error.name or "error").lower().replace(" ", "-")
-        response = _problem(status, code, error.name or "Error", error.description or "", {})
+        response = _response(_problem(status, code, error.name or "Error", error.description or "", request_id()))
         if isinstance(error, MethodNotAllowed) and error.valid_methods:
             response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
         return response
@@ -113,7 +128,7 @@ def register(app: Flask) -> None:
     @app.errorhandler(Exception)
     def unexpected(error: Exception) -> Response:
         log.exception("unexpected_error", path=request.path)
-        return _problem(500, "internal", "Internal error", "An unexpected error was logged under this request id.", {})
+        return _response(internal_problem(request_id()))
 
     @app.after_request
     def echo_request_id(response: Response) -> Response:

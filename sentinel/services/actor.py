@@ -27,7 +27,7 @@ class Actor:
     @property
     def name(self) -> str:
         """How records name this person: the address, and that it was typed on the machine itself where it was."""
-        return self.email if self.via == CONSOLE else f"{self.email} (local administrator)"
+        return f"{self.email} (local administrator)" if self.is_local and self.operator_id else self.email
 
     @property
     def is_local(self) -> bool:
@@ -47,4 +47,4 @@ def has_role(held: str, wanted: str) -> bool:
 
 def local_administrator(tenant_id: uuid.UUID) -> Actor:
     """Someone at the machine itself, acting in nobody's name."""
-    return Actor(tenant_id, None, "nobody's account", "admin", LOCAL_ADMINISTRATOR)
+    return Actor(tenant_id, None, "local administrator", "admin", LOCAL_ADMINISTRATOR)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from sentinel.core.permit import PermitSigner
 from sentinel.policy.library import PolicyHolder
 from sentinel.store.database import Pool
+from sentinel.store.writer import DecisionWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Authority:
     """The parts a service works with. `clock` serves only policies that look at the time of day."""
 
     pool: Pool
+    writer: DecisionWriter
     policies: PolicyHolder
     permits: PermitSigner
     permit_seconds: int = 120

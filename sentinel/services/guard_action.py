@@ -16,8 +16,8 @@ from sentinel.core.operation import Operation, first_difference
 from sentinel.core.proof import pack_parts
 from sentinel.policy.evaluate import evaluate
 from sentinel.services.authority import Authority, Caller
-from sentinel.store.decisions import Recorded, record_decisions
-from sentinel.store.ids import new_id, new_proof_id
+from sentinel.store.decisions import Recorded
+from sentinel.store.ids import new_id, proof_id_of
 
 NEVER = {"required_role": "approver", "required_people": 1, "approval_seconds": 0}
 """Approval terms of a decision that no approval can follow."""
@@ -32,7 +32,7 @@ def guard_action(
     twin, `EngineUnavailable` when nothing could be committed.
     """
     row = decided_row(authority, caller, operation, has_start_step=has_start_step, elapsed_ms=elapsed_ms)
-    recorded = record_decisions(authority.pool, [row])[0]
+    recorded = authority.writer.record(row)
     if recorded.result == "key_reused":
         raise KeyReused(first_difference(recorded.request or "{}", operation.canonical))
     return recorded
@@ -51,21 +51,19 @@ def decided_row(
 ) -> dict[str, Any]:
     """One row of `sentinel.guard_input`: JSON-ready, in memory, nothing asked of anybody."""
     decision = provisional(authority, operation)
-    proof_id, salt = new_proof_id(), os.urandom(32).hex()
+    event_id, salt = new_id(), os.urandom(32).hex()
     return {
         **question(caller, operation, decision),
-        "seq": 0,
         "operation_id": new_id(),
-        "event_id": new_id(),
+        "event_id": event_id,
         "second_event_id": new_id(),
         "permit_id": uuid.uuid4(),
         "approval_id": new_id(),
-        "proof_id": proof_id,
         "salt": salt,
         "request": operation.canonical,
         "hand_out_is_start": not has_start_step,
         "permit_seconds": authority.permit_seconds,
-        "pack_parts": pack_parts(operation, decision, proof_id=proof_id, salt=salt),
+        "pack_parts": pack_parts(operation, decision, proof_id=proof_id_of(event_id), salt=salt),
         "elapsed_ms": elapsed_ms,
     }
 

@@ -36,6 +36,7 @@ class Opened:
     csrf_token: str
     expires_at: datetime
     actor: Actor
+    tenant_label: str
 
 
 def sign_in(
@@ -67,7 +68,8 @@ def sign_in(
         pool, tenant_id=who.tenant_id, operator_id=who.operator_id, session_hash=session_hash(cookie),
         csrf_token=csrf_token, absolute_seconds=terms.absolute_seconds,
     )  # fmt: skip
-    return Opened(cookie, csrf_token, expires_at, Actor(who.tenant_id, who.operator_id, who.email, who.role))
+    actor = Actor(who.tenant_id, who.operator_id, who.email, who.role)
+    return Opened(cookie, csrf_token, expires_at, actor, who.tenant_label)
 
 
 def session_of(pool: Pool, cookie: str, terms: SessionTerms) -> SignedIn | None:

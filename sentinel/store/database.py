@@ -115,13 +115,15 @@ class Pool:
     def close(self) -> None:
         """Close what is idle now and the rest as it comes back."""
         self._closed.set()
-        for _ in range(self.size):
-            try:
+        taken = 0
+        with contextlib.suppress(queue.Empty):
+            while True:
                 idle = self._free.get_nowait()
-            except queue.Empty:
-                break
-            if idle is not None:
-                idle.close()
+                taken += 1
+                if idle is not None:
+                    idle.close()
+        # Given back only now: what goes in first comes out last, so one put between would hide the rest.
+        for _ in range(taken):
             self._free.put(None)
 
 

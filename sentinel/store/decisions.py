@@ -7,7 +7,7 @@ one or many decided operations and commits them in one transaction.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -84,12 +84,23 @@ def _json(value: Any) -> Jsonb:
 
 def record_decisions(pool: Pool, rows: Sequence[Mapping[str, Any]]) -> list[Recorded]:
     """Commit decided operations (rows of `sentinel.guard_input`) together; answers in the order of `rows`."""
+    rows = [{**row, "seq": place} for place, row in enumerate(rows)]
+    locks = [lock for row in rows for lock in _locks(row)]
 
     def call(connection: Any) -> list[Recorded]:
         with connection.cursor(binary=True, row_factory=class_row(Recorded)) as cursor:
-            return list(cursor.execute(RECORD_DECISIONS, [_json(rows)]).fetchall())
+            return list(cursor.execute(RECORD_DECISIONS, [_json({"locks": locks, "rows": rows})]).fetchall())
 
     return sorted(in_one_call(pool, call), key=lambda recorded: recorded.seq)
+
+
+def _locks(row: Mapping[str, Any]) -> Iterator[str]:
+    """What this row's decision reads before it writes: its budgets' owners and what it may do only once."""
+    tenant = row["tenant_id"]
+    for subject in {limit["subject"] for limit in row["limits"]}:
+        yield f"budget/{tenant}/{subject}"
+    if row["once_key"] is not None and row["verdict"] != "DENY":
+        yield f"once/{tenant}/{row['once_key']}"
 
 
 def peek_decision(pool: Pool, row: Mapping[str, Any]) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sentinel.store.database import Pool
+from sentinel.store.ids import event_of_proof
 from sentinel.store.rows import all_rows, one_row, single
 
 
@@ -25,7 +26,6 @@ class FeedRow:
 class ProofRow:
     """A proof pack's canonical body and its hash ("sha256:…")."""
 
-    proof_id: str
     body: str
     hash: str
 
@@ -43,8 +43,8 @@ select {_COLUMNS} from sentinel.public_feed where tenant_id = %(tenant_id)s and 
 order by position desc limit 1
 """
 PROOF = """
-select proof_id, body, hash from sentinel.public_proofs
-where tenant_id = %(tenant_id)s and proof_id = %(proof_id)s
+select body, hash from sentinel.public_proofs
+where tenant_id = %(tenant_id)s and event_id = %(event_id)s
   and (%(agents)s::text[] is null or agent_id = any(%(agents)s::text[]))
 """
 
@@ -71,4 +71,7 @@ def latest_of(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> FeedRow | None
 
 def find_proof(pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, proof_id: str) -> ProofRow | None:
     """The proof pack of that name, or None."""
-    return one_row(pool, ProofRow, PROOF, {"tenant_id": tenant_id, "agents": agents, "proof_id": proof_id})
+    event_id = event_of_proof(proof_id)
+    if event_id is None:
+        return None
+    return one_row(pool, ProofRow, PROOF, {"tenant_id": tenant_id, "agents": agents, "event_id": event_id})

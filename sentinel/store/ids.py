@@ -16,6 +16,14 @@ def new_id() -> uuid.UUID:
     return uuid.UUID(int=value)
 
 
-def new_proof_id() -> str:
-    """A proof pack's public name: "pf_" and 128 random bits, so that holding it is having been given it."""
-    return "pf_" + os.urandom(16).hex()
+def proof_id_of(event_id: uuid.UUID) -> str:
+    """The public name of a decision's proof pack: "pf_" and its event's id in hex."""
+    return "pf_" + event_id.hex
+
+
+def event_of_proof(proof_id: str) -> uuid.UUID | None:
+    """The event behind a proof's public name, or None for any other text."""
+    digits = proof_id.removeprefix("pf_")
+    if len(digits) != 32 or digits == proof_id or not set(digits) <= set("0123456789abcdef"):
+        return None
+    return uuid.UUID(hex=digits)

@@ -30,6 +30,7 @@ class Credentials:
     """What signing in needs to know of an operator."""
 
     tenant_id: uuid.UUID
+    tenant_label: str
     operator_id: uuid.UUID
     email: str
     role: str
@@ -44,7 +45,7 @@ select {_COLUMNS} from sentinel.operators where tenant_id = %(tenant_id)s and em
 LIST_OPERATORS = f"select {_COLUMNS} from sentinel.operators where tenant_id = %(tenant_id)s order by created_at, operator_id"
 # Two rows are enough to know that the address alone does not say who it is.
 CREDENTIALS = """
-select o.tenant_id, o.operator_id, o.email, o.role, o.active, o.password_hash
+select o.tenant_id, t.label as tenant_label, o.operator_id, o.email, o.role, o.active, o.password_hash
 from sentinel.operators o join sentinel.tenants t using (tenant_id)
 where o.email = %(email)s and (%(tenant)s::text is null or t.label = %(tenant)s or t.tenant_id::text = %(tenant)s)
 order by o.tenant_id limit 2

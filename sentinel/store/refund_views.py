@@ -31,6 +31,7 @@ class LedgerRow:
     channel: str
     scenario: str
     requested_at: datetime
+    risk: dict[str, Any]
     decision: str | None
     reason_code: str | None
     proof_id: str | None
@@ -85,7 +86,7 @@ class Answer:
 # Newest first by (created_at, id), which the cursor repeats.
 LEDGER_PAGE = """
 select ledger_entry_id, refund_id, agent_id, action, status, amount_minor, currency, channel, scenario, requested_at,
-  decision, reason_code, proof_id, operation_id, approval_id, waiting_for, attempts, last_error, redaction_status,
+  risk, decision, reason_code, proof_id, operation_id, approval_id, waiting_for, attempts, last_error, redaction_status,
   created_at, updated_at
 from refunds.ledger_entries
 where tenant_id = %(tenant_id)s and (%(status)s::text is null or status = %(status)s)

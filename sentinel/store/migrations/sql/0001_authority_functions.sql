@@ -5,9 +5,6 @@
 create function sentinel.halt_lock() returns bigint language sql immutable parallel safe as
   $$ select 7305013942711301::bigint $$;
 
-create function sentinel.budget_lock(tenant uuid, subject text) returns bigint language sql immutable parallel safe as
-  $$ select hashtextextended(tenant::text || '/' || subject, 1) $$;
-
 create function sentinel.utc_text(moment timestamptz) returns text language sql stable parallel safe as
   $$ select to_char(moment at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') $$;
 
@@ -23,12 +20,11 @@ create function sentinel.canonical(fields jsonb) returns text language sql immut
         from jsonb_each(fields) where jsonb_typeof(value) <> 'null') as members
 $$;
 
-create function sentinel.append_event(
-  tenant uuid, event uuid, event_kind text, operation uuid, agent text, moment timestamptz, fields jsonb
+-- The same for the hot path, where every value is an identifier and needs no escaping: the caller writes the body.
+create function sentinel.append_body(
+  tenant uuid, event uuid, event_kind text, operation uuid, agent text, moment timestamptz, body_text text
 ) returns text language plpgsql as $$
 declare
-  body_text text := sentinel.canonical(fields || jsonb_build_object(
-    'event', event_kind, 'event_id', event, 'occurred_at', sentinel.utc_text(moment), 'operation_id', operation));
   body_hash text := sentinel.sha256_text(body_text);
 begin
   insert into sentinel.events (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at)
@@ -36,68 +32,75 @@ begin
   return body_hash;
 end $$;
 
--- The first halt in force over this request, or null.
-create function sentinel.halt_over(tenant uuid, agent text, act text, scene text) returns uuid language sql stable as $$
-  select halt_id from sentinel.halts
-  where lifted_at is null
-    and (scope = 'global' or tenant_id = tenant and (
-         scope = 'tenant' or scope = 'agent' and target = agent
-         or scope = 'action' and (target = act or right(target, 2) = '.*' and act like left(target, -1) || '%')
-         or scope = 'scenario' and target = scene))
-  limit 1
-$$;
+create function sentinel.append_event(
+  tenant uuid, event uuid, event_kind text, operation uuid, agent text, moment timestamptz, fields jsonb
+) returns text language plpgsql as $$
+begin
+  return sentinel.append_body(tenant, event, event_kind, operation, agent, moment, sentinel.canonical(
+    fields || jsonb_build_object(
+      'event', event_kind, 'event_id', event, 'occurred_at', sentinel.utc_text(moment), 'operation_id', operation)));
+end $$;
+
+-- The first halt in force over this request, or null. PL/pgSQL, like all that the hot path calls: its plans are kept.
+create function sentinel.halt_over(tenant uuid, agent text, act text, scene text) returns uuid language plpgsql stable as $$
+begin
+  return (
+    select halt_id from sentinel.halts
+    where lifted_at is null
+      and (scope = 'global' or tenant_id = tenant and (
+           scope = 'tenant' or scope = 'agent' and target = agent
+           or scope = 'action' and (target = act or right(target, 2) = '.*' and act like left(target, -1) || '%')
+           or scope = 'scenario' and target = scene))
+    limit 1);
+end $$;
 
 create type sentinel.limit_ask as (
   limit_key text, subject text, "window" text, window_seconds integer, bucket_seconds integer, zone text,
   cap_minor bigint, verdict text, reason_code text
 );
 
--- Where in time a limit looks: the part that is being filled, and the first part that still counts.
--- A rolling window counts the part it only half covers, so it is never shorter than promised.
-create function sentinel.window_part(ask sentinel.limit_ask, moment timestamptz, first_counted boolean)
-returns timestamptz language sql stable parallel safe as $$
-  select case ask."window"
-    when 'calendar_day' then date_trunc('day', moment at time zone ask.zone) at time zone ask.zone
-    when 'calendar_month' then date_trunc('month', moment at time zone ask.zone) at time zone ask.zone
-    else to_timestamp(floor(extract(epoch from moment - case when first_counted
-           then make_interval(secs => ask.window_seconds) else interval '0' end) / ask.bucket_seconds) * ask.bucket_seconds)
-  end
-$$;
-
 create type sentinel.limit_state as (
   limit_key text, bucket timestamptz, window_seconds integer, cap_minor bigint, used_minor bigint, fits boolean,
   verdict text, reason_code text
 );
 
+-- Per limit: the window part being filled, and whether the amount still fits. A rolling window also counts the part it
+-- only half covers, so it is never shorter than promised.
 create function sentinel.limit_states(tenant uuid, asks jsonb, amount bigint, moment timestamptz)
-returns setof sentinel.limit_state language sql stable as $$
-  select ask.limit_key, sentinel.window_part(ask, moment, false), ask.window_seconds, ask.cap_minor, used.minor,
-         used.minor + amount <= ask.cap_minor, ask.verdict, ask.reason_code
-  from jsonb_populate_recordset(null::sentinel.limit_ask, asks) as ask
-  cross join lateral (
-    select coalesce(sum(held_minor + captured_minor), 0)::bigint as minor from sentinel.usage
-    where tenant_id = tenant and usage.limit_key = ask.limit_key
-      and bucket >= sentinel.window_part(ask, moment, true)) as used
-  order by ask.limit_key
-$$;
+returns sentinel.limit_state[] language plpgsql stable as $$
+begin
+  return array(
+    select (ask.limit_key, part.bucket, ask.window_seconds, ask.cap_minor, used.minor, used.minor + amount <= ask.cap_minor,
+            ask.verdict, ask.reason_code)::sentinel.limit_state
+    from jsonb_populate_recordset(null::sentinel.limit_ask, asks) as ask
+    cross join lateral (
+      select case ask."window"
+               when 'calendar_day' then date_trunc('day', moment, ask.zone)
+               when 'calendar_month' then date_trunc('month', moment, ask.zone)
+               else date_bin(make_interval(secs => ask.bucket_seconds), moment, 'epoch') end as bucket,
+             case when ask."window" = 'rolling' then date_bin(make_interval(secs => ask.bucket_seconds),
+               moment - make_interval(secs => ask.window_seconds), 'epoch') end as first_rolling) as part
+    cross join lateral (
+      select coalesce(sum(u.held_minor + u.captured_minor), 0)::bigint as minor from sentinel.usage u
+      where u.tenant_id = tenant and u.limit_key = ask.limit_key and u.bucket >= coalesce(part.first_rolling, part.bucket)) as used
+    order by ask.limit_key);
+end $$;
 
 create function sentinel.hold_budget(
   tenant uuid, permit uuid, operation uuid, budget_subject text, amount bigint, states sentinel.limit_state[], moment timestamptz
 ) returns void language plpgsql as $$
-declare
-  leg sentinel.limit_state;
 begin
   if cardinality(states) = 0 then return; end if;
-  foreach leg in array states loop
-    insert into sentinel.usage as u (tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor, override_held_minor)
-    values (tenant, leg.limit_key, leg.bucket, leg.window_seconds, leg.cap_minor,
-            case when leg.fits then amount else 0 end, case when leg.fits then 0 else amount end)
-    on conflict (tenant_id, limit_key, bucket) do update set
-      held_minor = u.held_minor + excluded.held_minor,
-      override_held_minor = u.override_held_minor + excluded.override_held_minor,
-      -- A lowered cap counts from the next reservation that fits; one that was within the old cap stays within it.
-      cap_minor = case when leg.fits then excluded.cap_minor else u.cap_minor end;
-  end loop;
+  -- Rows in key order, as everywhere; what does not fit is held beside the cap, because a person lifted it.
+  insert into sentinel.usage as u (tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor, override_held_minor)
+    select tenant, leg.limit_key, leg.bucket, leg.window_seconds, leg.cap_minor,
+           case when leg.fits then amount else 0 end, case when leg.fits then 0 else amount end
+    from unnest(states) as leg order by leg.limit_key, leg.bucket
+  on conflict (tenant_id, limit_key, bucket) do update set
+    held_minor = u.held_minor + excluded.held_minor,
+    override_held_minor = u.override_held_minor + excluded.override_held_minor,
+    -- A lowered cap counts from the next reservation that fits; one that was within the old cap stays within it.
+    cap_minor = case when excluded.held_minor > 0 then excluded.cap_minor else u.cap_minor end;
   insert into sentinel.reservations
     (tenant_id, permit_id, operation_id, subject, amount_minor, limit_keys, buckets, overrides, state, created_at)
   select tenant, permit, operation, budget_subject, amount,
@@ -151,7 +154,7 @@ end $$;
 
 create type sentinel.guard_input as (
   seq integer, tenant_id uuid, principal_id uuid, owner_operator_id uuid, idempotency_key text, operation_id uuid, event_id uuid,
-  permit_id uuid, approval_id uuid, second_event_id uuid, proof_id text, agent_id text, action text, resource text,
+  permit_id uuid, approval_id uuid, second_event_id uuid, agent_id text, action text, resource text,
   risk_class text, scenario text, digest text, request text, salt text, once_key text, amount_minor bigint, currency text,
   hand_out_is_start boolean, verdict text, reason_code text, reasons text[], policy_id text, policy_version text,
   policy_label text, policy_digest text, limits jsonb, required_role text, required_people integer, approval_seconds integer,
@@ -187,10 +190,10 @@ returns sentinel.limit_state[] language plpgsql as $$
 declare
   states sentinel.limit_state[];
 begin
-  states := array(select s from sentinel.limit_states(ask.tenant_id, ask.limits, ask.amount_minor, moment) as s);
+  states := sentinel.limit_states(ask.tenant_id, ask.limits, ask.amount_minor, moment);
   if exists (select from unnest(states) where not fits)
      and sentinel.release_expired_permits(ask.tenant_id, ask.limits -> 0 ->> 'subject', 100) > 0 then
-    states := array(select s from sentinel.limit_states(ask.tenant_id, ask.limits, ask.amount_minor, moment) as s);
+    states := sentinel.limit_states(ask.tenant_id, ask.limits, ask.amount_minor, moment);
   end if;
   return states;
 end $$;
@@ -263,8 +266,8 @@ begin
   pack_text := ask.pack_parts[1] || sentinel.utc_text(moment) || '","decision":"' || verdict || '"' || ask.pack_parts[2]
     || latency || ask.pack_parts[3] || code || ask.pack_parts[4];
   pack_digest := sentinel.sha256_text(pack_text);
-  insert into sentinel.events (tenant_id, event_id, kind, operation_id, agent_id, proof_id, body, hash, occurred_at)
-  values (ask.tenant_id, ask.event_id, 'decision', ask.operation_id, ask.agent_id, ask.proof_id, pack_text, pack_digest, moment);
+  insert into sentinel.events (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at)
+  values (ask.tenant_id, ask.event_id, 'decision', ask.operation_id, ask.agent_id, pack_text, pack_digest, moment);
 
   insert into sentinel.operation_states
     (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label, policy_digest,
@@ -403,8 +406,9 @@ begin
   return out;
 end $$;
 
--- The one way a decision is recorded: one or many, one transaction, each with exactly the outcome it would have alone.
--- Locks are taken in one order for the whole batch: halts, then budgets and once-keys by hash, then keys by name.
+-- The one way a decision is recorded: {"locks": [text…], "rows": [guard_input…]}, one or many rows, one transaction, each
+-- with exactly the outcome it would have alone. Locks are taken in one order for the whole batch: halts, then what the
+-- batch names (its budgets and once-keys) by hash, then keys by name.
 create function sentinel.record_decisions(batch jsonb) returns setof sentinel.guard_output language plpgsql
 set plan_cache_mode = force_generic_plan as $$
 declare
@@ -417,14 +421,9 @@ begin
   end if;
   perform pg_advisory_xact_lock_shared(sentinel.halt_lock());
   perform pg_advisory_xact_lock(lock) from (
-    select distinct sentinel.budget_lock(a.tenant_id, wanted.name) as lock
-    from jsonb_populate_recordset(null::sentinel.guard_input, batch) a
-    cross join lateral (
-      select l ->> 'subject' as name from jsonb_array_elements(a.limits) l
-      union select 'once/' || a.once_key where a.once_key is not null) wanted
-    where a.verdict <> 'DENY' order by 1) locks;
+    select distinct hashtextextended(name, 1) as lock from jsonb_array_elements_text(batch -> 'locks') as name order by 1) as locks;
 
-  for ask in select * from jsonb_populate_recordset(null::sentinel.guard_input, batch)
+  for ask in select * from jsonb_populate_recordset(null::sentinel.guard_input, batch -> 'rows')
              order by tenant_id, idempotency_key, seq loop
     insert into sentinel.operations
       (tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class, digest, request, salt,
@@ -459,7 +458,7 @@ begin
     select sentinel.stricter(decision, l.verdict), case when sentinel.stricter(decision, l.verdict) <> decision
              then l.reason_code else peek_decision.reason_code end
       into decision, reason_code
-    from sentinel.limit_states(ask.tenant_id, ask.limits, ask.amount_minor, moment) l
+    from unnest(sentinel.limit_states(ask.tenant_id, ask.limits, ask.amount_minor, moment)) l
     where not l.fits order by l.verdict = 'DENY' desc, l.limit_key limit 1;
     decision := coalesce(decision, ask.verdict); reason_code := coalesce(reason_code, ask.reason_code);
   end if;
@@ -504,8 +503,9 @@ begin
   if sentinel.halt_over(tenant, agent, act, o.scenario) is not null then
     return row('halted', null, null, null, o.operation_id)::sentinel.receipt;
   end if;
-  event_hash := sentinel.append_event(tenant, event, 'start', o.operation_id, agent, moment,
-    jsonb_build_object('action', act, 'agent_id', agent, 'permit_id', permit, 'start_id', start));
+  event_hash := sentinel.append_body(tenant, event, 'start', o.operation_id, agent, moment, format(
+    '{"action":"%s","agent_id":"%s","event":"start","event_id":"%s","occurred_at":"%s","operation_id":"%s","permit_id":"%s","start_id":"%s"}',
+    act, agent, event, sentinel.utc_text(moment), o.operation_id, permit, start));
   update sentinel.operation_states set status = 'started', started_at = moment, start_id = start,
     start_event_id = event, start_hash = event_hash
   where tenant_id = tenant and operation_id = o.operation_id and status in ('allowed', 'approved');
@@ -543,8 +543,9 @@ begin
   if s.status not in ('started', 'in_doubt', 'completed') then
     return row('not_started', s.status, null, null, o.operation_id)::sentinel.receipt;
   end if;
-  event_hash := sentinel.append_event(tenant, event, 'outcome', o.operation_id, agent, moment,
-    jsonb_build_object('action', act, 'agent_id', agent, 'outcome', told, 'report_id', report));
+  event_hash := sentinel.append_body(tenant, event, 'outcome', o.operation_id, agent, moment, format(
+    '{"action":"%s","agent_id":"%s","event":"outcome","event_id":"%s","occurred_at":"%s","operation_id":"%s","outcome":"%s"%s}',
+    act, agent, event, sentinel.utc_text(moment), o.operation_id, told, ',"report_id":"' || report || '"'));
   update sentinel.operation_states set
     -- "error" after a start means unknown: the money may have moved, so budget and uniqueness stay held.
     status = case when told = 'success' or status = 'completed' then 'completed' else 'in_doubt' end,

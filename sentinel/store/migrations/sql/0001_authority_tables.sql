@@ -250,15 +250,12 @@ create table sentinel.events (
   kind           text not null,
   operation_id   uuid,
   agent_id       text,
-  proof_id       text,
   body           text not null,
   hash           text not null,
   occurred_at    timestamptz not null,
   transaction_id xid8 not null default pg_current_xact_id(),
-  primary key (tenant_id, event_id),
-  constraint decision_has_proof check ((kind = 'decision') = (proof_id is not null))
+  primary key (tenant_id, event_id)
 );
-create unique index events_proof on sentinel.events (tenant_id, proof_id) where proof_id is not null;
 create index events_operation on sentinel.events (tenant_id, operation_id);
 create index events_transaction on sentinel.events (transaction_id, event_id);
 
@@ -311,11 +308,12 @@ create trigger append_only before update or delete or truncate on sentinel.polic
   for each statement execute function sentinel.refuse_change();
 
 -- What the public board may read: decisions only, as proof packs; the feed adds their position.
+-- A pack's proof_id is "pf_" and its event's id in hex: 74 random bits, so that holding one is having been given it.
 create view sentinel.public_proofs as
-  select tenant_id, event_id, agent_id, proof_id, body, hash, occurred_at from sentinel.events where kind = 'decision';
+  select tenant_id, event_id, agent_id, body, hash, occurred_at from sentinel.events where kind = 'decision';
 
 create view sentinel.public_feed as
-  select f.tenant_id, f.position, e.event_id, e.agent_id, e.proof_id, e.body, e.hash, e.occurred_at
+  select f.tenant_id, f.position, e.event_id, e.agent_id, e.body, e.hash, e.occurred_at
   from sentinel.feed f join sentinel.events e using (tenant_id, event_id)
   where e.kind = 'decision';
 

@@ -1,0 +1,72 @@
+"""The console as a Flask app, put together in one place: public board, operators' API, health."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flask import Blueprint, Flask, Response, request
+from werkzeug.middleware.proxy_fix import ProxyFix
+
+from ops_console import (
+    approval_routes,
+    halt_routes,
+    identity,
+    meta_routes,
+    metrics,
+    public_routes,
+    refund_routes,
+    session_routes,
+)  # fmt: skip
+from ops_console.context import build_context
+from ops_console.settings import ConsoleSettings
+from sentinel.http import problems
+from sentinel.http.strict_json import MAX_BYTES
+
+CSP = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+HEADERS = {
+    "Content-Security-Policy": CSP,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+PUBLIC_PATHS = ("/ops/api/live/", "/verify/")
+
+
+def create_app(settings: ConsoleSettings, *, stopping: Callable[[], bool] = lambda: False) -> Flask:
+    """The app with every route; nothing connects before the first request. `stopping` turns true when it drains."""
+    app = Flask("ops_console", static_folder=None, template_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BYTES + 1
+    app.url_map.strict_slashes = False
+    app.url_map.merge_slashes = False
+    context = build_context(settings, stopping=stopping)
+    identity.install(app, context)
+    api = Blueprint("api", __name__, url_prefix="/ops/api")
+    for part in (session_routes, approval_routes, halt_routes, refund_routes):
+        part.routes(api, context)
+    top = Blueprint("top", __name__)
+    public_routes.routes(top, context)
+    meta_routes.routes(top, context)
+    app.register_blueprint(api)
+    app.register_blueprint(top)
+    app.after_request(_finish)
+    problems.register(app)
+    app.extensions["console"] = context
+    if settings.trusted_proxies:
+        count = settings.trusted_proxies
+        app.wsgi_app = ProxyFix(app.wsgi_app, x_for=count, x_proto=count, x_host=0)  # type: ignore[method-assign]
+    return app
+
+
+def _finish(response: Response) -> Response:
+    """Headers of every answer; what is not said to be cacheable is not stored anywhere."""
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    response.headers.setdefault("Cache-Control", "no-store")
+    if request.method in ("GET", "HEAD") and request.path.startswith(PUBLIC_PATHS):
+        response.headers["Access-Control-Allow-Origin"] = "*"
+        response.headers["Cross-Origin-Resource-Policy"] = "cross-origin"
+    route = str(request.url_rule) if request.url_rule is not None else "other"
+    metrics.REQUESTS.labels(route, str(response.status_code)).inc()
+    return response

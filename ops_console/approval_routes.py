@@ -1,0 +1,94 @@
+"""What waits for a person, and giving one's word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Blueprint, Response, request
+
+from ops_console import metrics
+from ops_console.context import Context
+from ops_console.documentation import LIMIT, OPERATOR, READING, WRITING, in_query
+from ops_console.identity import actor
+from ops_console.rendering import amount, choice, json_response, limit, path_id, present
+from ops_console.schemas import ApprovalPageSchema, ApprovalViewSchema, ResolvedSchema, WordSchema
+from sentinel.core.decision import reason_text
+from sentinel.core.errors import InvalidInput, NotFound
+from sentinel.http.bodies import json_body, load, without_nulls
+from sentinel.http.openapi import documented
+from sentinel.services.resolve_approval import APPROVE, REJECT, resolve_approval
+from sentinel.store.approvals import ApprovalRow, find_approval, list_approvals, votes
+from sentinel.store.uuids import uuid_or_none
+
+STATUSES = ("pending", "approved", "rejected", "expired")
+_WORD = WordSchema()
+
+
+def approval_view(row: ApprovalRow) -> dict[str, Any]:
+    """An approval as operators see it; `digest` is what a decision is bound to."""
+    return present({
+        "approval_id": row.approval_id, "operation_id": row.operation_id, "agent_id": row.agent_id, "action": row.action,
+        "resource": row.resource, "amount": amount(row.amount_minor, row.currency), "digest": row.digest,
+        "reasons": [{"code": code, "text": reason_text(code)} for code in row.reasons],
+        "required_role": row.required_role, "required_people": row.required_people,
+        "approvals_given": row.approvals_given, "status": row.status, "created_at": row.created_at,
+        "expires_at": row.expires_at, "decided_at": row.decided_at, "decided_by": row.decided_by, "reason": row.reason,
+    })  # fmt: skip
+
+
+def routes(blueprint: Blueprint, context: Context) -> None:
+    """Add the approval routes."""
+
+    @blueprint.get("/approvals")
+    @documented(
+        "Approvals, newest first", responses={200: ("A page.", ApprovalPageSchema())}, problems=READING, security=OPERATOR,
+        parameters=(in_query("status", enum=list(STATUSES)), in_query("limit", **LIMIT, maximum=200), in_query("cursor")),
+    )  # fmt: skip
+    def show_approvals() -> Response:
+        most, status = limit(50, 200), choice("status", STATUSES)
+        rows = list_approvals(context.pool, actor().tenant_id, status=status, before=_before(), limit=most)
+        following = {"next_cursor": rows[-1].approval_id} if len(rows) == most else {}
+        return json_response({"approvals": [approval_view(row) for row in rows], **following})
+
+    @blueprint.get("/approvals/<approval_id>")
+    @documented("One approval, with who said what", responses={200: ("The approval.", ApprovalViewSchema())},
+                problems=(*READING, 404), security=OPERATOR)  # fmt: skip
+    def show_approval(approval_id: str) -> Response:
+        wanted, tenant_id = path_id(approval_id), actor().tenant_id
+        row = find_approval(context.pool, tenant_id, wanted)
+        if row is None:
+            raise NotFound("there is nothing of that id")
+        return json_response({**approval_view(row), "votes": votes(context.pool, tenant_id, wanted)})
+
+    @blueprint.post("/approvals/<approval_id>/approve")
+    @documented("Approve", request=_WORD, responses={200: ("Approved, or recorded until enough people have.", ResolvedSchema())},
+                problems=WRITING, security=OPERATOR)  # fmt: skip
+    def approve(approval_id: str) -> Response:
+        return _resolve(context, approval_id, APPROVE)
+
+    @blueprint.post("/approvals/<approval_id>/reject")
+    @documented("Reject", request=_WORD, responses={200: ("Rejected.", ResolvedSchema())}, problems=WRITING, security=OPERATOR)
+    def reject(approval_id: str) -> Response:
+        return _resolve(context, approval_id, REJECT)
+
+
+def _resolve(context: Context, approval_id: str, verdict: str) -> Response:
+    person = actor()
+    # Before the body: who may not decide learns nothing about what a decision looks like.
+    person.must_be("approver")
+    given = load(_WORD, without_nulls(json_body()))
+    done = resolve_approval(
+        context.pool, person, path_id(approval_id), verdict=verdict, reason=given["reason"], digest=given.get("digest")
+    )
+    metrics.RESOLVED.labels(done.result).inc()
+    return json_response(done)
+
+
+def _before() -> Any:
+    text = request.args.get("cursor")
+    if not text:
+        return None
+    found = uuid_or_none(text)
+    if found is None:
+        raise InvalidInput.of("cursor", "is not one of ours")
+    return found

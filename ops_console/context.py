@@ -1,0 +1,116 @@
+"""What the views are handed: the databases, the public board's reader, and the terms of sessions."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ops_console.public_agents import PublicAgents
+from ops_console.settings import ConsoleSettings
+from ops_console.stream import Hub
+from sentinel.services.sign_in import SessionTerms
+from sentinel.store import feed
+from sentinel.store.database import BOARD, CONSOLE, Pool, with_role
+from sentinel.store.tenants import public_tenants
+
+DEFAULT_PUBLIC_TENANT = "public-demo"
+NOBODY = uuid.UUID(int=0)
+_REMEMBER_TENANT_SECONDS = 5.0
+_REMEMBER_BOARD_SECONDS = 0.5
+
+
+class Remembered:
+    """Answers kept for a moment, one asker at a time: many viewers ask the database as seldom as one."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: dict[Any, tuple[float, Any]] = {}
+
+    def get(self, key: Any, ask: Callable[[], Any]) -> Any:
+        """The kept answer to `key`, else `ask()`'s; what it raises is not kept."""
+        with self._lock:
+            asked_at = self._clock()
+            kept = self._kept.get(key)
+            if kept is None or asked_at - kept[0] >= self._seconds:
+                kept = self._kept[key] = (asked_at, ask())
+            return kept[1]
+
+
+class Board:
+    """The public board's data, read with the public role: the tenant shown, its feed and its agents."""
+
+    def __init__(self, pool: Pool, wanted_tenant: str, agents: PublicAgents) -> None:
+        self.pool = pool
+        self.agents = agents
+        self._wanted = wanted_tenant
+        self._tenant = Remembered(_REMEMBER_TENANT_SECONDS)
+        self._answers = Remembered(_REMEMBER_BOARD_SECONDS)
+
+    def tenant(self) -> tuple[uuid.UUID, str]:
+        """(id, label) of the public tenant; a nil id, under which there is nothing, where there is none or several."""
+        found: tuple[uuid.UUID, str] = self._tenant.get("tenant", self._find_tenant)
+        return found
+
+    def _find_tenant(self) -> tuple[uuid.UUID, str]:
+        known = [(one.tenant_id, one.label) for one in public_tenants(self.pool)]
+        wanted = self._wanted or (DEFAULT_PUBLIC_TENANT if len(known) != 1 else known[0][1])
+        named = [one for one in known if wanted in (one[1], str(one[0]))]
+        return named[0] if len(named) == 1 else (NOBODY, DEFAULT_PUBLIC_TENANT)
+
+    def newest(self, limit: int) -> list[feed.FeedRow]:
+        """The latest public decisions, newest first."""
+        rows: list[feed.FeedRow] = self._answers.get(
+            limit, lambda: feed.newest(self.pool, self.tenant()[0], self.agents.ids, limit)
+        )
+        return rows
+
+    def after(self, position: int, limit: int) -> list[feed.FeedRow]:
+        """Public decisions behind a position, oldest first."""
+        return feed.after(self.pool, self.tenant()[0], self.agents.ids, position, limit)
+
+    def latest_by_agent(self) -> dict[str, feed.FeedRow | None]:
+        """Each public agent's newest decision; named agents are there even when they decided nothing."""
+        found: dict[str, feed.FeedRow | None] = self._answers.get("by agent", self._ask_latest)
+        return found
+
+    def _ask_latest(self) -> dict[str, feed.FeedRow | None]:
+        found: dict[str, feed.FeedRow | None] = {}
+        for row in feed.newest(self.pool, self.tenant()[0], self.agents.ids, 200):
+            found.setdefault(row.agent_id, row)
+        for agent_id in self.agents.named:
+            if agent_id not in found:
+                found[agent_id] = feed.latest_of(self.pool, self.tenant()[0], agent_id)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Handed to every route of the console. `pool` and `ledger` have the console's role, the board's pool the public one."""
+
+    settings: ConsoleSettings
+    pool: Pool
+    ledger: Pool
+    board: Board
+    hub: Hub
+    terms: SessionTerms
+
+
+def build_context(settings: ConsoleSettings, *, stopping: Callable[[], bool]) -> Context:
+    """The parts of one process. Nothing connects before the first request."""
+    pool = Pool(with_role(settings.database_url, CONSOLE, application_name="console"), size=settings.pool_size)
+    ledger = pool
+    if settings.ledger_url not in ("", settings.database_url):
+        ledger = Pool(with_role(settings.ledger_url, CONSOLE, application_name="console"), size=settings.pool_size)
+    board_url = with_role(settings.database_url, BOARD, application_name="board")
+    board = Board(Pool(board_url, size=settings.board_pool_size), settings.public_tenant, settings.board)
+    hub = Hub(
+        board.after, lambda most: feed.newest(board.pool, board.tenant()[0], board.agents.ids, most),
+        max_viewers=settings.max_streams, stopping=stopping,
+    )  # fmt: skip
+    return Context(settings, pool, ledger, board, hub, SessionTerms(settings.idle_seconds, settings.absolute_seconds))

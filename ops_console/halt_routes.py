@@ -1,0 +1,95 @@
+"""Stopping and letting go; and what is in doubt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Blueprint, Response, request
+
+from ops_console.context import Context
+from ops_console.documentation import LIMIT, OPERATOR, READING, WRITING, in_query
+from ops_console.identity import actor
+from ops_console.rendering import amount, json_response, limit, path_id, present
+from ops_console.schemas import LiftHaltSchema, ResolveInDoubtSchema, SetHaltSchema
+from sentinel.core.decision import reason_text
+from sentinel.http.bodies import json_body, load, without_nulls
+from sentinel.http.openapi import documented
+from sentinel.services.lift_halt import lift_halt
+from sentinel.services.resolve_in_doubt import resolve_in_doubt
+from sentinel.services.set_halt import set_halt
+from sentinel.store.halts import HaltRow, list_halts
+from sentinel.store.in_doubt import InDoubtRow, list_in_doubt
+
+_SET, _LIFT, _RESOLVE = SetHaltSchema(), LiftHaltSchema(), ResolveInDoubtSchema()
+_ANY = {"type": "object"}
+
+
+def halt_view(row: HaltRow) -> dict[str, Any]:
+    """A halt as operators see it; `target` only where the scope has one."""
+    return present({
+        "halt_id": row.halt_id, "scope": row.scope, "target": row.target or None, "level": row.level,
+        "reason": row.reason, "set_by": row.set_by, "set_at": row.set_at, "lifted_by": row.lifted_by,
+        "lifted_at": row.lifted_at,
+    })  # fmt: skip
+
+
+def in_doubt_view(row: InDoubtRow) -> dict[str, Any]:
+    """An operation in doubt as operators see it."""
+    return present({
+        "operation_id": row.operation_id, "idempotency_key": row.idempotency_key, "agent_id": row.agent_id,
+        "action": row.action, "resource": row.resource, "amount": amount(row.amount_minor, row.currency),
+        "why": reason_text(row.in_doubt_reason), "started_at": row.started_at, "in_doubt_since": row.in_doubt_since,
+    })  # fmt: skip
+
+
+def routes(blueprint: Blueprint, context: Context) -> None:
+    """Add the halt and in-doubt routes."""
+
+    @blueprint.get("/halts")
+    @documented("Halts in force, newest first", responses={200: ("Ours and the global ones.", _ANY)}, problems=READING,
+                security=OPERATOR, parameters=(in_query("lifted", enum=["true"]),))  # fmt: skip
+    def show_halts() -> Response:
+        lifted_too = request.args.get("lifted") == "true"
+        rows = list_halts(context.pool, actor().tenant_id, lifted_too=lifted_too)
+        return json_response({"halts": [halt_view(row) for row in rows]})
+
+    @blueprint.post("/halts")
+    @documented("Stop something", request=_SET, responses={200: ("It was in force already.", _ANY), 201: ("In force.", _ANY)},
+                problems=WRITING, security=OPERATOR)  # fmt: skip
+    def create_halt() -> Response:
+        person = actor()
+        person.must_be("approver")
+        given = load(_SET, without_nulls(json_body()))
+        done = set_halt(
+            context.pool, person, scope=given["scope"], target=given.get("target", ""), level=given.get("level", "kill"),
+            reason=given["reason"],
+        )  # fmt: skip
+        return json_response({"halt_id": done.halt_id, "already": done.already}, 200 if done.already else 201)
+
+    @blueprint.post("/halts/<halt_id>/lift")
+    @documented("Lift a halt", request=_LIFT, responses={200: ("Lifted.", _ANY)}, problems=WRITING, security=OPERATOR)
+    def lift(halt_id: str) -> Response:
+        person = actor()
+        person.must_be("admin")
+        given = load(_LIFT, without_nulls(json_body()))
+        lift_halt(context.pool, person, path_id(halt_id), reason=given["reason"])
+        return json_response({"halt_id": halt_id, "lifted": True})
+
+    @blueprint.get("/in-doubt")
+    @documented("Started actions whose outcome nobody knows", responses={200: ("Longest in doubt first.", _ANY)},
+                problems=READING, security=OPERATOR, parameters=(in_query("limit", **LIMIT, maximum=200),))  # fmt: skip
+    def show_in_doubt() -> Response:
+        rows = list_in_doubt(context.pool, actor().tenant_id, limit=limit(200, 200))
+        return json_response({"in_doubt": [in_doubt_view(row) for row in rows]})
+
+    @blueprint.post("/in-doubt/<operation_id>/resolve")
+    @documented("Say whether it was executed", request=_RESOLVE, responses={200: ("Recorded.", _ANY)}, problems=WRITING,
+                security=OPERATOR)  # fmt: skip
+    def resolve(operation_id: str) -> Response:
+        person = actor()
+        person.must_be("admin")
+        given = load(_RESOLVE, without_nulls(json_body()))
+        resolve_in_doubt(
+            context.pool, person, path_id(operation_id), executed=given["executed"], evidence=given["evidence"]
+        )
+        return json_response({"operation_id": operation_id, "executed": given["executed"]})

@@ -1,0 +1,97 @@
+"""Who calls an operator route: a session cookie or an operator's token, asked for before anything else is looked at.
+
+Without one every operator path, known or not, whatever the method, answers the same 401. A cookie is only believed on an
+unsafe method together with its CSRF token and from our own origin; a token is never sent by a browser on its own.
+"""
+
+from __future__ import annotations
+
+import hmac
+from urllib.parse import urlsplit
+
+from flask import Flask, Response, g, request
+
+from ops_console.context import Context
+from sentinel.core.errors import Forbidden, Unauthenticated
+from sentinel.services.actor import Actor
+from sentinel.services.operator_tokens import token_owner
+from sentinel.services.sign_in import session_of
+from sentinel.store.sessions import SignedIn
+
+SIGN_IN = "/ops/api/session"
+PUBLIC = "/ops/api/live/"
+_SAFE = ("GET", "HEAD", "OPTIONS")
+
+
+def cookie_name(insecure: bool) -> str:
+    """The `__Host-` prefix makes browsers insist on https, this host and no domain; plain http cannot have it."""
+    return "sentinel" if insecure else "__Host-sentinel"
+
+
+def needs_operator(path: str, method: str) -> bool:
+    """Whether a path is the operators': everything under /ops but the live feed and signing in itself."""
+    if path != "/ops" and not path.startswith("/ops/"):
+        return False
+    return not path.startswith(PUBLIC) and (path, method) != (SIGN_IN, "POST")
+
+
+def install(app: Flask, context: Context) -> None:
+    """Ask for an operator before routing errors, validation or any view."""
+
+    @app.before_request
+    def require_operator() -> None:
+        if needs_operator(request.path, request.method):
+            who, by_cookie = identify(context)
+            if by_cookie and request.method not in _SAFE:
+                check_csrf(context, who)
+            g.signed_in, g.by_cookie = who, by_cookie
+
+
+def identify(context: Context) -> tuple[SignedIn, bool]:
+    """(the person, whether by cookie). Raises `Unauthenticated`."""
+    if "Authorization" in request.headers:
+        # Only what was presented counts: a wrong token is not mended by a cookie that came along.
+        scheme, _, token = request.headers["Authorization"].partition(" ")
+        who = token_owner(context.pool, token.strip()) if scheme.lower() == "bearer" else None
+        by_cookie = False
+    else:
+        cookie = request.cookies.get(cookie_name(context.settings.insecure_cookies), "")
+        who = session_of(context.pool, cookie, context.terms) if cookie else None
+        by_cookie = True
+    if who is None:
+        raise Unauthenticated
+    return who, by_cookie
+
+
+def check_csrf(context: Context, who: SignedIn) -> None:
+    """Raise `Forbidden` unless the request is ours: origin, and the session's token in the header."""
+    check_origin(context)
+    given = request.headers.get("X-CSRF-Token", "")
+    if who.csrf_token is None or not hmac.compare_digest(given.encode(), who.csrf_token.encode()):
+        raise Forbidden("X-CSRF-Token is missing or not this session's")
+
+
+def check_origin(context: Context) -> None:
+    """Raise `Forbidden` for a request that a browser says comes from another site."""
+    if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+        raise Forbidden("requests from other sites are refused")
+    origin = request.headers.get("Origin")
+    if origin is None:
+        return
+    ours = context.settings.origin or f"{request.scheme}://{request.host}"
+    if (urlsplit(origin).scheme, urlsplit(origin).netloc.lower()) != (urlsplit(ours).scheme, urlsplit(ours).netloc.lower()):
+        raise Forbidden("requests from other origins are refused")
+
+
+def actor() -> Actor:
+    """The person this request acts for."""
+    who: SignedIn = g.signed_in
+    return Actor(who.tenant_id, who.operator_id, who.email, who.role)
+
+
+def set_cookie(context: Context, response: Response, value: str, max_age: int) -> None:
+    """Hand a session to the browser: not readable by scripts, not sent along from other sites."""
+    insecure = context.settings.insecure_cookies
+    response.set_cookie(
+        cookie_name(insecure), value, max_age=max_age, path="/", httponly=True, secure=not insecure, samesite="Strict"
+    )

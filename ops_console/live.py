@@ -1,0 +1,104 @@
+"""What the public may see of a decision: an allow-list of names, each with the shape its value must have.
+
+An event is built from nothing but these names (`CONTRACT.md` §4). A value of another shape is left out, so that free text
+in the place of an identifier never gets through.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from ops_console.public_agents import PublicAgents
+from sentinel.core.errors import NotFound
+from sentinel.store.feed import FeedRow
+
+SCHEMA = "haltstate.live.event.v1"
+EVENT_FIELDS = (
+    "schema", "event_id", "occurred_at", "agent_label", "source", "action", "decision", "amount", "reason_code",
+    "proof_status", "redaction_status", "latency_ms", "ledger_entry_id", "refund_id", "proof_id",
+)  # fmt: skip
+PACK_FIELDS = (
+    "proof_id", "ledger_entry_id", "refund_id", "agent_id", "action", "amount", "decision", "policy_label",
+    "policy_version", "policy_digest", "reason_code", "operation_digest", "facts_commitment", "decided_at", "latency_ms",
+    "proof_status", "signature_status", "redaction_status", "hash",
+)  # fmt: skip
+ACTIVE_FOR = timedelta(minutes=5)
+
+_IDENTIFIER = re.compile(r"[A-Za-z0-9._:/@-]{1,200}")
+_PLAIN = re.compile(r"[A-Za-z0-9 -]{1,40}")
+
+
+def _identifier(value: Any) -> bool:
+    return isinstance(value, str) and _IDENTIFIER.fullmatch(value) is not None
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, str) and _PLAIN.fullmatch(value) is not None
+
+
+def _money(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {"value", "currency"} and _identifier(str(value["value"]))
+
+
+def _count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_SHAPES: dict[str, Callable[[Any], bool]] = {
+    "amount": _money, "latency_ms": _count, "proof_status": _plain, "redaction_status": _plain,
+}  # fmt: skip
+
+
+def live_event(row: FeedRow, board: PublicAgents) -> dict[str, Any]:
+    """A decision as the public sees it; fields the operation does not have are left out."""
+    pack = json.loads(row.body)
+    known = {
+        "schema": SCHEMA,
+        "event_id": str(row.event_id),
+        "occurred_at": pack.get("decided_at"),
+        "agent_label": row.agent_id,
+        "source": board.source(row.agent_id, str(pack.get("action", ""))),
+    }
+    values = {name: known.get(name, pack.get(name)) for name in EVENT_FIELDS}
+    return {name: value for name, value in values.items() if _SHAPES.get(name, _identifier)(value)}
+
+
+def public_pack(pack: dict[str, Any]) -> dict[str, Any]:
+    """A proof pack for the public. One with a field outside the contract is not shown at all: its hash covers everything."""
+    if not pack.keys() <= set(PACK_FIELDS):
+        raise NotFound("there is no proof of that id")
+    return {name: pack[name] for name in PACK_FIELDS if name in pack}
+
+
+def agent_status(row: FeedRow | None, now: datetime | None = None) -> dict[str, Any]:
+    """One agent on the board: "active" when it decided something lately, else "idle"."""
+    if row is None:
+        return {"status": "idle", "last_action": None, "last_decision": None}
+    pack = json.loads(row.body)
+    recent = (now or datetime.now(UTC)) - row.occurred_at < ACTIVE_FOR
+    return {"status": "active" if recent else "idle", "last_action": pack["action"], "last_decision": pack["decision"]}
+
+
+def board_page(tenant: str, events: list[dict[str, Any]]) -> str:
+    """The board as plain HTML: a table of the latest events, no script, every value escaped."""
+    columns = ("occurred_at", "agent_label", "action", "decision", "amount", "reason_code", "proof_id")
+    head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in columns)
+    rows = "".join(f"<tr>{''.join(f'<td>{_cell(event, name)}</td>' for name in columns)}</tr>" for event in events)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>sentinel: live decisions</title></head><body>'
+        f"<h1>Live decisions of {html.escape(tenant)}</h1><p>Customer data hidden. Newest first; reload for more.</p>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></body></html>"
+    )
+
+
+def _cell(event: dict[str, Any], name: str) -> str:
+    value = event.get(name, "")
+    if name == "amount" and value:
+        value = f"{value['value']} {value['currency']}"
+    text = html.escape(str(value))
+    return f'<a href="/verify/{text}.json">proof</a>' if name == "proof_id" and value else text

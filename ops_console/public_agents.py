@@ -1,0 +1,48 @@
+"""Which agents the public board shows, under which name, and what their actions are about. Nobody else is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sentinel.core.errors import InvalidInput
+from sentinel.core.operation import check_identifier
+
+
+@dataclass(frozen=True, slots=True)
+class PublicAgents:
+    """`named` maps an agent's id to (board name, source); `everyone` shows the rest under their own id too."""
+
+    named: dict[str, tuple[str, str]]
+    everyone: bool = False
+
+    @property
+    def ids(self) -> list[str] | None:
+        """The agents to select, or None for all of them."""
+        return None if self.everyone else list(self.named)
+
+    def name(self, agent_id: str) -> str:
+        """The agent's key in the board's status."""
+        return self.named.get(agent_id, (agent_id, ""))[0]
+
+    def source(self, agent_id: str, action: str) -> str:
+        """What the agent works on, e.g. "refunds"; by default the action's first word in the plural."""
+        named = self.named.get(agent_id)
+        return named[1] if named else action.partition(".")[0] + "s"
+
+
+def parse_public_agents(text: str) -> PublicAgents:
+    """`agent_id=name:source`, comma separated, `*` for everyone. Raises `InvalidInput`."""
+    named: dict[str, tuple[str, str]] = {}
+    everyone = False
+    for part in (piece.strip() for piece in text.split(",")):
+        if part == "*":
+            everyone = True
+        elif part:
+            agent_id, _, shown = part.partition("=")
+            name, _, source = shown.partition(":")
+            for value in (agent_id, name, source):
+                check_identifier(value, part, 128)
+            named[agent_id] = (name, source)
+    if "tenant" in {name for name, _ in named.values()}:
+        raise InvalidInput.of("tenant", "is not a name an agent can have on the board")
+    return PublicAgents(named, everyone)

@@ -1,0 +1,100 @@
+"""The refund agent and its ledger as operators see them, customers left out."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+from flask import Blueprint, Response, request
+
+from ops_console.context import Context
+from ops_console.documentation import LIMIT, OPERATOR, READING, in_query
+from ops_console.identity import actor
+from ops_console.rendering import amount, choice, cursor_in, cursor_out, json_response, limit, present
+from ops_console.schemas import LedgerPageSchema
+from sentinel.core.operation import check_identifier
+from sentinel.core.proof import REDACTION
+from sentinel.http.openapi import documented
+from sentinel.services.process_one import process_one
+from sentinel.store import feed, refund_views
+from sentinel.store.halts import covering
+
+DEFAULT_AGENT = "retail-refund-agent"
+_RISK = ("duplicate_refund", "stale_window", "suspicious_reason", "customer_attempts_24h")
+
+
+def entry_view(row: refund_views.LedgerRow) -> dict[str, Any]:
+    """A ledger row as operators see it: no customer's account, order or words."""
+    return present({
+        "ledger_entry_id": row.ledger_entry_id, "refund_id": row.refund_id, "agent_id": row.agent_id, "action": row.action,
+        "status": row.status, "amount": amount(row.amount_minor, row.currency),
+        "idempotency_key": f"refund:{row.ledger_entry_id}", "channel": row.channel, "scenario": row.scenario,
+        "requested_at": row.requested_at, "risk": {name: row.risk[name] for name in _RISK if isinstance(row.risk.get(name), int)},
+        "decision": row.decision, "reason_code": row.reason_code, "proof_id": row.proof_id,
+        "operation_id": row.operation_id, "approval_id": row.approval_id, "waiting_for": row.waiting_for,
+        "attempts": row.attempts, "last_error": row.last_error, "redaction_status": row.redaction_status,
+        "created_at": row.created_at, "updated_at": row.updated_at,
+    })  # fmt: skip
+
+
+def routes(blueprint: Blueprint, context: Context) -> None:
+    """Add the refund routes."""
+
+    @blueprint.get("/refunds/agent/status")
+    @documented("The refund agent: is it running, how far is it", responses={200: ("Its state.", {"type": "object"})},
+                problems=READING, security=OPERATOR, parameters=(in_query("agent_id"),))  # fmt: skip
+    def agent_status() -> Response:
+        agent_id = check_identifier(request.args.get("agent_id", DEFAULT_AGENT), "agent_id", 128)
+        return json_response(_agent_status(context, actor().tenant_id, agent_id))
+
+    @blueprint.get("/refunds/ledger")
+    @documented(
+        "Ledger rows, newest first", responses={200: ("A page.", LedgerPageSchema())}, problems=READING, security=OPERATOR,
+        parameters=(in_query("status", enum=list(refund_views.STATUSES)), in_query("cursor"), in_query("limit", **LIMIT, maximum=200)),
+    )  # fmt: skip
+    def ledger() -> Response:
+        most, status = limit(50, 200), choice("status", refund_views.STATUSES)
+        rows = refund_views.ledger_page(context.ledger, actor().tenant_id, status=status, before=cursor_in(), limit=most)
+        full = len(rows) == most
+        following = {"next_cursor": cursor_out(rows[-1].created_at, rows[-1].ledger_entry_id)} if full else {}
+        return json_response({"entries": [entry_view(row) for row in rows], **following})
+
+    @blueprint.post("/refunds/process-once")
+    @documented("Have the worker process one row now", responses={200: ("What happened.", {"type": "object"})},
+                problems=READING, security=OPERATOR)  # fmt: skip
+    def process_once() -> Response:
+        return json_response(process_one(context.ledger, actor()))
+
+
+def _agent_status(context: Context, tenant_id: uuid.UUID, agent_id: str) -> dict[str, Any]:
+    worker = refund_views.last_worker(context.ledger, tenant_id, agent_id)
+    by_status = {one.status: one for one in refund_views.counts(context.ledger, tenant_id, agent_id)}
+    reports = refund_views.outbox_lag(context.ledger, tenant_id)
+    waiting = by_status.get("NEW")
+    action, decision = (worker.last_action, worker.last_decision) if worker is not None else (None, None)
+    if decision is None:
+        latest = feed.latest_of(context.pool, tenant_id, agent_id)
+        pack = json.loads(latest.body) if latest is not None else {}
+        action, decision = pack.get("action"), pack.get("decision")
+    return {
+        "agent_id": agent_id,
+        "status": _worker_status(worker),
+        "halt": covering(context.pool, tenant_id, agent_id),
+        "last_action": action,
+        "last_decision": decision,
+        "redaction_status": REDACTION,
+        "counts": {name: by_status[name].entries if name in by_status else 0 for name in refund_views.STATUSES},
+        "lag": {
+            "oldest_new_seconds": round(waiting.oldest_seconds, 1) if waiting is not None else 0,
+            "open_reports": reports.open_reports,
+            "oldest_report_seconds": round(reports.oldest_seconds, 1),
+        },
+    }
+
+
+def _worker_status(worker: refund_views.WorkerRow | None) -> str:
+    """A worker that says it runs but was not heard of lately does not run."""
+    if worker is None or worker.status == "stopped" or worker.silent:
+        return "not_running"
+    return worker.status

@@ -1,0 +1,81 @@
+"""Turning values into JSON answers, and parsing what a query string may say."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import uuid
+from datetime import datetime
+from typing import Any
+
+import orjson
+from flask import Response, request
+
+from sentinel.core.errors import InvalidInput, NotFound
+from sentinel.core.money import Money, money_out
+from sentinel.store.uuids import uuid_or_none
+
+_NUMBER = re.compile(r"[0-9]{1,6}")
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """JSON; ids as text, times RFC 3339 in UTC."""
+    body = orjson.dumps(value, option=orjson.OPT_UTC_Z)
+    return Response(body, status=status, content_type="application/json")
+
+
+def present(fields: dict[str, Any]) -> dict[str, Any]:
+    """Without the members that have no value: optional fields are left out, never null."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def amount(amount_minor: int | None, currency: str | None) -> dict[str, int | str] | None:
+    """Minor units as the wire's money, or None."""
+    return None if amount_minor is None or currency is None else money_out(Money(amount_minor, currency))
+
+
+def path_id(text: str) -> uuid.UUID:
+    """An id in a path; what is none names nothing: `NotFound`."""
+    found = uuid_or_none(text)
+    if found is None:
+        raise NotFound("there is nothing of that id")
+    return found
+
+
+def limit(default: int, most: int) -> int:
+    """`?limit=`, 1 to `most`. Raises `InvalidInput`."""
+    text = request.args.get("limit")
+    if text is None:
+        return default
+    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= most:
+        raise InvalidInput.of("limit", f"must be 1 to {most}")
+    return int(text)
+
+
+def choice(name: str, allowed: tuple[str, ...]) -> str | None:
+    """One of `allowed` from the query string, or None. Raises `InvalidInput`."""
+    text = request.args.get(name)
+    if text is not None and text not in allowed:
+        raise InvalidInput.of(name, f"must be one of {', '.join(allowed)}")
+    return text
+
+
+def cursor_out(moment: datetime, last_id: str) -> str:
+    """A page's end as an opaque text."""
+    return base64.urlsafe_b64encode(orjson.dumps([moment, last_id])).decode().rstrip("=")
+
+
+def cursor_in() -> tuple[datetime, str] | None:
+    """`?cursor=` as `cursor_out` wrote it, or None. Raises `InvalidInput`."""
+    text = request.args.get("cursor")
+    if not text:
+        return None
+    try:
+        moment, last_id = orjson.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
+        at = datetime.fromisoformat(moment)
+        if at.tzinfo is None or not isinstance(last_id, str) or "\0" in last_id:
+            raise ValueError
+    except (ValueError, TypeError, binascii.Error):
+        raise InvalidInput.of("cursor", "is not one of ours") from None
+    return at, last_id

@@ -1,0 +1,153 @@
+"""What may arrive at the console and what it answers: marshmallow, made once, and the source of its OpenAPI document."""
+
+from __future__ import annotations
+
+from marshmallow import Schema, fields
+from marshmallow.validate import OneOf, Range
+
+from sentinel.http.bodies import Identifier, StrictBoolean, StrictSchema, Text
+
+
+class SignInSchema(StrictSchema):
+    """An operator's address and password; the tenant's label where an address is in several."""
+
+    email = Text(most=254, least=1, required=True)
+    password = Text(most=256, least=1, required=True)
+    tenant = Identifier(most=64)
+
+
+class WordSchema(StrictSchema):
+    """A person's word on an approval. `digest` is what was shown; given, it must be the approval's."""
+
+    reason = Text(most=2000, least=1, required=True)
+    digest = Identifier(most=80)
+
+
+class SetHaltSchema(StrictSchema):
+    """What to stop; agent, action and scenario need a target."""
+
+    scope = fields.String(required=True, validate=OneOf(["global", "tenant", "agent", "action", "scenario"]))
+    target = Text(most=128)
+    level = fields.String(validate=OneOf(["pause", "kill"]))
+    reason = Text(most=2000, least=1, required=True)
+
+
+class LiftHaltSchema(StrictSchema):
+    """Why a halt is lifted."""
+
+    reason = Text(most=2000, least=1, required=True)
+
+
+class ResolveInDoubtSchema(StrictSchema):
+    """Whether a started action was executed, and how one knows."""
+
+    executed = StrictBoolean(required=True)
+    evidence = Text(most=4000, least=1, required=True)
+
+
+class CreateTokenSchema(StrictSchema):
+    """A token for the operator's own scripts; 1 to 90 days."""
+
+    label = Text(most=100)
+    expires_days = fields.Integer(strict=True, validate=Range(min=1, max=90))
+
+
+class MoneySchema(Schema):
+    """Money, shortest exact form."""
+
+    value = fields.Raw(required=True, metadata={"oneOf": [{"type": "integer"}, {"type": "string"}]})
+    currency = fields.String(required=True)
+
+
+class SessionSchema(Schema):
+    """Who is signed in, and what unsafe requests must carry."""
+
+    operator = fields.String(required=True)
+    role = fields.String(required=True)
+    tenant = fields.String(required=True)
+    csrf_token = fields.String()
+    expires_at = fields.String()
+
+
+class ApprovalViewSchema(Schema):
+    """What waits for a person, and how it was decided."""
+
+    approval_id = fields.String(required=True)
+    operation_id = fields.String(required=True)
+    agent_id = fields.String(required=True)
+    action = fields.String(required=True)
+    resource = fields.String(required=True)
+    amount = fields.Nested(MoneySchema)
+    digest = fields.String(required=True)
+    reasons = fields.List(fields.Raw(), required=True)
+    required_role = fields.String(required=True)
+    required_people = fields.Integer(required=True)
+    approvals_given = fields.Integer(required=True)
+    status = fields.String(required=True)
+    created_at = fields.String(required=True)
+    expires_at = fields.String(required=True)
+    decided_at = fields.String()
+    decided_by = fields.String()
+    reason = fields.String()
+    votes = fields.List(fields.Raw())
+
+
+class ApprovalPageSchema(Schema):
+    """Approvals, newest first."""
+
+    approvals = fields.List(fields.Nested(ApprovalViewSchema), required=True)
+    next_cursor = fields.String()
+
+
+class ResolvedSchema(Schema):
+    """What became of a person's word."""
+
+    result = fields.String(required=True, validate=OneOf(["approved", "rejected", "recorded"]))
+    approvals_given = fields.Integer(required=True)
+    people_required = fields.Integer(required=True)
+
+
+class LiveEventSchema(Schema):
+    """One decision as the public sees it."""
+
+    schema = fields.String(required=True)
+    event_id = fields.String(required=True)
+    occurred_at = fields.String(required=True)
+    agent_label = fields.String(required=True)
+    source = fields.String(required=True)
+    action = fields.String(required=True)
+    decision = fields.String(required=True)
+    amount = fields.Nested(MoneySchema)
+    reason_code = fields.String(required=True)
+    proof_status = fields.String(required=True)
+    redaction_status = fields.String(required=True)
+    latency_ms = fields.Integer(required=True)
+    ledger_entry_id = fields.String()
+    refund_id = fields.String()
+    proof_id = fields.String(required=True)
+
+
+class LiveFeedSchema(Schema):
+    """The latest decisions, newest first."""
+
+    events = fields.List(fields.Nested(LiveEventSchema), required=True)
+
+
+class LedgerEntrySchema(Schema):
+    """A ledger row without customer data."""
+
+    ledger_entry_id = fields.String(required=True)
+    refund_id = fields.String(required=True)
+    agent_id = fields.String(required=True)
+    action = fields.String(required=True)
+    status = fields.String(required=True)
+    amount = fields.Nested(MoneySchema, required=True)
+    idempotency_key = fields.String(required=True)
+    redaction_status = fields.String(required=True)
+
+
+class LedgerPageSchema(Schema):
+    """Ledger rows, newest first."""
+
+    entries = fields.List(fields.Nested(LedgerEntrySchema), required=True)
+    next_cursor = fields.String()

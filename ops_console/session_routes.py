@@ -1,0 +1,107 @@
+"""Signing in and out, and an operator's own tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Blueprint, Response, g, request
+
+from ops_console import metrics
+from ops_console.context import Context
+from ops_console.documentation import OPERATOR, READING, WRITING
+from ops_console.identity import actor, check_origin, cookie_name, set_cookie
+from ops_console.rendering import json_response, path_id, present
+from ops_console.schemas import CreateTokenSchema, SessionSchema, SignInSchema
+from sentinel.core.errors import Forbidden, RateLimited, Unauthenticated
+from sentinel.http.bodies import json_body, load, without_nulls
+from sentinel.http.openapi import documented
+from sentinel.services.operator_tokens import issue_token, revoke_token
+from sentinel.services.sign_in import Opened, sign_in
+from sentinel.services.sign_out import sign_out
+from sentinel.store.sessions import SignedIn, list_tokens
+
+_SIGN_IN, _CREATE_TOKEN = SignInSchema(), CreateTokenSchema()
+DEFAULT_TOKEN_DAYS = 30
+
+
+def routes(blueprint: Blueprint, context: Context) -> None:
+    """Add the session and token routes."""
+
+    @blueprint.post("/session")
+    @documented(
+        "Sign in", request=_SIGN_IN, responses={200: ("A session cookie, and the token unsafe requests carry.", SessionSchema())},
+        problems=(400, 401, 403, 411, 413, 415, 429, 503),
+    )  # fmt: skip
+    def create_session() -> Response:
+        check_origin(context)
+        given = load(_SIGN_IN, without_nulls(json_body()))
+        opened = _counted(context, given)
+        sign_out(context.pool, request.cookies.get(cookie_name(context.settings.insecure_cookies), ""))
+        response = json_response({
+            "operator": opened.actor.email, "role": opened.actor.role, "tenant": opened.tenant_label,
+            "csrf_token": opened.csrf_token, "expires_at": opened.expires_at,
+        })  # fmt: skip
+        set_cookie(context, response, opened.cookie, context.settings.absolute_seconds)
+        return response
+
+    @blueprint.get("/session")
+    @documented("Who is signed in", responses={200: ("The operator.", SessionSchema())}, problems=READING, security=OPERATOR)
+    def show_session() -> Response:
+        who: SignedIn = g.signed_in
+        return json_response(present({
+            "operator": who.email, "role": who.role, "tenant": who.tenant_label, "csrf_token": who.csrf_token,
+            "expires_at": who.expires_at,
+        }))  # fmt: skip
+
+    @blueprint.delete("/session")
+    @documented("Sign out", responses={204: ("The session is over, wherever its cookie was copied.", None)},
+                problems=READING, security=OPERATOR)  # fmt: skip
+    def delete_session() -> Response:
+        response = Response(status=204)
+        if g.by_cookie:
+            sign_out(context.pool, request.cookies[cookie_name(context.settings.insecure_cookies)])
+            set_cookie(context, response, "", 0)
+        return response
+
+    @blueprint.post("/tokens")
+    @documented("Make a token for one's own scripts", request=_CREATE_TOKEN,
+                responses={201: ("The token, shown this once.", {"type": "object"})}, problems=WRITING, security=OPERATOR)  # fmt: skip
+    def create_token() -> Response:
+        if not g.by_cookie:
+            # Else a stolen token could outlive its own end and revocation.
+            raise Forbidden("tokens are made by a signed-in person, not by another token")
+        given = load(_CREATE_TOKEN, without_nulls(json_body()))
+        days = given.get("expires_days", DEFAULT_TOKEN_DAYS)
+        issued = issue_token(context.pool, actor(), label=given.get("label", ""), expires_days=days)
+        listing = issued.listing
+        return json_response(
+            {"token": issued.token, "token_id": listing.token_id, "label": listing.label, "expires_at": listing.expires_at}, 201
+        )
+
+    @blueprint.get("/tokens")
+    @documented("One's own tokens", responses={200: ("Without the tokens themselves.", {"type": "object"})},
+                problems=READING, security=OPERATOR)  # fmt: skip
+    def show_tokens() -> Response:
+        who: SignedIn = g.signed_in
+        return json_response({"tokens": list_tokens(context.pool, who.tenant_id, who.operator_id)})
+
+    @blueprint.delete("/tokens/<token_id>")
+    @documented("End one of one's own tokens", responses={204: ("It is refused from now on.", None)},
+                problems=(*READING, 404), security=OPERATOR)  # fmt: skip
+    def delete_token(token_id: str) -> Response:
+        revoke_token(context.pool, actor(), path_id(token_id))
+        return Response(status=204)
+
+
+def _counted(context: Context, given: dict[str, Any]) -> Opened:
+    """Sign in, counting how it went."""
+    try:
+        opened = sign_in(
+            context.pool, email=given["email"], password=given["password"], tenant=given.get("tenant"),
+            address=request.remote_addr or "unknown", terms=context.terms,
+        )  # fmt: skip
+    except (Unauthenticated, RateLimited) as error:
+        metrics.SIGN_INS.labels(error.code).inc()
+        raise
+    metrics.SIGN_INS.labels("signed-in").inc()
+    return opened

@@ -1,0 +1,210 @@
+"""A small world to try the console in: tenants, people with passwords, agents whose guards wait for approval."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import pytest
+from flask.testing import FlaskClient
+from ops_console.app import create_app
+from ops_console.settings import ConsoleSettings
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from sentinel.app import build_authority
+from sentinel.core.operation import build_operation
+from sentinel.policy.library import PolicyHolder
+from sentinel.resources import policies_dir
+from sentinel.services.actor import Actor
+from sentinel.services.authority import Authority, Caller
+from sentinel.services.create_tenant import create_tenant
+from sentinel.services.guard_action import guard_action
+from sentinel.services.issue_key import issue_key
+from sentinel.services.passwords import hash_password
+from sentinel.settings import Settings
+from sentinel.store.agent_keys import find_key_by_id
+from sentinel.store.database import CONSOLE, Pool, with_role
+from sentinel.store.housekeeping import sequence_events
+from sentinel.store.ids import new_id
+from sentinel.store.migrate import migrate
+from sentinel.store.operators import insert_operator
+
+PASSWORD = "correct horse battery staple"
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def _template() -> str | None:
+    """An own migrated template, where no shared one is offered."""
+    admin = os.environ.get("TEST_PG_URL")
+    if admin is None:
+        return None
+    name = f"console_template_{os.getpid()}_{uuid.uuid4().hex[:8]}"
+    _create(admin, name)
+    migrate(_at(admin, name))
+    return name
+
+
+@pytest.fixture
+def console_database(request: pytest.FixtureRequest, _template: str | None) -> Iterator[str]:
+    """A fresh migrated database as an administrator's URL: the shared fixture's, else one in TEST_PG_URL."""
+    try:
+        yield request.getfixturevalue("database_url")
+        return
+    except pytest.FixtureLookupError:
+        if _template is None:
+            pytest.fail("no database: neither a database_url fixture nor TEST_PG_URL")
+    admin, name = os.environ["TEST_PG_URL"], f"console_test_{uuid.uuid4().hex[:12]}"
+    _create(admin, name, _template)
+    yield _at(admin, name)
+    with psycopg.connect(admin, autocommit=True) as connection:
+        connection.execute(f"drop database {name} with (force)")
+
+
+def _create(admin: str, name: str, template: str = "template0") -> None:
+    with psycopg.connect(admin, autocommit=True) as connection:
+        connection.execute(f"create database {name} template {template} encoding 'UTF8'")
+
+
+def _at(admin: str, name: str) -> str:
+    return make_conninfo(**{**conninfo_to_dict(admin), "dbname": name})
+
+
+@dataclass
+class Person:
+    """A signed-in operator's browser: sends the cookie by itself and the CSRF token with it."""
+
+    client: FlaskClient
+    email: str
+    csrf: str
+
+    def get(self, path: str, **rest: Any) -> Any:
+        return self.client.get(path, **rest)
+
+    def post(self, path: str, body: Any = None, *, headers: dict[str, str] | None = None) -> Any:
+        return self.client.post(path, json=body, headers={"X-CSRF-Token": self.csrf, **(headers or {})})
+
+    def delete(self, path: str) -> Any:
+        return self.client.delete(path, headers={"X-CSRF-Token": self.csrf})
+
+    def approve(self, approval_id: Any, **more: Any) -> Any:
+        return self.post(f"/ops/api/approvals/{approval_id}/approve", {"reason": "looked at it", **more})
+
+    def reject(self, approval_id: Any) -> Any:
+        return self.post(f"/ops/api/approvals/{approval_id}/reject", {"reason": "not this one"})
+
+
+@dataclass
+class World:
+    """One database with an authority and any number of consoles. Build what a test needs, and only that."""
+
+    url: str
+    pool: Pool
+    authority: Authority
+    tenant_id: uuid.UUID
+    password_hash: str
+    opened: list[Any] = field(default_factory=list)
+
+    def sql(self, statement: str, *values: Any) -> list[Any]:
+        """As an administrator: for arranging and for looking, never what a test is about."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            done = connection.execute(statement, values or None)
+            return done.fetchall() if done.description else []
+
+    def tenant(self, label: str) -> uuid.UUID:
+        return create_tenant(self.pool, label)
+
+    def operator(self, name: str, role: str = "approver", tenant_id: uuid.UUID | None = None) -> Actor:
+        tenant, operator_id, email = tenant_id or self.tenant_id, new_id(), f"{name}@demo.local"
+        assert insert_operator(
+            self.pool, tenant_id=tenant, operator_id=operator_id, email=email, password_hash=self.password_hash, role=role
+        )
+        return Actor(tenant, operator_id, email, role)
+
+    def app(self, **settings: Any) -> Any:
+        app = create_app(ConsoleSettings(**{"database_url": self.url, "insecure_cookies": True, **settings}))
+        self.opened.append(app)
+        return app
+
+    def sign_in(self, who: Actor | str, app: Any = None, tenant: str | None = None) -> Person:
+        email = who if isinstance(who, str) else who.email
+        client = (app or self.app()).test_client()
+        body = {"email": email, "password": PASSWORD, **({"tenant": tenant} if tenant else {})}
+        answer = client.post("/ops/api/session", json=body)
+        assert answer.status_code == 200, answer.get_data(as_text=True)
+        return Person(client, email, answer.json["csrf_token"])
+
+    def person(self, name: str, role: str = "approver", app: Any = None) -> Person:
+        return self.sign_in(self.operator(name, role), app)
+
+    def caller(self, owner: Actor | None = None, tenant_id: uuid.UUID | None = None) -> Caller:
+        """An agent with a key; `owner` answers for it."""
+        tenant = tenant_id or self.tenant_id
+        issued = issue_key(
+            self.pool, tenant, agent_id="retail-refund-agent", owner_operator_id=owner.operator_id if owner else None
+        )
+        row = find_key_by_id(self.pool, tenant, issued.key_id)
+        assert row is not None
+        return Caller(row.tenant_id, row.key_id, row.principal_id, row.agent_id, frozenset(row.scopes), row.owner_operator_id)
+
+    def guard(self, value: str = "120.00", caller: Caller | None = None, **params: Any) -> Any:
+        """A decision on a refund of `value` USD: to 150 ALLOW, to 1000 an approval, from 500 by two people."""
+        number = next(_numbers)
+        operation = build_operation(
+            idempotency_key=f"refund:lge_{number}", agent_id="retail-refund-agent", action="refund.create",
+            resource=f"refund/rf_{number}",
+            params={
+                "amount": {"value": value, "currency": "USD"}, "ledger_entry_id": f"lge_{number}", "refund_id": f"rf_{number}",
+                "account_ref": f"acct_{number}",
+                "risk": {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1},
+                **params,
+            },
+        )  # fmt: skip
+        caller = caller or self.caller()
+        return guard_action(self.authority, caller, operation, has_start_step=True, elapsed_ms=1)
+
+    def approval(self, value: str = "200.00", owner: Actor | None = None, tenant_id: uuid.UUID | None = None) -> uuid.UUID:
+        """The id of a pending approval."""
+        recorded = self.guard(value, self.caller(owner, tenant_id))
+        assert recorded.status == "pending", recorded
+        found: uuid.UUID = recorded.approval_id
+        return found
+
+    def publish(self) -> None:
+        """Give every event its feed position."""
+        while sequence_events(self.authority.pool):
+            pass
+
+    def approval_status(self, approval_id: uuid.UUID) -> str:
+        return str(self.sql("select status from sentinel.approvals where approval_id = %s", approval_id)[0][0])
+
+
+@pytest.fixture(scope="session")
+def _password_hash() -> str:
+    return hash_password(PASSWORD)
+
+
+@pytest.fixture(scope="session")
+def _policies() -> PolicyHolder:
+    return PolicyHolder(policies_dir())
+
+
+@pytest.fixture
+def world(console_database: str, _password_hash: str, _policies: PolicyHolder) -> Iterator[World]:
+    """A world with one tenant, public-demo."""
+    pool = Pool(with_role(console_database, CONSOLE), size=4)
+    settings = Settings(database_url=console_database, secret_keys=("a-secret-for-tests-0123456789abcdef",), pool_size=2)
+    authority = build_authority(settings, _policies)
+    made = World(console_database, pool, authority, create_tenant(pool, "public-demo"), _password_hash)
+    yield made
+    for app in made.opened:
+        context = app.extensions["console"]
+        context.pool.close()
+        context.board.pool.close()
+    pool.close()
+    authority.pool.close()

@@ -1,0 +1,253 @@
+"""Approvals: who may decide, how many it takes, once, in time, on what was shown. Each promise with a twin that breaks it."""
+
+from __future__ import annotations
+
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from sentinel.cli.approvals import group
+from sentinel.core.errors import Forbidden, SentinelError
+from sentinel.services.actor import LOCAL_ADMINISTRATOR, Actor, local_administrator
+from sentinel.services.issue_key import issue_key
+from sentinel.services.resolve_approval import resolve_approval
+from sentinel.services.rotate_key import rotate_key
+from sentinel.store.housekeeping import keep_house
+
+
+def decide(world: Any, actor: Actor, approval_id: uuid.UUID, verdict: str = "approve", **more: Any) -> str:
+    """What became of a word: the result, or the refusal's code."""
+    try:
+        return resolve_approval(world.pool, actor, approval_id, verdict=verdict, reason="looked at it", **more).result
+    except SentinelError as error:
+        return error.code
+
+
+def rewritten(world: Any, function: str, *changes: tuple[str, str]) -> None:
+    """Break a function of the schema, for a twin."""
+    (text,) = world.sql("select pg_get_functiondef(%s::regproc)", function)[0]
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    world.sql("set role sentinel_owner; " + text)
+
+
+# Deciding ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_operator_sees_what_waits_decides_it_and_it_is_recorded(world: Any) -> None:
+    ann, approval_id = world.person("ann"), world.approval("200.50")
+    listed = ann.get("/ops/api/approvals?status=pending").json["approvals"]
+    assert [one["approval_id"] for one in listed] == [str(approval_id)]
+    assert listed[0]["amount"] == {"value": "200.50", "currency": "USD"}
+    assert listed[0]["reasons"][0]["code"] == "amount_needs_approval"
+    assert ann.approve(approval_id, digest=listed[0]["digest"]).json == {"result": "approved", "approvals_given": 1, "people_required": 1}
+    shown = ann.get(f"/ops/api/approvals/{approval_id}").json
+    assert (shown["status"], shown["decided_by"], shown["reason"]) == ("approved", "ann@demo.local", "looked at it")
+    assert [(one["operator"], one["verdict"], one["via"]) for one in shown["votes"]] == [("ann@demo.local", "approve", "console")]
+    kinds = [kind for (kind,) in world.sql("select kind from sentinel.events order by event_id")]
+    assert kinds == ["decision", "approval_vote", "approval_approved"]
+
+
+def test_one_rejection_is_enough_and_final(world: Any) -> None:
+    ann, bob, approval_id = world.person("ann"), world.person("bob"), world.approval("600.00")
+    assert ann.reject(approval_id).json["result"] == "rejected"
+    assert bob.approve(approval_id).status_code == 409
+    assert world.sql("select status, decision, reason_code from sentinel.operation_states") == [("denied", "DENY", "approval_rejected")]
+
+
+def test_another_digest_than_the_shown_one_is_refused(world: Any) -> None:
+    ann, approval_id = world.person("ann"), world.approval()
+    assert ann.approve(approval_id, digest="sha256:" + "0" * 64).status_code == 409
+    assert world.approval_status(approval_id) == "pending"
+
+
+@pytest.mark.parametrize("body", [{}, {"reason": ""}, {"reason": "  "}, {"reason": "x", "extra": 1}, {"reason": 1}, {"reason": "a\u202eb"}, []])
+def test_a_word_without_a_plain_reason_is_no_word(world: Any, body: Any) -> None:
+    ann, approval_id = world.person("ann"), world.approval()
+    assert ann.post(f"/ops/api/approvals/{approval_id}/approve", body).status_code == 400
+    assert world.approval_status(approval_id) == "pending"
+
+
+def test_pages_follow_each_other_without_gap_or_repeat(world: Any) -> None:
+    ann, made = world.person("ann"), [str(world.approval()) for _ in range(5)]
+    seen, cursor = [], ""
+    while True:
+        page = ann.get(f"/ops/api/approvals?limit=2&cursor={cursor}").json
+        seen += [one["approval_id"] for one in page["approvals"]]
+        cursor = page.get("next_cursor", "")
+        if not cursor:
+            break
+    assert seen == made[::-1]
+
+
+# Requester ≠ approver, machine ≠ approver ------------------------------------------------------------------------------
+
+
+def ways_to_self_approval(world: Any) -> list[str]:
+    """Every way by which who answers for the asking key got its own approval through."""
+    app, got = world.app(), []
+    owner = world.operator("owner", "admin")
+    person = world.sign_in(owner, app)
+    other_session = world.sign_in(owner, app)
+    token = person.post("/ops/api/tokens", {}).json["token"]
+    bearer = {"Authorization": f"Bearer {token}"}
+    script = app.test_client()
+
+    def tried(name: str, attempt: Any) -> None:
+        approval_id = world.approval(owner=owner)
+        attempt(approval_id)
+        if world.approval_status(approval_id) != "pending":
+            got.append(name)
+
+    path = "/ops/api/approvals/{}/approve"
+    body = {"reason": "mine"}
+    tried("session", person.approve)
+    tried("another session", other_session.approve)
+    tried("token", lambda a: script.post(path.format(a), json=body, headers=bearer))
+    tried("reject", person.reject)
+    tried("service", lambda a: decide(world, owner, a))
+    tried("local administrator in the owner's name", lambda a: decide(world, Actor(owner.tenant_id, owner.operator_id, owner.email, "admin", LOCAL_ADMINISTRATOR), a))
+    env = {"SENTINEL_DATABASE_URL": world.url}
+    tried("command line", lambda a: CliRunner().invoke(group, ["approve", str(a), "--as", owner.email, "--reason", "mine"], env=env))
+    world.sql("update sentinel.operators set email = 'renamed@demo.local' where operator_id = %s", owner.operator_id)
+    tried("renamed", person.approve)
+    world.sql("update sentinel.operators set email = %s where operator_id = %s", owner.email, owner.operator_id)
+
+    caller = world.caller(owner)
+    rotated = rotate_key(world.pool, world.tenant_id, caller.key_id)
+    approval_id = world.guard("200.00", caller).approval_id
+    world.sql("update sentinel.agent_keys set owner_operator_id = null where key_id = %s", caller.key_id)
+    assert rotated.principal_id == caller.principal_id
+    if person.approve(approval_id).status_code == 200:
+        got.append("owner of the rotated key")
+    return got
+
+
+def test_who_answers_for_the_asking_key_cannot_decide_by_any_way(world: Any) -> None:
+    assert ways_to_self_approval(world) == []
+
+
+def test_the_check_for_self_approval_sees_a_rule_that_is_gone(world: Any) -> None:
+    world.sql(
+        "set role sentinel_owner; create or replace function sentinel.is_requester(a sentinel.approvals, operator uuid)"
+        " returns boolean language sql stable as 'select false'"
+    )
+    assert len(ways_to_self_approval(world)) == 9
+
+
+def test_taking_over_the_key_afterwards_takes_the_right_away(world: Any) -> None:
+    ann, caller = world.operator("ann"), world.caller()
+    approval_id = world.guard("200.00", caller).approval_id
+    world.sql("update sentinel.agent_keys set owner_operator_id = %s where key_id = %s", ann.operator_id, caller.key_id)
+    assert decide(world, ann, approval_id) == "forbidden"
+
+
+def test_no_machine_approves(world: Any) -> None:
+    key = issue_key(world.pool, world.tenant_id, agent_id="retail-refund-agent").key
+    approval_id, client = world.approval(), world.app().test_client()
+    for headers in ({"X-API-Key": key}, {"Authorization": f"Bearer {key}"}):
+        for verb in ("approve", "reject"):
+            assert client.post(f"/ops/api/approvals/{approval_id}/{verb}", json={"reason": "x"}, headers=headers).status_code == 401
+    with pytest.raises(Forbidden):
+        resolve_approval(world.pool, local_administrator(world.tenant_id), approval_id, verdict="approve", reason="nobody")
+    assert world.approval_status(approval_id) == "pending"
+
+
+def test_the_role_is_looked_at_again_where_the_word_is_recorded(world: Any) -> None:
+    viewer, approval_id = world.operator("vic", "viewer"), world.approval()
+    pretending = Actor(viewer.tenant_id, viewer.operator_id, viewer.email, "admin")
+    assert decide(world, pretending, approval_id) == "forbidden"
+
+
+def test_where_an_administrator_is_asked_for_an_approver_is_not_enough(world: Any) -> None:
+    approval_id = world.approval()
+    world.sql("update sentinel.approvals set required_role = 'admin'")
+    assert decide(world, world.operator("ann"), approval_id) == "forbidden"
+    assert decide(world, world.operator("abe", "admin"), approval_id) == "approved"
+
+
+# Two people ----------------------------------------------------------------------------------------------------------
+
+
+def one_person_suffices(world: Any) -> bool:
+    """Whether one person's hundred clicks, eight at a time, approve what needs two."""
+    ann, approval_id = world.operator("ann"), world.approval("500.00")
+    with ThreadPoolExecutor(max_workers=8) as threads:
+        list(threads.map(lambda _: decide(world, ann, approval_id), range(100)))
+    return world.approval_status(approval_id) != "pending"
+
+
+def test_one_person_clicking_a_hundred_times_never_suffices_where_two_are_asked_for(world: Any) -> None:
+    assert not one_person_suffices(world)
+    (votes,) = world.sql("select count(*) from sentinel.approval_votes")[0]
+    assert votes == 1
+    bob, (approval_id,) = world.operator("bob"), world.sql("select approval_id from sentinel.approvals")[0]
+    assert decide(world, bob, approval_id) == "approved"
+
+
+def test_the_check_for_two_people_sees_voices_that_are_not_told_apart(world: Any) -> None:
+    world.sql("alter table sentinel.approval_votes drop constraint approval_votes_pkey")
+    assert one_person_suffices(world)
+
+
+def test_a_voice_no_longer_counts_when_its_person_could_not_give_it_now(world: Any) -> None:
+    ann, bob, cyd = (world.operator(name) for name in ("ann", "bob", "cyd"))
+    approval_id = world.approval("500.00")
+    assert decide(world, ann, approval_id) == "recorded"
+    world.sql("update sentinel.operators set role = 'viewer' where email like 'ann%%'")
+    assert decide(world, bob, approval_id) == "recorded"
+    assert decide(world, cyd, approval_id) == "approved"
+
+
+# One transition, none after the end ------------------------------------------------------------------------------------
+
+
+def transitions(world: Any, contenders: int = 12) -> int:
+    """How many of so many people, half for and half against at one time, were told that they decided."""
+    people, approval_id = [world.operator(f"p{n}") for n in range(contenders)], world.approval()
+    world.pool.size, world.pool._wait_seconds = contenders, 30
+    for _ in range(contenders - 4):
+        world.pool._free.put(None)
+    with ThreadPoolExecutor(max_workers=contenders) as threads:
+        said = list(threads.map(lambda n: decide(world, people[n], approval_id, ("approve", "reject")[n % 2]), range(contenders)))
+    events = world.sql("select count(*) from sentinel.events where kind in ('approval_approved', 'approval_rejected')")[0][0]
+    decided = sum(word in ("approved", "rejected") for word in said)
+    assert decided == events
+    return decided
+
+
+def test_of_many_contenders_exactly_one_decides(world: Any) -> None:
+    assert transitions(world) == 1
+
+
+def test_the_check_for_one_transition_sees_a_check_then_act(world: Any) -> None:
+    rewritten(
+        world, "sentinel.resolve_approval", ("approval_id = approval for update", "approval_id = approval"),
+        ("moment := clock_timestamp();", "perform pg_sleep(0.3); moment := clock_timestamp();"),
+    )  # fmt: skip
+    assert transitions(world) > 1
+
+
+def test_after_its_end_an_approval_cannot_be_decided(world: Any) -> None:
+    ann, approval_id = world.person("ann"), world.approval()
+    world.sql("update sentinel.approvals set expires_at = clock_timestamp()")
+    assert ann.get(f"/ops/api/approvals/{approval_id}").json["status"] == "expired"
+    assert ann.approve(approval_id).status_code == 409
+    assert world.approval_status(approval_id) == "expired"
+    assert ann.reject(approval_id).status_code == 409
+    assert world.sql("select status, reason_code from sentinel.operation_states") == [("expired", "approval_expired")]
+
+
+def test_the_end_and_a_word_at_one_time_leave_one_of_them(world: Any) -> None:
+    ann, approval_id = world.operator("ann"), world.approval()
+    world.sql("update sentinel.approvals set expires_at = clock_timestamp() + interval '30 milliseconds'")
+    with ThreadPoolExecutor(max_workers=4) as threads:
+        for _ in range(40):
+            threads.submit(decide, world, ann, approval_id)
+            threads.submit(keep_house, world.authority.pool, 300)
+    ended = world.sql("select kind from sentinel.events where kind in ('approval_approved', 'approval_rejected', 'approval_expired')")
+    assert len(ended) == 1

@@ -1,0 +1,52 @@
+"""Which role may do what: every operator route × every role, as the table says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+NOTHING = "00000000-0000-7000-8000-000000000000"
+ROLES = ("viewer", "approver", "admin")
+LEAST: dict[tuple[str, str], str] = {
+    ("GET", "/ops/api/session"): "viewer",
+    ("DELETE", "/ops/api/session"): "viewer",
+    ("GET", "/ops/api/tokens"): "viewer",
+    ("POST", "/ops/api/tokens"): "viewer",
+    ("DELETE", "/ops/api/tokens/<token_id>"): "viewer",
+    ("GET", "/ops/api/approvals"): "viewer",
+    ("GET", "/ops/api/approvals/<approval_id>"): "viewer",
+    ("POST", "/ops/api/approvals/<approval_id>/approve"): "approver",
+    ("POST", "/ops/api/approvals/<approval_id>/reject"): "approver",
+    ("GET", "/ops/api/halts"): "viewer",
+    ("POST", "/ops/api/halts"): "approver",
+    ("POST", "/ops/api/halts/<halt_id>/lift"): "admin",
+    ("GET", "/ops/api/in-doubt"): "viewer",
+    ("POST", "/ops/api/in-doubt/<operation_id>/resolve"): "admin",
+    ("GET", "/ops/api/refunds/agent/status"): "viewer",
+    ("GET", "/ops/api/refunds/ledger"): "viewer",
+    ("POST", "/ops/api/refunds/process-once"): "approver",
+}
+"""(method, route) → the least role. A route that is not here fails the test below."""
+
+
+def test_the_table_of_roles_names_every_operator_route(world: Any) -> None:
+    found = {
+        (method, str(rule))
+        for rule in world.app().url_map.iter_rules()
+        if str(rule).startswith("/ops/") and not str(rule).startswith("/ops/api/live/")
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
+    }
+    assert found - {("POST", "/ops/api/session")} == LEAST.keys()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_route_is_refused_below_its_role_and_only_there(world: Any, role: str) -> None:
+    person = world.person("ann", role)
+    for (method, route), least in sorted(LEAST.items(), key=lambda item: item[0] == ("DELETE", "/ops/api/session")):
+        path = route.partition("<")[0] + NOTHING + route.partition(">")[2] if "<" in route else route
+        # A body that breaks every schema: a role that is too low is told before anything is read.
+        answer = person.client.open(path, method=method, json={"?": 1}, headers={"X-CSRF-Token": person.csrf})
+        refused = ROLES.index(role) < ROLES.index(least)
+        assert (answer.status_code == 403) == refused, f"{method} {path} as {role}: {answer.status_code}"
+        assert answer.status_code != 401

@@ -1,0 +1,349 @@
+"""Who gets in, who stays in, and what an operator route says to everybody else."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import structlog
+from ops_console import identity
+
+from sentinel.core.errors import RateLimited, Unauthenticated
+from sentinel.http import problems
+from sentinel.services import sign_in as service
+from sentinel.services.issue_key import issue_key
+from sentinel.services.sign_in import SessionTerms, sign_in
+from sentinel.store import sign_in_attempts
+from sentinel.store.sign_in_attempts import Attempt, Throttle, begin_attempt
+
+PASSWORD = "correct horse battery staple"
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")
+UNKNOWN = ("/ops", "/ops/", "/ops/pages", "/ops/api", "/ops/api/", "/ops/api/nope", "/ops/api/approvals/", "/ops/api/live", "/ops/%61pi/halts")
+
+
+def open_doors(app: Any) -> list[str]:
+    """Operator paths × methods that answer a stranger anything but the one 401."""
+    client, found = app.test_client(), []
+    paths = [str(rule).replace("<", "").replace(">", "") for rule in app.url_map.iter_rules() if str(rule).startswith("/ops")]
+    for path in [*(path for path in paths if not path.startswith("/ops/api/live/")), *UNKNOWN]:
+        for method in METHODS:
+            if (path, method) == ("/ops/api/session", "POST"):
+                continue
+            answer = client.open(path, method=method, data=b'{"broken', content_type="application/json")
+            body = answer.get_json(silent=True) or {}
+            told = {"type", "title", "status", "detail", "instance"} == body.keys() and body["detail"] == "Invalid or missing credentials"
+            if answer.status_code != 401 or not (told or method == "HEAD"):
+                found.append(f"{method} {path}: {answer.status_code}")
+    return found
+
+
+def test_every_operator_route_answers_a_stranger_401_and_nothing_else(world: Any) -> None:
+    assert open_doors(world.app()) == []
+
+
+def test_the_check_for_open_doors_sees_a_console_without_its_gate(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(problems, "log", structlog.get_logger().bind())
+    monkeypatch.setattr(problems.log, "exception", lambda *_, **__: None)
+    app = world.app()
+    app.before_request_funcs.clear()
+    assert len(open_doors(app)) > 20
+
+
+@pytest.mark.parametrize("credentials", ["Bearer nonsense", "Basic YTpi", "Bearer ", "bearer snt_oper_" + "0" * 36])
+def test_wrong_credentials_are_the_same_401(world: Any, credentials: str) -> None:
+    answer = world.app().test_client().get("/ops/api/approvals", headers={"Authorization": credentials})
+    assert (answer.status_code, answer.json["detail"]) == (401, "Invalid or missing credentials")
+
+
+def test_an_agent_key_opens_no_operator_route(world: Any) -> None:
+    key = issue_key(world.pool, world.tenant_id, agent_id=None, scopes=("guard", "approvals:read_all")).key
+    client = world.app().test_client()
+    for headers in ({"X-API-Key": key}, {"Authorization": f"Bearer {key}"}, {"Cookie": f"sentinel={key}"}):
+        assert client.get("/ops/api/approvals", headers=headers).status_code == 401
+
+
+def test_a_wrong_token_is_not_mended_by_a_cookie_that_came_along(world: Any) -> None:
+    person = world.person("ann")
+    assert person.get("/ops/api/approvals").status_code == 200
+    assert person.get("/ops/api/approvals", headers={"Authorization": "Bearer x"}).status_code == 401
+
+
+def test_a_copied_cookie_is_worth_nothing_after_sign_out(world: Any) -> None:
+    person, copied = world.person("ann"), world.app().test_client()
+    copied.set_cookie("sentinel", person.client.get_cookie("sentinel").value)
+    assert copied.get("/ops/api/session").status_code == 200
+    assert person.delete("/ops/api/session").status_code == 204
+    assert copied.get("/ops/api/session").status_code == 401
+
+
+def test_signing_in_again_ends_the_session_before(world: Any) -> None:
+    app = world.app()
+    person = world.person("ann", app=app)
+    before = person.client.get_cookie("sentinel").value
+    assert person.client.post("/ops/api/session", json={"email": "ann@demo.local", "password": PASSWORD}).status_code == 200
+    old = app.test_client()
+    old.set_cookie("sentinel", before)
+    assert old.get("/ops/api/session").status_code == 401
+
+
+@pytest.mark.parametrize(("column", "back"), [("last_seen_at", "16 minutes"), ("expires_at", "9 hours")])
+def test_a_session_ends_when_idle_and_when_old(world: Any, column: str, back: str) -> None:
+    person = world.person("ann")
+    world.sql(f"update sentinel.operator_sessions set {column} = {column} - interval '{back}'")
+    assert person.get("/ops/api/session").status_code == 401
+
+
+def test_using_a_session_keeps_it_from_going_idle(world: Any) -> None:
+    person = world.person("ann")
+    world.sql("update sentinel.operator_sessions set last_seen_at = last_seen_at - interval '14 minutes'")
+    assert person.get("/ops/api/session").status_code == 200
+    assert world.sql("select last_seen_at > clock_timestamp() - interval '1 minute' from sentinel.operator_sessions") == [(True,)]
+
+
+def test_a_shut_out_operator_is_out_at_the_next_request(world: Any) -> None:
+    person = world.person("ann")
+    world.sql("update sentinel.operators set active = false")
+    assert person.get("/ops/api/session").status_code == 401
+    assert person.client.post("/ops/api/session", json={"email": person.email, "password": PASSWORD}).status_code == 401
+
+
+def test_a_new_role_counts_at_the_next_request(world: Any) -> None:
+    person = world.person("ann", "admin")
+    world.sql("update sentinel.operators set role = 'viewer'")
+    assert person.post("/ops/api/halts", {"scope": "tenant", "reason": "x"}).status_code == 403
+
+
+def test_the_cookie_is_host_bound_secure_and_out_of_reach_of_scripts(world: Any) -> None:
+    world.operator("ann")
+    client = world.app(insecure_cookies=False).test_client()
+    answer = client.post("/ops/api/session", json={"email": "ann@demo.local", "password": PASSWORD}, base_url="https://console.example")
+    cookie = answer.headers["Set-Cookie"]
+    assert cookie.startswith("__Host-sentinel=")
+    for wanted in ("Secure", "HttpOnly", "SameSite=Strict", "Path=/"):
+        assert wanted in cookie
+    assert "Domain" not in cookie
+
+
+def test_passwords_sessions_and_tokens_are_kept_as_hashes_only(world: Any) -> None:
+    person = world.person("ann")
+    token = person.post("/ops/api/tokens", {}).json["token"]
+    cookie = person.client.get_cookie("sentinel").value
+    everything = str(world.sql("select o::text, s::text, t::text from sentinel.operators o, sentinel.operator_sessions s, sentinel.operator_tokens t"))
+    assert hashlib.sha256(cookie.encode()).hexdigest() in everything
+    for secret in (PASSWORD, cookie, token):
+        assert secret not in everything
+
+
+def test_unknown_wrong_and_shut_out_are_one_answer_for_the_same_work(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.operator("ann")
+    world.operator("gone")
+    world.sql("update sentinel.operators set active = false where email like 'gone%%'")
+    checked: list[bool] = []
+    real = service.is_right
+    monkeypatch.setattr(service, "is_right", lambda hash_, password: checked.append(hash_ is None) or real(hash_, password))
+    client, told = world.app().test_client(), set()
+    for email in ("ann@demo.local", "gone@demo.local", "nobody@demo.local"):
+        answer = client.post("/ops/api/session", json={"email": email, "password": "wrong wrong wrong"})
+        told.add((answer.status_code, *(answer.json[name] for name in ("type", "title", "detail"))))
+    assert len(told) == 1
+    # One password check each; the two that cannot fit are checked against nobody's hash.
+    assert checked == [False, True, True]
+
+
+def test_a_shared_address_needs_its_tenant(world: Any) -> None:
+    world.operator("ann")
+    world.operator("ann", tenant_id=world.tenant("other"))
+    client = world.app().test_client()
+    body = {"email": "ann@demo.local", "password": PASSWORD}
+    assert client.post("/ops/api/session", json=body).status_code == 401
+    assert client.post("/ops/api/session", json={**body, "tenant": "other"}).json["tenant"] == "other"
+
+
+# Guessing ------------------------------------------------------------------------------------------------------------
+
+
+def guesses_looked_at(world: Any, guesses: int = 50) -> int:
+    """How many of so many simultaneous wrong guesses at one account had their password looked at."""
+
+    def guess(number: int) -> bool:
+        try:
+            sign_in(
+                world.pool, email="ann@demo.local", password=f"wrong {number}", tenant=None, address=f"10.0.0.{number}",
+                terms=SessionTerms(),
+            )  # fmt: skip
+        except RateLimited:
+            return False
+        except Unauthenticated:
+            return True
+        raise AssertionError("a wrong password got in")
+
+    with ThreadPoolExecutor(max_workers=guesses) as threads:
+        return sum(threads.map(guess, range(guesses)))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passwords are never right and cost nothing: these tests are about counting."""
+    monkeypatch.setattr(service, "is_right", lambda *_: False)
+
+
+@pytest.mark.usefixtures("quick")
+def test_fifty_guesses_at_once_count_fifty_and_ten_are_looked_at(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.pool, "_wait_seconds", 30)
+    world.operator("ann")
+    assert guesses_looked_at(world) == 10
+
+
+@pytest.mark.usefixtures("quick")
+def test_counting_first_and_noting_later_would_look_at_more(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.pool, "_wait_seconds", 30)
+    everybody = threading.Barrier(50)
+
+    def count_then_note(pool: Any, *, email: str, address: str, throttle: Throttle) -> Attempt:
+        count = world.sql("select count(*) from sentinel.sign_in_attempts")[0][0]
+        everybody.wait()
+        if count >= throttle.account:
+            return Attempt(None, 60)
+        return begin_attempt(pool, email=email, address=address, throttle=Throttle(1000, 1000, 1000))
+
+    monkeypatch.setattr(service, "begin_attempt", count_then_note)
+    assert guesses_looked_at(world) > 10
+
+
+@pytest.mark.usefixtures("quick")
+def test_one_address_cannot_guess_over_many_accounts(world: Any) -> None:
+    client = world.app().test_client()
+    answers = [client.post("/ops/api/session", json={"email": f"p{n}@demo.local", "password": "x"}).status_code for n in range(11)]
+    assert answers == [401] * 10 + [429]
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_refusal_says_when_to_come_back_and_does_not_move_the_end(world: Any) -> None:
+    client = world.app().test_client()
+    body = {"email": "ann@demo.local", "password": "x"}
+    for _ in range(10):
+        client.post("/ops/api/session", json=body)
+    first, second = (client.post("/ops/api/session", json=body) for _ in range(2))
+    assert first.status_code == second.status_code == 429
+    assert 0 < int(second.headers["Retry-After"]) <= int(first.headers["Retry-After"]) <= 300
+    world.sql("update sentinel.sign_in_attempts set attempted_at = attempted_at - interval '5 minutes'")
+    assert client.post("/ops/api/session", json=body).status_code == 401
+
+
+def test_a_success_of_ones_own_does_not_wipe_out_guesses(world: Any) -> None:
+    world.operator("ann")
+    world.operator("bob")
+    throttle = Throttle(account=3, address=3)
+
+    def attempt(email: str, password: str) -> str:
+        try:
+            sign_in(world.pool, email=email, password=password, tenant=None, address="10.0.0.1", terms=SessionTerms(), throttle=throttle)
+        except (Unauthenticated, RateLimited) as error:
+            return error.code
+        return "in"
+
+    seen = [attempt("ann@demo.local", "wrong"), attempt("bob@demo.local", PASSWORD), attempt("ann@demo.local", "wrong"),
+            attempt("bob@demo.local", PASSWORD), attempt("ann@demo.local", "wrong"), attempt("ann@demo.local", PASSWORD)]  # fmt: skip
+    assert seen == ["unauthenticated", "in", "unauthenticated", "in", "unauthenticated", "rate-limited"]
+
+
+def test_right_sign_ins_are_not_throttled(world: Any) -> None:
+    world.operator("ann")
+    app = world.app()
+    for _ in range(12):
+        world.sign_in("ann@demo.local", app)
+    assert sign_in_attempts.sweep(world.pool) == 0
+
+
+# Forged requests -----------------------------------------------------------------------------------------------------
+
+FORGED = {
+    "no token": ({"X-CSRF-Token": ""}, True),
+    "another token": ({"X-CSRF-Token": "x" * 43}, True),
+    "another origin": ({"Origin": "https://evil.example"}, False),
+    "origin null": ({"Origin": "null"}, False),
+    "another port": ({"Origin": "http://localhost:9999"}, False),
+    "a sibling site": ({"Sec-Fetch-Site": "same-site"}, False),
+    "another site": ({"Sec-Fetch-Site": "cross-site"}, False),
+}
+
+
+def forgeries_that_work(world: Any, person: Any) -> list[str]:
+    """Unsafe requests with the victim's cookie that changed or answered something."""
+    approval_id, found = world.approval(), []
+    for name, (headers, _) in FORGED.items():
+        for path, body in (
+            ("/ops/api/halts", {"scope": "tenant", "reason": "forged"}),
+            (f"/ops/api/approvals/{approval_id}/approve", {"reason": "forged"}),
+            ("/ops/api/tokens", {}),
+            ("/ops/api/nope", {}),
+        ):
+            if person.post(path, body, headers=headers).status_code != 403:
+                found.append(f"{name}: {path}")
+        if person.client.delete("/ops/api/session", headers={"X-CSRF-Token": person.csrf, **headers}).status_code != 403:
+            found.append(f"{name}: sign out")
+    if world.approval_status(approval_id) != "pending" or world.sql("select from sentinel.halts"):
+        found.append("an effect")
+    return found
+
+
+def test_a_forged_request_with_a_real_cookie_has_no_effect(world: Any) -> None:
+    assert forgeries_that_work(world, world.person("ann", "admin")) == []
+
+
+def test_the_check_for_forgeries_sees_a_console_that_believes_cookies(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity, "check_csrf", lambda *_: None)
+    assert "an effect" in forgeries_that_work(world, world.person("ann", "admin"))
+
+
+def test_signing_in_from_another_site_is_refused(world: Any) -> None:
+    world.operator("ann")
+    body = {"email": "ann@demo.local", "password": PASSWORD}
+    answer = world.app().test_client().post("/ops/api/session", json=body, headers={"Origin": "https://evil.example"})
+    assert answer.status_code == 403
+    assert "Set-Cookie" not in answer.headers
+
+
+def test_the_named_origin_counts_behind_a_proxy(world: Any) -> None:
+    person = world.person("ann", "admin", world.app(origin="https://console.example"))
+    body = {"scope": "tenant", "reason": "x"}
+    assert person.post("/ops/api/halts", body, headers={"Origin": "https://console.example"}).status_code == 201
+    assert person.post("/ops/api/halts", body, headers={"Origin": "http://localhost"}).status_code == 403
+
+
+# Tokens --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_token_works_without_csrf_until_it_is_revoked(world: Any) -> None:
+    person, script = world.person("ann", "admin"), world.app().test_client()
+    made = person.post("/ops/api/tokens", {"label": "nightly", "expires_days": 1}).json
+    headers = {"Authorization": f"Bearer {made['token']}"}
+    assert script.post("/ops/api/halts", json={"scope": "tenant", "reason": "x"}, headers=headers).status_code == 201
+    assert script.post("/ops/api/tokens", json={}, headers=headers).status_code == 403
+    assert person.delete(f"/ops/api/tokens/{made['token_id']}").status_code == 204
+    assert script.get("/ops/api/halts", headers=headers).status_code == 401
+
+
+def test_a_token_dies_with_its_end_and_with_its_operator(world: Any) -> None:
+    person, script = world.person("ann"), world.app().test_client()
+    headers = {"Authorization": f"Bearer {person.post('/ops/api/tokens', {}).json['token']}"}
+    assert script.get("/ops/api/session", headers=headers).status_code == 200
+    world.sql("update sentinel.operators set active = false")
+    assert script.get("/ops/api/session", headers=headers).status_code == 401
+    world.sql("update sentinel.operators set active = true")
+    world.sql("update sentinel.operator_tokens set expires_at = clock_timestamp()")
+    assert script.get("/ops/api/session", headers=headers).status_code == 401
+
+
+@pytest.mark.parametrize("days", [0, 91, True, "1", 1.5])
+def test_a_token_lives_one_to_ninety_days(world: Any, days: Any) -> None:
+    assert world.person("ann").post("/ops/api/tokens", {"expires_days": days}).status_code == 400
+
+
+def test_nobody_ends_another_operators_token(world: Any) -> None:
+    app = world.app()
+    made = world.person("ann", app=app).post("/ops/api/tokens", {}).json
+    assert world.person("bob", "admin", app).delete(f"/ops/api/tokens/{made['token_id']}").status_code == 404

@@ -1,0 +1,117 @@
+"""Tenants are invisible to each other over every route of the console, whatever id they know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from sentinel.store import approvals
+from sentinel.store.ids import new_id
+
+
+@dataclass
+class Other:
+    """A tenant with one of everything, and a stranger from public-demo who knows all its ids."""
+
+    ids: dict[str, str]
+    texts: list[str]
+
+
+@pytest.fixture
+def other(world: Any) -> Other:
+    """The other tenant's belongings."""
+    tenant_id = world.tenant("other")
+    owner = world.operator("olga", "admin", tenant_id)
+    app = world.app()
+    olga = world.sign_in(owner, app)
+    approval_id = world.approval(tenant_id=tenant_id)
+    doubt = world.guard("90.00", world.caller(tenant_id=tenant_id))
+    world.sql(
+        "update sentinel.operation_states set status = 'in_doubt', started_at = clock_timestamp(),"
+        " in_doubt_since = clock_timestamp(), in_doubt_reason = 'no_report' where operation_id = %s",
+        doubt.operation_id,
+    )
+    halt_id = olga.post("/ops/api/halts", {"scope": "agent", "target": "olgas-agent", "reason": "olgas reason"}).json["halt_id"]
+    token_id = olga.post("/ops/api/tokens", {"label": "olgas token"}).json["token_id"]
+    world.sql(
+        "insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency)"
+        " values (%s, 'olgas_entry', 'olgas_refund', 12600, 'USD')",
+        tenant_id,
+    )
+    world.sql(
+        "insert into refunds.workers (tenant_id, worker_id, agent_id, mode, status) values (%s, 'olgas_worker', 'retail-refund-agent', 'loop', 'running')",
+        tenant_id,
+    )
+    world.publish()
+    ids = {
+        "approval_id": str(approval_id), "operation_id": str(doubt.operation_id), "halt_id": halt_id, "token_id": token_id,
+        "proof_id": "pf_" + doubt.decision_event_id.hex,
+    }  # fmt: skip
+    return Other(ids, [*ids.values(), "olga", str(tenant_id), "olgas"])
+
+
+def leaks(world: Any, other: Other) -> list[str]:
+    """Routes that told the stranger something of the other tenant, or did something to it."""
+    app, found = world.app(public_agents="*"), []
+    ann = world.person("ann", "admin", app)
+    before = world.sql(SNAPSHOT)
+    bodies: dict[str, Any] = {
+        "approve": {"reason": "x"}, "reject": {"reason": "x"}, "lift": {"reason": "x"}, "resolve": {"executed": False, "evidence": "x"},
+    }  # fmt: skip
+    for rule in app.url_map.iter_rules():
+        path = str(rule)
+        for name, value in other.ids.items():
+            path = path.replace(f"<{name}>", value)
+        if path == "/ops/api/live/stream":
+            continue
+        for method in (rule.methods or set()) & {"GET", "POST", "DELETE"}:
+            if path == "/ops/api/session" and method != "GET":
+                continue
+            body = bodies.get(path.rpartition("/")[2]) if method == "POST" else None
+            answer = ann.client.open(path, method=method, json=body, headers={"X-CSRF-Token": ann.csrf})
+            told = answer.get_data(as_text=True)
+            if any(text in told for text in other.texts) or ("<" in str(rule) and answer.status_code != 404):
+                found.append(f"{method} {path}: {answer.status_code}")
+    if world.sql(SNAPSHOT) != before:
+        found.append("an effect")
+    return found
+
+
+SNAPSHOT = """
+select (select string_agg(a::text, ';' order by approval_id) from sentinel.approvals a),
+       (select string_agg(h::text, ';' order by halt_id) from sentinel.halts h),
+       (select string_agg(s::text, ';' order by operation_id) from sentinel.operation_states s),
+       (select string_agg(t::text, ';' order by token_id) from sentinel.operator_tokens t where label = 'olgas token'),
+       (select count(*) from refunds.process_requests)
+"""
+
+
+def test_no_route_shows_or_changes_anything_of_another_tenant(world: Any, other: Other) -> None:
+    assert leaks(world, other) == []
+
+
+def test_the_check_for_leaks_sees_a_query_that_forgets_the_tenant(world: Any, other: Other, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgetful = approvals.LIST_APPROVALS.replace("a.tenant_id = %(tenant_id)s)", "a.tenant_id <> %(tenant_id)s)")
+    assert forgetful != approvals.LIST_APPROVALS
+    monkeypatch.setattr(approvals, "LIST_APPROVALS", forgetful)
+    assert "GET /ops/api/approvals: 200" in leaks(world, other)
+
+
+def test_an_unknown_id_and_another_tenants_id_are_one_answer(world: Any, other: Other) -> None:
+    ann, told = world.person("ann", "admin"), set()
+    for approval_id in (other.ids["approval_id"], str(new_id()), "not-an-id"):
+        answer = ann.get(f"/ops/api/approvals/{approval_id}")
+        told.add((answer.status_code, answer.json["detail"]))
+    assert len(told) == 1
+
+
+def test_the_public_board_shows_one_tenant(world: Any, other: Other) -> None:
+    mine = world.guard("10.00")
+    world.publish()
+    client = world.app(public_agents="*").test_client()
+    assert [one["event_id"] for one in client.get("/ops/api/live/feed").json["events"]] == [str(mine.decision_event_id)]
+    shown = world.app(public_tenant="other").test_client()
+    assert str(mine.decision_event_id) not in shown.get("/ops/api/live/feed").get_data(as_text=True)
+    assert shown.get("/ops/api/live/status").json["tenant"] == "other"

@@ -1,0 +1,179 @@
+"""The `worker` command: bring rows and orders in, look at the ledger, draw its states, run the agent.
+
+Exit status: 0 all well, 1 something was refused or failed, 2 usage or settings.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from worker.connect import open_ledger
+from worker.drawing import write_drawings
+from worker.import_orders import Imported, NotTheFile, read_orders
+from worker.intake import Accepted, Refusal, read_rows
+from worker.ledger import Ledger
+from worker.presentation import out, summary_json, summary_table
+from worker.retail_refund_agent import FAILED, MISUSED, refusals
+from worker.retail_refund_agent import main as run
+from worker.settings import read_settings
+
+_STEP = 500
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+
+@click.group(context_settings=_HELP)
+def main() -> None:
+    """The refund worker: rows in, executions out, each only as the authority decides."""
+
+
+main.add_command(run, name="run")
+
+
+@main.command()
+@click.argument("file", type=click.File("rb"))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def enqueue(file: BinaryIO, as_json: bool) -> None:
+    """Enter refund rows from FILE: JSON lines, one object or an array; - reads standard input.
+
+    Good rows are entered, the others are named line by line.
+
+    \b
+    Examples:
+      worker enqueue rows.jsonl
+      worker enqueue - < row.json
+    """
+    found = list(read_rows(_text(file)))
+    refused = [each for each in found if isinstance(each, Refusal)]
+    good = [each for each in found if isinstance(each, Accepted)]
+    with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
+        added = ledger.add_rows([each.row for each in good])
+    refused += [
+        Refusal(each.line, "ledger_entry_id", "is in the ledger already", each.row.ledger_entry_id)
+        for each in good
+        if each.row.ledger_entry_id not in added
+    ]
+    _say_enqueued(len(added), sorted(refused, key=lambda refusal: refusal.line), as_json)
+    sys.exit(FAILED if refused else 0)
+
+
+@main.command("import-orders")
+@click.argument("file", type=click.File("rb"))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def import_orders(file: BinaryIO, as_json: bool) -> None:
+    """Import the Online Retail CSV: invoices become order facts, cancellations become refund rows in GBP.
+
+    Ids come from the invoice numbers, so a second import changes nothing. An order that is not in the file is unknown to
+    the ledger; for it the shop's own booking counts, so the risk flags are handed in as false.
+
+    \b
+    Example:
+      worker import-orders online_retail.csv
+    """
+    try:
+        imported = read_orders(_text(file).splitlines(keepends=True))
+    except NotTheFile as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(MISUSED)
+    with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
+        orders, refunds = _store(ledger, imported)
+    _say_imported(imported, orders, refunds, as_json)
+    sys.exit(FAILED if imported.refused else 0)
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def summary(as_json: bool) -> None:
+    """Counts and sums of the ledger by state, decision and reason."""
+    with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
+        lines = ledger.summary()
+    if as_json:
+        click.echo(json.dumps(summary_json(lines)))
+    elif lines:
+        out().print(summary_table(lines))
+    else:
+        click.echo("The ledger is empty.")
+
+
+@main.group()
+def states() -> None:
+    """The table of a row's states."""
+
+
+@states.command()
+@click.option(
+    "--folder", type=click.Path(path_type=Path, file_okay=False, exists=True), default=Path("deploy"), show_default=True
+)
+def draw(folder: Path) -> None:
+    """Write the drawing of the states (Mermaid and SVG) into a folder."""
+    for file in write_drawings(folder):
+        click.echo(str(file))
+
+
+def _text(file: BinaryIO) -> str:
+    try:
+        text: str = file.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        click.echo(f"error: the file is not UTF-8 at byte {error.start}", err=True)
+        sys.exit(MISUSED)
+    return text
+
+
+def _store(ledger: Ledger, imported: Imported) -> tuple[int, int]:
+    """(orders that changed anything, rows that are new); orders first, because rows take facts from them."""
+    progress = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=Console(stderr=True), transient=True
+    )  # fmt: skip
+    orders = refunds = 0
+    with progress:
+        task = progress.add_task("orders", total=len(imported.orders))
+        for start in range(0, len(imported.orders), _STEP):
+            part = imported.orders[start : start + _STEP]
+            orders += len(ledger.add_orders(part))
+            progress.advance(task, len(part))
+        task = progress.add_task("refund rows", total=len(imported.refunds))
+        for start in range(0, len(imported.refunds), _STEP):
+            rows = imported.refunds[start : start + _STEP]
+            refunds += len(ledger.add_rows(rows))
+            progress.advance(task, len(rows))
+    return orders, refunds
+
+
+def _say_enqueued(added: int, refused: list[Refusal], as_json: bool) -> None:
+    if as_json:
+        lines = [
+            {"line": r.line, "ledger_entry_id": r.ledger_entry_id, "field": r.field, "rule": r.rule} for r in refused
+        ]
+        click.echo(json.dumps({"entered": added, "refused": lines}))
+        return
+    for refusal in refused:
+        name = f" ({refusal.ledger_entry_id})" if refusal.ledger_entry_id else ""
+        click.echo(f"line {refusal.line}{name}: {refusal.field}: {refusal.rule}", err=True)
+    click.echo(f"{added} rows entered, {len(refused)} refused.")
+
+
+def _say_imported(imported: Imported, orders: int, refunds: int, as_json: bool) -> None:
+    if as_json:
+        lines = [{"line": r.line, "invoice": r.invoice, "rule": r.rule} for r in imported.refused]
+        counts = {"orders": len(imported.orders), "orders_changed": orders, "refunds": len(imported.refunds)}
+        click.echo(json.dumps({**counts, "refunds_entered": refunds, "refused": lines}))
+        return
+    for refusal in imported.refused:
+        click.echo(f"line {refusal.line} ({refusal.invoice}): {refusal.rule}", err=True)
+    if not orders and not refunds:
+        click.echo(f"Nothing changed: {len(imported.orders)} orders and {len(imported.refunds)} refund rows are known.")
+        return
+    click.echo(
+        f"{orders} of {len(imported.orders)} orders new or corrected, {refunds} of {len(imported.refunds)} refund rows"
+        f" entered, {len(imported.refused)} invoices refused."
+    )
+
+
+if __name__ == "__main__":
+    main()

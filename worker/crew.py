@@ -1,0 +1,45 @@
+"""A few threads that make the same call for many items: results in order, one bad item does not spoil the others."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Crew:
+    """`size` threads, shared by all batches."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._threads = ThreadPoolExecutor(size, thread_name_prefix="crew")
+
+    def map(self, call: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """`[call(item) for item in items]`, several at a time. The first exception is raised after all have ended."""
+        if len(items) < 2:
+            return [call(item) for item in items]
+        results: list[Result | None] = [None] * len(items)
+        # One task per thread that fetches items itself: a future per item costs more than it brings.
+        open_items = deque(enumerate(items))
+
+        def fetch() -> None:
+            while True:
+                try:
+                    index, item = open_items.popleft()
+                except IndexError:
+                    return
+                results[index] = call(item)
+
+        tasks = [self._threads.submit(fetch) for _ in range(min(self._size, len(items)))]
+        wait(tasks)
+        for task in tasks:
+            task.result()
+        return results  # type: ignore[return-value]
+
+    def close(self) -> None:
+        """No more work; threads end when theirs is done."""
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,79 @@
+"""The risk facts of a row: what the ledger derives, tightened by what was handed in, never loosened by it.
+
+A fact nobody knows is left out; the policy then cannot answer and does not allow (`fact_missing`). A zero or a false
+that nobody vouches for is never made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from sentinel.core.money import money_out
+from worker.rows import KnownFacts, LedgerRow
+from worker.suspicion import is_suspicious
+
+SAME_TEXT_ACCOUNTS = 3
+"""So many other accounts with the very same words within a week, and it is a template, not a customer."""
+
+
+def guard_request(row: LedgerRow, known: KnownFacts) -> dict[str, Any]:
+    """The params of the question (`CONTRACT.md` §2). The customer's words are looked at here and never sent."""
+    optional = {"account_ref": known.account_ref, "order_ref": row.order_ref}
+    return {
+        "amount": money_out(row.money),
+        "ledger_entry_id": row.ledger_entry_id,
+        "refund_id": row.refund_id,
+        "channel": row.channel,
+        "scenario": row.scenario,
+        **{name: value for name, value in optional.items() if value is not None},
+        "risk": risk_facts(known),
+    }
+
+
+def risk_facts(known: KnownFacts) -> dict[str, bool | int]:
+    """{duplicate_refund, stale_window, suspicious_reason, customer_attempts_24h}, each only where somebody knows."""
+    given = _given(known.risk)
+    found: dict[str, bool | int | None] = {
+        "duplicate_refund": _flag(_duplicate(known), given.get("duplicate_refund")),
+        "stale_window": _flag(known.is_stale, given.get("stale_window")),
+        "suspicious_reason": _flag(_suspicious(known), given.get("suspicious_reason")),
+        "customer_attempts_24h": _count(known.attempts_24h, given.get("customer_attempts_24h")),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _duplicate(known: KnownFacts) -> bool | None:
+    """The refund id is always known here; how much of the order is left only where the order is."""
+    if known.refund_seen or known.order_overdrawn:
+        return True
+    return known.order_overdrawn
+
+
+def _suspicious(known: KnownFacts) -> bool:
+    return known.same_text_accounts >= SAME_TEXT_ACCOUNTS or is_suspicious(known.reason or "")
+
+
+def _flag(derived: bool | None, given: Any) -> bool | None:
+    """True if anybody says so; False only from the ledger, or handed in where the ledger cannot know."""
+    if derived is True or given is True:
+        return True
+    if given is not None and given is not False:
+        return None  # something else than true or false was handed in: nobody knows what it meant
+    return False if derived is False or given is False else None
+
+
+def _count(derived: int | None, given: Any) -> int | None:
+    """The larger of the two."""
+    if given is None:
+        return derived
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        return None
+    return max(given, derived or 0)
+
+
+def _given(text: str) -> Mapping[str, Any]:
+    found = orjson.loads(text)
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,85 @@
+"""Named places where a test can break the worker. Nothing is armed without two variables in the environment.
+
+`SENTINEL_FAILPOINT=name:action[:nth]` with `SENTINEL_ALLOW_FAILPOINTS=1`; the nth passing (default the first) of the
+place kills, raises, stops or sleeps. The variable without the permission refuses the start: a leftover of a test must
+not be able to run in production unnoticed, in either way.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from enum import StrEnum
+
+
+class Failpoint(StrEnum):
+    """Every place, in the order in which a row passes them."""
+
+    AFTER_CLAIM = "after_claim"
+    AFTER_FACTS = "after_facts"
+    BEFORE_GUARD = "before_guard"
+    AFTER_GUARD = "after_guard"
+    AFTER_ALLOWED_RECORDED = "after_allowed_recorded"
+    BEFORE_START = "before_start"
+    AFTER_START = "after_start"
+    BEFORE_EXECUTION = "before_execution"
+    AFTER_EXECUTION_COMMIT = "after_execution_commit"
+    BEFORE_REPORT = "before_report"
+    AFTER_REPORT = "after_report"
+    AFTER_ACK = "after_ack"
+
+
+class FailpointHit(Exception):
+    """Raised by the action `raise`."""
+
+
+class BadFailpoint(Exception):
+    """The variable says something that cannot or must not be armed."""
+
+
+_ACTIONS = ("kill", "raise", "stop", "sleep")
+_SLEEP_SECONDS = 1.0
+
+
+class Failpoints:
+    """The armed place, if any. Thread-safe: concurrent passings are counted one by one."""
+
+    def __init__(self, place: Failpoint | None = None, action: str = "kill", nth: int = 1) -> None:
+        self._place, self._action, self._nth = place, action, nth
+        self._passed = 0
+        self._lock = threading.Lock()
+
+    @classmethod
+    def parse(cls, text: str | None, *, allowed: bool) -> Failpoints:
+        """From the two variables. Raises `BadFailpoint`."""
+        if not text:
+            return cls()
+        if not allowed:
+            raise BadFailpoint("SENTINEL_FAILPOINT is set without SENTINEL_ALLOW_FAILPOINTS=1: refusing to start")
+        name, _, rest = text.partition(":")
+        action, _, nth = rest.partition(":")
+        if name not in list(Failpoint) or action not in _ACTIONS or not (nth or "1").isdecimal() or nth == "0":
+            raise BadFailpoint(f"SENTINEL_FAILPOINT must be name:action[:nth] with action one of {', '.join(_ACTIONS)}")
+        return cls(Failpoint(name), action, int(nth or 1))
+
+    def hit(self, place: Failpoint) -> None:
+        """Pass a place."""
+        if place is not self._place:
+            return
+        with self._lock:
+            self._passed += 1
+            if self._passed != self._nth:
+                return
+        self._break()
+
+    def _break(self) -> None:
+        if self._action == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self._action == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif self._action == "sleep":
+            time.sleep(_SLEEP_SECONDS)
+        else:
+            raise FailpointHit(self._place or "")

@@ -1,0 +1,62 @@
+"""What this process holds now, and the heartbeat that keeps holding it.
+
+Leases are renewed only for rows in hand, so a row that was let go lapses as planned; and only so long, because a batch
+that never ends is a defect that another worker must be able to take over from.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from worker.ledger import Ledger, LedgerUnavailable
+
+_log = logging.getLogger("worker")
+
+LONGEST_HOLD_SECONDS = 600.0
+
+
+class Hands:
+    """The rows in hand. Thread-safe."""
+
+    def __init__(self, ledger: Ledger, heartbeat_seconds: float) -> None:
+        self._ledger, self._heartbeat_seconds = ledger, heartbeat_seconds
+        self._held: dict[str, float] = {}
+        self._ended = threading.Event()
+
+    @contextmanager
+    def holding(self, ids: Sequence[str]) -> Iterator[None]:
+        """Hold these for the block."""
+        now = time.monotonic()
+        self._held.update(dict.fromkeys(ids, now))
+        try:
+            yield
+        finally:
+            for each in ids:
+                self._held.pop(each, None)
+
+    @contextmanager
+    def heartbeat(self) -> Iterator[None]:
+        """Renew leases during the block, in a thread of its own."""
+        beating = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
+        beating.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            beating.join(0.2)
+
+    def _beat(self) -> None:
+        while not self._ended.wait(self._heartbeat_seconds):
+            oldest = time.monotonic() - LONGEST_HOLD_SECONDS
+            ids = [each for each, since in list(self._held.items()) if since > oldest]
+            if not ids:
+                continue
+            try:
+                self._ledger.extend(ids)
+            except LedgerUnavailable as error:
+                # The lease says it to everybody: without renewal the rows go to another worker.
+                _log.warning("claims could not be renewed: %s", error)

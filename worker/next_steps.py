@@ -1,0 +1,127 @@
+"""What an answer of the authority means for a row: pure functions from answer to events.
+
+This is not a decision on money: only a well-formed permission leads to ALLOWED, every doubt leads back or to a person.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import timedelta
+from random import Random
+
+from sentinel.client import GuardAnswer, KeyConflict, Rejected, Unreachable
+from worker.rows import Change, Lapse, LedgerRow
+from worker.states import LedgerEvent, LedgerState
+
+_GUARDING, _ALLOWED = LedgerState.GUARDING, LedgerState.ALLOWED
+_OVER_BY = timedelta(seconds=1)
+"""A pending approval is asked about again this long after it ran out."""
+
+_WRONG_FOR_GOOD = (400, 404, 405, 409, 411, 413, 415, 422)
+"""A guard refused with these will be refused again; 401 and 403 may be a key that is being replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long and how often to try: pauses double from the first to the longest, each with jitter."""
+
+    max_attempts: int
+    first_seconds: float
+    longest_seconds: float
+    random: Random
+
+    def pause_seconds(self, failures: int, at_least: float = 0.0) -> float:
+        """The pause after so many failures (0 is the first), between half and the whole of its nominal length."""
+        nominal = min(self.longest_seconds, self.first_seconds * 2.0 ** min(failures, 30))
+        return max(nominal * self.random.uniform(0.5, 1.0), min(at_least, self.longest_seconds))
+
+
+def after_guard(row: LedgerRow, answer: GuardAnswer, patience: Patience) -> Change:
+    """The event that a guard's answer is."""
+    match answer.status:
+        case "allowed" | "approved":
+            return _allowed(row, answer, answer.permit_token)
+        case "already_started" if row.start_id is not None and row.permit_token is not None:
+            # Our own start, whose receipt was lost with its holder: the stored start id gets the recorded receipt.
+            return _allowed(row, answer, row.permit_token)
+        case "already_started" | "completed":
+            outcome = f", outcome {answer.outcome}" if answer.outcome else ""
+            return give_up(
+                row, f"started_elsewhere: the operation is {answer.status}{outcome}", reason=answer.reason_code
+            )
+        case "pending":
+            return _waiting(row, answer)
+        case "denied" if answer.reason_code == "halted" and row.decision in ("ALLOW", "APPROVAL_REQUIRED"):
+            # Decided before the halt: refused now, not for ever.
+            return put_back(row, "halted", patience.longest_seconds, failures=0)
+        case _:
+            return Change(
+                row, _GUARDING, LedgerEvent.DENIED, decision=answer.decision, reason_code=_final_reason(answer),
+                operation_id=answer.operation_id, decision_event_id=answer.decision_event_id, proof_id=answer.proof_id,
+                approval_id=answer.approval_id,
+            )  # fmt: skip
+
+
+def after_no_answer(row: LedgerRow, error: Unreachable | Rejected, patience: Patience) -> Change | Lapse:
+    """No usable answer to a guard: wait and ask again, or give up and say why."""
+    if isinstance(error, KeyConflict):
+        return give_up(row, f"key_conflict: {error.detail}")
+    if isinstance(error, Rejected) and error.status in _WRONG_FOR_GOOD:
+        return give_up(row, f"rejected_by_authority: {error.detail}")
+    if row.attempts + 1 >= patience.max_attempts:
+        return give_up(row, f"no answer after {row.attempts + 1} attempts: {error.detail}")
+    wait = (error.retry_after_seconds if isinstance(error, Unreachable) else None) or 0.0
+    pause = patience.pause_seconds(row.attempts, wait)
+    if row.start_id is not None:
+        # It may have been started: it stays held, and is taken again, but it does not become NEW.
+        return Lapse(row, error.detail, pause)
+    return put_back(row, error.detail, pause, failures=1)
+
+
+def after_start_refused(row: LedgerRow, refused: Rejected, patience: Patience) -> tuple[Change, Change]:
+    """The authority refused to start, so surely nothing happened under this start id: back, or to a person."""
+    back = Change(row, _ALLOWED, LedgerEvent.START_REFUSED, last_error=refused.detail)
+    if refused.code == "already-started":
+        return back, give_up(row, f"started_elsewhere: {refused.detail}")
+    if refused.status in (400, 422):
+        return back, give_up(row, f"rejected_by_authority: {refused.detail}")
+    if row.attempts + 1 >= patience.max_attempts:
+        return back, give_up(row, f"start refused {row.attempts + 1} times: {refused.detail}")
+    return back, put_back(row, refused.detail, patience.pause_seconds(row.attempts), failures=1)
+
+
+def after_silence(row: LedgerRow, detail: str, patience: Patience) -> Lapse:
+    """A start or settlement whose outcome is not known here: let the claim lapse and find out with the same ids."""
+    return Lapse(row, detail, patience.pause_seconds(row.attempts))
+
+
+def put_back(row: LedgerRow, why: str, seconds: float, *, failures: int) -> Change:
+    """Back to NEW, due after `seconds`."""
+    return Change(row, _GUARDING, LedgerEvent.PUT_BACK, last_error=why[:500], failures=failures, due_in_seconds=seconds)
+
+
+def give_up(row: LedgerRow, why: str, *, reason: str | None = None) -> Change:
+    """ERROR, for a person; `why` says what to look for."""
+    return Change(row, _GUARDING, LedgerEvent.GAVE_UP, last_error=why[:500], failures=1, reason_code=reason)
+
+
+def _allowed(row: LedgerRow, answer: GuardAnswer, permit_token: str | None) -> Change:
+    return Change(
+        row, _GUARDING, LedgerEvent.ALLOWED, decision=answer.decision, reason_code=answer.reason_code,
+        operation_id=answer.operation_id, decision_event_id=answer.decision_event_id, proof_id=answer.proof_id,
+        approval_id=answer.approval_id, permit_token=permit_token, start_id=str(row.start_id or uuid.uuid4()),
+    )  # fmt: skip
+
+
+def _waiting(row: LedgerRow, answer: GuardAnswer) -> Change:
+    due_at = (answer.expires_at + _OVER_BY).isoformat() if answer.expires_at else "infinity"
+    return Change(
+        row, _GUARDING, LedgerEvent.APPROVAL_REQUIRED, decision=answer.decision, reason_code=answer.reason_code,
+        operation_id=answer.operation_id, decision_event_id=answer.decision_event_id, proof_id=answer.proof_id,
+        approval_id=answer.approval_id, due_at=due_at,
+    )  # fmt: skip
+
+
+def _final_reason(answer: GuardAnswer) -> str:
+    return "approval_expired" if answer.status == "expired" else answer.reason_code

@@ -1,0 +1,93 @@
+"""What happened to each row of a run, as operators see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sentinel.core.money import Money, money_out
+from worker.rows import Change, Lapse, LedgerRow, OpenCounts
+from worker.states import LedgerState
+
+_NEXT = {
+    LedgerState.EXECUTED: "done",
+    LedgerState.DENIED: "done",
+    LedgerState.APPROVAL_REQUIRED: "waits for a person's decision",
+    LedgerState.NEW: "is tried again later",
+    LedgerState.ERROR: "needs a person",
+    LedgerState.GUARDING: "is taken up again when its claim ends",
+    LedgerState.ALLOWED: "is taken up again when its claim ends",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RowOutcome:
+    """One row after a run. `detail` says why, where something did not go through."""
+
+    ledger_entry_id: str
+    refund_id: str
+    money: Money
+    decision: str | None
+    reason_code: str | None
+    state: LedgerState
+    detail: str | None = None
+    harmless: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether something went wrong, in contrast to being refused or waiting."""
+        return self.state is LedgerState.ERROR or (self.detail is not None and not self.harmless)
+
+    @property
+    def what_next(self) -> str:
+        """A sentence for a person."""
+        return _NEXT[self.state]
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json` and the operators' requests."""
+        return {
+            "ledger_entry_id": self.ledger_entry_id, "refund_id": self.refund_id, "amount": money_out(self.money),
+            "decision": self.decision, "reason_code": self.reason_code, "status": str(self.state), "next": self.what_next,
+            "failed": self.failed, "detail": self.detail,
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class RunOutcome:
+    """What a run did. `trouble` is why it ended early, if it did."""
+
+    rows: list[RowOutcome] = field(default_factory=list)
+    reported: int = 0
+    open: OpenCounts | None = None
+    trouble: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        """For the exit status."""
+        return self.trouble is not None or any(row.failed for row in self.rows)
+
+
+def of_change(change: Change, *, harmless: bool = False) -> RowOutcome:
+    """The row after an applied event."""
+    row = change.row
+    return RowOutcome(
+        row.ledger_entry_id, row.refund_id, row.money, change.decision or row.decision, change.reason_code or row.reason_code,
+        change.to_state, change.last_error, harmless,
+    )  # fmt: skip
+
+
+def of_lapse(lapse: Lapse, state: LedgerState) -> RowOutcome:
+    """The row after it was let go in `state`."""
+    return untouched(lapse.row, state, lapse.last_error)
+
+
+def lost(row: LedgerRow, state: LedgerState) -> RowOutcome:
+    """The row went to another holder while we worked on it: no failure, that one goes on."""
+    return untouched(row, state, "another worker holds it now", harmless=True)
+
+
+def untouched(row: LedgerRow, state: LedgerState, detail: str | None, *, harmless: bool = False) -> RowOutcome:
+    """A row that ended in `state` without an event of ours."""
+    return RowOutcome(
+        row.ledger_entry_id, row.refund_id, row.money, row.decision, row.reason_code, state, detail, harmless
+    )

@@ -1,0 +1,108 @@
+"""What operators read: tables of rows and of sums. Values come from outside, so nothing in them is read as markup."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sentinel.core.money import Money, major_text
+from worker.dry_run import Foresight
+from worker.outcomes import RowOutcome, RunOutcome
+from worker.rows import OpenCounts, SummaryLine
+
+_COLOURS = {"EXECUTED": "green", "DENIED": "red", "ERROR": "bold red", "APPROVAL_REQUIRED": "yellow"}
+
+
+def run_table(rows: Sequence[RowOutcome]) -> Table:
+    """Row, amount, decision, reason, state, what next."""
+    table = _table("Row", "Amount", "Decision", "Reason", "State", "What next")
+    for row in rows:
+        what_next = f"{row.what_next}: {row.detail}" if row.detail else row.what_next
+        table.add_row(
+            Text(row.ledger_entry_id), Text(str(row.money), justify="right"), Text(row.decision or "-"),
+            Text(row.reason_code or "-"), Text(row.state, style=_COLOURS.get(row.state, "")), Text(what_next),
+        )  # fmt: skip
+    return table
+
+
+def foresight_table(rows: Sequence[Foresight]) -> Table:
+    """Row, amount, and what would be decided."""
+    table = _table("Row", "Amount", "Would be", "Reason")
+    for row in rows:
+        table.add_row(
+            Text(row.ledger_entry_id), Text(str(row.money), justify="right"), Text(row.decision or "no answer"),
+            Text(row.reason_code or row.detail or "-"),
+        )  # fmt: skip
+    return table
+
+
+def summary_table(lines: Iterable[SummaryLine]) -> Table:
+    """Counts and sums by state, decision, reason and currency."""
+    table = _table("State", "Decision", "Reason", "Entries", "Sum")
+    for line in lines:
+        table.add_row(
+            Text(line.status, style=_COLOURS.get(line.status, "")), Text(line.decision or "-"), Text(line.reason_code or "-"),
+            Text(str(line.entries), justify="right"), Text(str(Money(line.amount_minor, line.currency)), justify="right"),
+        )  # fmt: skip
+    return table
+
+
+def run_lines(outcome: RunOutcome) -> list[str]:
+    """The last lines of a run, in words."""
+    states = Counter(str(row.state) for row in outcome.rows)
+    counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "nothing was due"
+    lines = [f"{len(outcome.rows)} rows: {counted}. Reports received: {outcome.reported}."]
+    if outcome.open is not None:
+        lines += _open_lines(outcome.open)
+    if outcome.trouble:
+        lines.append(f"Trouble: {outcome.trouble}")
+    return lines
+
+
+def run_json(outcome: RunOutcome) -> dict[str, Any]:
+    """A run as one JSON object."""
+    counts = None if outcome.open is None else {
+        name: getattr(outcome.open, name) for name in ("due", "paused", "waiting", "held", "unreported")
+    }  # fmt: skip
+    return {
+        "rows": [row.as_json() for row in outcome.rows], "states": dict(Counter(str(row.state) for row in outcome.rows)),
+        "reported": outcome.reported, "open": counts, "trouble": outcome.trouble, "failed": outcome.failed,
+    }  # fmt: skip
+
+
+def summary_json(lines: Iterable[SummaryLine]) -> list[dict[str, Any]]:
+    """The summary as JSON; amounts as decimal text in major units."""
+    return [
+        {"status": line.status, "decision": line.decision, "reason_code": line.reason_code, "currency": line.currency,
+         "entries": line.entries, "sum": major_text(line.amount_minor, line.currency)}
+        for line in lines
+    ]  # fmt: skip
+
+
+def out() -> Console:
+    """Where tables go; wide when nobody looks at a terminal, so that pipes get whole lines."""
+    console = Console(markup=False, highlight=False)
+    return console if console.is_terminal else Console(markup=False, highlight=False, width=200)
+
+
+def _open_lines(counts: OpenCounts) -> list[str]:
+    said = (
+        (counts.due, "still due"),
+        (counts.paused, "paused after a failure"),
+        (counts.waiting, "waiting for a person"),
+        (counts.held, "held by a claim that is running or about to lapse"),
+        (counts.unreported, "executed but not yet acknowledged by the authority"),
+    )
+    return [f"{count} {what}." for count, what in said if count]
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in ("Amount", "Entries", "Sum") else "left", overflow="fold")
+    return table

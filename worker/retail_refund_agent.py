@@ -1,0 +1,159 @@
+"""The operators' command: process refund rows under the authority's decisions.
+
+Runs as `python worker/retail_refund_agent.py` and as `retail-refund-agent`. Exit status: 0 nothing failed, 1 a row failed
+or the authority or database gave no answer, 2 usage or settings.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    # Run as a file, the folder of the file comes first and would shadow other modules; the folder above is meant.
+    _here = Path(__file__).resolve().parent
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _here]
+    sys.path.insert(0, str(_here.parent))
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import click
+
+from sentinel.core.errors import SentinelError
+from worker.agent import Agent
+from worker.connect import make_agent, open_client, open_ledger
+from worker.dry_run import foresee
+from worker.failpoints import BadFailpoint, FailpointHit, Failpoints
+from worker.ledger import LedgerUnavailable
+from worker.outcomes import RowOutcome, RunOutcome
+from worker.presentation import foresight_table, out, run_json, run_lines, run_table
+from worker.settings import BadSettings, WorkerSettings, read_settings
+
+FAILED, MISUSED = 1, 2
+_END_WITHIN_SECONDS = 1.9
+_DRY_RUN_ROWS = 1000
+
+_EXAMPLES = """
+\b
+Examples:
+  retail-refund-agent --dry-run              what would be decided; changes nothing
+  retail-refund-agent --once                 process what is due, print what happened
+  retail-refund-agent --once --limit 10 --json
+  retail-refund-agent --loop                 keep working until stopped
+"""
+
+
+@click.command(epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--once", "mode", flag_value="once", help="Process what is due, then end.")
+@click.option("--loop", "mode", flag_value="loop", help="Keep processing until SIGTERM or Ctrl-C.")
+@click.option("--dry-run", "mode", flag_value="dry-run", help="Say what would be decided; change nothing at all.")
+@click.option("--limit", type=click.IntRange(min=1), help="Process at most N rows.", metavar="N")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table; with --loop a line per row.")
+@click.option(
+    "--api-key-file", type=click.Path(path_type=Path, dir_okay=False),
+    help="File with the agent's key, instead of SENTINEL_REFUND_AGENT_API_KEY.",
+)  # fmt: skip
+def main(mode: str | None, limit: int | None, as_json: bool, api_key_file: Path | None) -> None:
+    """Process refund rows of the ledger, each only as the authority decides."""
+    if mode is None:
+        raise click.UsageError("say --once, --loop or --dry-run")
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    with refusals():
+        settings = read_settings(api_key_file=api_key_file)
+        failpoints = Failpoints.parse(settings.failpoint, allowed=settings.failpoints_allowed)
+        failed = _run(settings, mode, limit, as_json, failpoints)
+    sys.exit(FAILED if failed else 0)
+
+
+@contextlib.contextmanager
+def refusals() -> Iterator[None]:
+    """Expected failures become one line and an exit status."""
+    try:
+        yield
+    except (BadSettings, BadFailpoint) as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(MISUSED)
+    except (LedgerUnavailable, FailpointHit, SentinelError) as error:
+        click.echo(f"error: {error or type(error).__name__}", err=True)
+        sys.exit(FAILED)
+
+
+def _run(
+    settings: WorkerSettings, mode: str, limit: int | None, as_json: bool, failpoints: Failpoints
+) -> bool:  # fmt: skip
+    with open_ledger(settings) as ledger, open_client(settings) as client:
+        if mode == "dry-run":
+            rows = foresee(ledger, client, limit=limit or _DRY_RUN_ROWS, concurrency=settings.concurrency)
+            if as_json:
+                click.echo(json.dumps({"rows": [row.as_json() for row in rows]}))
+            else:
+                out().print(foresight_table(rows))
+                out().print("Nothing was changed.")
+            return any(row.decision is None for row in rows)
+        on_row = _row_printer(as_json) if mode == "loop" else _nothing
+        agent = make_agent(settings, ledger, client, failpoints=failpoints, on_row=on_row)
+        with _ends_on_signal(agent):
+            outcome = agent.run_once(limit) if mode == "once" else agent.run_loop(limit)
+    if mode == "once":
+        _print_run(outcome, as_json)
+    return outcome.failed
+
+
+def _print_run(outcome: RunOutcome, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(run_json(outcome)))
+        return
+    console = out()
+    if outcome.rows:
+        console.print(run_table(outcome.rows))
+    for line in run_lines(outcome):
+        console.print(line)
+
+
+def _nothing(row: RowOutcome) -> None:
+    """With --once the rows are printed together at the end."""
+
+
+def _row_printer(as_json: bool) -> Callable[[RowOutcome], None]:
+    """One line per row, whole lines even from several threads."""
+    lock = threading.Lock()
+
+    def show(row: RowOutcome) -> None:
+        said = row.detail or row.what_next
+        text = json.dumps(row.as_json()) if as_json else (
+            f"{row.ledger_entry_id}  {row.money}  {row.decision or '-'}  {row.reason_code or '-'}  {row.state}  {said}"
+        )  # fmt: skip
+        with lock:
+            click.echo(text)
+
+    return show
+
+
+@contextlib.contextmanager
+def _ends_on_signal(agent: Agent) -> Iterator[None]:
+    """SIGTERM and SIGINT end the run within two seconds, whatever hangs; rows then come back by their lease."""
+
+    def stop(number: int, _: object) -> None:
+        agent.request_stop()
+        overdue = threading.Timer(_END_WITHIN_SECONDS, os._exit, [0])
+        overdue.daemon = True
+        overdue.start()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+if __name__ == "__main__":
+    main()

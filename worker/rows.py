@@ -1,0 +1,213 @@
+"""What goes between the worker's parts: a claimed row, what the ledger knows about it, and what is to happen to it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from sentinel.core.money import Money
+from worker.states import LedgerEvent, LedgerState, after
+
+RISK_CLASS = "standard"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """A ledger row as its holder sees it; `claim_epoch` is the holder's fence. The customer's words are not in it."""
+
+    ledger_entry_id: str
+    refund_id: str
+    agent_id: str
+    action: str
+    amount_minor: int
+    currency: str
+    idempotency_key: str
+    channel: str
+    scenario: str
+    account_ref: str | None
+    order_ref: str | None
+    claim_epoch: int
+    attempts: int
+    guard_request: str | None
+    operation_id: uuid.UUID | None
+    decision_event_id: uuid.UUID | None
+    decision: str | None
+    reason_code: str | None
+    permit_token: str | None
+    start_id: uuid.UUID | None
+
+    @property
+    def money(self) -> Money:
+        """The amount asked for."""
+        return Money(self.amount_minor, self.currency)
+
+    @property
+    def resource(self) -> str:
+        """What the operation is about, as the authority names it."""
+        return f"refund/{self.refund_id}"
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """The params of the fixed question."""
+        found: Mapping[str, Any] = orjson.loads(self.guard_request or "{}")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFacts:
+    """What the ledger and the orders say about a row; None where they cannot know. `risk` is JSON text as handed in."""
+
+    ledger_entry_id: str
+    risk: str
+    reason: str | None
+    account_ref: str | None
+    is_stale: bool | None
+    refund_seen: bool
+    order_overdrawn: bool | None
+    attempts_24h: int | None
+    same_text_accounts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One event on one row: applied only from `from_state` and this epoch. None means: leave as it is.
+
+    `due_at` is RFC 3339 text or "infinity"; `due_in_seconds` counts from the database's now.
+    """
+
+    row: LedgerRow
+    from_state: LedgerState
+    event: LedgerEvent
+    decision: str | None = None
+    reason_code: str | None = None
+    operation_id: str | None = None
+    decision_event_id: str | None = None
+    proof_id: str | None = None
+    approval_id: str | None = None
+    permit_token: str | None = None
+    start_id: str | None = None
+    last_error: str | None = None
+    failures: int = 0
+    due_at: str | None = None
+    due_in_seconds: float | None = None
+
+    @property
+    def to_state(self) -> LedgerState:
+        """Where the event leads; an event that cannot happen there is a defect and raises `NoSuchTransition`."""
+        return after(self.from_state, self.event)
+
+    def as_json(self) -> dict[str, Any]:
+        """One element of APPLY_CHANGES' batch."""
+        return {
+            "ledger_entry_id": self.row.ledger_entry_id, "epoch": self.row.claim_epoch, "from_status": self.from_state,
+            "event": self.event, "to_status": self.to_state, "decision": self.decision, "reason_code": self.reason_code,
+            "operation_id": self.operation_id, "decision_event_id": self.decision_event_id, "proof_id": self.proof_id,
+            "approval_id": self.approval_id, "permit_token": self.permit_token, "start_id": self.start_id,
+            "last_error": self.last_error, "failures": self.failures, "due_at": self.due_at,
+            "due_in_seconds": self.due_in_seconds,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Lapse:
+    """Let a row go without an event: it is taken again after `due_in_seconds`, and asks again."""
+
+    row: LedgerRow
+    last_error: str
+    due_in_seconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        """One element of LET_LAPSE's batch."""
+        return {
+            "ledger_entry_id": self.row.ledger_entry_id, "epoch": self.row.claim_epoch, "last_error": self.last_error,
+            "due_in_seconds": self.due_in_seconds,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One report to the authority, from the outbox. `payload` is JSON text, the same at every try."""
+
+    outbox_id: uuid.UUID
+    ledger_entry_id: str
+    payload: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """A refund that may be written down: the row, its start and the report to come."""
+
+    row: LedgerRow
+    execution_id: uuid.UUID
+    start_event_id: str
+    system: str
+    report_id: uuid.UUID
+    report: Mapping[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """One element of RECORD_EXECUTIONS' batch."""
+        return {
+            "ledger_entry_id": self.row.ledger_entry_id, "epoch": self.row.claim_epoch,
+            "execution_id": self.execution_id, "start_event_id": self.start_event_id, "system": self.system,
+            "report_id": self.report_id, "report": self.report,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class NewRow:
+    """A refund request to be entered; amounts in minor units. `requested_at` None means now."""
+
+    ledger_entry_id: str
+    refund_id: str
+    amount_minor: int
+    currency: str
+    agent_id: str = "retail-refund-agent"
+    action: str = "refund.create"
+    channel: str = "retail"
+    scenario: str = "standard"
+    account_ref: str | None = None
+    order_ref: str | None = None
+    requested_at: datetime | None = None
+    reason: str | None = None
+    risk: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OrderFacts:
+    """What is known of an order; `paid_minor` in minor units of `currency`."""
+
+    order_ref: str
+    ordered_at: datetime
+    paid_minor: int
+    currency: str
+    account_ref: str | None = None
+    channel: str = "retail"
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryLine:
+    """How many entries, and how much, stand in one status for one reason in one currency."""
+
+    status: str
+    decision: str | None
+    reason_code: str | None
+    currency: str
+    entries: int
+    amount_minor: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCounts:
+    """What is not finished: due now, paused after a failure, waiting for a person, held by a claim, not yet reported."""
+
+    due: int
+    paused: int
+    waiting: int
+    held: int
+    unreported: int

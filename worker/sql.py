@@ -1,0 +1,258 @@
+"""All SQL text of the refunds schema, one named constant each; `ledger.py` gives them typed ends.
+
+`statement_timestamp()` stands where an index must be usable (it is fixed for the statement), `clock_timestamp()` where
+the moment itself counts. Every change of a row names the state and the epoch it expects.
+"""
+
+from __future__ import annotations
+
+ROW_COLUMNS = """e.ledger_entry_id, e.refund_id, e.agent_id, e.action, e.amount_minor, e.currency, e.idempotency_key,
+  e.channel, e.scenario, e.account_ref, e.order_ref, e.claim_epoch, e.attempts, e.guard_request::text as guard_request,
+  e.operation_id, e.decision_event_id, e.decision, e.reason_code, e.permit_token, e.start_id"""
+
+# Rows whose holder is gone. The CTE is one table only: SKIP LOCKED over a join can hand out more than it locked.
+CLAIM_LAPSED = f"""
+with due as materialized (
+  select tenant_id, ledger_entry_id from refunds.ledger_entries
+  where tenant_id = %(tenant_id)s and status in ('GUARDING', 'ALLOWED') and lease_until <= statement_timestamp()
+  order by lease_until, ledger_entry_id limit %(limit)s for update skip locked)
+update refunds.ledger_entries e set status = 'GUARDING', last_event = 'reclaimed', claim_epoch = e.claim_epoch + 1,
+  claimed_by = %(worker_id)s, lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s),
+  attempts = e.attempts + 1
+from due where e.tenant_id = due.tenant_id and e.ledger_entry_id = due.ledger_entry_id
+returning {ROW_COLUMNS}
+"""
+
+# Rows whose time has come: new ones, put-back ones, and approvals that were decided or ran out.
+CLAIM_DUE = f"""
+with due as materialized (
+  select tenant_id, ledger_entry_id from refunds.ledger_entries
+  where tenant_id = %(tenant_id)s and status in ('NEW', 'APPROVAL_REQUIRED') and next_attempt_at <= statement_timestamp()
+  order by next_attempt_at, ledger_entry_id limit %(limit)s for update skip locked)
+update refunds.ledger_entries e set status = 'GUARDING', last_event = 'claimed', claim_epoch = e.claim_epoch + 1,
+  claimed_by = %(worker_id)s, lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s),
+  waiting_for = null
+from due where e.tenant_id = due.tenant_id and e.ledger_entry_id = due.ledger_entry_id
+returning {ROW_COLUMNS}
+"""
+
+# What the next claims would take, taken by nobody.
+PEEK_DUE = f"""
+select {ROW_COLUMNS} from refunds.ledger_entries e
+where e.tenant_id = %(tenant_id)s and e.status in ('NEW', 'APPROVAL_REQUIRED') and e.next_attempt_at <= statement_timestamp()
+order by e.next_attempt_at, e.ledger_entry_id limit %(limit)s
+"""
+
+# My rows stay mine for another lease, as long as I still have them.
+EXTEND_LEASES = """
+update refunds.ledger_entries set lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
+where tenant_id = %(tenant_id)s and ledger_entry_id = any (%(ids)s::text[]) and claimed_by = %(worker_id)s
+  and status in ('GUARDING', 'ALLOWED') and lease_until > clock_timestamp()
+"""
+
+# The facts of rows, from the ledger and the orders. What the ledger cannot know comes back as null.
+# The earlier entry wins: an entry is a duplicate of what came before it, or of what is already being paid. Counts are
+# capped, so that one busy account or text cannot make every row expensive; the policy's thresholds are far below.
+GATHER_FACTS = """
+select e.ledger_entry_id, e.risk::text as risk, e.reason, f.account_ref,
+  o.ordered_at + interval '30 days' < e.requested_at as is_stale,
+  exists (
+    select from refunds.ledger_entries x
+    where x.tenant_id = e.tenant_id and x.refund_id = e.refund_id and x.ledger_entry_id <> e.ledger_entry_id
+      and (x.status in ('ALLOWED', 'EXECUTED') or x.status in ('NEW', 'GUARDING', 'APPROVAL_REQUIRED')
+           and (x.created_at, x.ledger_entry_id) < (e.created_at, e.ledger_entry_id))) as refund_seen,
+  case when o.currency = e.currency then e.amount_minor + (
+    select coalesce(sum(x.amount_minor), 0) from refunds.ledger_entries x
+    where x.tenant_id = e.tenant_id and x.channel = e.channel and x.order_ref = e.order_ref
+      and x.ledger_entry_id <> e.ledger_entry_id and x.currency = e.currency
+      and (x.status in ('ALLOWED', 'EXECUTED') or x.status in ('NEW', 'GUARDING', 'APPROVAL_REQUIRED')
+           and (x.created_at, x.ledger_entry_id) < (e.created_at, e.ledger_entry_id))) > o.paid_minor
+  end as order_overdrawn,
+  case when f.account_ref is not null then (
+    select count(*)::integer from (
+      (select 1 from refunds.ledger_entries a
+       where a.tenant_id = e.tenant_id and a.account_ref = f.account_ref
+         and a.requested_at > e.requested_at - interval '24 hours' and a.requested_at <= e.requested_at limit 100)
+      union all
+      (select 1 from refunds.orders ao join refunds.ledger_entries a
+         on a.tenant_id = ao.tenant_id and a.channel = ao.channel and a.order_ref = ao.order_ref and a.account_ref is null
+       where ao.tenant_id = e.tenant_id and ao.account_ref = f.account_ref
+         and a.requested_at > e.requested_at - interval '24 hours' and a.requested_at <= e.requested_at limit 100)
+    ) as tries)
+  end as attempts_24h,
+  case when length(e.reason) >= 40 then (
+    select count(distinct s.account_ref)::integer from (
+      select x.account_ref from refunds.ledger_entries x
+      where x.tenant_id = e.tenant_id and length(x.reason) >= 40
+        and refunds.text_key(x.reason) = refunds.text_key(e.reason)
+        and x.requested_at > e.requested_at - interval '7 days' and x.account_ref <> f.account_ref
+        and (x.created_at, x.ledger_entry_id) < (e.created_at, e.ledger_entry_id) limit 200) as s)
+  else 0 end as same_text_accounts
+from refunds.ledger_entries e
+left join refunds.orders o on o.tenant_id = e.tenant_id and o.channel = e.channel and o.order_ref = e.order_ref
+cross join lateral (select coalesce(e.account_ref, o.account_ref) as account_ref) f
+where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])
+"""
+
+# The question is fixed before it is first asked; whoever asks again asks the same.
+FIX_REQUESTS = """
+update refunds.ledger_entries e set guard_request = q.request
+from jsonb_to_recordset(%(requests)s) as q (ledger_entry_id text, epoch bigint, request jsonb)
+where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = q.ledger_entry_id and e.status = 'GUARDING'
+  and e.claim_epoch = q.epoch and e.guard_request is null
+returning e.ledger_entry_id
+"""
+
+# What happened to rows, each from the state and the epoch it is expected in; the others are left alone.
+APPLY_CHANGES = """
+update refunds.ledger_entries e set
+  status = c.to_status, last_event = c.event, decision = coalesce(c.decision, e.decision),
+  reason_code = coalesce(c.reason_code, e.reason_code), operation_id = coalesce(c.operation_id, e.operation_id),
+  decision_event_id = coalesce(c.decision_event_id, e.decision_event_id), proof_id = coalesce(c.proof_id, e.proof_id),
+  approval_id = coalesce(c.approval_id, e.approval_id), permit_token = coalesce(c.permit_token, e.permit_token),
+  start_id = coalesce(e.start_id, c.start_id), last_error = c.last_error,
+  attempts = case when c.event = 'approval_required' then 0 else e.attempts + c.failures end,
+  waiting_for = case when c.to_status = 'APPROVAL_REQUIRED' then 'operator' end,
+  claimed_by = case when c.to_status in ('GUARDING', 'ALLOWED') then e.claimed_by end,
+  lease_until = case when c.to_status in ('GUARDING', 'ALLOWED') then e.lease_until end,
+  next_attempt_at = coalesce(c.due_at, clock_timestamp() + make_interval(secs => c.due_in_seconds), e.next_attempt_at)
+from jsonb_to_recordset(%(changes)s) as c (ledger_entry_id text, epoch bigint, from_status text, event text, to_status text,
+  decision text, reason_code text, operation_id uuid, decision_event_id uuid, proof_id text, approval_id uuid,
+  permit_token text, start_id uuid, last_error text, failures integer, due_at timestamptz, due_in_seconds double precision)
+where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id and e.status = c.from_status
+  and e.claim_epoch = c.epoch
+returning e.ledger_entry_id, e.start_id
+"""
+
+# The outcome is not known here: let go without a word, so that the row is taken again and asks again.
+LET_LAPSE = """
+update refunds.ledger_entries e set claimed_by = null, last_error = c.last_error,
+  lease_until = clock_timestamp() + make_interval(secs => c.due_in_seconds)
+from jsonb_to_recordset(%(rows)s) as c (ledger_entry_id text, epoch bigint, last_error text, due_in_seconds double precision)
+where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id and e.claim_epoch = c.epoch
+  and e.status in ('GUARDING', 'ALLOWED')
+returning e.ledger_entry_id
+"""
+
+# Executions with EXECUTED and their reports, one transaction, fenced by epoch and lease in the function.
+RECORD_EXECUTIONS = "select refunds.record_executions(%(tenant_id)s, %(settled)s)"
+
+# What became of rows whose commit got no answer.
+FIND_EXECUTED = """
+select ledger_entry_id from refunds.executions where tenant_id = %(tenant_id)s and ledger_entry_id = any (%(ids)s::text[])
+"""
+
+# Open reports, taken for one try: the next try of anybody is after the pause.
+TAKE_REPORTS = """
+with due as materialized (
+  select tenant_id, outbox_id from refunds.outbox
+  where tenant_id = %(tenant_id)s and acknowledged_at is null and next_attempt_at <= statement_timestamp()
+    and created_at <= statement_timestamp() - make_interval(secs => %(older_than_seconds)s)
+  order by next_attempt_at limit %(limit)s for update skip locked)
+update refunds.outbox o set attempts = o.attempts + 1,
+  next_attempt_at = clock_timestamp() + make_interval(secs => %(retry_seconds)s)
+from due where o.tenant_id = due.tenant_id and o.outbox_id = due.outbox_id
+returning o.outbox_id, o.ledger_entry_id, o.payload::text as payload, o.attempts
+"""
+
+ACKNOWLEDGE_REPORTS = """
+update refunds.outbox set acknowledged_at = clock_timestamp(), last_error = null
+where tenant_id = %(tenant_id)s and outbox_id = any (%(ids)s::uuid[]) and acknowledged_at is null
+"""
+
+# A report that failed is due again after a pause; one that was refused waits for a person.
+POSTPONE_REPORTS = """
+update refunds.outbox o set last_error = p.last_error,
+  next_attempt_at = case when p.due_in_seconds is null then 'infinity'
+                         else clock_timestamp() + make_interval(secs => p.due_in_seconds) end
+from jsonb_to_recordset(%(reports)s) as p (outbox_id uuid, last_error text, due_in_seconds double precision)
+where o.tenant_id = %(tenant_id)s and o.outbox_id = p.outbox_id and o.acknowledged_at is null
+"""
+
+# Since when somebody has been waiting for a decision that this worker has not learnt yet; null when nobody waits.
+# A minute of overlap, because decisions may become visible out of order.
+APPROVALS_WANTED_SINCE = """
+select greatest(min(e.created_at), (select c.since from refunds.approval_cursors c
+    where c.tenant_id = %(tenant_id)s and c.agent_id = %(agent_id)s)) - interval '60 seconds'
+from refunds.ledger_entries e
+where e.tenant_id = %(tenant_id)s and e.status = 'APPROVAL_REQUIRED' and e.next_attempt_at > statement_timestamp()
+"""
+WAKE_DECIDED = """
+update refunds.ledger_entries set next_attempt_at = clock_timestamp()
+where tenant_id = %(tenant_id)s and approval_id = any (%(approval_ids)s::uuid[]) and status = 'APPROVAL_REQUIRED'
+  and next_attempt_at > clock_timestamp()
+returning ledger_entry_id
+"""
+MOVE_CURSOR = """
+insert into refunds.approval_cursors as c (tenant_id, agent_id, since) values (%(tenant_id)s, %(agent_id)s, %(since)s)
+on conflict (tenant_id, agent_id) do update set since = greatest(c.since, excluded.since)
+"""
+
+SHOW_WORKER = """
+insert into refunds.workers as w (tenant_id, worker_id, agent_id, mode, status, last_action, last_decision)
+values (%(tenant_id)s, %(worker_id)s, %(agent_id)s, %(mode)s, %(status)s, %(last_action)s, %(last_decision)s)
+on conflict (tenant_id, worker_id) do update set status = excluded.status, last_seen_at = clock_timestamp(),
+  last_action = coalesce(excluded.last_action, w.last_action), last_decision = coalesce(excluded.last_decision, w.last_decision)
+"""
+
+# One question of an operator, for one worker at a time.
+TAKE_PROCESS_REQUEST = """
+with due as materialized (
+  select tenant_id, request_id from refunds.process_requests
+  where tenant_id = %(tenant_id)s and finished_at is null
+    and (lease_until is null or lease_until <= statement_timestamp())
+  order by requested_at limit 1 for update skip locked)
+update refunds.process_requests r set claimed_by = %(worker_id)s,
+  lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
+from due where r.tenant_id = due.tenant_id and r.request_id = due.request_id
+returning r.request_id
+"""
+FINISH_PROCESS_REQUEST = """
+update refunds.process_requests set finished_at = clock_timestamp(), result = %(result)s
+where tenant_id = %(tenant_id)s and request_id = %(request_id)s and claimed_by = %(worker_id)s and finished_at is null
+"""
+
+# Rows as they come in; the account is the order's where the row does not say.
+ADD_ROWS = """
+insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, agent_id, action, amount_minor, currency, channel,
+  scenario, account_ref, order_ref, requested_at, reason, risk)
+select %(tenant_id)s, r.ledger_entry_id, r.refund_id, r.agent_id, r.action, r.amount_minor, r.currency, r.channel, r.scenario,
+  coalesce(r.account_ref, o.account_ref), r.order_ref, coalesce(r.requested_at, clock_timestamp()), r.reason, r.risk
+from jsonb_to_recordset(%(rows)s) as r (position integer, ledger_entry_id text, refund_id text, agent_id text, action text,
+  amount_minor bigint, currency text, channel text, scenario text, account_ref text, order_ref text,
+  requested_at timestamptz, reason text, risk jsonb)
+left join refunds.orders o on o.tenant_id = %(tenant_id)s and o.channel = r.channel and o.order_ref = r.order_ref
+order by r.position
+on conflict (tenant_id, ledger_entry_id) do nothing
+returning ledger_entry_id
+"""
+# A second import of the same order changes nothing; a corrected one replaces the facts.
+ADD_ORDERS = """
+insert into refunds.orders as o (tenant_id, channel, order_ref, account_ref, ordered_at, paid_minor, currency)
+select %(tenant_id)s, n.channel, n.order_ref, n.account_ref, n.ordered_at, n.paid_minor, n.currency
+from jsonb_to_recordset(%(orders)s) as n (channel text, order_ref text, account_ref text, ordered_at timestamptz,
+  paid_minor bigint, currency text)
+on conflict (tenant_id, channel, order_ref) do update set account_ref = excluded.account_ref,
+  ordered_at = excluded.ordered_at, paid_minor = excluded.paid_minor, currency = excluded.currency,
+  recorded_at = clock_timestamp()
+where (o.account_ref, o.ordered_at, o.paid_minor, o.currency)
+  is distinct from (excluded.account_ref, excluded.ordered_at, excluded.paid_minor, excluded.currency)
+returning order_ref
+"""
+
+SUMMARISE = """
+select status, decision, reason_code, currency, count(*) as entries, sum(amount_minor)::bigint as amount_minor
+from refunds.ledger_entries where tenant_id = %(tenant_id)s
+group by status, decision, reason_code, currency order by status, decision, reason_code, currency
+"""
+# What is not finished and why a run did not touch it.
+COUNT_OPEN = """
+select count(*) filter (where status in ('NEW', 'APPROVAL_REQUIRED') and next_attempt_at <= statement_timestamp()) as due,
+  count(*) filter (where status = 'NEW' and next_attempt_at > statement_timestamp()) as paused,
+  count(*) filter (where status = 'APPROVAL_REQUIRED') as waiting,
+  count(*) filter (where status in ('GUARDING', 'ALLOWED')) as held,
+  (select count(*) from refunds.outbox where tenant_id = %(tenant_id)s and acknowledged_at is null) as unreported
+from refunds.ledger_entries
+where tenant_id = %(tenant_id)s and status in ('NEW', 'APPROVAL_REQUIRED', 'GUARDING', 'ALLOWED')
+"""
+DEFAULT_TENANT = "select refunds.default_tenant()"

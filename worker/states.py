@@ -1,0 +1,83 @@
+"""The one table of a ledger row's states and events (`CONTRACT.md` §6, `DESIGN.md` §6).
+
+The database holds the same table (`refunds.transitions`) and refuses everything else; tests keep the two and the
+committed drawing equal. Nothing leads out of ALLOWED into NEW except through a start that was surely refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+
+class LedgerState(StrEnum):
+    """Where a row stands."""
+
+    NEW = "NEW"
+    GUARDING = "GUARDING"
+    ALLOWED = "ALLOWED"
+    APPROVAL_REQUIRED = "APPROVAL_REQUIRED"
+    DENIED = "DENIED"
+    EXECUTED = "EXECUTED"
+    ERROR = "ERROR"
+
+
+class LedgerEvent(StrEnum):
+    """What happened to a row."""
+
+    CLAIMED = "claimed"
+    """A worker took a free row: new epoch, new lease."""
+    RECLAIMED = "reclaimed"
+    """A worker took a row whose lease had lapsed: the former holder's epoch is worth nothing now."""
+    ALLOWED = "allowed"
+    """The authority gave a permit; permit and start id are stored before the start is asked."""
+    APPROVAL_REQUIRED = "approval_required"
+    """A person must decide first."""
+    DENIED = "denied"
+    """Refused for good."""
+    PUT_BACK = "put_back"
+    """No answer, or not now: back to waiting, until after a pause."""
+    GAVE_UP = "gave_up"
+    """No answer after all attempts, or an answer that only a person can sort out."""
+    EXECUTED = "executed"
+    """Execution row, state and report were written in one transaction."""
+    START_REFUSED = "start_refused"
+    """The authority refused to start: surely nothing has happened, so it may be asked again."""
+
+
+_S, _E = LedgerState, LedgerEvent
+
+TRANSITIONS: Mapping[tuple[LedgerState, LedgerEvent], LedgerState] = MappingProxyType(
+    {
+        (_S.NEW, _E.CLAIMED): _S.GUARDING,
+        (_S.APPROVAL_REQUIRED, _E.CLAIMED): _S.GUARDING,
+        (_S.GUARDING, _E.RECLAIMED): _S.GUARDING,
+        (_S.ALLOWED, _E.RECLAIMED): _S.GUARDING,
+        (_S.GUARDING, _E.ALLOWED): _S.ALLOWED,
+        (_S.GUARDING, _E.APPROVAL_REQUIRED): _S.APPROVAL_REQUIRED,
+        (_S.GUARDING, _E.DENIED): _S.DENIED,
+        (_S.GUARDING, _E.PUT_BACK): _S.NEW,
+        (_S.GUARDING, _E.GAVE_UP): _S.ERROR,
+        (_S.ALLOWED, _E.EXECUTED): _S.EXECUTED,
+        (_S.ALLOWED, _E.START_REFUSED): _S.GUARDING,
+    }
+)
+TERMINAL = frozenset({_S.EXECUTED, _S.DENIED, _S.ERROR})
+"""Nothing happens to these any more."""
+WAITING = frozenset({_S.APPROVAL_REQUIRED})
+"""These wait for somebody outside."""
+CLAIMED = frozenset({_S.GUARDING, _S.ALLOWED})
+"""A worker holds these, by lease and epoch."""
+
+
+class NoSuchTransition(Exception):
+    """This event cannot happen in this state."""
+
+
+def after(state: LedgerState, event: LedgerEvent) -> LedgerState:
+    """The state that `event` leads to. Raises `NoSuchTransition`."""
+    try:
+        return TRANSITIONS[state, event]
+    except KeyError:
+        raise NoSuchTransition(f"nothing leads from {state} by {event}") from None
