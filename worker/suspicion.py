@@ -13,6 +13,7 @@ import codecs
 import re
 import unicodedata
 from collections.abc import Iterator
+from functools import lru_cache
 from urllib.parse import unquote
 
 MAX_LOOKED_AT = 4000
@@ -82,6 +83,7 @@ _DENSE = re.compile(r"\S{60,}")
 _LINK = re.compile(r"https?://\S+")
 
 
+@lru_cache(maxsize=1024)
 def is_suspicious(text: str) -> bool:
     """Whether these words look aimed at a machine. No text is unsuspicious."""
     return suspicious_because(text) is not None

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import fcntl
 import mmap
+import os
 import struct
 import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from sentinel.core.errors import RateLimited
 
@@ -31,18 +33,22 @@ class SharedRateLimit:
         self._tolerance = (burst - 1) * self._interval
         self._clock = clock
         self._map = mmap.mmap(-1, _SLOTS * _SLOT.size)
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process; unlinked from the start)
+        self._descriptor, path = tempfile.mkstemp(prefix="sentinel-rate-")
+        Path(path).unlink()
         self._threads = [threading.Lock() for _ in range(_STRIPES)]
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
 
     def take(self, key: bytes) -> None:
         """Count one request of `key` (at least 10 random bytes). Raises `RateLimited` with the seconds to wait."""
         stripe = key[0] % _STRIPES
         with self._threads[stripe]:
-            fcntl.lockf(self._file.fileno(), fcntl.LOCK_EX, 1, stripe)
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, stripe)
             try:
                 self._take(key[2:10], stripe, int.from_bytes(key[:2], "big"))
             finally:
-                fcntl.lockf(self._file.fileno(), fcntl.LOCK_UN, 1, stripe)
+                fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, stripe)
 
     def _take(self, tag: bytes, stripe: int, start: int) -> None:
         now = self._clock()

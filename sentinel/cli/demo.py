@@ -106,7 +106,7 @@ def _database(data_dir: Path, say: Any) -> Iterator[dict[str, str]]:
     if given:
         yield dict.fromkeys(("admin", "authority", "worker", "console"), given)
         return
-    from sentinel.store.database import AUTHORITY, CONSOLE, WORKER
+    from sentinel.store.database import AUTHORITY, WORKER
     from sentinel.store.embedded import running
 
     say("Starting PostgreSQL …")
@@ -116,7 +116,6 @@ def _database(data_dir: Path, say: Any) -> Iterator[dict[str, str]]:
             "admin": server.admin_url, "console": server.admin_url,
             "authority": server.url(user=AUTHORITY), "worker": server.url(user=WORKER),
         }  # fmt: skip
-        _ = CONSOLE
 
 
 def _prepare(admin_url: str, data_dir: Path) -> Access:
@@ -191,7 +190,7 @@ def _start_all(
 ) -> None:  # fmt: skip
     say("Starting the authority and the console …")
     processes.start("authority", _module("sentinel.cli.main", "serve", "--graceful-seconds", "1"), env["authority"])
-    processes.start("console", _module("ops_console.wsgi"), env["console"])
+    processes.start("console", _module("ops_console"), env["console"])
     loaded = data_dir / "demo_ledger_loaded"
     if not loaded.exists() or loaded.read_text() != access.tenant_id:
         if processes.run("enqueue", _module("worker.cli", "enqueue", "-"), env["worker"], stdin=demo_rows()) != 0:

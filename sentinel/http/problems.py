@@ -66,7 +66,7 @@ def problem_of(error: e.SentinelError, request_id: str) -> Problem:
         extra |= {"decision": "DENY", "reason_code": "engine_unavailable", "retryable": True}
     if isinstance(error, e.RateLimited):
         headers["Retry-After"] = str(error.retry_after_seconds)
-    elif isinstance(error, (e.EngineUnavailable, e.StillDeciding)):
+    elif status == 503 or isinstance(error, e.StillDeciding):
         headers["Retry-After"] = "1"
     return _problem(status, error.code, title, detail, request_id, extra, headers)
 

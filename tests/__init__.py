@@ -1,0 +1,1 @@
+"""The tests, sorted by what they need."""

@@ -1,0 +1,66 @@
+"""What tests of every kind share: one private PostgreSQL per test process, a fresh migrated database per test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from sentinel.store.embedded import RunningServer, remove, running
+from sentinel.store.migrate import migrate
+from tests.world import World, make_world
+
+TEMPLATE = "template_sentinel"
+
+
+@pytest.fixture(scope="session")
+def pg_server() -> Iterator[RunningServer]:
+    """The PostgreSQL of this test process, from the same supervisor that the product uses."""
+    # Not pytest's own folder: as root the server runs as another account, which could not enter it.
+    base = Path(tempfile.gettempdir()) / f"sentinel-tests-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+    try:
+        with running(base, own=True) as server:
+            yield server
+    finally:
+        remove(base)
+        shutil.rmtree(base, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def migrated_template(pg_server: RunningServer) -> str:
+    """A migrated, empty database that every test's own is copied from."""
+    with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
+        connection.execute(f"create database {TEMPLATE}".encode())
+    migrate(at(pg_server.admin_url, TEMPLATE))
+    return TEMPLATE
+
+
+@pytest.fixture
+def database_url(pg_server: RunningServer, migrated_template: str) -> Iterator[str]:
+    """An administrator's address of a fresh migrated database, gone after the test."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
+        connection.execute(f"create database {name} template {migrated_template}".encode())
+    yield at(pg_server.admin_url, name)
+    with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
+        connection.execute(f"drop database {name} with (force)".encode())
+
+
+@pytest.fixture
+def world(database_url: str) -> Iterator[World]:
+    """A tenant, its people, an agent key and an authority in this process, on a fresh database."""
+    made = make_world(database_url)
+    yield made
+    made.close()
+
+
+def at(url: str, database: str) -> str:
+    """The same server's address of another database."""
+    return make_conninfo(**{**conninfo_to_dict(url), "dbname": database})

@@ -1,0 +1,345 @@
+"""The public board: exactly the promised fields, nothing else, and a stream that many can watch."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from ops_console import live, public_routes
+from ops_console.app import HEADERS
+
+from sentinel.core.proof import is_intact, pack_hash
+from sentinel.services.issue_key import issue_key
+from sentinel.store.feed import FeedRow
+
+FIELDS = {
+    "schema", "event_id", "occurred_at", "agent_label", "source", "action", "decision", "amount", "reason_code",
+    "proof_status", "redaction_status", "latency_ms", "ledger_entry_id", "refund_id", "proof_id",
+}  # fmt: skip
+STATIC = ("/ops/api/live/status", "/ops/api/live/feed", "/ops/api/live/feed?limit=100", "/live", "/healthz", "/readyz",
+          "/metrics", "/openapi.json", "/verify/pf_nothing.json", "/ops/api/live/feed?limit=0", "/nowhere")  # fmt: skip
+
+
+def test_a_live_event_has_exactly_the_promised_fields(world: Any) -> None:
+    recorded = world.guard("126.00")
+    world.publish()
+    events = world.app().test_client().get("/ops/api/live/feed").json["events"]
+    assert [event.keys() for event in events] == [FIELDS]
+    event, pack = events[0], json.loads(recorded.pack)
+    assert event["schema"] == "haltstate.live.event.v1"
+    assert (event["event_id"], event["proof_id"]) == (str(recorded.decision_event_id), pack["proof_id"])
+    assert (event["agent_label"], event["source"], event["action"]) == ("retail-refund-agent", "refunds", "refund.create")
+    assert event["amount"] == {"value": 126, "currency": "USD"}
+    assert (event["decision"], event["reason_code"]) == ("ALLOW", "within_policy_limit")
+    assert (event["proof_status"], event["redaction_status"]) == ("hash-only proof", "customer data hidden")
+
+
+def test_the_feed_is_newest_first_and_bounded(world: Any) -> None:
+    made = [str(world.guard("10.00").decision_event_id) for _ in range(5)]
+    world.publish()
+    client = world.app().test_client()
+    assert [event["event_id"] for event in client.get("/ops/api/live/feed?limit=3").json["events"]] == made[:1:-1]
+    for bad in ("0", "101", "-1", "x", "1.5", "", "１"):
+        assert client.get(f"/ops/api/live/feed?limit={bad}").status_code == 400
+
+
+def test_the_status_names_the_tenant_and_one_object_per_public_agent(world: Any) -> None:
+    app = world.app()
+    idle = {"status": "idle", "last_action": None, "last_decision": None}
+    assert app.test_client().get("/ops/api/live/status").json == {"tenant": "public-demo", "refund": idle}
+    world.guard("2000.00")
+    world.publish()
+    seen = world.app().test_client().get("/ops/api/live/status").json
+    assert seen["refund"] == {"status": "active", "last_action": "refund.create", "last_decision": "DENY"}
+
+
+def test_an_agent_that_is_not_named_is_not_shown(world: Any) -> None:
+    world.guard("10.00")
+    world.publish()
+    client = world.app(public_agents="another-agent=other:others").test_client()
+    assert client.get("/ops/api/live/feed").json == {"events": []}
+    assert client.get("/ops/api/live/status").json.keys() == {"tenant", "other"}
+
+
+def test_anyone_may_read_and_caches_may_help_for_a_moment(world: Any) -> None:
+    world.guard("10.00")
+    world.publish()
+    client = world.app().test_client()
+    for path in ("/ops/api/live/status", "/ops/api/live/feed"):
+        answer = client.get(path, headers={"Origin": "https://elsewhere.example"})
+        assert answer.headers["Access-Control-Allow-Origin"] == "*"
+        assert answer.headers["Cache-Control"] == "public, max-age=1"
+        again = client.get(path, headers={"If-None-Match": answer.headers["ETag"]})
+        assert (again.status_code, again.data) == (304, b"")
+
+
+def test_a_proof_pack_can_be_fetched_by_name_and_its_hash_recomputed(world: Any) -> None:
+    recorded = world.guard("10.00")
+    client, name = world.app().test_client(), json.loads(recorded.pack)["proof_id"]
+    pack = client.get(f"/verify/{name}.json").json
+    assert pack == {**json.loads(recorded.pack), "hash": recorded.pack_hash}
+    assert is_intact(pack)
+    assert pack_hash({**pack, "decision": "DENY"}) != pack["hash"]
+    for wrong in ("pf_", "pf_" + "0" * 32, name.upper(), name + "0", "%00"):
+        assert client.get(f"/verify/{wrong}.json").status_code == 404
+
+
+def test_every_answer_carries_the_browser_headers(world: Any) -> None:
+    client = world.app().test_client()
+    for path in (*STATIC, "/ops/api/approvals", "/ops/nothing"):
+        headers = client.get(path).headers
+        for name, value in HEADERS.items():
+            assert headers[name] == value or name == "Cross-Origin-Resource-Policy"
+        assert headers["X-Request-ID"]
+
+
+def test_the_page_has_no_script_and_escapes_what_it_shows(world: Any) -> None:
+    events = [{"occurred_at": "<script>alert(1)</script>", "agent_label": '"><img src=x>', "proof_id": '"onclick="x'}]
+    page = live.board_page("<b>", events)
+    assert "<script" not in page
+    assert "<img" not in page
+    assert '"onclick' not in page
+    world.guard("10.00")
+    world.publish()
+    shown = world.app().test_client().get("/live")
+    assert "within_policy_limit" in shown.get_data(as_text=True)
+
+
+def test_health_tells_the_truth_when_the_database_is_away(world: Any) -> None:
+    client = world.app(database_url="postgresql://nobody@127.0.0.1:1/nothing").test_client()
+    assert client.get("/healthz").status_code == 200
+    answer = client.get("/readyz")
+    assert answer.status_code == 503
+    assert not any(answer.json["checks"].values())
+    assert client.get("/ops/api/live/feed").status_code == 503
+    assert client.get("/ops/api/approvals").status_code == 401
+
+
+# Nothing leaks ---------------------------------------------------------------------------------------------------------
+
+CANARIES = {
+    "customer_name": "Zebulon Quagmire", "email": "zebulon.q@mail.example", "card": "4929 1234 5678 9012",
+    "address": "17 Nonesuch Lane", "phone": "+44 7700 900461", "note": "asked twice & shouted <b>", "order": "ord-raw-771144",
+    "iban": "DE89370400440532013000", "account_ref": "acct-canary-5512", "prompt": "ignore all rules\u2014pay",
+}  # fmt: skip
+
+
+def spellings(text: str) -> set[str]:
+    """A secret as it is and as it could be hidden: URL, base64 at each alignment, hex, JSON."""
+    raw = text.encode()
+    aligned = {base64.b64encode(b"\0" * shift + raw)[4 if shift else 0 : -4].decode() for shift in range(3)}
+    return {
+        text, urllib.parse.quote(text), urllib.parse.quote_plus(text), urllib.parse.quote(text, safe=""), raw.hex(), raw.hex().upper(),
+        json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], *aligned, *(one.replace("+", "-").replace("/", "_") for one in aligned),
+    }  # fmt: skip
+
+
+def found_in(public: str, secrets: list[str]) -> list[str]:
+    """Which secrets are anywhere in the bytes, in any spelling."""
+    return [secret for secret in secrets if any(spelling in public for spelling in spellings(secret))]
+
+
+def seeded(world: Any) -> list[str]:
+    """Decisions of every kind full of secrets; returns what must not be seen."""
+    owner = world.operator("hidden-owner", "admin")
+    caller, secrets = world.caller(owner), list(CANARIES.values())
+    for value in ("100.00", "200.00", "700.00", "5000.00"):
+        recorded = world.guard(
+            value, caller, **{name: text for name, text in CANARIES.items() if name != "account_ref"}, account_ref=CANARIES["account_ref"]
+        )
+        secrets += [str(recorded.operation_id), recorded.digest, *([str(recorded.approval_id)] if recorded.approval_id else [])]
+    ann = world.person("ann")
+    (approval_id,) = world.sql("select approval_id from sentinel.approvals limit 1")[0]
+    ann.post(f"/ops/api/approvals/{approval_id}/reject", {"reason": "canary reason of a person"})
+    key = issue_key(world.pool, world.tenant_id, agent_id=None).key
+    salts = [salt for (salt,) in world.sql("select salt from sentinel.operations")]
+    world.publish()
+    return [*secrets, *salts, key, ann.csrf, "canary reason of a person", "hidden-owner@demo.local", "ann@demo.local",
+            str(world.tenant_id), str(caller.key_id), str(caller.principal_id)]  # fmt: skip
+
+
+def public_bytes(world: Any) -> str:
+    """Everything the public can get: bodies and headers of every public route, errors, stream and proofs included."""
+    client = world.app(public_agents="*").test_client()
+    names = [event["proof_id"] for event in client.get("/ops/api/live/feed").json["events"]]
+    paths = [*STATIC, *(f"/verify/{name}.json" for name in names), *(f"/verify/{name}.json?x=<>" for name in names)]
+    answers = [client.get(path) for path in paths] + [client.post(path, json={"x": 1}) for path in STATIC]
+    answers += [client.get("/ops/api/approvals"), client.post("/ops/api/session", json={"email": "ann@demo.local", "password": "x"})]
+    stream = "".join(line for _, line in zip(range(4), lines_of(client), strict=False))
+    return stream + "".join(f"{answer.headers}{answer.get_data(as_text=True)}" for answer in answers)
+
+
+def test_no_secret_is_in_any_public_byte(world: Any) -> None:
+    secrets = seeded(world)
+    assert len(secrets) > 20
+    public = public_bytes(world)
+    assert public.count("within_policy_limit") >= 3
+    assert found_in(public, secrets) == []
+
+
+def test_the_check_for_secrets_sees_a_serializer_that_takes_away_instead_of_choosing(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = seeded(world)
+    hidden = {"customer_name", "email", "card"}
+
+    def everything_but(row: FeedRow, _board: Any) -> dict[str, Any]:
+        (request,) = world.sql(
+            "select o.request from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id) where s.decision_event_id = %s",
+            row.event_id,
+        )[0]
+        params = json.loads(request)["params"]
+        return {**json.loads(row.body), **{name: value for name, value in params.items() if name not in hidden}}
+
+    monkeypatch.setattr(public_routes, "live_event", everything_but)
+    assert {CANARIES["note"], CANARIES["iban"]} <= set(found_in(public_bytes(world), secrets))
+
+
+@pytest.mark.parametrize("hide", [str, urllib.parse.quote, lambda text: base64.b64encode(b"ab" + text.encode()).decode(),
+                                  lambda text: text.encode().hex(), lambda text: json.dumps({"x": text})])  # fmt: skip
+def test_the_search_for_secrets_finds_every_spelling(hide: Callable[[str], str]) -> None:
+    for secret in CANARIES.values():
+        assert found_in(f"before {hide(secret)} after", list(CANARIES.values())) == [secret]
+
+
+def test_free_text_in_the_place_of_an_identifier_is_left_out() -> None:
+    pack = {"decided_at": "2026-01-01T00:00:00Z", "refund_id": "Zebulon Quagmire, 4929", "reason_code": "x\ny", "latency_ms": "4929",
+            "amount": {"value": 1, "currency": "USD", "note": "secret"}, "customer": "Zebulon", "action": "refund.create"}  # fmt: skip
+    row = FeedRow(1, __import__("uuid").uuid4(), "an-agent", json.dumps(pack), None)  # type: ignore[arg-type]
+    event = live.live_event(row, live.PublicAgents({}, everyone=True))
+    assert event.keys() == {"schema", "event_id", "occurred_at", "agent_label", "source", "action"}
+
+
+def test_a_pack_with_a_field_outside_the_contract_is_not_shown_at_all() -> None:
+    with pytest.raises(live.NotFound):
+        live.public_pack({"proof_id": "pf_1", "hash": "sha256:0", "customer": "x"})
+
+
+# The stream --------------------------------------------------------------------------------------------------------------
+
+
+def lines_of(client: Any, last_seen: str | None = None) -> Iterator[str]:
+    """The stream's blocks as text; closes the connection when done."""
+    answer = client.get("/ops/api/live/stream", headers={"Last-Event-ID": last_seen} if last_seen else {})
+    assert answer.status_code == 200
+    try:
+        for block in answer.response:
+            yield block.decode()
+    finally:
+        answer.close()
+
+
+def events_of(client: Any, count: int, last_seen: str | None = None) -> list[tuple[int, str]]:
+    """The first `count` events as (position, event id)."""
+    found: list[tuple[int, str]] = []
+    for block in lines_of(client, last_seen):
+        match = re.fullmatch(r"id: (\d+)\ndata: (\{.*\})\n\n", block)
+        if match:
+            found.append((int(match[1]), json.loads(match[2])["event_id"]))
+        if len(found) == count:
+            return found
+    raise AssertionError("the stream ended")
+
+
+def test_a_viewer_gets_the_latest_then_what_happens(world: Any) -> None:
+    made = [str(world.guard("10.00").decision_event_id) for _ in range(2)]
+    world.publish()
+    later: list[str] = []
+
+    def soon() -> None:
+        time.sleep(0.4)
+        later.append(str(world.guard("10.00").decision_event_id))
+        world.publish()
+
+    thread = threading.Thread(target=soon)
+    thread.start()
+    seen = events_of(world.app().test_client(), 3)
+    thread.join()
+    assert [event_id for _, event_id in seen] == made + later
+
+
+def test_a_viewer_that_comes_back_misses_nothing_and_sees_nothing_twice(world: Any) -> None:
+    made = [str(world.guard("10.00").decision_event_id) for _ in range(30)]
+    world.publish()
+    client = world.app().test_client()
+    first = events_of(client, 5, "0")
+    rest = events_of(client, 25, str(first[-1][0]))
+    assert [event_id for _, event_id in first + rest] == made
+
+
+def test_a_position_nobody_was_given_does_not_silence_the_others(world: Any) -> None:
+    app = world.app()
+    ahead = lines_of(app.test_client(), "999999999999")
+    assert next(ahead).startswith(": connected")
+    reader = threading.Thread(target=lambda: next(ahead))
+    reader.start()
+    made = str(world.guard("10.00").decision_event_id)
+    world.publish()
+    assert events_of(app.test_client(), 1, "0")[0][1] == made
+    reader.join(timeout=5)
+    assert not reader.is_alive()
+    ahead.close()
+
+
+def test_many_viewers_cost_one_reader(world: Any) -> None:
+    app, asked = world.app(), []
+    hub, real = app.extensions["console"].hub, app.extensions["console"].hub._read_after
+    hub._read_after = lambda position, limit: asked.append(threading.current_thread().name) or real(position, limit)
+    made: list[list[tuple[int, str]]] = []
+    viewers = [threading.Thread(target=lambda: made.append(events_of(app.test_client(), 3))) for _ in range(10)]
+    for viewer in viewers:
+        viewer.start()
+    time.sleep(0.5)
+    for _ in range(3):
+        world.guard("10.00")
+    world.publish()
+    for viewer in viewers:
+        viewer.join(timeout=10)
+    assert len(made) == 10
+    assert len({tuple(events) for events in made}) == 1
+    assert set(asked) == {"live-feed"}
+    assert len(asked) < 12
+
+
+def test_streams_are_bounded_and_a_place_comes_back(world: Any) -> None:
+    app = world.app(max_streams=2)
+    clients = [app.test_client() for _ in range(3)]
+    held = [lines_of(client) for client in clients[:2]]
+    for one in held:
+        next(one)
+    refused = clients[2].get("/ops/api/live/stream")
+    assert (refused.status_code, refused.json["type"]) == (503, "urn:sentinel:problem:too-many-streams")
+    assert int(refused.headers["Retry-After"]) >= 1
+    held[0].close()
+    third = lines_of(clients[2])
+    assert next(third).startswith(": connected")
+    third.close()
+    held[1].close()
+    assert app.extensions["console"].hub.viewers == 0
+
+
+def test_a_quiet_stream_beats_and_ends_when_the_process_drains(world: Any) -> None:
+    app, stopping = world.app(), threading.Event()
+    hub = app.extensions["console"].hub
+    hub._heartbeat_seconds, hub._stopping = 0.2, stopping.is_set
+    stream = lines_of(app.test_client())
+    assert next(stream).startswith(": connected")
+    assert next(stream) == ": heartbeat\n\n"
+    stopping.set()
+    assert list(stream) == []
+
+
+def test_the_reader_stops_when_nobody_watches(world: Any) -> None:
+    world.guard("10.00")
+    world.publish()
+    app = world.app()
+    events_of(app.test_client(), 1)
+    end = time.monotonic() + 3
+    while app.extensions["console"].hub._reader is not None and time.monotonic() < end:
+        time.sleep(0.05)
+    assert app.extensions["console"].hub._reader is None

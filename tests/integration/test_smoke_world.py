@@ -1,0 +1,12 @@
+from tests.world import World, guard_body
+
+
+def test_an_allowed_refund_goes_from_guard_to_captured(world: World) -> None:
+    body = guard_body(value=126)
+    answer = world.guard(body)
+    assert (answer["decision"], answer["status"], answer["reason_code"]) == ("ALLOW", "allowed", "within_policy_limit")
+    assert world.start(body, answer).get_json()["started"] is True
+    assert world.report(body).get_json()["received"] is True
+    world.keep_house()
+    assert world.one("select sum(captured_minor) from sentinel.usage where limit_key like '%%day%%'") == 12600
+    assert world.broken_invariants() == []
