@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from sentinel.cli.common import OneLineErrors, json_option, open_pool, show, show_rows, tenant_of, tenant_option
@@ -25,7 +27,7 @@ def group() -> None:
 @json_option
 def create(email: str, role: str, password_stdin: bool, tenant: str | None, as_json: bool) -> None:
     """Add an operator."""
-    password = click.get_text_stream("stdin").readline().rstrip("\n") if password_stdin else make_password()
+    password = sys.stdin.readline().rstrip("\n") if password_stdin else make_password()
     with open_pool() as pool:
         operator_id = create_operator(pool, tenant_of(pool, tenant), email=email, password=password, role=role)
     made = {"operator_id": operator_id, "email": email.strip().lower(), "role": role}

@@ -54,14 +54,14 @@ class Processes:
             output = sys.stderr if show else log
             return subprocess.run(
                 command, env=dict(env), input=stdin, stdout=None if show else output, stderr=output, check=False,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509  (only sets a flag)
+                preexec_fn=_die_with_parent,
             ).returncode  # fmt: skip
 
     def _spawn(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
         with (self._logs / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
                 command, env=dict(env), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509
+                preexec_fn=_die_with_parent,
             )  # fmt: skip
 
     def restart_ended(self) -> list[str]:

@@ -13,6 +13,7 @@ from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 
 _POLL_SECONDS = 0.1
+_IN_HAND_SECONDS = 5.0
 
 
 def process_one(
@@ -33,7 +34,9 @@ def process_one(
         answer = refund_views.worker_answer(pool, actor.tenant_id, request_id)
         if answer is not None and answer.finished_at is not None:
             return answer.result or {}
-        # Taking the question back can lose against an answer that arrives now: then that answer counts.
         if clock() >= end and refund_views.withdraw(pool, actor.tenant_id, request_id):
             raise WorkerNotRunning("no worker answered in time; the request was withdrawn")
+        # Not withdrawn: a worker has it in hand and deserves a little longer.
+        if clock() >= end + _IN_HAND_SECONDS:
+            raise WorkerNotRunning("a worker took the request and has not answered yet; look at the ledger")
         pause(_POLL_SECONDS)

@@ -85,7 +85,7 @@ def _json(value: Any) -> Jsonb:
 def record_decisions(pool: Pool, rows: Sequence[Mapping[str, Any]]) -> list[Recorded]:
     """Commit decided operations (rows of `sentinel.guard_input`) together; answers in the order of `rows`."""
     rows = [{**row, "seq": place} for place, row in enumerate(rows)]
-    locks = [lock for row in rows for lock in _locks(row)]
+    locks = [lock for row in rows for lock in locks_of(row)]
 
     def call(connection: Any) -> list[Recorded]:
         with connection.cursor(binary=True, row_factory=class_row(Recorded)) as cursor:
@@ -94,7 +94,7 @@ def record_decisions(pool: Pool, rows: Sequence[Mapping[str, Any]]) -> list[Reco
     return sorted(in_one_call(pool, call), key=lambda recorded: recorded.seq)
 
 
-def _locks(row: Mapping[str, Any]) -> Iterator[str]:
+def locks_of(row: Mapping[str, Any]) -> Iterator[str]:
     """What this row's decision reads before it writes: its budgets' owners and what it may do only once."""
     tenant = row["tenant_id"]
     for subject in {limit["subject"] for limit in row["limits"]}:

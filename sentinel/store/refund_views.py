@@ -121,10 +121,11 @@ values (%(tenant_id)s, %(request_id)s, %(requested_by)s) on conflict do nothing
 ANSWER = """
 select finished_at, result from refunds.process_requests where tenant_id = %(tenant_id)s and request_id = %(request_id)s
 """
-# Only a question that is still open can be taken back.
+# Only a question that no worker has in hand can be taken back.
 WITHDRAW = """
 update refunds.process_requests set finished_at = clock_timestamp(), result = '{"withdrawn": true}'
 where tenant_id = %(tenant_id)s and request_id = %(request_id)s and finished_at is null
+  and (lease_until is null or lease_until <= statement_timestamp())
 """
 
 
@@ -173,5 +174,5 @@ def worker_answer(pool: Pool, tenant_id: uuid.UUID, request_id: uuid.UUID) -> An
 
 
 def withdraw(pool: Pool, tenant_id: uuid.UUID, request_id: uuid.UUID) -> bool:
-    """Take an open question back. False when it was answered meanwhile."""
+    """Take an open question back. False when a worker answered it meanwhile or has it in hand."""
     return changed(pool, WITHDRAW, {"tenant_id": tenant_id, "request_id": request_id}) == 1

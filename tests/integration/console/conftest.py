@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,10 +11,9 @@ from typing import Any
 import psycopg
 import pytest
 from flask.testing import FlaskClient
+
 from ops_console.app import create_app
 from ops_console.settings import ConsoleSettings
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
-
 from sentinel.app import build_authority
 from sentinel.core.operation import build_operation
 from sentinel.policy.library import PolicyHolder
@@ -31,48 +29,10 @@ from sentinel.store.agent_keys import find_key_by_id
 from sentinel.store.database import CONSOLE, Pool, with_role
 from sentinel.store.housekeeping import sequence_events
 from sentinel.store.ids import new_id
-from sentinel.store.migrate import migrate
 from sentinel.store.operators import insert_operator
 
 PASSWORD = "correct horse battery staple"
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="session")
-def _template() -> str | None:
-    """An own migrated template, where no shared one is offered."""
-    admin = os.environ.get("TEST_PG_URL")
-    if admin is None:
-        return None
-    name = f"console_template_{os.getpid()}_{uuid.uuid4().hex[:8]}"
-    _create(admin, name)
-    migrate(_at(admin, name))
-    return name
-
-
-@pytest.fixture
-def console_database(request: pytest.FixtureRequest, _template: str | None) -> Iterator[str]:
-    """A fresh migrated database as an administrator's URL: the shared fixture's, else one in TEST_PG_URL."""
-    try:
-        yield request.getfixturevalue("database_url")
-        return
-    except pytest.FixtureLookupError:
-        if _template is None:
-            pytest.fail("no database: neither a database_url fixture nor TEST_PG_URL")
-    admin, name = os.environ["TEST_PG_URL"], f"console_test_{uuid.uuid4().hex[:12]}"
-    _create(admin, name, _template)
-    yield _at(admin, name)
-    with psycopg.connect(admin, autocommit=True) as connection:
-        connection.execute(f"drop database {name} with (force)")
-
-
-def _create(admin: str, name: str, template: str = "template0") -> None:
-    with psycopg.connect(admin, autocommit=True) as connection:
-        connection.execute(f"create database {name} template {template} encoding 'UTF8'")
-
-
-def _at(admin: str, name: str) -> str:
-    return make_conninfo(**{**conninfo_to_dict(admin), "dbname": name})
 
 
 @dataclass
@@ -195,12 +155,12 @@ def _policies() -> PolicyHolder:
 
 
 @pytest.fixture
-def world(console_database: str, _password_hash: str, _policies: PolicyHolder) -> Iterator[World]:
+def world(database_url: str, _password_hash: str, _policies: PolicyHolder) -> Iterator[World]:
     """A world with one tenant, public-demo."""
-    pool = Pool(with_role(console_database, CONSOLE), size=4)
-    settings = Settings(database_url=console_database, secret_keys=("a-secret-for-tests-0123456789abcdef",), pool_size=2)
+    pool = Pool(with_role(database_url, CONSOLE), size=4)
+    settings = Settings(database_url=database_url, secret_keys=("a-secret-for-tests-0123456789abcdef",), pool_size=2)
     authority = build_authority(settings, _policies)
-    made = World(console_database, pool, authority, create_tenant(pool, "public-demo"), _password_hash)
+    made = World(database_url, pool, authority, create_tenant(pool, "public-demo"), _password_hash)
     yield made
     for app in made.opened:
         context = app.extensions["console"]

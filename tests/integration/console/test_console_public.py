@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from ops_console import live, public_routes
 from ops_console.app import HEADERS
-
 from sentinel.core.proof import is_intact, pack_hash
 from sentinel.services.issue_key import issue_key
 from sentinel.store.feed import FeedRow

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import structlog
-from ops_console import identity
 
+from ops_console import identity
 from sentinel.core.errors import RateLimited, Unauthenticated
 from sentinel.http import problems
 from sentinel.services import sign_in as service

@@ -1,0 +1,78 @@
+# Everything is a target; `make help` lists them. The environment is .venv, made from setup.cfg and constraints.txt.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+T ?= tests
+WORKERS ?= 2
+
+.PHONY: help env demo test lint format types imports docs docs-check bench wheel clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+# The first Python that is new enough; PYTHON=… chooses another.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+.venv/.runtime: setup.cfg pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Error: Python 3.11 or newer is needed (none found on PATH)"; exit 2; }
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv || { rm -rf .venv; echo "Error: '$(PYTHON) -m venv' failed; on Debian: apt-get install python3-venv"; exit 2; }
+	@echo "Installing sentinel into .venv …"
+	@$(PIP) --editable .
+	@touch $@
+
+.venv/.test: .venv/.runtime
+	@echo "Installing what the tests need …"
+	@$(PIP) --editable '.[test]'
+	@touch $@
+
+.venv/.lint: .venv/.test
+	@echo "Installing the linters …"
+	@$(PIP) --editable '.[test,lint]'
+	@touch $@
+
+env: .venv/.runtime  ## make the environment in .venv, nothing else
+
+demo: .venv/.runtime  ## start everything with a demo ledger and leave it running
+	@exec $(BIN)/sentinel demo
+
+test: .venv/.test  ## run the whole suite; T=path for a part, WORKERS=n for more processes
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(T)
+
+lint: .venv/.lint  ## style, types, import contracts, dead code, dependencies, docstrings, documents
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/vulture
+	$(BIN)/deptry .
+	$(BIN)/interrogate --quiet sentinel worker ops_console
+	@$(MAKE) --no-print-directory docs-check
+
+format: .venv/.lint  ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: .venv/.runtime  ## write the documents that are made from the code
+	$(BIN)/python -m sentinel.settings_table > deploy/settings.md
+	$(BIN)/worker states draw
+
+docs-check: .venv/.runtime  ## are the made documents the ones the code makes, and do links lead somewhere?
+	@$(BIN)/python -m sentinel.settings_table | diff -u deploy/settings.md - || { echo "Error: deploy/settings.md is stale; run make docs"; exit 1; }
+	@folder=$$(mktemp -d); $(BIN)/worker states draw --folder "$$folder" >/dev/null; \
+	for file in "$$folder"/*; do diff -u "deploy/$$(basename "$$file")" "$$file" || { echo "Error: deploy/$$(basename "$$file") is stale; run make docs"; exit 1; }; done; rm -r "$$folder"
+	@$(BIN)/python tests/links.py
+
+bench: .venv/.test  ## measure guards, checks and refunds against pgbench, interleaved; writes tests/bench/out/
+	@$(BIN)/python -m tests.bench.run $(BENCH)
+
+wheel: .venv/.runtime  ## build the wheel into dist/
+	@$(PIP) build
+	@$(BIN)/python -m build --wheel --outdir dist . >/dev/null && ls dist/*.whl
+
+clean:  ## stop and remove everything this folder made: environment, database, caches
+	@if test -x $(BIN)/python && test -e var; then $(BIN)/python -m sentinel.store.embedded var; fi
+	@rm -rf .venv var build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache .schemathesis .sdk-cache tests/bench/out
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

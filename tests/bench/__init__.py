@@ -1,0 +1,1 @@
+"""`make bench`: ratios taken in one run; never a timed test."""

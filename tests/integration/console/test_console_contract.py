@@ -1,0 +1,99 @@
+"""What holds for all routes of the console: documented as they run, strict about what arrives, never a 5xx for nonsense."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from openapi_spec_validator import validate
+
+from ops_console.settings import load_console_settings
+from sentinel.http.openapi import undocumented_routes
+from sentinel.settings import UnsafeConfiguration
+
+ID = "01a20050-35be-7df6-b26d-7b9b84e55383"
+
+
+def test_every_route_is_documented_and_the_document_is_valid_openapi(world: Any) -> None:
+    app = world.app()
+    assert undocumented_routes(app) == []
+    document = app.test_client().get("/openapi.json").json
+    validate(document)
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            protected = path.startswith("/ops/") and not path.startswith("/ops/api/live/") and (path, method) != ("/ops/api/session", "post")
+            assert bool(operation["security"]) == protected, f"{method} {path}"
+            assert ("401" in operation["responses"]) == (path.startswith("/ops/") and not path.startswith("/ops/api/live/"))
+
+
+WRITES = ("/ops/api/halts", f"/ops/api/halts/{ID}/lift", f"/ops/api/approvals/{ID}/approve", f"/ops/api/in-doubt/{ID}/resolve", "/ops/api/tokens")
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"", {}, 411), (b"{", {}, 400), (b'{"reason":"a","reason":"b"}', {}, 400), (b"[]", {}, 400), (b'{"a":NaN}', {}, 400),
+        (b'{"reason":' + b"[" * 40 + b"]" * 40 + b"}", {}, 400), (b"\xff", {}, 400), (b"{} {}", {}, 400),
+        (b'{"reason":"' + b"x" * 70_000 + b'"}', {}, 413), (b"{}", {"Content-Type": "text/plain"}, 415),
+        (b"reason=x", {"Content-Type": "application/x-www-form-urlencoded"}, 415),
+    ],
+)  # fmt: skip
+def test_a_body_that_is_not_plain_json_is_refused(world: Any, body: bytes, headers: dict[str, str], status: int) -> None:
+    abe = world.person("abe", "admin")
+    for path in WRITES:
+        answer = abe.client.post(
+            path, data=body, headers={"Content-Type": "application/json", "X-CSRF-Token": abe.csrf, **headers}
+        )
+        assert answer.status_code == status, f"{path}: {answer.get_data(as_text=True)}"
+        assert answer.content_type == "application/problem+json"
+
+
+def test_a_chunked_body_is_refused(world: Any) -> None:
+    abe = world.person("abe", "admin")
+    answer = abe.client.post(
+        "/ops/api/halts", data=b'{"scope":"tenant"}', headers={"X-CSRF-Token": abe.csrf, "Transfer-Encoding": "chunked"}
+    )
+    assert answer.status_code == 411
+
+
+@pytest.mark.parametrize("bad", ["x", "0", ID.upper() + "0", ID.replace("-", ""), "%00", "..", "{" + ID + "}", "1' or '1'='1"])
+def test_what_is_no_id_names_nothing(world: Any, bad: str) -> None:
+    abe = world.person("abe", "admin")
+    assert abe.get(f"/ops/api/approvals/{bad}").status_code == 404
+    assert abe.post(f"/ops/api/approvals/{bad}/approve", {"reason": "x"}).status_code == 404
+    assert abe.post(f"/ops/api/halts/{bad}/lift", {"reason": "x"}).status_code == 404
+
+
+def test_a_wrong_method_on_a_public_route_says_what_is_allowed(world: Any) -> None:
+    client = world.app().test_client()
+    for method in ("POST", "TRACE"):
+        answer = client.open("/ops/api/live/feed", method=method)
+        assert answer.status_code == 405
+        assert answer.headers["Allow"] == "GET, HEAD, OPTIONS"
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({"SENTINEL_INSECURE_COOKIES": "true", "SENTINEL_CONSOLE_HOST": "0.0.0.0"}, "SENTINEL_INSECURE_COOKIES"),
+        ({"SENTINEL_CONSOLE_PORT": "0"}, "SENTINEL_CONSOLE_PORT"),
+        ({"SENTINEL_CONSOLE_MAX_STREAMS": "48"}, "SENTINEL_CONSOLE_MAX_STREAMS"),
+        ({"SENTINEL_SESSION_IDLE_SECONDS": "30000"}, "SENTINEL_SESSION_IDLE_SECONDS"),
+        ({"SENTINEL_CONSOLE_ORIGIN": "console.example"}, "SENTINEL_CONSOLE_ORIGIN"),
+        ({"SENTINEL_CONSOLE_ORIGIN": "https://console.example/x"}, "SENTINEL_CONSOLE_ORIGIN"),
+        ({"SENTINEL_PUBLIC_AGENTS": "agent"}, "SENTINEL_PUBLIC_AGENTS"),
+        ({"SENTINEL_PUBLIC_AGENTS": "agent=tenant:x"}, "SENTINEL_PUBLIC_AGENTS"),
+    ],
+)
+def test_an_unsafe_setting_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], named: str) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UnsafeConfiguration, match=named):
+        load_console_settings()
+
+
+def test_all_faults_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENTINEL_CONSOLE_PORT", "x")
+    monkeypatch.setenv("SENTINEL_CONSOLE_THREADS", "-1")
+    with pytest.raises(UnsafeConfiguration, match=r"SENTINEL_CONSOLE_PORT.*\n.*SENTINEL_CONSOLE_THREADS"):
+        load_console_settings()
