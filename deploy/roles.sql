@@ -57,7 +57,7 @@ grant usage on schema refunds to sentinel_worker;
 grant select on all tables in schema refunds to sentinel_worker;
 grant insert on refunds.orders, refunds.ledger_entries, refunds.executions, refunds.outbox, refunds.ledger_events,
   refunds.workers, refunds.approval_cursors to sentinel_worker;
-grant update (status, last_event, claim_epoch, claimed_by, lease_until, attempts, next_attempt_at, guard_request, operation_id,
+grant update (status, last_event, event_number, claim_epoch, claimed_by, lease_until, attempts, next_attempt_at, guard_request, operation_id,
   decision_event_id, decision, reason_code, proof_id, approval_id, waiting_for, permit_token, start_id, last_error)
   on refunds.ledger_entries to sentinel_worker;
 grant update (account_ref, ordered_at, paid_minor, currency, recorded_at) on refunds.orders to sentinel_worker;

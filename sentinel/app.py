@@ -23,8 +23,8 @@ from sentinel.policy.library import PolicyHolder
 from sentinel.services.authority import Authority
 from sentinel.settings import Settings
 from sentinel.store.database import AUTHORITY, Pool, with_role
-from sentinel.store.decisions import record_decisions
-from sentinel.store.writer import DecisionWriter
+from sentinel.store.decisions import record_decisions, report_outcomes, start_operations
+from sentinel.store.writer import GroupCommit
 
 PREFIXES = ("/api/sentinel", "/api/haltstate/sentinel")
 """Both answer identically; the released client tries the second first (`CONTRACT.md` §1)."""
@@ -43,7 +43,9 @@ def build_authority(settings: Settings, policies: PolicyHolder) -> Authority:
     pool = Pool(with_role(settings.database_url, AUTHORITY, application_name="sentinel"), size=settings.pool_size)
     return Authority(
         pool=pool,
-        writer=DecisionWriter(partial(record_decisions, pool)),
+        decisions=GroupCommit(partial(record_decisions, pool)),
+        starts=GroupCommit(partial(start_operations, pool)),
+        reports=GroupCommit(partial(report_outcomes, pool)),
         policies=policies,
         permits=PermitSigner(settings.secret_keys),
         permit_seconds=settings.permit_seconds,

@@ -33,7 +33,8 @@ def configure_logs(level: str, *, program: str) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _with_request_id,
-            structlog.processors.dict_tracebacks,
+            # Frames without their locals: those hold requests, and requests hold customers.
+            structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
             _line,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),

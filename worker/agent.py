@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -73,26 +74,31 @@ class Agent:
         self._mode = "once"
         outcome = RunOutcome()
         with self._working():
-            self._learn_approvals(outcome)
+            not_learnt = self._learn_approvals()
             outcome.reported += self._reporter.sweep(older_than_seconds=0.0)
-            self._drain(outcome, limit)
+            budget = Budget(limit)
+            with ThreadPoolExecutor(self._settings.lanes, thread_name_prefix="lane") as lanes:
+                running = [lanes.submit(self._drain, outcome, budget) for _ in range(self._settings.lanes)]
+            for lane in running:
+                lane.result()
+            outcome.trouble = outcome.trouble or not_learnt
             outcome.open = self._ledger.open_counts()
         return outcome
 
-    def _drain(self, outcome: RunOutcome, limit: int | None) -> None:
-        left = limit
-        while not self._stopping.is_set() and (left is None or left > 0):
-            rows = self._ledger.claim(self._settings.batch if left is None else min(left, self._settings.batch))
+    def _drain(self, outcome: RunOutcome, budget: Budget) -> None:
+        """One lane: batch after batch until nothing is due."""
+        while not self._stopping.is_set() and outcome.trouble is None:
+            allowed = budget.take(self._settings.batch)
+            rows = self._ledger.claim(allowed) if allowed else []
+            budget.give_back(allowed - len(rows))
             if not rows:
                 return
-            left = None if left is None else left - len(rows)
             batch = self._process(rows)
             outcome.rows += batch.rows
             outcome.reported += batch.reported
             if batch.silent and not batch.answered:
                 # Asking for the rest would only use up their attempts.
                 outcome.trouble = f"the authority gives no answer: {batch.detail}"
-                return
 
     # Loop
 
@@ -156,7 +162,8 @@ class Agent:
                     shown = time.monotonic()
                 self._answer_operator()
                 if self._gate.is_open:
-                    self._learn_approvals(None)
+                    if (detail := self._learn_approvals()) is not None:
+                        self._gate.note(answered=0, silent=1, detail=detail)
                     if time.monotonic() - swept >= _SWEEP_SECONDS:
                         self._reporter.sweep(older_than_seconds=_FRESH_SECONDS)
                         swept = time.monotonic()
@@ -190,8 +197,8 @@ class Agent:
                 self._last = (f"{row.ledger_entry_id} {row.state}", row.decision)
         return batch
 
-    def _learn_approvals(self, outcome: RunOutcome | None) -> None:
-        """Wake the rows whose approval was decided. Not reaching the authority is no failure of a row."""
+    def _learn_approvals(self) -> str | None:
+        """Wake the rows whose approval was decided; returns what went wrong, which is no failure of a row."""
         agent_id = self._settings.agent_id
         since = self._ledger.approvals_wanted_since(agent_id)
         try:
@@ -204,10 +211,8 @@ class Agent:
                 more = len(decided) >= 500 and decided[-1].decided_at > since
                 since = decided[-1].decided_at if more else None
         except (Unreachable, Rejected) as error:
-            if outcome is None:
-                self._gate.note(answered=0, silent=1, detail=error.detail)
-            else:
-                outcome.trouble = f"decided approvals could not be learnt: {error.detail}"
+            return f"decided approvals could not be learnt: {error.detail}"
+        return None
 
     def _show(self, status: str) -> None:
         action, decision = self._last

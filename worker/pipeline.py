@@ -73,6 +73,8 @@ class Pipeline:
         started = self._start_all(permitted, batch)
         reports = self._execute_all(started, batch)
         batch.reported = self._reporter.deliver(reports)
+        order = {row.ledger_entry_id: place for place, row in enumerate(rows)}
+        batch.rows.sort(key=lambda outcome: order[outcome.ledger_entry_id])
         return batch
 
     # What cannot be asked about now

@@ -49,7 +49,7 @@ class WorkerSettings:
     # Rows per claim: enough to make the statements cheap, few enough to be finished within a lease.
     batch: int = _setting("WORKER_BATCH", "rows per claim", 64)
     # Calls to the authority at the same time.
-    concurrency: int = _setting("WORKER_CONCURRENCY", "calls to the authority at the same time", 8)
+    concurrency: int = _setting("WORKER_CONCURRENCY", "calls to the authority at the same time", 16)
     # Batches at the same time: while one waits for its commit, the other asks.
     lanes: int = _setting("WORKER_LANES", "batches under way at the same time", 2)
     # After this without a heartbeat another worker may take a row.

@@ -16,7 +16,8 @@ with due as materialized (
   select tenant_id, ledger_entry_id from refunds.ledger_entries
   where tenant_id = %(tenant_id)s and status in ('GUARDING', 'ALLOWED') and lease_until <= statement_timestamp()
   order by lease_until, ledger_entry_id limit %(limit)s for update skip locked)
-update refunds.ledger_entries e set status = 'GUARDING', last_event = 'reclaimed', claim_epoch = e.claim_epoch + 1,
+update refunds.ledger_entries e set status = 'GUARDING', last_event = 'reclaimed', event_number = e.event_number + 1,
+  claim_epoch = e.claim_epoch + 1,
   claimed_by = %(worker_id)s, lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s),
   attempts = e.attempts + 1
 from due where e.tenant_id = due.tenant_id and e.ledger_entry_id = due.ledger_entry_id
@@ -29,7 +30,8 @@ with due as materialized (
   select tenant_id, ledger_entry_id from refunds.ledger_entries
   where tenant_id = %(tenant_id)s and status in ('NEW', 'APPROVAL_REQUIRED') and next_attempt_at <= statement_timestamp()
   order by next_attempt_at, ledger_entry_id limit %(limit)s for update skip locked)
-update refunds.ledger_entries e set status = 'GUARDING', last_event = 'claimed', claim_epoch = e.claim_epoch + 1,
+update refunds.ledger_entries e set status = 'GUARDING', last_event = 'claimed', event_number = e.event_number + 1,
+  claim_epoch = e.claim_epoch + 1,
   claimed_by = %(worker_id)s, lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s),
   waiting_for = null
 from due where e.tenant_id = due.tenant_id and e.ledger_entry_id = due.ledger_entry_id
@@ -106,7 +108,7 @@ returning e.ledger_entry_id
 # What happened to rows, each from the state and the epoch it is expected in; the others are left alone.
 APPLY_CHANGES = """
 update refunds.ledger_entries e set
-  status = c.to_status, last_event = c.event, decision = coalesce(c.decision, e.decision),
+  status = c.to_status, last_event = c.event, event_number = e.event_number + 1, decision = coalesce(c.decision, e.decision),
   reason_code = coalesce(c.reason_code, e.reason_code), operation_id = coalesce(c.operation_id, e.operation_id),
   decision_event_id = coalesce(c.decision_event_id, e.decision_event_id), proof_id = coalesce(c.proof_id, e.proof_id),
   approval_id = coalesce(c.approval_id, e.approval_id), permit_token = coalesce(c.permit_token, e.permit_token),

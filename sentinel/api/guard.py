@@ -7,8 +7,10 @@ bytes. Whatever edge serves the guard calls these two.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import orjson
@@ -16,8 +18,10 @@ import structlog
 
 from sentinel import metrics
 from sentinel.api.context import Context
-from sentinel.api.identity import same_agent, same_tenant
+from sentinel.api.identity import KEY_HASH, same_agent, same_tenant
 from sentinel.api.schemas import (
+    BatchAnswerSchema,
+    BatchRequestSchema,
     GuardAnswerSchema,
     GuardRequestSchema,
     ReportReceiptSchema,
@@ -26,17 +30,19 @@ from sentinel.api.schemas import (
     StartRequestSchema,
 )
 from sentinel.core.decision import reason_text
-from sentinel.core.errors import EngineUnavailable, InvalidInput
+from sentinel.core.errors import EngineUnavailable, InvalidInput, SentinelError
 from sentinel.core.operation import Operation, build_operation, plain_json
 from sentinel.core.permit import PermitSigner
 from sentinel.http.bodies import load, without_nulls
 from sentinel.http.openapi import Documentation
+from sentinel.http.problems import problem_of
 from sentinel.http.wire import Answer, Handler, Request, request_id_of
 from sentinel.services.authority import Caller
-from sentinel.services.guard_action import guard_action
-from sentinel.services.report_outcome import report_outcome
-from sentinel.services.start_action import start_action
+from sentinel.services.guard_action import decided_row, judged as judged_decision
+from sentinel.services.report_outcome import judged as judged_report, report_row
+from sentinel.services.start_action import judged as judged_start, start_row
 from sentinel.store.decisions import Receipt, Recorded
+from sentinel.store.writer import GroupCommit
 
 START_STEP_KEYS = frozenset({"resource", "risk_class", "evidence_context"})
 """A body with none of these keys comes from a caller without a start step (`CONTRACT.md` §2)."""
@@ -44,7 +50,7 @@ START_STEP_KEYS = frozenset({"resource", "risk_class", "evidence_context"})
 PROBLEMS = (400, 401, 403, 411, 413, 415, 429, 503)
 SECURITY = ({"apiKey": []}, {"bearer": []})
 
-_guard, _start, _report = GuardRequestSchema(), StartRequestSchema(), ReportRequestSchema()
+_guard, _start, _report, _batch = GuardRequestSchema(), StartRequestSchema(), ReportRequestSchema(), BatchRequestSchema()
 log = structlog.get_logger("sentinel.guard")
 
 
@@ -68,13 +74,14 @@ def to_operation(body: Mapping[str, Any]) -> tuple[Operation, str | None, bool]:
 
 def rfc3339(moment: datetime) -> str:
     """A time as the wire writes it: UTC, microseconds, "Z"."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def to_answer(caller: Caller, recorded: Recorded, permits: PermitSigner) -> bytes:
     """A committed decision → the response body. Optional members are left out, never null."""
     pack = recorded.pack
-    latency = orjson.loads(pack)["latency_ms"]
+    # The pack is our own canonical text: the number stands behind its only such name.
+    latency = int(pack.partition(',"latency_ms":')[2].partition(",")[0])
     answer: dict[str, Any] = {
         "decision": recorded.decision,
         "status": recorded.status,
@@ -105,62 +112,140 @@ def to_answer(caller: Caller, recorded: Recorded, permits: PermitSigner) -> byte
     return orjson.dumps(answer)
 
 
-def handlers(context: Context) -> dict[str, Handler]:
-    """Guard, start and report by path under a prefix."""
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One route's work in three parts, so that one request or many can share the middle one.
 
-    def guard(request: Request) -> Answer:
-        began = time.perf_counter()
-        caller = context.identity.caller("guard", request.environ)
-        operation, tenant, has_start_step = to_operation(request.json())
+    `prepare` turns a request object into a row and what is needed to render it (raises refusals); `commit` records rows;
+    `render` turns a row's recorded answer into the response (raises refusals).
+    """
+
+    scope: str
+    prepare: Callable[[Caller, Mapping[str, Any], float], tuple[dict[str, Any], Any]]
+    commit: GroupCommit[Any]
+    render: Callable[[Caller, Any, Any, str], Answer]
+
+
+def calls(context: Context) -> dict[str, Call]:
+    """Guard, start and report by path under a prefix."""
+    authority = context.authority
+
+    def prepare_guard(caller: Caller, body: Mapping[str, Any], began: float) -> tuple[dict[str, Any], Any]:
+        operation, tenant, has_start_step = to_operation(body)
         same_tenant(caller, tenant, "tenant_id")
         same_agent(caller, operation.agent_id)
         elapsed_ms = int((time.perf_counter() - began) * 1000)
-        try:
-            recorded = guard_action(
-                context.authority, caller, operation, has_start_step=has_start_step, elapsed_ms=elapsed_ms
-            )
-        except EngineUnavailable:
-            metrics.UNAVAILABLE.inc()
-            raise
-        _count(context, operation, recorded, time.perf_counter() - began, request)
-        answer = Answer(to_answer(caller, recorded, context.authority.permits))
+        row = decided_row(authority, caller, operation, has_start_step=has_start_step, elapsed_ms=elapsed_ms)
+        return row, (operation, began)
+
+    def render_guard(caller: Caller, prepared: Any, recorded: Recorded, request_id: str) -> Answer:
+        operation, began = prepared
+        judged_decision(operation, recorded)
+        _count(context, operation, recorded, time.perf_counter() - began, request_id)
+        answer = Answer(to_answer(caller, recorded, authority.permits))
         if recorded.result == "replayed":
             answer.headers["Idempotent-Replayed"] = "true"
         return answer
 
-    def start(request: Request) -> Answer:
-        caller = context.identity.caller("guard", request.environ)
-        fields = load(_start, without_nulls(request.json()))
-        same_tenant(caller, fields.get("tenant_id"), "tenant_id")
-        same_agent(caller, fields["agent_id"])
-        receipt = start_action(
-            context.authority, caller, idempotency_key=fields["idempotency_key"], action=fields["action"],
+    def prepare_start(caller: Caller, body: Mapping[str, Any], began: float) -> tuple[dict[str, Any], Any]:
+        fields = _bound(caller, load(_start, without_nulls(body)))
+        row = start_row(
+            authority, caller, idempotency_key=fields["idempotency_key"], action=fields["action"],
             agent_id=fields["agent_id"], resource=fields.get("resource", fields["action"]),
             risk_class=fields.get("risk_class", "standard"), permit_token=fields["permit_token"],
             start_id=fields["start_id"],
         )  # fmt: skip
+        return row, None
+
+    def render_start(caller: Caller, prepared: Any, recorded: Receipt, request_id: str) -> Answer:
+        receipt = judged_start(recorded)
         duplicate = receipt.result == "duplicate"
-        log.info("start", operation_id=receipt.operation_id, duplicate=duplicate, request_id=request_id_of(request.environ))
+        log.info("start", operation_id=receipt.operation_id, duplicate=duplicate, request_id=request_id)
         return Answer(orjson.dumps({
             "started": True, "start_event_id": receipt.event_id, "start_hash": receipt.hash, "duplicate": duplicate,
         }))  # fmt: skip
 
-    def report(request: Request) -> Answer:
-        caller = context.identity.caller("guard", request.environ)
-        fields = load(_report, without_nulls(request.json()))
-        same_tenant(caller, fields.get("tenant_id"), "tenant_id")
-        same_agent(caller, fields["agent_id"])
-        receipt = report_outcome(
-            context.authority, caller, idempotency_key=fields["idempotency_key"], action=fields["action"],
+    def prepare_report(caller: Caller, body: Mapping[str, Any], began: float) -> tuple[dict[str, Any], Any]:
+        fields = _bound(caller, load(_report, without_nulls(body)))
+        row = report_row(
+            authority, caller, idempotency_key=fields["idempotency_key"], action=fields["action"],
             agent_id=fields["agent_id"], outcome=fields["outcome"], error=fields.get("error"),
             result=plain_json(fields.get("result"), "result"), resource=fields.get("resource"),
             risk_class=fields.get("risk_class"), permit_token=fields.get("permit_token"),
             report_id=fields.get("report_id"),
         )  # fmt: skip
-        log.info("report", operation_id=receipt.operation_id, outcome=fields["outcome"], request_id=request_id_of(request.environ))
+        return row, fields["outcome"]
+
+    def render_report(caller: Caller, prepared: Any, recorded: Receipt, request_id: str) -> Answer:
+        receipt = judged_report(recorded)
+        log.info("report", operation_id=receipt.operation_id, outcome=prepared, request_id=request_id)
         return report_receipt(receipt)
 
-    return {"/action/guard": guard, "/action/guard/start": start, "/action/guard/report": report}
+    return {
+        "/action/guard": Call("guard", prepare_guard, authority.decisions, render_guard),
+        "/action/guard/start": Call("guard", prepare_start, authority.starts, render_start),
+        "/action/guard/report": Call("guard", prepare_report, authority.reports, render_report),
+    }
+
+
+def handlers(context: Context) -> dict[str, Handler]:
+    """Each call as a route for one request, and as one for many (`…/batch`)."""
+    found: dict[str, Handler] = {}
+    for path, call in calls(context).items():
+        found[path] = partial(_one, context, call)
+        found[f"{path}/batch"] = partial(_many, context, call)
+    return found
+
+
+def _one(context: Context, call: Call, request: Request) -> Answer:
+    began = time.perf_counter()
+    caller = context.identity.caller(call.scope, request.environ)
+    row, prepared = call.prepare(caller, request.json(), began)
+    return call.render(caller, prepared, _recorded(call.commit.record, row), request_id_of(request.environ))
+
+
+def _recorded(record: Callable[[Any], Any], row: Any) -> Any:
+    try:
+        return record(row)
+    except EngineUnavailable:
+        metrics.UNAVAILABLE.inc()
+        raise
+
+
+def _many(context: Context, call: Call, request: Request) -> Answer:
+    """Every request gets the answer it would have had alone; what can be recorded is recorded in one commit."""
+    began = time.perf_counter()
+    caller = context.identity.caller(call.scope, request.environ)
+    bodies = load(_batch, request.json())["requests"]
+    context.identity.charge(request.environ[KEY_HASH], len(bodies) - 1)
+    request_id = request_id_of(request.environ)
+    answers: list[Answer | None] = [None] * len(bodies)
+    ready: list[tuple[int, dict[str, Any], Any]] = []
+    for place, body in enumerate(bodies):
+        try:
+            ready.append((place, *call.prepare(caller, body, began)))
+        except SentinelError as error:
+            answers[place] = Answer(*problem_of(error, request_id))
+    recorded = _recorded(call.commit.record_all, [row for _, row, _ in ready])
+    for (place, _, prepared), one in zip(ready, recorded, strict=True):
+        try:
+            if isinstance(one, Exception):
+                raise one
+            answers[place] = call.render(caller, prepared, one, request_id)
+        except SentinelError as error:
+            answers[place] = Answer(*problem_of(error, request_id))
+    return Answer(orjson.dumps({"answers": [_in_batch(answer) for answer in answers if answer is not None]}))
+
+
+def _in_batch(answer: Answer) -> dict[str, Any]:
+    replayed = {"replayed": True} if "Idempotent-Replayed" in answer.headers else {}
+    return {"status": answer.status, **replayed, "body": orjson.Fragment(answer.body)}
+
+
+def _bound(caller: Caller, fields: dict[str, Any]) -> dict[str, Any]:
+    same_tenant(caller, fields.get("tenant_id"), "tenant_id")
+    same_agent(caller, fields["agent_id"])
+    return fields
 
 
 def report_receipt(receipt: Receipt) -> Answer:
@@ -190,9 +275,17 @@ DOCUMENTATION = {
         security=SECURITY,
     ),
 }  # fmt: skip
+DOCUMENTATION |= {
+    f"{path}/batch": Documentation(
+        f"{told.summary}: up to 64 at once",
+        description="Each request gets the answer it would have had alone, as `{status, body}` in the same order.",
+        request=_batch, responses={200: ("The answers.", BatchAnswerSchema())}, problems=PROBLEMS, security=SECURITY,
+    )
+    for path, told in tuple(DOCUMENTATION.items())
+}  # fmt: skip
 
 
-def _count(context: Context, operation: Operation, recorded: Recorded, seconds: float, request: Request) -> None:
+def _count(context: Context, operation: Operation, recorded: Recorded, seconds: float, request_id: str) -> None:
     metrics.GUARD_SECONDS.observe(seconds)
     if recorded.result == "replayed":
         metrics.REPLAYS.inc()
@@ -201,5 +294,5 @@ def _count(context: Context, operation: Operation, recorded: Recorded, seconds: 
     metrics.DECISIONS.labels(operation.action if covered else "other", recorded.decision, recorded.reason_code).inc()
     log.info(
         "decision", operation_id=recorded.operation_id, decision=recorded.decision, reason_code=recorded.reason_code,
-        policy_version=recorded.policy_version, request_id=request_id_of(request.environ),
+        policy_version=recorded.policy_version, request_id=request_id,
     )  # fmt: skip

@@ -14,6 +14,9 @@ from sentinel.services.authority import Caller
 from sentinel.store.agent_keys import find_key, key_hash, looks_like_key
 from sentinel.store.database import Pool
 
+KEY_HASH = "sentinel.key_hash"
+"""Where the environment keeps the hash of the key that was accepted."""
+
 _REMEMBER_SECONDS = 0.8
 _REMEMBER_MOST = 10_000
 
@@ -27,7 +30,7 @@ class Identity:
         self._clock = clock
         self._known: dict[bytes, tuple[float, Caller | None]] = {}
 
-    def caller(self, scope: str, environ: Mapping[str, Any]) -> Caller:
+    def caller(self, scope: str, environ: dict[str, Any]) -> Caller:
         """A request's caller. Raises `Unauthenticated`, `RateLimited` or `Forbidden` (scope, tenant)."""
         presented = _presented_key(environ)
         if presented is None or not looks_like_key(presented):
@@ -36,15 +39,20 @@ class Identity:
         caller = self._find(hashed)
         if caller is None:
             raise Unauthenticated
+        self.charge(hashed)
+        if scope not in caller.scopes:
+            raise Forbidden(f"this key has no scope {scope}")
+        environ[KEY_HASH] = hashed
+        same_tenant(caller, environ.get("HTTP_X_TENANT_ID"), "X-Tenant-Id")
+        return caller
+
+    def charge(self, key: bytes, cost: int = 1) -> None:
+        """Count requests against a key's rate. Raises `RateLimited`."""
         try:
-            self._limit.take(hashed)
+            self._limit.take(key, cost)
         except RateLimited:
             RATE_LIMITED.inc()
             raise
-        if scope not in caller.scopes:
-            raise Forbidden(f"this key has no scope {scope}")
-        same_tenant(caller, environ.get("HTTP_X_TENANT_ID"), "X-Tenant-Id")
-        return caller
 
     def _find(self, hashed: bytes) -> Caller | None:
         now = self._clock()

@@ -40,23 +40,23 @@ class SharedRateLimit:
     def __del__(self) -> None:
         os.close(self._descriptor)
 
-    def take(self, key: bytes) -> None:
-        """Count one request of `key` (at least 10 random bytes). Raises `RateLimited` with the seconds to wait."""
+    def take(self, key: bytes, cost: int = 1) -> None:
+        """Count `cost` requests of `key` (at least 10 random bytes). Raises `RateLimited` with the seconds to wait."""
         stripe = key[0] % _STRIPES
         with self._threads[stripe]:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, stripe)
             try:
-                self._take(key[2:10], stripe, int.from_bytes(key[:2], "big"))
+                self._take(key[2:10], stripe, int.from_bytes(key[:2], "big"), cost)
             finally:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, stripe)
 
-    def _take(self, tag: bytes, stripe: int, start: int) -> None:
+    def _take(self, tag: bytes, stripe: int, start: int, cost: int) -> None:
         now = self._clock()
         offset, arrival = self._slot(tag, stripe, start, now)
         arrival = max(arrival, now)
         if arrival - now > self._tolerance:
             raise RateLimited(max(1, round(arrival - now - self._tolerance + 0.5)))
-        _SLOT.pack_into(self._map, offset, tag, arrival + self._interval)
+        _SLOT.pack_into(self._map, offset, tag, arrival + cost * self._interval)
 
     def _slot(self, tag: bytes, stripe: int, start: int, now: float) -> tuple[int, float]:
         """The key's slot within its stripe, else one whose debt is paid, else a neighbour's (which only tightens)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from marshmallow import Schema, fields
-from marshmallow.validate import OneOf
+from marshmallow.validate import Length, OneOf
 
 from sentinel.http.bodies import Identifier, JsonObject, StrictSchema, Text
 
@@ -69,6 +69,18 @@ class CheckReportRequestSchema(_Bound):
     decision = fields.String(validate=OneOf(["ALLOW", "APPROVAL_REQUIRED", "DENY"]))
     policy_id = Identifier(most=128)
     result = fields.Raw()
+
+
+class BatchRequestSchema(StrictSchema):
+    """Several requests of one route."""
+
+    requests = fields.List(JsonObject(), required=True, validate=Length(min=1, max=64))
+
+
+class BatchAnswerSchema(Schema):
+    """Per request its status and body; a problem document where it was refused."""
+
+    answers = fields.List(fields.Dict(), required=True)
 
 
 class AmountSchema(Schema):

@@ -1,1 +1,1 @@
-"""Pure values and functions: no database, no HTTP, no clock, standard library only."""
+"""Pure values and functions: no database, no HTTP, no clock; the standard library and a JSON encoder."""

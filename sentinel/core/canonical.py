@@ -7,17 +7,16 @@ result; a property test holds it against an independent implementation.
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import Any
 
-MAX_SAFE_INTEGER = 2**53 - 1
+import orjson
 
-_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+MAX_SAFE_INTEGER = 2**53 - 1
 
 
 def canonical_json(value: Any) -> str:
     """RFC 8785 text of a float-free value with ASCII keys."""
-    return _encode(value)
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def sha256_hex(text: str | bytes) -> str:

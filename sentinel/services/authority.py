@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from sentinel.core.permit import PermitSigner
 from sentinel.policy.library import PolicyHolder
 from sentinel.store.database import Pool
-from sentinel.store.writer import DecisionWriter
+from sentinel.store.decisions import Receipt, Recorded
+from sentinel.store.writer import GroupCommit
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,9 @@ class Authority:
     """The parts a service works with. `clock` serves only policies that look at the time of day."""
 
     pool: Pool
-    writer: DecisionWriter
+    decisions: GroupCommit[Recorded]
+    starts: GroupCommit[Receipt]
+    reports: GroupCommit[Receipt]
     policies: PolicyHolder
     permits: PermitSigner
     permit_seconds: int = 120

@@ -32,7 +32,11 @@ def guard_action(
     twin, `EngineUnavailable` when nothing could be committed.
     """
     row = decided_row(authority, caller, operation, has_start_step=has_start_step, elapsed_ms=elapsed_ms)
-    recorded = authority.writer.record(row)
+    return judged(operation, authority.decisions.record(row))
+
+
+def judged(operation: Operation, recorded: Recorded) -> Recorded:
+    """The recorded decision, unless the key turned out to be another operation's: then `KeyReused` is raised."""
     if recorded.result == "key_reused":
         raise KeyReused(first_difference(recorded.request or "{}", operation.canonical))
     return recorded

@@ -9,7 +9,6 @@ from sentinel.core.canonical import canonical_json, sha256_hex
 from sentinel.core.errors import Conflict, PermitRefused, ReportContradicts
 from sentinel.services.authority import Authority, Caller
 from sentinel.store.decisions import Receipt
-from sentinel.store.decisions import report_outcome as record
 from sentinel.store.ids import new_id
 
 
@@ -33,15 +32,31 @@ def report_outcome(
     Raises `ReportContradicts` when an earlier report said something else, `PermitRefused` when a bound field differs
     and `Conflict` when the action was never started.
     """
+    row = report_row(
+        authority, caller, idempotency_key=idempotency_key, action=action, agent_id=agent_id, outcome=outcome,
+        error=error, result=result, resource=resource, risk_class=risk_class, permit_token=permit_token,
+        report_id=report_id,
+    )  # fmt: skip
+    return judged(authority.reports.record(row))
+
+
+def report_row(
+    authority: Authority, caller: Caller, *, outcome: str, error: str | None, result: Any, permit_token: str | None,
+    **bound: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """One row of `sentinel.report_input`; what was said is kept as a digest. Raises `PermitRefused` for a foreign slip."""
     slip = authority.permits.read(caller.tenant_id, permit_token) if permit_token is not None else None
     if permit_token is not None and slip is None:
         raise PermitRefused("permit_token is not a permit of this authority")
     content = {"outcome": outcome, "error": error, "result": result}
-    receipt = record(
-        authority.pool, tenant_id=caller.tenant_id, idempotency_key=idempotency_key, action=action, agent_id=agent_id,
-        resource=resource, risk_class=risk_class, permit_id=slip.permit_id if slip else None, outcome=outcome,
-        content_digest=sha256_hex(canonical_json(content)), report_id=report_id, event_id=new_id(),
-    )  # fmt: skip
+    return {
+        **bound, "tenant_id": caller.tenant_id, "permit_id": slip.permit_id if slip else None, "outcome": outcome,
+        "content_digest": sha256_hex(canonical_json(content)), "event_id": new_id(),
+    }  # fmt: skip
+
+
+def judged(receipt: Receipt) -> Receipt:
+    """The receipt of a report that counts; the refusals of `report_outcome` otherwise."""
     match receipt.result:
         case "received" | "duplicate":
             return receipt

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 from sentinel.core.errors import AlreadyStarted, Conflict, PermitExpired, PermitRefused
 from sentinel.services.authority import Authority, Caller
-from sentinel.store.decisions import Receipt, start_operation
+from sentinel.store.decisions import Receipt
 from sentinel.store.ids import new_id
 
 
@@ -27,14 +28,25 @@ def start_action(
     Raises `PermitRefused` (foreign or altered slip, differing field, halt), `PermitExpired`, `AlreadyStarted`
     (redeemed under another start id) or `Conflict` (nothing to redeem: denied, pending, expired).
     """
+    row = start_row(
+        authority, caller, idempotency_key=idempotency_key, action=action, agent_id=agent_id, resource=resource,
+        risk_class=risk_class, permit_token=permit_token, start_id=start_id,
+    )  # fmt: skip
+    return judged(authority.starts.record(row))
+
+
+def start_row(authority: Authority, caller: Caller, *, permit_token: str, **bound: Any) -> dict[str, Any]:
+    """One row of `sentinel.start_input`. Raises `PermitRefused` for a slip that is not ours."""
     slip = authority.permits.read(caller.tenant_id, permit_token)
     if slip is None:
         raise PermitRefused("permit_token is not a permit of this authority")
-    receipt = start_operation(
-        authority.pool, tenant_id=caller.tenant_id, idempotency_key=idempotency_key, action=action, agent_id=agent_id,
-        resource=resource, risk_class=risk_class, permit_id=slip.permit_id, digest=slip.digest, start_id=start_id,
-        event_id=new_id(),
-    )  # fmt: skip
+    return {
+        **bound, "tenant_id": caller.tenant_id, "permit_id": slip.permit_id, "digest": slip.digest, "event_id": new_id(),
+    }  # fmt: skip
+
+
+def judged(receipt: Receipt) -> Receipt:
+    """The receipt of a start that stands; the refusals of `start_action` otherwise."""
     match receipt.result:
         case "started" | "duplicate":
             return receipt

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from psycopg.rows import class_row
@@ -22,17 +22,11 @@ from sentinel.store.failures import in_one_call
 # The whole decision in one round trip; the batch is one jsonb value because arrays of text would be escaped in Python.
 RECORD_DECISIONS = "select * from sentinel.record_decisions(%b)"
 PEEK_DECISION = "select decision, reason_code from sentinel.peek_decision(%b)"
-START_OPERATION = """
-select * from sentinel.start_operation(%(tenant_id)s, %(idempotency_key)s, %(action)s, %(agent_id)s, %(resource)s,
-  %(risk_class)s, %(permit_id)s, %(digest)s, %(start_id)s, %(event_id)s)
-"""
-REPORT_OUTCOME = """
-select * from sentinel.report_outcome(%(tenant_id)s, %(idempotency_key)s, %(action)s, %(agent_id)s, %(resource)s,
-  %(risk_class)s, %(permit_id)s, %(outcome)s, %(content_digest)s, %(report_id)s, %(event_id)s)
-"""
+START_OPERATIONS = "select seq, (receipt).* from sentinel.start_operations(%b)"
+REPORT_OUTCOMES = "select seq, (receipt).* from sentinel.report_outcomes(%b)"
 # A report of a checked action: the first one is kept, an equal repeat finds it, a different one finds its digest.
 RECORD_CHECK_REPORT = """
-select * from sentinel.record_check_report(%(tenant_id)s, %(request_id)s, %(digest)s, %(event_id)s, %(agent_id)s,
+select 0 as seq, * from sentinel.record_check_report(%(tenant_id)s, %(request_id)s, %(digest)s, %(event_id)s, %(agent_id)s,
   %(action)s, %(status)s)
 """
 
@@ -71,11 +65,15 @@ class Recorded:
 class Receipt:
     """What a start or a report left behind (`sentinel.receipt`); `result` names the case."""
 
+    seq: int
     result: str
     field: str | None
     event_id: uuid.UUID | None
     hash: str | None
     operation_id: uuid.UUID | None
+
+
+Answer = TypeVar("Answer", Recorded, Receipt)
 
 
 def _json(value: Any) -> Jsonb:
@@ -84,14 +82,31 @@ def _json(value: Any) -> Jsonb:
 
 def record_decisions(pool: Pool, rows: Sequence[Mapping[str, Any]]) -> list[Recorded]:
     """Commit decided operations (rows of `sentinel.guard_input`) together; answers in the order of `rows`."""
-    rows = [{**row, "seq": place} for place, row in enumerate(rows)]
+    numbered = _numbered(rows)
     locks = [lock for row in rows for lock in locks_of(row)]
+    return _together(pool, RECORD_DECISIONS, {"locks": locks, "rows": numbered}, Recorded)
 
-    def call(connection: Any) -> list[Recorded]:
-        with connection.cursor(binary=True, row_factory=class_row(Recorded)) as cursor:
-            return list(cursor.execute(RECORD_DECISIONS, [_json({"locks": locks, "rows": rows})]).fetchall())
 
-    return sorted(in_one_call(pool, call), key=lambda recorded: recorded.seq)
+def start_operations(pool: Pool, rows: Sequence[Mapping[str, Any]]) -> list[Receipt]:
+    """Redeem permits (rows of `sentinel.start_input`) together; receipts in the order of `rows`."""
+    return _together(pool, START_OPERATIONS, _numbered(rows), Receipt)
+
+
+def report_outcomes(pool: Pool, rows: Sequence[Mapping[str, Any]]) -> list[Receipt]:
+    """Record outcomes (rows of `sentinel.report_input`) together; receipts in the order of `rows`."""
+    return _together(pool, REPORT_OUTCOMES, _numbered(rows), Receipt)
+
+
+def _numbered(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{**row, "seq": place} for place, row in enumerate(rows)]
+
+
+def _together(pool: Pool, statement: str, batch: Any, shape: type[Answer]) -> list[Answer]:
+    def call(connection: Any) -> list[Answer]:
+        with connection.cursor(binary=True, row_factory=class_row(shape)) as cursor:
+            return list(cursor.execute(statement, [_json(batch)]).fetchall())
+
+    return sorted(in_one_call(pool, call), key=lambda answer: answer.seq)
 
 
 def locks_of(row: Mapping[str, Any]) -> Iterator[str]:
@@ -109,25 +124,12 @@ def peek_decision(pool: Pool, row: Mapping[str, Any]) -> tuple[str, str]:
     return answer
 
 
-def start_operation(pool: Pool, **fields: Any) -> Receipt:
-    """Redeem a permit. `fields` are START_OPERATION's parameters."""
-    return _receipt(pool, START_OPERATION, fields)
-
-
-def report_outcome(pool: Pool, **fields: Any) -> Receipt:
-    """Record an outcome. `fields` are REPORT_OUTCOME's parameters."""
-    return _receipt(pool, REPORT_OUTCOME, fields)
-
-
 def record_check_report(pool: Pool, **fields: Any) -> Receipt:
     """Record what came of a checked action. `fields` are RECORD_CHECK_REPORT's parameters."""
-    return _receipt(pool, RECORD_CHECK_REPORT, fields)
 
-
-def _receipt(pool: Pool, statement: str, fields: Mapping[str, Any]) -> Receipt:
     def call(connection: Any) -> Receipt:
         with connection.cursor(binary=True, row_factory=class_row(Receipt)) as cursor:
-            found: Receipt = cursor.execute(statement, fields).fetchone()
+            found: Receipt = cursor.execute(RECORD_CHECK_REPORT, fields).fetchone()
             return found
 
     return in_one_call(pool, call)

@@ -5,6 +5,10 @@
 create function sentinel.halt_lock() returns bigint language sql immutable parallel safe as
   $$ select 7305013942711301::bigint $$;
 
+-- The lock of one budget's owner; record_decisions gets the same text from its caller.
+create function sentinel.budget_lock(tenant uuid, subject text) returns bigint language sql immutable parallel safe as
+  $$ select hashtextextended('budget/' || tenant || '/' || subject, 1) $$;
+
 create function sentinel.utc_text(moment timestamptz) returns text language sql stable parallel safe as
   $$ select to_char(moment at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') $$;
 
@@ -128,7 +132,8 @@ begin
 end $$;
 
 -- A permit whose time is over un-started gives back its budget and what it held once. An approval stays good.
-create function sentinel.release_expired_permits(only_tenant uuid, only_subject text, most integer)
+-- All of them (null, null, null), or of one tenant those that hold one of these limits or this once-key.
+create function sentinel.release_expired_permits(only_tenant uuid, only_limits text[], only_once text, most integer)
 returns integer language plpgsql as $$
 declare
   gone record;
@@ -136,13 +141,17 @@ declare
   moment timestamptz := clock_timestamp();
 begin
   for gone in
-    select s.tenant_id, s.operation_id, s.permit_id, s.approval_id from sentinel.operation_states s
+    select s.tenant_id, s.operation_id, s.permit_id, s.approval_id, r.subject from sentinel.operation_states s
+    left join sentinel.reservations r on r.tenant_id = s.tenant_id and r.permit_id = s.permit_id
     where s.status in ('allowed', 'approved') and s.permit_id is not null and s.permit_expires_at <= moment
-      and (only_tenant is null or (s.tenant_id, s.permit_id) in (
-             select r.tenant_id, r.permit_id from sentinel.reservations r
-             where r.tenant_id = only_tenant and r.subject = only_subject and r.state = 'held'))
-    limit most for update skip locked
+      and (only_tenant is null or s.tenant_id = only_tenant)
+      and (only_limits is null or r.state = 'held' and r.limit_keys && only_limits)
+      and (only_once is null or s.once_live and s.once_key = only_once)
+    limit most for update of s skip locked
   loop
+    -- Many budgets in no order: a busy one is left for the next round, because waiting here could be waiting in a circle.
+    continue when gone.subject is not null
+      and not pg_try_advisory_xact_lock(sentinel.budget_lock(gone.tenant_id, gone.subject));
     update sentinel.operation_states
       set permit_id = null, permit_expires_at = null, once_live = once_live and gone.approval_id is not null
       where tenant_id = gone.tenant_id and operation_id = gone.operation_id;
@@ -184,17 +193,18 @@ create function sentinel.stricter(one text, other text) returns text language sq
          else 'ALLOW' end
 $$;
 
--- Budget left for this request, after giving back what expired permits of the same subject still hold.
+-- Budget left for this request, after giving back what expired permits still hold of it, whoever held them.
 create function sentinel.fitted_limits(ask sentinel.guard_input, moment timestamptz)
 returns sentinel.limit_state[] language plpgsql as $$
 declare
   states sentinel.limit_state[];
 begin
   states := sentinel.limit_states(ask.tenant_id, ask.limits, ask.amount_minor, moment);
-  if exists (select from unnest(states) where not fits)
-     and sentinel.release_expired_permits(ask.tenant_id, ask.limits -> 0 ->> 'subject', 100) > 0 then
+  while exists (select from unnest(states) where not fits)
+     and sentinel.release_expired_permits(
+           ask.tenant_id, array(select limit_key from unnest(states) where not fits), null, 100) > 0 loop
     states := sentinel.limit_states(ask.tenant_id, ask.limits, ask.amount_minor, moment);
-  end if;
+  end loop;
   return states;
 end $$;
 
@@ -248,7 +258,8 @@ begin
     verdict := 'DENY'; code := 'halted'; why := array_prepend('halted'::text, why);
   elsif verdict <> 'DENY' and ask.once_key is not null and exists (
       select from sentinel.operation_states s
-      where s.tenant_id = ask.tenant_id and s.once_key = ask.once_key and s.once_live) then
+      where s.tenant_id = ask.tenant_id and s.once_key = ask.once_key and s.once_live)
+      and sentinel.release_expired_permits(ask.tenant_id, null, ask.once_key, 1) = 0 then
     verdict := 'DENY'; code := 'duplicate_resource'; why := array_prepend('duplicate_resource'::text, why);
   elsif verdict <> 'DENY' and ask.amount_minor is not null and jsonb_array_length(ask.limits) > 0 then
     states := sentinel.fitted_limits(ask, moment);
@@ -314,7 +325,8 @@ begin
     refusal := ask.reason_code;
   elsif s.once_key is not null and not s.once_live and exists (
       select from sentinel.operation_states other
-      where other.tenant_id = s.tenant_id and other.once_key = s.once_key and other.once_live) then
+      where other.tenant_id = s.tenant_id and other.once_key = s.once_key and other.once_live)
+      and sentinel.release_expired_permits(s.tenant_id, null, s.once_key, 1) = 0 then
     refusal := 'duplicate_resource';
   end if;
   if refusal is null and ask.amount_minor is not null and jsonb_array_length(ask.limits) > 0 then
@@ -512,6 +524,24 @@ begin
   return row('started', null, event, event_hash, o.operation_id)::sentinel.receipt;
 end $$;
 
+create type sentinel.start_input as (
+  seq integer, tenant_id uuid, idempotency_key text, action text, agent_id text, resource text, risk_class text,
+  permit_id uuid, digest text, start_id uuid, event_id uuid
+);
+
+-- One or many starts in one transaction, in key order; each answer is the one it would have alone.
+create function sentinel.start_operations(batch jsonb) returns table (seq integer, receipt sentinel.receipt) language plpgsql as $$
+declare
+  ask sentinel.start_input;
+begin
+  for ask in select * from jsonb_populate_recordset(null::sentinel.start_input, batch) order by tenant_id, idempotency_key, seq loop
+    seq := ask.seq;
+    receipt := sentinel.start_operation(ask.tenant_id, ask.idempotency_key, ask.action, ask.agent_id, ask.resource,
+      ask.risk_class, ask.permit_id, ask.digest, ask.start_id, ask.event_id);
+    return next;
+  end loop;
+end $$;
+
 -- result: received | duplicate | contradicts | unknown | differs | not_started
 create function sentinel.report_outcome(
   tenant uuid, key text, act text, agent text, bound_resource text, bound_risk text, permit uuid, told text,
@@ -555,6 +585,33 @@ begin
   where tenant_id = tenant and operation_id = o.operation_id;
   if told = 'success' then perform sentinel.settle_budget(tenant, s.permit_id, 'captured', moment); end if;
   return row('received', null, event, event_hash, o.operation_id)::sentinel.receipt;
+end $$;
+
+create type sentinel.report_input as (
+  seq integer, tenant_id uuid, idempotency_key text, action text, agent_id text, resource text, risk_class text,
+  permit_id uuid, outcome text, content_digest text, report_id uuid, event_id uuid
+);
+
+-- One or many reports in one transaction, in key order.
+create function sentinel.report_outcomes(batch jsonb) returns table (seq integer, receipt sentinel.receipt) language plpgsql as $$
+declare
+  ask sentinel.report_input;
+begin
+  -- Several budgets are touched in the order of keys: hold them all first, in the order in which guards hold theirs.
+  if jsonb_array_length(batch) > 1 then
+    perform pg_advisory_xact_lock(lock) from (
+      select distinct sentinel.budget_lock(r.tenant_id, r.subject) as lock
+      from jsonb_populate_recordset(null::sentinel.report_input, batch) a
+      join sentinel.operations o on o.tenant_id = a.tenant_id and o.idempotency_key = a.idempotency_key
+      join sentinel.reservations r on r.tenant_id = o.tenant_id and r.operation_id = o.operation_id and r.state = 'held'
+      where a.outcome = 'success' order by 1) as locks;
+  end if;
+  for ask in select * from jsonb_populate_recordset(null::sentinel.report_input, batch) order by tenant_id, idempotency_key, seq loop
+    seq := ask.seq;
+    receipt := sentinel.report_outcome(ask.tenant_id, ask.idempotency_key, ask.action, ask.agent_id, ask.resource,
+      ask.risk_class, ask.permit_id, ask.outcome, ask.content_digest, ask.report_id, ask.event_id);
+    return next;
+  end loop;
 end $$;
 
 -- The partner of action/check: recorded once per request id. result: received | duplicate | contradicts
@@ -705,7 +762,7 @@ declare
   used integer := 0;
   moment timestamptz := clock_timestamp();
 begin
-  permits_expired := sentinel.release_expired_permits(null, null, 200);
+  permits_expired := sentinel.release_expired_permits(null, null, null, 200);
   approvals_expired := 0; fell_in_doubt := 0;
   for due in select tenant_id, approval_id from sentinel.approvals
              where status = 'pending' and expires_at <= moment

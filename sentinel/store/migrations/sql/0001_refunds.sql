@@ -37,6 +37,7 @@ create table refunds.ledger_entries (
   status            text not null default 'NEW' check (status in
                       ('NEW', 'GUARDING', 'ALLOWED', 'APPROVAL_REQUIRED', 'DENIED', 'EXECUTED', 'ERROR')),
   last_event        text,                                                  -- what brought it to this status
+  event_number      bigint not null default 0,                             -- how many events it has had
   amount_minor      bigint not null check (amount_minor between 1 and 1000000000000),
   currency          text not null check (currency ~ '^[A-Z]{3}$'),
   idempotency_key   text not null generated always as ('refund:' || ledger_entry_id) stored,
@@ -212,10 +213,11 @@ begin
     raise exception 'a start id is chosen once' using errcode = 'check_violation', constraint = 'ledger_start_fixed';
   end if;
   new.updated_at := clock_timestamp();
-  if new.status = old.status and new.claim_epoch = old.claim_epoch and new.last_event is not distinct from old.last_event then
-    return new;
+  if new.event_number = old.event_number and (new.status, new.claim_epoch) = (old.status, old.claim_epoch)
+     and new.last_event is not distinct from old.last_event then
+    return new;                                                            -- no event: a lease, a question, a note
   end if;
-  if not exists (select from refunds.transitions t
+  if new.event_number <> old.event_number + 1 or not exists (select from refunds.transitions t
                  where t.from_status = old.status and t.event = new.last_event and t.to_status = new.status) then
     raise exception 'no way from % to % by %', old.status, new.status, coalesce(new.last_event, 'nothing')
       using errcode = 'check_violation', constraint = 'ledger_transition';
@@ -289,7 +291,7 @@ begin
   where s.ledger_entry_id = any (held);
   -- The permit is used up: a slip that is worth nothing any more need not lie about.
   return query
-    update refunds.ledger_entries e set status = 'EXECUTED', last_event = 'executed', lease_until = null, permit_token = null,
+    update refunds.ledger_entries e set status = 'EXECUTED', last_event = 'executed', event_number = e.event_number + 1, lease_until = null, permit_token = null,
       last_error = null
     where e.tenant_id = tenant and e.ledger_entry_id = any (held)
     returning e.ledger_entry_id;

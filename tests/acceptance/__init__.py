@@ -1,0 +1,1 @@
+"""From outside: real processes, real sockets, clients that were not written for this project."""

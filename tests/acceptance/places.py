@@ -1,0 +1,345 @@
+"""Real processes to test from outside: the demo, an authority on a database of its own, a console, commands."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import urllib3
+
+REPO = Path(__file__).resolve().parents[2]
+SCALE = float(os.environ.get("SENTINEL_TEST_SCALE", "1"))
+SECRET = "only-for-acceptance-0123456789abcdef"
+BOTH_PREFIXES = ("/api/sentinel", "/api/haltstate/sentinel")
+
+_given: set[int] = set()
+
+
+def free_port() -> int:
+    """A loopback port that nothing listens on and that this process did not give out before."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port not in _given:
+            _given.add(port)
+            return port
+
+
+def listens(port: int) -> bool:
+    """Whether something accepts connections there."""
+    with socket.socket() as probe:
+        probe.settimeout(0.3)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def clean_env(**over: str) -> dict[str, str]:
+    """This process's environment without any setting of ours, and with `over`."""
+    ours = ("SENTINEL_", "WORKER_", "HALTSTATE_", "PROMETHEUS_")
+    base = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return {**base, "PYTHONPATH": str(REPO), **over}
+
+
+def module(name: str, *arguments: str) -> list[str]:
+    """The command line of one of our modules in this interpreter."""
+    return [sys.executable, "-m", name, *arguments]
+
+
+def run(*arguments: str, stdin: str = "", timeout: float = 60, program: str = "sentinel.cli.main", **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        module(program, *arguments), env=clean_env(**env), input=stdin, capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+def processes_naming(needle: str) -> list[int]:
+    """Processes whose command line, folder or environment names something that only this test has."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        if int(folder.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            said = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+            if needle.encode() in said and (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                found.append(int(folder.name))
+    return found
+
+
+def eventually(condition: Any, *, within: float, every: float = 0.05) -> Any:
+    """The first true value of `condition()`; else its last value, after `within` seconds."""
+    deadline = time.monotonic() + within
+    while True:
+        value = condition()
+        if value or time.monotonic() > deadline:
+            return value
+        time.sleep(every)
+
+
+@dataclass
+class Reply:
+    """An HTTP answer as it came over the socket."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def type(self) -> str:
+        return str(self.json["type"]).removeprefix("urn:sentinel:problem:")
+
+
+_http = urllib3.PoolManager(maxsize=64, retries=False, timeout=urllib3.Timeout(10))
+
+
+def request(method: str, url: str, *, body: Any = None, headers: dict[str, str] | None = None) -> Reply:
+    """One request with a foreign client; a body that is not bytes is sent as JSON."""
+    headers = dict(headers or {})
+    if body is not None and not isinstance(body, bytes):
+        body = json.dumps(body).encode()
+    if body is not None:
+        headers.setdefault("Content-Type", "application/json")
+    answer = _http.request(method, url, body=body, headers=headers, redirect=False, retries=False)
+    return Reply(answer.status, {name.lower(): value for name, value in answer.headers.items()}, answer.data)
+
+
+def raw(port: int, data: bytes, *, timeout: float = 5) -> Reply | None:
+    """Bytes as they are; the first answer, or None when the connection ends without one."""
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout) as connection:
+        with contextlib.suppress(OSError):
+            connection.sendall(data)
+        got = b""
+        with contextlib.suppress(OSError):
+            while b"\r\n\r\n" not in got and (chunk := connection.recv(65536)):
+                got += chunk
+            head, _, body = got.partition(b"\r\n\r\n")
+            headers = {k.strip().lower(): v.strip() for k, _, v in (line.partition(":") for line in head.decode("latin-1").split("\r\n")[1:])}
+            while len(body) < int(headers.get("content-length", "0")) and (chunk := connection.recv(65536)):
+                body += chunk
+        if not got:
+            return None
+        return Reply(int(got.split(b" ", 2)[1]), headers, body)
+
+
+@dataclass
+class Served:
+    """A running `sentinel serve` on a database, and one tenant's key."""
+
+    database_url: str
+    port: int
+    process: subprocess.Popen[bytes]
+    log: Path
+    tenant_id: str
+    key: str
+    env: dict[str, str] = field(repr=False)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def headers(self, key: str | None = None) -> dict[str, str]:
+        return {"X-API-Key": key or self.key}
+
+    def post(self, path: str, body: Any, *, key: str | None = None, prefix: str = BOTH_PREFIXES[0], **headers: str) -> Reply:
+        """POST under a prefix as the tenant's agent."""
+        extra = {name.replace("_", "-"): value for name, value in headers.items()}
+        return request("POST", f"{self.url}{prefix}/{path}", body=body, headers={**self.headers(key), **extra})
+
+    def get(self, path: str, *, key: str | None = None, prefix: str = BOTH_PREFIXES[0]) -> Reply:
+        return request("GET", f"{self.url}{prefix}/{path}", headers=self.headers(key))
+
+    def guard(self, body: dict[str, Any]) -> dict[str, Any]:
+        """A guard's answer; fails the test unless it is 200."""
+        reply = self.post("action/guard", body)
+        assert reply.status == 200, reply.body
+        return dict(reply.json)
+
+    def cli(self, *arguments: str, **rest: Any) -> subprocess.CompletedProcess[str]:
+        """A `sentinel` command on this database."""
+        return run(*arguments, SENTINEL_DATABASE_URL=self.database_url, **rest)
+
+    def cli_json(self, *arguments: str) -> Any:
+        """A `sentinel … --json` command that must succeed, its answer."""
+        done = self.cli(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+def start_serve(database_url: str, folder: Path, **env: str) -> tuple[subprocess.Popen[bytes], int, Path, dict[str, str]]:
+    """`sentinel serve` that is ready."""
+    port, log = free_port(), folder / f"serve-{uuid.uuid4().hex[:6]}.log"
+    settings = clean_env(
+        **{"SENTINEL_DATABASE_URL": database_url, "SENTINEL_SECRET_KEYS": SECRET, "SENTINEL_PORT": str(port), "SENTINEL_THREADS": "12", **env}
+    )
+    with log.open("wb") as output:
+        process = subprocess.Popen(module("sentinel.cli.main", "serve", "--graceful-seconds", "2"), env=settings, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+
+    def ready() -> bool:
+        if process.poll() is not None:
+            raise AssertionError(f"serve ended: {log.read_text()[-2000:]}")
+        with contextlib.suppress(urllib3.exceptions.HTTPError, OSError):
+            return request("GET", f"http://127.0.0.1:{port}/readyz").status == 200
+        return False
+
+    assert eventually(ready, within=30), log.read_text()[-2000:]
+    return process, port, log, settings
+
+
+def end(process: subprocess.Popen[bytes], *, within: float = 10) -> int:
+    """SIGTERM and wait; insists afterwards. Its exit status."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(within)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError("did not end on SIGTERM") from None
+    return process.returncode
+
+
+@contextlib.contextmanager
+def served_on(database_url: str, folder: Path, *, tenant_id: str, key: str, **env: str) -> Iterator[Served]:
+    """An authority on a database whose tenant exists."""
+    process, port, log, settings = start_serve(database_url, folder, **env)
+    try:
+        yield Served(database_url, port, process, log, tenant_id, key, settings)
+    finally:
+        end(process)
+
+
+KEYS = {"authority_url", "console_url", "tenant_id", "agent_api_key", "operators", "database_url"}
+
+
+@dataclass
+class Demo:
+    """A running `sentinel demo`."""
+
+    process: subprocess.Popen[str]
+    data_dir: Path
+    ports: tuple[int, int]
+    ready_seconds: float
+    told: dict[str, Any]
+    line: str
+
+    @property
+    def authority(self) -> str:
+        return str(self.told["authority_url"])
+
+    @property
+    def console(self) -> str:
+        return str(self.told["console_url"])
+
+    @property
+    def key(self) -> str:
+        return str(self.told["agent_api_key"])
+
+    @property
+    def database_url(self) -> str:
+        return str(self.told["database_url"])
+
+    def operator(self, role: str) -> dict[str, str]:
+        return next(one for one in self.told["operators"] if one["role"] == role)
+
+    def sign_in(self, role: str) -> dict[str, str]:
+        """Headers of a signed-in operator."""
+        person = self.operator(role)
+        reply = request("POST", f"{self.console}/ops/api/session", body={"email": person["email"], "password": person["password"]})
+        assert reply.status == 200, reply.body
+        return {"Cookie": reply.headers["set-cookie"].split(";")[0], "X-CSRF-Token": reply.json["csrf_token"]}
+
+    def stop(self, number: int = signal.SIGTERM, *, within: float = 3.0) -> float:
+        """Send the signal; the seconds until it ended. Fails when it takes longer or leaves anything."""
+        began = time.monotonic()
+        self.process.send_signal(number)
+        try:
+            self.process.wait(within)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"the demo did not end within {within} s") from None
+        took = time.monotonic() - began
+        self.require_nothing_left()
+        return took
+
+    def require_nothing_left(self, within: float = 0.0) -> None:
+        """No process names the data folder any more and no port is listened on."""
+        left = eventually(lambda: not processes_naming(str(self.data_dir)) or None, within=within)
+        assert left, [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes_naming(str(self.data_dir))]
+        assert not any(map(listens, self.ports))
+
+    def kill(self) -> None:
+        """End it without a chance to clean up."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.process.stdout and self.process.stdout.close()
+
+
+def start_demo(data_dir: Path, *, ports: tuple[int, int] | None = None, within: float = 40, **env: str) -> Demo:
+    """`sentinel demo --json`, ready."""
+    ports = ports or (free_port(), free_port())
+    command = module("sentinel.cli.main", "demo", "--json", "--data-dir", str(data_dir), "--port", str(ports[0]), "--console-port", str(ports[1]))
+    errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the process writes to it
+    began = time.monotonic()
+    process = subprocess.Popen(command, env=clean_env(**env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True)
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], within)
+    line = process.stdout.readline() if readable else ""
+    took = time.monotonic() - began
+    if not line:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        errors.seek(0)
+        raise AssertionError(f"the demo did not become ready: {errors.read()[-2000:]}")
+    errors.close()
+    return Demo(process, data_dir, ports, took, json.loads(line), line)
+
+
+@contextlib.contextmanager
+def demo_folder(name: str = "demo") -> Iterator[Path]:
+    """A folder that another account can enter: under the system's own, not under pytest's."""
+    base = Path(tempfile.gettempdir()) / f"sentinel-acceptance-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+    base.mkdir(mode=0o755)
+    try:
+        yield base / name
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def running_demo(data_dir: Path, **rest: Any) -> Iterator[Demo]:
+    """A demo for a block; ended afterwards however the block ends."""
+    demo = start_demo(data_dir, **rest)
+    try:
+        yield demo
+    finally:
+        if demo.process.poll() is None:
+            demo.process.terminate()
+            try:
+                demo.process.wait(5)
+            except subprocess.TimeoutExpired:
+                demo.process.kill()
+        demo.kill()
+
+
+def sh(parts: Sequence[str]) -> str:
+    """A command line for messages."""
+    return " ".join(parts)

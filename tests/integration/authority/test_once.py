@@ -1,0 +1,141 @@
+"""G7: what a policy lets happen once happens once, under any key, agent or channel, however many ask at once."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests import twins
+from tests.harness import at_once, decide, desks, let_approvals_expire, let_permits_expire, scaled
+from tests.world import World, guard_body, make_world, unique
+
+DUPLICATE = ("DENY", "duplicate_resource")
+
+
+def same_refund(refund: str, **over: object) -> dict[str, object]:
+    """Another request for the same refund under a key of its own."""
+    params = {"refund_id": refund, "account_ref": unique("acct"), **over.pop("params", {})}  # type: ignore[dict-item]
+    return guard_body(value=1, params=params, **over)
+
+
+def verdict(answer: dict[str, object]) -> tuple[object, object]:
+    return answer["decision"], answer["reason_code"]
+
+
+def allowed_twice(world: World, refunds: list[str]) -> list[str]:
+    """Races five requests per refund over two authorities; what is wrong afterwards."""
+    variants = [{}, {"agent_id": "another-agent"}, {"params": {"channel": "phone"}}, {"resource": "other/thing"}, {"risk_class": "high"}]
+    with desks(world, 2) as bench:
+        turn = itertools.cycle(bench)
+        jobs = [
+            lambda desk=next(turn), body=same_refund(refund, **variant): desk.guard(body)
+            for refund in refunds for variant in variants
+        ]  # fmt: skip
+        answers = at_once(jobs)
+    errors = [repr(answer) for answer in answers if isinstance(answer, BaseException)]
+    allowed = [answer for answer in answers if getattr(answer, "decision", "") == "ALLOW"]
+    found = world.broken_invariants() + errors
+    return found + ([f"{len(allowed)} of {len(refunds)} refunds allowed"] if len(allowed) != len(refunds) else [])
+
+
+def test_one_refund_is_allowed_once_under_any_key_agent_channel_or_resource(world: World) -> None:
+    number = scaled(12)
+    print(f"N={5 * number}")
+    assert allowed_twice(world, [unique("rf") for _ in range(number)]) == []
+
+
+def test_twin_check_then_act_allows_twice_and_is_caught(database_url: str) -> None:
+    world = make_world(database_url)
+    try:
+        twins.without_locks(world, "pg_advisory_xact_lock")
+        twins.without_constraint(world, "sentinel.operation_states", "operation_states_once")
+        twins.slow_events(world, 0.01)
+        assert "done_twice" in allowed_twice(world, [unique("rf") for _ in range(6)])
+    finally:
+        world.close()
+
+
+def test_a_second_request_is_denied_while_the_first_is_allowed_started_in_doubt_or_done(world: World) -> None:
+    refund = unique("rf")
+    first = same_refund(refund)
+    answer = world.guard(first)
+    assert verdict(world.guard(same_refund(refund))) == DUPLICATE
+    world.start(first, answer)
+    assert verdict(world.guard(same_refund(refund))) == DUPLICATE
+    world.report(first, "error")
+    assert verdict(world.guard(same_refund(refund))) == DUPLICATE
+    done = unique("rf")
+    other = same_refund(done)
+    world.start(other, world.guard(other))
+    world.report(other)
+    assert verdict(world.guard(same_refund(done))) == DUPLICATE
+    assert world.broken_invariants() == []
+
+
+def test_an_expired_permit_gives_the_refund_free_at_once(world: World) -> None:
+    refund = unique("rf")
+    first = same_refund(refund)
+    world.guard(first)
+    let_permits_expire(world)
+    second = same_refund(refund)
+    assert world.guard(second)["decision"] == "ALLOW"
+    assert verdict(world.guard(first)) == DUPLICATE, "the first one came too late"
+    assert world.broken_invariants() == []
+
+
+def test_an_expired_permit_gives_the_refund_free_to_an_older_key_that_renews(world: World) -> None:
+    refund = unique("rf")
+    first, second = same_refund(refund), same_refund(refund)
+    world.guard(first)
+    let_permits_expire(world)
+    assert world.guard(second)["decision"] == "ALLOW"
+    let_permits_expire(world)
+    assert world.guard(first)["decision"] == "ALLOW"
+    assert world.broken_invariants() == []
+
+
+@pytest.mark.parametrize("end", ["rejected", "expired"])
+def test_a_pending_request_holds_the_refund_until_it_is_rejected_or_expires(world: World, end: str) -> None:
+    refund = unique("rf")
+    body = same_refund(refund) | {"params": same_refund(refund)["params"] | {"amount": {"value": 200, "currency": "USD"}}}  # type: ignore[operator]
+    asked = world.guard(body)
+    assert asked["status"] == "pending"
+    assert verdict(world.guard(same_refund(refund))) == DUPLICATE
+    if end == "rejected":
+        decide(world, asked["approval_id"], "reject")
+    else:
+        let_approvals_expire(world)
+        world.keep_house()
+    assert world.guard(same_refund(refund))["decision"] == "ALLOW"
+    assert world.broken_invariants() == []
+
+
+def test_an_approved_request_keeps_the_refund_while_its_permit_waits(world: World) -> None:
+    refund = unique("rf")
+    body = same_refund(refund) | {"params": same_refund(refund)["params"] | {"amount": {"value": 200, "currency": "USD"}}}  # type: ignore[operator]
+    asked = world.guard(body)
+    decide(world, asked["approval_id"])
+    assert verdict(world.guard(same_refund(refund))) == DUPLICATE
+    world.guard(body)
+    let_permits_expire(world)
+    world.keep_house()
+    assert verdict(world.guard(same_refund(refund))) == DUPLICATE, "an approval stays good"
+    assert world.guard(body)["status"] == "approved"
+    assert world.broken_invariants() == []
+
+
+def test_a_denied_request_holds_nothing(world: World) -> None:
+    refund = unique("rf")
+    denied = same_refund(refund, params={"risk": {"duplicate_refund": True, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 0}})
+    assert world.guard(denied)["decision"] == "DENY"
+    assert world.guard(same_refund(refund))["decision"] == "ALLOW"
+
+
+def test_two_tenants_do_not_share_what_happens_once(world: World) -> None:
+    from tests.world import add_tenant
+
+    _, key, _ = add_tenant(world.url, unique("tenant").replace("_", "-"))
+    body = same_refund(unique("rf"))
+    assert world.guard(body)["decision"] == "ALLOW"
+    assert world.post("action/guard", body, key=key).get_json()["decision"] == "ALLOW"

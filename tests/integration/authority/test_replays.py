@@ -1,0 +1,287 @@
+"""G8, G9: one operation per key. The same question gets the recorded decision, another one is refused and named."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sentinel.store.decisions import record_decisions
+from sentinel.store.writer import DecisionWriter
+from tests.harness import at_once, decide, dump, scaled
+from tests.world import World, four_keys, guard_body, make_world, unique
+
+Body = dict[str, Any]
+
+
+def ask(world: World, body: Body) -> Any:
+    """One guard over HTTP, from any thread."""
+    return world.app.test_client().post("/api/sentinel/action/guard", json=body, headers={"X-API-Key": world.key})
+
+
+# G8
+
+
+def more_than_one_decision(world: World, body: Body, number: int = 64) -> list[str]:
+    """Asks the same thing `number` times at once; what is wrong with the answers or behind them."""
+    answers = at_once([lambda: ask(world, body) for _ in range(number)])
+    broken = [repr(answer) for answer in answers if isinstance(answer, BaseException)]
+    if broken:
+        return broken
+    found = [] if {answer.status_code for answer in answers} == {200} else ["not all were answered"]
+    packs = {answer.data[answer.data.index(b'"proof_pack"'):answer.data.index(b'"hash"')] for answer in answers}
+    stories = {(answer.json["operation_id"], answer.json["decision_event_id"], answer.json.get("permit_token")) for answer in answers}
+    fresh = sum("Idempotent-Replayed" not in answer.headers for answer in answers)
+    if (len(packs), len(stories), fresh) != (1, 1, 1):
+        found.append(f"{len(packs)} packs, {len(stories)} decisions, {fresh} said to be new")
+    if world.one("select count(*) from sentinel.operations where tenant_id = %s", world.tenant_id) != 1:
+        found.append("more than one operation")
+    if world.one("select count(*) from sentinel.events where kind = 'decision' and tenant_id = %s", world.tenant_id) != 1:
+        found.append("more than one proof pack")
+    return found + world.broken_invariants()
+
+
+@pytest.mark.parametrize("value", [10, 400, 5000])
+def test_64_identical_requests_at_once_get_one_decision_and_one_proof_pack(world: World, value: int) -> None:
+    print("N=64")
+    assert more_than_one_decision(world, guard_body(value=value)) == []
+    held = world.one("select coalesce(max(held_minor), 0) from sentinel.usage")
+    assert held == (1000 if value == 10 else 0), "the budget moved once, and only with a permit"
+
+
+def test_twin_that_does_not_find_the_key_decides_twice_and_is_caught(database_url: str) -> None:
+    world = make_world(database_url)
+    try:
+        world.admin.execute(
+            "create function sentinel.forgetful() returns trigger language plpgsql as"
+            " $$ begin new.idempotency_key := new.idempotency_key || '#' || new.operation_id; return new; end $$")  # fmt: skip
+        world.admin.execute("create trigger forgetful before insert on sentinel.operations for each row execute function sentinel.forgetful()")
+        world.admin.execute("grant execute on function sentinel.forgetful() to public")
+        assert "more than one operation" in more_than_one_decision(world, guard_body(), 8)
+    finally:
+        world.close()
+
+
+def test_a_replay_is_marked_and_carries_the_same_permit_and_pack(world: World) -> None:
+    body = guard_body(value=40)
+    first, again = ask(world, body), ask(world, body)
+    assert "Idempotent-Replayed" not in first.headers
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert again.data == first.data
+
+
+def test_a_replay_keeps_the_recorded_decision_and_only_the_status_moves_on(world: World) -> None:
+    body = guard_body(value=40)
+    first = world.guard(body)
+    world.start(body, first)
+    started = world.guard(body)
+    world.report(body)
+    done = world.guard(body)
+    assert [answer["status"] for answer in (first, started, done)] == ["allowed", "already_started", "completed"]
+    assert done["outcome"] == "success"
+    assert "permit_token" not in started | done
+    for name in ("decision", "reason_code", "operation_id", "decision_event_id", "proof_pack", "policy_version"):
+        assert first[name] == started[name] == done[name], name
+
+
+def test_the_two_prefixes_share_keys(world: World) -> None:
+    body = guard_body(value=40)
+    first = world.post("action/guard", body)
+    other = world.post("action/guard", body, prefix="/api/haltstate/sentinel")
+    assert other.data == first.data
+    assert other.headers["Idempotent-Replayed"] == "true"
+
+
+# G9: every single-field mutation is refused
+
+
+def changed(path: str, value: Any) -> Callable[[Body], Body]:
+    """A mutation that sets (or with `...` removes) one field, by its dotted path."""
+
+    def mutate(body: Body) -> Body:
+        body = copy.deepcopy(body)
+        *inside, last = path.split(".")
+        place = body
+        for name in inside:
+            place = place[name]
+        if value is ...:
+            del place[last]
+        else:
+            place[last] = value
+        return body
+
+    return mutate
+
+
+MUTATIONS: list[tuple[str, Callable[[Body], Body]]] = [
+    ("agent_id", changed("agent_id", "another-agent")),
+    ("action", changed("action", "refund.create2")),
+    ("action", changed("action", "gift_card.issue")),
+    ("resource", changed("resource", "refund/other")),
+    ("resource", changed("resource", ...)),
+    ("resource", changed("resource", None)),
+    ("risk_class", changed("risk_class", "high")),
+    ("risk_class", changed("risk_class", "Standard")),
+    ("params.amount", changed("params.amount.value", 41)),
+    ("params.amount", changed("params.amount.value", "40.01")),
+    ("params.amount", changed("params.amount.value", "400")),
+    ("params.amount", changed("params.amount.currency", "EUR")),
+    ("params.amount", changed("params.amount", ...)),
+    ("params.refund_id", changed("params.refund_id", "rf_other")),
+    ("params.refund_id", changed("params.refund_id", ...)),
+    ("params.account_ref", changed("params.account_ref", "acct_other")),
+    ("params.ledger_entry_id", changed("params.ledger_entry_id", "lge_other")),
+    ("params.risk.duplicate_refund", changed("params.risk.duplicate_refund", True)),
+    ("params.risk.stale_window", changed("params.risk.stale_window", ...)),
+    ("params.risk.customer_attempts_24h", changed("params.risk.customer_attempts_24h", 2)),
+    ("params.risk", changed("params.risk", ...)),
+    ("params.note", changed("params.note", "something new")),
+    ("params.channel", changed("params.channel", "phone")),
+    ("params.list", changed("params.list", [1])),
+]  # fmt: skip
+
+
+def not_refused(world: World, body: Body, mutations: list[tuple[str, Callable[[Body], Body]]]) -> list[str]:
+    """What is wrong with the answers to mutated repeats of a recorded request."""
+    before, found = dump(world.admin), []
+    for field, mutate in mutations:
+        answer = ask(world, mutate(body))
+        told = answer.json
+        if (answer.status_code, told.get("type")) != (422, "urn:sentinel:problem:idempotency-key-reused"):
+            found.append(f"{field}: {answer.status_code} {told}")
+        elif list(told["errors"]) != [field]:
+            found.append(f"{field}: named {list(told['errors'])}")
+    if dump(world.admin) != before:
+        found.append("something changed")
+    return found
+
+
+@pytest.mark.parametrize("value", [40, 400, 4000])
+def test_the_same_key_with_one_field_changed_is_refused_and_changes_nothing(world: World, value: int) -> None:
+    body = guard_body(value=value)
+    world.guard(body)
+    wrong = [pair for pair in MUTATIONS if pair[0] != "params.amount"] if value != 40 else MUTATIONS
+    print(f"N={len(wrong)}")
+    assert not_refused(world, body, wrong) == []
+    assert ask(world, body).status_code == 200
+
+
+def test_a_changed_repeat_is_refused_in_every_later_state_too(world: World) -> None:
+    body = guard_body(value=40)
+    answer = world.guard(body)
+    other = changed("params.amount.value", 50)(body)
+    world.start(body, answer)
+    assert ask(world, other).status_code == 422
+    world.report(body)
+    assert ask(world, other).status_code == 422
+    assert world.broken_invariants() == []
+
+
+def test_twin_without_the_digest_gives_anothers_permit_and_is_caught(world: World) -> None:
+    pool = world.authority.pool
+    writer = DecisionWriter(lambda rows: record_decisions(pool, [{**row, "digest": "sha256:" + "1" * 64} for row in rows]))
+    from sentinel.api.rate_limit import SharedRateLimit
+    from sentinel.app import create_app
+    from sentinel.settings import Settings
+
+    world.app = create_app(Settings(), replace(world.authority, writer=writer), SharedRateLimit(per_second=1000, burst=1000))
+    body = guard_body(value=40)
+    ask(world, body)
+    assert len(not_refused(world, body, MUTATIONS)) >= len(MUTATIONS)
+
+
+# Equal operations in other clothes
+
+
+def swapped(body: Body, value: Any) -> Body:
+    return changed("params.amount.value", value)(body)
+
+
+def beside(body: Body) -> Body:
+    body = copy.deepcopy(body)
+    body["params"] |= {"amount": 40, "currency": "USD"}
+    return body
+
+
+def as_context(body: Body) -> Body:
+    body = copy.deepcopy(body)
+    body["context"] = body.pop("params")
+    return body
+
+
+EQUAL: dict[str, Callable[[Body], Body]] = {
+    "the amount as text": lambda body: swapped(body, "40.00"),
+    "the amount with one digit": lambda body: swapped(body, "40.0"),
+    "amount and currency side by side": beside,
+    "other order of fields": lambda body: dict(reversed(body.items())) | {"params": dict(reversed(body["params"].items()))},
+    "null for absent": lambda body: body | {"tenant_id": None, "params": body["params"] | {"note": None}},
+    "null inside an object": changed("params.risk.reason", None),
+    "context for params": as_context,
+    "other evidence context": changed("evidence_context", {"correlation_id": "other", "n": 7}),
+    "no evidence context": changed("evidence_context", ...),
+}
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_the_same_operation_in_other_clothes_is_a_replay(world: World, name: str) -> None:
+    body = guard_body(value=40)
+    first = ask(world, body)
+    again = ask(world, EQUAL[name](body))
+    assert again.status_code == 200, again.text
+    assert (again.data, again.headers["Idempotent-Replayed"]) == (first.data, "true")
+
+
+def test_a_number_with_a_fraction_is_the_same_amount_as_its_text(world: World) -> None:
+    body = guard_body(value="40.50")
+    first = ask(world, body)
+    raw = str(first.request.get_data(as_text=True)).replace('"40.50"', "40.5")
+    again = world.client.post("/api/sentinel/action/guard", data=raw, content_type="application/json", headers={"X-API-Key": world.key})
+    assert (again.status_code, again.data) == (200, first.data)
+
+
+def test_a_client_that_upgrades_to_the_start_step_keeps_its_operation(world: World) -> None:
+    body = four_keys(guard_body(value=40))
+    first = world.guard(body)
+    upgraded = body | {"resource": body["action"], "risk_class": "standard", "evidence_context": {"a": 1}}
+    again = world.guard(upgraded)
+    assert (first["status"], again["status"]) == ("allowed", "already_started")
+    assert again["operation_id"] == first["operation_id"]
+
+
+def test_distinct_keys_are_distinct_operations(world: World) -> None:
+    number = scaled(20)
+    bodies = [guard_body(value=1, params={"account_ref": unique("a")}) for _ in range(number)]
+    answers = at_once([lambda body=body: ask(world, body) for body in bodies])
+    assert len({answer.json["operation_id"] for answer in answers}) == number  # type: ignore[union-attr]
+
+
+def test_the_same_key_of_two_tenants_is_two_operations(world: World) -> None:
+    from tests.world import add_tenant
+
+    _, key, _ = add_tenant(world.url, unique("tenant").replace("_", "-"))
+    body = guard_body(value=40)
+    mine, theirs = world.guard(body), world.post("action/guard", body, key=key).get_json()
+    assert mine["operation_id"] != theirs["operation_id"]
+    assert "Idempotent-Replayed" not in world.post("action/guard", guard_body(value=41, key=unique()), key=key).headers
+
+
+# The life of a replayed operation
+
+
+def test_a_decided_approval_moves_the_replay_on(world: World) -> None:
+    body = guard_body(value=200)
+    first = world.guard(body)
+    assert (first["decision"], first["status"], first["reason_code"]) == ("APPROVAL_REQUIRED", "pending", "amount_needs_approval")
+    assert world.guard(body)["approval_id"] == first["approval_id"]
+    decide(world, first["approval_id"])
+    approved = world.guard(body)
+    assert (approved["decision"], approved["status"]) == ("APPROVAL_REQUIRED", "approved")
+    assert approved["approver"].startswith("approver@")
+    assert approved["approved_at"].endswith("Z")
+    assert approved["proof_pack"] == first["proof_pack"]
+    assert world.start(body, approved).status_code == 200
+    assert world.report(body).status_code == 200
+    assert world.broken_invariants() == []

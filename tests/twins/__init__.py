@@ -1,0 +1,56 @@
+"""Deliberately broken copies of the authority, each with one fence removed, in a test's own database only.
+
+A checker that stays green on its twin proves nothing; so every "never" is also run here and has to turn red.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from tests.world import World
+
+
+def without_locks(world: World, *names: str) -> None:
+    """New connections' advisory locks of these names (e.g. "pg_advisory_xact_lock") do nothing.
+
+    The functions name them without a schema, so a schema of that name in front of the system's takes their place.
+    """
+    run = world.admin.execute
+    run("create schema if not exists twin")
+    run("grant usage on schema twin to public")
+    for name in names:
+        run(f"create function twin.{name}(bigint) returns void language sql as 'select'".encode())
+    run(f"alter database {world.admin.info.dbname} set search_path = twin, pg_catalog, public".encode())
+
+
+def without_constraint(world: World, table: str, name: str) -> None:
+    """The table without one constraint or unique index."""
+    world.admin.execute(f"alter table {table} drop constraint if exists {name}".encode())
+    world.admin.execute(f"drop index if exists sentinel.{name}".encode())
+
+
+def slow_events(world: World, seconds: float) -> None:
+    """Recording an event takes a while: the time between what was read and what is written becomes wide."""
+    world.admin.execute(
+        f"create function sentinel.dawdle() returns trigger language plpgsql as"
+        f" $$ begin perform pg_sleep({seconds}); return new; end $$".encode())  # fmt: skip
+    world.admin.execute(
+        "create trigger dawdle before insert on sentinel.events for each row execute function sentinel.dawdle()"
+    )
+    world.admin.execute("grant execute on function sentinel.dawdle() to public")
+
+
+def cut(world: World, function: str, fence: str, instead: str = "") -> None:
+    """`function` with every occurrence of `fence` replaced. Fails when the fence is not there: then the twin is stale."""
+    source = definition(world.admin, function)
+    assert fence in source, f"{function} has no {fence!r} any more: bring this twin up to date"
+    world.admin.execute(source.replace(fence, instead).encode())
+
+
+def definition(admin: psycopg.Connection[Any], function: str) -> str:
+    """The CREATE OR REPLACE text of a function."""
+    row = admin.execute("select pg_get_functiondef(%s::regproc)", [function]).fetchone()
+    assert row is not None
+    return str(row[0])
