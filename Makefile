@@ -41,13 +41,12 @@ demo: .venv/.runtime  ## start everything with a demo ledger and leave it runnin
 test: .venv/.test  ## run the whole suite; T=path for a part, WORKERS=n for more processes
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(T)
 
-lint: .venv/.lint  ## style, types, import contracts, dead code, dependencies, docstrings, documents
+lint: .venv/.lint  ## style, types, import contracts, dead code, docstrings, documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/vulture
-	$(BIN)/deptry .
 	$(BIN)/interrogate --quiet sentinel worker ops_console
 	@$(MAKE) --no-print-directory docs-check
 

@@ -20,7 +20,7 @@ from sentinel.wsgi import require_free_port
 log = structlog.get_logger("console")
 
 
-class ConsoleCannotServe(SentinelError):  # noqa: N818
+class ConsoleCannotServe(SentinelError):
     """The database cannot be used; `detail` is one line."""
 
     code = "cannot-serve"

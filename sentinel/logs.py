@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from typing import Any
 
 import orjson
@@ -13,7 +14,7 @@ from flask import has_request_context
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-def _with_request_id(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
+def _with_request_id(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     if "request_id" not in event and has_request_context():
         from sentinel.http.problems import request_id
 
@@ -21,7 +22,7 @@ def _with_request_id(_logger: Any, _method: str, event: dict[str, Any]) -> dict[
     return event
 
 
-def _line(_logger: Any, _method: str, event: dict[str, Any]) -> bytes:
+def _line(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> bytes:
     # JSON escapes control characters; the two line separators it leaves alone are escaped too: one event, one line.
     return orjson.dumps(event, default=str).replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
 

@@ -19,7 +19,7 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 
 
-class _Arbiter(Arbiter):
+class _Arbiter(Arbiter):  # type: ignore[misc]
     """gunicorn's master, with SIGHUP meaning "reload policies" instead of "replace the processes"."""
 
     def handle_hup(self) -> None:
@@ -32,7 +32,7 @@ class _Arbiter(Arbiter):
                 os.kill(pid, signal.SIGHUP)
 
 
-class Server(BaseApplication):
+class Server(BaseApplication):  # type: ignore[misc]
     """A gunicorn server around `make_app(worker) -> WSGI app`, called once in each process after the fork."""
 
     def __init__(

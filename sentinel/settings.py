@@ -76,7 +76,8 @@ def load_settings(**overrides: Any) -> Settings:
     try:
         env.seal()
     except EnvValidationError as error:
-        faults = [f"{name}: {'; '.join(map(str, messages))}" for name, messages in sorted(error.error_messages.items())]
+        told = dict(error.error_messages)  # type: ignore[arg-type]
+        faults = [f"{name}: {'; '.join(map(str, messages))}" for name, messages in sorted(told.items())]
         raise UnsafeConfiguration("; ".join(faults)) from None
     values["secret_keys"] = tuple(secret.strip() for secret in values["secret_keys"] if secret.strip())
     settings = Settings(**{**values, **{key: value for key, value in overrides.items() if value is not None}})

@@ -115,9 +115,13 @@ def _run(settings: Settings, policies: PolicyHolder, graceful_seconds: int) -> N
             if getattr(house, what):
                 metrics.HOUSEKEEPING.labels(what).inc(getattr(house, what))
 
+    def stop_keepers() -> None:
+        for keeper in keepers:
+            keeper.stop()
+
     log.info("serving", address=f"http://{settings.host}:{settings.port}", process=os.getpid())
     Server(
         make_app, host=settings.host, port=settings.port, processes=settings.processes, threads=settings.threads,
         graceful_seconds=graceful_seconds, on_reload=reload_policies,
-        on_worker_exit=lambda: [keeper.stop() for keeper in keepers] and None,
+        on_worker_exit=stop_keepers,
     ).run()  # fmt: skip

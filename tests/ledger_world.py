@@ -6,8 +6,9 @@ import os
 import random
 import subprocess
 import sys
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -125,3 +126,11 @@ def worker_process(
 def claimed(world: LedgerWorld, name: str) -> LedgerRow:
     """The row, claimed by worker-1."""
     return next(row for row in world.ledger.claim(100) if row.ledger_entry_id == name)
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 10) -> None:
+    """Until it holds; fails the test otherwise."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)

@@ -13,10 +13,10 @@ from flask import Blueprint, Response, request
 from sentinel import metrics
 from sentinel.api.context import Context
 from sentinel.api.guard import SECURITY, rfc3339
-from sentinel.http.responses import json_response
 from sentinel.api.schemas import ApprovalDecisionsSchema, ApprovalSchema
 from sentinel.core.errors import EngineUnavailable, InvalidInput, NotFound, SentinelError
 from sentinel.http.openapi import documented
+from sentinel.http.responses import json_response
 from sentinel.services.authority import Caller
 from sentinel.store.approvals import Decided, decided_since, find_approval
 from sentinel.store.uuids import uuid_or_none

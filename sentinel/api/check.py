@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import orjson
+
 from sentinel.api.context import Context
 from sentinel.api.guard import PROBLEMS, SECURITY, params_of, report_receipt
 from sentinel.api.identity import same_agent, same_tenant

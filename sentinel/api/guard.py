@@ -38,9 +38,12 @@ from sentinel.http.openapi import Documentation
 from sentinel.http.problems import problem_of
 from sentinel.http.wire import Answer, Handler, Request, request_id_of
 from sentinel.services.authority import Caller
-from sentinel.services.guard_action import decided_row, judged as judged_decision
-from sentinel.services.report_outcome import judged as judged_report, report_row
-from sentinel.services.start_action import judged as judged_start, start_row
+from sentinel.services.guard_action import decided_row
+from sentinel.services.guard_action import judged as judged_decision
+from sentinel.services.report_outcome import judged as judged_report
+from sentinel.services.report_outcome import report_row
+from sentinel.services.start_action import judged as judged_start
+from sentinel.services.start_action import start_row
 from sentinel.store.decisions import Receipt, Recorded
 from sentinel.store.writer import GroupCommit
 
@@ -48,7 +51,7 @@ START_STEP_KEYS = frozenset({"resource", "risk_class", "evidence_context"})
 """A body with none of these keys comes from a caller without a start step (`CONTRACT.md` §2)."""
 
 PROBLEMS = (400, 401, 403, 411, 413, 415, 429, 503)
-SECURITY = ({"apiKey": []}, {"bearer": []})
+SECURITY: tuple[dict[str, list[str]], ...] = ({"apiKey": []}, {"bearer": []})
 
 _guard, _start, _report, _batch = GuardRequestSchema(), StartRequestSchema(), ReportRequestSchema(), BatchRequestSchema()
 log = structlog.get_logger("sentinel.guard")

@@ -7,13 +7,14 @@ from flask import Blueprint, Response, request
 
 from sentinel.api.context import Context
 from sentinel.api.guard import SECURITY
-from sentinel.http.responses import json_response
 from sentinel.api.identity import same_agent
 from sentinel.api.schemas import HeartbeatSchema
 from sentinel.core.errors import InvalidInput
 from sentinel.core.operation import check_identifier
 from sentinel.http.openapi import documented
+from sentinel.http.responses import json_response
 from sentinel.store.halts import covering
+
 
 def routes(blueprint: Blueprint, context: Context) -> None:
     """Add the heartbeat to a blueprint."""

@@ -32,7 +32,7 @@ REFUSED, WRONG_USE, NO_DATABASE = 1, 2, 3
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class WrongUse(SentinelError):  # noqa: N818
+class WrongUse(SentinelError):
     """The command cannot be understood as given; `detail` says what to add."""
 
     code = "wrong-use"

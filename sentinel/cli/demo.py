@@ -12,10 +12,9 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 import psycopg
@@ -64,7 +63,11 @@ def command(data_dir: Path | None, port: int | None, console_port: int | None, a
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     _require_ports(port, console_port)
-    say = (lambda *_: None) if as_json else (lambda text: click.echo(text, err=True))
+
+    def say(text: str) -> None:
+        if not as_json:
+            click.echo(text, err=True)
+
     with _database(data_dir, say) as urls, contextlib.ExitStack() as stack:
         processes = Processes(data_dir / "log")
         stack.callback(processes.stop)
@@ -100,7 +103,7 @@ def _require_ports(port: int, console_port: int) -> None:
 
 
 @contextlib.contextmanager
-def _database(data_dir: Path, say: Any) -> Iterator[dict[str, str]]:
+def _database(data_dir: Path, say: Callable[[str], None]) -> Iterator[dict[str, str]]:
     """Addresses by program: the embedded server's, each with its own login, or the given database for all."""
     given = os.environ.get("SENTINEL_DATABASE_URL")
     if given:
@@ -186,7 +189,7 @@ def _environment(urls: dict[str, str], data_dir: Path, access: Access, port: int
 
 def _start_all(
     processes: Processes, env: dict[str, dict[str, str]], access: Access, port: int, console_port: int, data_dir: Path,
-    stop: threading.Event, say: Any,
+    stop: threading.Event, say: Callable[[str], None],
 ) -> None:  # fmt: skip
     say("Starting the authority and the console …")
     processes.start("authority", _module("sentinel.cli.main", "serve", "--graceful-seconds", "1"), env["authority"])

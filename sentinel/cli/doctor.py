@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import click
 import psycopg
@@ -49,12 +48,12 @@ def command(as_json: bool) -> None:
 
 
 def _examine(url: str) -> Iterator[Check]:
-    yield _attempt("settings", lambda: load_settings(database_url=url, secret_keys=("unused-by-the-doctor-0123456789abcdef",)) and "readable")
+    yield _attempt("settings", lambda: load_settings(database_url=url, secret_keys=("unused-by-the-doctor-0123456789abcdef",)), "readable")
     faults = check_directory(policies_dir())
     yield Check("policies", not faults, "; ".join(fault.detail for fault in faults) or "compile")
     yield Check("policy cases", run_cases(policies_dir()).passed, "see `sentinel policy test`")
     with psycopg.connect(with_role(url, AUTHORITY), autocommit=True) as connection:
-        yield _attempt("schema", lambda: require_head(connection) or "at this program's revision")
+        yield _attempt("schema", lambda: require_head(connection), "at this program's revision")
         unsafe = faults_of(connection)
         yield Check("database safety", not unsafe, "; ".join(unsafe) or "durable, own role, append-only triggers in place")
     with psycopg.connect(with_role(url, CONSOLE), autocommit=True) as connection:
@@ -64,8 +63,9 @@ def _examine(url: str) -> Iterator[Check]:
             yield Check(verdict.name, verdict.violations == 0, detail)
 
 
-def _attempt(name: str, look: Any) -> Check:
+def _attempt(name: str, look: Callable[[], object], well: str) -> Check:
     try:
-        return Check(name, True, str(look()))
+        look()
+        return Check(name, True, well)
     except SentinelError as error:
         return Check(name, False, error.detail.replace("\n", "; "))

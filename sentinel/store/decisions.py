@@ -120,8 +120,9 @@ def locks_of(row: Mapping[str, Any]) -> Iterator[str]:
 
 def peek_decision(pool: Pool, row: Mapping[str, Any]) -> tuple[str, str]:
     """(decision, reason code) that `record_decisions` would give now, writing nothing."""
-    answer: tuple[str, str] = in_one_call(pool, lambda c: c.execute(PEEK_DECISION, [_json(row)]).fetchone())
-    return answer
+    answer = in_one_call(pool, lambda c: c.execute(PEEK_DECISION, [_json(row)]).fetchone())
+    assert answer is not None
+    return answer[0], answer[1]
 
 
 def record_check_report(pool: Pool, **fields: Any) -> Receipt:

@@ -53,5 +53,5 @@ def read_figures(pool: Pool) -> Figures:
 
 def readiness(pool: Pool) -> tuple[str, bool]:
     """(schema revision, whether it can write). Raises `EngineUnavailable`."""
-    found: tuple[str, bool] = in_one_call(pool, lambda connection: connection.execute(READY).fetchone())
-    return found
+    found = in_one_call(pool, lambda connection: connection.execute(READY).fetchone())
+    return (found[0], found[1]) if found else ("", False)

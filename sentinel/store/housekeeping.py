@@ -27,10 +27,11 @@ def keep_house(pool: Pool, report_deadline_seconds: int) -> House:
     """Expire permits and approvals and put silent operations in doubt. Raises `EngineUnavailable`."""
     ids = [new_id() for _ in range(2 * _AT_ONCE)]
     found = in_one_call(pool, lambda c: c.execute(KEEP_HOUSE, [report_deadline_seconds, ids]).fetchone())
+    assert found is not None
     return House(*found)
 
 
 def sequence_events(pool: Pool, most: int = 1000) -> int:
     """Give feed positions to at most `most` events; how many got one."""
-    found: tuple[int] = in_one_call(pool, lambda c: c.execute(SEQUENCE_EVENTS, [most]).fetchone())
-    return found[0]
+    found = in_one_call(pool, lambda c: c.execute(SEQUENCE_EVENTS, [most]).fetchone())
+    return found[0] if found else 0

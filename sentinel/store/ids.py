@@ -6,7 +6,6 @@ import os
 import time
 import uuid
 
-
 _LOW = (1 << 62) - 1
 
 

@@ -39,7 +39,7 @@ class UnsafeDatabase(SentinelError):
 
 def faults_of(connection: psycopg.Connection) -> list[str]:
     """What is unsafe about this connection's server and role, a line each; empty when all is well."""
-    found = dict(connection.execute(SETTINGS, [list(REQUIRED)]).fetchall())
+    found: dict[str, str] = dict(connection.execute(SETTINGS, [list(REQUIRED)]).fetchall())
     faults = [
         f"PostgreSQL runs with {name} = {found[name]}; it must be {' or '.join(wanted)}"
         for name, wanted in REQUIRED.items()

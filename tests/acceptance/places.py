@@ -296,7 +296,7 @@ def start_demo(data_dir: Path, *, ports: tuple[int, int] | None = None, within: 
     """`sentinel demo --json`, ready."""
     ports = ports or (free_port(), free_port())
     command = module("sentinel.cli.main", "demo", "--json", "--data-dir", str(data_dir), "--port", str(ports[0]), "--console-port", str(ports[1]))
-    errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the process writes to it
+    errors = tempfile.TemporaryFile("w+")
     began = time.monotonic()
     process = subprocess.Popen(command, env=clean_env(**env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True)
     assert process.stdout is not None

@@ -31,9 +31,10 @@ from pathlib import Path
 import orjson
 import psycopg
 
+from sentinel.core.operation import build_operation
+from sentinel.core.permit import PermitSigner
 from sentinel.policy.library import PolicyHolder
 from sentinel.resources import policies_dir
-from sentinel.core.permit import PermitSigner
 from sentinel.services.authority import Authority, Caller
 from sentinel.services.guard_action import decided_row
 from sentinel.store.database import AUTHORITY, WORKER
@@ -42,7 +43,6 @@ from sentinel.store.embedded import Embedded, find_binaries, remove
 from sentinel.store.migrate import migrate
 from tests.bench.load import LoadResult, request_bytes, run_load
 from tests.world import SECRET, add_tenant, guard_body
-from sentinel.core.operation import build_operation
 
 OUT = Path(__file__).parent / "out"
 ACCOUNTS = 20_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from sentinel.store.decisions import record_decisions
-from sentinel.store.writer import DecisionWriter
+from sentinel.store.writer import GroupCommit
 from tests.harness import at_once, decide, dump, scaled
 from tests.world import World, four_keys, guard_body, make_world, unique
 
@@ -182,12 +183,12 @@ def test_a_changed_repeat_is_refused_in_every_later_state_too(world: World) -> N
 
 def test_twin_without_the_digest_gives_anothers_permit_and_is_caught(world: World) -> None:
     pool = world.authority.pool
-    writer = DecisionWriter(lambda rows: record_decisions(pool, [{**row, "digest": "sha256:" + "1" * 64} for row in rows]))
+    writer = GroupCommit(lambda rows: record_decisions(pool, [{**row, "digest": "sha256:" + "1" * 64} for row in rows]))
     from sentinel.api.rate_limit import SharedRateLimit
     from sentinel.app import create_app
     from sentinel.settings import Settings
 
-    world.app = create_app(Settings(), replace(world.authority, writer=writer), SharedRateLimit(per_second=1000, burst=1000))
+    world.app = create_app(Settings(), replace(world.authority, decisions=writer), SharedRateLimit(per_second=1000, burst=1000))
     body = guard_body(value=40)
     ask(world, body)
     assert len(not_refused(world, body, MUTATIONS)) >= len(MUTATIONS)
@@ -237,7 +238,7 @@ def test_the_same_operation_in_other_clothes_is_a_replay(world: World, name: str
 def test_a_number_with_a_fraction_is_the_same_amount_as_its_text(world: World) -> None:
     body = guard_body(value="40.50")
     first = ask(world, body)
-    raw = str(first.request.get_data(as_text=True)).replace('"40.50"', "40.5")
+    raw = json.dumps(body).replace('"40.50"', "40.5")
     again = world.client.post("/api/sentinel/action/guard", data=raw, content_type="application/json", headers={"X-API-Key": world.key})
     assert (again.status_code, again.data) == (200, first.data)
 

@@ -1,0 +1,151 @@
+"""No answer is no permission: the ways an authority can fail, and that the worker finds back by itself (G18)."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.fake_authority import FAULTS, FakeAuthority, always
+from tests.ledger_world import LedgerWorld, new_row, wait_until
+
+CALLS = ("action/guard", "action/guard/start")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_no_failing_answer_ever_leads_to_an_execution_and_the_row_recovers(
+    ledger_world: LedgerWorld, authority: FakeAuthority, fault: str
+) -> None:
+    ledger_world.add(new_row("r"))
+    for call in CALLS:
+        authority.misbehave = always(FAULTS[fault], call)
+        with ledger_world.agent(authority.url, guard_timeout_seconds=0.3) as agent:
+            outcome = agent.run_once()
+        assert ledger_world.executions() == 0
+        assert ledger_world.state("r") in ("NEW", "GUARDING", "ALLOWED")
+        assert outcome.failed
+        assert ledger_world.one("select last_error from refunds.ledger_entries")
+        ledger_world.make_due()
+    authority.misbehave = lambda exchange: False
+    with ledger_world.agent(authority.url) as agent:
+        assert not agent.run_once().failed
+    assert ledger_world.state("r") == "EXECUTED"
+
+
+def test_a_careless_worker_would_have_executed(authority: FakeAuthority) -> None:
+    """The broken twin: reading `decision` alone takes several of these answers for a permission."""
+    import json
+    import urllib.error
+    import urllib.request
+
+    believed = []
+    for name, fault in FAULTS.items():
+        authority.misbehave = always(fault)
+        request = urllib.request.Request(f"{authority.url}/api/sentinel/action/guard", b'{"resource": "refund/rf_1"}')
+        try:
+            text = urllib.request.urlopen(request, timeout=0.3).read()
+        except urllib.error.HTTPError as error:
+            text = error.read()
+            error.close()
+        except (OSError, ValueError, urllib.error.URLError, Exception):
+            continue
+        try:
+            if json.loads(text)["decision"] == "ALLOW":
+                believed.append(name)
+        except (ValueError, KeyError, TypeError):
+            continue
+    assert "ALLOW without a permit" in believed
+    assert "500" in believed
+
+
+def test_after_the_configured_attempts_a_person_is_told_why(ledger_world: LedgerWorld) -> None:
+    ledger_world.add(new_row("r"))
+    for attempt in range(3):
+        assert ledger_world.state("r") == "NEW", attempt
+        with ledger_world.agent("http://127.0.0.1:9", max_attempts=3) as agent:
+            outcome = agent.run_once()
+        ledger_world.make_due()
+    assert outcome.failed
+    assert ledger_world.state("r") == "ERROR"
+    assert "no answer after 3 attempts: connection_refused" in ledger_world.one("select last_error from refunds.ledger_entries")
+    assert ledger_world.executions() == 0
+
+
+def test_a_put_back_row_waits_before_it_is_tried_again(ledger_world: LedgerWorld) -> None:
+    ledger_world.add(new_row("r"))
+    with ledger_world.agent("http://127.0.0.1:9", backoff_seconds=60, backoff_max_seconds=60) as agent:
+        agent.run_once()
+    with ledger_world.agent("http://127.0.0.1:9") as agent:
+        assert agent.run_once().rows == []
+    pause = ledger_world.one("select extract(epoch from next_attempt_at - clock_timestamp()) from refunds.ledger_entries")
+    assert 25 < pause <= 60
+
+
+def test_an_outage_hardly_burns_attempts_is_shown_and_ends_by_itself(ledger_world: LedgerWorld) -> None:
+    rows = 40
+    ledger_world.add(*(new_row(f"r{n}") for n in range(rows)))
+    fake = FakeAuthority()
+    with fake.running() as up:
+        url = up.url
+        port = int(url.rsplit(":", 1)[1])
+    with ledger_world.agent(url, batch=10, lanes=1, max_attempts=4) as agent:
+        thread = threading.Thread(target=agent.run_loop)
+        thread.start()
+        wait_until(lambda: ("authority_unreachable",) in ledger_world.all("select status from refunds.workers"))
+        untouched = ledger_world.one("select count(*) from refunds.ledger_entries where attempts = 0")
+        assert untouched >= rows - 2 * 10
+        with fake.running(port):
+            wait_until(lambda: ledger_world.executions() + ledger_world.one(GIVEN_UP) == rows, 20)
+            agent.request_stop()
+            thread.join(5)
+    assert ledger_world.one(GIVEN_UP) <= 5
+
+
+GIVEN_UP = "select count(*) from refunds.ledger_entries where status = 'ERROR'"
+
+
+def test_a_start_without_an_answer_never_makes_the_row_new_again(
+    ledger_world: LedgerWorld, authority: FakeAuthority
+) -> None:
+    ledger_world.add(new_row("r"))
+    authority.misbehave = always(FAULTS["closes at once"], "action/guard/start")
+    for _ in range(3):
+        with ledger_world.agent(authority.url) as agent:
+            agent.run_once()
+        ledger_world.make_due()
+    assert ("GUARDING", "put_back", "NEW") not in ledger_world.all("select from_status, event, to_status from refunds.ledger_events")
+
+
+def test_the_question_of_a_retry_is_the_first_one_even_if_the_facts_moved_on(
+    ledger_world: LedgerWorld, authority: FakeAuthority
+) -> None:
+    ledger_world.add(new_row("r", account_ref="acct"))
+    authority.misbehave = always(FAULTS["500"])
+    with ledger_world.agent(authority.url) as agent:
+        agent.run_once()
+    first = ledger_world.one("select guard_request from refunds.ledger_entries where ledger_entry_id = 'r'")
+    ledger_world.add(new_row("later", 42000, account_ref="acct"))
+    authority.misbehave = lambda exchange: False
+    ledger_world.make_due()
+    with ledger_world.agent(authority.url) as agent:
+        agent.run_once()
+    assert authority.operations["refund:r"].body["params"] == first
+
+
+def test_a_dry_run_changes_nothing_at_all(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
+    from sentinel.client import Client
+    from worker.dry_run import foresee
+
+    ledger_world.add(new_row("low"), new_row("mid", 42000))
+    before = snapshot(ledger_world)
+    with Client(authority.url, "key", agent_id="a") as client:
+        found = {row.ledger_entry_id: row.decision for row in foresee(ledger_world.ledger, client, limit=10, concurrency=2)}
+    assert found == {"low": "ALLOW", "mid": "APPROVAL_REQUIRED"}
+    assert snapshot(ledger_world) == before
+    assert set(authority.calls) == {"action/check"}
+
+
+def snapshot(world: LedgerWorld) -> list[object]:
+    """Everything in the refunds schema, with the system columns that any write would change."""
+    tables = [name for (name,) in world.all("select tablename from pg_tables where schemaname = 'refunds' order by 1")]
+    return [world.all(f"select xmin::text, ctid::text, t::text from refunds.{name} t order by 2") for name in tables]
