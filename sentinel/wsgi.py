@@ -94,11 +94,17 @@ def _run(settings: Settings, policies: PolicyHolder, graceful_seconds: int) -> N
         wanted = {"reload": True}
 
         def each_round() -> None:
-            if wanted.pop("reload", False):
+            if not wanted["reload"]:
+                return
+            wanted["reload"] = False
+            try:
                 remember_policies(authority.pool, [
                     (one.digest, one.policy.policy_id, one.policy.version, canonical_json(one.policy.document()))
                     for one in policies.library.policies
                 ])
+            except SentinelError:
+                wanted["reload"] = True  # the database is away: again in the next round
+                raise
 
         def on_hangup(_signal: int, _frame: Any) -> None:
             reload_policies()

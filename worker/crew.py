@@ -40,6 +40,13 @@ class Crew:
             task.result()
         return results  # type: ignore[return-value]
 
+    def map_chunks(
+        self, call: Callable[[Sequence[Item]], Sequence[Result]], items: Sequence[Item], size: int
+    ) -> list[Result]:
+        """`call` for the items in chunks of `size`, several at a time; all results in order."""
+        chunks = [items[start : start + size] for start in range(0, len(items), size)]
+        return [result for results in self.map(call, chunks) for result in results]
+
     def close(self) -> None:
         """No more work; threads end when theirs is done."""
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -51,6 +51,11 @@ class Permitted:
 
     row: LedgerRow
     answer: GuardAnswer
+    start_id: uuid.UUID
+
+
+AT_ONCE = 16
+"""Rows per call to the authority."""
 
 
 class Pipeline:
@@ -112,7 +117,7 @@ class Pipeline:
     # Guard
 
     def _ask_all(self, rows: Sequence[LedgerRow], batch: BatchOutcome) -> list[Permitted]:
-        answers = self._crew.map(self._ask, rows)
+        answers = self._crew.map_chunks(self._ask, rows, AT_ONCE)
         steps: list[Change | Lapse] = []
         permissions: dict[str, GuardAnswer] = {}
         stopped: list[Change] = []
@@ -130,20 +135,20 @@ class Pipeline:
         self._let_lapse([step for step in steps if isinstance(step, Lapse)], LedgerState.GUARDING, batch)
         return self._record_answers([step for step in steps if isinstance(step, Change)], permissions, batch)
 
-    def _ask(self, row: LedgerRow) -> GuardAnswer | Unreachable | Rejected | Stopped:
+    def _ask(self, rows: Sequence[LedgerRow]) -> Sequence[GuardAnswer | Unreachable | Rejected | Stopped]:
         if self._stopping.is_set():
-            return Stopped()
+            return [Stopped()] * len(rows)
         self._failpoints.hit(Failpoint.BEFORE_GUARD)
-        try:
-            answer = self._client.guard(
-                action=row.action, params=row.params, idempotency_key=row.idempotency_key, resource=row.resource,
-                risk_class=RISK_CLASS, agent_id=row.agent_id,
-                evidence_context={"correlation_id": row.ledger_entry_id},
-            )  # fmt: skip
-        except (Unreachable, Rejected) as error:
-            return error
+        found = self._client.guard_many([
+            {
+                "action": row.action, "params": row.params, "idempotency_key": row.idempotency_key,
+                "resource": row.resource, "risk_class": RISK_CLASS, "agent_id": row.agent_id,
+                "evidence_context": {"correlation_id": row.ledger_entry_id},
+            }
+            for row in rows
+        ])  # fmt: skip
         self._failpoints.hit(Failpoint.AFTER_GUARD)
-        return answer
+        return found
 
     def _record_answers(
         self, changes: Sequence[Change], permissions: dict[str, GuardAnswer], batch: BatchOutcome
@@ -163,7 +168,7 @@ class Pipeline:
                 permit_token=change.permit_token,
             )  # fmt: skip
             answer = replace(permissions[row.ledger_entry_id], permit_token=change.permit_token)
-            permitted.append(Permitted(row, answer))
+            permitted.append(Permitted(row, answer, start_id))
         if permitted:
             self._failpoints.hit(Failpoint.AFTER_ALLOWED_RECORDED)
         return permitted
@@ -171,7 +176,7 @@ class Pipeline:
     # Start
 
     def _start_all(self, permitted: Sequence[Permitted], batch: BatchOutcome) -> list[tuple[LedgerRow, StartReceipt]]:
-        receipts = self._crew.map(self._start, permitted)
+        receipts = self._crew.map_chunks(self._start, permitted, AT_ONCE)
         started, refused, silent = [], [], []
         for each, receipt in zip(permitted, receipts, strict=True):
             _count(batch, receipt)
@@ -186,15 +191,11 @@ class Pipeline:
         self._apply([then for _, then in refused], batch)
         return started
 
-    def _start(self, permitted: Permitted) -> StartReceipt | Unreachable | Rejected:
+    def _start(self, permitted: Sequence[Permitted]) -> Sequence[StartReceipt | Unreachable | Rejected]:
         self._failpoints.hit(Failpoint.BEFORE_START)
-        try:
-            assert permitted.row.start_id is not None
-            receipt = self._client.start(permitted.answer, permitted.row.start_id)
-        except (Unreachable, Rejected) as error:
-            return error
+        receipts = self._client.start_many([(each.answer, each.start_id) for each in permitted])
         self._failpoints.hit(Failpoint.AFTER_START)
-        return receipt
+        return receipts
 
     # Execution
 

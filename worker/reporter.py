@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from sentinel.client import Client, KeyConflict, Rejected, Unreachable
+from sentinel.client import Client, Rejected, ReportReceipt, Unreachable
 from worker.crew import Crew
 from worker.failpoints import Failpoint, Failpoints
 from worker.ledger import Ledger
@@ -18,6 +18,10 @@ _CONTRADICTED = (400, 409, 422)
 """Refused for what it says: another try says the same, so a person must look."""
 
 SWEEP = 128
+AT_ONCE = 16
+"""Reports per call to the authority."""
+
+Failure = tuple[str, float | None]
 
 
 class Reporter:
@@ -31,7 +35,7 @@ class Reporter:
         """Send and acknowledge; returns how many were received. What failed stays in the outbox."""
         failures = {
             report.outbox_id: failure
-            for report, failure in zip(reports, self._crew.map(self._send, reports), strict=True)
+            for report, failure in zip(reports, self._crew.map_chunks(self._send, reports, AT_ONCE), strict=True)
             if failure is not None
         }
         received = [report.outbox_id for report in reports if report.outbox_id not in failures]
@@ -53,19 +57,20 @@ class Reporter:
                 break
         return total
 
-    def _send(self, report: Report) -> tuple[str, float | None] | None:
-        """None when received, else (what happened, seconds until the next try or None)."""
+    def _send(self, reports: Sequence[Report]) -> Sequence[Failure | None]:
         self._failpoints.hit(Failpoint.BEFORE_REPORT)
-        try:
-            self._client.report(**orjson.loads(report.payload))
-        except Unreachable as error:
-            return error.detail[:500], self._patience.pause_seconds(report.attempts, error.retry_after_seconds or 0.0)
-        except KeyConflict as error:
-            return error.detail[:500], None
-        except Rejected as error:
-            refused_for_good = error.status in _CONTRADICTED
-            return error.detail[:500], None if refused_for_good else self._patience.pause_seconds(report.attempts)
+        found = self._client.report_many([orjson.loads(report.payload) for report in reports])
         self._failpoints.hit(Failpoint.AFTER_REPORT)
+        return [self._failure(report, one) for report, one in zip(reports, found, strict=True)]
+
+    def _failure(self, report: Report, answer: ReportReceipt | Unreachable | Rejected) -> Failure | None:
+        """None when received, else (what happened, seconds until the next try or None for never)."""
+        if isinstance(answer, Unreachable):
+            pause = self._patience.pause_seconds(report.attempts, answer.retry_after_seconds or 0.0)
+            return answer.detail[:500], pause
+        if isinstance(answer, Rejected):
+            refused_for_good = answer.status in _CONTRADICTED
+            return answer.detail[:500], None if refused_for_good else self._patience.pause_seconds(report.attempts)
         return None
 
 

@@ -119,6 +119,28 @@ class ApprovalDecision:
     decided_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class InBatch:
+    """One request's answer within a batch: as if it had been asked alone."""
+
+    status: int
+    replayed: bool
+    body: Mapping[str, Any]
+
+
+def batch(body: Mapping[str, Any], wanted: int) -> list[InBatch]:
+    """The answers to `wanted` requests; another number, or a member of another shape, is no answer to any."""
+    found = body.get("answers")
+    if not isinstance(found, list) or len(found) != wanted:
+        malformed("the batch is not answered one by one")
+    answers = []
+    for one in found:
+        if not isinstance(one, Mapping) or type(one.get("status")) is not int or not isinstance(one.get("body"), Mapping):
+            malformed("an answer in the batch is malformed")
+        answers.append(InBatch(one["status"], one.get("replayed") is True, one["body"]))
+    return answers
+
+
 def guard_answer(
     body: Mapping[str, Any], *, action: str, agent_id: str, idempotency_key: str, replayed: bool
 ) -> GuardAnswer:

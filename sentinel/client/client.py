@@ -10,9 +10,9 @@ import json
 import random
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
 from sentinel.client import answers
@@ -74,45 +74,66 @@ class Client:
         agent_id: str | None = None,
     ) -> answers.GuardAnswer:
         """Ask whether exactly this may happen. Only `answer.may_start` is a permission, and it still needs `start`."""
-        agent = self._agent(agent_id)
-        wanted_resource, wanted_risk = resource or action, risk_class or "standard"
-        # These three keys are what tells the authority that this caller starts separately; without them handing out
+        body = self._guard_body(
+            action=action,
+            params=params,
+            idempotency_key=idempotency_key,
+            resource=resource,
+            risk_class=risk_class,
+            evidence_context=evidence_context,
+            agent_id=agent_id,
+        )
+        return self._call(
+            "POST", "/action/guard", body, lambda raw, found: _guard_answer(body, found, replayed=raw.replayed)
+        )
+
+    def guard_many(self, questions: Sequence[Mapping[str, Any]]) -> list[answers.GuardAnswer | Unreachable | Rejected]:
+        """`guard` for up to 64 questions (its keyword arguments each) in one call: per question the answer or its error."""
+        return self._call_many(
+            "/action/guard", [self._guard_body(**question) for question in questions], _guard_answer
+        )
+
+    def _guard_body(
+        self,
+        *,
+        action: str,
+        params: Mapping[str, Any],
+        idempotency_key: str,
+        resource: str | None = None,
+        risk_class: str | None = None,
+        evidence_context: Mapping[str, Any] | None = None,
+        agent_id: str | None = None,
+    ) -> dict[str, Any]:
+        # The last three keys are what tells the authority that this caller starts separately; without them handing out
         # the permit would already count as the start.
-        body = {
-            "agent_id": agent,
+        return {
+            "agent_id": self._agent(agent_id),
             "action": action,
             "idempotency_key": idempotency_key,
             "params": params,
-            "resource": wanted_resource,
-            "risk_class": wanted_risk,
+            "resource": resource or action,
+            "risk_class": risk_class or "standard",
             "evidence_context": evidence_context or {},
         }
-
-        def parse(raw: RawAnswer, found: Mapping[str, Any]) -> answers.GuardAnswer:
-            answer = answers.guard_answer(
-                found, action=action, agent_id=agent, idempotency_key=idempotency_key, replayed=raw.replayed
-            )
-            if (answer.resource, answer.risk_class) != (wanted_resource, wanted_risk):
-                answers.malformed("the answer is about another resource or risk class")
-            return answer
-
-        return self._call("POST", "/action/guard", body, parse)
 
     def start(self, answer: answers.GuardAnswer, start_id: str | uuid.UUID) -> answers.StartReceipt:
         """Redeem the answer's permit just before the side effect. The same `start_id` gets the same receipt.
 
         `Rejected.code`: "permit-expired", "permit-refused" (halted, or a bound field differs), "already-started".
         """
-        body = {
-            "idempotency_key": answer.idempotency_key,
-            "action": answer.action,
-            "agent_id": answer.agent_id,
-            "resource": answer.resource,
-            "risk_class": answer.risk_class,
-            "permit_token": answer.permit_token or "",
-            "start_id": str(start_id),
-        }
-        return self._call("POST", "/action/guard/start", body, lambda _, found: answers.start_receipt(found))
+        return self._call(
+            "POST", "/action/guard/start", _start_body(answer, start_id), lambda _, found: answers.start_receipt(found)
+        )
+
+    def start_many(
+        self, permits: Sequence[tuple[answers.GuardAnswer, str | uuid.UUID]]
+    ) -> list[answers.StartReceipt | Unreachable | Rejected]:
+        """`start` for up to 64 permits in one call: per permit the receipt or its error."""
+        return self._call_many(
+            "/action/guard/start",
+            [_start_body(answer, start_id) for answer, start_id in permits],
+            lambda _body, found, **_: answers.start_receipt(found),
+        )
 
     def report(
         self,
@@ -129,20 +150,33 @@ class Client:
         report_id: str | uuid.UUID | None = None,
     ) -> answers.ReportReceipt:
         """Tell what came of it: outcome "success" or "error" (error means unknown, not "not executed")."""
-        body = {
-            "idempotency_key": idempotency_key,
-            "action": action,
-            "agent_id": self._agent(agent_id),
-            "outcome": outcome,
-            "error": error,
-            "result": result,
-            "resource": resource,
-            "risk_class": risk_class,
-            "permit_token": permit_token,
-            "report_id": None if report_id is None else str(report_id),
-        }
-        present = {name: value for name, value in body.items() if value is not None}
-        return self._call("POST", "/action/guard/report", present, lambda _, found: answers.report_receipt(found))
+        body = self._report_body(
+            idempotency_key=idempotency_key,
+            action=action,
+            outcome=outcome,
+            agent_id=agent_id,
+            error=error,
+            result=result,
+            resource=resource,
+            risk_class=risk_class,
+            permit_token=permit_token,
+            report_id=report_id,
+        )
+        return self._call("POST", "/action/guard/report", body, lambda _, found: answers.report_receipt(found))
+
+    def report_many(self, reports: Sequence[Mapping[str, Any]]) -> list[answers.ReportReceipt | Unreachable | Rejected]:
+        """`report` for up to 64 outcomes (its keyword arguments each) in one call: per outcome the receipt or its error."""
+        return self._call_many(
+            "/action/guard/report",
+            [self._report_body(**report) for report in reports],
+            lambda _body, found, **_: answers.report_receipt(found),
+        )
+
+    def _report_body(
+        self, *, agent_id: str | None = None, report_id: str | uuid.UUID | None = None, **told: Any
+    ) -> dict[str, Any]:
+        body = {**told, "agent_id": self._agent(agent_id), "report_id": None if report_id is None else str(report_id)}
+        return {name: value for name, value in body.items() if value is not None}
 
     def check(self, *, action: str, params: Mapping[str, Any], agent_id: str | None = None) -> answers.CheckAnswer:
         """What would be decided now; reserves nothing and permits nothing."""
@@ -184,6 +218,36 @@ class Client:
             raise ValueError("an agent_id is needed: give it to the client or to the call")
         return agent
 
+    def _call_many(
+        self, path: str, bodies: Sequence[dict[str, Any]], parse: Callable[..., Parsed]
+    ) -> list[Parsed | Unreachable | Rejected]:
+        """The batch form of a route; an authority that has none is asked one by one."""
+        try:
+            found = self._call("POST", f"{path}/batch", {"requests": bodies}, lambda _, got: answers.batch(got, len(bodies)))
+        except Rejected as error:
+            if error.status not in (404, 405):
+                return [error] * len(bodies)
+            return [self._alone(path, body, parse) for body in bodies]
+        except Unreachable as error:
+            return [error] * len(bodies)
+        results: list[Parsed | Unreachable | Rejected] = []
+        for body, one in zip(bodies, found, strict=True):
+            try:
+                if one.status != 200:
+                    _refuse(one.status, one.body, wait=None)
+                results.append(parse(body, one.body, replayed=one.replayed))
+            except (Unreachable, Rejected) as error:
+                results.append(error)
+        return results
+
+    def _alone(
+        self, path: str, body: dict[str, Any], parse: Callable[..., Parsed]
+    ) -> Parsed | Unreachable | Rejected:
+        try:
+            return self._call("POST", path, body, lambda raw, found: parse(body, found, replayed=raw.replayed))
+        except (Unreachable, Rejected) as error:
+            return error
+
     def _call(
         self,
         method: str,
@@ -224,14 +288,44 @@ def _content(raw: RawAnswer) -> Mapping[str, Any]:
         if found is None:
             answers.malformed("200 without a JSON object")
         return found
-    wait = _retry_after(raw.retry_after)
-    if raw.status >= 500:
-        raise Unreachable(NoAnswerKind.SERVER, f"status {raw.status}", retry_after_seconds=wait)
-    if raw.status in (408, 425, 429) or (raw.status == 409 and wait is not None):
-        raise Unreachable(NoAnswerKind.BUSY, f"status {raw.status}", retry_after_seconds=wait)
-    if raw.status < 400 or found is None:
-        answers.malformed(f"status {raw.status} without a problem document")
-    raise _rejection(raw.status, found)
+    return _refuse(raw.status, found, wait=_retry_after(raw.retry_after))
+
+
+def _refuse(status: int, problem: Mapping[str, Any] | None, *, wait: float | None) -> NoReturn:
+    """Raise what an answer other than 200 means."""
+    if status >= 500:
+        raise Unreachable(NoAnswerKind.SERVER, f"status {status}", retry_after_seconds=wait)
+    still_deciding = status == 409 and (wait is not None or str((problem or {}).get("type", "")).endswith("still-deciding"))
+    if status in (408, 425, 429) or still_deciding:
+        raise Unreachable(NoAnswerKind.BUSY, f"status {status}", retry_after_seconds=wait)
+    if status < 400 or problem is None:
+        answers.malformed(f"status {status} without a problem document")
+    raise _rejection(status, problem)
+
+
+def _guard_answer(body: Mapping[str, Any], found: Mapping[str, Any], *, replayed: bool) -> answers.GuardAnswer:
+    answer = answers.guard_answer(
+        found,
+        action=body["action"],
+        agent_id=body["agent_id"],
+        idempotency_key=body["idempotency_key"],
+        replayed=replayed,
+    )
+    if (answer.resource, answer.risk_class) != (body["resource"], body["risk_class"]):
+        answers.malformed("the answer is about another resource or risk class")
+    return answer
+
+
+def _start_body(answer: answers.GuardAnswer, start_id: str | uuid.UUID) -> dict[str, Any]:
+    return {
+        "idempotency_key": answer.idempotency_key,
+        "action": answer.action,
+        "agent_id": answer.agent_id,
+        "resource": answer.resource,
+        "risk_class": answer.risk_class,
+        "permit_token": answer.permit_token or "",
+        "start_id": str(start_id),
+    }
 
 
 def _rejection(status: int, problem: Mapping[str, Any]) -> Rejected:

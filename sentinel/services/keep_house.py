@@ -36,8 +36,8 @@ class Housekeeper(threading.Thread):
         """Sequence often, keep house each second; a database that is away is only waited for."""
         rounds, away = 0, False
         while not self._stop_asked.wait(SEQUENCE_SECONDS):
-            self._each_round()
             try:
+                self._each_round()
                 while sequence_events(self._authority.pool) >= 1000:
                     pass
                 if rounds % round(HOUSE_SECONDS / SEQUENCE_SECONDS) == 0:
@@ -47,6 +47,9 @@ class Housekeeper(threading.Thread):
                 if not away:
                     log.warning("housekeeping_waits", cause=error.detail)
                 away = True
+            except Exception:
+                # Nobody would notice that time stands still: what one round breaks on, the next may not.
+                log.exception("housekeeping_failed")
             rounds += 1
 
     def stop(self) -> None:

@@ -49,9 +49,9 @@ def used(world: World, limit: str) -> int:
     ))  # fmt: skip
 
 
-def race(bench: list[Desk], account: str, dice: random.Random, *, threads: int = 12, each: int = 6) -> list[tuple[int, Recorded]]:
+def race(bench: list[Desk], account: str, dice: random.Random, *, threads: int = 12, each: int = 6, least: int = 1, most: int = 2500) -> list[tuple[int, Recorded]]:
     """Many callers on one account; some start, report or let go what they got. (minor units, decision) each."""
-    plans = [[dice.randint(1, 2500) for _ in range(each)] for _ in range(threads)]
+    plans = [[dice.randint(least, most) for _ in range(each)] for _ in range(threads)]
     fates = [[dice.choice(["leave", "start", "success", "error"]) for _ in range(each)] for _ in range(threads)]
 
     def one(place: int) -> list[tuple[int, Recorded]]:
@@ -102,8 +102,8 @@ def test_twin_sum_then_insert_without_locks_overspends_and_is_caught(database_ur
         twins.without_locks(world, "pg_advisory_xact_lock")
         twins.without_constraint(world, "sentinel.usage", "usage_within_cap")
         twins.slow_events(world, 0.01)
-        with desks(world, 3) as bench:
-            answers = race(bench, unique("acct"), seeded(3, 72))
+        with desks(world, 8) as bench:
+            answers = race(bench, unique("acct"), seeded(3, 8), threads=8, each=1, least=9_000, most=14_000)
         assert "cap_exceeded" in overspent(world, answers)
     finally:
         world.close()

@@ -1,0 +1,37 @@
+"""The rate limit per key over real HTTP: exact over both processes of an authority, and one key's debt is its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.conftest import NewDatabase
+from tests.acceptance.places import served_on
+from tests.acceptance.test_contract import problem
+from tests.world import add_tenant, unique
+
+BURST = 25
+pytestmark = pytest.mark.slow
+
+
+def test_a_burst_admits_exactly_what_it_says_over_all_processes(new_database: NewDatabase, tmp_path: Path) -> None:
+    url = new_database()
+    tenant_id, key, _ = add_tenant(url, unique("rate").replace("_", "-"))
+    slow = {"SENTINEL_RATE_PER_SECOND": "1", "SENTINEL_RATE_BURST": str(BURST)}
+    with served_on(url, tmp_path, tenant_id=str(tenant_id), key=key, **slow) as served:
+        other = served.cli_json("keys", "create", "--tenant", served.tenant_id)["key"]
+        with ThreadPoolExecutor(16) as pool:
+            replies = list(pool.map(lambda _: served.get("heartbeat?agent_id=a"), range(BURST * 3)))
+        counted = Counter(reply.status for reply in replies)
+        # One per second is earned back; the burst of requests is over within one or two.
+        assert BURST <= counted[200] <= BURST + 2, counted
+        assert counted[200] + counted[429] == len(replies)
+        refused = next(reply for reply in replies if reply.status == 429)
+        problem(refused, 429, "rate-limited")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert served.get("heartbeat?agent_id=a", key=other).status == 200
+        pids = Path(f"/proc/{served.process.pid}/task/{served.process.pid}/children").read_text().split()
+        assert len(pids) >= 2

@@ -1,0 +1,128 @@
+"""The database dies and comes back under running processes: no ALLOW meanwhile, the truth at /readyz, and no restart needed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from sentinel.store.embedded import Embedded, remove
+from sentinel.store.migrate import migrate
+from tests.acceptance.ledgers import Shop, broken_invariants, open_shop, refund
+from tests.acceptance.places import Served, demo_folder, eventually, request, served_on
+from tests.acceptance.test_contract import problem
+from tests.world import add_tenant, guard_body, unique
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Embedded]:
+    """A server of this module's own, to be killed."""
+    with demo_folder("outage") as folder:
+        server = Embedded(folder, own=True)
+        try:
+            migrate(server.start().admin_url)
+            yield server
+        finally:
+            server.stop()
+            remove(folder)
+
+
+@pytest.fixture(scope="module")
+def frail(postgres: Embedded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """An authority on that server."""
+    url = postgres.start().admin_url
+    tenant_id, key, _ = add_tenant(url, unique("frail").replace("_", "-"))
+    with served_on(url, Path(tmp_path_factory.mktemp("frail")), tenant_id=str(tenant_id), key=key) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def without_database(postgres: Embedded) -> Iterator[None]:
+    postgres.kill()
+    try:
+        yield
+    finally:
+        postgres.start()
+
+
+def test_without_a_database_every_answer_is_a_refusal_that_may_be_retried(postgres: Embedded, frail: Served) -> None:
+    body = guard_body(unique("away"))
+    assert frail.post("action/guard", guard_body()).status == 200
+    with without_database(postgres):
+        reply = frail.post("action/guard", body)
+        told = problem(reply, 503, "engine-unavailable")
+        assert (told["decision"], told["reason_code"], told["retryable"]) == ("DENY", "engine_unavailable", True)
+        assert reply.headers["retry-after"].isdigit()
+        for path in ("approvals/since", "heartbeat?agent_id=a"):
+            problem(frail.get(path), 503, "engine-unavailable")
+        began = time.monotonic()
+        assert request("GET", f"{frail.url}/readyz").status == 503
+        assert time.monotonic() - began < 2
+        assert request("GET", f"{frail.url}/healthz").status == 200
+    assert eventually(lambda: request("GET", f"{frail.url}/readyz").status == 200, within=5)
+    answer = frail.guard(body)
+    assert answer["decision"] == "ALLOW"
+
+
+def test_what_time_does_goes_on_after_the_database_was_away_even_through_a_reload(postgres: Embedded, frail: Served) -> None:
+    with without_database(postgres):
+        # A reload of the policies at the worst moment must not end the housekeeper for good.
+        for child in Path(f"/proc/{frail.process.pid}/task/{frail.process.pid}/children").read_text().split():
+            os.kill(int(child), signal.SIGHUP)
+        time.sleep(1.5)
+    assert eventually(lambda: request("GET", f"{frail.url}/readyz").status == 200, within=5)
+    event = frail.guard(guard_body())["decision_event_id"]
+
+    def has_position() -> bool:
+        with psycopg.connect(frail.database_url) as connection:
+            return connection.execute("select 1 from sentinel.feed where event_id = %s", [event]).fetchone() is not None
+
+    assert eventually(has_position, within=5), "events get no positions any more"
+
+
+def test_acknowledged_decisions_survive_the_death_of_the_database(postgres: Embedded, frail: Served) -> None:
+    seen = {}
+    for round_ in range(2):
+        for number in range(30):
+            body = guard_body(f"survive-{round_}-{number}")
+            seen[body["idempotency_key"]] = (body, frail.guard(body))
+        with without_database(postgres):
+            pass
+        assert eventually(lambda: request("GET", f"{frail.url}/readyz").status == 200, within=5)
+    lost = [key for key, (body, first) in seen.items() if frail.guard(body)["proof_pack"] != first["proof_pack"]]
+    assert not lost, f"{len(lost)} of {len(seen)} lost"
+    print(f"0 of {len(seen)} lost over 2 kills")
+
+
+def started(shop: Shop) -> bool:
+    """Whether the loop shows itself in the ledger."""
+    return bool(shop.all("select 1 from refunds.worker_status where tenant_id = %s"))
+
+
+def test_a_working_loop_goes_on_by_itself_when_the_database_comes_back(postgres: Embedded, frail: Served) -> None:
+    shop, name = open_shop(frail), unique("loop").replace("_", "-")
+    worker = shop.worker("--loop", "--json")
+    try:
+        assert eventually(lambda: worker.poll() is not None or started(shop), within=10)
+        shop.enqueue([refund(f"{name}_a{n}", n + 1) for n in range(40)])
+        with without_database(postgres):
+            time.sleep(0.5)
+        shop.enqueue([refund(f"{name}_b{n}", n + 1) for n in range(10)])
+        done = eventually(lambda: set(shop.states().values()) == {"EXECUTED"} and not shop.faults(), within=30, every=0.3)
+        ended = worker.poll()
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        out, err = worker.communicate(timeout=10)
+    assert ended is None, f"the loop ended: {err}"
+    assert done, (shop.states(), shop.faults(), err)
+    assert worker.returncode == 0, err
+    assert shop.faults() == []
+    assert broken_invariants(frail.database_url) == []
