@@ -54,7 +54,7 @@ class Permitted:
     start_id: uuid.UUID
 
 
-AT_ONCE = 16
+AT_ONCE = 32
 """Rows per call to the authority."""
 
 

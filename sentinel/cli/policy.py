@@ -108,6 +108,7 @@ def test(directory: Path | None, as_json: bool) -> None:
         for result in failed:
             click.echo(f"FAILED  {result.where}  {result.name}: {result.problem}", err=True)
         click.echo(f"{len(report.results) - len(failed)} passed, {len(failed)} failed")
-        reached = len(report.coverage) - len(report.never_matched)
-        click.echo(f"rule coverage: {reached} of {len(report.coverage)}" + (f"; never: {', '.join(report.never_matched)}" if report.never_matched else ""))
+        effects = sum(len(rules) for rules in report.coverage.values())
+        reached = effects - len(report.never_matched)
+        click.echo(f"rule coverage: {reached} of {effects}" + (f"; never: {', '.join(report.never_matched)}" if report.never_matched else ""))
     sys.exit(0 if report.passed else 1)

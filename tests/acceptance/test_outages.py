@@ -104,7 +104,7 @@ def test_acknowledged_decisions_survive_the_death_of_the_database(postgres: Embe
 
 def started(shop: Shop) -> bool:
     """Whether the loop shows itself in the ledger."""
-    return bool(shop.all("select 1 from refunds.worker_status where tenant_id = %s"))
+    return bool(shop.all("select 1 from refunds.workers where tenant_id = %s"))
 
 
 def test_a_working_loop_goes_on_by_itself_when_the_database_comes_back(postgres: Embedded, frail: Served) -> None:

@@ -1,0 +1,167 @@
+"""`sentinel demo`: ready quickly, says one line, continues, and leaves nothing behind however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import stat
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from sentinel.core.proof import is_intact
+from tests.acceptance.places import KEYS, Demo, clean_env, demo_folder, eventually, free_port, module, processes_naming, request, run, running_demo
+
+pytestmark = pytest.mark.slow
+
+# What the policy says about the demo's rows, written down by hand.
+FATES = {
+    "lge_demo_low_001": ("EXECUTED", "within_policy_limit"), "lge_demo_low_002": ("EXECUTED", "within_policy_limit"),
+    "lge_demo_low_003": ("EXECUTED", "within_policy_limit"), "lge_demo_low_004": ("EXECUTED", "within_policy_limit"),
+    "lge_demo_medium_001": ("APPROVAL_REQUIRED", "amount_needs_approval"), "lge_demo_medium_002": ("APPROVAL_REQUIRED", "amount_needs_approval"),
+    "lge_demo_high_001": ("DENIED", "over_limit"), "lge_demo_over_limit_001": ("DENIED", "over_limit"), "lge_demo_duplicate_001": ("DENIED", "duplicate_refund"),
+    "lge_demo_stale_001": ("DENIED", "stale_window"), "lge_demo_suspicious_001": ("DENIED", "suspicious_reason"),
+    "lge_demo_attempts_001": ("APPROVAL_REQUIRED", "repeated_attempts"), "lge_demo_attempts_002": ("DENIED", "too_many_attempts"),
+    "lge_demo_daily_001": ("EXECUTED", "within_policy_limit"), "lge_demo_daily_002": ("EXECUTED", "within_policy_limit"),
+    "lge_demo_daily_003": ("APPROVAL_REQUIRED", "limit_exceeded"), "lge_demo_currency_001": ("DENIED", "currency_not_covered"),
+}  # fmt: skip
+
+
+def ledger(url: str) -> dict[str, tuple[Any, ...]]:
+    with psycopg.connect(url) as connection:
+        rows = connection.execute("select ledger_entry_id, status, reason_code from refunds.ledger_entries").fetchall()
+    return {row[0]: tuple(row[1:]) for row in rows}
+
+
+def test_it_is_ready_in_ten_seconds_and_says_exactly_one_line(demo: Demo) -> None:
+    assert demo.ready_seconds < 10, demo.ready_seconds
+    assert demo.told.keys() == KEYS
+    assert {one["role"] for one in demo.told["operators"]} == {"viewer", "approver", "admin"}
+    assert all(one.keys() == {"email", "password", "role"} for one in demo.told["operators"])
+    for url in (demo.authority, demo.console):
+        assert request("GET", f"{url}/readyz").status == 200
+        assert request("GET", f"{url}/healthz").status == 200
+    assert demo.process.stdout is not None
+    assert select.select([demo.process.stdout], [], [], 0.5)[0] == [], "more was printed"
+
+
+def test_every_row_ends_as_the_policy_says(demo: Demo) -> None:
+    assert eventually(lambda: ledger(demo.database_url) == FATES, within=10), ledger(demo.database_url)
+    assert run("doctor", SENTINEL_DATABASE_URL=demo.database_url).returncode == 0
+
+
+def test_the_agent_key_and_every_sign_in_work(demo: Demo) -> None:
+    assert request("GET", f"{demo.authority}/api/sentinel/heartbeat?agent_id=a", headers={"X-API-Key": demo.key}).status == 200
+    for role in ("viewer", "approver", "admin"):
+        assert request("GET", f"{demo.console}/ops/api/session", headers=demo.sign_in(role)).json["role"] == role
+
+
+def test_the_board_shows_what_was_decided_and_each_proof_can_be_recomputed(demo: Demo) -> None:
+    def events() -> Any:
+        return request("GET", f"{demo.console}/ops/api/live/feed?limit=100").json["events"]
+
+    assert eventually(lambda: {one.get("ledger_entry_id") for one in events()} >= FATES.keys(), within=5)
+    for event in events():
+        pack = request("GET", f"{demo.console}/verify/{event['proof_id']}.json").json
+        assert is_intact(pack)
+    sample = next(one for one in events() if one.get("ledger_entry_id") == "lge_demo_low_001")
+    assert (sample["decision"], sample["amount"], sample["refund_id"]) == ("ALLOW", {"value": 126, "currency": "USD"}, "rf_demo_low_001")
+
+
+def test_secrets_are_readable_by_their_owner_only(demo: Demo) -> None:
+    for name in ("demo.json", "secret_key"):
+        assert stat.S_IMODE((demo.data_dir / name).stat().st_mode) == 0o600, name
+
+
+def test_it_ends_within_three_seconds_leaves_nothing_and_continues() -> None:
+    with demo_folder("life of a demo") as folder:
+        with running_demo(folder) as first:
+            eventually(lambda: ledger(first.database_url) == FATES, within=10)
+            before, told, ports = ledger(first.database_url), first.told, first.ports
+            with socket.create_connection(("127.0.0.1", ports[0])), socket.create_connection(("127.0.0.1", ports[1])) as viewer:
+                # Somebody watches the board and somebody keeps a connection open: neither holds it up.
+                viewer.sendall(b"GET /ops/api/live/stream HTTP/1.1\r\nHost: x\r\n\r\n")
+                viewer.recv(100)
+                first.stop(signal.SIGTERM)
+            assert first.process.returncode == 0
+        with running_demo(folder, ports=ports) as second:
+            assert second.told == told
+            assert ledger(second.database_url) == before
+            assert request("GET", f"{second.console}/ops/api/session", headers=second.sign_in("admin")).status == 200
+            second.stop(signal.SIGINT)
+            assert second.process.returncode == 0
+        with running_demo(folder, ports=ports) as third:
+            third.kill()
+            third.require_nothing_left(within=8)
+        with running_demo(folder, ports=ports) as fourth:
+            assert (fourth.told, ledger(fourth.database_url)) == (told, before)
+            fourth.stop()
+
+
+def test_a_taken_port_is_said_in_one_line_and_nothing_is_started(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for arguments in (["--port", str(port), "--console-port", str(free_port())], ["--port", str(free_port()), "--console-port", str(port)]):
+            done = run("demo", "--json", "--data-dir", str(tmp_path / "d"), *arguments)
+            assert done.returncode != 0
+            assert done.stdout == ""
+            assert len(done.stderr.strip().splitlines()) == 1
+            assert str(port) in done.stderr
+    same = run("demo", "--data-dir", str(tmp_path / "d"), "--port", "9999", "--console-port", "9999")
+    assert same.returncode != 0
+    assert processes_naming(str(tmp_path / "d")) == []
+
+
+def test_two_demos_in_one_folder_are_refused_in_one_line(demo: Demo) -> None:
+    done = run("demo", "--json", "--data-dir", str(demo.data_dir), "--port", str(free_port()), "--console-port", str(free_port()))
+    assert done.returncode != 0
+    assert (done.stdout, len(done.stderr.strip().splitlines())) == ("", 1), done.stderr
+    assert request("GET", f"{demo.authority}/readyz").status == 200
+
+
+def test_once_processes_the_ledger_and_ends_by_itself() -> None:
+    with demo_folder("once") as folder:
+        began = time.monotonic()
+        done = run("demo", "--once", "--json", "--data-dir", str(folder), "--port", str(free_port()), "--console-port", str(free_port()), timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout).keys() == KEYS
+        assert len(done.stdout.splitlines()) == 1
+        assert processes_naming(str(folder)) == []
+        assert time.monotonic() - began < 40
+
+
+def test_a_part_that_dies_is_started_again() -> None:
+    with demo_folder("resilient") as folder, running_demo(folder) as demo:
+        victim = next(pid for pid in processes_naming(str(folder)) if b"ops_console" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        os.kill(victim, signal.SIGKILL)
+        assert eventually(lambda: _ready(demo.console), within=15, every=0.2), "the console stayed away"
+        demo.stop()
+
+
+def _ready(url: str) -> bool:
+    try:
+        return request("GET", f"{url}/readyz").status == 200
+    except Exception:
+        return False
+
+
+def test_stopping_while_it_starts_ends_it_too() -> None:
+    for delay in (0.5, 1.5, 3.0):
+        with demo_folder("early") as folder:
+            process = subprocess.Popen(
+                module("sentinel.cli.main", "demo", "--json", "--data-dir", str(folder), "--port", str(free_port()), "--console-port", str(free_port())),
+                env=clean_env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+            time.sleep(delay)
+            process.terminate()
+            process.wait(15)
+            assert eventually(lambda: not processes_naming(str(folder)), within=3), delay  # noqa: B023
