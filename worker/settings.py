@@ -71,6 +71,10 @@ class WorkerSettings:
     )
 
 
+def _text(env: Env, name: str, default: Any) -> Any:
+    return env.str(name, default)
+
+
 _READERS: Mapping[str, Callable[[Env, str, Any], Any]] = {
     "data_dir": lambda env, name, default: Path(env.str(name, str(default))),
     "tenant_id": lambda env, name, _: env.uuid(name, None),
@@ -105,7 +109,7 @@ def _values(problems: list[str]) -> dict[str, Any]:
         if not os.environ.get(variable):
             continue
         try:
-            read = _READERS.get(name, lambda e, n, d: e.str(n, d))
+            read = _READERS.get(name, _text)
             values[name] = read(env, variable, spec.default)
         except EnvError:
             problems.append(f"{variable} is not a valid {spec.type.split(' ')[0]}")

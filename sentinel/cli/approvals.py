@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+
 import click
 
 from sentinel.cli.common import (
@@ -15,13 +19,32 @@ from sentinel.cli.common import (
     tenant_of,
     tenant_option,
 )  # fmt: skip
+from sentinel.core.money import Money
 from sentinel.services.resolve_approval import APPROVE, REJECT, resolve_approval
-from sentinel.store.approvals import list_approvals
+from sentinel.store.approvals import ApprovalRow, list_approvals
 
-COLUMNS = (
-    "approval_id", "status", "agent_id", "action", "resource", "amount_minor", "currency", "reasons", "required_role",
-    "approvals_given", "required_people", "expires_at", "decided_by",
-)  # fmt: skip
+COLUMNS = ("approval_id", "status", "action", "resource", "amount", "reasons", "people", "expires_at")
+"""Columns for people; `--json` has everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """An approval as a person reads it."""
+
+    approval_id: uuid.UUID
+    status: str
+    action: str
+    resource: str
+    amount: str
+    reasons: list[str]
+    people: str
+    expires_at: datetime
+
+
+def _shown(row: ApprovalRow) -> _Shown:
+    amount = "–" if row.amount_minor is None or row.currency is None else str(Money(row.amount_minor, row.currency))
+    people = f"{row.approvals_given} of {row.required_people} ({row.required_role})"
+    return _Shown(row.approval_id, row.status, row.action, row.resource, amount, row.reasons, people, row.expires_at)
 
 
 @click.group(cls=OneLineErrors)
@@ -35,10 +58,10 @@ def group() -> None:
 @tenant_option
 @json_option
 def list_(status: str | None, limit: int, tenant: str | None, as_json: bool) -> None:
-    """List approvals, newest first; amounts are in minor units."""
+    """List approvals, newest first. With --json amounts are in minor units."""
     with open_pool() as pool:
         rows = list_approvals(pool, tenant_of(pool, tenant), status=status, limit=limit)
-    show_rows(rows, COLUMNS, as_json=as_json, empty="Nothing to show.")
+    show_rows(rows if as_json else [_shown(row) for row in rows], COLUMNS, as_json=as_json, empty="Nothing to show.")
 
 
 def _decide(verdict: str, approval_id: str, email: str, reason: str, digest: str | None, tenant: str | None, as_json: bool) -> None:

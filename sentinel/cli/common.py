@@ -178,7 +178,8 @@ def _table(rows: Sequence[Any], columns: Sequence[str]) -> None:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
-        table.add_column(name.replace("_", " "), overflow="fold")
+        # An id is there to be copied: never broken over lines.
+        table.add_column(name.replace("_", " "), overflow="fold", no_wrap=name.endswith("_id"))
     for row in rows:
         # Text, not markup: what agents and operators wrote is shown and never interpreted.
         table.add_row(*(Text(_cell(getattr(row, name))) for name in columns))

@@ -203,7 +203,8 @@ def _compiled_rule(rule: Rule, compiled: Mapping[str, Condition | None]) -> Comp
 
 
 def _compiled_limit(policy: Policy, limit: Limit, compiled: Mapping[str, Condition | None]) -> CompiledLimit:
-    failed = Finding(limit.limit_id, limit.verdict, "fact_missing", failed=True)
+    # A limit that cannot be asked could not be reserved either, not even for a person who approves: so it is a DENY.
+    failed = Finding(limit.limit_id, Verdict.DENY, "fact_missing", failed=True)
     prefix = f"{policy.policy_id}/{limit.limit_id}|"
     return CompiledLimit(limit, prefix, compiled.get(limit.limit_id), failed)
 

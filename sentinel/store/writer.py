@@ -6,6 +6,7 @@ hands the lane to the next in line. At low load every row is a batch of one.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -63,13 +64,22 @@ class GroupCommit(Generic[Answer]):
             else:
                 self._waiting.append(ticket)
         if not ticket.leads and not ticket.signal.acquire(timeout=WAIT_SECONDS):
-            raise EngineUnavailable("the row waited too long for its commit")
+            self._give_up(ticket)
         if ticket.leads:
             self._lead(ticket)
         if ticket.error is not None:
             raise ticket.error
         assert ticket.answer is not None
         return ticket.answer
+
+    def _give_up(self, ticket: _Ticket[Answer]) -> None:
+        """Leave the line, so that neither the lead nor a late commit comes to who is gone; unless the lead just came."""
+        with self._mutex:
+            if ticket.leads:
+                return
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(ticket)
+        raise EngineUnavailable("the row waited too long for its commit")
 
     def record_all(self, rows: Sequence[Row]) -> list[Answer | Exception]:
         """A caller's own batch, in one commit of its own; per row the answer, or what it alone raised."""

@@ -123,7 +123,7 @@ def test_the_first_path_that_holds_anything_is_taken(retail: CompiledPolicy) -> 
 def test_a_limit_without_a_number_for_the_currency_cannot_be_lifted(tmp_path: Path) -> None:
     policy = compile_text(tmp_path, POLICY.replace('cap: {USD: "20.00", JPY: "2000"}', 'cap: {USD: "20.00"}'))
     decision = evaluate(policy, sample_request(amount=money(500, "JPY")), NOW)
-    assert (decision.verdict, decision.reasons) == (Verdict.APPROVAL_REQUIRED, ("fact_missing",))
+    assert (decision.verdict, decision.reasons) == (Verdict.DENY, ("fact_missing",))
     assert Finding("account_day", Verdict.APPROVAL_REQUIRED, "fact_missing", failed=True) in decision.findings
 
 

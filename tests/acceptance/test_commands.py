@@ -1,0 +1,165 @@
+"""The `sentinel` command as scripts use it: help, JSON, exit codes, one line of error."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import click
+import psycopg
+import pytest
+
+from sentinel.cli.main import main
+from sentinel.resources import policies_dir
+from tests.acceptance.places import Served, run
+from tests.world import guard_body
+
+
+def commands(group: click.Group = main, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Every command and group, as typed."""
+    found = [path]
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        one = group.get_command(context, name)
+        assert one is not None
+        found += commands(one, (*path, name)) if isinstance(one, click.Group) else [(*path, name)]
+    return found
+
+
+def test_every_command_explains_itself() -> None:
+    from click.testing import CliRunner
+
+    for path in commands():
+        done = CliRunner().invoke(main, [*path, "--help"])
+        assert done.exit_code == 0, path
+        assert done.output.startswith("Usage:"), path
+        first = done.output.split("\n\n")[1].strip()
+        assert len(first) > 10, path
+
+
+def test_every_command_that_prints_data_prints_json_for_scripts(served: Served) -> None:
+    approval = served.guard(guard_body(value=300))["approval_id"]
+    asked = [
+        ("tenants", "list"), ("keys", "list"), ("operators", "list"), ("approvals", "list"), ("halts", "list"), ("halts", "list", "--all"), ("in-doubt", "list"),
+        ("policy", "check"), ("policy", "show"), ("policy", "test"), ("doctor",), ("migrate",),
+    ]  # fmt: skip
+    for command in asked:
+        served.cli_json(*command)
+    assert approval in {one["approval_id"] for one in served.cli_json("approvals", "list")}
+    made = served.cli_json("keys", "create", "--label", "one")
+    successor = served.cli_json("keys", "rotate", made["key_id"], "--overlap-hours", "0")
+    assert successor["key"] != made["key"]
+    assert served.get("heartbeat?agent_id=a", key=successor["key"]).status == 200
+    served.cli_json("keys", "revoke", successor["key_id"])
+
+
+@pytest.mark.parametrize("command, code", [
+    (["approvals", "approve", "01a00000-0000-7000-8000-000000000000", "--as", "nobody@x.example", "--reason", "r"], 1),
+    (["keys", "revoke", "01a00000-0000-7000-8000-000000000000"], 1), (["halts", "lift", "01a00000-0000-7000-8000-000000000000", "--reason", "r"], 1),
+    (["keys", "list", "--tenant", "nobody"], 1), (["keys", "revoke", "not-an-id"], 2), (["approvals", "approve"], 2), (["nonsense"], 2), (["halts", "set", "--scope", "moon", "--reason", "r"], 2),
+    (["in-doubt", "resolve", "01a00000-0000-7000-8000-000000000000", "--evidence", "e", "--as", "x"], 2),
+])  # fmt: skip
+def test_a_refusal_is_one_line_and_its_exit_code_says_which_kind(served: Served, command: list[str], code: int) -> None:
+    done = served.cli(*command)
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    if code == 1:
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+@pytest.mark.parametrize("command", [["keys", "list"], ["doctor"], ["migrate"], ["serve"]])
+def test_without_a_database_the_exit_code_is_3_and_the_password_is_not_told(command: list[str]) -> None:
+    url = "postgresql://someone:hunter2-secret@127.0.0.1:9/nothing"
+    done = run(*command, SENTINEL_DATABASE_URL=url, SENTINEL_SECRET_KEYS="only-for-tests-0123456789abcdefghij")
+    assert done.returncode == (1 if command == ["serve"] else 3), done.stderr
+    assert "hunter2" not in done.stdout + done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+@pytest.mark.parametrize("env, names", [
+    ({"SENTINEL_DEBUG": "1"}, ["SENTINEL_DEBUG"]), ({"SENTINEL_SECRET_KEYS": "changeme"}, ["SENTINEL_SECRET_KEYS"]), ({"SENTINEL_SECRET_KEYS": ""}, ["SENTINEL_SECRET_KEYS"]),
+    ({"SENTINEL_SECRET_KEYS": "a" * 40}, ["SENTINEL_SECRET_KEYS"]), ({"SENTINEL_PORT": "abc", "SENTINEL_THREADS": "-1"}, ["SENTINEL_PORT", "SENTINEL_THREADS"]),
+    ({"SENTINEL_MAX_STREAMS": "99"}, ["SENTINEL_MAX_STREAMS"]), ({"SENTINEL_REPORT_DEADLINE_SECONDS": "1"}, ["SENTINEL_REPORT_DEADLINE_SECONDS"]),
+    ({"SENTINEL_LOG_LEVEL": "loud"}, ["SENTINEL_LOG_LEVEL"]),
+])  # fmt: skip
+def test_an_unsafe_configuration_does_not_start_and_names_every_fault(served: Served, env: dict[str, str], names: list[str]) -> None:
+    good = {"SENTINEL_DATABASE_URL": served.database_url, "SENTINEL_SECRET_KEYS": "only-for-tests-0123456789abcdefghij"}
+    done = run("serve", **{**good, **env})
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert all(name in done.stderr for name in names)
+
+
+@pytest.fixture
+def policies(tmp_path: Path) -> Path:
+    """A copy of the shipped policies, to be broken."""
+    shutil.copytree(policies_dir(), tmp_path / "policies", ignore=shutil.ignore_patterns("__pycache__", "*.py"))
+    return tmp_path / "policies"
+
+
+@pytest.mark.parametrize("old, new, rule", [
+    ("when: risk.stale_window", "when: risk.stale_windw", "stale_window"), ("then: DENY\n    reason: duplicate_refund", "then: DENNY\n    reason: duplicate_refund", "duplicate"),
+    ("  - id: stale_window", "  - id: duplicate", "duplicate"), ("zone: UTC", "zone: UTC\nzoen: UTC", ""), ("version: retail", "version: x\nversion: retail", ""),
+])  # fmt: skip
+def test_a_fault_in_a_policy_is_explained_with_file_line_and_rule(policies: Path, old: str, new: str, rule: str) -> None:
+    file = policies / "retail_refund.yaml"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+    done = run("policy", "check", str(policies))
+    assert done.returncode == 1
+    assert f"{file.name}:" in done.stderr
+    assert rule in done.stderr
+    fault = json.loads(run("policy", "check", str(policies), "--json").stdout)[0]
+    place = text.splitlines().index(next(line for line in text.splitlines() if old.splitlines()[0] in line)) + 1
+    assert abs(fault["line"] - place) <= 2, fault
+
+
+def test_policy_test_tells_rules_that_no_case_reaches(policies: Path) -> None:
+    assert "rule coverage" in run("policy", "test", str(policies)).stdout
+    cases = policies / "cases" / "retail_refund.yaml"
+    cases.write_text(cases.read_text().replace("decision: ALLOW", "decision: DENY", 1))
+    done = run("policy", "test", str(policies))
+    assert done.returncode == 1
+    assert "FAILED" in done.stderr
+
+
+def test_a_proof_is_intact_until_any_character_of_it_changes(served: Served, tmp_path: Path) -> None:
+    answer = served.guard(guard_body())
+    file = tmp_path / "pack.json"
+    for content in (answer, answer["proof_pack"]):
+        file.write_text(json.dumps(content))
+        assert run("proof", "verify", str(file)).returncode == 0
+    for name, value in answer["proof_pack"].items():
+        file.write_text(json.dumps({**answer["proof_pack"], name: "x" if isinstance(value, str) else 12345}))
+        assert run("proof", "verify", str(file), "--json").returncode == 1, name
+
+
+def test_the_doctor_finds_what_was_planted_and_nothing_else(served: Served) -> None:
+    assert served.cli("doctor").returncode == 0
+    with psycopg.connect(served.database_url, autocommit=True) as connection:
+        served.guard(guard_body())
+        connection.execute("set session_replication_role = replica")
+        changed = connection.execute("update sentinel.usage set held_minor = held_minor + 1 where ctid = (select min(ctid) from sentinel.usage)").rowcount
+        assert changed == 1
+        try:
+            done = served.cli("doctor", "--json")
+            assert done.returncode == 1
+            assert [one["name"] for one in json.loads(done.stdout) if not one["ok"]] == ["held_differs"]
+        finally:
+            connection.execute("update sentinel.usage set held_minor = held_minor - 1 where ctid = (select min(ctid) from sentinel.usage)")
+
+
+def test_the_doctor_finds_a_missing_safety_net(served: Served) -> None:
+    with psycopg.connect(served.database_url, autocommit=True) as connection:
+        found = connection.execute(
+            "select tgname from pg_trigger where tgrelid = 'sentinel.events'::regclass and not tgisinternal order by 1 limit 1"
+        ).fetchone()
+        assert found is not None, "events have no append-only trigger"
+        connection.execute(f"alter table sentinel.events disable trigger {found[0]}".encode())
+        try:
+            assert served.cli("doctor").returncode == 1
+        finally:
+            connection.execute(f"alter table sentinel.events enable trigger {found[0]}".encode())
