@@ -124,7 +124,7 @@ def test_a_limit_without_a_number_for_the_currency_cannot_be_lifted(tmp_path: Pa
     policy = compile_text(tmp_path, POLICY.replace('cap: {USD: "20.00", JPY: "2000"}', 'cap: {USD: "20.00"}'))
     decision = evaluate(policy, sample_request(amount=money(500, "JPY")), NOW)
     assert (decision.verdict, decision.reasons) == (Verdict.DENY, ("fact_missing",))
-    assert Finding("account_day", Verdict.APPROVAL_REQUIRED, "fact_missing", failed=True) in decision.findings
+    assert Finding("account_day", Verdict.DENY, "fact_missing", failed=True) in decision.findings
 
 
 def test_two_people_are_asked_where_nobody_says_that_one_is_enough(sample: CompiledPolicy) -> None:
