@@ -11,6 +11,7 @@ from flask import Blueprint, Flask, Response, request
 from flask.json.provider import JSONProvider
 
 from sentinel.api import approvals, check, guard, heartbeat, meta
+from sentinel.api.calls import handlers_of
 from sentinel.api.context import Context
 from sentinel.api.identity import Identity
 from sentinel.api.rate_limit import SharedRateLimit
@@ -68,7 +69,7 @@ def create_app(
         stream_slots=threading.BoundedSemaphore(settings.max_streams),
         stopping=stopping,
     )
-    hot: dict[str, Handler] = {**guard.handlers(context), **check.handlers(context)}
+    hot: dict[str, Handler] = {**handlers_of(context, guard.calls(context)), **check.handlers(context)}
     for prefix in PREFIXES:
         blueprint = Blueprint(prefix.strip("/").replace("/", "_"), __name__, url_prefix=prefix)
         for path, handler in hot.items():

@@ -7,21 +7,18 @@ bytes. Whatever edge serves the guard calls these two.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import orjson
 import structlog
 
 from sentinel import metrics
+from sentinel.api.calls import Call, batch_documentation
 from sentinel.api.context import Context
-from sentinel.api.identity import KEY_HASH, same_agent, same_tenant
+from sentinel.api.identity import same_agent, same_tenant
 from sentinel.api.schemas import (
-    BatchAnswerSchema,
-    BatchRequestSchema,
     GuardAnswerSchema,
     GuardRequestSchema,
     ReportReceiptSchema,
@@ -30,13 +27,12 @@ from sentinel.api.schemas import (
     StartRequestSchema,
 )
 from sentinel.core.decision import reason_text
-from sentinel.core.errors import EngineUnavailable, InvalidInput, SentinelError
+from sentinel.core.errors import InvalidInput
 from sentinel.core.operation import Operation, build_operation, plain_json
 from sentinel.core.permit import PermitSigner
 from sentinel.http.bodies import load, without_nulls
 from sentinel.http.openapi import Documentation
-from sentinel.http.problems import problem_of
-from sentinel.http.wire import Answer, Handler, Request, request_id_of
+from sentinel.http.wire import Answer
 from sentinel.services.authority import Caller
 from sentinel.services.guard_action import decided_row
 from sentinel.services.guard_action import judged as judged_decision
@@ -45,7 +41,6 @@ from sentinel.services.report_outcome import report_row
 from sentinel.services.start_action import judged as judged_start
 from sentinel.services.start_action import start_row
 from sentinel.store.decisions import Receipt, Recorded
-from sentinel.store.writer import GroupCommit
 
 START_STEP_KEYS = frozenset({"resource", "risk_class", "evidence_context"})
 """A body with none of these keys comes from a caller without a start step (`CONTRACT.md` §2)."""
@@ -53,7 +48,7 @@ START_STEP_KEYS = frozenset({"resource", "risk_class", "evidence_context"})
 PROBLEMS = (400, 401, 403, 411, 413, 415, 429, 503)
 SECURITY: tuple[dict[str, list[str]], ...] = ({"apiKey": []}, {"bearer": []})
 
-_guard, _start, _report, _batch = GuardRequestSchema(), StartRequestSchema(), ReportRequestSchema(), BatchRequestSchema()
+_guard, _start, _report = GuardRequestSchema(), StartRequestSchema(), ReportRequestSchema()
 log = structlog.get_logger("sentinel.guard")
 
 
@@ -113,20 +108,6 @@ def to_answer(caller: Caller, recorded: Recorded, permits: PermitSigner) -> byte
     if recorded.outcome is not None:
         answer["outcome"] = recorded.outcome
     return orjson.dumps(answer)
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One route's work in three parts, so that one request or many can share the middle one.
-
-    `prepare` turns a request object into a row and what is needed to render it (raises refusals); `commit` records rows;
-    `render` turns a row's recorded answer into the response (raises refusals).
-    """
-
-    scope: str
-    prepare: Callable[[Caller, Mapping[str, Any], float], tuple[dict[str, Any], Any]]
-    commit: GroupCommit[Any]
-    render: Callable[[Caller, Any, Any, str], Answer]
 
 
 def calls(context: Context) -> dict[str, Call]:
@@ -191,60 +172,6 @@ def calls(context: Context) -> dict[str, Call]:
     }
 
 
-def handlers(context: Context) -> dict[str, Handler]:
-    """Each call as a route for one request, and as one for many (`…/batch`)."""
-    found: dict[str, Handler] = {}
-    for path, call in calls(context).items():
-        found[path] = partial(_one, context, call)
-        found[f"{path}/batch"] = partial(_many, context, call)
-    return found
-
-
-def _one(context: Context, call: Call, request: Request) -> Answer:
-    began = time.perf_counter()
-    caller = context.identity.caller(call.scope, request.environ)
-    row, prepared = call.prepare(caller, request.json(), began)
-    return call.render(caller, prepared, _recorded(call.commit.record, row), request_id_of(request.environ))
-
-
-def _recorded(record: Callable[[Any], Any], row: Any) -> Any:
-    try:
-        return record(row)
-    except EngineUnavailable:
-        metrics.UNAVAILABLE.inc()
-        raise
-
-
-def _many(context: Context, call: Call, request: Request) -> Answer:
-    """Every request gets the answer it would have had alone; what can be recorded is recorded in one commit."""
-    began = time.perf_counter()
-    caller = context.identity.caller(call.scope, request.environ)
-    bodies = load(_batch, request.json())["requests"]
-    context.identity.charge(request.environ[KEY_HASH], len(bodies) - 1)
-    request_id = request_id_of(request.environ)
-    answers: list[Answer | None] = [None] * len(bodies)
-    ready: list[tuple[int, dict[str, Any], Any]] = []
-    for place, body in enumerate(bodies):
-        try:
-            ready.append((place, *call.prepare(caller, body, began)))
-        except SentinelError as error:
-            answers[place] = Answer(*problem_of(error, request_id))
-    recorded = _recorded(call.commit.record_all, [row for _, row, _ in ready])
-    for (place, _, prepared), one in zip(ready, recorded, strict=True):
-        try:
-            if isinstance(one, Exception):
-                raise one
-            answers[place] = call.render(caller, prepared, one, request_id)
-        except SentinelError as error:
-            answers[place] = Answer(*problem_of(error, request_id))
-    return Answer(orjson.dumps({"answers": [_in_batch(answer) for answer in answers if answer is not None]}))
-
-
-def _in_batch(answer: Answer) -> dict[str, Any]:
-    replayed = {"replayed": True} if "Idempotent-Replayed" in answer.headers else {}
-    return {"status": answer.status, **replayed, "body": orjson.Fragment(answer.body)}
-
-
 def _bound(caller: Caller, fields: dict[str, Any]) -> dict[str, Any]:
     same_tenant(caller, fields.get("tenant_id"), "tenant_id")
     same_agent(caller, fields["agent_id"])
@@ -279,13 +206,9 @@ DOCUMENTATION = {
     ),
 }  # fmt: skip
 DOCUMENTATION |= {
-    f"{path}/batch": Documentation(
-        f"{told.summary}: up to 64 at once",
-        description="Each request gets the answer it would have had alone, as `{status, body}` in the same order.",
-        request=_batch, responses={200: ("The answers.", BatchAnswerSchema())}, problems=PROBLEMS, security=SECURITY,
-    )
+    f"{path}/batch": batch_documentation(told.summary, problems=PROBLEMS, security=SECURITY)
     for path, told in tuple(DOCUMENTATION.items())
-}  # fmt: skip
+}
 
 
 def _count(context: Context, operation: Operation, recorded: Recorded, seconds: float, request_id: str) -> None:

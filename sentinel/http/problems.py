@@ -13,6 +13,7 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from sentinel.core import errors as e
+from sentinel.http.request_ids import request_id_of
 
 TYPE_PREFIX = "urn:sentinel:problem:"
 
@@ -102,8 +103,6 @@ def _response(problem: Problem) -> Response:
 
 def request_id() -> str:
     """The id of the request that Flask is handling."""
-    from sentinel.http.wire import request_id_of
-
     return request_id_of(request.environ)
 
 

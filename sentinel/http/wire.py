@@ -5,8 +5,6 @@ Both ends are plain values around the WSGI environment, so the same handler serv
 
 from __future__ import annotations
 
-import re
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -17,21 +15,12 @@ import structlog
 from sentinel.core.errors import SentinelError
 from sentinel.http.bodies import body_bytes
 from sentinel.http.problems import internal_problem, problem_of
+from sentinel.http.request_ids import request_id_of
 from sentinel.http.strict_json import read_object
 
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/@-]{1,128}")
 _STATUS_LINES = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
 
 log = structlog.get_logger("sentinel.http")
-
-
-def request_id_of(environ: dict[str, Any]) -> str:
-    """The caller's `X-Request-ID` if it is a plain identifier, else one made here; the same all through a request."""
-    found = environ.get("sentinel.request_id")
-    if found is None:
-        given = environ.get("HTTP_X_REQUEST_ID", "")
-        found = environ["sentinel.request_id"] = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-    return str(found)
 
 
 @dataclass(slots=True)

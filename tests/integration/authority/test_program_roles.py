@@ -97,7 +97,6 @@ def attempts() -> Iterator[tuple[str, str]]:
         yield AUTHORITY, f"update sentinel.operation_states set {column} = {column}"
     for column in ("digest", "reasons", "required_people", "required_role", "expires_at", "requester_operator_id", "decided_by", "reason", "policy_digest"):
         yield AUTHORITY, f"update sentinel.approvals set {column} = {column}"
-    yield AUTHORITY, "update sentinel.approvals set status = 'approved', decided_at = now() where status = 'pending'"
     yield AUTHORITY, "insert into sentinel.tenants values (gen_random_uuid(), 'mine')"
     yield AUTHORITY, "update sentinel.reservations set amount_minor = 1"
     yield AUTHORITY, "update sentinel.usage set window_seconds = 0"
@@ -109,7 +108,7 @@ def attempts() -> Iterator[tuple[str, str]]:
         yield WORKER, f"select * from sentinel.{table}"
     yield WORKER, "select sentinel.record_decisions('{}')"
     yield WORKER, "select sentinel.halt_lock()"
-    for column in ("amount_minor", "currency", "refund_id", "tenant_id", "idempotency_key", "agent_id", "action", "ledger_entry_id", "risk"):
+    for column in ("amount_minor", "currency", "refund_id", "tenant_id", "agent_id", "action", "ledger_entry_id", "risk"):
         yield WORKER, f"update refunds.ledger_entries set {column} = {column}"
     yield WORKER, "insert into refunds.transitions values ('NEW', 'executed', 'EXECUTED')"
     yield WORKER, "update refunds.transitions set to_status = 'EXECUTED'"
@@ -120,7 +119,7 @@ def attempts() -> Iterator[tuple[str, str]]:
     for column in ("digest", "reasons", "required_people", "required_role", "expires_at", "requester_operator_id", "policy_digest"):
         yield CONSOLE, f"update sentinel.approvals set {column} = {column}"
     yield CONSOLE, "insert into refunds.executions select * from refunds.executions"
-    yield CONSOLE, "insert into refunds.ledger_entries select * from refunds.ledger_entries"
+    yield CONSOLE, "insert into refunds.ledger_entries (ledger_entry_id) values ('mine')"
     yield CONSOLE, "update refunds.ledger_entries set status = 'EXECUTED'"
     yield CONSOLE, "select permit_token from refunds.ledger_entries"
     yield CONSOLE, "select * from refunds.ledger_entries"
@@ -131,7 +130,7 @@ def attempts() -> Iterator[tuple[str, str]]:
         yield BOARD, f"select * from sentinel.{table}"
     yield BOARD, "insert into sentinel.public_tenants values (gen_random_uuid(), 'mine')"
     yield BOARD, "update sentinel.public_tenants set label = 'mine'"
-    yield BOARD, "delete from sentinel.public_feed"
+    yield BOARD, "delete from sentinel.public_tenants"
     yield BOARD, "select sentinel.record_decisions('{}')"
 
 
@@ -159,6 +158,39 @@ def test_no_program_can_do_more_than_its_work(full: World) -> None:
     tried = list(attempts())
     print(f"N={len(tried)}")
     assert let_through(full, tried) == []
+
+
+APPROVE = "update sentinel.approvals set status = 'approved', decided_at = now() where status = 'pending'"
+
+
+@pytest.mark.parametrize("role", [AUTHORITY, CONSOLE])
+def test_no_program_approves_without_the_voices_of_people(full: World, role: str) -> None:
+    with full.as_role(role) as connection:
+        with pytest.raises(pg.CheckViolation) as refused:
+            connection.execute(APPROVE)
+        assert refused.value.diag.constraint_name == "approval_has_voices"
+        with pytest.raises(pg.CheckViolation) as refused:
+            connection.execute("update sentinel.approvals set status = 'expired' where status = 'approved'")
+        assert refused.value.diag.constraint_name == "approval_decided_once"
+
+
+def test_the_authority_enters_no_approval_that_is_decided_already(full: World) -> None:
+    columns = [name for (name,) in full.admin.execute("select attname from pg_attribute where attrelid = 'sentinel.approvals'::regclass and attnum > 0 order by attnum")]
+    values = ", ".join({"approval_id": "gen_random_uuid()"}.get(name, name) for name in columns)
+    with full.as_role(AUTHORITY) as connection, pytest.raises(pg.CheckViolation):
+        connection.execute(f"insert into sentinel.approvals ({', '.join(columns)}) select {values} from sentinel.approvals where status = 'approved'".encode())
+
+
+def test_twin_without_the_trigger_lets_the_authority_approve(database_url: str) -> None:
+    world = make_world(database_url)
+    try:
+        world.guard(guard_body(value=200))
+        world.admin.execute("drop trigger check_approval on sentinel.approvals")
+        with world.as_role(AUTHORITY) as connection:
+            assert connection.execute(APPROVE).rowcount == 1
+        assert "approval_without_quorum" in world.broken_invariants()
+    finally:
+        world.close()
 
 
 def test_twin_with_one_grant_too_many_is_caught(full: World) -> None:

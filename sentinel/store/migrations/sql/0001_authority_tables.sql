@@ -225,6 +225,24 @@ create table sentinel.approval_votes (
   foreign key (tenant_id, approval_id) references sentinel.approvals
 );
 
+-- One transition, and none without the voices it takes: who cannot vote (the authority) cannot approve either.
+create function sentinel.check_approval() returns trigger language plpgsql as $$
+begin
+  if tg_op = 'INSERT' and new.status <> 'pending' or tg_op = 'UPDATE' and old.status <> 'pending' and new.status <> old.status then
+    raise exception 'an approval begins pending and is decided once' using errcode = 'check_violation', constraint = 'approval_decided_once';
+  end if;
+  if tg_op = 'UPDATE' and old.status = 'pending' and new.status in ('approved', 'rejected') and (
+      select count(*) from sentinel.approval_votes v
+      where v.tenant_id = new.tenant_id and v.approval_id = new.approval_id
+        and v.verdict = case new.status when 'approved' then 'approve' else 'reject' end
+    ) < (case new.status when 'approved' then new.required_people else 1 end) then
+    raise exception 'an approval needs the voices of its people' using errcode = 'check_violation', constraint = 'approval_has_voices';
+  end if;
+  return new;
+end $$;
+create trigger check_approval before insert or update on sentinel.approvals
+  for each row execute function sentinel.check_approval();
+
 create table sentinel.halts (
   tenant_id uuid not null,                                                 -- the nil uuid for a global halt
   halt_id   uuid not null,
