@@ -15,7 +15,7 @@ import psycopg
 import structlog
 
 from sentinel.core.canonical import canonical_json
-from sentinel.core.errors import SentinelError
+from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.logs import configure_logs
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.library import PolicyHolder
@@ -42,9 +42,10 @@ def require_ready_database(settings: Settings) -> None:
             require_safe(connection)
     except psycopg.OperationalError as error:
         reason = first_line(error)
+        where = f"cannot use the database at {describe(settings.database_url)}"
         if f'role "{AUTHORITY}"' in reason:
-            reason = "its roles are missing: run `sentinel migrate` first"
-        raise CannotServe(f"cannot use the database at {describe(settings.database_url)}: {reason}") from error
+            raise CannotServe(f"{where}: its roles are missing: run `sentinel migrate` first") from error
+        raise EngineUnavailable(f"{where}: {reason}") from error
 
 
 def require_free_port(host: str, port: int, variable: str) -> None:
@@ -98,10 +99,13 @@ def _run(settings: Settings, policies: PolicyHolder, graceful_seconds: int) -> N
                 return
             wanted["reload"] = False
             try:
-                remember_policies(authority.pool, [
-                    (one.digest, one.policy.policy_id, one.policy.version, canonical_json(one.policy.document()))
-                    for one in policies.library.policies
-                ])
+                remember_policies(
+                    authority.pool,
+                    [
+                        (one.digest, one.policy.policy_id, one.policy.version, canonical_json(one.policy.document()))
+                        for one in policies.library.policies
+                    ],
+                )
             except SentinelError:
                 wanted["reload"] = True  # the database is away: again in the next round
                 raise

@@ -46,6 +46,7 @@ class Exchange:
 
     def __init__(self, handler: BaseHTTPRequestHandler, body: dict[str, Any] | None) -> None:
         self.handler, self.body = handler, body
+        self.is_answered = False
         self.path = urlsplit(handler.path).path
 
     def answer(self, status: int, body: Any, *, content_type: str = "application/json", **headers: str) -> None:
@@ -62,13 +63,37 @@ class Exchange:
 
     def raw(self, data: bytes) -> None:
         """Send bytes as they are."""
+        self.is_answered = True
         with contextlib.suppress(OSError):
             self.handler.wfile.write(data)
             self.handler.wfile.flush()
 
     def hang_up(self) -> None:
         """Close without another byte."""
+        self.is_answered = True
         self.handler.close_connection = True
+
+
+class _Part(Exchange):
+    """One request of a batch; its answer is kept for the batch's."""
+
+    def __init__(self, whole: Exchange, body: dict[str, Any]) -> None:
+        super().__init__(whole.handler, body)
+        self.path = self.path.removesuffix("/batch")
+        self.whole = whole
+        self.said: Any = None
+
+    def answer(self, status: int, body: Any, *, content_type: str = "application/json", **headers: str) -> None:
+        if isinstance(body, bytes) or "json" not in content_type:
+            self.whole.answer(status, body, content_type=content_type, **headers)
+        else:
+            self.said = {"status": status, "replayed": "Idempotent_Replayed" in headers, "body": body}
+
+    def raw(self, data: bytes) -> None:
+        self.whole.raw(data)
+
+    def hang_up(self) -> None:
+        self.whole.hang_up()
 
 
 class FakeAuthority:
@@ -109,6 +134,9 @@ class FakeAuthority:
     def handle(self, exchange: Exchange) -> None:
         """Answer one request as the contract says."""
         name = exchange.path.removeprefix("/api/sentinel/")
+        if name.endswith("/batch"):
+            self._batch(exchange)
+            return
         self.calls.append(name)
         if self.misbehave(exchange):
             return
@@ -121,7 +149,9 @@ class FakeAuthority:
                 self._report(exchange)
             elif name == "action/check":
                 operation = self._decide(exchange.body or {})
-                exchange.answer(200, {"decision": operation.decision, "reason_code": operation.reason_code, "reason": "x"})
+                exchange.answer(
+                    200, {"decision": operation.decision, "reason_code": operation.reason_code, "reason": "x"}
+                )
             elif name == "approvals/since":
                 since = datetime.fromisoformat(parse_qs(urlsplit(exchange.handler.path).query)["since"][0])
                 later = [d for d in self.decided if datetime.fromisoformat(d["decided_at"]) > since]
@@ -130,6 +160,15 @@ class FakeAuthority:
                 exchange.answer(200, {"status": "OK"})
             else:
                 exchange.problem(404, "not-found")
+
+    def _batch(self, exchange: Exchange) -> None:
+        """Each request as if it came alone; what breaks a connection breaks that of the whole batch."""
+        parts = [_Part(exchange, body) for body in (exchange.body or {})["requests"]]
+        for part in parts:
+            self.handle(part)
+            if exchange.is_answered:
+                return
+        exchange.answer(200, {"answers": [part.said for part in parts]})
 
     def approve(self, key: str, status: str = "approved") -> None:
         """A person decides."""
@@ -224,7 +263,13 @@ class FakeAuthority:
             return
         operation.report, operation.outcome = content, body["outcome"]
         exchange.answer(
-            200, {"received": True, "receipt_event_id": str(uuid.uuid4()), "receipt_hash": "sha256:y", "duplicate": duplicate}
+            200,
+            {
+                "received": True,
+                "receipt_event_id": str(uuid.uuid4()),
+                "receipt_hash": "sha256:y",
+                "duplicate": duplicate,
+            },
         )
 
 
@@ -278,6 +323,13 @@ def _drip_head(exchange: Exchange) -> None:
     exchange.hang_up()
 
 
+def _cut(exchange: Exchange) -> None:
+    """Half an answer."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 999\r\n\r\n"
+    exchange.raw(head + json.dumps(_ALLOW).encode())
+    exchange.hang_up()
+
+
 _ALLOW = {
     "decision": "ALLOW", "status": "allowed", "reason_code": "ok", "reason": "ok", "operation_id": str(uuid.uuid4()),
     "decision_event_id": str(uuid.uuid4()), "resource": "refund/rf_1", "risk_class": "standard", "permit_token": "p",
@@ -309,10 +361,7 @@ FAULTS: dict[str, Handler] = {
     "not HTTP": lambda exchange: exchange.raw(b"SSH-2.0-OpenSSH\r\n\r\n"),
     "a list": lambda exchange: exchange.answer(200, [_ALLOW]),
     "nothing": lambda exchange: exchange.answer(200, b""),
-    "cut in the middle": lambda exchange: (
-        exchange.raw(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 999\r\n\r\n" + json.dumps(_ALLOW).encode()),
-        exchange.hang_up(),
-    ),
+    "cut in the middle": _cut,
     "two lengths": lambda exchange: exchange.raw(
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}"
     ),

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -31,7 +32,13 @@ CLEAN = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": 
 
 def new_row(name: str, value: int = 100, **over: Any) -> NewRow:
     """A row that the fake authority allows: one unit of money, own account, nothing suspicious."""
-    fields = {"refund_id": f"rf_{name}", "amount_minor": value, "currency": "USD", "account_ref": f"acct_{name}", "risk": CLEAN}
+    fields = {
+        "refund_id": f"rf_{name}",
+        "amount_minor": value,
+        "currency": "USD",
+        "account_ref": f"acct_{name}",
+        "risk": CLEAN,
+    }
     return NewRow(ledger_entry_id=name, **{**fields, **over})
 
 
@@ -82,14 +89,20 @@ class LedgerWorld:
             "update refunds.ledger_entries set lease_until = clock_timestamp() - interval '1 second'"
             " where status in ('GUARDING', 'ALLOWED')"
         )
-        self.admin.execute("update refunds.outbox set next_attempt_at = clock_timestamp() where acknowledged_at is null")
+        self.admin.execute(
+            "update refunds.outbox set next_attempt_at = clock_timestamp() where acknowledged_at is null"
+        )
 
     @contextmanager
     def agent(self, url: str, **over: Any) -> Iterator[Agent]:
         """A worker in this process."""
         settings = worker_settings(authority_url=url, **over)
-        with Client(url, "key", agent_id=settings.agent_id, timeout_seconds=settings.guard_timeout_seconds, retries=1) as client:
-            patience = Patience(settings.max_attempts, settings.backoff_seconds, settings.backoff_max_seconds, random.Random(1))
+        with Client(
+            url, "key", agent_id=settings.agent_id, timeout_seconds=settings.guard_timeout_seconds, retries=1
+        ) as client:
+            patience = Patience(
+                settings.max_attempts, settings.backoff_seconds, settings.backoff_max_seconds, random.Random(1)
+            )
             yield Agent(
                 settings, ledger=self.ledger_of(f"worker-{uuid.uuid4().hex[:6]}"), client=client, patience=patience,
                 system=SimulatedRefund(), failpoints=Failpoints(),
@@ -126,6 +139,18 @@ def worker_process(
 def claimed(world: LedgerWorld, name: str) -> LedgerRow:
     """The row, claimed by worker-1."""
     return next(row for row in world.ledger.claim(100) if row.ledger_entry_id == name)
+
+
+@contextmanager
+def looping(agent: Agent) -> Iterator[threading.Thread]:
+    """The agent's loop for the block, ended with it whatever happens."""
+    thread = threading.Thread(target=agent.run_loop, daemon=True)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        agent.request_stop()
+        thread.join(5)
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 10) -> None:

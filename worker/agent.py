@@ -155,11 +155,13 @@ class Agent:
     def _look_after(self, budget: Budget) -> None:
         """Everything that is not a batch: approvals, operators' requests, left-over reports, the sign of life."""
         shown = swept = 0.0
+        shown_as = ""
         while not self._stopping.is_set() and not budget.is_spent:
             try:
-                if time.monotonic() - shown >= _SHOW_SECONDS:
-                    self._show("running" if self._gate.is_open else "authority_unreachable")
-                    shown = time.monotonic()
+                status = "running" if self._gate.is_open else "authority_unreachable"
+                if status != shown_as or time.monotonic() - shown >= _SHOW_SECONDS:
+                    self._show(status)
+                    shown, shown_as = time.monotonic(), status
                 self._answer_operator()
                 if self._gate.is_open:
                     if (detail := self._learn_approvals()) is not None:

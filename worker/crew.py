@@ -41,10 +41,23 @@ class Crew:
         return results  # type: ignore[return-value]
 
     def map_chunks(
-        self, call: Callable[[Sequence[Item]], Sequence[Result]], items: Sequence[Item], size: int
+        self,
+        call: Callable[[Sequence[Item]], Sequence[Result]],
+        items: Sequence[Item],
+        size: int,
+        alone: Callable[[Item], bool] = lambda item: False,
     ) -> list[Result]:
-        """`call` for the items in chunks of `size`, several at a time; all results in order."""
-        chunks = [items[start : start + size] for start in range(0, len(items), size)]
+        """`call` for the items in chunks of at most `size`, several at a time; all results in order.
+
+        Items that `alone` names get a call of their own.
+        """
+        chunks: list[list[Item]] = []
+        is_open = False
+        for item in items:
+            if alone(item) or not is_open or len(chunks[-1]) == size:
+                chunks.append([])
+            chunks[-1].append(item)
+            is_open = not alone(item)
         return [result for results in self.map(call, chunks) for result in results]
 
     def close(self) -> None:

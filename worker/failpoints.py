@@ -40,7 +40,7 @@ class BadFailpoint(Exception):
 
 
 _ACTIONS = ("kill", "raise", "stop", "sleep")
-_SLEEP_SECONDS = 1.0
+_SLEEP_SECONDS, _SETTLE_SECONDS = 1.0, 0.2
 
 
 class Failpoints:
@@ -79,6 +79,8 @@ class Failpoints:
             os.kill(os.getpid(), signal.SIGKILL)
         elif self._action == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
+            # Another thread may be the first to stop: this one must not get further meanwhile.
+            time.sleep(_SETTLE_SECONDS)
         elif self._action == "sleep":
             time.sleep(_SLEEP_SECONDS)
         else:

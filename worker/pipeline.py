@@ -117,13 +117,14 @@ class Pipeline:
     # Guard
 
     def _ask_all(self, rows: Sequence[LedgerRow], batch: BatchOutcome) -> list[Permitted]:
-        answers = self._crew.map_chunks(self._ask, rows, AT_ONCE)
+        # A row that failed before is asked alone: one that breaks its call must not use up its neighbours' attempts.
+        answers = self._crew.map_chunks(self._ask, rows, AT_ONCE, alone=lambda row: row.attempts > 0)
         steps: list[Change | Lapse] = []
         permissions: dict[str, GuardAnswer] = {}
-        stopped: list[Change] = []
+        stopped: list[LedgerRow] = []
         for row, answer in zip(rows, answers, strict=True):
-            if isinstance(answer, Stopped):
-                stopped.append(next_steps.put_back(row, "the worker ended", 0.0, failures=0))
+            if isinstance(answer, Stopped) or (isinstance(answer, Unreachable) and self._stopping.is_set()):
+                stopped.append(row)
                 continue
             _count(batch, answer)
             if isinstance(answer, GuardAnswer):
@@ -131,7 +132,7 @@ class Pipeline:
                 steps.append(next_steps.after_guard(row, answer, self._patience))
             else:
                 steps.append(next_steps.after_no_answer(row, answer, self._patience))
-        self._apply(stopped, batch, harmless=True)
+        self._let_go(stopped, batch)
         self._let_lapse([step for step in steps if isinstance(step, Lapse)], LedgerState.GUARDING, batch)
         return self._record_answers([step for step in steps if isinstance(step, Change)], permissions, batch)
 
@@ -176,7 +177,7 @@ class Pipeline:
     # Start
 
     def _start_all(self, permitted: Sequence[Permitted], batch: BatchOutcome) -> list[tuple[LedgerRow, StartReceipt]]:
-        receipts = self._crew.map_chunks(self._start, permitted, AT_ONCE)
+        receipts = self._crew.map_chunks(self._start, permitted, AT_ONCE, alone=lambda each: each.row.attempts > 0)
         started, refused, silent = [], [], []
         for each, receipt in zip(permitted, receipts, strict=True):
             _count(batch, receipt)
@@ -265,6 +266,16 @@ class Pipeline:
                 batch.rows.append(outcomes.of_change(change, harmless=harmless))
             else:
                 batch.rows.append(outcomes.lost(change.row, change.from_state))
+
+    def _let_go(self, rows: Sequence[LedgerRow], batch: BatchOutcome) -> None:
+        """The worker ends: rows are free at once, and no attempt is counted. What may have started stays claimed."""
+        why = "the worker ended"
+        self._apply(
+            [next_steps.put_back(row, why, 0.0, failures=0) for row in rows if row.start_id is None],
+            batch,
+            harmless=True,
+        )
+        self._let_lapse([Lapse(row, why, 0.0) for row in rows if row.start_id is not None], LedgerState.GUARDING, batch)
 
     def _let_lapse(self, lapses: Sequence[Lapse], state: LedgerState, batch: BatchOutcome) -> None:
         self._ledger.let_lapse(lapses)

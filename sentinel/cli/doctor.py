@@ -11,14 +11,14 @@ import click
 import psycopg
 
 from sentinel.cli.common import database_url, json_option
-from sentinel.core.errors import SentinelError
+from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.policy.cases import run_cases
 from sentinel.policy.library import check_directory
 from sentinel.resources import invariants_sql, policies_dir
 from sentinel.settings import load_settings
-from sentinel.store.database import AUTHORITY, CONSOLE, with_role
+from sentinel.store.database import AUTHORITY, CONSOLE, describe, first_line, with_role
 from sentinel.store.invariants import run_invariants
-from sentinel.store.migrate import require_head
+from sentinel.store.migrate import SchemaNotReady, require_head
 from sentinel.store.safety import faults_of
 
 
@@ -36,7 +36,12 @@ class Check:
 def command(as_json: bool) -> None:
     """Check settings, policies, the database's safety and every invariant. Read-only. Exit 1 when something is wrong."""
     with database_url() as url:
-        checks = list(_examine(url))
+        try:
+            checks = list(_examine(url))
+        except psycopg.OperationalError as error:
+            if f'role "{AUTHORITY}"' in str(error):
+                raise SchemaNotReady("the database is empty: run `sentinel migrate` first") from None
+            raise EngineUnavailable(f"cannot use the database at {describe(url)}: {first_line(error)}") from None
     if as_json:
         click.echo(json.dumps([asdict(check) for check in checks]))
     else:
@@ -48,18 +53,28 @@ def command(as_json: bool) -> None:
 
 
 def _examine(url: str) -> Iterator[Check]:
-    yield _attempt("settings", lambda: load_settings(database_url=url, secret_keys=("unused-by-the-doctor-0123456789abcdef",)), "readable")
+    yield _attempt(
+        "settings",
+        lambda: load_settings(database_url=url, secret_keys=("unused-by-the-doctor-0123456789abcdef",)),
+        "readable",
+    )
     faults = check_directory(policies_dir())
     yield Check("policies", not faults, "; ".join(fault.detail for fault in faults) or "compile")
     yield Check("policy cases", run_cases(policies_dir()).passed, "see `sentinel policy test`")
     with psycopg.connect(with_role(url, AUTHORITY), autocommit=True) as connection:
         yield _attempt("schema", lambda: require_head(connection), "at this program's revision")
         unsafe = faults_of(connection)
-        yield Check("database safety", not unsafe, "; ".join(unsafe) or "durable, own role, append-only triggers in place")
+        yield Check(
+            "database safety", not unsafe, "; ".join(unsafe) or "durable, own role, append-only triggers in place"
+        )
     with psycopg.connect(with_role(url, CONSOLE), autocommit=True) as connection:
         connection.execute("set statement_timeout = '5min'")
         for verdict in run_invariants(connection, invariants_sql()):
-            detail = verdict.sentence if verdict.violations == 0 else f"{verdict.violations} violations of: {verdict.sentence}"
+            detail = (
+                verdict.sentence
+                if verdict.violations == 0
+                else f"{verdict.violations} violations of: {verdict.sentence}"
+            )
             yield Check(verdict.name, verdict.violations == 0, detail)
 
 

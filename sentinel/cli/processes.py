@@ -48,7 +48,9 @@ class Processes:
         process = self._spawn(name, command, env)
         self._children.append(_Child(name, command, env, process, time.monotonic()))
 
-    def run(self, name: str, command: Sequence[str], env: Mapping[str, str], *, stdin: bytes = b"", show: bool = False) -> int:
+    def run(
+        self, name: str, command: Sequence[str], env: Mapping[str, str], *, stdin: bytes = b"", show: bool = False
+    ) -> int:
         """Run a child to its end; its exit code. `show` lets it print here."""
         with (self._logs / f"{name}.log").open("ab") as log:
             output = sys.stderr if show else log
@@ -98,4 +100,7 @@ class Processes:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.process.pid, signal.SIGKILL)
                 child.process.wait()
+            # One that was killed just now may have left children of its own, which nobody else will end.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.process.pid, signal.SIGKILL)
         self._children.clear()

@@ -135,7 +135,11 @@ def batch(body: Mapping[str, Any], wanted: int) -> list[InBatch]:
         malformed("the batch is not answered one by one")
     answers = []
     for one in found:
-        if not isinstance(one, Mapping) or type(one.get("status")) is not int or not isinstance(one.get("body"), Mapping):
+        if (
+            not isinstance(one, Mapping)
+            or type(one.get("status")) is not int
+            or not isinstance(one.get("body"), Mapping)
+        ):
             malformed("an answer in the batch is malformed")
         answers.append(InBatch(one["status"], one.get("replayed") is True, one["body"]))
     return answers

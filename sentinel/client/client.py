@@ -89,9 +89,7 @@ class Client:
 
     def guard_many(self, questions: Sequence[Mapping[str, Any]]) -> list[answers.GuardAnswer | Unreachable | Rejected]:
         """`guard` for up to 64 questions (its keyword arguments each) in one call: per question the answer or its error."""
-        return self._call_many(
-            "/action/guard", [self._guard_body(**question) for question in questions], _guard_answer
-        )
+        return self._call_many("/action/guard", [self._guard_body(**question) for question in questions], _guard_answer)
 
     def _guard_body(
         self,
@@ -221,11 +219,15 @@ class Client:
     def _call_many(
         self, path: str, bodies: Sequence[dict[str, Any]], parse: Callable[..., Parsed]
     ) -> list[Parsed | Unreachable | Rejected]:
-        """The batch form of a route; an authority that has none is asked one by one."""
+        """The batch form of a route. Where only the batch itself is refused (no such route, too large), one by one."""
+        if len(bodies) == 1:
+            return [self._alone(path, bodies[0], parse)]
         try:
-            found = self._call("POST", f"{path}/batch", {"requests": bodies}, lambda _, got: answers.batch(got, len(bodies)))
+            found = self._call(
+                "POST", f"{path}/batch", {"requests": bodies}, lambda _, got: answers.batch(got, len(bodies))
+            )
         except Rejected as error:
-            if error.status not in (404, 405):
+            if error.status in (401, 403):
                 return [error] * len(bodies)
             return [self._alone(path, body, parse) for body in bodies]
         except Unreachable as error:
@@ -240,9 +242,7 @@ class Client:
                 results.append(error)
         return results
 
-    def _alone(
-        self, path: str, body: dict[str, Any], parse: Callable[..., Parsed]
-    ) -> Parsed | Unreachable | Rejected:
+    def _alone(self, path: str, body: dict[str, Any], parse: Callable[..., Parsed]) -> Parsed | Unreachable | Rejected:
         try:
             return self._call("POST", path, body, lambda raw, found: parse(body, found, replayed=raw.replayed))
         except (Unreachable, Rejected) as error:
@@ -295,7 +295,9 @@ def _refuse(status: int, problem: Mapping[str, Any] | None, *, wait: float | Non
     """Raise what an answer other than 200 means."""
     if status >= 500:
         raise Unreachable(NoAnswerKind.SERVER, f"status {status}", retry_after_seconds=wait)
-    still_deciding = status == 409 and (wait is not None or str((problem or {}).get("type", "")).endswith("still-deciding"))
+    still_deciding = status == 409 and (
+        wait is not None or str((problem or {}).get("type", "")).endswith("still-deciding")
+    )
     if status in (408, 425, 429) or still_deciding:
         raise Unreachable(NoAnswerKind.BUSY, f"status {status}", retry_after_seconds=wait)
     if status < 400 or problem is None:

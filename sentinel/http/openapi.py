@@ -70,7 +70,8 @@ def undocumented_routes(app: Flask) -> list[str]:
     return [
         str(rule)
         for rule in app.url_map.iter_rules()
-        if rule.endpoint != "static" and not hasattr(app.view_functions[rule.endpoint], "documentation")
+        if rule.endpoint.rpartition(".")[2] != "static"
+        and not hasattr(app.view_functions[rule.endpoint], "documentation")
     ]
 
 
@@ -88,7 +89,9 @@ def openapi_document(
     for rule in app.url_map.iter_rules():
         told = getattr(app.view_functions[rule.endpoint], "documentation", None)
         if told is not None:
-            operations = {method.lower(): _operation(rule, method, told) for method in _METHODS if method in (rule.methods or ())}
+            operations = {
+                method.lower(): _operation(rule, method, told) for method in _METHODS if method in (rule.methods or ())
+            }
             spec.path(path=re.sub(r"<(?:[^:<>]+:)?([^<>]+)>", r"{\1}", str(rule)), operations=operations)
     document: dict[str, Any] = spec.to_dict()
     return document

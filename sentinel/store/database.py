@@ -8,9 +8,13 @@ at READ COMMITTED, because locks are taken first and read after (`migrations/sql
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
+import socket
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -24,6 +28,8 @@ OWNER = "sentinel_owner"
 
 STATEMENT_TIMEOUT_MS = 5000
 LOCK_TIMEOUT_MS = 2000
+SILENCE_SECONDS = 7.0
+"""After this a server that should have answered or given up by itself (statement timeout) is taken for gone."""
 
 
 def with_role(url: str, role: str, *, application_name: str = "") -> str:
@@ -55,6 +61,19 @@ def describe(url: str) -> str:
     return f"{host}{f':{parts.port}' if parts.port else ''}/{parts.path.lstrip('/')}"
 
 
+class DatabaseUnreachable(EngineUnavailable):
+    """No connection, or one on which nobody answers: what it asks makes no difference."""
+
+
+@dataclass(slots=True, eq=False)
+class Patience:
+    """One call that waits for the server's answer; `over` once the wait was ended by us."""
+
+    connection: psycopg.Connection[Any]
+    until: float
+    over: bool = False
+
+
 class Pool:
     """A small pool of autocommit connections. One function call is one transaction, so nothing here begins one.
 
@@ -70,6 +89,9 @@ class Pool:
         for _ in range(size):
             self._free.put(None)
         self._closed = threading.Event()
+        self._waiting: set[Patience] = set()
+        self._watcher: threading.Thread | None = None
+        self._watching = threading.Lock()
 
     @property
     def in_use(self) -> int:
@@ -82,7 +104,7 @@ class Pool:
         try:
             held = self._free.get(timeout=self._wait_seconds)
         except queue.Empty:
-            raise EngineUnavailable("every database connection is busy") from None
+            raise DatabaseUnreachable("every database connection is busy") from None
         try:
             if held is None or held.closed:
                 held = self._connect()
@@ -100,10 +122,40 @@ class Pool:
         try:
             connection = psycopg.connect(self._conninfo, autocommit=True)
         except psycopg.OperationalError as error:
-            raise EngineUnavailable(f"the database cannot be reached: {first_line(error)}") from error
+            raise DatabaseUnreachable(f"the database cannot be reached: {first_line(error)}") from error
         # Functions are called thousands of times by the same text: prepare at the first call, not the fifth.
         connection.prepare_threshold = 0
         return connection
+
+    def watch(self, connection: psycopg.Connection[Any]) -> Patience:
+        """Wait for an answer on `connection` no longer than SILENCE_SECONDS; `unwatch` when it is there.
+
+        The server's own time limits end with the server or the way to it; without this a silent one is waited for always.
+        """
+        patience = Patience(connection, time.monotonic() + SILENCE_SECONDS)
+        with self._watching:
+            self._waiting.add(patience)
+            if self._watcher is None:
+                self._watcher = threading.Thread(target=self._end_silence, name="database-watch", daemon=True)
+                self._watcher.start()
+        return patience
+
+    def unwatch(self, patience: Patience) -> None:
+        """The answer, or an error, is there."""
+        with self._watching:
+            self._waiting.discard(patience)
+
+    def _end_silence(self) -> None:
+        while not self._closed.wait(0.5):
+            now = time.monotonic()
+            with self._watching:
+                for patience in [one for one in self._waiting if one.until < now]:
+                    patience.over = True
+                    self._waiting.discard(patience)
+                    # Closing is the waiting thread's; a shut socket only wakes it up.
+                    with contextlib.suppress(OSError, psycopg.Error):
+                        with socket.socket(fileno=os.dup(patience.connection.fileno())) as line:
+                            line.shutdown(socket.SHUT_RDWR)
 
     @staticmethod
     def _discard_if_broken(held: psycopg.Connection[Any] | None) -> psycopg.Connection[Any] | None:

@@ -13,7 +13,7 @@ import psycopg
 from psycopg import errors as pg
 
 from sentinel.core.errors import EngineUnavailable, StillDeciding
-from sentinel.store.database import Pool, first_line
+from sentinel.store.database import DatabaseUnreachable, Patience, Pool, first_line
 
 Answer = TypeVar("Answer")
 
@@ -27,10 +27,15 @@ def in_one_call(pool: Pool, call: Callable[[psycopg.Connection[Any]], Answer]) -
     `EngineUnavailable` for every other failure of the database.
     """
     lost = False
+    patience: Patience | None = None
     for attempt in range(_TRIES):
         try:
             with pool.connection() as connection:
-                return call(connection)
+                patience = pool.watch(connection)
+                try:
+                    return call(connection)
+                finally:
+                    pool.unwatch(patience)
         except pg.LockNotAvailable as error:
             raise StillDeciding("this operation is still being decided; ask again") from error
         except (pg.DeadlockDetected, pg.SerializationFailure) as error:
@@ -39,6 +44,8 @@ def in_one_call(pool: Pool, call: Callable[[psycopg.Connection[Any]], Answer]) -
         except pg.QueryCanceled as error:
             raise EngineUnavailable("the database took too long") from error
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            if patience is not None and patience.over:
+                raise DatabaseUnreachable("the database fell silent") from error
             if lost:
                 raise EngineUnavailable(f"the database cannot be reached: {first_line(error)}") from error
             lost = True

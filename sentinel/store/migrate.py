@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from sentinel.core.errors import SentinelError
+from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.resources import roles_sql
 from sentinel.store.database import OWNER, describe, first_line
 
@@ -49,7 +49,8 @@ def require_head(connection: psycopg.Connection) -> None:
 def migrate(url: str) -> tuple[str | None, str]:
     """Upgrade to `HEAD` and apply the grants; returns (revision before, revision after).
 
-    Needs a login that may create roles and schemas. Raises `SchemaNotReady` with the server's reason otherwise.
+    Needs a login that may create roles and schemas. Raises `SchemaNotReady` with the server's reason otherwise,
+    and `EngineUnavailable` when there is no server to ask.
     """
     from sqlalchemy import create_engine
     from sqlalchemy.exc import DBAPIError
@@ -63,7 +64,11 @@ def migrate(url: str) -> tuple[str | None, str]:
             return _upgrade(connection)
     except DBAPIError as error:
         cause = error.orig or error
+        if error.connection_invalidated or (isinstance(cause, psycopg.OperationalError) and cause.sqlstate is None):
+            raise EngineUnavailable(f"cannot reach the database at {describe(url)}: {first_line(cause)}") from error
         raise SchemaNotReady(f"cannot migrate {describe(url)}: {first_line(cause)}") from error
+    except psycopg.Error as error:
+        raise SchemaNotReady(f"cannot migrate {describe(url)}: {first_line(error)}") from error
     finally:
         engine.dispose()
 

@@ -13,12 +13,15 @@ select current_user, r.rolsuper, r.rolbypassrls,
           where n.nspname in ('sentinel', 'refunds') and c.relowner = r.oid)
 from pg_roles r where r.rolname = current_user
 """
-# Every protecting trigger of both schemas must be there and enabled.
+# Every protecting trigger of the authority's tables must be there and enabled.
 TRIGGERS = """
 select coalesce(string_agg(wanted.name, ', ' order by wanted.name), '') from (values
-    ('sentinel.events'), ('sentinel.operations'), ('sentinel.feed'), ('sentinel.approval_votes'), ('sentinel.check_reports')
-  ) as wanted(name)
-where not exists (select from pg_trigger t where t.tgrelid = to_regclass(wanted.name) and t.tgname = 'append_only' and t.tgenabled in ('O', 'A'))
+    ('sentinel.events', 'append_only'), ('sentinel.operations', 'append_only'), ('sentinel.feed', 'append_only'),
+    ('sentinel.approval_votes', 'append_only'), ('sentinel.check_reports', 'append_only'),
+    ('sentinel.policies', 'append_only'), ('sentinel.approvals', 'check_approval')
+  ) as wanted(name, trigger)
+where not exists (select from pg_trigger t
+                  where t.tgrelid = to_regclass(wanted.name) and t.tgname = wanted.trigger and t.tgenabled in ('O', 'A'))
 """
 
 REQUIRED = {
@@ -52,7 +55,7 @@ def faults_of(connection: psycopg.Connection) -> list[str]:
         faults.append(f"the role {role[0]} owns tables and could rewrite history; use the program's own role")
     missing = connection.execute(TRIGGERS).fetchone()
     if missing and missing[0]:
-        faults.append(f"append-only triggers are missing or disabled on {missing[0]}")
+        faults.append(f"protecting triggers (append-only, approvals) are missing or disabled on {missing[0]}")
     return faults
 
 

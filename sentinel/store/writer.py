@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from sentinel.core.errors import EngineUnavailable
+from sentinel.store.database import DatabaseUnreachable
 
 WAIT_SECONDS = 15.0
 """Longer than every time limit of the database together; only a defect waits this long."""
@@ -111,8 +112,9 @@ class GroupCommit(Generic[Answer]):
         try:
             answers = self._commit([ticket.row for ticket in batch])
         except Exception as error:
-            if len(batch) == 1:
-                batch[0].error = error
+            if len(batch) == 1 or isinstance(error, DatabaseUnreachable):
+                for ticket in batch:
+                    ticket.error = error
                 return
             # Somebody's row spoilt the batch, and nothing of it was kept: each for itself.
             for ticket in batch:

@@ -26,7 +26,9 @@ def hostile_amounts() -> list[str]:
         "\\ud835\\udfcf", "\\ud835\\udfd8.5", "\\u2488", "\\u2460", "\\u3007", "\\u4e00", "\\uff0b1", "\\uff11.5", "1\\uff0e50", "1\\u066b50", "1\\u066c000",
     ]  # fmt: skip
     # The digits of twenty writing systems: each looks like a number to some parser.
-    zeros = "0660 06f0 07c0 0966 09e6 0a66 0ae6 0b66 0be6 0c66 0ce6 0d66 0de6 0e50 0ed0 0f20 1040 17e0 1810 ff10".split()
+    zeros = (
+        "0660 06f0 07c0 0966 09e6 0a66 0ae6 0b66 0be6 0c66 0ce6 0d66 0de6 0e50 0ed0 0f20 1040 17e0 1810 ff10".split()
+    )
     foreign = ["".join(f"\\u{int(zero, 16) + digit:04x}" for digit in (1, 2, 6)) for zero in zeros]
     mixed = [f"1{text[6:]}" for text in foreign]
     return [*numbers, *malformed, *(f'"{text}"' for text in itertools.chain(spellings, foreign, mixed))]

@@ -42,7 +42,14 @@ class Shop:
     def enqueue(self, rows: list[dict[str, Any]]) -> None:
         """Enter rows with the worker's own command."""
         lines = "".join(json.dumps(row) + "\n" for row in rows)
-        done = run("enqueue", "-", "--json", program="worker.cli", stdin=lines, **{k: v for k, v in self.env.items() if k.startswith(("SENTINEL", "WORKER"))})
+        done = run(
+            "enqueue",
+            "-",
+            "--json",
+            program="worker.cli",
+            stdin=lines,
+            **{k: v for k, v in self.env.items() if k.startswith(("SENTINEL", "WORKER"))},
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
     def worker(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
@@ -123,4 +130,8 @@ def mixed_rows(prefix: str, low: int = 4) -> list[dict[str, Any]]:
 
 def fates(prefix: str, low: int = 4) -> dict[str, str]:
     """How `mixed_rows` must end."""
-    return {**{f"lge_{prefix}_low_{n}": "EXECUTED" for n in range(low)}, f"lge_{prefix}_medium": "APPROVAL_REQUIRED", f"lge_{prefix}_high": "DENIED"}
+    return {
+        **{f"lge_{prefix}_low_{n}": "EXECUTED" for n in range(low)},
+        f"lge_{prefix}_medium": "APPROVAL_REQUIRED",
+        f"lge_{prefix}_high": "DENIED",
+    }

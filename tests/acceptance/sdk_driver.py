@@ -23,7 +23,12 @@ def told(error):
 def guard(given):
     """One guarded block; what happened inside and what was raised."""
     ran = []
-    arguments = {"params": given["params"], "idempotency_key": given["idempotency_key"], "agent_id": "retail-refund-agent", **given.get("more", {})}
+    arguments = {
+        "params": given["params"],
+        "idempotency_key": given["idempotency_key"],
+        "agent_id": "retail-refund-agent",
+        **given.get("more", {}),
+    }
     with client(given, retry_count=given.get("retry_count", 2), timeout=given.get("timeout", 5.0)) as sdk:
         began = time.monotonic()
         try:
@@ -41,7 +46,11 @@ def check(given):
         found = sdk.check("refund.create", given["params"], agent_id="retail-refund-agent")
         if given.get("report"):
             sdk.report(found, given["report"], {"done": True}, agent_id="retail-refund-agent", action="refund.create")
-        return {"decision": str(getattr(found.decision, "value", found.decision)), "reason": found.reason, "policy_id": found.policy_id}
+        return {
+            "decision": str(getattr(found.decision, "value", found.decision)),
+            "reason": found.reason,
+            "policy_id": found.policy_id,
+        }
 
 
 def wrong_key(given):
@@ -59,7 +68,14 @@ def approvals(given):
     sdk = client(given)
 
     def on_decision(decision):
-        got.append({"request_id": decision.request_id, "status": str(getattr(decision.status, "value", decision.status)), "approver": decision.approver, "action": decision.action})
+        got.append(
+            {
+                "request_id": decision.request_id,
+                "status": str(getattr(decision.status, "value", decision.status)),
+                "approver": decision.approver,
+                "action": decision.action,
+            }
+        )
         if decision.request_id == given["want"]:
             heard.set()
 
@@ -73,13 +89,21 @@ def approvals(given):
 def history(given):
     with client(given) as sdk:
         found = sdk.get_approvals_since(given["since"])
-        return {"decisions": [{"request_id": one.request_id, "status": str(getattr(one.status, "value", one.status))} for one in found]}
+        return {
+            "decisions": [
+                {"request_id": one.request_id, "status": str(getattr(one.status, "value", one.status))} for one in found
+            ]
+        }
 
 
 def wait_for_approval(given):
     with client(given) as sdk:
         found = sdk.wait_for_approval(given["approval_id"], timeout=20, poll_interval=0.3)
-        return {"status": str(getattr(found.status, "value", found.status)), "approver": found.approver, "reason": found.reason}
+        return {
+            "status": str(getattr(found.status, "value", found.status)),
+            "approver": found.approver,
+            "reason": found.reason,
+        }
 
 
 def heartbeat(given):
@@ -100,7 +124,12 @@ def heartbeat(given):
 
 def report_again(given):
     """0.8: the same report sent again by hand gets the original receipt."""
-    arguments = {"params": given["params"], "idempotency_key": given["idempotency_key"], "agent_id": "retail-refund-agent", "report_id": given["report_id"]}
+    arguments = {
+        "params": given["params"],
+        "idempotency_key": given["idempotency_key"],
+        "agent_id": "retail-refund-agent",
+        "report_id": given["report_id"],
+    }
     with client(given) as sdk:
         with sdk.guard("refund.create", **arguments) as permit:
             token = permit.permit_token

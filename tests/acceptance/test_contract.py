@@ -30,7 +30,17 @@ def problem(reply: Reply | None, status: int, kind: str | None = None) -> dict[s
     assert told["status"] == status
     assert told["type"].startswith("urn:sentinel:problem:")
     assert told["instance"] == reply.headers["x-request-id"]
-    assert told.keys() <= {"type", "title", "status", "detail", "instance", "errors", "decision", "reason_code", "retryable"}
+    assert told.keys() <= {
+        "type",
+        "title",
+        "status",
+        "detail",
+        "instance",
+        "errors",
+        "decision",
+        "reason_code",
+        "retryable",
+    }
     for word in (b"Traceback", b"psycopg", b"select ", b"SELECT ", b'File "', b"sqlstate", b".py"):
         assert word not in reply.body, reply.body
     if kind is not None:
@@ -49,7 +59,10 @@ def bytes_of(served: Served, body: bytes, *, path: str = GUARD, **headers: str) 
 
 
 def send(served: Served, body: bytes | str, **rest: str) -> Reply | None:
-    return raw(served.port, bytes_of(served, body if isinstance(body, bytes) else body.encode("utf-8", "surrogatepass"), **rest))
+    return raw(
+        served.port,
+        bytes_of(served, body if isinstance(body, bytes) else body.encode("utf-8", "surrogatepass"), **rest),
+    )
 
 
 # Prefixes, methods, paths
@@ -88,7 +101,20 @@ def test_a_read_route_refuses_a_post_and_says_what_works(served: Served) -> None
     assert {one.strip() for one in reply.headers["allow"].split(",")} == {"GET", "HEAD", "OPTIONS"}
 
 
-@pytest.mark.parametrize("path", ["/", "/nothing", "/api/sentinel", "/api/sentinel/", "/api/sentinel/action", "/api//sentinel/action/guard", "/static/../settings.py", "/static/%2e%2e/meta.py", "/.env"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/nothing",
+        "/api/sentinel",
+        "/api/sentinel/",
+        "/api/sentinel/action",
+        "/api//sentinel/action/guard",
+        "/static/../settings.py",
+        "/static/%2e%2e/meta.py",
+        "/.env",
+    ],
+)
 def test_an_unknown_path_is_404_and_never_a_redirect(served: Served, path: str) -> None:
     problem(request("GET", served.url + path, headers=served.headers()), 404)
 
@@ -114,9 +140,16 @@ def test_an_approval_that_is_not_there_or_not_ones_own_is_the_same_404(served: S
     {"X-Admin-Token": "anything"}, {"Cookie": "sentinel=1"},
 ])  # fmt: skip
 @pytest.mark.parametrize("path", ["action/guard", "approvals/since"])
-def test_without_a_valid_key_the_answer_is_401_and_nothing_else(served: Served, headers: dict[str, str], path: str) -> None:
+def test_without_a_valid_key_the_answer_is_401_and_nothing_else(
+    served: Served, headers: dict[str, str], path: str
+) -> None:
     method = "POST" if path.startswith("action") else "GET"
-    reply = request(method, f"{served.url}{BOTH_PREFIXES[0]}/{path}", body=guard_body() if method == "POST" else None, headers=headers)
+    reply = request(
+        method,
+        f"{served.url}{BOTH_PREFIXES[0]}/{path}",
+        body=guard_body() if method == "POST" else None,
+        headers=headers,
+    )
     told = problem(reply, 401, "unauthenticated")
     assert told["detail"] == "Invalid or missing credentials"
     assert told.keys() == {"type", "title", "status", "detail", "instance"}
@@ -147,7 +180,14 @@ def test_a_bound_key_speaks_only_for_its_agent(served: Served) -> None:
     problem(served.post("action/guard", guard_body(agent_id="another-agent"), key=key), 403, "forbidden")
     problem(served.post("action/check", {"agent_id": "x", "action": "y"}, key=key), 403, "forbidden")
     problem(served.get("heartbeat?agent_id=another-agent", key=key), 403, "forbidden")
-    problem(served.post("action/guard/report", {"agent_id": "x", "action": "y", "idempotency_key": "z", "outcome": "success"}, key=key), 403)
+    problem(
+        served.post(
+            "action/guard/report",
+            {"agent_id": "x", "action": "y", "idempotency_key": "z", "outcome": "success"},
+            key=key,
+        ),
+        403,
+    )
 
 
 @pytest.mark.parametrize("scope", ["guard", "check", "heartbeat", "approvals:read", "report"])
@@ -159,7 +199,9 @@ def test_a_key_does_what_its_scope_says_and_nothing_else(served: Served, scope: 
         "report": served.post("action/report", {"agent_id": "a", "action": "b", "request_id": str(uuid.uuid4()), "status": "success"}, key=key),
         "heartbeat": served.get("heartbeat?agent_id=a", key=key), "approvals:read": served.get("approvals/since", key=key),
     }  # fmt: skip
-    assert {name: reply.status for name, reply in replies.items()} == {name: 200 if name == scope else 403 for name in replies}
+    assert {name: reply.status for name, reply in replies.items()} == {
+        name: 200 if name == scope else 403 for name in replies
+    }
 
 
 def test_a_revoked_key_is_dead_within_a_second_in_every_process(served: Served) -> None:
@@ -177,7 +219,11 @@ def test_a_revoked_key_is_dead_within_a_second_in_every_process(served: Served) 
 def test_a_body_without_a_length_is_411(served: Served) -> None:
     body = json.dumps(guard_body()).encode()
     chunks = f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n"
-    problem(raw(served.port, bytes_of(served, b"", Content_Length="-", Transfer_Encoding="chunked") + chunks), 411, "length-required")
+    problem(
+        raw(served.port, bytes_of(served, b"", Content_Length="-", Transfer_Encoding="chunked") + chunks),
+        411,
+        "length-required",
+    )
     problem(raw(served.port, bytes_of(served, b"", Content_Length="-")), 411, "length-required")
 
 
@@ -206,7 +252,9 @@ def test_a_length_that_is_no_number_is_refused_and_decides_nothing(served: Serve
 def test_two_framings_at_once_never_make_two_requests(served: Served) -> None:
     key = unique("smuggled")
     inner = bytes_of(served, json.dumps(guard_body(key)).encode())
-    outer = bytes_of(served, b"0\r\n\r\n" + inner, Transfer_Encoding="chunked", Connection="keep-alive", Content_Length="5")
+    outer = bytes_of(
+        served, b"0\r\n\r\n" + inner, Transfer_Encoding="chunked", Connection="keep-alive", Content_Length="5"
+    )
     reply = raw(served.port, outer)
     assert reply is None or reply.status >= 400
     again = served.post("action/guard", guard_body(key))
@@ -224,7 +272,10 @@ def test_a_body_shorter_than_its_length_decides_nothing(served: Served) -> None:
     assert served.post("action/guard", guard_body(key)).headers.get("idempotent-replayed") is None
 
 
-@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/xml", "-"])
+@pytest.mark.parametrize(
+    "content_type",
+    ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/xml", "-"],
+)
 def test_another_content_type_is_415(served: Served, content_type: str) -> None:
     problem(send(served, json.dumps(guard_body()), Content_Type=content_type), 415, "unsupported-media-type")
 
@@ -274,7 +325,10 @@ def test_no_hostile_amount_is_accepted(served: Served) -> None:
     template = json.dumps(guard_body("hostile-amount", value="@@"))
     accepted = []
     for text in amounts:
-        for body in (template.replace('"@@"', text), template.replace('{"value": "@@", "currency": "USD"}', f'{text}, "currency": "USD"')):
+        for body in (
+            template.replace('"@@"', text),
+            template.replace('{"value": "@@", "currency": "USD"}', f'{text}, "currency": "USD"'),
+        ):
             if '"amount": null' in body:
                 continue  # absent, not hostile: the next test
             reply = served.post("action/guard", body.encode("utf-8", "surrogatepass"))
@@ -283,7 +337,9 @@ def test_no_hostile_amount_is_accepted(served: Served) -> None:
     assert not accepted, accepted
     print(f"{2 * len(amounts)} hostile amounts, 0 accepted")
     first = served.post("action/guard", guard_body("hostile-amount"))
-    assert (first.status, first.headers.get("idempotent-replayed")) == (200, None), "a refused request left something behind"
+    assert (first.status, first.headers.get("idempotent-replayed")) == (200, None), (
+        "a refused request left something behind"
+    )
 
 
 def test_null_as_an_amount_is_no_amount_and_then_nothing_allows_it(served: Served) -> None:
@@ -294,7 +350,9 @@ def test_null_as_an_amount_is_no_amount_and_then_nothing_allows_it(served: Serve
 def test_the_spellings_of_one_amount_are_one_operation(served: Served) -> None:
     template = json.dumps(guard_body(unique("spelling"), value="@@"))
     texts = ["126", '"126"', '"126.0"', '"126.00"', "126.0", "126.00"]
-    bodies = [template.replace('"@@"', text) for text in texts] + [template.replace('{"value": "@@", "currency": "USD"}', f'{text}, "currency": "USD"') for text in texts]
+    bodies = [template.replace('"@@"', text) for text in texts] + [
+        template.replace('{"value": "@@", "currency": "USD"}', f'{text}, "currency": "USD"') for text in texts
+    ]
     replies = [served.post("action/guard", body.encode()) for body in bodies]
     assert {reply.status for reply in replies} == {200}
     assert len({reply.json["operation_id"] for reply in replies}) == 1
@@ -303,7 +361,10 @@ def test_the_spellings_of_one_amount_are_one_operation(served: Served) -> None:
     assert half["proof_pack"]["amount"] == {"value": "126.50", "currency": "USD"}
 
 
-@pytest.mark.parametrize("currency", ["usd", "Usd", "US", "USDT", "", " USD", "USD ", "U\u0405D", "ＵＳＤ", "XXX", "BTC", 840, None, True, ["USD"]])
+@pytest.mark.parametrize(
+    "currency",
+    ["usd", "Usd", "US", "USDT", "", " USD", "USD ", "U\u0405D", "ＵＳＤ", "XXX", "BTC", 840, None, True, ["USD"]],
+)
 def test_a_currency_that_is_no_iso_code_is_400(served: Served, currency: Any) -> None:
     problem(served.post("action/guard", guard_body(params={"amount": {"value": 1, "currency": currency}})), 400)
 
@@ -311,8 +372,13 @@ def test_a_currency_that_is_no_iso_code_is_400(served: Served, currency: Any) ->
 def test_no_hostile_identifier_is_accepted_anywhere(served: Served) -> None:
     accepted = []
     for text in HOSTILE_IDENTIFIERS:
-        bodies = [guard_body(**{name: text}) for name in ("agent_id", "action", "idempotency_key", "resource", "risk_class", "tenant_id")]
-        bodies += [guard_body(params={name: text}) for name in ("ledger_entry_id", "refund_id", "account_ref", "order_ref")]
+        bodies = [
+            guard_body(**{name: text})
+            for name in ("agent_id", "action", "idempotency_key", "resource", "risk_class", "tenant_id")
+        ]
+        bodies += [
+            guard_body(params={name: text}) for name in ("ledger_entry_id", "refund_id", "account_ref", "order_ref")
+        ]
         for body in bodies:
             reply = served.post("action/guard", body)
             if reply.status != 400:
@@ -320,11 +386,17 @@ def test_no_hostile_identifier_is_accepted_anywhere(served: Served) -> None:
     assert not accepted, accepted
 
 
-@pytest.mark.parametrize("name, most", [("agent_id", 128), ("action", 128), ("idempotency_key", 255), ("resource", 255), ("risk_class", 64)])
-def test_an_identifier_has_a_length_that_still_passes_and_one_that_does_not(served: Served, name: str, most: int) -> None:
+@pytest.mark.parametrize(
+    "name, most", [("agent_id", 128), ("action", 128), ("idempotency_key", 255), ("resource", 255), ("risk_class", 64)]
+)
+def test_an_identifier_has_a_length_that_still_passes_and_one_that_does_not(
+    served: Served, name: str, most: int
+) -> None:
     start = unique("long")
     assert served.post("action/guard", guard_body(**{name: start.ljust(most, "x")})).status == 200
-    told = problem(served.post("action/guard", guard_body(**{name: start.ljust(most + 1, "x")})), 400, "invalid-request")
+    told = problem(
+        served.post("action/guard", guard_body(**{name: start.ljust(most + 1, "x")})), 400, "invalid-request"
+    )
     assert list(told["errors"]) == [name]
 
 
@@ -372,7 +444,9 @@ def test_a_permit_starts_once_and_any_other_start_is_409(served: Served) -> None
     start = start_body(body, answer)
     one, again = served.post("action/guard/start", start), served.post("action/guard/start", start)
     assert (one.json["duplicate"], again.json["duplicate"]) == (False, True)
-    assert {k: v for k, v in one.json.items() if k != "duplicate"} == {k: v for k, v in again.json.items() if k != "duplicate"}
+    assert {k: v for k, v in one.json.items() if k != "duplicate"} == {
+        k: v for k, v in again.json.items() if k != "duplicate"
+    }
     assert one.json.keys() == {"started", "start_event_id", "start_hash", "duplicate"}
     problem(served.post("action/guard/start", {**start, "start_id": str(uuid.uuid4())}), 409, "already-started")
     assert served.guard(body)["status"] == "already_started"
@@ -384,7 +458,14 @@ def test_a_start_with_any_bound_field_changed_is_refused(served: Served) -> None
     start = start_body(body, served.guard(body))
     other = guard_body()
     foreign = start_body(other, served.guard(other))["permit_token"]
-    changes = {"action": "refund.other", "agent_id": "other", "resource": "refund/other", "risk_class": "high", "idempotency_key": other["idempotency_key"], "permit_token": foreign}
+    changes = {
+        "action": "refund.other",
+        "agent_id": "other",
+        "resource": "refund/other",
+        "risk_class": "high",
+        "idempotency_key": other["idempotency_key"],
+        "permit_token": foreign,
+    }
     for field, value in changes.items():
         assert served.post("action/guard/start", {**start, field: value}).status in (403, 409), field
     head, _, tail = start["permit_token"].partition(".")
@@ -412,7 +493,12 @@ def test_four_keys_are_started_by_the_answer(served: Served) -> None:
 
 
 def test_a_report_for_nothing_is_refused_but_never_404(served: Served) -> None:
-    body = {"idempotency_key": unique("none"), "action": "refund.create", "agent_id": "retail-refund-agent", "outcome": "success"}
+    body = {
+        "idempotency_key": unique("none"),
+        "action": "refund.create",
+        "agent_id": "retail-refund-agent",
+        "outcome": "success",
+    }
     assert served.post("action/guard/report", body).status in (403, 409)
 
 
@@ -429,13 +515,22 @@ def test_a_request_id_is_echoed_or_made(served: Served) -> None:
 
 
 def test_decisions_and_problems_are_never_stored(served: Served) -> None:
-    for reply in (served.post("action/guard", guard_body()), served.post("action/guard", {}), served.get("approvals/since"), served.get("heartbeat?agent_id=a")):
+    for reply in (
+        served.post("action/guard", guard_body()),
+        served.post("action/guard", {}),
+        served.get("approvals/since"),
+        served.get("heartbeat?agent_id=a"),
+    ):
         assert reply.headers["cache-control"] == "no-store"
 
 
 def test_optional_members_are_left_out_and_never_null(served: Served) -> None:
     def nulls(value: Any) -> bool:
-        return value is None or (isinstance(value, dict) and any(map(nulls, value.values()))) or (isinstance(value, list) and any(map(nulls, value)))
+        return (
+            value is None
+            or (isinstance(value, dict) and any(map(nulls, value.values())))
+            or (isinstance(value, list) and any(map(nulls, value)))
+        )
 
     answers = [served.guard(guard_body(value=value)) for value in (1, 300, 5000)]
     answers.append(served.guard(guard_body(action="never.covered")))
@@ -445,7 +540,11 @@ def test_optional_members_are_left_out_and_never_null(served: Served) -> None:
     assert not {"approval_id", "expires_at", "approver", "approved_at", "outcome"} & allowed.keys()
     assert {"approval_id", "expires_at"} <= pending.keys()
     assert not {"permit_token", "permit_expires_at"} & (pending.keys() | denied.keys() | uncovered.keys())
-    assert (uncovered["decision"], uncovered["status"], uncovered["reason_code"]) == ("DENY", "denied", "no_matching_policy")
+    assert (uncovered["decision"], uncovered["status"], uncovered["reason_code"]) == (
+        "DENY",
+        "denied",
+        "no_matching_policy",
+    )
     assert all(answer["resource"] and answer["risk_class"] for answer in answers)
 
 
@@ -459,7 +558,20 @@ def test_the_proof_pack_carries_the_hash_of_itself(served: Served) -> None:
     assert carried == "sha256:" + hashlib.sha256(rfc8785.dumps(pack)).hexdigest()
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=501", "limit=-1", "limit=abc", "limit=1e2", "limit=１", "since=yesterday", "since=2026-01-01T00:00:00", "since=2026-13-01T00:00:00Z"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "limit=0",
+        "limit=501",
+        "limit=-1",
+        "limit=abc",
+        "limit=1e2",
+        "limit=１",
+        "since=yesterday",
+        "since=2026-01-01T00:00:00",
+        "since=2026-13-01T00:00:00Z",
+    ],
+)
 def test_a_query_that_breaks_a_rule_is_400(served: Served, query: str) -> None:
     problem(served.get(f"approvals/since?{query}"), 400, "invalid-request")
 

@@ -17,7 +17,19 @@ import psycopg
 import pytest
 
 from sentinel.core.proof import is_intact
-from tests.acceptance.places import KEYS, Demo, clean_env, demo_folder, eventually, free_port, module, processes_naming, request, run, running_demo
+from tests.acceptance.places import (
+    KEYS,
+    Demo,
+    clean_env,
+    demo_folder,
+    eventually,
+    free_port,
+    module,
+    processes_naming,
+    request,
+    run,
+    running_demo,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -29,9 +41,10 @@ FATES = {
     "lge_demo_high_001": ("DENIED", "over_limit"), "lge_demo_over_limit_001": ("DENIED", "over_limit"), "lge_demo_duplicate_001": ("DENIED", "duplicate_refund"),
     "lge_demo_stale_001": ("DENIED", "stale_window"), "lge_demo_suspicious_001": ("DENIED", "suspicious_reason"),
     "lge_demo_attempts_001": ("APPROVAL_REQUIRED", "repeated_attempts"), "lge_demo_attempts_002": ("DENIED", "too_many_attempts"),
-    "lge_demo_daily_001": ("EXECUTED", "within_policy_limit"), "lge_demo_daily_002": ("EXECUTED", "within_policy_limit"),
-    "lge_demo_daily_003": ("APPROVAL_REQUIRED", "limit_exceeded"), "lge_demo_currency_001": ("DENIED", "currency_not_covered"),
+    "lge_demo_currency_001": ("DENIED", "currency_not_covered"),
 }  # fmt: skip
+# 150.00, 150.00 and 0.01 of one account under a cap of 300.00: two are paid and one waits, which one depends on who is quicker.
+DAILY = ["lge_demo_daily_001", "lge_demo_daily_002", "lge_demo_daily_003"]
 
 
 def ledger(url: str) -> dict[str, tuple[Any, ...]]:
@@ -53,12 +66,24 @@ def test_it_is_ready_in_ten_seconds_and_says_exactly_one_line(demo: Demo) -> Non
 
 
 def test_every_row_ends_as_the_policy_says(demo: Demo) -> None:
-    assert eventually(lambda: ledger(demo.database_url) == FATES, within=10), ledger(demo.database_url)
+    def otherwise() -> dict[str, Any]:
+        found = ledger(demo.database_url)
+        return {name: found.get(name) for name, fate in FATES.items() if found.get(name) != fate}
+
+    assert eventually(lambda: not otherwise(), within=10), otherwise()
+    found = ledger(demo.database_url)
+    assert sorted(found[name] for name in DAILY) == [
+        ("APPROVAL_REQUIRED", "limit_exceeded"),
+        *[("EXECUTED", "within_policy_limit")] * 2,
+    ]
     assert run("doctor", SENTINEL_DATABASE_URL=demo.database_url).returncode == 0
 
 
 def test_the_agent_key_and_every_sign_in_work(demo: Demo) -> None:
-    assert request("GET", f"{demo.authority}/api/sentinel/heartbeat?agent_id=a", headers={"X-API-Key": demo.key}).status == 200
+    assert (
+        request("GET", f"{demo.authority}/api/sentinel/heartbeat?agent_id=a", headers={"X-API-Key": demo.key}).status
+        == 200
+    )
     for role in ("viewer", "approver", "admin"):
         assert request("GET", f"{demo.console}/ops/api/session", headers=demo.sign_in(role)).json["role"] == role
 
@@ -72,7 +97,11 @@ def test_the_board_shows_what_was_decided_and_each_proof_can_be_recomputed(demo:
         pack = request("GET", f"{demo.console}/verify/{event['proof_id']}.json").json
         assert is_intact(pack)
     sample = next(one for one in events() if one.get("ledger_entry_id") == "lge_demo_low_001")
-    assert (sample["decision"], sample["amount"], sample["refund_id"]) == ("ALLOW", {"value": 126, "currency": "USD"}, "rf_demo_low_001")
+    assert (sample["decision"], sample["amount"], sample["refund_id"]) == (
+        "ALLOW",
+        {"value": 126, "currency": "USD"},
+        "rf_demo_low_001",
+    )
 
 
 def test_secrets_are_readable_by_their_owner_only(demo: Demo) -> None:
@@ -83,9 +112,13 @@ def test_secrets_are_readable_by_their_owner_only(demo: Demo) -> None:
 def test_it_ends_within_three_seconds_leaves_nothing_and_continues() -> None:
     with demo_folder("life of a demo") as folder:
         with running_demo(folder) as first:
-            eventually(lambda: ledger(first.database_url) == FATES, within=10)
+            assert eventually(lambda: len(ledger(first.database_url)) == len(FATES) + len(DAILY), within=10)
+            time.sleep(0.5)
             before, told, ports = ledger(first.database_url), first.told, first.ports
-            with socket.create_connection(("127.0.0.1", ports[0])), socket.create_connection(("127.0.0.1", ports[1])) as viewer:
+            with (
+                socket.create_connection(("127.0.0.1", ports[0])),
+                socket.create_connection(("127.0.0.1", ports[1])) as viewer,
+            ):
                 # Somebody watches the board and somebody keeps a connection open: neither holds it up.
                 viewer.sendall(b"GET /ops/api/live/stream HTTP/1.1\r\nHost: x\r\n\r\n")
                 viewer.recv(100)
@@ -110,7 +143,10 @@ def test_a_taken_port_is_said_in_one_line_and_nothing_is_started(tmp_path: Path)
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        for arguments in (["--port", str(port), "--console-port", str(free_port())], ["--port", str(free_port()), "--console-port", str(port)]):
+        for arguments in (
+            ["--port", str(port), "--console-port", str(free_port())],
+            ["--port", str(free_port()), "--console-port", str(port)],
+        ):
             done = run("demo", "--json", "--data-dir", str(tmp_path / "d"), *arguments)
             assert done.returncode != 0
             assert done.stdout == ""
@@ -122,7 +158,16 @@ def test_a_taken_port_is_said_in_one_line_and_nothing_is_started(tmp_path: Path)
 
 
 def test_two_demos_in_one_folder_are_refused_in_one_line(demo: Demo) -> None:
-    done = run("demo", "--json", "--data-dir", str(demo.data_dir), "--port", str(free_port()), "--console-port", str(free_port()))
+    done = run(
+        "demo",
+        "--json",
+        "--data-dir",
+        str(demo.data_dir),
+        "--port",
+        str(free_port()),
+        "--console-port",
+        str(free_port()),
+    )
     assert done.returncode != 0
     assert (done.stdout, len(done.stderr.strip().splitlines())) == ("", 1), done.stderr
     assert request("GET", f"{demo.authority}/readyz").status == 200
@@ -131,7 +176,18 @@ def test_two_demos_in_one_folder_are_refused_in_one_line(demo: Demo) -> None:
 def test_once_processes_the_ledger_and_ends_by_itself() -> None:
     with demo_folder("once") as folder:
         began = time.monotonic()
-        done = run("demo", "--once", "--json", "--data-dir", str(folder), "--port", str(free_port()), "--console-port", str(free_port()), timeout=60)
+        done = run(
+            "demo",
+            "--once",
+            "--json",
+            "--data-dir",
+            str(folder),
+            "--port",
+            str(free_port()),
+            "--console-port",
+            str(free_port()),
+            timeout=60,
+        )
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout).keys() == KEYS
         assert len(done.stdout.splitlines()) == 1
@@ -139,11 +195,21 @@ def test_once_processes_the_ledger_and_ends_by_itself() -> None:
         assert time.monotonic() - began < 40
 
 
-def test_a_part_that_dies_is_started_again() -> None:
+def consoles(folder: Path) -> list[int]:
+    """The console's processes; the first is their parent."""
+    return sorted(
+        pid for pid in processes_naming(str(folder)) if b"ops_console" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
+
+
+def test_a_part_that_dies_is_started_again_and_its_orphans_end_with_the_demo() -> None:
     with demo_folder("resilient") as folder, running_demo(folder) as demo:
-        victim = next(pid for pid in processes_naming(str(folder)) if b"ops_console" in Path(f"/proc/{pid}/cmdline").read_bytes())
-        os.kill(victim, signal.SIGKILL)
-        assert eventually(lambda: _ready(demo.console), within=15, every=0.2), "the console stayed away"
+        old = consoles(folder)
+        os.kill(old[0], signal.SIGKILL)
+        assert eventually(
+            lambda: not set(old) & set(now := consoles(folder)) and now and _ready(demo.console), within=15, every=0.2
+        ), "the console stayed away"
+        os.kill(consoles(folder)[0], signal.SIGKILL)
         demo.stop()
 
 
@@ -155,7 +221,7 @@ def _ready(url: str) -> bool:
 
 
 def test_stopping_while_it_starts_ends_it_too() -> None:
-    for delay in (0.5, 1.5, 3.0):
+    for delay in (0.4, 1.8):
         with demo_folder("early") as folder:
             process = subprocess.Popen(
                 module("sentinel.cli.main", "demo", "--json", "--data-dir", str(folder), "--port", str(free_port()), "--console-port", str(free_port())),
@@ -164,4 +230,4 @@ def test_stopping_while_it_starts_ends_it_too() -> None:
             time.sleep(delay)
             process.terminate()
             process.wait(15)
-            assert eventually(lambda: not processes_naming(str(folder)), within=3), delay  # noqa: B023
+            assert eventually(lambda: not processes_naming(str(folder)), within=3), delay

@@ -10,7 +10,6 @@ import time
 import urllib.parse
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -51,7 +50,9 @@ def leaks(secrets: dict[str, str], places: dict[str, bytes]) -> list[str]:
     found = []
     for name, secret in secrets.items():
         for spelling, needle in spellings(secret).items():
-            found += [f"{name} ({spelling}) in {place}" for place, text in places.items() if needle.lower() in text.lower()]
+            found += [
+                f"{name} ({spelling}) in {place}" for place, text in places.items() if needle.lower() in text.lower()
+            ]
     return found
 
 
@@ -92,12 +93,24 @@ def planted(demo: Demo) -> Iterator[dict[str, str]]:
         return request("POST", f"{demo.authority}/api/sentinel/{path}", body=body, headers=headers)
 
     params = {"account_ref": secrets["account"], "order_ref": secrets["order"], "note": secrets["note"]}
-    body = guard_body(f"canary-{mark}", value=7, params=params, evidence_context={"correlation_id": secrets["correlation"], "n": secrets["note"]})
+    body = guard_body(
+        f"canary-{mark}",
+        value=7,
+        params=params,
+        evidence_context={"correlation_id": secrets["correlation"], "n": secrets["note"]},
+    )
     answer = post("action/guard", body).json
     assert answer["decision"] == "ALLOW", answer
     secrets["permit token"] = answer["permit_token"]
     post("action/guard/start", start_body(body, answer))
-    post("action/guard/report", {**{k: body[k] for k in ("idempotency_key", "action", "agent_id")}, "outcome": "error", "error": secrets["report error"]})
+    post(
+        "action/guard/report",
+        {
+            **{k: body[k] for k in ("idempotency_key", "action", "agent_id")},
+            "outcome": "error",
+            "error": secrets["report error"],
+        },
+    )
     post("action/guard", {**body, "params": {**params, "amount": "nonsense " + secrets["note"]}})
     post("action/check", {"agent_id": "a", "action": "data.read", "params": {"note": secrets["note"]}})
     post("action/guard", b'{"agent_id": "' + secrets["note"].encode())
@@ -112,12 +125,26 @@ def planted(demo: Demo) -> Iterator[dict[str, str]]:
     approve, reject = pending()[:2]
     secrets["approval id"] = approve["approval_id"]
     for one, verb in ((approve, "approve"), (reject, "reject")):
-        done = request("POST", f"{demo.console}/ops/api/approvals/{one['approval_id']}/{verb}", body={"reason": secrets["operator's reason"]}, headers=admin)
+        done = request(
+            "POST",
+            f"{demo.console}/ops/api/approvals/{one['approval_id']}/{verb}",
+            body={"reason": secrets["operator's reason"]},
+            headers=admin,
+        )
         assert done.status == 200, done.body
-    halt = request("POST", f"{demo.console}/ops/api/halts", body={"scope": "agent", "target": f"nobody-{mark}", "reason": secrets["halt reason"]}, headers=admin)
+    halt = request(
+        "POST",
+        f"{demo.console}/ops/api/halts",
+        body={"scope": "agent", "target": f"nobody-{mark}", "reason": secrets["halt reason"]},
+        headers=admin,
+    )
     assert halt.status in (200, 201), halt.body
     secrets["halt id"] = halt.json["halt_id"]
-    request("POST", f"{demo.console}/ops/api/session", body={"email": demo.operator("viewer")["email"], "password": secrets["note"]})
+    request(
+        "POST",
+        f"{demo.console}/ops/api/session",
+        body={"email": demo.operator("viewer")["email"], "password": secrets["note"]},
+    )
     time.sleep(1.0)
     yield secrets
     request("POST", f"{demo.console}/ops/api/halts/{secrets['halt id']}/lift", body={"reason": "over"}, headers=admin)
@@ -131,13 +158,40 @@ def public_places(demo: Demo) -> dict[str, bytes]:
         reply = request(rest.pop("method", "GET"), url, **rest)
         found[url] = reply.body + repr(reply.headers).encode()
 
-    for path in ("/live", "/ops/api/live/status", "/ops/api/live/feed?limit=100", "/healthz", "/readyz", "/metrics", "/openapi.json", "/", "/verify/none.json", "/nothing"):
+    for path in (
+        "/live",
+        "/ops/api/live/status",
+        "/ops/api/live/feed?limit=100",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+        "/openapi.json",
+        "/",
+        "/verify/none.json",
+        "/nothing",
+    ):
         look(console + path)
     for event in request("GET", f"{console}/ops/api/live/feed?limit=100").json["events"]:
         look(f"{console}/verify/{event['proof_id']}.json")
-    for path in ("/ops/api/approvals", "/ops/api/halts", "/ops/api/in-doubt", "/ops/api/refunds/ledger", "/ops/api/refunds/agent/status", "/ops/api/session", "/ops/api/tokens"):
+    for path in (
+        "/ops/api/approvals",
+        "/ops/api/halts",
+        "/ops/api/in-doubt",
+        "/ops/api/refunds/ledger",
+        "/ops/api/refunds/agent/status",
+        "/ops/api/session",
+        "/ops/api/tokens",
+    ):
         look(console + path)
-    for path in ("/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/api/sentinel/approvals/since", "/nothing"):
+    for path in (
+        "/healthz",
+        "/readyz",
+        "/metrics",
+        "/openapi.json",
+        "/docs",
+        "/api/sentinel/approvals/since",
+        "/nothing",
+    ):
         look(authority + path)
     found["stream from the start"] = read_some(console, "/ops/api/live/stream", Last_Event_ID="0")
     found["stream"] = read_some(console, "/ops/api/live/stream", 0.5)
@@ -154,7 +208,9 @@ def log_places(demo: Demo) -> dict[str, bytes]:
 def test_no_planted_secret_is_in_any_public_byte(demo: Demo, planted: dict[str, str]) -> None:
     places = public_places(demo)
     assert sum(map(len, places.values())) > 10_000
-    assert b"canary-" in places["stream from the start"], "the planted refunds must be on the board, or nothing is proved"
+    assert b"canary-" in places["stream from the start"], (
+        "the planted refunds must be on the board, or nothing is proved"
+    )
     assert leaks(planted, places) == []
     shown = b"".join(text for place, text in places.items() if not place.endswith("openapi.json"))
     # A raw policy id cannot be searched for: the agent's and the version's names, which are public, contain it.
@@ -186,7 +242,10 @@ def test_one_tenant_sees_nothing_of_another_on_any_route(demo: Demo, planted: di
             "select o.idempotency_key, o.action, o.agent_id, o.operation_id, s.decision_event_id from sentinel.operations o"
             " join sentinel.operation_states s using (tenant_id, operation_id) where o.tenant_id <> %s limit 200", [other],
         ).fetchall()  # fmt: skip
-        approvals = [str(row[0]) for row in connection.execute("select approval_id from sentinel.approvals where tenant_id <> %s", [other])]
+        approvals = [
+            str(row[0])
+            for row in connection.execute("select approval_id from sentinel.approvals where tenant_id <> %s", [other])
+        ]
     said: dict[str, bytes] = {}
 
     def ask(method: str, path: str, body: Any = None) -> Any:
@@ -200,12 +259,32 @@ def test_one_tenant_sees_nothing_of_another_on_any_route(demo: Demo, planted: di
     for key, action, agent, _, _ in operations:
         # The same key is free in another tenant, and nothing of the first tenant's operation shows or counts.
         body = guard_body(key, value=5)
-        assert ask("POST", "action/guard/report", {"idempotency_key": key, "action": action, "agent_id": agent, "outcome": "success"}).status in (403, 409)
-        start = {"idempotency_key": key, "action": action, "agent_id": agent, "permit_token": planted["permit token"], "start_id": str(uuid.uuid4())}
+        assert ask(
+            "POST",
+            "action/guard/report",
+            {"idempotency_key": key, "action": action, "agent_id": agent, "outcome": "success"},
+        ).status in (403, 409)
+        start = {
+            "idempotency_key": key,
+            "action": action,
+            "agent_id": agent,
+            "permit_token": planted["permit token"],
+            "start_id": str(uuid.uuid4()),
+        }
         assert ask("POST", "action/guard/start", start).status in (403, 409)
         assert ask("POST", "action/guard", body).headers.get("idempotent-replayed") is None
-    said["stream"] = read_some(demo.authority, "/api/sentinel/approvals/stream?last_seen=2020-01-01T00:00:00Z", X_API_Key=other_key)
+    said["stream"] = read_some(
+        demo.authority, "/api/sentinel/approvals/stream?last_seen=2020-01-01T00:00:00Z", X_API_Key=other_key
+    )
     assert b"CONNECTED" in said["stream"]
     assert b"APPROVAL_DECISION" not in said["stream"]
-    ids = {f"operation {n}": str(row[3]) for n, row in enumerate(operations)} | {f"event {n}": str(row[4]) for n, row in enumerate(operations)}
-    assert leaks({**ids, **{f"approval {n}": one for n, one in enumerate(approvals)}, "tenant": str(demo.told["tenant_id"])}, {"all": b"".join(said.values())}) == []
+    ids = {f"operation {n}": str(row[3]) for n, row in enumerate(operations)} | {
+        f"event {n}": str(row[4]) for n, row in enumerate(operations)
+    }
+    assert (
+        leaks(
+            {**ids, **{f"approval {n}": one for n, one in enumerate(approvals)}, "tenant": str(demo.told["tenant_id"])},
+            {"all": b"".join(said.values())},
+        )
+        == []
+    )

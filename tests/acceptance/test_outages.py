@@ -72,7 +72,9 @@ def test_without_a_database_every_answer_is_a_refusal_that_may_be_retried(postgr
     assert answer["decision"] == "ALLOW"
 
 
-def test_what_time_does_goes_on_after_the_database_was_away_even_through_a_reload(postgres: Embedded, frail: Served) -> None:
+def test_what_time_does_goes_on_after_the_database_was_away_even_through_a_reload(
+    postgres: Embedded, frail: Served
+) -> None:
     with without_database(postgres):
         # A reload of the policies at the worst moment must not end the housekeeper for good.
         for child in Path(f"/proc/{frail.process.pid}/task/{frail.process.pid}/children").read_text().split():
@@ -116,11 +118,13 @@ def test_a_working_loop_goes_on_by_itself_when_the_database_comes_back(postgres:
         with without_database(postgres):
             time.sleep(0.5)
         shop.enqueue([refund(f"{name}_b{n}", n + 1) for n in range(10)])
-        done = eventually(lambda: set(shop.states().values()) == {"EXECUTED"} and not shop.faults(), within=30, every=0.3)
+        done = eventually(
+            lambda: set(shop.states().values()) == {"EXECUTED"} and not shop.faults(), within=30, every=0.3
+        )
         ended = worker.poll()
     finally:
         worker.send_signal(signal.SIGTERM)
-        out, err = worker.communicate(timeout=10)
+        _, err = worker.communicate(timeout=10)
     assert ended is None, f"the loop ended: {err}"
     assert done, (shop.states(), shop.faults(), err)
     assert worker.returncode == 0, err

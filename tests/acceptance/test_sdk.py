@@ -37,7 +37,9 @@ def installed(version: str) -> Path:
     )  # fmt: skip
     if done.returncode:
         shutil.rmtree(draft, ignore_errors=True)
-        pytest.skip(f"haltstate-sdk {version} cannot be installed: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+        pytest.skip(
+            f"haltstate-sdk {version} cannot be installed: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}"
+        )
     try:
         draft.rename(folder)
     except OSError:
@@ -218,7 +220,9 @@ def test_approvals_arrive_over_the_stream_and_in_the_history(sdk: Sdk, approver:
 
 def test_a_kill_interrupts_the_agent_and_guards_refuse_by_themselves(sdk: Sdk) -> None:
     listener = sdk.listening("heartbeat")
-    halt = sdk.served.cli_json("halts", "set", "--scope", "agent", "--target", "retail-refund-agent", "--reason", "test")
+    halt = sdk.served.cli_json(
+        "halts", "set", "--scope", "agent", "--target", "retail-refund-agent", "--reason", "test"
+    )
     try:
         assert heard_by(listener) == {"interrupted": True}
         told = sdk.guard(unique("sdk"))
@@ -231,7 +235,12 @@ def test_a_kill_interrupts_the_agent_and_guards_refuse_by_themselves(sdk: Sdk) -
 def test_a_second_try_after_a_lost_answer_gets_the_same_decision(sdk: Sdk) -> None:
     # The client gave up waiting and asks again: for the old one the first answer was the start, so it must not run twice.
     key = unique("sdk")
-    body = {"agent_id": "retail-refund-agent", "action": "refund.create", "params": params(key, 3), "idempotency_key": key}
+    body = {
+        "agent_id": "retail-refund-agent",
+        "action": "refund.create",
+        "params": params(key, 3),
+        "idempotency_key": key,
+    }
     if sdk.has_start:
         body |= {"resource": None, "risk_class": None, "evidence_context": {"correlation_id": str(uuid.uuid4())}}
     sdk.served.guard(body)
@@ -240,14 +249,18 @@ def test_a_second_try_after_a_lost_answer_gets_the_same_decision(sdk: Sdk) -> No
 
 def test_the_new_clients_report_sent_again_gets_the_original_receipt(served: Served) -> None:
     sdk, key = Sdk(NEW, served), unique("sdk")
-    first, second = sdk("report_again", params=params(key, 2), idempotency_key=key, report_id=str(uuid.uuid4()))["receipts"]
+    first, second = sdk("report_again", params=params(key, 2), idempotency_key=key, report_id=str(uuid.uuid4()))[
+        "receipts"
+    ]
     assert first["duplicate"] is second["duplicate"] is True
     assert (first["receipt_event_id"], first["receipt_hash"]) == (second["receipt_event_id"], second["receipt_hash"])
 
 
 def test_both_generations_get_the_new_field_set(served: Served) -> None:
     key = unique("sdk")
-    old = served.guard({"agent_id": "retail-refund-agent", "action": "refund.create", "params": params(key, 1), "idempotency_key": key})
+    old = served.guard(
+        {"agent_id": "retail-refund-agent", "action": "refund.create", "params": params(key, 1), "idempotency_key": key}
+    )
     for name in ("operation_id", "decision_event_id"):
         assert str(uuid.UUID(old[name])) == old[name]
     for name in ("policy_version", "resource", "risk_class", "permit_token", "policy_id", "policy_label", "reason"):
@@ -260,7 +273,9 @@ def test_both_generations_get_the_new_field_set(served: Served) -> None:
 def test_started_and_silent_past_the_deadline_is_in_doubt(served: Served) -> None:
     # What a killed old client leaves behind. Its start is moved back instead of waiting for the deadline.
     key = unique("sdk")
-    served.guard({"agent_id": "retail-refund-agent", "action": "refund.create", "params": params(key, 1), "idempotency_key": key})
+    served.guard(
+        {"agent_id": "retail-refund-agent", "action": "refund.create", "params": params(key, 1), "idempotency_key": key}
+    )
     with psycopg.connect(served.database_url, autocommit=True) as connection:
         connection.execute("set session_replication_role = replica")
         connection.execute(

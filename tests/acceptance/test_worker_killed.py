@@ -78,7 +78,9 @@ def test_a_worker_that_wakes_after_its_lease_cannot_act_late(served: Served, pla
     sleeper = shop.worker("--once", "--json", **armed(place, "stop"))
     try:
         stat = Path(f"/proc/{sleeper.pid}/stat")
-        assert eventually(lambda: "T" in stat.read_text().rpartition(")")[2].split()[0], within=15), "never stopped itself"
+        assert eventually(lambda: "T" in stat.read_text().rpartition(")")[2].split()[0], within=15), (
+            "never stopped itself"
+        )
         time.sleep(LEASE_SECONDS + 0.2)
         status, said = shop.work("--once", "--json")
         assert status == 0, said

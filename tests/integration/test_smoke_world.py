@@ -1,3 +1,5 @@
+"""The whole way in one process, as a first sign of life."""
+
 from tests.world import World, guard_body
 
 

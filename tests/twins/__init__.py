@@ -42,6 +42,15 @@ def slow_events(world: World, seconds: float) -> None:
     world.admin.execute("grant execute on function sentinel.dawdle() to public")
 
 
+def forgets_keys(world: World) -> None:
+    """An operation is never found again under its key."""
+    run = world.admin.execute
+    run("create function sentinel.forgetful() returns trigger language plpgsql as"
+        " $$ begin new.idempotency_key := new.idempotency_key || '#' || new.operation_id; return new; end $$")  # fmt: skip
+    run("create trigger forgetful before insert on sentinel.operations for each row execute function sentinel.forgetful()")
+    run("grant execute on function sentinel.forgetful() to public")
+
+
 def cut(world: World, function: str, fence: str, instead: str = "") -> None:
     """`function` with every occurrence of `fence` replaced. Fails when the fence is not there: then the twin is stale."""
     source = definition(world.admin, function)

@@ -14,7 +14,9 @@ class Died(Exception):
 
 def without_safety_net(connection: psycopg.Connection[Any]) -> None:
     """Take away what the database itself refuses."""
-    connection.execute("alter table refunds.executions drop constraint executions_entry_once, drop constraint executions_operation_once")
+    connection.execute(
+        "alter table refunds.executions drop constraint executions_entry_once, drop constraint executions_operation_once"
+    )
     for table in ("executions", "ledger_entries"):
         connection.execute(f"alter table refunds.{table} disable trigger user".encode())
 
@@ -22,7 +24,8 @@ def without_safety_net(connection: psycopg.Connection[Any]) -> None:
 def pay_then_remember(connection: psycopg.Connection[Any], tenant_id: uuid.UUID, *, dies: bool) -> None:
     """One run over everything NEW, as a naive worker does it. `dies` after the first payment."""
     for entry, refund, minor, currency in connection.execute(
-        "select ledger_entry_id, refund_id, amount_minor, currency from refunds.ledger_entries where tenant_id = %s and status = 'NEW'", [tenant_id]
+        "select ledger_entry_id, refund_id, amount_minor, currency from refunds.ledger_entries where tenant_id = %s and status = 'NEW'",
+        [tenant_id],
     ).fetchall():
         connection.execute(
             "insert into refunds.executions (tenant_id, execution_id, ledger_entry_id, refund_id, amount_minor, currency, operation_id, start_id, start_event_id, claim_epoch)"
@@ -31,4 +34,7 @@ def pay_then_remember(connection: psycopg.Connection[Any], tenant_id: uuid.UUID,
         )
         if dies:
             raise Died
-        connection.execute("update refunds.ledger_entries set status = 'EXECUTED' where tenant_id = %s and ledger_entry_id = %s", [tenant_id, entry])
+        connection.execute(
+            "update refunds.ledger_entries set status = 'EXECUTED' where tenant_id = %s and ledger_entry_id = %s",
+            [tenant_id, entry],
+        )

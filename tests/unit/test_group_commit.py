@@ -13,6 +13,7 @@ import pytest
 
 from sentinel.core.errors import EngineUnavailable
 from sentinel.store import writer
+from sentinel.store.database import DatabaseUnreachable
 from sentinel.store.writer import GroupCommit
 from tests.harness import at_once, scaled, seeded
 
@@ -208,5 +209,21 @@ class _KeepsAfterAnError(GroupCommit[int]):
 @pytest.mark.parametrize("twin", [_LosesTheLead, _ForgetsWhoAsked, _KeepsAfterAnError])
 def test_twins_that_lose_the_lead_swap_answers_or_spread_an_error_are_caught(twin: type[GroupCommit[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "WAIT_SECONDS", 0.5)
-    commit = Store(seconds=0.02, poisoned=[7])
+    commit = Store(seconds=0.02, poisoned=[7, 14, 21])
     assert lost_or_swapped(commit, twin(commit, most=4, slow_seconds=10), 30, seconds=5) != []
+
+
+def test_a_database_that_cannot_be_reached_is_tried_once_for_the_whole_batch() -> None:
+    gate, began, calls = threading.Event(), threading.Event(), []
+
+    def commit(rows: Sequence[Any]) -> list[int]:
+        calls.append(len(rows))
+        began.set()
+        gate.wait(5)
+        raise DatabaseUnreachable("gone")
+
+    group = GroupCommit(commit, slow_seconds=60)
+    threading.Timer(0.3, gate.set).start()
+    answers = at_once([lambda n=n: group.record({"n": n}) for n in range(10)], seconds=10)
+    assert all(isinstance(answer, DatabaseUnreachable) for answer in answers)
+    assert calls == [1, 9]

@@ -12,6 +12,7 @@ import pytest
 
 from sentinel.store.decisions import record_decisions
 from sentinel.store.writer import GroupCommit
+from tests import twins
 from tests.harness import at_once, decide, dump, scaled
 from tests.world import World, four_keys, guard_body, make_world, unique
 
@@ -56,11 +57,7 @@ def test_64_identical_requests_at_once_get_one_decision_and_one_proof_pack(world
 def test_twin_that_does_not_find_the_key_decides_twice_and_is_caught(database_url: str) -> None:
     world = make_world(database_url)
     try:
-        world.admin.execute(
-            "create function sentinel.forgetful() returns trigger language plpgsql as"
-            " $$ begin new.idempotency_key := new.idempotency_key || '#' || new.operation_id; return new; end $$")  # fmt: skip
-        world.admin.execute("create trigger forgetful before insert on sentinel.operations for each row execute function sentinel.forgetful()")
-        world.admin.execute("grant execute on function sentinel.forgetful() to public")
+        twins.forgets_keys(world)
         assert "more than one operation" in more_than_one_decision(world, guard_body(), 8)
     finally:
         world.close()

@@ -8,7 +8,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 from tests.fake_authority import FakeAuthority
-from tests.ledger_world import LedgerWorld, claimed, new_row, wait_until
+from tests.ledger_world import LedgerWorld, claimed, looping, new_row, wait_until
 from worker.rows import Change, OrderFacts
 from worker.states import LedgerEvent, LedgerState
 
@@ -277,9 +277,7 @@ def test_the_loop_works_answers_an_operator_and_ends_when_told(ledger_world: Led
         "insert into refunds.process_requests (tenant_id, request_id, requested_by) values (%s, %s, 'ann')",
         [ledger_world.tenant_id, request_id],
     )
-    with ledger_world.agent(authority.url) as agent:
-        thread = threading.Thread(target=agent.run_loop)
-        thread.start()
+    with ledger_world.agent(authority.url) as agent, looping(agent) as thread:
         wait_until(lambda: ledger_world.states() == {"r": "EXECUTED", "wait": "APPROVAL_REQUIRED"})
         authority.approve("refund:wait")
         wait_until(lambda: ledger_world.state("wait") == "EXECUTED")

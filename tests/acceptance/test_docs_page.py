@@ -1,0 +1,52 @@
+"""The documentation page in a real browser: it shows every operation, and its strict policy blocks nothing it needs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.acceptance.places import Served, request
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium: the system's, else the one that playwright brought."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    with sync_api.sync_playwright() as playwright:
+        try:
+            found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        except sync_api.Error as error:
+            pytest.skip(f"no Chromium to be started: {str(error).splitlines()[0]}")
+        yield found
+        found.close()
+
+
+def test_the_docs_page_works_under_its_own_strict_policy(served: Served, browser: Any) -> None:
+    policy = request("GET", f"{served.url}/docs").headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert policy.startswith("default-src 'none'")
+    complaints: list[str] = []
+    elsewhere: list[str] = []
+    page = browser.new_page()
+    page.on(
+        "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
+    )
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "request", lambda asked: None if asked.url.startswith((served.url, "data:")) else elsewhere.append(asked.url)
+    )
+    page.goto(f"{served.url}/docs")
+    page.wait_for_selector(".opblock", timeout=20_000)
+    shown = page.locator(".opblock").count()
+    document = request("GET", f"{served.url}/openapi.json").json
+    assert shown == sum(len(path) for path in document["paths"].values())
+    page.locator(".opblock").first.click()
+    page.wait_for_selector(".opblock-body", timeout=5_000)
+    page.close()
+    assert (complaints, elsewhere) == ([], [])

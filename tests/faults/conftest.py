@@ -1,0 +1,53 @@
+"""A server of these tests' own, which they may kill."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from sentinel.store.embedded import Embedded, remove
+from sentinel.store.migrate import migrate
+from tests.conftest import at
+from tests.world import World, make_world
+
+
+@pytest.fixture(scope="session")
+def victim() -> Iterator[Embedded]:
+    """A running server that a test may kill or stop, and has to start again."""
+    base = Path(tempfile.gettempdir()) / f"sentinel-victim-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+    embedded = Embedded(base, own=True)
+    try:
+        embedded.start()
+        yield embedded
+    finally:
+        embedded.stop()
+        remove(base)
+        shutil.rmtree(base, ignore_errors=True)
+
+
+@pytest.fixture
+def doomed_url(victim: Embedded) -> Iterator[str]:
+    """A migrated database on the victim; the server runs when the test begins."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    admin_url = victim.start().admin_url
+    with psycopg.connect(admin_url, autocommit=True) as connection:
+        connection.execute(f"create database {name}".encode())
+    migrate(at(admin_url, name))
+    yield at(admin_url, name)
+    with psycopg.connect(victim.start().admin_url, autocommit=True) as connection:
+        connection.execute(f"drop database {name} with (force)".encode())
+
+
+@pytest.fixture
+def doomed(doomed_url: str) -> Iterator[World]:
+    """A world on a server that a test may kill."""
+    world = make_world(doomed_url)
+    yield world
+    world.close()

@@ -1,0 +1,97 @@
+"""The authority killed between commit and answer: the client asks again with its key and finds the one decision."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import urllib3
+
+from tests.acceptance.places import end, eventually, request, start_serve
+from tests.faults.database_proxy import proxied
+from tests.harness import scaled
+from tests.world import World, guard_body, unique
+
+
+def post(port: int, body: dict[str, Any], key: str) -> Any:
+    return request("POST", f"http://127.0.0.1:{port}/api/sentinel/action/guard", body=body, headers={"X-API-Key": key})
+
+
+def test_a_decision_whose_answer_died_with_the_authority_is_found_and_made_once(world: World, tmp_path: Path) -> None:
+    with proxied(world.url) as proxy:
+        for _ in range(scaled(2)):
+            process, port, _, _ = start_serve(
+                proxy.url(world.url), tmp_path, SENTINEL_PROCESSES="1", SENTINEL_SECRET_KEYS="only-for-tests-0123456789abcdefghij")  # fmt: skip
+            reached, killed = threading.Event(), threading.Event()
+            body = guard_body(value=1, params={"account_ref": unique("acct")})
+
+            def hold_the_answer(key: str = body["idempotency_key"], reached: threading.Event = reached, killed: threading.Event = killed) -> None:
+                # Every reply passes here with its transaction over; the first after the row is there is the decision's.
+                if not reached.is_set() and world.one("select count(*) from sentinel.operations where idempotency_key = %s", key):
+                    reached.set()
+                    killed.wait(10)
+
+            assert post(port, guard_body(value=1, params={"account_ref": unique("acct")}), world.key).status == 200
+            proxy.on_reply = hold_the_answer
+            outcome: list[Any] = []
+
+            def ask(body: dict[str, Any] = body, port: int = port, outcome: list[Any] = outcome) -> None:
+                try:
+                    outcome.append(post(port, body, world.key))
+                except (urllib3.exceptions.HTTPError, OSError) as error:
+                    outcome.append(error)
+
+            client = threading.Thread(target=ask)
+            client.start()
+            assert reached.wait(10), "the decision was never committed"
+            workers = eventually(lambda: children_of(process.pid), within=2)
+            for pid in [process.pid, *workers]:
+                os.kill(pid, signal.SIGKILL)
+            process.wait(10)
+            killed.set()
+            client.join(15)
+            proxy.on_reply = None
+            assert isinstance(outcome[0], (urllib3.exceptions.HTTPError, OSError)), "nobody was answered"
+
+            process, port, _, _ = start_serve(
+                world.url, tmp_path, SENTINEL_PROCESSES="1", SENTINEL_SECRET_KEYS="only-for-tests-0123456789abcdefghij")  # fmt: skip
+            try:
+                again = post(port, body, world.key)
+            finally:
+                end(process)
+            assert (again.status, again.json["decision"], again.headers["idempotent-replayed"]) == (200, "ALLOW", "true")
+            assert "permit_token" in again.json
+            key = body["idempotency_key"]
+            assert world.one("select count(*) from sentinel.operations where idempotency_key = %s", key) == 1
+            assert world.one(
+                "select count(*) from sentinel.events e join sentinel.operations o using (tenant_id, operation_id)"
+                " where o.idempotency_key = %s and kind = 'decision'", key) == 1  # fmt: skip
+    assert world.broken_invariants() == []
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that this one forked."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if parent == pid:
+            found.append(int(folder.name))
+    return found
+
+
+def test_twin_that_forgets_keys_decides_twice_when_asked_again(world: World) -> None:
+    """The checker above counts decisions by key; on a store that forgets keys it would see two."""
+    from tests import twins
+
+    twins.forgets_keys(world)
+    body = guard_body(value=1)
+    world.guard(body)
+    world.guard(body)
+    assert world.one("select count(*) from sentinel.operations where idempotency_key like %s", body["idempotency_key"] + "%") == 2
+    assert world.one("select count(*) from sentinel.operations where idempotency_key = %s", body["idempotency_key"]) == 0

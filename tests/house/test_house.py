@@ -1,0 +1,105 @@
+"""House rules that no tool knows: each failure says the better way."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sentinel.settings_table import programs, render
+
+REPO = Path(__file__).resolve().parents[2]
+VENDOR = REPO / "sentinel" / "api" / "static" / "vendor"
+
+
+def tracked() -> list[Path]:
+    """Files that travel with the repository. Skips where it is not one, e.g. in an unpacked archive."""
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=REPO, capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("not a git checkout")
+    return [REPO / name for name in done.stdout.decode().split("\0") if name and (REPO / name).is_file()]
+
+
+def test_vendored_files_are_the_ones_that_were_looked_at() -> None:
+    listed = dict(reversed(line.split("  ", 1)) for line in (VENDOR / "SHA256SUMS").read_text().splitlines())  # type: ignore[misc]
+    there = {
+        str(path.relative_to(VENDOR)): path for path in VENDOR.rglob("*") if path.is_file() and path.parent != VENDOR
+    }
+    assert there.keys() == listed.keys(), "update SHA256SUMS together with the files"
+    for name, path in there.items():
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == listed[name], f"{name} was changed"
+
+
+def test_nothing_installed_or_generated_is_tracked() -> None:
+    bad = [
+        str(path.relative_to(REPO))
+        for path in tracked()
+        if {".sdk-cache", ".venv", "__pycache__", "node_modules", "var"} & set(path.relative_to(REPO).parts)
+    ]
+    assert not bad, f"add the folder to .gitignore and remove it from the index: {bad[:5]}"
+
+
+def test_no_tracked_file_names_a_machine_or_a_private_registry() -> None:
+    # Built from parts, so that this file does not find itself.
+    patterns = [
+        re.compile(text)
+        for text in (
+            "/" + "root/",
+            "/home" + r"/[a-z]+/",
+            "/work" + "/",
+            "/opt/pypi" + "-more",
+            "index" + "-url *=",
+            "artifactory|nexus" + r"\.",
+        )
+    ]
+    found = []
+    for path in tracked():
+        if path.is_relative_to(VENDOR) or path.suffix in (".png", ".svg", ".csv"):
+            continue
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        found += [
+            f"{path.relative_to(REPO)}: {match.group()}" for pattern in patterns for match in pattern.finditer(text)
+        ]
+    assert not found, f"say it relative to the checkout or by a variable: {found[:5]}"
+
+
+def test_the_table_of_settings_is_the_one_the_code_makes() -> None:
+    assert (REPO / "deploy" / "settings.md").read_text() == render(), "run `make docs`"
+
+
+def test_every_setting_is_named_and_explained_once_per_program() -> None:
+    for title, kind in programs():
+        metadata = [field.metadata for field in kind.__dataclass_fields__.values()]
+        assert all(one.get("env") and len(one.get("help", "")) > 10 for one in metadata), title
+        assert len({one["env"] for one in metadata}) == len(metadata), title
+
+
+def test_every_variable_that_is_read_is_in_the_table() -> None:
+    known = set(re.findall(r"`([A-Z_]+)`", render())) | {
+        "HALTSTATE_REFUND_AGENT_API_KEY",
+        "PROMETHEUS_MULTIPROC_DIR",
+        "PYTHONUNBUFFERED",
+    }
+    used = {
+        name
+        for package in ("sentinel", "worker", "ops_console")
+        for path in (REPO / package).rglob("*.py")
+        for name in re.findall(r'"((?:SENTINEL|WORKER|HALTSTATE)_[A-Z_]*[A-Z])"', path.read_text())
+    }
+    assert used <= known, f"give them a field with env and help: {sorted(used - known)}"
+
+
+def test_every_module_opens_with_its_purpose() -> None:
+    silent = [
+        str(path.relative_to(REPO))
+        for package in ("sentinel", "worker", "ops_console", "tests")
+        for path in (REPO / package).rglob("*.py")
+        if path.stat().st_size and not path.read_text().lstrip().startswith(('"""', 'r"""'))
+    ]
+    assert not silent, f"say in the first line what it is for: {silent}"

@@ -1,0 +1,147 @@
+"""Batches are exact: many decisions in one transaction are what they would be one by one, in the order of their keys."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from sentinel.api.guard import to_operation
+from sentinel.core.errors import EngineUnavailable
+from sentinel.services.guard_action import decided_row
+from sentinel.store.decisions import Recorded, record_decisions
+from tests import twins
+from tests.harness import caller_of, decide, let_permits_expire, scaled, seeded
+from tests.world import World, four_keys, guard_body, make_world
+
+Body = dict[str, Any]
+Seen = tuple[str, str, str, str, str]
+
+
+@contextmanager
+def two_worlds(world: World) -> Iterator[tuple[World, World]]:
+    """The world and another on a copy of its empty schema."""
+    name = f"{world.admin.info.dbname}_b"
+    world.admin.execute(f"create database {name} template template_sentinel".encode())
+    other = make_world(make_conninfo(world.url, dbname=name))
+    try:
+        yield world, other
+    finally:
+        other.close()
+        world.admin.execute(f"drop database {name} with (force)".encode())
+
+
+def a_batch(dice: random.Random, turn: int, number: int) -> list[Body]:
+    """Requests with few accounts, few refunds, repeats of earlier keys and of keys in the same batch, changed ones too."""
+    bodies = []
+    for _ in range(number):
+        key = f"k{dice.randint(max(0, turn * 6 - 8), turn * 6 + 8):03}"
+        known = random.Random(key)
+        body = guard_body(
+            key, value=known.choice([1, 40, 90, 140, 200, 600, 2000]),
+            params={"account_ref": f"acct_{known.randint(1, 3)}", "refund_id": f"rf_{known.randint(1, 40)}"})  # fmt: skip
+        if known.random() < 0.2:
+            body = four_keys(body)
+        if dice.random() < 0.05:
+            body["params"]["amount"]["value"] = 7
+        bodies.append(body)
+    return bodies
+
+
+def seen(row: Recorded, body: Body) -> Seen:
+    """What a caller could tell apart, without ids and times."""
+    return (body["idempotency_key"], row.result, row.decision or "", row.reason_code or "", row.status or "")
+
+
+def state(world: World) -> dict[str, list[Any]]:
+    """Everything that counts, without ids and times."""
+    queries = {
+        "operations": "select o.idempotency_key, s.status, s.decision, s.reason_code, s.once_live, s.permit_id is not null"
+                      " from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id) order by 1",
+        "usage": "select limit_key, sum(held_minor), sum(captured_minor), sum(override_held_minor) from sentinel.usage group by 1 order by 1",
+        "reservations": "select o.idempotency_key, r.state, r.amount_minor, r.overrides from sentinel.reservations r"
+                        " join sentinel.operations o using (tenant_id, operation_id) order by 1, 2",
+        "approvals": "select o.idempotency_key, a.status, a.reasons, a.required_people from sentinel.approvals a"
+                     " join sentinel.operations o using (tenant_id, operation_id) order by 1, 2",
+        "events": "select o.idempotency_key, e.kind from sentinel.events e join sentinel.operations o using (tenant_id, operation_id) order by 1, 2",
+    }  # fmt: skip
+    return {name: world.admin.execute(query.encode()).fetchall() for name, query in queries.items()}
+
+
+def rows_of(world: World, bodies: Sequence[Body]) -> list[dict[str, Any]]:
+    caller = caller_of(world)
+    made = []
+    for body in bodies:
+        operation, _, has_start_step = to_operation(body)
+        made.append(decided_row(world.authority, caller, operation, has_start_step=has_start_step, elapsed_ms=0))
+    return made
+
+
+def one_by_one(world: World, bodies: Sequence[Body]) -> list[Seen]:
+    """In the order of keys, as the batch works; answers in the order of `bodies`."""
+    order = sorted(range(len(bodies)), key=lambda place: (bodies[place]["idempotency_key"], place))
+    answers: dict[int, Seen] = {}
+    for place in order:
+        answers[place] = seen(record_decisions(world.authority.pool, rows_of(world, [bodies[place]]))[0], bodies[place])
+    return [answers[place] for place in range(len(bodies))]
+
+
+def together(world: World, bodies: Sequence[Body]) -> list[Seen]:
+    return [seen(row, body) for row, body in zip(record_decisions(world.authority.pool, rows_of(world, bodies)), bodies, strict=True)]
+
+
+def live_on(world: World, turn: int) -> None:
+    """What happens between batches, the same in both worlds."""
+    if turn % 3 == 1:
+        let_permits_expire(world)
+    if turn % 2:
+        for (approval,) in world.admin.execute(
+            "select a.approval_id from sentinel.approvals a join sentinel.operations o using (tenant_id, operation_id)"
+            " where a.status = 'pending' and a.required_people = 1 order by o.idempotency_key limit 2").fetchall():  # fmt: skip
+            decide(world, approval, "approve" if turn % 4 == 1 else "reject")
+
+
+def differences(batched: World, single: World, dice: random.Random, turns: int, number: int = 16) -> list[str]:
+    """What a batch answers or leaves otherwise than the same requests one by one. The checker of this file."""
+    found = []
+    for turn in range(turns):
+        bodies = a_batch(dice, turn, number)
+        found += [f"turn {turn}: {a} instead of {b}" for a, b in zip(together(batched, bodies), one_by_one(single, bodies), strict=True) if a != b]
+        live_on(batched, turn)
+        live_on(single, turn)
+    left, right = state(batched), state(single)
+    found += [f"{name} differ" for name in left if left[name] != right[name]]
+    return found + batched.broken_invariants() + single.broken_invariants()
+
+
+@pytest.mark.parametrize("seed", [21, 22])
+def test_a_batch_gives_every_row_what_it_would_get_alone(world: World, seed: int) -> None:
+    turns = scaled(8)
+    with two_worlds(world) as (batched, single):
+        assert differences(batched, single, seeded(seed, turns * 16), turns) == []
+        statuses = {status for _, status, *_ in state(batched)["operations"]}
+        assert statuses >= {"allowed", "started", "denied", "pending"}, "the batches were too tame"
+
+
+def test_twin_that_overlooks_a_full_budget_is_caught(world: World) -> None:
+    with two_worlds(world) as (batched, single):
+        twins.without_constraint(batched, "sentinel.usage", "usage_within_cap")
+        twins.cut(batched, "sentinel.fitted_limits", "while exists (select from unnest(states) where not fits)", "while false")
+        twins.cut(batched, "sentinel.decide_new", "where not s.fits", "where false")
+        assert any("instead of" in found for found in differences(batched, single, seeded(23, 48), 3))
+
+
+def test_a_batch_with_a_row_the_database_refuses_keeps_nothing_of_it(world: World) -> None:
+    good, bad = guard_body(), guard_body()
+    rows = rows_of(world, [good, bad])
+    rows[1]["risk_class"] = None
+    with pytest.raises(EngineUnavailable):
+        record_decisions(world.authority.pool, rows)
+    assert world.one("select count(*) from sentinel.operations") == 0
+    assert isinstance(world.authority.decisions.record_all(rows)[0], Recorded), "the writer then records each for itself"
+    assert world.one("select count(*) from sentinel.operations") == 1
+    assert world.broken_invariants() == []

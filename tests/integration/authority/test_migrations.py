@@ -1,0 +1,133 @@
+"""Migrations: safe at once and again; a program runs only on the schema it was written for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import sentinel.store.migrations as migrations
+from sentinel.store.embedded import RunningServer
+from sentinel.store.migrate import HEAD, SchemaNotReady, current_revision, migrate, require_head
+from tests.conftest import at
+from tests.harness import at_once, dump
+from tests.world import guard_body, make_world
+
+
+@pytest.fixture
+def empty_url(pg_server: RunningServer) -> Iterator[str]:
+    """An empty database."""
+    name = f"empty_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
+        connection.execute(f"create database {name}".encode())
+    yield at(pg_server.admin_url, name)
+    with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
+        connection.execute(f"drop database {name} with (force)".encode())
+
+
+def test_several_migrations_at_once_make_one_schema(empty_url: str) -> None:
+    results = at_once([lambda: migrate(empty_url) for _ in range(3)])
+    assert sorted(results, key=str) == sorted([(None, HEAD), (HEAD, HEAD), (HEAD, HEAD)], key=str)
+    with psycopg.connect(empty_url) as connection:
+        require_head(connection)
+
+
+def test_migrating_again_changes_nothing(database_url: str) -> None:
+    world = make_world(database_url)
+    try:
+        world.guard(guard_body())
+        before = dump(world.admin)
+        assert migrate(database_url) == (HEAD, HEAD)
+        assert dump(world.admin) == before
+        assert world.guard(guard_body())["decision"] == "ALLOW"
+    finally:
+        world.close()
+
+
+def test_migrating_repairs_grants_that_somebody_took_or_gave(database_url: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as admin:
+        admin.execute("revoke insert on sentinel.events from sentinel_authority")
+        admin.execute("grant update on sentinel.events to sentinel_authority")
+    migrate(database_url)
+    with psycopg.connect(database_url) as admin:
+        found = admin.execute(
+            "select has_table_privilege('sentinel_authority', 'sentinel.events', 'insert'),"
+            " has_table_privilege('sentinel_authority', 'sentinel.events', 'update')").fetchone()  # fmt: skip
+    assert found == (True, False)
+
+
+def test_the_programs_revision_is_the_newest_script() -> None:
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.set_main_option("path_separator", "os")
+    assert ScriptDirectory.from_config(config).get_heads() == [HEAD]
+
+
+def test_a_downgrade_is_refused(database_url: str) -> None:
+    from alembic import command
+    from alembic.config import Config
+    from sqlalchemy import create_engine
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.set_main_option("path_separator", "os")
+    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(database_url))
+    try:
+        with engine.connect() as connection:
+            config.attributes["connection"] = connection
+            with pytest.raises(Exception) as refused:
+                command.downgrade(config, "base")
+            assert not isinstance(refused.value, AssertionError)
+    finally:
+        engine.dispose()
+    with psycopg.connect(database_url) as admin:
+        assert current_revision(admin) == HEAD
+
+
+def test_a_migration_that_is_cut_off_leaves_nothing_and_can_be_run_again(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Path(os.environ.get("TMPDIR", "/tmp")) / f"roles-{uuid.uuid4().hex[:8]}.sql"
+    broken.write_text("select no_such_column from sentinel.tenants")
+    try:
+        monkeypatch.setattr("sentinel.store.migrate.roles_sql", lambda: broken)
+        with pytest.raises(Exception, match="no_such_column"):
+            migrate(empty_url)
+    finally:
+        broken.unlink()
+        monkeypatch.undo()
+    with psycopg.connect(empty_url) as admin:
+        assert current_revision(admin) is None
+        assert admin.execute("select to_regnamespace('sentinel')").fetchone() == (None,)
+    assert migrate(empty_url) == (None, HEAD)
+
+
+@pytest.mark.parametrize("revision", [None, "0000", "9999"])
+def test_another_revision_is_refused_and_the_command_named(empty_url: str, revision: str | None) -> None:
+    with psycopg.connect(empty_url, autocommit=True) as admin:
+        if revision is not None:
+            admin.execute("create table public.schema_version (version_num text)")
+            admin.execute("insert into public.schema_version values (%s)", [revision])
+        with pytest.raises(SchemaNotReady, match="sentinel migrate"):
+            require_head(admin)
+
+
+def test_a_login_that_may_not_migrate_is_told_so_in_one_line(empty_url: str) -> None:
+    with psycopg.connect(empty_url, autocommit=True) as admin:
+        admin.execute("create role poor_login login")
+    try:
+        environ = {**os.environ, "SENTINEL_DATABASE_URL": empty_url.replace("sentinel_admin", "poor_login")}
+        ran = subprocess.run(
+            [sys.executable, "-m", "sentinel.cli.main", "migrate"], env=environ, capture_output=True, text=True, timeout=60)  # fmt: skip
+    finally:
+        with psycopg.connect(empty_url, autocommit=True) as admin:
+            admin.execute("drop role poor_login")
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1), ran
+    assert ran.stderr.startswith("Error: cannot migrate")

@@ -1,0 +1,175 @@
+"""Rows and orders come in strictly, line by line, and twice is once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.fake_authority import FakeAuthority
+from tests.ledger_world import ROOT, LedgerWorld
+from worker.cli import main
+from worker.import_orders import NotTheFile, read_orders
+from worker.intake import Refusal, read_rows
+
+SHARED = Path(os.environ.get("SENTINEL_SHARED", ROOT.parent / "shared"))
+GOOD: dict[str, Any] = {"ledger_entry_id": "lge_1", "refund_id": "rf_1", "amount": {"value": 126, "currency": "USD"}}
+HEAD = "InvoiceNo,StockCode,Description,Quantity,InvoiceDate,UnitPrice,CustomerID,Country\n"
+
+
+@pytest.fixture
+def run(ledger_world: LedgerWorld, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The `worker` command on the test's ledger."""
+    monkeypatch.setenv("WORKER_DATABASE_URL", ledger_world.url)
+    monkeypatch.setenv("SENTINEL_REFUND_AGENT_API_KEY", "key")
+
+    def invoke(*arguments: str, text: str | bytes | None = None, url: str = "http://127.0.0.1:9") -> Result:
+        monkeypatch.setenv("SENTINEL_URL", url)
+        return CliRunner().invoke(main, list(arguments), input=text)
+
+    return invoke
+
+
+def online_retail() -> Path:
+    """The shared CSV; skips the test where it is not there."""
+    file = SHARED / "data" / "online_retail.csv"
+    if not file.exists():
+        pytest.skip(f"{file} is not there (SENTINEL_SHARED)")
+    return file
+
+
+def refusals(text: str) -> list[tuple[int, str]]:
+    """(line, field) of everything refused in a file."""
+    return [(each.line, each.field) for each in read_rows(text) if isinstance(each, Refusal)]
+
+
+@pytest.mark.parametrize(
+    "change, field",
+    [({"amount": {"value": 126.505, "currency": "USD"}}, "amount.value"), ({"amount": {"value": 0, "currency": "USD"}}, "amount.value"),
+     ({"amount": {"value": -1, "currency": "USD"}}, "amount.value"), ({"amount": {"value": True, "currency": "USD"}}, "amount.value"),
+     ({"amount": {"value": "1_000", "currency": "USD"}}, "amount.value"), ({"amount": {"value": "\uff11", "currency": "USD"}}, "amount.value"),
+     ({"amount": {"value": 1, "currency": "USD\n"}}, "amount.currency"), ({"amount": 126}, "amount"),
+     ({"amount": {"value": 1, "currency": "USD", "x": 1}}, "amount.x"), ({"refund_id": "rf 1"}, "refund_id"),
+     ({"ledger_entry_id": "lge\u200b"}, "ledger_entry_id"), ({"status": "EXECUTED"}, "status"), ({"unknown": 1}, "unknown"),
+     ({"idempotency_key": "refund:other"}, "idempotency_key"), ({"risk": {"stale_window": "no"}}, "risk.stale_window"),
+     ({"risk": {"customer_attempts_24h": -1}}, "risk.customer_attempts_24h"), ({"risk": {"x": True}}, "risk.x"),
+     ({"requested_at": "2026-01-01T00:00:00"}, "requested_at"), ({"requested_at": 5}, "requested_at"), ({"reason": "a\x00b"}, "reason"),
+     ({"reason": "x" * 2001}, "reason"), ({"redaction_status": "open"}, "redaction_status"), ({"account_ref": ""}, "account_ref")],
+)  # fmt: skip
+def test_a_malformed_row_is_refused_with_its_field(change: dict[str, Any], field: str) -> None:
+    assert refusals(json.dumps(GOOD | change)) == [(1, field)]
+
+
+@pytest.mark.parametrize("text", ['{"ledger_entry_id": "a", "ledger_entry_id": "b"}', '{"a": NaN}', "nope", "[" * 50, '{"a": 1} x'])
+def test_a_line_that_is_no_strict_json_is_refused(text: str) -> None:
+    assert refusals(text) == [(1, "row")]
+
+
+def test_one_object_an_array_and_lines_are_the_same() -> None:
+    other = GOOD | {"ledger_entry_id": "lge_2"}
+    for text in (json.dumps([GOOD, other]), f"{json.dumps(GOOD)}\n\n{json.dumps(other)}\n", json.dumps([GOOD, other], indent=2)):
+        assert [type(each).__name__ for each in read_rows(text)] == ["Accepted", "Accepted"]
+    assert len(list(read_rows(json.dumps(GOOD, indent=2)))) == 1
+
+
+def test_the_documented_sample_row_is_entered_and_executed(
+    run: Any, ledger_world: LedgerWorld, authority: FakeAuthority
+) -> None:
+    sample = SHARED / "samples" / "ledger_row.json"
+    if not sample.exists():
+        pytest.skip(f"{sample} is not there (SENTINEL_SHARED)")
+    assert run("enqueue", str(sample)).exit_code == 0
+    result = run("run", "--once", url=authority.url)
+    assert result.exit_code == 0, result.output
+    assert ledger_world.states() == {"lge_demo_low_001": "EXECUTED"}
+    assert ledger_world.one("select amount_minor from refunds.executions") == 12600
+
+
+def test_good_rows_are_kept_and_the_others_named_line_by_line(run: Any, ledger_world: LedgerWorld) -> None:
+    bad = GOOD | {"ledger_entry_id": "lge_2", "amount": {"value": "1.005", "currency": "USD"}}
+    lines = "\n".join(map(json.dumps, [GOOD, bad, GOOD | {"refund_id": "again"}, GOOD | {"ledger_entry_id": "lge_3"}]))
+    result = run("enqueue", "-", text=lines)
+    assert result.exit_code == 1
+    assert "line 2 (lge_2): amount.value: has more than 2 decimal digits" in result.output
+    assert "line 3 (lge_1): ledger_entry_id: is a duplicate of line 1" in result.output
+    assert set(ledger_world.states()) == {"lge_1", "lge_3"}
+    again = run("enqueue", "-", "--json", text=json.dumps(GOOD))
+    assert again.exit_code == 1
+    assert json.loads(again.stdout)["refused"] == [
+        {"line": 1, "ledger_entry_id": "lge_1", "field": "ledger_entry_id", "rule": "is in the ledger already"}
+    ]
+
+
+def test_bytes_that_are_no_text_are_refused(run: Any, ledger_world: LedgerWorld) -> None:
+    result = run("enqueue", "-", text=b"\xff\xfe")
+    assert result.exit_code == 2
+    assert ledger_world.states() == {}
+
+
+def test_a_cancellation_finds_the_customers_earlier_invoice_with_the_same_codes() -> None:
+    lines = [
+        HEAD, "1,A,x,2,2010-12-01 08:00:00,5.00,77.0,UK\n", "1,B,x,1,2010-12-01 08:00:00,0.50,77.0,UK\n",
+        "2,A,x,1,2010-12-01 09:00:00,5.00,77.0,UK\n", "3,A,x,1,2010-12-01 09:30:00,5.00,88.0,UK\n",
+        "C4,A,x,-1,2010-12-01 10:00:00,5.00,77.0,UK\n", "C5,B,x,-1,2010-12-01 10:00:00,0.50,77.0,UK\n",
+        "C6,A,x,-1,2010-12-01 10:00:00,5.00,,UK\n", "C7,A,x,-1,2010-12-01 07:00:00,5.00,77.0,UK\n",
+    ]  # fmt: skip
+    found = read_orders(lines)
+    assert [(order.order_ref, order.paid_minor, order.account_ref) for order in found.orders] == [
+        ("1", 1050, "retail-77"), ("2", 500, "retail-77"), ("3", 500, "retail-88")
+    ]  # fmt: skip
+    assert [(row.refund_id, row.order_ref, row.amount_minor, row.account_ref) for row in found.refunds] == [
+        ("rf_retail_C4", "2", 500, "retail-77"), ("rf_retail_C5", "1", 50, "retail-77"), ("rf_retail_C6", None, 500, None),
+        ("rf_retail_C7", None, 500, "retail-77"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", [
+    "1,A,x,2,2010-12-01,5.00,77.0,UK", "1,A,x,two,2010-12-01 08:00:00,5.00,77.0,UK", "1,A,x,2,2010-12-01 08:00:00,NaN,77.0,UK",
+    "X1,A,x,2,2010-12-01 08:00:00,5.00,77.0,UK", "1,A,x,2,2010-12-01 08:00:00,5.00,Ann,UK", "1,A,x", "1,A,x,1,2010-12-01 08:00:00,0.001,,UK",
+    "C1,A,x,1,2010-12-01 08:00:00,5.00,77.0,UK",
+])  # fmt: skip
+def test_a_bad_invoice_is_left_out_whole_and_named(line: str) -> None:
+    found = read_orders([HEAD, "1,A,x,2,2010-12-01 08:00:00,5.00,77.0,UK\n", line + "\n"])
+    assert len(found.refused) == 1
+    assert found.refunds == []
+    assert len(found.orders) == (0 if line.startswith("1,") else 1)
+
+
+def test_another_file_is_not_taken_for_the_data() -> None:
+    with pytest.raises(NotTheFile):
+        read_orders(["a,b\n"])
+
+
+def test_the_whole_file_runs_to_the_end_and_a_second_import_changes_nothing(
+    run: Any, ledger_world: LedgerWorld, authority: FakeAuthority
+) -> None:
+    file = str(online_retail())
+    first = json.loads(run("import-orders", file, "--json").stdout)
+    assert (first["orders"], first["refunds_entered"], first["refused"]) == (281, 29, [])
+    second = run("import-orders", file)
+    assert (second.exit_code, second.stdout) == (0, "Nothing changed: 281 orders and 29 refund rows are known.\n")
+    result = run("run", "--once", "--json", url=authority.url)
+    assert result.exit_code == 0, result.output
+    assert Counter(ledger_world.states().values()) == {"EXECUTED": 27, "APPROVAL_REQUIRED": 2}
+    assert ledger_world.one("select sum(amount_minor) from refunds.executions") == 67694
+    summary = {(line["status"], line["sum"]) for line in json.loads(run("summary", "--json").stdout)}
+    assert summary == {("EXECUTED", "676.94"), ("APPROVAL_REQUIRED", "1163.88")}
+    assert "676.94 GBP" in run("summary").stdout
+
+
+@pytest.mark.parametrize("command", [[], ["enqueue"], ["import-orders"], ["summary"], ["states"], ["states", "draw"], ["run"]])
+def test_every_command_explains_itself(command: list[str]) -> None:
+    result = CliRunner().invoke(main, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+
+
+def test_a_run_needs_to_be_told_how(run: Any) -> None:
+    result = run("run")
+    assert result.exit_code == 2
+    assert "say --once, --loop or --dry-run" in result.output

@@ -1,0 +1,98 @@
+"""The canonical form against an independent implementation of RFC 8785, and the operation's digest."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+import rfc8785
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.core.canonical import MAX_SAFE_INTEGER, canonical_json
+from sentinel.core.errors import InvalidInput
+from sentinel.core.operation import IDENTIFIER_PARAMS, UNSAFE_TEXT, build_operation, first_difference
+
+KEYS = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=8)
+TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12).filter(
+    lambda text: not UNSAFE_TEXT.search(text)
+)
+LEAVES = st.none() | st.booleans() | st.integers(-MAX_SAFE_INTEGER, MAX_SAFE_INTEGER) | TEXTS
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=12
+)
+PARAMS = st.dictionaries(KEYS.filter(lambda key: key not in {"amount", "risk", *IDENTIFIER_PARAMS}), VALUES, max_size=5)
+
+
+def operation(params: dict[str, Any], **over: Any) -> Any:
+    return build_operation(**{"idempotency_key": "k", "agent_id": "a", "action": "b", "params": params, **over})
+
+
+@given(value=VALUES)
+def test_our_canonical_form_is_the_rfc_8785_result(value: Any) -> None:
+    assert canonical_json(value).encode() == rfc8785.dumps(value)
+
+
+def test_the_oracle_catches_a_form_that_is_only_almost_canonical() -> None:
+    value = {"b": [1, "é"], "a": None}
+    for almost in (
+        json.dumps(value),
+        json.dumps(value, sort_keys=True),
+        json.dumps(value, sort_keys=True, separators=(",", ":")),
+    ):
+        assert almost.encode() != rfc8785.dumps(value)
+
+
+@given(params=PARAMS)
+def test_the_digest_does_not_depend_on_key_order_or_nulls(params: dict[str, Any]) -> None:
+    shuffled = dict(random.Random(0).sample(list(params.items()), len(params)))
+    assert operation(params).digest == operation({**shuffled, "absent": None}).digest
+
+
+@given(params=PARAMS)
+def test_normalising_twice_changes_nothing(params: dict[str, Any]) -> None:
+    once = operation(params)
+    assert operation(dict(once.params)).canonical == once.canonical
+
+
+@given(params=PARAMS, name=st.sampled_from(["agent_id", "action", "resource", "risk_class"]))
+def test_any_other_name_is_another_operation_and_the_difference_is_named(params: dict[str, Any], name: str) -> None:
+    one, other = operation(params), operation(params, **{name: "changed"})
+    assert one.digest != other.digest
+    assert first_difference(one.canonical, other.canonical) == name
+
+
+@pytest.mark.parametrize(
+    "amount",
+    [
+        {"amount": 40, "currency": "USD"},
+        {"amount": "40.00", "currency": "USD"},
+        {"amount": {"value": "40.0", "currency": "USD"}},
+        {"currency": "USD", "amount": 40},
+    ],
+)
+def test_the_spellings_of_one_amount_have_one_digest(amount: dict[str, Any]) -> None:
+    assert operation(amount).digest == operation({"amount": {"value": 40, "currency": "USD"}}).digest
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"x": 0.5},
+        {"x": MAX_SAFE_INTEGER + 1},
+        {"x": "a\u200b"},
+        {"x": "\ud800"},
+        {"é": 1},
+        {"": 1},
+        {"x" * 129: 1},
+        {"refund_id": "a b"},
+        {"risk": []},
+        {"risk": {"stale_window": 1}},
+        {"amount": 1},
+    ],
+)
+def test_what_could_be_read_in_two_ways_is_refused(params: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        operation(params)

@@ -1,0 +1,276 @@
+"""The client takes nothing for a permission that is not exactly one, and no answer holds it longer than it may (G18)."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sentinel.client import (
+    ActionDenied,
+    ActionExpired,
+    AlreadyStarted,
+    ApprovalPending,
+    Client,
+    GuardAnswer,
+    KeyConflict,
+    NoAnswerKind,
+    Rejected,
+    Unreachable,
+    guarded,
+)
+from tests.fake_authority import FAULTS, Exchange, FakeAuthority, always
+
+RISK = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[FakeAuthority]:
+    """One server for the module."""
+    with FakeAuthority().running() as running:
+        yield running
+
+
+@pytest.fixture
+def authority(shared: FakeAuthority) -> FakeAuthority:
+    """The server, forgetful of what other tests did."""
+    shared.__dict__.update(operations={}, calls=[], halted=False, misbehave=lambda exchange: False)
+    return shared
+
+
+@pytest.fixture
+def client(authority: FakeAuthority) -> Iterator[Client]:
+    """A client of it."""
+    with Client(authority.url, "key", agent_id="agent", timeout_seconds=0.4, retries=1) as made:
+        yield made
+
+
+def ask(client: Client, value: int = 1, key: str = "k") -> GuardAnswer:
+    """A guard for one unit of money or `value`."""
+    return client.guard(
+        action="refund.create", params={"amount": {"value": value, "currency": "USD"}, "risk": RISK}, idempotency_key=key,
+        resource="refund/rf_1",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_no_faulty_answer_is_a_permission_and_none_takes_longer_than_the_deadline(
+    authority: FakeAuthority, client: Client, fault: str
+) -> None:
+    authority.misbehave = always(FAULTS[fault])
+    began = time.monotonic()
+    with pytest.raises(Unreachable):
+        ask(client)
+    assert time.monotonic() - began < 0.9
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_in_a_batch_a_faulty_answer_is_an_error_and_never_a_permission(
+    authority: FakeAuthority, client: Client, fault: str
+) -> None:
+    authority.misbehave = always(FAULTS[fault])
+    questions = [
+        {"action": "refund.create", "params": {"amount": {"value": 1, "currency": "USD"}, "risk": RISK}, "idempotency_key": f"k{n}", "resource": "refund/rf_1"}
+        for n in range(3)
+    ]
+    assert [type(answer) for answer in client.guard_many(questions)] == [Unreachable] * 3
+
+
+@pytest.mark.parametrize("body", [{"started": 1}, {"started": "true", "start_event_id": str(uuid.uuid4())}, {}, {"started": True}])
+def test_a_start_counts_only_when_it_says_so(authority: FakeAuthority, client: Client, body: dict[str, Any]) -> None:
+    answer = ask(client)
+    authority.misbehave = always(lambda exchange: exchange.answer(200, body))
+    with pytest.raises(Unreachable):
+        client.start(answer, uuid.uuid4())
+
+
+def test_a_careless_reader_would_take_some_for_permissions() -> None:
+    """The broken twin: `decision == "ALLOW"` alone believes answers without a permit, and error answers."""
+    believed = []
+    for name, fault in FAULTS.items():
+        said: list[Any] = []
+        exchange = Exchange.__new__(Exchange)
+        exchange.body = {"resource": "refund/rf_1"}
+        exchange.answer = lambda status, body, **_: said.append(body)  # type: ignore[method-assign]
+        exchange.raw = exchange.hang_up = lambda *_: None  # type: ignore[method-assign]
+        if name != "hangs" and not name.startswith("drips"):
+            fault(exchange)
+        believed += [name for body in said if isinstance(body, dict) and body.get("decision") == "ALLOW"]
+    assert {"ALLOW without a permit", "500", "JSON as HTML", "another resource"} <= set(believed)
+
+
+def test_an_answer_is_a_value_with_its_question(client: Client) -> None:
+    answer = ask(client)
+    assert answer.may_start
+    assert (answer.idempotency_key, answer.action, answer.agent_id) == ("k", "refund.create", "agent")
+    assert not answer.replayed
+    assert ask(client).replayed
+    assert ask(client).permit_token == answer.permit_token
+
+
+def test_a_guard_always_carries_the_keys_that_announce_a_start(authority: FakeAuthority, client: Client) -> None:
+    seen: list[Any] = []
+    authority.misbehave = lambda exchange: bool(seen.append(exchange.body))
+    client.guard(action="a", params={"amount": {"value": 1, "currency": "USD"}, "risk": RISK}, idempotency_key="x")
+    assert seen[0].keys() >= {"resource", "risk_class", "evidence_context"}
+    assert None not in seen[0].values()
+
+
+def test_pending_and_denied_are_answers_without_a_permit(client: Client) -> None:
+    pending, denied = ask(client, 500, "p"), ask(client, 5000, "d")
+    assert (pending.status, pending.may_start, pending.approval_id is not None) == ("pending", False, True)
+    assert (denied.status, denied.may_start, denied.reason_code) == ("denied", False, "over_limit")
+
+
+def test_a_key_for_another_operation_is_a_conflict_and_is_not_repeated(authority: FakeAuthority, client: Client) -> None:
+    ask(client)
+    authority.calls.clear()
+    with pytest.raises(KeyConflict):
+        ask(client, 2)
+    assert authority.calls == ["action/guard"]
+
+
+def test_a_refused_request_says_why(authority: FakeAuthority, client: Client) -> None:
+    authority.misbehave = always(lambda exchange: exchange.problem(403, "permit-refused", "halted"))
+    with pytest.raises(Rejected) as refused:
+        client.heartbeat()
+    assert (refused.value.status, refused.value.code, "halted" in refused.value.detail) == (403, "permit-refused", True)
+
+
+def test_a_passing_fault_is_repeated_with_the_same_key(authority: FakeAuthority, client: Client) -> None:
+    left = [1]
+    authority.misbehave = lambda exchange: bool(left) and bool(left.pop()) and not exchange.problem(503, "engine-unavailable")
+    assert ask(client).may_start
+    assert authority.calls == ["action/guard"] * 2
+
+
+def test_a_wait_that_is_longer_than_the_deadline_is_not_waited(authority: FakeAuthority, client: Client) -> None:
+    authority.misbehave = always(lambda exchange: exchange.answer(429, {"type": "rate-limited"}, Retry_After="30"))
+    began = time.monotonic()
+    with pytest.raises(Unreachable) as busy:
+        ask(client)
+    assert busy.value.retry_after_seconds == 30
+    assert time.monotonic() - began < 0.3
+
+
+def test_nobody_listening_is_said_at_once() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with Client(f"http://127.0.0.1:{port}", "key", agent_id="a", retries=0) as client, pytest.raises(Unreachable) as refused:
+        client.heartbeat()
+    assert refused.value.kind is NoAnswerKind.REFUSED
+
+
+def test_a_server_that_was_restarted_is_noticed_without_an_error() -> None:
+    fake = FakeAuthority()
+    with fake.running() as up:
+        url, port = up.url, int(up.url.rsplit(":", 1)[1])
+        client = Client(url, "key", agent_id="a", retries=0)
+        assert client.heartbeat() == "OK"
+    client._transport._idle[0].shutdown(socket.SHUT_RDWR)
+    with fake.running(port):
+        assert client.heartbeat() == "OK"
+    client.close()
+
+
+def test_abort_ends_calls_under_way(authority: FakeAuthority) -> None:
+    authority.misbehave = always(FAULTS["hangs"])
+    ended: list[Exception] = []
+
+    def call() -> None:
+        try:
+            client.heartbeat()
+        except Unreachable as error:
+            ended.append(error)
+
+    with Client(authority.url, "key", agent_id="a", timeout_seconds=30, retries=2) as client:
+        thread = threading.Thread(target=call)
+        thread.start()
+        time.sleep(0.2)
+        client.abort()
+        thread.join(1)
+    assert len(ended) == 1
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "127.0.0.1:80", "http://", "http://x?y=1"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="address"):
+        Client(url, "key")
+
+
+def test_a_key_cannot_smuggle_a_header() -> None:
+    with pytest.raises(ValueError, match="X-API-Key"):
+        Client("http://127.0.0.1:1", "key\r\nX-Tenant-Id: other")
+
+
+def test_chunked_answers_are_read(authority: FakeAuthority, client: Client) -> None:
+    data = b'{"status": "OK"}'
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    authority.misbehave = always(lambda e: e.raw(head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data)))
+    assert [client.heartbeat() for _ in range(2)] == ["OK", "OK"]
+
+
+def test_guarded_runs_the_block_once_started_and_reports(authority: FakeAuthority, client: Client) -> None:
+    with guarded(client, "a", params={"amount": {"value": 1, "currency": "USD"}, "risk": RISK}, idempotency_key="g") as answer:
+        assert authority.operations["g"].start_id is not None
+        assert answer.may_start
+    assert authority.operations["g"].outcome == "success"
+
+
+def test_guarded_reports_an_exception_as_unknown_and_raises_it(authority: FakeAuthority, client: Client) -> None:
+    run = guarded(client, "a", params={"amount": {"value": 1, "currency": "USD"}, "risk": RISK}, idempotency_key="g")
+    with pytest.raises(KeyError), run:
+        raise KeyError("secret words")
+    assert authority.operations["g"].outcome == "error"
+    assert "secret" not in str(authority.operations["g"].report)
+
+
+@pytest.mark.parametrize(
+    "value, error", [(500, ApprovalPending), (5000, ActionDenied)]
+)  # fmt: skip
+def test_guarded_does_not_enter_the_block_without_permission(client: Client, value: int, error: type[Exception]) -> None:
+    run = guarded(client, "a", params={"amount": {"value": value, "currency": "USD"}, "risk": RISK}, idempotency_key="g")
+    with pytest.raises(error), run:
+        pytest.fail("entered")
+
+
+def test_guarded_does_not_enter_the_block_twice(client: Client) -> None:
+    calls = []
+
+    @guarded(
+        client, "a", params=lambda value: {"amount": {"value": value, "currency": "USD"}, "risk": RISK},
+        idempotency_key=lambda value: f"key:{value}",
+    )  # fmt: skip
+    def pay(value: int) -> None:
+        calls.append(value)
+
+    pay(1)
+    pay(2)
+    with pytest.raises(AlreadyStarted):
+        pay(1)
+    assert calls == [1, 2]
+
+
+def test_guarded_stops_at_a_permit_that_ran_out(authority: FakeAuthority, client: Client) -> None:
+    authority.misbehave = always(lambda exchange: exchange.problem(410, "permit-expired"), "action/guard/start")
+    run = guarded(client, "a", params={"amount": {"value": 1, "currency": "USD"}, "risk": RISK}, idempotency_key="g")
+    with pytest.raises(ActionExpired), run:
+        pytest.fail("entered")
+
+
+def test_the_client_needs_nothing_of_the_rest_of_sentinel() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, sentinel.client\n"
+        "ours = {m for m in sys.modules if m.startswith('sentinel.') and not m.startswith('sentinel.client')}\n"
+        "assert not ours, ours"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
