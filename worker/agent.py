@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 from sentinel.client import Client, Rejected, Unreachable
@@ -76,20 +77,21 @@ class Agent:
         with self._working():
             not_learnt = self._learn_approvals()
             outcome.reported += self._reporter.sweep(older_than_seconds=0.0)
-            budget = Budget(limit)
+            # What this run itself puts back or lets lapse is for the next one: a row is tried once per run.
+            budget, until = Budget(limit), self._ledger.now()
             with ThreadPoolExecutor(self._settings.lanes, thread_name_prefix="lane") as lanes:
-                running = [lanes.submit(self._drain, outcome, budget) for _ in range(self._settings.lanes)]
+                running = [lanes.submit(self._drain, outcome, budget, until) for _ in range(self._settings.lanes)]
             for lane in running:
                 lane.result()
             outcome.trouble = outcome.trouble or not_learnt
             outcome.open = self._ledger.open_counts()
         return outcome
 
-    def _drain(self, outcome: RunOutcome, budget: Budget) -> None:
-        """One lane: batch after batch until nothing is due."""
+    def _drain(self, outcome: RunOutcome, budget: Budget, until: datetime) -> None:
+        """One lane: batch after batch until nothing is left of what was due."""
         while not self._stopping.is_set() and outcome.trouble is None:
             allowed = budget.take(self._settings.batch)
-            rows = self._ledger.claim(allowed) if allowed else []
+            rows = self._ledger.claim(allowed, until) if allowed else []
             budget.give_back(allowed - len(rows))
             if not rows:
                 return

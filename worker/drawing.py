@@ -12,13 +12,13 @@ MERMAID_FILE, SVG_FILE = "ledger-states.md", "ledger-states.svg"
 _PLACES = {
     LedgerState.NEW: (110, 190),
     LedgerState.GUARDING: (390, 190),
-    LedgerState.ALLOWED: (690, 190),
-    LedgerState.EXECUTED: (960, 190),
+    LedgerState.ALLOWED: (760, 190),
+    LedgerState.EXECUTED: (1040, 190),
     LedgerState.APPROVAL_REQUIRED: (390, 50),
     LedgerState.DENIED: (230, 330),
     LedgerState.ERROR: (550, 330),
 }
-_WIDTH, _HEIGHT, _HALF_W, _HALF_H, _GAP = 1080, 390, 88, 20, 11
+_WIDTH, _HEIGHT, _HALF_W, _HALF_H, _GAP = 1150, 390, 88, 20, 11
 _FILL = {"terminal": "#e5e7eb", "waiting": "#fde68a", "claimed": "#bfdbfe", "free": "#ffffff"}
 
 
@@ -111,11 +111,11 @@ def _arrow(start: LedgerState, end: LedgerState, label: str) -> str:
 
 def _self_arrow(state: LedgerState, label: str) -> str:
     x, y = _PLACES[state]
-    left, top, right = x - _HALF_W + 16, y + _HALF_H, x - _HALF_W + 56
+    left, top, right = x + _HALF_W - 50, y - _HALF_H, x + _HALF_W - 10
     return (
-        f'<path d="M{right} {top}C{right} {top + 44} {left} {top + 44} {left} {top}" fill="none" stroke="#374151"'
+        f'<path d="M{left} {top}C{left} {top - 46} {right} {top - 46} {right} {top}" fill="none" stroke="#374151"'
         ' marker-end="url(#tip)"/>'
-        f'<text x="{left - 6}" y="{top + 30}" text-anchor="end" fill="#374151">{escape(label)}</text>\n'
+        f'<text x="{right + 4}" y="{top - 26}" fill="#374151">{escape(label)}</text>\n'
     )
 
 

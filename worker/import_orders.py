@@ -104,11 +104,8 @@ def _add_line(invoices: dict[str, _Invoice], number: str, line: int, cells: dict
         raise ValueError("InvoiceNo must be a number, with C in front for a cancellation")
     if None in cells.values() or None in cells:
         raise ValueError(f"must have {len(COLUMNS)} columns")
-    invoice = invoices.get(number)
-    if invoice is None:
-        invoice = invoices[number] = _Invoice(
-            number, line, _moment(cells["InvoiceDate"]), _customer(cells["CustomerID"])
-        )
+    issued_at, customer = _moment(cells["InvoiceDate"]), _customer(cells["CustomerID"])
+    invoice = invoices.setdefault(number, _Invoice(number, line, issued_at, customer))
     invoice.total += _number(cells["Quantity"], "Quantity") * _number(cells["UnitPrice"], "UnitPrice")
     invoice.codes.add(cells["StockCode"].strip())
 

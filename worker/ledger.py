@@ -55,12 +55,20 @@ class Ledger:
 
     # Claims
 
-    def claim(self, limit: int) -> list[LedgerRow]:
-        """Take up to `limit` rows: lapsed ones first, then what is due. They are ours for one lease."""
-        lapsed = self._rows(LedgerRow, sql.CLAIM_LAPSED, limit=limit)
+    def claim(self, limit: int, until: datetime | None = None) -> list[LedgerRow]:
+        """Take up to `limit` rows: lapsed ones first, then what is due. They are ours for one lease.
+
+        With `until`, only what was due at that moment: what this run puts back is then left to the next one.
+        """
+        lapsed = self._rows(LedgerRow, sql.CLAIM_LAPSED, limit=limit, until=until)
         if len(lapsed) == limit:
             return lapsed
-        return lapsed + self._rows(LedgerRow, sql.CLAIM_DUE, limit=limit - len(lapsed))
+        return lapsed + self._rows(LedgerRow, sql.CLAIM_DUE, limit=limit - len(lapsed), until=until)
+
+    def now(self) -> datetime:
+        """The database's clock: the only one that decides."""
+        moment: datetime = self._one(sql.NOW)
+        return moment
 
     def peek(self, limit: int) -> list[LedgerRow]:
         """What a claim would take; changes nothing."""

@@ -96,6 +96,12 @@ def after_silence(row: LedgerRow, detail: str, patience: Patience) -> Lapse:
     return Lapse(row, detail, patience.pause_seconds(row.attempts))
 
 
+def too_often(row: LedgerRow) -> str:
+    """Why a row that was taken up again and again is given up."""
+    doubt = "; it may have been started: see `sentinel in-doubt list`" if row.start_id is not None else ""
+    return f"gave up after {row.attempts} attempts, the last: {row.last_error or 'its worker ended'}{doubt}"
+
+
 def put_back(row: LedgerRow, why: str, seconds: float, *, failures: int) -> Change:
     """Back to NEW, due after `seconds`."""
     return Change(row, _GUARDING, LedgerEvent.PUT_BACK, last_error=why[:500], failures=failures, due_in_seconds=seconds)

@@ -93,7 +93,7 @@ class Pipeline:
             )
             return []
         spent = [row for row in rows if row.attempts >= self._patience.max_attempts]
-        self._apply([next_steps.give_up(row, f"gave up after {row.attempts} attempts") for row in spent], batch)
+        self._apply([next_steps.give_up(row, next_steps.too_often(row)) for row in spent], batch)
         return [row for row in rows if row.attempts < self._patience.max_attempts]
 
     # Facts and the fixed question

@@ -40,6 +40,7 @@ class LedgerRow:
     reason_code: str | None
     permit_token: str | None
     start_id: uuid.UUID | None
+    last_error: str | None
 
     @property
     def money(self) -> Money:

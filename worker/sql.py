@@ -8,13 +8,13 @@ from __future__ import annotations
 
 ROW_COLUMNS = """e.ledger_entry_id, e.refund_id, e.agent_id, e.action, e.amount_minor, e.currency, e.idempotency_key,
   e.channel, e.scenario, e.account_ref, e.order_ref, e.claim_epoch, e.attempts, e.guard_request::text as guard_request,
-  e.operation_id, e.decision_event_id, e.decision, e.reason_code, e.permit_token, e.start_id"""
+  e.operation_id, e.decision_event_id, e.decision, e.reason_code, e.permit_token, e.start_id, e.last_error"""
 
 # Rows whose holder is gone. The CTE is one table only: SKIP LOCKED over a join can hand out more than it locked.
 CLAIM_LAPSED = f"""
 with due as materialized (
   select tenant_id, ledger_entry_id from refunds.ledger_entries
-  where tenant_id = %(tenant_id)s and status in ('GUARDING', 'ALLOWED') and lease_until <= statement_timestamp()
+  where tenant_id = %(tenant_id)s and status in ('GUARDING', 'ALLOWED') and lease_until <= least(statement_timestamp(), %(until)s)
   order by lease_until, ledger_entry_id limit %(limit)s for update skip locked)
 update refunds.ledger_entries e set status = 'GUARDING', last_event = 'reclaimed', event_number = e.event_number + 1,
   claim_epoch = e.claim_epoch + 1,
@@ -28,7 +28,8 @@ returning {ROW_COLUMNS}
 CLAIM_DUE = f"""
 with due as materialized (
   select tenant_id, ledger_entry_id from refunds.ledger_entries
-  where tenant_id = %(tenant_id)s and status in ('NEW', 'APPROVAL_REQUIRED') and next_attempt_at <= statement_timestamp()
+  where tenant_id = %(tenant_id)s and status in ('NEW', 'APPROVAL_REQUIRED')
+    and next_attempt_at <= least(statement_timestamp(), %(until)s)
   order by next_attempt_at, ledger_entry_id limit %(limit)s for update skip locked)
 update refunds.ledger_entries e set status = 'GUARDING', last_event = 'claimed', event_number = e.event_number + 1,
   claim_epoch = e.claim_epoch + 1,
@@ -257,4 +258,5 @@ select count(*) filter (where status in ('NEW', 'APPROVAL_REQUIRED') and next_at
 from refunds.ledger_entries
 where tenant_id = %(tenant_id)s and status in ('NEW', 'APPROVAL_REQUIRED', 'GUARDING', 'ALLOWED')
 """
+NOW = "select clock_timestamp()"
 DEFAULT_TENANT = "select refunds.default_tenant()"

@@ -146,21 +146,19 @@ def test_a_proof_is_intact_until_any_character_of_it_changes(served: Served, tmp
 
 def test_the_doctor_finds_what_was_planted_and_nothing_else(served: Served) -> None:
     assert served.cli("doctor").returncode == 0
+    one = "where (tenant_id, limit_key, bucket) = (%s, %s, %s)"
     with psycopg.connect(served.database_url, autocommit=True) as connection:
         served.guard(guard_body())
+        row = connection.execute("select tenant_id, limit_key, bucket from sentinel.usage limit 1").fetchone()
+        assert row is not None
         connection.execute("set session_replication_role = replica")
-        changed = connection.execute(
-            "update sentinel.usage set held_minor = held_minor + 1 where ctid = (select min(ctid) from sentinel.usage)"
-        ).rowcount
-        assert changed == 1
+        connection.execute(f"update sentinel.usage set held_minor = held_minor + 1 {one}".encode(), row)
         try:
             done = served.cli("doctor", "--json")
             assert done.returncode == 1
             assert [one["name"] for one in json.loads(done.stdout) if not one["ok"]] == ["held_differs"]
         finally:
-            connection.execute(
-                "update sentinel.usage set held_minor = held_minor - 1 where ctid = (select min(ctid) from sentinel.usage)"
-            )
+            connection.execute(f"update sentinel.usage set held_minor = held_minor - 1 {one}".encode(), row)
 
 
 def test_the_doctor_finds_a_missing_safety_net(served: Served) -> None:

@@ -22,7 +22,7 @@ def post(port: int, body: dict[str, Any], key: str) -> Any:
 
 def test_a_decision_whose_answer_died_with_the_authority_is_found_and_made_once(world: World, tmp_path: Path) -> None:
     with proxied(world.url) as proxy:
-        for _ in range(scaled(2)):
+        for _ in range(scaled(1)):
             process, port, _, _ = start_serve(
                 proxy.url(world.url), tmp_path, SENTINEL_PROCESSES="1", SENTINEL_SECRET_KEYS="only-for-tests-0123456789abcdefghij")  # fmt: skip
             reached, killed = threading.Event(), threading.Event()

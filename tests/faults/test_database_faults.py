@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -81,13 +82,23 @@ def reconnect(world: World) -> None:
     world.admin = psycopg.connect(world.url, autocommit=True)
 
 
+def kill_and_wait(victim: Embedded, world: World) -> None:
+    """The server and all its backends gone; an orphaned backend may finish, and commit, what it has in hand."""
+    pids = [pid for (pid,) in world.admin.execute("select pid from pg_stat_activity where backend_type = 'client backend'")]
+    victim.kill()
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline, "a backend outlived its server"
+        time.sleep(0.01)
+
+
 # The server goes away
 
 
 def test_every_route_is_closed_while_the_server_is_dead_and_opens_by_itself(doomed: World, victim: Embedded) -> None:
     before, body = fresh(), fresh()
     permit = doomed.guard(before)
-    victim.kill()
+    kill_and_wait(victim, doomed)
     answers = [ask(doomed, body), doomed.start(before, permit), doomed.report(before)]
     answers.append(ask(doomed, {k: body[k] for k in ("agent_id", "action", "params")}, "action/check"))
     assert [is_closed(answer) for answer in answers] == [True] * 4, [answer.text for answer in answers]

@@ -132,7 +132,7 @@ def test_twin_that_overlooks_a_full_budget_is_caught(world: World) -> None:
         twins.without_constraint(batched, "sentinel.usage", "usage_within_cap")
         twins.cut(batched, "sentinel.fitted_limits", "while exists (select from unnest(states) where not fits)", "while false")
         twins.cut(batched, "sentinel.decide_new", "where not s.fits", "where false")
-        assert any("instead of" in found for found in differences(batched, single, seeded(23, 48), 3))
+        assert any("instead of" in found for found in differences(batched, single, seeded(23, 8 * 16), 8))
 
 
 def test_a_batch_with_a_row_the_database_refuses_keeps_nothing_of_it(world: World) -> None:

@@ -156,10 +156,10 @@ def test_the_whole_file_runs_to_the_end_and_a_second_import_changes_nothing(
     result = run("run", "--once", "--json", url=authority.url)
     assert result.exit_code == 0, result.output
     assert Counter(ledger_world.states().values()) == {"EXECUTED": 27, "APPROVAL_REQUIRED": 2}
-    assert ledger_world.one("select sum(amount_minor) from refunds.executions") == 67694
+    assert ledger_world.one("select sum(amount_minor) from refunds.executions") == 70245
     summary = {(line["status"], line["sum"]) for line in json.loads(run("summary", "--json").stdout)}
-    assert summary == {("EXECUTED", "676.94"), ("APPROVAL_REQUIRED", "1163.88")}
-    assert "676.94 GBP" in run("summary").stdout
+    assert summary == {("EXECUTED", "702.45"), ("APPROVAL_REQUIRED", "1163.88")}
+    assert "702.45 GBP" in run("summary").stdout
 
 
 @pytest.mark.parametrize("command", [[], ["enqueue"], ["import-orders"], ["summary"], ["states"], ["states", "draw"], ["run"]])

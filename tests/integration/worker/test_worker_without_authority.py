@@ -20,7 +20,7 @@ def test_no_failing_answer_ever_leads_to_an_execution_and_the_row_recovers(
         with ledger_world.agent(authority.url, guard_timeout_seconds=0.3) as agent:
             outcome = agent.run_once()
         assert ledger_world.executions() == 0
-        assert set(ledger_world.states().values()) <= {"NEW", "GUARDING", "ALLOWED"}
+        assert set(ledger_world.states().values()) <= {"NEW", "GUARDING", "ALLOWED"}, errors(ledger_world)
         assert outcome.failed
         assert ledger_world.one("select last_error from refunds.ledger_entries")
         ledger_world.make_due()
@@ -142,3 +142,8 @@ def snapshot(world: LedgerWorld) -> list[object]:
     """Everything in the refunds schema, with the system columns that any write would change."""
     tables = [name for (name,) in world.all("select tablename from pg_tables where schemaname = 'refunds' order by 1")]
     return [world.all(f"select xmin::text, ctid::text, t::text from refunds.{name} t order by 2") for name in tables]
+
+
+def errors(world: LedgerWorld) -> list[tuple[object, ...]]:
+    """What the rows say about themselves."""
+    return world.all("select ledger_entry_id, status, attempts, last_error from refunds.ledger_entries")
