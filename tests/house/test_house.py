@@ -52,7 +52,7 @@ def test_no_tracked_file_names_a_machine_or_a_private_registry() -> None:
             "/work" + "/",
             "/opt/pypi" + "-more",
             "index" + "-url *=",
-            "artifactory|nexus" + r"\.",
+            "artifact" + "ory\\b",
         )
     ]
     found = []
