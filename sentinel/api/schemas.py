@@ -5,7 +5,7 @@ from __future__ import annotations
 from marshmallow import Schema, fields
 from marshmallow.validate import Length, OneOf
 
-from sentinel.http.bodies import Identifier, JsonObject, StrictSchema, Text
+from sentinel.http.bodies import Identifier, JsonObject, StrictSchema, Text, ToldText
 
 MONEY = {
     "description": "`{value, currency}`; value in major units as an integer or a decimal string, with at most the currency's digits.",
@@ -53,7 +53,7 @@ class ReportRequestSchema(_Bound):
 
     idempotency_key = Identifier(most=255, required=True)
     outcome = fields.String(required=True, validate=OneOf(["success", "error"]))
-    error = Text(most=4000)
+    error = ToldText(most=4000)
     result = fields.Raw(metadata={"description": "Any JSON without fractions; kept as a digest only."})
     resource = Identifier(most=255)
     risk_class = Identifier(most=64)

@@ -9,7 +9,7 @@ from flask import request
 from marshmallow import RAISE, Schema, ValidationError, fields
 
 from sentinel.core.errors import BodyTooLarge, InvalidInput, LengthRequired, UnsupportedMediaType
-from sentinel.core.operation import check_identifier, check_text
+from sentinel.core.operation import UNSAFE_TEXT, check_identifier, check_text
 from sentinel.http.strict_json import MAX_BYTES, read_object
 
 
@@ -120,6 +120,19 @@ class Text(fields.String):
             return check_text(value, "", self.most)
         except InvalidInput as error:
             raise ValidationError(next(iter(error.errors.values()))) from None
+
+
+class ToldText(fields.String):
+    """Whatever somebody's exception said: cut and cleaned, never a reason to lose the message that carries it."""
+
+    def __init__(self, *, most: int, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.most = most
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **rest: Any) -> str:
+        if not isinstance(value, str):
+            raise ValidationError("must be a text")
+        return UNSAFE_TEXT.sub("\N{REPLACEMENT CHARACTER}", value[: self.most])
 
 
 class StrictBoolean(fields.Boolean):

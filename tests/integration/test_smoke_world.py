@@ -12,3 +12,12 @@ def test_an_allowed_refund_goes_from_guard_to_captured(world: World) -> None:
     world.keep_house()
     assert world.one("select sum(captured_minor) from sentinel.usage where limit_key like '%%day%%'") == 12600
     assert world.broken_invariants() == []
+
+
+def test_a_report_is_not_lost_for_what_an_exception_printed(world: World) -> None:
+    body = guard_body()
+    answer = world.guard(body)
+    world.start(body, answer)
+    told = "\x1b[31mboom\x1b[0m\x00 \u202e" + "x" * 9000
+    assert world.report(body, "error", error=told).get_json()["received"] is True
+    assert world.report(body, "error", error=told).get_json()["duplicate"] is True
