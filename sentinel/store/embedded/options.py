@@ -49,6 +49,8 @@ def _ours(socket_dir: Path) -> dict[str, str]:
         "shared_buffers": f"{shared_buffers_mib(_memory_bytes())}MB",
         "max_wal_size": "2GB",
         "checkpoint_timeout": "15min",
+        # A young table grows fast: learn about it soon, or plans made while it was empty stay in use.
+        "autovacuum_naptime": "15s",
         "wal_compression": "on",
         "timezone": "UTC",
         "log_timezone": "UTC",

@@ -786,34 +786,62 @@ begin
 end $$;
 
 -- Hands out feed positions to events whose transactions are all over, so that no position can appear late or be skipped.
+-- Whole transactions at a time, so that the mark is one number and nothing before it is ever looked at again.
 -- One sequencer at a time; whoever comes second leaves at once.
 create function sentinel.sequence_events(most integer) returns integer language plpgsql as $$
 declare
   seen xid8;
+  last xid8;
   sequenced integer;
 begin
   if not pg_try_advisory_xact_lock(7305013942711302) then return 0; end if;
   select transaction_id into seen from sentinel.sequencer;
-  -- After a restore into a new cluster transaction ids begin again below the mark: look at everything once.
-  if seen > pg_snapshot_xmax(pg_current_snapshot()) then seen := '0'; end if;
+  if seen > pg_snapshot_xmax(pg_current_snapshot()) then return sentinel.sequence_restored(); end if;
+  select e.transaction_id into last from (
+    select transaction_id from sentinel.events
+    where transaction_id > seen and transaction_id < pg_snapshot_xmin(pg_current_snapshot())
+    order by transaction_id limit most) e
+  order by e.transaction_id desc limit 1;
+  if last is null then return 0; end if;
   with fresh as materialized (
-    select tenant_id, event_id, transaction_id,
+    select tenant_id, event_id,
            row_number() over (partition by tenant_id order by transaction_id, event_id) as nth,
            count(*) over (partition by tenant_id) as many
-    from (select e.tenant_id, e.event_id, e.transaction_id from sentinel.events e
-          where e.transaction_id >= seen and e.transaction_id < pg_snapshot_xmin(pg_current_snapshot())
-            and not exists (select from sentinel.feed f where f.tenant_id = e.tenant_id and f.event_id = e.event_id)
-          order by e.transaction_id, e.event_id limit most) as next_events
+    from sentinel.events where transaction_id > seen and transaction_id <= last
   ), heads as (
     insert into sentinel.feed_heads as h (tenant_id, position) select distinct tenant_id, many from fresh
     on conflict (tenant_id) do update set position = h.position + excluded.position returning tenant_id, position
   ), placed as (
     insert into sentinel.feed (tenant_id, position, event_id)
     select f.tenant_id, h.position - f.many + f.nth, f.event_id from fresh f join heads h using (tenant_id) returning 1
-  ), moved as (
-    update sentinel.sequencer set transaction_id = (select f.transaction_id from fresh f order by f.transaction_id desc limit 1)
-    where exists (select from fresh)
   )
   select count(*) into sequenced from placed;
+  update sentinel.sequencer set transaction_id = last;
+  return sequenced;
+end $$;
+
+-- After a restore into a new cluster transaction ids begin again below the mark. The restored events that have no position
+-- yet get theirs once, and the mark begins again with this cluster's ids.
+create function sentinel.sequence_restored() returns integer language plpgsql as $$
+declare
+  sequenced integer;
+begin
+  with fresh as materialized (
+    select e.tenant_id, e.event_id,
+           row_number() over (partition by e.tenant_id order by e.transaction_id, e.event_id) as nth,
+           count(*) over (partition by e.tenant_id) as many
+    from sentinel.events e
+    where (e.transaction_id < pg_snapshot_xmin(pg_current_snapshot()) or e.transaction_id > pg_snapshot_xmax(pg_current_snapshot()))
+      and not exists (select from sentinel.feed f where f.tenant_id = e.tenant_id and f.event_id = e.event_id)
+  ), heads as (
+    insert into sentinel.feed_heads as h (tenant_id, position) select distinct tenant_id, many from fresh
+    on conflict (tenant_id) do update set position = h.position + excluded.position returning tenant_id, position
+  ), placed as (
+    insert into sentinel.feed (tenant_id, position, event_id)
+    select f.tenant_id, h.position - f.many + f.nth, f.event_id from fresh f join heads h using (tenant_id) returning 1
+  )
+  select count(*) into sequenced from placed;
+  -- Just below the oldest transaction that may still write: what it writes is to come, what was before is placed.
+  update sentinel.sequencer set transaction_id = (pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1)::text::xid8;
   return sequenced;
 end $$;

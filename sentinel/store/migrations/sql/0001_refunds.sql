@@ -22,7 +22,7 @@ create table refunds.orders (
   recorded_at timestamptz not null default clock_timestamp(),
   primary key (tenant_id, channel, order_ref)
 );
-create index orders_account on refunds.orders (tenant_id, account_ref) where account_ref is not null;
+create index orders_account on refunds.orders (account_ref) where account_ref is not null;
 
 -- One key for texts that a person would call the same: repeated texts over accounts are found by it.
 create function refunds.text_key(words text) returns text language sql immutable parallel safe as
@@ -79,12 +79,12 @@ create table refunds.ledger_entries (
 create index ledger_due on refunds.ledger_entries (tenant_id, next_attempt_at, ledger_entry_id)
   where status in ('NEW', 'APPROVAL_REQUIRED');
 create index ledger_leased on refunds.ledger_entries (tenant_id, lease_until) where status in ('GUARDING', 'ALLOWED');
-create index ledger_refund on refunds.ledger_entries (tenant_id, refund_id);
-create index ledger_order on refunds.ledger_entries (tenant_id, channel, order_ref) where order_ref is not null;
-create index ledger_account on refunds.ledger_entries (tenant_id, account_ref, requested_at) where account_ref is not null;
-create index ledger_approval on refunds.ledger_entries (tenant_id, approval_id) where approval_id is not null;
-create index ledger_text on refunds.ledger_entries (tenant_id, refunds.text_key(reason)) where length(reason) >= 40;
-create index ledger_newest on refunds.ledger_entries (tenant_id, created_at desc, ledger_entry_id);
+create index ledger_refund on refunds.ledger_entries (refund_id);
+create index ledger_order on refunds.ledger_entries (order_ref, channel) where order_ref is not null;
+create index ledger_account on refunds.ledger_entries (account_ref, requested_at) where account_ref is not null;
+create index ledger_approval on refunds.ledger_entries (approval_id) where approval_id is not null;
+create index ledger_text on refunds.ledger_entries (refunds.text_key(reason)) where length(reason) >= 40;
+create index ledger_newest on refunds.ledger_entries (created_at desc, ledger_entry_id);
 
 -- The simulated money movement. One per ledger entry and one per operation, for ever.
 create table refunds.executions (
