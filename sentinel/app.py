@@ -24,7 +24,7 @@ from sentinel.policy.library import PolicyHolder
 from sentinel.services.authority import Authority
 from sentinel.settings import Settings
 from sentinel.store.database import AUTHORITY, Pool, with_role
-from sentinel.store.decisions import record_decisions, report_outcomes, start_operations
+from sentinel.store.decisions import peek_decisions, record_decisions, report_outcomes, start_operations
 from sentinel.store.writer import GroupCommit
 
 PREFIXES = ("/api/sentinel", "/api/haltstate/sentinel")
@@ -47,6 +47,7 @@ def build_authority(settings: Settings, policies: PolicyHolder) -> Authority:
         decisions=GroupCommit(partial(record_decisions, pool)),
         starts=GroupCommit(partial(start_operations, pool)),
         reports=GroupCommit(partial(report_outcomes, pool)),
+        checks=GroupCommit(partial(peek_decisions, pool)),
         policies=policies,
         permits=PermitSigner(settings.secret_keys),
         permit_seconds=settings.permit_seconds,

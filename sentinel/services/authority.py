@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from sentinel.core.permit import PermitSigner
 from sentinel.policy.library import PolicyHolder
 from sentinel.store.database import Pool
-from sentinel.store.decisions import Receipt, Recorded
+from sentinel.store.decisions import Peeked, Receipt, Recorded
 from sentinel.store.writer import GroupCommit
 
 
@@ -38,6 +38,7 @@ class Authority:
     decisions: GroupCommit[Recorded]
     starts: GroupCommit[Receipt]
     reports: GroupCommit[Receipt]
+    checks: GroupCommit[Peeked]
     policies: PolicyHolder
     permits: PermitSigner
     permit_seconds: int = 120

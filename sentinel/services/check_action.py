@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from sentinel.core.operation import Operation
 from sentinel.services.authority import Authority, Caller
 from sentinel.services.guard_action import provisional, question
-from sentinel.store.decisions import peek_decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,5 +21,5 @@ class Checked:
 def check_action(authority: Authority, caller: Caller, operation: Operation) -> Checked:
     """What `guard_action` would answer for a new key. Raises `EngineUnavailable` when halts or limits cannot be read."""
     decision = provisional(authority, operation)
-    verdict, reason_code = peek_decision(authority.pool, question(caller, operation, decision))
-    return Checked(verdict, reason_code, decision.policy_id)
+    found = authority.checks.record(question(caller, operation, decision))
+    return Checked(found.decision, found.reason_code, decision.policy_id)

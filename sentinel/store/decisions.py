@@ -21,7 +21,7 @@ from sentinel.store.failures import in_one_call
 
 # The whole decision in one round trip; the batch is one jsonb value because arrays of text would be escaped in Python.
 RECORD_DECISIONS = "select * from sentinel.record_decisions(%b)"
-PEEK_DECISION = "select decision, reason_code from sentinel.peek_decision(%b)"
+PEEK_DECISIONS = "select seq, decision, reason_code from sentinel.peek_decisions(%b)"
 START_OPERATIONS = "select seq, (receipt).* from sentinel.start_operations(%b)"
 REPORT_OUTCOMES = "select seq, (receipt).* from sentinel.report_outcomes(%b)"
 # A report of a checked action: the first one is kept, an equal repeat finds it, a different one finds its digest.
@@ -73,7 +73,16 @@ class Receipt:
     operation_id: uuid.UUID | None
 
 
-Answer = TypeVar("Answer", Recorded, Receipt)
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    """What a decision would be now."""
+
+    seq: int
+    decision: str
+    reason_code: str
+
+
+Answer = TypeVar("Answer", Recorded, Receipt, Peeked)
 
 
 def _json(value: Any) -> Jsonb:
@@ -118,11 +127,9 @@ def locks_of(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"once/{tenant}/{row['once_key']}"
 
 
-def peek_decision(pool: Pool, row: Mapping[str, Any]) -> tuple[str, str]:
-    """(decision, reason code) that `record_decisions` would give now, writing nothing."""
-    answer = in_one_call(pool, lambda c: c.execute(PEEK_DECISION, [_json(row)]).fetchone())
-    assert answer is not None
-    return answer[0], answer[1]
+def peek_decisions(pool: Pool, rows: Sequence[Mapping[str, Any]]) -> list[Peeked]:
+    """What `record_decisions` would decide on each of `rows` now; nothing is written."""
+    return _together(pool, PEEK_DECISIONS, _numbered(rows), Peeked)
 
 
 def record_check_report(pool: Pool, **fields: Any) -> Receipt:

@@ -89,7 +89,7 @@ def http(bench: Bench, name: str, seconds: float, *, connections: int, **how: ob
 def pgbench_script(bench: Bench, folder: Path, *, hot: bool) -> Path:
     """The guard's own statement with fresh ids in each call, as a pgbench script."""
     holder = PolicyHolder(policies_dir())
-    authority = Authority(pool=None, decisions=None, starts=None, reports=None, policies=holder, permits=PermitSigner([SECRET]))  # type: ignore[arg-type]
+    authority = Authority(pool=None, decisions=None, starts=None, reports=None, checks=None, policies=holder, permits=PermitSigner([SECRET]))  # type: ignore[arg-type]
     caller = Caller(bench.tenant_id, uuid.uuid4(), uuid.uuid4(), None, frozenset(), None)
     fields = guard_body("KEYNNN", value="0.01", params={"account_ref": "HOT" if hot else "acct_AAA"})
     body = {name: fields[name] for name in ("agent_id", "action", "idempotency_key", "resource", "risk_class")}

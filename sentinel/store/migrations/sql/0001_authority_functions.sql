@@ -477,6 +477,13 @@ begin
   return next;
 end $$;
 
+-- Many questions at once; they do not see each other.
+create function sentinel.peek_decisions(batch jsonb) returns table (seq integer, decision text, reason_code text)
+language sql stable as $$
+  select (question ->> 'seq')::integer, p.decision, p.reason_code
+  from jsonb_array_elements(batch) as question cross join lateral sentinel.peek_decision(question) as p
+$$;
+
 -- result: started | duplicate | unknown | differs | already_started | not_startable | expired | halted
 create type sentinel.receipt as (result text, field text, event_id uuid, hash text, operation_id uuid);
 
