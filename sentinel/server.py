@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import mmap
 import os
 import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
+from gunicorn.workers.gthread import ThreadWorker
 
 
 class _Arbiter(Arbiter):  # type: ignore[misc]
@@ -33,6 +36,58 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
                 os.kill(pid, signal.SIGHUP)
 
 
+class BalancedThreads(ThreadWorker):  # type: ignore[misc]
+    """gunicorn's thread worker, leaving a new connection to a process that holds fewer.
+
+    Clients keep their connections, so whoever accepts them first would otherwise serve them for good: one process full,
+    another idle. The counts stand in memory that all processes share.
+    """
+
+    SLOTS = 64
+    ABSENT = -1
+    HOLD_BACK_SECONDS = 0.005
+    counts: memoryview
+    """One number per process, `ABSENT` where there is none; made by the master before it forks."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self._slot = arguments[0] % self.SLOTS
+        self._held_back_at: float | None = None
+        super().__init__(*arguments, **named)
+
+    @property
+    def nr_conns(self) -> int:
+        """Connections this process holds."""
+        return int(self.counts[self._slot])
+
+    @nr_conns.setter
+    def nr_conns(self, number: int) -> None:
+        self.counts[self._slot] = number
+
+    def accept(self, listener: Any) -> None:
+        """Accept, unless another has fewer; after a few milliseconds in any case, for the other may be stuck."""
+        fewest = min(number for number in self.counts if number != self.ABSENT)
+        if self.nr_conns > fewest:
+            now = time.monotonic()
+            self._held_back_at = self._held_back_at or now
+            if now - self._held_back_at < self.HOLD_BACK_SECONDS:
+                time.sleep(0.0002)
+                return
+        self._held_back_at = None
+        super().accept(listener)
+
+    @classmethod
+    def share_counts(cls) -> None:
+        """Make the shared memory; in the master, before it forks."""
+        cls.counts = memoryview(mmap.mmap(-1, cls.SLOTS * 4)).cast("i")
+        for slot in range(cls.SLOTS):
+            cls.counts[slot] = cls.ABSENT
+
+    @classmethod
+    def forget(cls, age: int) -> None:
+        """A process is gone."""
+        cls.counts[age % cls.SLOTS] = cls.ABSENT
+
+
 class Server(BaseApplication):  # type: ignore[misc]
     """A gunicorn server around `make_app(worker) -> WSGI app`, called once in each process after the fork."""
 
@@ -46,7 +101,7 @@ class Server(BaseApplication):  # type: ignore[misc]
             "bind": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}"],
             "workers": processes,
             "threads": threads,
-            "worker_class": "gthread",
+            "worker_class": BalancedThreads,
             "keepalive": 30,
             "timeout": 60,
             "graceful_timeout": graceful_seconds,
@@ -60,10 +115,11 @@ class Server(BaseApplication):  # type: ignore[misc]
             "worker_connections": 1000,
             "backlog": 512,
             "post_worker_init": self._after_fork,
-            "child_exit": _forget_metrics_of,
+            "child_exit": _forget,
             "worker_exit": lambda server, worker: on_worker_exit() if on_worker_exit else None,
         }
         self.on_reload = on_reload
+        BalancedThreads.share_counts()
         super().__init__()
 
     def load_config(self) -> None:
@@ -91,8 +147,10 @@ class Server(BaseApplication):  # type: ignore[misc]
             sys.exit(1)
 
 
-def _forget_metrics_of(_server: Any, worker: Any) -> None:
+def _forget(_server: Any, worker: Any) -> None:
     from prometheus_client import multiprocess
+
+    BalancedThreads.forget(worker.age)
 
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         multiprocess.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
