@@ -12,7 +12,13 @@ from sentinel.cli.common import database_url, one_line_errors
 @click.command(name="ops_console")
 @click.option("--host", help="Address to listen on.  [SENTINEL_CONSOLE_HOST, default 127.0.0.1]")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on.  [SENTINEL_CONSOLE_PORT, default 7861]")
-@click.option("--graceful-seconds", type=click.IntRange(0, 300), default=5, show_default=True, help="How long SIGTERM waits for requests in hand.")
+@click.option(
+    "--graceful-seconds",
+    type=click.IntRange(0, 300),
+    default=5,
+    show_default=True,
+    help="How long SIGTERM waits for requests in hand.",
+)
 @one_line_errors
 def command(graceful_seconds: int, **options: Any) -> None:
     """Run the console on SENTINEL_DATABASE_URL, or on the embedded PostgreSQL of SENTINEL_DATA_DIR."""

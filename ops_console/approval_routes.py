@@ -67,7 +67,9 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         return _resolve(context, approval_id, APPROVE)
 
     @blueprint.post("/approvals/<approval_id>/reject")
-    @documented("Reject", request=_WORD, responses={200: ("Rejected.", ResolvedSchema())}, problems=WRITING, security=OPERATOR)
+    @documented(
+        "Reject", request=_WORD, responses={200: ("Rejected.", ResolvedSchema())}, problems=WRITING, security=OPERATOR
+    )
     def reject(approval_id: str) -> Response:
         return _resolve(context, approval_id, REJECT)
 

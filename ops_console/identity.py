@@ -79,7 +79,10 @@ def check_origin(context: Context) -> None:
     if origin is None:
         return
     ours = context.settings.origin or f"{request.scheme}://{request.host}"
-    if (urlsplit(origin).scheme, urlsplit(origin).netloc.lower()) != (urlsplit(ours).scheme, urlsplit(ours).netloc.lower()):
+    if (urlsplit(origin).scheme, urlsplit(origin).netloc.lower()) != (
+        urlsplit(ours).scheme,
+        urlsplit(ours).netloc.lower(),
+    ):
         raise Forbidden("requests from other origins are refused")
 
 

@@ -38,7 +38,9 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         return response
 
     @blueprint.get("/metrics")
-    @documented("Prometheus metrics", responses={200: ("The exposition.", {"type": "string"})}, content_type="text/plain")
+    @documented(
+        "Prometheus metrics", responses={200: ("The exposition.", {"type": "string"})}, content_type="text/plain"
+    )
     def exposition() -> Response:
         metrics.POOL_IN_USE.labels("operators").set(context.pool.in_use)
         metrics.POOL_IN_USE.labels("board").set(context.board.pool.in_use)

@@ -25,7 +25,9 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     board = context.board
 
     @blueprint.get("/ops/api/live/status")
-    @documented("Each public agent at a glance", responses={200: ("One object per agent.", {"type": "object"})}, problems=(503,))
+    @documented(
+        "Each public agent at a glance", responses={200: ("One object per agent.", {"type": "object"})}, problems=(503,)
+    )
     def status() -> Response:
         shown = {"tenant": board.tenant()[1]}
         agents = {board.agents.name(agent_id): agent_status(row) for agent_id, row in board.latest_by_agent().items()}
@@ -54,7 +56,9 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         return response
 
     @blueprint.get("/verify/<proof_id>.json")
-    @documented("A public proof pack", responses={200: ("The pack with its hash.", {"type": "object"})}, problems=(404, 503))
+    @documented(
+        "A public proof pack", responses={200: ("The pack with its hash.", {"type": "object"})}, problems=(404, 503)
+    )
     def proof(proof_id: str) -> Response:
         # Nobody guesses a name: whoever has it was given it, so packs of agents off the board are found too.
         pack = public_pack(read_proof(board.pool, board.tenant()[0], None, proof_id))
@@ -63,7 +67,9 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         return response
 
     @blueprint.get("/live")
-    @documented("The board as a page", responses={200: ("HTML.", {"type": "string"})}, problems=(503,), content_type="text/html")
+    @documented(
+        "The board as a page", responses={200: ("HTML.", {"type": "string"})}, problems=(503,), content_type="text/html"
+    )
     def page() -> Response:
         events = [live_event(row, board.agents) for row in board.newest(50)]
         return _cacheable(Response(board_page(board.tenant()[1], events), content_type="text/html; charset=utf-8"))

@@ -55,7 +55,9 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     )  # fmt: skip
     def ledger() -> Response:
         most, status = limit(50, 200), choice("status", refund_views.STATUSES)
-        rows = refund_views.ledger_page(context.ledger, actor().tenant_id, status=status, before=cursor_in(), limit=most)
+        rows = refund_views.ledger_page(
+            context.ledger, actor().tenant_id, status=status, before=cursor_in(), limit=most
+        )
         full = len(rows) == most
         following = {"next_cursor": cursor_out(rows[-1].created_at, rows[-1].ledger_entry_id)} if full else {}
         return json_response({"entries": [entry_view(row) for row in rows], **following})

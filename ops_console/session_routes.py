@@ -45,7 +45,9 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         return response
 
     @blueprint.get("/session")
-    @documented("Who is signed in", responses={200: ("The operator.", SessionSchema())}, problems=READING, security=OPERATOR)
+    @documented(
+        "Who is signed in", responses={200: ("The operator.", SessionSchema())}, problems=READING, security=OPERATOR
+    )
     def show_session() -> Response:
         who: SignedIn = g.signed_in
         return json_response(present({
@@ -75,7 +77,13 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         issued = issue_token(context.pool, actor(), label=given.get("label", ""), expires_days=days)
         listing = issued.listing
         return json_response(
-            {"token": issued.token, "token_id": listing.token_id, "label": listing.label, "expires_at": listing.expires_at}, 201
+            {
+                "token": issued.token,
+                "token_id": listing.token_id,
+                "label": listing.label,
+                "expires_at": listing.expires_at,
+            },
+            201,
         )
 
     @blueprint.get("/tokens")

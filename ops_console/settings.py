@@ -21,22 +21,50 @@ from sentinel.settings import UnsafeConfiguration, setting
 class ConsoleSettings:
     """What the console runs with."""
 
-    database_url: str = setting("SENTINEL_DATABASE_URL", "PostgreSQL of the authority; without it the embedded one is used.", "")
+    database_url: str = setting(
+        "SENTINEL_DATABASE_URL", "PostgreSQL of the authority; without it the embedded one is used.", ""
+    )
     ledger_url: str = setting("WORKER_DATABASE_URL", "PostgreSQL of the refund ledger, where it is another one.", "")
     host: str = setting("SENTINEL_CONSOLE_HOST", "Address the console listens on.", "127.0.0.1")
     port: int = setting("SENTINEL_CONSOLE_PORT", "Port of the console and the public board.", 7861)
     processes: int = setting("SENTINEL_CONSOLE_PROCESSES", "Server processes of the console.", 1)
-    threads: int = setting("SENTINEL_CONSOLE_THREADS", "Threads per process; a viewer of the live stream takes one.", 48)
-    pool_size: int = setting("SENTINEL_CONSOLE_POOL_SIZE", "Database connections per process for operators' requests.", 8)
-    board_pool_size: int = setting("SENTINEL_BOARD_POOL_SIZE", "Database connections per process for the public board.", 4)
-    public_tenant: str = setting("SENTINEL_PUBLIC_TENANT", "Label or id of the tenant on the public board; without it the only tenant, else public-demo.", "")
-    public_agents: str = setting("SENTINEL_PUBLIC_AGENTS", "Agents on the public board, `agent_id=name:source`, comma separated; `*` is every agent.", "retail-refund-agent=refund:refunds")
+    threads: int = setting(
+        "SENTINEL_CONSOLE_THREADS", "Threads per process; a viewer of the live stream takes one.", 48
+    )
+    pool_size: int = setting(
+        "SENTINEL_CONSOLE_POOL_SIZE", "Database connections per process for operators' requests.", 8
+    )
+    board_pool_size: int = setting(
+        "SENTINEL_BOARD_POOL_SIZE", "Database connections per process for the public board.", 4
+    )
+    public_tenant: str = setting(
+        "SENTINEL_PUBLIC_TENANT",
+        "Label or id of the tenant on the public board; without it the only tenant, else public-demo.",
+        "",
+    )
+    public_agents: str = setting(
+        "SENTINEL_PUBLIC_AGENTS",
+        "Agents on the public board, `agent_id=name:source`, comma separated; `*` is every agent.",
+        "retail-refund-agent=refund:refunds",
+    )
     idle_seconds: int = setting("SENTINEL_SESSION_IDLE_SECONDS", "A session unused for longer is over.", 900)
-    absolute_seconds: int = setting("SENTINEL_SESSION_SECONDS", "A session is over after this long, used or not.", 28800)
-    origin: str = setting("SENTINEL_CONSOLE_ORIGIN", "The console's address in browsers, e.g. https://console.example; without it the request's Host.", "")
-    insecure_cookies: bool = setting("SENTINEL_INSECURE_COOKIES", "Session cookie over plain http; only with a loopback address.", False)
-    trusted_proxies: int = setting("SENTINEL_TRUSTED_PROXIES", "How many proxies in front set X-Forwarded-For and -Proto.", 0)
-    max_streams: int = setting("SENTINEL_CONSOLE_MAX_STREAMS", "Viewers of the live stream per process; must leave 8 threads free.", 32)
+    absolute_seconds: int = setting(
+        "SENTINEL_SESSION_SECONDS", "A session is over after this long, used or not.", 28800
+    )
+    origin: str = setting(
+        "SENTINEL_CONSOLE_ORIGIN",
+        "The console's address in browsers, e.g. https://console.example; without it the request's Host.",
+        "",
+    )
+    insecure_cookies: bool = setting(
+        "SENTINEL_INSECURE_COOKIES", "Session cookie over plain http; only with a loopback address.", False
+    )
+    trusted_proxies: int = setting(
+        "SENTINEL_TRUSTED_PROXIES", "How many proxies in front set X-Forwarded-For and -Proto.", 0
+    )
+    max_streams: int = setting(
+        "SENTINEL_CONSOLE_MAX_STREAMS", "Viewers of the live stream per process; must leave 8 threads free.", 32
+    )
     log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
 
     @property
@@ -56,13 +84,17 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
         name: env.str(_ENV[name], getattr(default, name))
         for name in ("database_url", "ledger_url", "public_tenant", "public_agents", "origin")
     }
-    values |= {name: env.int(_ENV[name], getattr(default, name), validate=Range(min=1, max=1_000_000)) for name in _COUNTS}
+    values |= {
+        name: env.int(_ENV[name], getattr(default, name), validate=Range(min=1, max=1_000_000)) for name in _COUNTS
+    }
     values |= {
         "host": env.str(_ENV["host"], default.host, validate=Length(min=1)),
         "port": env.int(_ENV["port"], default.port, validate=Range(min=1, max=65535)),
         "trusted_proxies": env.int(_ENV["trusted_proxies"], default.trusted_proxies, validate=Range(min=0, max=5)),
         "insecure_cookies": env.bool(_ENV["insecure_cookies"], default.insecure_cookies),
-        "log_level": env.str(_ENV["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])),
+        "log_level": env.str(
+            _ENV["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])
+        ),
     }
     try:
         env.seal()
@@ -109,4 +141,6 @@ def _is_loopback(host: str) -> bool:
 
 def _is_origin(text: str) -> bool:
     parts = urlsplit(text)
-    return parts.scheme in ("http", "https") and bool(parts.netloc) and not (parts.path or parts.query or parts.fragment)
+    return (
+        parts.scheme in ("http", "https") and bool(parts.netloc) and not (parts.path or parts.query or parts.fragment)
+    )

@@ -24,7 +24,9 @@ GUARD_SECONDS = Histogram(
 )  # fmt: skip
 UNAVAILABLE = Counter("sentinel_engine_unavailable", "Answers 503 because nothing could be committed.")
 RATE_LIMITED = Counter("sentinel_rate_limited", "Requests refused by the rate limit.")
-POLICY_RELOADS = Counter("sentinel_policy_reloads", "Policy reloads by result: loaded, or kept the last good set.", ["result"])
+POLICY_RELOADS = Counter(
+    "sentinel_policy_reloads", "Policy reloads by result: loaded, or kept the last good set.", ["result"]
+)
 HOUSEKEEPING = Counter("sentinel_housekeeping", "What time did by itself.", ["what"])
 POOL_IN_USE = Gauge("sentinel_pool_in_use", "Database connections handed out.", multiprocess_mode="livesum")
 POOL_SIZE = Gauge("sentinel_pool_size", "Database connections at most.", multiprocess_mode="livesum")
@@ -43,15 +45,23 @@ class _DatabaseFigures(Collector):
             found: Figures | None = read_figures(self._pool)
         except SentinelError:
             found = None
-        yield GaugeMetricFamily("sentinel_database_up", "1 when the database answered this scrape.", float(found is not None))
+        yield GaugeMetricFamily(
+            "sentinel_database_up", "1 when the database answered this scrape.", float(found is not None)
+        )
         if found is None:
             return
         yield GaugeMetricFamily("sentinel_reservations_held", "Reservations held.", found.reservations_held)
         yield GaugeMetricFamily("sentinel_in_doubt", "Operations started whose outcome is unknown.", found.in_doubt)
-        yield GaugeMetricFamily("sentinel_approvals_pending", "Approvals waiting for a person.", found.approvals_pending)
-        yield GaugeMetricFamily("sentinel_approvals_oldest_seconds", "Age of the oldest waiting approval.", found.approvals_oldest_seconds)
+        yield GaugeMetricFamily(
+            "sentinel_approvals_pending", "Approvals waiting for a person.", found.approvals_pending
+        )
+        yield GaugeMetricFamily(
+            "sentinel_approvals_oldest_seconds", "Age of the oldest waiting approval.", found.approvals_oldest_seconds
+        )
         yield GaugeMetricFamily("sentinel_halts_in_force", "Halts in force.", found.halts_in_force)
-        yield GaugeMetricFamily("sentinel_feed_lag_seconds", "Age of the oldest event without a feed position.", found.feed_lag_seconds)
+        yield GaugeMetricFamily(
+            "sentinel_feed_lag_seconds", "Age of the oldest event without a feed position.", found.feed_lag_seconds
+        )
 
 
 def exposition(pool: Pool) -> bytes:

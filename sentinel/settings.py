@@ -34,19 +34,33 @@ def setting(env: str, help: str, default: Any = None) -> Any:
 class Settings:
     """What the authority runs with."""
 
-    database_url: str = setting("SENTINEL_DATABASE_URL", "PostgreSQL 15 or newer; without it one is started under the data folder.", "")
-    data_dir: Path = setting("SENTINEL_DATA_DIR", "Folder of the embedded database and of what the demo keeps.", Path("var"))
-    secret_keys: tuple[str, ...] = setting("SENTINEL_SECRET_KEYS", "Secrets that sign permits, comma separated, at least 32 characters each; the first signs, all verify. Required with a database of your own; made and kept in the data folder otherwise.", ())
+    database_url: str = setting(
+        "SENTINEL_DATABASE_URL", "PostgreSQL 15 or newer; without it one is started under the data folder.", ""
+    )
+    data_dir: Path = setting(
+        "SENTINEL_DATA_DIR", "Folder of the embedded database and of what the demo keeps.", Path("var")
+    )
+    secret_keys: tuple[str, ...] = setting(
+        "SENTINEL_SECRET_KEYS",
+        "Secrets that sign permits, comma separated, at least 32 characters each; the first signs, all verify. Required with a database of your own; made and kept in the data folder otherwise.",
+        (),
+    )
     policies_dir: Path = setting("SENTINEL_POLICIES_DIR", "Folder of policy files.", policies_dir())
     host: str = setting("SENTINEL_HOST", "Address the authority listens on.", "127.0.0.1")
     port: int = setting("SENTINEL_PORT", "Port of the authority.", 7860)
     processes: int = setting("SENTINEL_PROCESSES", "Server processes.", 2)
     threads: int = setting("SENTINEL_THREADS", "Threads per process; a held approvals stream takes one.", 24)
     pool_size: int = setting("SENTINEL_POOL_SIZE", "Database connections per process.", 12)
-    max_streams: int = setting("SENTINEL_MAX_STREAMS", "Approvals streams held open per process; must be under the threads.", 8)
+    max_streams: int = setting(
+        "SENTINEL_MAX_STREAMS", "Approvals streams held open per process; must be under the threads.", 8
+    )
     permit_seconds: int = setting("SENTINEL_PERMIT_SECONDS", "How long a permit can be redeemed.", 120)
-    report_deadline_seconds: int = setting("SENTINEL_REPORT_DEADLINE_SECONDS", "A started action that is silent for longer falls in doubt.", 300)
-    rate_per_second: int = setting("SENTINEL_RATE_PER_SECOND", "Requests per second and key, over all processes of this host.", 5000)
+    report_deadline_seconds: int = setting(
+        "SENTINEL_REPORT_DEADLINE_SECONDS", "A started action that is silent for longer falls in doubt.", 300
+    )
+    rate_per_second: int = setting(
+        "SENTINEL_RATE_PER_SECOND", "Requests per second and key, over all processes of this host.", 5000
+    )
     rate_burst: int = setting("SENTINEL_RATE_BURST", "Requests a key may make at once.", 10000)
     log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
     debug: bool = setting("SENTINEL_DEBUG", "Refused: a debugger in an authority runs code for strangers.", False)
@@ -67,10 +81,21 @@ def load_settings(**overrides: Any) -> Settings:
         "policies_dir": env.path(_FIELDS["policies_dir"], default.policies_dir),
         "host": env.str(_FIELDS["host"], default.host, validate=Length(min=1)),
         "port": env.int(_FIELDS["port"], default.port, validate=Range(min=1, max=65535)),
-        "log_level": env.str(_FIELDS["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])),
+        "log_level": env.str(
+            _FIELDS["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])
+        ),
         "debug": env.bool(_FIELDS["debug"], default.debug),
     }
-    for name in ("processes", "threads", "pool_size", "max_streams", "permit_seconds", "report_deadline_seconds", "rate_per_second", "rate_burst"):
+    for name in (
+        "processes",
+        "threads",
+        "pool_size",
+        "max_streams",
+        "permit_seconds",
+        "report_deadline_seconds",
+        "rate_per_second",
+        "rate_burst",
+    ):
         values[name] = env.int(_FIELDS[name], getattr(default, name), validate=positive)
     faults = []
     try:

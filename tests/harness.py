@@ -133,9 +133,13 @@ def actor(world: World, role: str) -> Actor:
     return Actor(world.tenant_id, world.operators[role], f"{role}@somewhere.example", role)
 
 
-def decide(world: World, approval_id: Any, verdict: str = "approve", *, role: str = "approver", reason: str = "looked at it") -> Resolved:
+def decide(
+    world: World, approval_id: Any, verdict: str = "approve", *, role: str = "approver", reason: str = "looked at it"
+) -> Resolved:
     """A person's word on an approval."""
-    return resolve_approval(world.console_pool, actor(world, role), uuid.UUID(str(approval_id)), verdict=verdict, reason=reason)
+    return resolve_approval(
+        world.console_pool, actor(world, role), uuid.UUID(str(approval_id)), verdict=verdict, reason=reason
+    )
 
 
 def let_permits_expire(world: World, *, seconds: float = 1) -> None:

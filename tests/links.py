@@ -11,8 +11,10 @@ LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
 def broken_links(root: Path) -> list[str]:
-    """"file: target" for each link to nowhere."""
-    names = subprocess.run(["git", "ls-files", "*.md"], cwd=root, capture_output=True, text=True, check=True).stdout.split("\n")
+    """ "file: target" for each link to nowhere."""
+    names = subprocess.run(
+        ["git", "ls-files", "*.md"], cwd=root, capture_output=True, text=True, check=True
+    ).stdout.split("\n")
     return [
         f"{name}: {target}"
         for name in filter(None, names)

@@ -90,9 +90,13 @@ class World:
     def __post_init__(self) -> None:
         self.client = self.app.test_client()
 
-    def post(self, path: str, body: Any, *, key: str | None = None, prefix: str = "/api/sentinel", **rest: Any) -> TestResponse:
+    def post(
+        self, path: str, body: Any, *, key: str | None = None, prefix: str = "/api/sentinel", **rest: Any
+    ) -> TestResponse:
         """POST to the authority as this tenant's agent."""
-        return self.client.post(f"{prefix}/{path}", json=body, headers={"X-API-Key": key or self.key, **rest.pop("headers", {})}, **rest)
+        return self.client.post(
+            f"{prefix}/{path}", json=body, headers={"X-API-Key": key or self.key, **rest.pop("headers", {})}, **rest
+        )
 
     def get(self, path: str, *, key: str | None = None) -> TestResponse:
         """GET from the authority as this tenant's agent."""
@@ -113,9 +117,13 @@ class World:
         fields = {name: body[name] for name in ("idempotency_key", "action", "agent_id")}
         return self.post("action/guard/report", {**fields, "outcome": outcome, **over})
 
-    def new_key(self, *, agent_id: str | None = None, scopes: tuple[str, ...] = DEFAULT_SCOPES, owner: uuid.UUID | None = None) -> str:
+    def new_key(
+        self, *, agent_id: str | None = None, scopes: tuple[str, ...] = DEFAULT_SCOPES, owner: uuid.UUID | None = None
+    ) -> str:
         """Another agent key of this tenant."""
-        return issue_key(self.console_pool, self.tenant_id, agent_id=agent_id, scopes=scopes, owner_operator_id=owner).key
+        return issue_key(
+            self.console_pool, self.tenant_id, agent_id=agent_id, scopes=scopes, owner_operator_id=owner
+        ).key
 
     def keep_house(self) -> None:
         """One round of what the housekeeper does."""
@@ -155,7 +163,14 @@ def add_tenant(url: str, label: str) -> tuple[uuid.UUID, str, dict[str, uuid.UUI
         operators = {}
         for role in ("viewer", "approver", "admin"):
             operators[role] = new_id()
-            insert_operator(pool, tenant_id=tenant_id, operator_id=operators[role], email=f"{role}@{label}.example", password_hash=_hashed[0], role=role)
+            insert_operator(
+                pool,
+                tenant_id=tenant_id,
+                operator_id=operators[role],
+                email=f"{role}@{label}.example",
+                password_hash=_hashed[0],
+                role=role,
+            )
         return tenant_id, issue_key(pool, tenant_id, agent_id=None).key, operators
     finally:
         pool.close()

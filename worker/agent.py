@@ -227,7 +227,11 @@ class Agent:
     @contextmanager
     def _working(self) -> Any:
         try:
-            self._show("running")
+            try:
+                self._show("running")
+            except LedgerUnavailable as error:
+                # A loop waits for its database; a single run finds out with its first claim.
+                _log.warning("the database does not answer yet: %s", error)
             with self._hands.heartbeat():
                 yield
         finally:

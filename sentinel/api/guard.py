@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 import orjson
 import structlog
+from prometheus_client import Counter
 
 from sentinel import metrics
 from sentinel.api.calls import Call, batch_documentation
@@ -211,13 +213,18 @@ DOCUMENTATION |= {
 }
 
 
+@cache
+def _counter(action: str, decision: str, reason_code: str) -> Counter:
+    return metrics.DECISIONS.labels(action, decision, reason_code)
+
+
 def _count(context: Context, operation: Operation, recorded: Recorded, seconds: float, request_id: str) -> None:
     metrics.GUARD_SECONDS.observe(seconds)
     if recorded.result == "replayed":
         metrics.REPLAYS.inc()
         return
     covered = context.authority.policies.library.find(operation.action) is not None
-    metrics.DECISIONS.labels(operation.action if covered else "other", recorded.decision, recorded.reason_code).inc()
+    _counter(operation.action if covered else "other", recorded.decision, recorded.reason_code).inc()
     log.info(
         "decision", operation_id=recorded.operation_id, decision=recorded.decision, reason_code=recorded.reason_code,
         policy_version=recorded.policy_version, request_id=request_id,

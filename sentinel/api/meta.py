@@ -37,7 +37,8 @@ def routes(app: Flask, context: Context) -> None:
 
     @meta.get("/readyz")
     @documented(
-        "Whether decisions can be given", responses={200: ("They can.", {"type": "object"}), 503: ("Not now, and why.", {"type": "object"})}
+        "Whether decisions can be given",
+        responses={200: ("They can.", {"type": "object"}), 503: ("Not now, and why.", {"type": "object"})},
     )
     def readyz() -> Response:
         try:
@@ -56,20 +57,28 @@ def routes(app: Flask, context: Context) -> None:
         return response
 
     @meta.get("/metrics")
-    @documented("Prometheus metrics", responses={200: ("The exposition.", {"type": "string"})}, content_type="text/plain")
+    @documented(
+        "Prometheus metrics", responses={200: ("The exposition.", {"type": "string"})}, content_type="text/plain"
+    )
     def exposition() -> Response:
         metrics.POOL_IN_USE.set(context.authority.pool.in_use)
         metrics.POOL_SIZE.set(context.authority.pool.size)
-        return Response(metrics.exposition(context.authority.pool), content_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(
+            metrics.exposition(context.authority.pool), content_type="text/plain; version=0.0.4; charset=utf-8"
+        )
 
     @meta.get("/openapi.json")
     @documented("This document", responses={200: ("OpenAPI 3.1.", {"type": "object"})})
     def openapi() -> Response:
-        document = openapi_document(app, title="sentinel authority", description=DESCRIPTION, security_schemes=SECURITY_SCHEMES)
+        document = openapi_document(
+            app, title="sentinel authority", description=DESCRIPTION, security_schemes=SECURITY_SCHEMES
+        )
         return Response(orjson.dumps(document), content_type="application/json")
 
     @meta.get("/docs")
-    @documented("The documentation as a page", responses={200: ("A page.", {"type": "string"})}, content_type="text/html")
+    @documented(
+        "The documentation as a page", responses={200: ("A page.", {"type": "string"})}, content_type="text/html"
+    )
     def docs() -> Response:
         response = Response(render_template("docs.html"), content_type="text/html; charset=utf-8")
         response.headers["Content-Security-Policy"] = CSP

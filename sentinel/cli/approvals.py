@@ -64,12 +64,12 @@ def list_(status: str | None, limit: int, tenant: str | None, as_json: bool) -> 
     show_rows(rows if as_json else [_shown(row) for row in rows], COLUMNS, as_json=as_json, empty="Nothing to show.")
 
 
-def _decide(verdict: str, approval_id: str, email: str, reason: str, digest: str | None, tenant: str | None, as_json: bool) -> None:
+def _decide(
+    verdict: str, approval_id: str, email: str, reason: str, digest: str | None, tenant: str | None, as_json: bool
+) -> None:
     with open_pool() as pool:
         actor = acting_as(pool, tenant_of(pool, tenant), email)
-        done = resolve_approval(
-            pool, actor, as_uuid(approval_id, "ID"), verdict=verdict, reason=reason, digest=digest
-        )
+        done = resolve_approval(pool, actor, as_uuid(approval_id, "ID"), verdict=verdict, reason=reason, digest=digest)
     told = f"{done.result.capitalize()} as {actor.name}."
     if done.result == "recorded":
         told = f"Recorded as {actor.name}: {done.approvals_given} of {done.people_required} people have approved."

@@ -79,7 +79,10 @@ def json_option(command: Command) -> Command:
 def tenant_option(command: Command) -> Command:
     """`--tenant`: whose records; needed only where there are several tenants."""
     return click.option(
-        "--tenant", metavar="LABEL|ID", envvar="SENTINEL_TENANT_ID", help="The tenant; not needed when there is only one."
+        "--tenant",
+        metavar="LABEL|ID",
+        envvar="SENTINEL_TENANT_ID",
+        help="The tenant; not needed when there is only one.",
     )(command)
 
 

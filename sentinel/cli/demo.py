@@ -45,10 +45,24 @@ class Access:
 
 
 @click.command()
-@click.option("--data-dir", type=click.Path(path_type=Path), default=None, help="Folder of the database and everything else.  [SENTINEL_DATA_DIR, default var]")
-@click.option("--port", type=click.IntRange(1, 65535), default=None, help="Port of the authority.  [SENTINEL_PORT, default 7860]")
-@click.option("--console-port", type=click.IntRange(1, 65535), default=None, help="Port of the console.  [SENTINEL_CONSOLE_PORT, default 7861]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line when ready, nothing else on standard output.")
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Folder of the database and everything else.  [SENTINEL_DATA_DIR, default var]",
+)
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=None, help="Port of the authority.  [SENTINEL_PORT, default 7860]"
+)
+@click.option(
+    "--console-port",
+    type=click.IntRange(1, 65535),
+    default=None,
+    help="Port of the console.  [SENTINEL_CONSOLE_PORT, default 7861]",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON line when ready, nothing else on standard output."
+)
 @click.option("--once", is_flag=True, help="Start, run the refund agent over the ledger once, stop.")
 def command(data_dir: Path | None, port: int | None, console_port: int | None, as_json: bool, once: bool) -> None:
     """Start an embedded PostgreSQL, the authority, the refund worker, the console and the public board, with a demo ledger.
@@ -76,7 +90,9 @@ def command(data_dir: Path | None, port: int | None, console_port: int | None, a
         _start_all(processes, env, access, port, console_port, data_dir, stop, say)
         if stop.is_set():
             return
-        failed = processes.run("refund-agent", _module("worker.retail_refund_agent", "--once"), env["worker"], show=not as_json)
+        failed = processes.run(
+            "refund-agent", _module("worker.retail_refund_agent", "--once"), env["worker"], show=not as_json
+        )
         if not once:
             processes.start("worker", _module("worker.retail_refund_agent", "--loop"), env["worker"])
         _announce(access, urls["admin"], port, console_port, as_json)
@@ -169,8 +185,12 @@ def _make_access(admin_url: str) -> Access:
     return Access(str(tenant_id), key.key, operators)
 
 
-def _environment(urls: dict[str, str], data_dir: Path, access: Access, port: int, console_port: int) -> dict[str, dict[str, str]]:
-    base = {key: value for key, value in os.environ.items() if key not in ("SENTINEL_DATABASE_URL", "WORKER_DATABASE_URL")}
+def _environment(
+    urls: dict[str, str], data_dir: Path, access: Access, port: int, console_port: int
+) -> dict[str, dict[str, str]]:
+    base = {
+        key: value for key, value in os.environ.items() if key not in ("SENTINEL_DATABASE_URL", "WORKER_DATABASE_URL")
+    }
     base |= {"SENTINEL_DATA_DIR": str(data_dir), "SENTINEL_URL": f"http://127.0.0.1:{port}", "PYTHONUNBUFFERED": "1"}
     secret = os.environ.get("SENTINEL_SECRET_KEYS") or kept_secret(data_dir)
     return {

@@ -50,7 +50,13 @@ def _row(
         "status": "NEW",
         "amount": {"value": value, "currency": currency},
         "idempotency_key": f"refund:lge_demo_{name}",
-        "risk": {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1, **risk},
+        "risk": {
+            "duplicate_refund": False,
+            "stale_window": False,
+            "suspicious_reason": False,
+            "customer_attempts_24h": 1,
+            **risk,
+        },
         "redaction_status": "customer data hidden",
         "days_ago": days_ago,
     }

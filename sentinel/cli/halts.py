@@ -46,7 +46,9 @@ def list_(lifted_too: bool, tenant: str | None, as_json: bool) -> None:
 @click.option("--as", "email", metavar="EMAIL", help="The operator in whose name; else nobody's account.")
 @tenant_option
 @json_option
-def set_(scope: str, target: str, level: str, reason: str, email: str | None, tenant: str | None, as_json: bool) -> None:
+def set_(
+    scope: str, target: str, level: str, reason: str, email: str | None, tenant: str | None, as_json: bool
+) -> None:
     """Put a halt in force; nothing it covers is allowed or started from now on."""
     with open_pool() as pool:
         actor = acting_as(pool, tenant_of(pool, tenant), email)

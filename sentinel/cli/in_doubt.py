@@ -46,7 +46,9 @@ def list_(tenant: str | None, as_json: bool) -> None:
 @click.option("--as", "email", required=True, metavar="EMAIL", help="The administrator in whose name.")
 @tenant_option
 @json_option
-def resolve(operation_id: str, executed: bool | None, evidence: str, email: str, tenant: str | None, as_json: bool) -> None:
+def resolve(
+    operation_id: str, executed: bool | None, evidence: str, email: str, tenant: str | None, as_json: bool
+) -> None:
     """Say whether a started action was executed."""
     if executed is None:
         raise click.UsageError("say --executed or --not-executed")

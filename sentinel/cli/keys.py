@@ -29,7 +29,11 @@ def group() -> None:
 
 
 def _show_once(issued: IssuedKey, as_json: bool) -> None:
-    show(issued, as_json, f"{issued.key}\n\nKey {issued.key_id}. It is shown this once; keep it where the agent reads it.")
+    show(
+        issued,
+        as_json,
+        f"{issued.key}\n\nKey {issued.key_id}. It is shown this once; keep it where the agent reads it.",
+    )
 
 
 @group.command()
@@ -38,7 +42,9 @@ def _show_once(issued: IssuedKey, as_json: bool) -> None:
 @click.option("--scope", "scopes", multiple=True, type=click.Choice(SCOPES), default=DEFAULT_SCOPES, show_default=True,
               help="What it may do; may be given several times.")  # fmt: skip
 @click.option("--expires-days", type=int, help="End after this many days; without it, never.")
-@click.option("--owner", metavar="EMAIL", help="The operator who answers for it, and so can never approve what it asks.")
+@click.option(
+    "--owner", metavar="EMAIL", help="The operator who answers for it, and so can never approve what it asks."
+)
 @click.option("--test", is_flag=True, help="Make a snt_test_ key.")
 @tenant_option
 @json_option

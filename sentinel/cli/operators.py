@@ -21,8 +21,15 @@ def group() -> None:
 
 @group.command()
 @click.argument("email")
-@click.option("--role", type=click.Choice(ROLES), required=True, help="viewer looks, approver decides, admin also lifts and resolves.")
-@click.option("--password-stdin", is_flag=True, help="Read the password from standard input; else one is made and shown once.")
+@click.option(
+    "--role",
+    type=click.Choice(ROLES),
+    required=True,
+    help="viewer looks, approver decides, admin also lifts and resolves.",
+)
+@click.option(
+    "--password-stdin", is_flag=True, help="Read the password from standard input; else one is made and shown once."
+)
 @tenant_option
 @json_option
 def create(email: str, role: str, password_stdin: bool, tenant: str | None, as_json: bool) -> None:

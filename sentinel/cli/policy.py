@@ -19,7 +19,10 @@ from sentinel.policy.library import PolicyLibrary, check_directory
 from sentinel.resources import policies_dir
 
 DIRECTORY = click.argument(
-    "directory", type=click.Path(path_type=Path, exists=True, file_okay=False), required=False, envvar="SENTINEL_POLICIES_DIR"
+    "directory",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    required=False,
+    envvar="SENTINEL_POLICIES_DIR",
 )
 
 
@@ -76,7 +79,10 @@ def show(policy_id: str | None, directory: Path | None, as_json: bool) -> None:
 def _print_policy(compiled: CompiledPolicy) -> None:
     told, console = describe(compiled), Console()
     console.print(f"[bold]{told['label']}[/]  {told['version']}  {compiled.digest}", highlight=False)
-    for name, columns in (("rules", ("id", "when", "then", "reason")), ("limits", ("id", "window", "per", "cap", "then"))):
+    for name, columns in (
+        ("rules", ("id", "when", "then", "reason")),
+        ("limits", ("id", "window", "per", "cap", "then")),
+    ):
         table = Table(title=name, title_justify="left")
         for column in columns:
             table.add_column(column, overflow="fold")
@@ -110,5 +116,8 @@ def test(directory: Path | None, as_json: bool) -> None:
         click.echo(f"{len(report.results) - len(failed)} passed, {len(failed)} failed")
         effects = sum(len(rules) for rules in report.coverage.values())
         reached = effects - len(report.never_matched)
-        click.echo(f"rule coverage: {reached} of {effects}" + (f"; never: {', '.join(report.never_matched)}" if report.never_matched else ""))
+        click.echo(
+            f"rule coverage: {reached} of {effects}"
+            + (f"; never: {', '.join(report.never_matched)}" if report.never_matched else "")
+        )
     sys.exit(0 if report.passed else 1)

@@ -35,9 +35,16 @@ def verify(file: Any, show_bytes: bool, as_json: bool) -> None:
         raise InvalidInput.of("hash", "is missing: this is not a proof pack")
     intact = is_intact(pack)
     if as_json:
-        click.echo(json.dumps({"proof_id": pack.get("proof_id"), "intact": intact, "hash": pack["hash"], "computed": pack_hash(pack)}))
+        click.echo(
+            json.dumps(
+                {"proof_id": pack.get("proof_id"), "intact": intact, "hash": pack["hash"], "computed": pack_hash(pack)}
+            )
+        )
     else:
         if show_bytes:
             click.echo(canonical_json({key: value for key, value in pack.items() if key != "hash"}))
-        click.echo(f"{pack.get('proof_id')}: " + ("intact" if intact else f"ALTERED\n  carries  {pack['hash']}\n  computed {pack_hash(pack)}"))
+        click.echo(
+            f"{pack.get('proof_id')}: "
+            + ("intact" if intact else f"ALTERED\n  carries  {pack['hash']}\n  computed {pack_hash(pack)}")
+        )
     sys.exit(0 if intact else 1)

@@ -15,7 +15,13 @@ import click
 @click.option("--host", help="Address to listen on.  [SENTINEL_HOST, default 127.0.0.1]")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on.  [SENTINEL_PORT, default 7860]")
 @click.option("--processes", type=click.IntRange(1, 64), help="Server processes.  [SENTINEL_PROCESSES, default 2]")
-@click.option("--graceful-seconds", type=click.IntRange(0, 300), default=20, show_default=True, help="How long SIGTERM waits for requests in hand.")
+@click.option(
+    "--graceful-seconds",
+    type=click.IntRange(0, 300),
+    default=20,
+    show_default=True,
+    help="How long SIGTERM waits for requests in hand.",
+)
 def command(graceful_seconds: int, **options: Any) -> None:
     """Run the authority until SIGTERM or Ctrl-C; SIGHUP reloads the policies.
 

@@ -20,6 +20,6 @@ def canonical_json(value: Any) -> str:
 
 
 def sha256_hex(text: str | bytes) -> str:
-    """"sha256:" and 64 hex digits, the way every hash of ours is written."""
+    """ "sha256:" and 64 hex digits, the way every hash of ours is written."""
     data = text.encode() if isinstance(text, str) else text
     return "sha256:" + hashlib.sha256(data).hexdigest()

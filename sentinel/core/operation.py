@@ -27,7 +27,17 @@ UNSAFE_TEXT = re.compile(
 )
 
 IDENTIFIER_PARAMS = frozenset(
-    {"ledger_entry_id", "refund_id", "account_ref", "account_id", "order_ref", "order_id", "channel", "scenario", "escalation"}
+    {
+        "ledger_entry_id",
+        "refund_id",
+        "account_ref",
+        "account_id",
+        "order_ref",
+        "order_id",
+        "channel",
+        "scenario",
+        "escalation",
+    }
 )
 """Params that name things in limits, proofs and the public feed: identifiers, never free text."""
 

@@ -28,9 +28,7 @@ def pack_parts(operation: Operation, decision: Decision, *, proof_id: str, salt:
     head: dict[str, Any] = {"action": operation.action, "agent_id": operation.agent_id}
     if operation.amount is not None:
         head["amount"] = money_out(operation.amount)
-    names = {
-        key: operation.param(key) for key in ("ledger_entry_id", "refund_id") if operation.param(key) is not None
-    }
+    names = {key: operation.param(key) for key in ("ledger_entry_id", "refund_id") if operation.param(key) is not None}
     ledger = {"ledger_entry_id": names["ledger_entry_id"]} if "ledger_entry_id" in names else {}
     middle = {
         **ledger,
@@ -53,7 +51,9 @@ def pack_parts(operation: Operation, decision: Decision, *, proof_id: str, salt:
     )
 
 
-def assemble(parts: tuple[str, str, str, str], *, decided_at: str, decision: str, latency_ms: int, reason_code: str) -> str:
+def assemble(
+    parts: tuple[str, str, str, str], *, decided_at: str, decision: str, latency_ms: int, reason_code: str
+) -> str:
     """The whole pack without its hash, as the database writes it."""
     return f'{parts[0]}{decided_at}","decision":"{decision}"{parts[1]}{latency_ms}{parts[2]}{reason_code}{parts[3]}'
 

@@ -74,7 +74,9 @@ def problem_of(error: e.SentinelError, request_id: str) -> Problem:
 
 def internal_problem(request_id: str) -> Problem:
     """The answer to what nobody expected; the log has the rest."""
-    return _problem(500, "internal", "Internal error", "An unexpected error was logged under this request id.", request_id)
+    return _problem(
+        500, "internal", "Internal error", "An unexpected error was logged under this request id.", request_id
+    )
 
 
 def _problem(

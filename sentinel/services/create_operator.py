@@ -23,7 +23,12 @@ def create_operator(pool: Pool, tenant_id: uuid.UUID, *, email: str, password: s
     check_role(role)
     operator_id = new_id()
     added = insert_operator(
-        pool, tenant_id=tenant_id, operator_id=operator_id, email=email, password_hash=hash_password(password), role=role
+        pool,
+        tenant_id=tenant_id,
+        operator_id=operator_id,
+        email=email,
+        password_hash=hash_password(password),
+        role=role,
     )
     if not added:
         raise Conflict(f"{email} is an operator already")

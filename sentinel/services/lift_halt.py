@@ -16,8 +16,6 @@ def lift_halt(pool: Pool, actor: Actor, halt_id: uuid.UUID, *, reason: str) -> N
     actor.must_be("admin")
     owners = [actor.tenant_id, halts.EVERYBODY] if actor.is_local else [actor.tenant_id]
     for owner in owners:
-        if halts.lift_halt(
-            pool, owner=owner, halt_id=halt_id, lifted_by=actor.name, reason=reason, event_id=new_id()
-        ):
+        if halts.lift_halt(pool, owner=owner, halt_id=halt_id, lifted_by=actor.name, reason=reason, event_id=new_id()):
             return
     raise NotFound("there is no halt of that id in force")

@@ -48,7 +48,11 @@ def with_role(url: str, role: str, *, application_name: str = "") -> str:
     )
     if given.get("user") != role:
         options += f" -c role={role}"
-    merged: dict[str, Any] = {"connect_timeout": "3", **given, "options": f"{given.get('options') or ''} {options}".strip()}
+    merged: dict[str, Any] = {
+        "connect_timeout": "3",
+        **given,
+        "options": f"{given.get('options') or ''} {options}".strip(),
+    }
     if application_name:
         merged["application_name"] = application_name
     return make_conninfo(**{k: v for k, v in merged.items() if v is not None})

@@ -95,6 +95,6 @@ def lift_halt(
 
 
 def covering(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> str:
-    """"OK", "PAUSE" or "KILL": the worst halt over everything the agent does, for its heartbeat."""
+    """ "OK", "PAUSE" or "KILL": the worst halt over everything the agent does, for its heartbeat."""
     worst = single(pool, COVERING, {"tenant_id": tenant_id, "agent_id": agent_id})
     return ("OK", "PAUSE", "KILL")[worst or 0]

@@ -53,7 +53,7 @@ def resolve_in_doubt(
     evidence: str,
     event_id: uuid.UUID,
 ) -> str:
-    """"resolved", "unknown" or "not_in_doubt". Executed captures the budget, not executed frees it."""
+    """ "resolved", "unknown" or "not_in_doubt". Executed captures the budget, not executed frees it."""
     return str(single(pool, RESOLVE_IN_DOUBT, {
         "tenant_id": tenant_id, "operation_id": operation_id, "executed": executed, "resolved_by": resolved_by,
         "evidence": evidence, "event_id": event_id,

@@ -42,7 +42,9 @@ _COLUMNS = "tenant_id, operator_id, email, role, active, created_at"
 FIND_BY_EMAIL = f"""
 select {_COLUMNS} from sentinel.operators where tenant_id = %(tenant_id)s and email = lower(%(email)s)
 """
-LIST_OPERATORS = f"select {_COLUMNS} from sentinel.operators where tenant_id = %(tenant_id)s order by created_at, operator_id"
+LIST_OPERATORS = (
+    f"select {_COLUMNS} from sentinel.operators where tenant_id = %(tenant_id)s order by created_at, operator_id"
+)
 # Two rows are enough to know that the address alone does not say who it is.
 CREDENTIALS = """
 select o.tenant_id, t.label as tenant_label, o.operator_id, o.email, o.role, o.active, o.password_hash

@@ -50,7 +50,9 @@ def faults_of(connection: psycopg.Connection) -> list[str]:
     ]
     role = connection.execute(ROLE).fetchone()
     if role is None or role[1] or role[2]:
-        faults.append(f"the role {role[0] if role else '?'} is a superuser or bypasses row security; use the program's own role")
+        faults.append(
+            f"the role {role[0] if role else '?'} is a superuser or bypasses row security; use the program's own role"
+        )
     elif role[3]:
         faults.append(f"the role {role[0]} owns tables and could rewrite history; use the program's own role")
     missing = connection.execute(TRIGGERS).fetchone()

@@ -27,7 +27,9 @@ def is_well_formed(secret: str, prefixes: tuple[str, ...]) -> bool:
     prefix = next((known for known in prefixes if secret.startswith(known)), None)
     if prefix is None or len(secret) != len(prefix) + RANDOM_LENGTH + CHECKSUM_LENGTH:
         return False
-    return _KNOWN.issuperset(secret[len(prefix) :]) and secret[-CHECKSUM_LENGTH:] == _checksum(secret[:-CHECKSUM_LENGTH])
+    return _KNOWN.issuperset(secret[len(prefix) :]) and secret[-CHECKSUM_LENGTH:] == _checksum(
+        secret[:-CHECKSUM_LENGTH]
+    )
 
 
 def secret_hash(secret: str) -> bytes:

@@ -43,7 +43,14 @@ class GroupCommit(Generic[Answer]):
     somebody's lock, may up to `lanes` run beside each other so that it does not hold up everybody.
     """
 
-    def __init__(self, commit: Callable[[Sequence[Row]], list[Answer]], *, most: int = 64, slow_seconds: float = 0.05, lanes: int = 4) -> None:
+    def __init__(
+        self,
+        commit: Callable[[Sequence[Row]], list[Answer]],
+        *,
+        most: int = 64,
+        slow_seconds: float = 0.05,
+        lanes: int = 4,
+    ) -> None:
         self._commit = commit
         self._most = most
         self._lanes = lanes

@@ -33,7 +33,12 @@ class LoadResult:
 
 def request_bytes(path: str, body: bytes, headers: dict[str, str]) -> bytes:
     """One POST as it goes over the wire."""
-    lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", f"Content-Length: {len(body)}"]
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "Host: 127.0.0.1",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+    ]
     return "\r\n".join([*lines, *(f"{k}: {v}" for k, v in headers.items()), "", ""]).encode() + body
 
 
@@ -67,7 +72,9 @@ class _Connection:
         return int(head[9:12])
 
 
-def run_load(address: tuple[str, int], requests: Iterator[bytes], *, connections: int, seconds: float, warm_seconds: float = 0.5) -> LoadResult:
+def run_load(
+    address: tuple[str, int], requests: Iterator[bytes], *, connections: int, seconds: float, warm_seconds: float = 0.5
+) -> LoadResult:
     """Keep `connections` requests in flight for `seconds`, after an uncounted warm-up."""
     selector = selectors.DefaultSelector()
     opened = [_Connection(address) for _ in range(connections)]

@@ -28,9 +28,13 @@ def test_a_decision_whose_answer_died_with_the_authority_is_found_and_made_once(
             reached, killed = threading.Event(), threading.Event()
             body = guard_body(value=1, params={"account_ref": unique("acct")})
 
-            def hold_the_answer(key: str = body["idempotency_key"], reached: threading.Event = reached, killed: threading.Event = killed) -> None:
+            def hold_the_answer(
+                key: str = body["idempotency_key"], reached: threading.Event = reached, killed: threading.Event = killed
+            ) -> None:
                 # Every reply passes here with its transaction over; the first after the row is there is the decision's.
-                if not reached.is_set() and world.one("select count(*) from sentinel.operations where idempotency_key = %s", key):
+                if not reached.is_set() and world.one(
+                    "select count(*) from sentinel.operations where idempotency_key = %s", key
+                ):
                     reached.set()
                     killed.wait(10)
 
@@ -62,7 +66,11 @@ def test_a_decision_whose_answer_died_with_the_authority_is_found_and_made_once(
                 again = post(port, body, world.key)
             finally:
                 end(process)
-            assert (again.status, again.json["decision"], again.headers["idempotent-replayed"]) == (200, "ALLOW", "true")
+            assert (again.status, again.json["decision"], again.headers["idempotent-replayed"]) == (
+                200,
+                "ALLOW",
+                "true",
+            )
             assert "permit_token" in again.json
             key = body["idempotency_key"]
             assert world.one("select count(*) from sentinel.operations where idempotency_key = %s", key) == 1
@@ -93,5 +101,12 @@ def test_twin_that_forgets_keys_decides_twice_when_asked_again(world: World) -> 
     body = guard_body(value=1)
     world.guard(body)
     world.guard(body)
-    assert world.one("select count(*) from sentinel.operations where idempotency_key like %s", body["idempotency_key"] + "%") == 2
-    assert world.one("select count(*) from sentinel.operations where idempotency_key = %s", body["idempotency_key"]) == 0
+    assert (
+        world.one(
+            "select count(*) from sentinel.operations where idempotency_key like %s", body["idempotency_key"] + "%"
+        )
+        == 2
+    )
+    assert (
+        world.one("select count(*) from sentinel.operations where idempotency_key = %s", body["idempotency_key"]) == 0
+    )

@@ -36,7 +36,10 @@ def seated(world: World, url: str, **over: Any) -> Iterator[World]:
     settings = Settings(database_url=url, secret_keys=(SECRET,), **{"pool_size": 8, **over})
     authority = build_authority(settings, PolicyHolder(policies_dir()))
     kept = world.authority, world.app, world.client
-    world.authority, world.app = authority, create_app(settings, authority, SharedRateLimit(per_second=100_000, burst=100_000))
+    world.authority, world.app = (
+        authority,
+        create_app(settings, authority, SharedRateLimit(per_second=100_000, burst=100_000)),
+    )
     world.client = world.app.test_client()
     try:
         yield world
@@ -84,7 +87,9 @@ def reconnect(world: World) -> None:
 
 def kill_and_wait(victim: Embedded, world: World) -> None:
     """The server and all its backends gone; an orphaned backend may finish, and commit, what it has in hand."""
-    pids = [pid for (pid,) in world.admin.execute("select pid from pg_stat_activity where backend_type = 'client backend'")]
+    pids = [
+        pid for (pid,) in world.admin.execute("select pid from pg_stat_activity where backend_type = 'client backend'")
+    ]
     victim.kill()
     deadline = time.monotonic() + 10
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
@@ -155,7 +160,9 @@ def lost_after_kills(world: World, victim: Embedded, cycles: int) -> tuple[int, 
     return total, lost
 
 
-def test_no_decision_that_was_given_out_is_lost_when_the_server_is_killed_under_load(doomed: World, victim: Embedded) -> None:
+def test_no_decision_that_was_given_out_is_lost_when_the_server_is_killed_under_load(
+    doomed: World, victim: Embedded
+) -> None:
     total, lost = lost_after_kills(doomed, victim, scaled(3))
     assert lost == 0
     assert total > 20
@@ -179,12 +186,16 @@ def test_connections_ended_under_load_cost_nobody_a_wrong_answer(world: World) -
 
     def shoot() -> None:
         while not stop.wait(0.03):
-            world.admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'sentinel'")
+            world.admin.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'sentinel'"
+            )
 
     shooter = threading.Thread(target=shoot)
     shooter.start()
     try:
-        answers = at_once([lambda mine=bodies[place::8]: [(body, ask(world, body)) for body in mine] for place in range(8)])
+        answers = at_once(
+            [lambda mine=bodies[place::8]: [(body, ask(world, body)) for body in mine] for place in range(8)]
+        )
     finally:
         stop.set()
         shooter.join()
@@ -285,7 +296,9 @@ def test_a_lost_reply_to_a_commit_is_resolved_by_reading_the_key_again(behind: t
     assert world.broken_invariants() == []
 
 
-def test_a_commit_whose_every_reply_is_lost_is_refused_and_found_by_the_next_request(behind: tuple[World, DatabaseProxy]) -> None:
+def test_a_commit_whose_every_reply_is_lost_is_refused_and_found_by_the_next_request(
+    behind: tuple[World, DatabaseProxy],
+) -> None:
     world, proxy = behind
     body = fresh()
     proxy.lose_replies = 2
@@ -313,7 +326,9 @@ def test_twin_that_does_not_know_the_key_decides_twice_after_a_lost_reply_and_is
 
 
 @pytest.mark.parametrize("order", ["lose_requests", "garble_replies"])
-def test_a_request_or_reply_broken_on_the_way_leaves_one_decision_or_none(behind: tuple[World, DatabaseProxy], order: str) -> None:
+def test_a_request_or_reply_broken_on_the_way_leaves_one_decision_or_none(
+    behind: tuple[World, DatabaseProxy], order: str
+) -> None:
     world, proxy = behind
     for times in (1, 2):
         body = fresh()

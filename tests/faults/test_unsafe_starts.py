@@ -53,7 +53,12 @@ def place(database_url: str, tmp_path: Path) -> Iterator[Place]:
     with ExitStack() as stack:
         port = free_port()
         made = Place(database_url, tmp_path, port, stack)
-        made.env = {"SENTINEL_DATABASE_URL": database_url, "SENTINEL_SECRET_KEYS": SECRET, "SENTINEL_PORT": str(port), "SENTINEL_PROCESSES": "1"}
+        made.env = {
+            "SENTINEL_DATABASE_URL": database_url,
+            "SENTINEL_SECRET_KEYS": SECRET,
+            "SENTINEL_PORT": str(port),
+            "SENTINEL_PROCESSES": "1",
+        }
         yield made
 
 
@@ -114,14 +119,26 @@ BAD: dict[str, tuple[Callable[[Place], dict[str, str] | None], str]] = {
     "a port that is none": (lambda p: {"SENTINEL_PORT": "seventy"}, "SENTINEL_PORT"),
     "a port out of range": (lambda p: {"SENTINEL_PORT": "70000"}, "SENTINEL_PORT"),
     "an unknown log level": (lambda p: {"SENTINEL_LOG_LEVEL": "loud"}, "SENTINEL_LOG_LEVEL"),
-    "streams that take every thread": (lambda p: {"SENTINEL_THREADS": "4", "SENTINEL_MAX_STREAMS": "4"}, "SENTINEL_MAX_STREAMS"),
+    "streams that take every thread": (
+        lambda p: {"SENTINEL_THREADS": "4", "SENTINEL_MAX_STREAMS": "4"},
+        "SENTINEL_MAX_STREAMS",
+    ),
     "a debugger": (lambda p: {"SENTINEL_DEBUG": "1"}, "SENTINEL_DEBUG"),
     "no time to report": (lambda p: {"SENTINEL_REPORT_DEADLINE_SECONDS": "1"}, "SENTINEL_REPORT_DEADLINE_SECONDS"),
     "no processes": (lambda p: {"SENTINEL_PROCESSES": "0"}, "SENTINEL_PROCESSES"),
     "no folder of policies": (lambda p: {"SENTINEL_POLICIES_DIR": str(p.folder / "none")}, "none"),
-    "an empty folder of policies": (lambda p: p.policies(lambda f: [one.unlink() for one in f.glob("*.yaml")]), "policy"),
-    "a policy with a mistake": (lambda p: p.policies(lambda f: (f / "bad.yaml").write_text("policy: bad\nrules: 7\n")), "bad.yaml"),
-    "a database that is not there": (lambda p: {"SENTINEL_DATABASE_URL": "postgresql://127.0.0.1:1/none"}, "cannot use the database"),
+    "an empty folder of policies": (
+        lambda p: p.policies(lambda f: [one.unlink() for one in f.glob("*.yaml")]),
+        "policy",
+    ),
+    "a policy with a mistake": (
+        lambda p: p.policies(lambda f: (f / "bad.yaml").write_text("policy: bad\nrules: 7\n")),
+        "bad.yaml",
+    ),
+    "a database that is not there": (
+        lambda p: {"SENTINEL_DATABASE_URL": "postgresql://127.0.0.1:1/none"},
+        "cannot use the database",
+    ),
     "an address that is none": (lambda p: {"SENTINEL_DATABASE_URL": "mysql://nowhere"}, "PostgreSQL address"),
     "another revision": (another_revision, "sentinel migrate"),
     "a superuser": (superuser, "superuser"),
@@ -184,14 +201,18 @@ def test_as_a_process_it_ends_with_one_line_and_nothing_listens(place: Place, na
         assert not listens(place.port)
 
 
-def test_an_empty_database_is_refused_and_the_command_named(pg_server: RunningServer, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_database_is_refused_and_the_command_named(
+    pg_server: RunningServer, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = at(pg_server.admin_url, "postgres")
     ran = serve_here(monkeypatch, place.env | {"SENTINEL_DATABASE_URL": url})
     require_refusal(ran.exit_code, ran.stdout, ran.stderr, "sentinel migrate")
 
 
 def test_several_mistakes_are_told_together_in_one_line(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = serve_here(monkeypatch, place.env | {"SENTINEL_LOG_LEVEL": "loud", "SENTINEL_PORT": "none", "SENTINEL_THREADS": "-1"})
+    ran = serve_here(
+        monkeypatch, place.env | {"SENTINEL_LOG_LEVEL": "loud", "SENTINEL_PORT": "none", "SENTINEL_THREADS": "-1"}
+    )
     for name in ("SENTINEL_LOG_LEVEL", "SENTINEL_PORT", "SENTINEL_THREADS"):
         require_refusal(ran.exit_code, ran.stdout, ran.stderr, name)
 

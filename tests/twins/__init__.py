@@ -47,7 +47,9 @@ def forgets_keys(world: World) -> None:
     run = world.admin.execute
     run("create function sentinel.forgetful() returns trigger language plpgsql as"
         " $$ begin new.idempotency_key := new.idempotency_key || '#' || new.operation_id; return new; end $$")  # fmt: skip
-    run("create trigger forgetful before insert on sentinel.operations for each row execute function sentinel.forgetful()")
+    run(
+        "create trigger forgetful before insert on sentinel.operations for each row execute function sentinel.forgetful()"
+    )
     run("grant execute on function sentinel.forgetful() to public")
 
 

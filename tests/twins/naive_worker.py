@@ -28,7 +28,12 @@ def work(database_url: str, authority_url: str, failpoints: Failpoints) -> None:
         for entry_id, amount in rows:
             params = {
                 "amount": {"value": amount, "currency": "USD"},
-                "risk": {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1},
+                "risk": {
+                    "duplicate_refund": False,
+                    "stale_window": False,
+                    "suspicious_reason": False,
+                    "customer_attempts_24h": 1,
+                },
             }
             answer = client.guard(action="refund.create", params=params, idempotency_key=f"naive:{entry_id}")
             if answer.decision != "ALLOW":
@@ -41,6 +46,8 @@ def work(database_url: str, authority_url: str, failpoints: Failpoints) -> None:
 
 
 if __name__ == "__main__":
-    armed = Failpoints.parse(os.environ.get("SENTINEL_FAILPOINT"), allowed=bool(os.environ.get("SENTINEL_ALLOW_FAILPOINTS")))
+    armed = Failpoints.parse(
+        os.environ.get("SENTINEL_FAILPOINT"), allowed=bool(os.environ.get("SENTINEL_ALLOW_FAILPOINTS"))
+    )
     work(os.environ["WORKER_DATABASE_URL"], os.environ["SENTINEL_URL"], armed)
     sys.exit(0)

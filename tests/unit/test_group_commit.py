@@ -21,7 +21,9 @@ from tests.harness import at_once, scaled, seeded
 class Store:
     """A commit that answers with the row's number, notes each batch, and fails where it is told to."""
 
-    def __init__(self, *, seconds: float = 0.0, poisoned: Sequence[int] = (), dice: random.Random | None = None) -> None:
+    def __init__(
+        self, *, seconds: float = 0.0, poisoned: Sequence[int] = (), dice: random.Random | None = None
+    ) -> None:
         self.seconds, self.poisoned, self.dice = seconds, set(poisoned), dice
         self.batches: list[list[int]] = []
         self.kept: Counter[int] = Counter()
@@ -124,7 +126,9 @@ def test_a_callers_own_batch_is_one_commit_with_an_answer_or_error_per_row() -> 
     assert GroupCommit(commit).record_all([]) == []
 
 
-def test_a_row_that_waited_too_long_is_refused_and_the_lead_is_not_lost_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_waited_too_long_is_refused_and_the_lead_is_not_lost_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(writer, "WAIT_SECONDS", 0.1)
     gate = threading.Event()
     first = threading.Event()
@@ -207,7 +211,9 @@ class _KeepsAfterAnError(GroupCommit[int]):
 
 
 @pytest.mark.parametrize("twin", [_LosesTheLead, _ForgetsWhoAsked, _KeepsAfterAnError])
-def test_twins_that_lose_the_lead_swap_answers_or_spread_an_error_are_caught(twin: type[GroupCommit[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twins_that_lose_the_lead_swap_answers_or_spread_an_error_are_caught(
+    twin: type[GroupCommit[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(writer, "WAIT_SECONDS", 0.5)
     commit = Store(seconds=0.02, poisoned=[7, 14, 21])
     assert lost_or_swapped(commit, twin(commit, most=4, slow_seconds=10), 30, seconds=5) != []

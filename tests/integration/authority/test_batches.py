@@ -91,7 +91,10 @@ def one_by_one(world: World, bodies: Sequence[Body]) -> list[Seen]:
 
 
 def together(world: World, bodies: Sequence[Body]) -> list[Seen]:
-    return [seen(row, body) for row, body in zip(record_decisions(world.authority.pool, rows_of(world, bodies)), bodies, strict=True)]
+    return [
+        seen(row, body)
+        for row, body in zip(record_decisions(world.authority.pool, rows_of(world, bodies)), bodies, strict=True)
+    ]
 
 
 def live_on(world: World, turn: int) -> None:
@@ -110,7 +113,11 @@ def differences(batched: World, single: World, dice: random.Random, turns: int, 
     found = []
     for turn in range(turns):
         bodies = a_batch(dice, turn, number)
-        found += [f"turn {turn}: {a} instead of {b}" for a, b in zip(together(batched, bodies), one_by_one(single, bodies), strict=True) if a != b]
+        found += [
+            f"turn {turn}: {a} instead of {b}"
+            for a, b in zip(together(batched, bodies), one_by_one(single, bodies), strict=True)
+            if a != b
+        ]
         live_on(batched, turn)
         live_on(single, turn)
     left, right = state(batched), state(single)
@@ -130,7 +137,9 @@ def test_a_batch_gives_every_row_what_it_would_get_alone(world: World, seed: int
 def test_twin_that_overlooks_a_full_budget_is_caught(world: World) -> None:
     with two_worlds(world) as (batched, single):
         twins.without_constraint(batched, "sentinel.usage", "usage_within_cap")
-        twins.cut(batched, "sentinel.fitted_limits", "while exists (select from unnest(states) where not fits)", "while false")
+        twins.cut(
+            batched, "sentinel.fitted_limits", "while exists (select from unnest(states) where not fits)", "while false"
+        )
         twins.cut(batched, "sentinel.decide_new", "where not s.fits", "where false")
         assert any("instead of" in found for found in differences(batched, single, seeded(23, 8 * 16), 8))
 
@@ -142,6 +151,8 @@ def test_a_batch_with_a_row_the_database_refuses_keeps_nothing_of_it(world: Worl
     with pytest.raises(EngineUnavailable):
         record_decisions(world.authority.pool, rows)
     assert world.one("select count(*) from sentinel.operations") == 0
-    assert isinstance(world.authority.decisions.record_all(rows)[0], Recorded), "the writer then records each for itself"
+    assert isinstance(world.authority.decisions.record_all(rows)[0], Recorded), (
+        "the writer then records each for itself"
+    )
     assert world.one("select count(*) from sentinel.operations") == 1
     assert world.broken_invariants() == []

@@ -49,7 +49,16 @@ def used(world: World, limit: str) -> int:
     ))  # fmt: skip
 
 
-def race(bench: list[Desk], account: str, dice: random.Random, *, threads: int = 12, each: int = 6, least: int = 1, most: int = 2500) -> list[tuple[int, Recorded]]:
+def race(
+    bench: list[Desk],
+    account: str,
+    dice: random.Random,
+    *,
+    threads: int = 12,
+    each: int = 6,
+    least: int = 1,
+    most: int = 2500,
+) -> list[tuple[int, Recorded]]:
     """Many callers on one account; some start, report or let go what they got. (minor units, decision) each."""
     plans = [[dice.randint(least, most) for _ in range(each)] for _ in range(threads)]
     fates = [[dice.choice(["leave", "start", "success", "error"]) for _ in range(each)] for _ in range(threads)]
@@ -133,7 +142,9 @@ def test_two_overlapping_caps_with_different_owners_hold_together(database_url: 
                 for desk in bench for account in accounts for amounts in [[dice.randint(1, 2500) for _ in range(10)]]
             ])  # fmt: skip
         rows = [row for answer in answers for row in answer]  # type: ignore[union-attr]
-        allowed = {account: sum(m for m, a, d in rows if a == account and d.decision == "ALLOW") for account in accounts}
+        allowed = {
+            account: sum(m for m, a, d in rows if a == account and d.decision == "ALLOW") for account in accounts
+        }
         assert max(allowed.values()) <= 10_000
         assert sum(allowed.values()) <= 25_000
         for minor, account, decision in rows:
@@ -156,7 +167,9 @@ def test_budget_of_expired_permits_is_free_at_once_without_housekeeping(world: W
     assert world.broken_invariants() == []
 
 
-def test_budget_of_another_accounts_expired_permits_is_free_at_once_under_a_shared_cap(database_url: str, tmp_path: Path) -> None:
+def test_budget_of_another_accounts_expired_permits_is_free_at_once_under_a_shared_cap(
+    database_url: str, tmp_path: Path
+) -> None:
     (tmp_path / "overlapping.yaml").write_text(OVERLAPPING)
     world = make_world(database_url, policies=tmp_path)
     try:

@@ -15,11 +15,25 @@ from tests import twins
 from tests.harness import Desk, desks, dump, scaled
 from tests.world import ACTION, AGENT, World, add_tenant, guard_body, make_world, start_body, unique
 
-SCOPES = [("global", ""), ("tenant", ""), ("agent", AGENT), ("action", ACTION), ("action", "refund.*"), ("scenario", "demo")]
+SCOPES = [
+    ("global", ""),
+    ("tenant", ""),
+    ("agent", AGENT),
+    ("action", ACTION),
+    ("action", "refund.*"),
+    ("scenario", "demo"),
+]
 
 
 def halt(world: World, scope: str, target: str, level: str = "kill") -> Any:
-    return set_halt(world.console_pool, local_administrator(world.tenant_id), scope=scope, target=target, level=level, reason="drill").halt_id
+    return set_halt(
+        world.console_pool,
+        local_administrator(world.tenant_id),
+        scope=scope,
+        target=target,
+        level=level,
+        reason="drill",
+    ).halt_id
 
 
 def lift(world: World, halt_id: Any) -> None:
@@ -109,14 +123,21 @@ def test_twin_that_starts_without_the_halt_lock_starts_under_a_halt_and_is_caugh
     world = make_world(database_url)
     try:
         twins.without_locks(world, "pg_advisory_xact_lock_shared")
-        twins.cut(world, "sentinel.start_operation", "event_hash := sentinel.append_body(", "perform pg_sleep(0.03); event_hash := sentinel.append_body(")
+        twins.cut(
+            world,
+            "sentinel.start_operation",
+            "event_hash := sentinel.append_body(",
+            "perform pg_sleep(0.03); event_hash := sentinel.append_body(",
+        )
         assert "a start was committed under a halt" in passed_a_halt(world, 6)
     finally:
         world.close()
 
 
 @pytest.mark.parametrize("scope, target", SCOPES)
-def test_a_halt_of_every_scope_refuses_guard_start_renewal_and_replay_until_it_is_lifted(world: World, scope: str, target: str) -> None:
+def test_a_halt_of_every_scope_refuses_guard_start_renewal_and_replay_until_it_is_lifted(
+    world: World, scope: str, target: str
+) -> None:
     waiting, fresh = body_of(), body_of()
     permit = world.guard(waiting)
     halt_id = halt(world, scope, target)
@@ -140,8 +161,12 @@ def test_a_halt_of_every_scope_refuses_guard_start_renewal_and_replay_until_it_i
     assert world.broken_invariants() == []
 
 
-@pytest.mark.parametrize("scope, target, heartbeat", [("tenant", "", "KILL"), ("agent", AGENT, "KILL"), ("action", ACTION, "OK")])
-def test_the_heartbeat_mirrors_what_covers_the_whole_agent(world: World, scope: str, target: str, heartbeat: str) -> None:
+@pytest.mark.parametrize(
+    "scope, target, heartbeat", [("tenant", "", "KILL"), ("agent", AGENT, "KILL"), ("action", ACTION, "OK")]
+)
+def test_the_heartbeat_mirrors_what_covers_the_whole_agent(
+    world: World, scope: str, target: str, heartbeat: str
+) -> None:
     assert world.get(f"heartbeat?agent_id={AGENT}").get_json() == {"status": "OK"}
     halt(world, scope, target, "pause")
     wanted = "PAUSE" if heartbeat == "KILL" else "OK"
@@ -150,7 +175,14 @@ def test_the_heartbeat_mirrors_what_covers_the_whole_agent(world: World, scope: 
     assert world.get(f"heartbeat?agent_id={AGENT}").get_json()["status"] == heartbeat
 
 
-OTHERS = [("agent", "another-agent"), ("action", "refund.creat"), ("action", "refun.*"), ("action", "refund.create.*"), ("action", "refund_create"), ("scenario", "other")]
+OTHERS = [
+    ("agent", "another-agent"),
+    ("action", "refund.creat"),
+    ("action", "refun.*"),
+    ("action", "refund.create.*"),
+    ("action", "refund_create"),
+    ("scenario", "other"),
+]
 
 
 @pytest.mark.parametrize("scope, target", OTHERS)

@@ -79,7 +79,11 @@ def test_a_renewal_meets_a_policy_that_now_wants_a_person_with_a_fresh_question(
     let_permits_expire(world)
     policy_change(world, tmp_path, 'allow_up_to:   {USD: "150.00"', 'allow_up_to:   {USD: "100.00"')
     asked = world.guard(body)
-    assert (asked["status"], asked["reason_code"], "permit_token" in asked) == ("pending", "amount_needs_approval", False)
+    assert (asked["status"], asked["reason_code"], "permit_token" in asked) == (
+        "pending",
+        "amount_needs_approval",
+        False,
+    )
     decide(world, asked["approval_id"])
     assert world.guard(body)["status"] == "approved"
     assert world.broken_invariants() == []
@@ -102,7 +106,12 @@ def test_concurrent_renewals_reserve_once(world: World) -> None:
     world.guard(body)
     let_permits_expire(world)
     headers = {"X-API-Key": world.key}
-    answers = at_once([lambda: world.app.test_client().post("/api/sentinel/action/guard", json=body, headers=headers).json for _ in range(12)])
+    answers = at_once(
+        [
+            lambda: world.app.test_client().post("/api/sentinel/action/guard", json=body, headers=headers).json
+            for _ in range(12)
+        ]
+    )
     assert len({answer["permit_token"] for answer in answers}) == 1  # type: ignore[index]
     assert world.one("select max(held_minor) from sentinel.usage") == 4000
     assert world.broken_invariants() == []
@@ -221,7 +230,12 @@ def test_handing_out_the_permit_is_the_start_for_callers_without_a_start_step(wo
 def test_concurrent_callers_without_a_start_step_get_one_permit(world: World) -> None:
     body = four_keys(guard_body(value=40))
     headers = {"X-API-Key": world.key}
-    answers = at_once([lambda: world.app.test_client().post("/api/sentinel/action/guard", json=body, headers=headers).json for _ in range(16)])
+    answers = at_once(
+        [
+            lambda: world.app.test_client().post("/api/sentinel/action/guard", json=body, headers=headers).json
+            for _ in range(16)
+        ]
+    )
     assert sum("permit_token" in answer for answer in answers) == 1  # type: ignore[operator]
     assert sorted({answer["status"] for answer in answers}) == ["allowed", "already_started"]  # type: ignore[index]
 
@@ -254,7 +268,13 @@ def status(world: World, body: Body) -> tuple[str, str | None]:
 
 
 def operation_of(world: World, body: Body) -> uuid.UUID:
-    return uuid.UUID(str(world.one("select operation_id from sentinel.operations where idempotency_key = %s", body["idempotency_key"])))
+    return uuid.UUID(
+        str(
+            world.one(
+                "select operation_id from sentinel.operations where idempotency_key = %s", body["idempotency_key"]
+            )
+        )
+    )
 
 
 def budget(world: World) -> list[int]:
@@ -263,7 +283,9 @@ def budget(world: World) -> list[int]:
 
 
 def resolve(world: World, body: Body, *, executed: bool, role: str = "admin") -> None:
-    resolve_in_doubt(world.console_pool, actor(world, role), operation_of(world, body), executed=executed, evidence="looked it up")
+    resolve_in_doubt(
+        world.console_pool, actor(world, role), operation_of(world, body), executed=executed, evidence="looked it up"
+    )
 
 
 def test_an_error_after_a_start_is_doubt_and_keeps_budget_and_uniqueness(world: World) -> None:
@@ -286,7 +308,9 @@ def test_silence_past_the_deadline_is_doubt_and_not_before(world: World) -> None
 
 
 @pytest.mark.parametrize("executed, left", [(True, [0, 4000]), (False, [0, 0])])
-def test_resolving_doubt_captures_what_was_executed_and_frees_what_was_not(world: World, executed: bool, left: list[int]) -> None:
+def test_resolving_doubt_captures_what_was_executed_and_frees_what_was_not(
+    world: World, executed: bool, left: list[int]
+) -> None:
     body = started(world)
     world.report(body, "error")
     resolve(world, body, executed=executed)
@@ -320,8 +344,13 @@ def test_a_late_success_after_silence_ends_the_doubt(world: World) -> None:
     assert world.broken_invariants() == []
 
 
-@pytest.mark.parametrize("executed, told, code", [(True, "success", 200), (False, "error", 200), (False, "success", 409), (True, "error", 409)])
-def test_a_late_report_must_agree_with_what_a_person_found_out(world: World, executed: bool, told: str, code: int) -> None:
+@pytest.mark.parametrize(
+    "executed, told, code",
+    [(True, "success", 200), (False, "error", 200), (False, "success", 409), (True, "error", 409)],
+)
+def test_a_late_report_must_agree_with_what_a_person_found_out(
+    world: World, executed: bool, told: str, code: int
+) -> None:
     body = started(world)
     keep_house(world.authority.pool, 0)
     resolve(world, body, executed=executed)
@@ -371,7 +400,12 @@ def test_a_report_needs_a_start_and_matches_key_action_and_agent(world: World) -
     assert world.report(body, risk_class="high").status_code == 403
     token = answer["permit_token"]
     assert world.report(body, permit_token=token[:-2] + ("AA" if token[-2:] != "AA" else "BB")).status_code == 403
-    assert world.report(body, permit_token=token, resource=answer["resource"], risk_class="standard", report_id=str(uuid.uuid4())).status_code == 200
+    assert (
+        world.report(
+            body, permit_token=token, resource=answer["resource"], risk_class="standard", report_id=str(uuid.uuid4())
+        ).status_code
+        == 200
+    )
     assert world.broken_invariants() == []
 
 

@@ -93,7 +93,9 @@ def test_a_downgrade_is_refused(database_url: str) -> None:
         assert current_revision(admin) == HEAD
 
 
-def test_a_migration_that_is_cut_off_leaves_nothing_and_can_be_run_again(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_that_is_cut_off_leaves_nothing_and_can_be_run_again(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken = Path(os.environ.get("TMPDIR", "/tmp")) / f"roles-{uuid.uuid4().hex[:8]}.sql"
     broken.write_text("select no_such_column from sentinel.tenants")
     try:

@@ -25,7 +25,13 @@ def verdict(answer: dict[str, object]) -> tuple[object, object]:
 
 def allowed_twice(world: World, refunds: list[str]) -> list[str]:
     """Races five requests per refund over two authorities; what is wrong afterwards."""
-    variants = [{}, {"agent_id": "another-agent"}, {"params": {"channel": "phone"}}, {"resource": "other/thing"}, {"risk_class": "high"}]
+    variants = [
+        {},
+        {"agent_id": "another-agent"},
+        {"params": {"channel": "phone"}},
+        {"resource": "other/thing"},
+        {"risk_class": "high"},
+    ]
     with desks(world, 2) as bench:
         turn = itertools.cycle(bench)
         jobs = [
@@ -98,7 +104,9 @@ def test_an_expired_permit_gives_the_refund_free_to_an_older_key_that_renews(wor
 @pytest.mark.parametrize("end", ["rejected", "expired"])
 def test_a_pending_request_holds_the_refund_until_it_is_rejected_or_expires(world: World, end: str) -> None:
     refund = unique("rf")
-    body = same_refund(refund) | {"params": same_refund(refund)["params"] | {"amount": {"value": 200, "currency": "USD"}}}  # type: ignore[operator]
+    body = same_refund(refund) | {
+        "params": same_refund(refund)["params"] | {"amount": {"value": 200, "currency": "USD"}}
+    }  # type: ignore[operator]
     asked = world.guard(body)
     assert asked["status"] == "pending"
     assert verdict(world.guard(same_refund(refund))) == DUPLICATE
@@ -113,7 +121,9 @@ def test_a_pending_request_holds_the_refund_until_it_is_rejected_or_expires(worl
 
 def test_an_approved_request_keeps_the_refund_while_its_permit_waits(world: World) -> None:
     refund = unique("rf")
-    body = same_refund(refund) | {"params": same_refund(refund)["params"] | {"amount": {"value": 200, "currency": "USD"}}}  # type: ignore[operator]
+    body = same_refund(refund) | {
+        "params": same_refund(refund)["params"] | {"amount": {"value": 200, "currency": "USD"}}
+    }  # type: ignore[operator]
     asked = world.guard(body)
     decide(world, asked["approval_id"])
     assert verdict(world.guard(same_refund(refund))) == DUPLICATE
@@ -127,7 +137,17 @@ def test_an_approved_request_keeps_the_refund_while_its_permit_waits(world: Worl
 
 def test_a_denied_request_holds_nothing(world: World) -> None:
     refund = unique("rf")
-    denied = same_refund(refund, params={"risk": {"duplicate_refund": True, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 0}})
+    denied = same_refund(
+        refund,
+        params={
+            "risk": {
+                "duplicate_refund": True,
+                "stale_window": False,
+                "suspicious_reason": False,
+                "customer_attempts_24h": 0,
+            }
+        },
+    )
     assert world.guard(denied)["decision"] == "DENY"
     assert world.guard(same_refund(refund))["decision"] == "ALLOW"
 

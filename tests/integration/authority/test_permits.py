@@ -85,7 +85,9 @@ def started_although_tampered(world: World) -> list[str]:
     return found
 
 
-def test_a_start_that_differs_from_what_was_guarded_in_any_field_is_refused_and_leaves_the_permit_good(world: World) -> None:
+def test_a_start_that_differs_from_what_was_guarded_in_any_field_is_refused_and_leaves_the_permit_good(
+    world: World,
+) -> None:
     assert started_although_tampered(world) == []
     assert world.broken_invariants() == []
 

@@ -44,7 +44,12 @@ def attempts() -> Iterator[tuple[str, str]]:
     """(role, statement) of everything that must be refused."""
     for role in EVERYBODY:
         for table in APPEND_ONLY:
-            yield role, f"update sentinel.{table} set tenant_id = tenant_id" if table != "policies" else "update sentinel.policies set canonical = ''"
+            yield (
+                role,
+                f"update sentinel.{table} set tenant_id = tenant_id"
+                if table != "policies"
+                else "update sentinel.policies set canonical = ''",
+            )
             yield role, f"delete from sentinel.{table}"
             yield role, f"truncate sentinel.{table}"
             yield role, f"alter table sentinel.{table} disable trigger append_only"
@@ -63,7 +68,10 @@ def attempts() -> Iterator[tuple[str, str]]:
         yield role, "create table public.mine (a int)"
         yield role, "create schema mine"
         yield role, "create function sentinel.mine() returns int language sql as 'select 1'"
-        yield role, "create or replace function sentinel.halt_over(tenant uuid, agent text, act text, scene text) returns uuid language sql as 'select null::uuid'"
+        yield (
+            role,
+            "create or replace function sentinel.halt_over(tenant uuid, agent text, act text, scene text) returns uuid language sql as 'select null::uuid'",
+        )
         yield role, "alter function sentinel.halt_lock() owner to current_user"
         yield role, "drop trigger append_only on sentinel.events"
         yield role, "alter table sentinel.usage drop constraint usage_within_cap"
@@ -95,7 +103,17 @@ def attempts() -> Iterator[tuple[str, str]]:
             yield role, f"select sentinel.{function}"
     for column in ("tenant_id", "operation_id", "policy_id", "policy_digest", "decision_event_id", "once_key"):
         yield AUTHORITY, f"update sentinel.operation_states set {column} = {column}"
-    for column in ("digest", "reasons", "required_people", "required_role", "expires_at", "requester_operator_id", "decided_by", "reason", "policy_digest"):
+    for column in (
+        "digest",
+        "reasons",
+        "required_people",
+        "required_role",
+        "expires_at",
+        "requester_operator_id",
+        "decided_by",
+        "reason",
+        "policy_digest",
+    ):
         yield AUTHORITY, f"update sentinel.approvals set {column} = {column}"
     yield AUTHORITY, "insert into sentinel.tenants values (gen_random_uuid(), 'mine')"
     yield AUTHORITY, "update sentinel.reservations set amount_minor = 1"
@@ -104,19 +122,67 @@ def attempts() -> Iterator[tuple[str, str]]:
         yield AUTHORITY, f"select * from refunds.{table}"
         yield BOARD, f"select * from refunds.{table}"
     yield AUTHORITY, "insert into refunds.executions select * from refunds.executions"
-    for table in ("tenants", "events", "operations", "operation_states", "usage", "approvals", "halts", "agent_keys", "policies", "public_proofs"):
+    for table in (
+        "tenants",
+        "events",
+        "operations",
+        "operation_states",
+        "usage",
+        "approvals",
+        "halts",
+        "agent_keys",
+        "policies",
+        "public_proofs",
+    ):
         yield WORKER, f"select * from sentinel.{table}"
     yield WORKER, "select sentinel.record_decisions('{}')"
     yield WORKER, "select sentinel.halt_lock()"
-    for column in ("amount_minor", "currency", "refund_id", "tenant_id", "agent_id", "action", "ledger_entry_id", "risk"):
+    for column in (
+        "amount_minor",
+        "currency",
+        "refund_id",
+        "tenant_id",
+        "agent_id",
+        "action",
+        "ledger_entry_id",
+        "risk",
+    ):
         yield WORKER, f"update refunds.ledger_entries set {column} = {column}"
     yield WORKER, "insert into refunds.transitions values ('NEW', 'executed', 'EXECUTED')"
     yield WORKER, "update refunds.transitions set to_status = 'EXECUTED'"
-    for table in ("operations", "operation_states", "usage", "reservations", "feed", "feed_heads", "approvals", "policies", "check_reports"):
+    for table in (
+        "operations",
+        "operation_states",
+        "usage",
+        "reservations",
+        "feed",
+        "feed_heads",
+        "approvals",
+        "policies",
+        "check_reports",
+    ):
         yield CONSOLE, f"insert into sentinel.{table} select * from sentinel.{table}"
-    for column in ("permit_id", "permit_expires_at", "start_id", "started_at", "start_event_id", "approval_id", "policy_digest", "once_key", "report_digest"):
+    for column in (
+        "permit_id",
+        "permit_expires_at",
+        "start_id",
+        "started_at",
+        "start_event_id",
+        "approval_id",
+        "policy_digest",
+        "once_key",
+        "report_digest",
+    ):
         yield CONSOLE, f"update sentinel.operation_states set {column} = {column}"
-    for column in ("digest", "reasons", "required_people", "required_role", "expires_at", "requester_operator_id", "policy_digest"):
+    for column in (
+        "digest",
+        "reasons",
+        "required_people",
+        "required_role",
+        "expires_at",
+        "requester_operator_id",
+        "policy_digest",
+    ):
         yield CONSOLE, f"update sentinel.approvals set {column} = {column}"
     yield CONSOLE, "insert into refunds.executions select * from refunds.executions"
     yield CONSOLE, "insert into refunds.ledger_entries (ledger_entry_id) values ('mine')"
@@ -126,7 +192,19 @@ def attempts() -> Iterator[tuple[str, str]]:
     yield CONSOLE, "select sentinel.record_decisions('{}')"
     yield CONSOLE, "select sentinel.keep_house(1, '{}')"
     yield CONSOLE, "update sentinel.approval_votes set verdict = 'approve'"
-    for table in ("tenants", "operators", "operations", "operation_states", "events", "feed", "usage", "approvals", "halts", "agent_keys", "policies"):
+    for table in (
+        "tenants",
+        "operators",
+        "operations",
+        "operation_states",
+        "events",
+        "feed",
+        "usage",
+        "approvals",
+        "halts",
+        "agent_keys",
+        "policies",
+    ):
         yield BOARD, f"select * from sentinel.{table}"
     yield BOARD, "insert into sentinel.public_tenants values (gen_random_uuid(), 'mine')"
     yield BOARD, "update sentinel.public_tenants set label = 'mine'"
@@ -175,10 +253,17 @@ def test_no_program_approves_without_the_voices_of_people(full: World, role: str
 
 
 def test_the_authority_enters_no_approval_that_is_decided_already(full: World) -> None:
-    columns = [name for (name,) in full.admin.execute("select attname from pg_attribute where attrelid = 'sentinel.approvals'::regclass and attnum > 0 order by attnum")]
+    columns = [
+        name
+        for (name,) in full.admin.execute(
+            "select attname from pg_attribute where attrelid = 'sentinel.approvals'::regclass and attnum > 0 order by attnum"
+        )
+    ]
     values = ", ".join({"approval_id": "gen_random_uuid()"}.get(name, name) for name in columns)
     with full.as_role(AUTHORITY) as connection, pytest.raises(pg.CheckViolation):
-        connection.execute(f"insert into sentinel.approvals ({', '.join(columns)}) select {values} from sentinel.approvals where status = 'approved'".encode())
+        connection.execute(
+            f"insert into sentinel.approvals ({', '.join(columns)}) select {values} from sentinel.approvals where status = 'approved'".encode()
+        )
 
 
 def test_twin_without_the_trigger_lets_the_authority_approve(database_url: str) -> None:
@@ -222,7 +307,9 @@ def test_the_board_reads_its_three_views_and_nothing_private_is_in_them(full: Wo
             rows = connection.execute(f"select * from sentinel.{view}".encode())
             assert {column.name for column in rows.description or ()} <= {
                 "tenant_id", "event_id", "agent_id", "body", "hash", "occurred_at", "position", "label"}  # fmt: skip
-        kinds = connection.execute("select count(*) from sentinel.public_proofs where body not like '%\"proof_id\"%'").fetchone()
+        kinds = connection.execute(
+            "select count(*) from sentinel.public_proofs where body not like '%\"proof_id\"%'"
+        ).fetchone()
         assert kinds == (0,)
 
 

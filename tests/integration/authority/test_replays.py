@@ -34,14 +34,20 @@ def more_than_one_decision(world: World, body: Body, number: int = 64) -> list[s
     if broken:
         return broken
     found = [] if {answer.status_code for answer in answers} == {200} else ["not all were answered"]
-    packs = {answer.data[answer.data.index(b'"proof_pack"'):answer.data.index(b'"hash"')] for answer in answers}
-    stories = {(answer.json["operation_id"], answer.json["decision_event_id"], answer.json.get("permit_token")) for answer in answers}
+    packs = {answer.data[answer.data.index(b'"proof_pack"') : answer.data.index(b'"hash"')] for answer in answers}
+    stories = {
+        (answer.json["operation_id"], answer.json["decision_event_id"], answer.json.get("permit_token"))
+        for answer in answers
+    }
     fresh = sum("Idempotent-Replayed" not in answer.headers for answer in answers)
     if (len(packs), len(stories), fresh) != (1, 1, 1):
         found.append(f"{len(packs)} packs, {len(stories)} decisions, {fresh} said to be new")
     if world.one("select count(*) from sentinel.operations where tenant_id = %s", world.tenant_id) != 1:
         found.append("more than one operation")
-    if world.one("select count(*) from sentinel.events where kind = 'decision' and tenant_id = %s", world.tenant_id) != 1:
+    if (
+        world.one("select count(*) from sentinel.events where kind = 'decision' and tenant_id = %s", world.tenant_id)
+        != 1
+    ):
         found.append("more than one proof pack")
     return found + world.broken_invariants()
 
@@ -185,7 +191,9 @@ def test_twin_without_the_digest_gives_anothers_permit_and_is_caught(world: Worl
     from sentinel.app import create_app
     from sentinel.settings import Settings
 
-    world.app = create_app(Settings(), replace(world.authority, decisions=writer), SharedRateLimit(per_second=1000, burst=1000))
+    world.app = create_app(
+        Settings(), replace(world.authority, decisions=writer), SharedRateLimit(per_second=1000, burst=1000)
+    )
     body = guard_body(value=40)
     ask(world, body)
     assert len(not_refused(world, body, MUTATIONS)) >= len(MUTATIONS)
@@ -214,7 +222,9 @@ EQUAL: dict[str, Callable[[Body], Body]] = {
     "the amount as text": lambda body: swapped(body, "40.00"),
     "the amount with one digit": lambda body: swapped(body, "40.0"),
     "amount and currency side by side": beside,
-    "other order of fields": lambda body: dict(reversed(body.items())) | {"params": dict(reversed(body["params"].items()))},
+    "other order of fields": lambda body: (
+        dict(reversed(body.items())) | {"params": dict(reversed(body["params"].items()))}
+    ),
     "null for absent": lambda body: body | {"tenant_id": None, "params": body["params"] | {"note": None}},
     "null inside an object": changed("params.risk.reason", None),
     "context for params": as_context,
@@ -236,7 +246,9 @@ def test_a_number_with_a_fraction_is_the_same_amount_as_its_text(world: World) -
     body = guard_body(value="40.50")
     first = ask(world, body)
     raw = json.dumps(body).replace('"40.50"', "40.5")
-    again = world.client.post("/api/sentinel/action/guard", data=raw, content_type="application/json", headers={"X-API-Key": world.key})
+    again = world.client.post(
+        "/api/sentinel/action/guard", data=raw, content_type="application/json", headers={"X-API-Key": world.key}
+    )
     assert (again.status_code, again.data) == (200, first.data)
 
 
@@ -272,7 +284,11 @@ def test_the_same_key_of_two_tenants_is_two_operations(world: World) -> None:
 def test_a_decided_approval_moves_the_replay_on(world: World) -> None:
     body = guard_body(value=200)
     first = world.guard(body)
-    assert (first["decision"], first["status"], first["reason_code"]) == ("APPROVAL_REQUIRED", "pending", "amount_needs_approval")
+    assert (first["decision"], first["status"], first["reason_code"]) == (
+        "APPROVAL_REQUIRED",
+        "pending",
+        "amount_needs_approval",
+    )
     assert world.guard(body)["approval_id"] == first["approval_id"]
     decide(world, first["approval_id"])
     approved = world.guard(body)

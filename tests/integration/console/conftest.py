@@ -82,7 +82,12 @@ class World:
     def operator(self, name: str, role: str = "approver", tenant_id: uuid.UUID | None = None) -> Actor:
         tenant, operator_id, email = tenant_id or self.tenant_id, new_id(), f"{name}@demo.local"
         assert insert_operator(
-            self.pool, tenant_id=tenant, operator_id=operator_id, email=email, password_hash=self.password_hash, role=role
+            self.pool,
+            tenant_id=tenant,
+            operator_id=operator_id,
+            email=email,
+            password_hash=self.password_hash,
+            role=role,
         )
         return Actor(tenant, operator_id, email, role)
 
@@ -110,7 +115,9 @@ class World:
         )
         row = find_key_by_id(self.pool, tenant, issued.key_id)
         assert row is not None
-        return Caller(row.tenant_id, row.key_id, row.principal_id, row.agent_id, frozenset(row.scopes), row.owner_operator_id)
+        return Caller(
+            row.tenant_id, row.key_id, row.principal_id, row.agent_id, frozenset(row.scopes), row.owner_operator_id
+        )
 
     def guard(self, value: str = "120.00", caller: Caller | None = None, **params: Any) -> Any:
         """A decision on a refund of `value` USD: to 150 ALLOW, to 1000 an approval, from 500 by two people."""
@@ -128,7 +135,9 @@ class World:
         caller = caller or self.caller()
         return guard_action(self.authority, caller, operation, has_start_step=True, elapsed_ms=1)
 
-    def approval(self, value: str = "200.00", owner: Actor | None = None, tenant_id: uuid.UUID | None = None) -> uuid.UUID:
+    def approval(
+        self, value: str = "200.00", owner: Actor | None = None, tenant_id: uuid.UUID | None = None
+    ) -> uuid.UUID:
         """The id of a pending approval."""
         recorded = self.guard(value, self.caller(owner, tenant_id))
         assert recorded.status == "pending", recorded

@@ -44,10 +44,16 @@ def test_an_operator_sees_what_waits_decides_it_and_it_is_recorded(world: Any) -
     assert [one["approval_id"] for one in listed] == [str(approval_id)]
     assert listed[0]["amount"] == {"value": "200.50", "currency": "USD"}
     assert listed[0]["reasons"][0]["code"] == "amount_needs_approval"
-    assert ann.approve(approval_id, digest=listed[0]["digest"]).json == {"result": "approved", "approvals_given": 1, "people_required": 1}
+    assert ann.approve(approval_id, digest=listed[0]["digest"]).json == {
+        "result": "approved",
+        "approvals_given": 1,
+        "people_required": 1,
+    }
     shown = ann.get(f"/ops/api/approvals/{approval_id}").json
     assert (shown["status"], shown["decided_by"], shown["reason"]) == ("approved", "ann@demo.local", "looked at it")
-    assert [(one["operator"], one["verdict"], one["via"]) for one in shown["votes"]] == [("ann@demo.local", "approve", "console")]
+    assert [(one["operator"], one["verdict"], one["via"]) for one in shown["votes"]] == [
+        ("ann@demo.local", "approve", "console")
+    ]
     kinds = [kind for (kind,) in world.sql("select kind from sentinel.events order by event_id")]
     assert kinds == ["decision", "approval_vote", "approval_approved"]
 
@@ -56,7 +62,9 @@ def test_one_rejection_is_enough_and_final(world: Any) -> None:
     ann, bob, approval_id = world.person("ann"), world.person("bob"), world.approval("600.00")
     assert ann.reject(approval_id).json["result"] == "rejected"
     assert bob.approve(approval_id).status_code == 409
-    assert world.sql("select status, decision, reason_code from sentinel.operation_states") == [("denied", "DENY", "approval_rejected")]
+    assert world.sql("select status, decision, reason_code from sentinel.operation_states") == [
+        ("denied", "DENY", "approval_rejected")
+    ]
 
 
 def test_another_digest_than_the_shown_one_is_refused(world: Any) -> None:
@@ -65,7 +73,10 @@ def test_another_digest_than_the_shown_one_is_refused(world: Any) -> None:
     assert world.approval_status(approval_id) == "pending"
 
 
-@pytest.mark.parametrize("body", [{}, {"reason": ""}, {"reason": "  "}, {"reason": "x", "extra": 1}, {"reason": 1}, {"reason": "a\u202eb"}, []])
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"reason": ""}, {"reason": "  "}, {"reason": "x", "extra": 1}, {"reason": 1}, {"reason": "a\u202eb"}, []],
+)
 def test_a_word_without_a_plain_reason_is_no_word(world: Any, body: Any) -> None:
     ann, approval_id = world.person("ann"), world.approval()
     assert ann.post(f"/ops/api/approvals/{approval_id}/approve", body).status_code == 400
@@ -110,9 +121,17 @@ def ways_to_self_approval(world: Any) -> list[str]:
     tried("token", lambda a: script.post(path.format(a), json=body, headers=bearer))
     tried("reject", person.reject)
     tried("service", lambda a: decide(world, owner, a))
-    tried("local administrator in the owner's name", lambda a: decide(world, Actor(owner.tenant_id, owner.operator_id, owner.email, "admin", LOCAL_ADMINISTRATOR), a))
+    tried(
+        "local administrator in the owner's name",
+        lambda a: decide(
+            world, Actor(owner.tenant_id, owner.operator_id, owner.email, "admin", LOCAL_ADMINISTRATOR), a
+        ),
+    )
     env = {"SENTINEL_DATABASE_URL": world.url}
-    tried("command line", lambda a: CliRunner().invoke(group, ["approve", str(a), "--as", owner.email, "--reason", "mine"], env=env))
+    tried(
+        "command line",
+        lambda a: CliRunner().invoke(group, ["approve", str(a), "--as", owner.email, "--reason", "mine"], env=env),
+    )
     world.sql("update sentinel.operators set email = 'renamed@demo.local' where operator_id = %s", owner.operator_id)
     tried("renamed", person.approve)
     world.sql("update sentinel.operators set email = %s where operator_id = %s", owner.email, owner.operator_id)
@@ -151,9 +170,16 @@ def test_no_machine_approves(world: Any) -> None:
     approval_id, client = world.approval(), world.app().test_client()
     for headers in ({"X-API-Key": key}, {"Authorization": f"Bearer {key}"}):
         for verb in ("approve", "reject"):
-            assert client.post(f"/ops/api/approvals/{approval_id}/{verb}", json={"reason": "x"}, headers=headers).status_code == 401
+            assert (
+                client.post(
+                    f"/ops/api/approvals/{approval_id}/{verb}", json={"reason": "x"}, headers=headers
+                ).status_code
+                == 401
+            )
     with pytest.raises(Forbidden):
-        resolve_approval(world.pool, local_administrator(world.tenant_id), approval_id, verdict="approve", reason="nobody")
+        resolve_approval(
+            world.pool, local_administrator(world.tenant_id), approval_id, verdict="approve", reason="nobody"
+        )
     assert world.approval_status(approval_id) == "pending"
 
 
@@ -213,8 +239,14 @@ def transitions(world: Any, contenders: int = 12) -> int:
     for _ in range(contenders - 4):
         world.pool._free.put(None)
     with ThreadPoolExecutor(max_workers=contenders) as threads:
-        said = list(threads.map(lambda n: decide(world, people[n], approval_id, ("approve", "reject")[n % 2]), range(contenders)))
-    events = world.sql("select count(*) from sentinel.events where kind in ('approval_approved', 'approval_rejected')")[0][0]
+        said = list(
+            threads.map(
+                lambda n: decide(world, people[n], approval_id, ("approve", "reject")[n % 2]), range(contenders)
+            )
+        )
+    events = world.sql("select count(*) from sentinel.events where kind in ('approval_approved', 'approval_rejected')")[
+        0
+    ][0]
     decided = sum(word in ("approved", "rejected") for word in said)
     assert decided == events
     return decided
@@ -249,5 +281,7 @@ def test_the_end_and_a_word_at_one_time_leave_one_of_them(world: Any) -> None:
         for _ in range(40):
             threads.submit(decide, world, ann, approval_id)
             threads.submit(keep_house, world.authority.pool, 300)
-    ended = world.sql("select kind from sentinel.events where kind in ('approval_approved', 'approval_rejected', 'approval_expired')")
+    ended = world.sql(
+        "select kind from sentinel.events where kind in ('approval_approved', 'approval_rejected', 'approval_expired')"
+    )
     assert len(ended) == 1

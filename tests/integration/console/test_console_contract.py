@@ -21,12 +21,24 @@ def test_every_route_is_documented_and_the_document_is_valid_openapi(world: Any)
     validate(document)
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            protected = path.startswith("/ops/") and not path.startswith("/ops/api/live/") and (path, method) != ("/ops/api/session", "post")
+            protected = (
+                path.startswith("/ops/")
+                and not path.startswith("/ops/api/live/")
+                and (path, method) != ("/ops/api/session", "post")
+            )
             assert bool(operation["security"]) == protected, f"{method} {path}"
-            assert ("401" in operation["responses"]) == (path.startswith("/ops/") and not path.startswith("/ops/api/live/"))
+            assert ("401" in operation["responses"]) == (
+                path.startswith("/ops/") and not path.startswith("/ops/api/live/")
+            )
 
 
-WRITES = ("/ops/api/halts", f"/ops/api/halts/{ID}/lift", f"/ops/api/approvals/{ID}/approve", f"/ops/api/in-doubt/{ID}/resolve", "/ops/api/tokens")
+WRITES = (
+    "/ops/api/halts",
+    f"/ops/api/halts/{ID}/lift",
+    f"/ops/api/approvals/{ID}/approve",
+    f"/ops/api/in-doubt/{ID}/resolve",
+    "/ops/api/tokens",
+)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +50,9 @@ WRITES = ("/ops/api/halts", f"/ops/api/halts/{ID}/lift", f"/ops/api/approvals/{I
         (b"reason=x", {"Content-Type": "application/x-www-form-urlencoded"}, 415),
     ],
 )  # fmt: skip
-def test_a_body_that_is_not_plain_json_is_refused(world: Any, body: bytes, headers: dict[str, str], status: int) -> None:
+def test_a_body_that_is_not_plain_json_is_refused(
+    world: Any, body: bytes, headers: dict[str, str], status: int
+) -> None:
     abe = world.person("abe", "admin")
     for path in WRITES:
         answer = abe.client.post(
@@ -56,7 +70,9 @@ def test_a_chunked_body_is_refused(world: Any) -> None:
     assert answer.status_code == 411
 
 
-@pytest.mark.parametrize("bad", ["x", "0", ID.upper() + "0", ID.replace("-", ""), "%00", "..", "{" + ID + "}", "1' or '1'='1"])
+@pytest.mark.parametrize(
+    "bad", ["x", "0", ID.upper() + "0", ID.replace("-", ""), "%00", "..", "{" + ID + "}", "1' or '1'='1"]
+)
 def test_what_is_no_id_names_nothing(world: Any, bad: str) -> None:
     abe = world.person("abe", "admin")
     assert abe.get(f"/ops/api/approvals/{bad}").status_code == 404
@@ -85,7 +101,9 @@ def test_a_wrong_method_on_a_public_route_says_what_is_allowed(world: Any) -> No
         ({"SENTINEL_PUBLIC_AGENTS": "agent=tenant:x"}, "SENTINEL_PUBLIC_AGENTS"),
     ],
 )
-def test_an_unsafe_setting_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], named: str) -> None:
+def test_an_unsafe_setting_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], named: str
+) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UnsafeConfiguration, match=named):

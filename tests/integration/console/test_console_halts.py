@@ -46,7 +46,9 @@ def test_a_kill_takes_the_place_of_a_pause_and_not_the_other_way(world: Any) -> 
     [("agent", "a", "KILL"), ("agent", "b", "OK"), ("action", "refund.*", "OK"), ("scenario", "standard", "OK")],
 )
 def test_a_heartbeat_mirrors_what_covers_the_whole_agent(world: Any, scope: str, target: str, covered: str) -> None:
-    assert world.person("ann").post("/ops/api/halts", {"scope": scope, "target": target, "reason": "x"}).status_code == 201
+    assert (
+        world.person("ann").post("/ops/api/halts", {"scope": scope, "target": target, "reason": "x"}).status_code == 201
+    )
     assert covering(world.pool, world.tenant_id, "a") == covered
 
 
@@ -65,7 +67,12 @@ def test_a_halt_that_is_not_clear_is_refused(world: Any, body: dict[str, str]) -
 def test_a_global_halt_is_not_set_or_lifted_over_the_network(world: Any) -> None:
     abe = world.person("abe", "admin")
     assert abe.post("/ops/api/halts", {"scope": "global", "reason": "x"}).status_code == 403
-    world.sql("select sentinel.set_halt(%s, %s, 'global', '', 'kill', 'x', 'root', %s)", uuid.UUID(int=0), uuid.uuid4(), uuid.uuid4())
+    world.sql(
+        "select sentinel.set_halt(%s, %s, 'global', '', 'kill', 'x', 'root', %s)",
+        uuid.UUID(int=0),
+        uuid.uuid4(),
+        uuid.uuid4(),
+    )
     shown = abe.get("/ops/api/halts").json["halts"]
     assert [one["scope"] for one in shown] == ["global"]
     assert abe.post(f"/ops/api/halts/{shown[0]['halt_id']}/lift", {"reason": "x"}).status_code == 404
@@ -83,18 +90,26 @@ def in_doubt(world: Any) -> Any:
 
 
 @pytest.mark.parametrize(("executed", "budget"), [(True, "captured"), (False, "released")])
-def test_an_administrator_ends_a_doubt_and_with_it_the_hold_on_the_budget(world: Any, executed: bool, budget: str) -> None:
+def test_an_administrator_ends_a_doubt_and_with_it_the_hold_on_the_budget(
+    world: Any, executed: bool, budget: str
+) -> None:
     abe, recorded = world.person("abe", "admin"), in_doubt(world)
     shown = abe.get("/ops/api/in-doubt").json["in_doubt"]
     assert [(one["operation_id"], one["amount"]["value"]) for one in shown] == [(str(recorded.operation_id), 100)]
-    path, body = f"/ops/api/in-doubt/{recorded.operation_id}/resolve", {"executed": executed, "evidence": "the bank's statement"}
+    path, body = (
+        f"/ops/api/in-doubt/{recorded.operation_id}/resolve",
+        {"executed": executed, "evidence": "the bank's statement"},
+    )
     assert abe.post(path, body).status_code == 200
     assert world.sql("select state from sentinel.reservations") == [(budget,)]
     assert abe.post(path, {**body, "executed": not executed}).status_code == 409
     assert world.sql("select state from sentinel.reservations") == [(budget,)]
 
 
-@pytest.mark.parametrize("body", [{"executed": True}, {"executed": 1, "evidence": "x"}, {"executed": "yes", "evidence": "x"}, {"evidence": "x"}])
+@pytest.mark.parametrize(
+    "body",
+    [{"executed": True}, {"executed": 1, "evidence": "x"}, {"executed": "yes", "evidence": "x"}, {"evidence": "x"}],
+)
 def test_a_doubt_ends_by_a_plain_word_and_evidence_only(world: Any, body: dict[str, Any]) -> None:
     abe, recorded = world.person("abe", "admin"), in_doubt(world)
     assert abe.post(f"/ops/api/in-doubt/{recorded.operation_id}/resolve", body).status_code == 400

@@ -35,7 +35,11 @@ def test_a_live_event_has_exactly_the_promised_fields(world: Any) -> None:
     event, pack = events[0], json.loads(recorded.pack)
     assert event["schema"] == "haltstate.live.event.v1"
     assert (event["event_id"], event["proof_id"]) == (str(recorded.decision_event_id), pack["proof_id"])
-    assert (event["agent_label"], event["source"], event["action"]) == ("retail-refund-agent", "refunds", "refund.create")
+    assert (event["agent_label"], event["source"], event["action"]) == (
+        "retail-refund-agent",
+        "refunds",
+        "refund.create",
+    )
     assert event["amount"] == {"value": 126, "currency": "USD"}
     assert (event["decision"], event["reason_code"]) == ("ALLOW", "within_policy_limit")
     assert (event["proof_status"], event["redaction_status"]) == ("hash-only proof", "customer data hidden")
@@ -152,9 +156,16 @@ def seeded(world: Any) -> list[str]:
     caller, secrets = world.caller(owner), list(CANARIES.values())
     for value in ("100.00", "200.00", "700.00", "5000.00"):
         recorded = world.guard(
-            value, caller, **{name: text for name, text in CANARIES.items() if name != "account_ref"}, account_ref=CANARIES["account_ref"]
+            value,
+            caller,
+            **{name: text for name, text in CANARIES.items() if name != "account_ref"},
+            account_ref=CANARIES["account_ref"],
         )
-        secrets += [str(recorded.operation_id), recorded.digest, *([str(recorded.approval_id)] if recorded.approval_id else [])]
+        secrets += [
+            str(recorded.operation_id),
+            recorded.digest,
+            *([str(recorded.approval_id)] if recorded.approval_id else []),
+        ]
     ann = world.person("ann")
     (approval_id,) = world.sql("select approval_id from sentinel.approvals limit 1")[0]
     ann.post(f"/ops/api/approvals/{approval_id}/reject", {"reason": "canary reason of a person"})
@@ -171,7 +182,10 @@ def public_bytes(world: Any) -> str:
     names = [event["proof_id"] for event in client.get("/ops/api/live/feed").json["events"]]
     paths = [*STATIC, *(f"/verify/{name}.json" for name in names), *(f"/verify/{name}.json?x=<>" for name in names)]
     answers = [client.get(path) for path in paths] + [client.post(path, json={"x": 1}) for path in STATIC]
-    answers += [client.get("/ops/api/approvals"), client.post("/ops/api/session", json={"email": "ann@demo.local", "password": "x"})]
+    answers += [
+        client.get("/ops/api/approvals"),
+        client.post("/ops/api/session", json={"email": "ann@demo.local", "password": "x"}),
+    ]
     stream = "".join(line for _, line in zip(range(4), lines_of(client), strict=False))
     return stream + "".join(f"{answer.headers}{answer.get_data(as_text=True)}" for answer in answers)
 
@@ -184,7 +198,9 @@ def test_no_secret_is_in_any_public_byte(world: Any) -> None:
     assert found_in(public, secrets) == []
 
 
-def test_the_check_for_secrets_sees_a_serializer_that_takes_away_instead_of_choosing(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_for_secrets_sees_a_serializer_that_takes_away_instead_of_choosing(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secrets = seeded(world)
     hidden = {"customer_name", "email", "card"}
 

@@ -86,7 +86,8 @@ def test_process_once_answers_what_the_worker_did(world: Any) -> None:
 
     def worker() -> None:
         while not world.sql(
-            "update refunds.process_requests set finished_at = clock_timestamp(), result = %s::jsonb returning requested_by", json.dumps(told)
+            "update refunds.process_requests set finished_at = clock_timestamp(), result = %s::jsonb returning requested_by",
+            json.dumps(told),
         ):
             time.sleep(0.05)
 
@@ -112,7 +113,9 @@ def test_a_question_in_hand_is_not_withdrawn(world: Any, monkeypatch: pytest.Mon
 
     def asked_and_taken(*told: Any) -> None:
         ask(*told)
-        world.sql("update refunds.process_requests set claimed_by = 'w1', lease_until = clock_timestamp() + interval '1 minute'")
+        world.sql(
+            "update refunds.process_requests set claimed_by = 'w1', lease_until = clock_timestamp() + interval '1 minute'"
+        )
 
     monkeypatch.setattr(refund_routes.refund_views, "ask_worker", asked_and_taken)
     with pytest.raises(WorkerNotRunning, match="has not answered"):

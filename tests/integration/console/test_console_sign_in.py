@@ -21,20 +21,34 @@ from sentinel.store.sign_in_attempts import Attempt, Throttle, begin_attempt
 
 PASSWORD = "correct horse battery staple"
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")
-UNKNOWN = ("/ops", "/ops/", "/ops/pages", "/ops/api", "/ops/api/", "/ops/api/nope", "/ops/api/approvals/", "/ops/api/live", "/ops/%61pi/halts")
+UNKNOWN = (
+    "/ops",
+    "/ops/",
+    "/ops/pages",
+    "/ops/api",
+    "/ops/api/",
+    "/ops/api/nope",
+    "/ops/api/approvals/",
+    "/ops/api/live",
+    "/ops/%61pi/halts",
+)
 
 
 def open_doors(app: Any) -> list[str]:
     """Operator paths × methods that answer a stranger anything but the one 401."""
     client, found = app.test_client(), []
-    paths = [str(rule).replace("<", "").replace(">", "") for rule in app.url_map.iter_rules() if str(rule).startswith("/ops")]
+    paths = [
+        str(rule).replace("<", "").replace(">", "") for rule in app.url_map.iter_rules() if str(rule).startswith("/ops")
+    ]
     for path in [*(path for path in paths if not path.startswith("/ops/api/live/")), *UNKNOWN]:
         for method in METHODS:
             if (path, method) == ("/ops/api/session", "POST"):
                 continue
             answer = client.open(path, method=method, data=b'{"broken', content_type="application/json")
             body = answer.get_json(silent=True) or {}
-            told = {"type", "title", "status", "detail", "instance"} == body.keys() and body["detail"] == "Invalid or missing credentials"
+            told = {"type", "title", "status", "detail", "instance"} == body.keys() and body[
+                "detail"
+            ] == "Invalid or missing credentials"
             if answer.status_code != 401 or not (told or method == "HEAD"):
                 found.append(f"{method} {path}: {answer.status_code}")
     return found
@@ -83,7 +97,10 @@ def test_signing_in_again_ends_the_session_before(world: Any) -> None:
     app = world.app()
     person = world.person("ann", app=app)
     before = person.client.get_cookie("sentinel").value
-    assert person.client.post("/ops/api/session", json={"email": "ann@demo.local", "password": PASSWORD}).status_code == 200
+    assert (
+        person.client.post("/ops/api/session", json={"email": "ann@demo.local", "password": PASSWORD}).status_code
+        == 200
+    )
     old = app.test_client()
     old.set_cookie("sentinel", before)
     assert old.get("/ops/api/session").status_code == 401
@@ -100,7 +117,9 @@ def test_using_a_session_keeps_it_from_going_idle(world: Any) -> None:
     person = world.person("ann")
     world.sql("update sentinel.operator_sessions set last_seen_at = last_seen_at - interval '14 minutes'")
     assert person.get("/ops/api/session").status_code == 200
-    assert world.sql("select last_seen_at > clock_timestamp() - interval '1 minute' from sentinel.operator_sessions") == [(True,)]
+    assert world.sql(
+        "select last_seen_at > clock_timestamp() - interval '1 minute' from sentinel.operator_sessions"
+    ) == [(True,)]
 
 
 def test_a_shut_out_operator_is_out_at_the_next_request(world: Any) -> None:
@@ -119,7 +138,9 @@ def test_a_new_role_counts_at_the_next_request(world: Any) -> None:
 def test_the_cookie_is_host_bound_secure_and_out_of_reach_of_scripts(world: Any) -> None:
     world.operator("ann")
     client = world.app(insecure_cookies=False).test_client()
-    answer = client.post("/ops/api/session", json={"email": "ann@demo.local", "password": PASSWORD}, base_url="https://console.example")
+    answer = client.post(
+        "/ops/api/session", json={"email": "ann@demo.local", "password": PASSWORD}, base_url="https://console.example"
+    )
     cookie = answer.headers["Set-Cookie"]
     assert cookie.startswith("__Host-sentinel=")
     for wanted in ("Secure", "HttpOnly", "SameSite=Strict", "Path=/"):
@@ -131,19 +152,27 @@ def test_passwords_sessions_and_tokens_are_kept_as_hashes_only(world: Any) -> No
     person = world.person("ann")
     token = person.post("/ops/api/tokens", {}).json["token"]
     cookie = person.client.get_cookie("sentinel").value
-    everything = str(world.sql("select o::text, s::text, t::text from sentinel.operators o, sentinel.operator_sessions s, sentinel.operator_tokens t"))
+    everything = str(
+        world.sql(
+            "select o::text, s::text, t::text from sentinel.operators o, sentinel.operator_sessions s, sentinel.operator_tokens t"
+        )
+    )
     assert hashlib.sha256(cookie.encode()).hexdigest() in everything
     for secret in (PASSWORD, cookie, token):
         assert secret not in everything
 
 
-def test_unknown_wrong_and_shut_out_are_one_answer_for_the_same_work(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_wrong_and_shut_out_are_one_answer_for_the_same_work(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.operator("ann")
     world.operator("gone")
     world.sql("update sentinel.operators set active = false where email like 'gone%%'")
     checked: list[bool] = []
     real = service.is_right
-    monkeypatch.setattr(service, "is_right", lambda hash_, password: checked.append(hash_ is None) or real(hash_, password))
+    monkeypatch.setattr(
+        service, "is_right", lambda hash_, password: checked.append(hash_ is None) or real(hash_, password)
+    )
     client, told = world.app().test_client(), set()
     for email in ("ann@demo.local", "gone@demo.local", "nobody@demo.local"):
         answer = client.post("/ops/api/session", json={"email": email, "password": "wrong wrong wrong"})
@@ -216,7 +245,10 @@ def test_counting_first_and_noting_later_would_look_at_more(world: Any, monkeypa
 @pytest.mark.usefixtures("quick")
 def test_one_address_cannot_guess_over_many_accounts(world: Any) -> None:
     client = world.app().test_client()
-    answers = [client.post("/ops/api/session", json={"email": f"p{n}@demo.local", "password": "x"}).status_code for n in range(11)]
+    answers = [
+        client.post("/ops/api/session", json={"email": f"p{n}@demo.local", "password": "x"}).status_code
+        for n in range(11)
+    ]
     assert answers == [401] * 10 + [429]
 
 
@@ -240,7 +272,15 @@ def test_a_success_of_ones_own_does_not_wipe_out_guesses(world: Any) -> None:
 
     def attempt(email: str, password: str) -> str:
         try:
-            sign_in(world.pool, email=email, password=password, tenant=None, address="10.0.0.1", terms=SessionTerms(), throttle=throttle)
+            sign_in(
+                world.pool,
+                email=email,
+                password=password,
+                tenant=None,
+                address="10.0.0.1",
+                terms=SessionTerms(),
+                throttle=throttle,
+            )
         except (Unauthenticated, RateLimited) as error:
             return error.code
         return "in"
@@ -283,7 +323,10 @@ def forgeries_that_work(world: Any, person: Any) -> list[str]:
         ):
             if person.post(path, body, headers=headers).status_code != 403:
                 found.append(f"{name}: {path}")
-        if person.client.delete("/ops/api/session", headers={"X-CSRF-Token": person.csrf, **headers}).status_code != 403:
+        if (
+            person.client.delete("/ops/api/session", headers={"X-CSRF-Token": person.csrf, **headers}).status_code
+            != 403
+        ):
             found.append(f"{name}: sign out")
     if world.approval_status(approval_id) != "pending" or world.sql("select from sentinel.halts"):
         found.append("an effect")
@@ -294,7 +337,9 @@ def test_a_forged_request_with_a_real_cookie_has_no_effect(world: Any) -> None:
     assert forgeries_that_work(world, world.person("ann", "admin")) == []
 
 
-def test_the_check_for_forgeries_sees_a_console_that_believes_cookies(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_for_forgeries_sees_a_console_that_believes_cookies(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(identity, "check_csrf", lambda *_: None)
     assert "an effect" in forgeries_that_work(world, world.person("ann", "admin"))
 

@@ -33,7 +33,9 @@ def other(world: Any) -> Other:
         " in_doubt_since = clock_timestamp(), in_doubt_reason = 'no_report' where operation_id = %s",
         doubt.operation_id,
     )
-    halt_id = olga.post("/ops/api/halts", {"scope": "agent", "target": "olgas-agent", "reason": "olgas reason"}).json["halt_id"]
+    halt_id = olga.post("/ops/api/halts", {"scope": "agent", "target": "olgas-agent", "reason": "olgas reason"}).json[
+        "halt_id"
+    ]
     token_id = olga.post("/ops/api/tokens", {"label": "olgas token"}).json["token_id"]
     world.sql(
         "insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency)"
@@ -92,7 +94,9 @@ def test_no_route_shows_or_changes_anything_of_another_tenant(world: Any, other:
     assert leaks(world, other) == []
 
 
-def test_the_check_for_leaks_sees_a_query_that_forgets_the_tenant(world: Any, other: Other, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_for_leaks_sees_a_query_that_forgets_the_tenant(
+    world: Any, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
     forgetful = approvals.LIST_APPROVALS.replace("a.tenant_id = %(tenant_id)s)", "a.tenant_id <> %(tenant_id)s)")
     assert forgetful != approvals.LIST_APPROVALS
     monkeypatch.setattr(approvals, "LIST_APPROVALS", forgetful)

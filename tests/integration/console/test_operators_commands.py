@@ -13,7 +13,14 @@ from sentinel.cli import approvals, halts, in_doubt, keys, operators, tenants
 from sentinel.store.agent_keys import find_key, key_hash, looks_like_key, make_key
 from sentinel.store.database import AUTHORITY, Pool, with_role
 
-GROUPS = {"approvals": approvals, "halts": halts, "in-doubt": in_doubt, "keys": keys, "operators": operators, "tenants": tenants}
+GROUPS = {
+    "approvals": approvals,
+    "halts": halts,
+    "in-doubt": in_doubt,
+    "keys": keys,
+    "operators": operators,
+    "tenants": tenants,
+}
 
 
 def run(world: Any, *words: str, stdin: str | None = None) -> Result:
@@ -47,19 +54,41 @@ def test_every_command_explains_itself(world: Any, group: str) -> None:
 def test_an_approval_is_a_local_administrators_act_for_the_named_operator(world: Any) -> None:
     ann, approval_id = world.operator("ann"), world.approval()
     assert [one["approval_id"] for one in told(world, "approvals", "list", "--status", "pending")] == [str(approval_id)]
-    assert told(world, "approvals", "approve", str(approval_id), "--as", "ANN@demo.local", "--reason", "by phone")["result"] == "approved"
-    assert world.sql("select operator_id, via from sentinel.approval_votes") == [(ann.operator_id, "local_administrator")]
-    assert '"via":"local_administrator"' in world.sql("select body from sentinel.events where kind = 'approval_vote'")[0][0]
-    refused(run(world, "approvals", "reject", str(approval_id), "--as", "ann@demo.local", "--reason", "x"), 1, "decided before")
+    assert (
+        told(world, "approvals", "approve", str(approval_id), "--as", "ANN@demo.local", "--reason", "by phone")[
+            "result"
+        ]
+        == "approved"
+    )
+    assert world.sql("select operator_id, via from sentinel.approval_votes") == [
+        (ann.operator_id, "local_administrator")
+    ]
+    assert (
+        '"via":"local_administrator"'
+        in world.sql("select body from sentinel.events where kind = 'approval_vote'")[0][0]
+    )
+    refused(
+        run(world, "approvals", "reject", str(approval_id), "--as", "ann@demo.local", "--reason", "x"),
+        1,
+        "decided before",
+    )
 
 
 def test_a_local_administrator_has_no_more_rights_than_the_named_operator(world: Any) -> None:
     world.operator("vic", "viewer")
     approval_id = str(world.approval())
     refused(run(world, "approvals", "approve", approval_id, "--as", "vic@demo.local", "--reason", "x"), 1, "role")
-    refused(run(world, "approvals", "approve", approval_id, "--as", "nobody@demo.local", "--reason", "x"), 1, "not an operator")
+    refused(
+        run(world, "approvals", "approve", approval_id, "--as", "nobody@demo.local", "--reason", "x"),
+        1,
+        "not an operator",
+    )
     refused(run(world, "approvals", "approve", "x", "--as", "vic@demo.local", "--reason", "x"), 2, "not an id")
-    refused(run(world, "approvals", "approve", str(world.tenant_id), "--as", world.operator("ann").email, "--reason", "x"), 1, "no approval")
+    refused(
+        run(world, "approvals", "approve", str(world.tenant_id), "--as", world.operator("ann").email, "--reason", "x"),
+        1,
+        "no approval",
+    )
     assert run(world, "approvals", "approve", approval_id, "--reason", "x").exit_code == 2
 
 
@@ -78,7 +107,9 @@ def test_a_global_halt_is_set_and_lifted_here(world: Any) -> None:
     assert world.guard("10.00").decision == "ALLOW"
     refused(run(world, "halts", "lift", halt_id, "--reason", "again"), 1, "no halt")
     refused(run(world, "halts", "set", "--scope", "agent", "--reason", "x"), 2, "target")
-    assert world.sql("select distinct set_by, lifted_by from sentinel.halts") == [("local administrator", "local administrator")]
+    assert world.sql("select distinct set_by, lifted_by from sentinel.halts") == [
+        ("local administrator", "local administrator")
+    ]
 
 
 def test_a_doubt_is_resolved_in_an_administrators_name(world: Any) -> None:
@@ -90,22 +121,48 @@ def test_a_doubt_is_resolved_in_an_administrators_name(world: Any) -> None:
     )
     operation = str(recorded.operation_id)
     assert [one["operation_id"] for one in told(world, "in-doubt", "list")] == [operation]
-    refused(run(world, "in-doubt", "resolve", operation, "--executed", "--evidence", "x", "--as", "ann@demo.local"), 1, "admin")
-    assert told(world, "in-doubt", "resolve", operation, "--not-executed", "--evidence", "statement", "--as", abe.email)["executed"] is False
+    refused(
+        run(world, "in-doubt", "resolve", operation, "--executed", "--evidence", "x", "--as", "ann@demo.local"),
+        1,
+        "admin",
+    )
+    assert (
+        told(world, "in-doubt", "resolve", operation, "--not-executed", "--evidence", "statement", "--as", abe.email)[
+            "executed"
+        ]
+        is False
+    )
     assert run(world, "in-doubt", "resolve", operation, "--evidence", "x", "--as", abe.email).exit_code == 2
 
 
 def test_a_key_is_shown_once_kept_as_a_hash_rotated_and_revoked(world: Any) -> None:
     deciding = Pool(with_role(world.url, AUTHORITY), size=1)
     world.operator("ann")
-    made = told(world, "keys", "create", "--agent-id", "a1", "--owner", "ann@demo.local", "--expires-days", "30", "--scope", "guard")
+    made = told(
+        world,
+        "keys",
+        "create",
+        "--agent-id",
+        "a1",
+        "--owner",
+        "ann@demo.local",
+        "--expires-days",
+        "30",
+        "--scope",
+        "guard",
+    )
     found = find_key(deciding, key_hash(made["key"]))
     assert found is not None
     assert (found.usable, found.agent_id, found.scopes) == (True, "a1", ["guard"])
     assert made["key"] not in str(world.sql("select k::text from sentinel.agent_keys k"))
     second = told(world, "keys", "rotate", made["key_id"])
     (old, new) = told(world, "keys", "list")
-    assert (old["usable"], new["usable"], old["principal_id"] == new["principal_id"], new["owner"]) == (True, True, True, "ann@demo.local")
+    assert (old["usable"], new["usable"], old["principal_id"] == new["principal_id"], new["owner"]) == (
+        True,
+        True,
+        True,
+        "ann@demo.local",
+    )
     world.sql("update sentinel.agent_keys set expires_at = clock_timestamp() where key_id = %s", made["key_id"])
     refused(run(world, "keys", "rotate", made["key_id"]), 1, "revoked or expired")
     told(world, "keys", "revoke", second["key_id"])
@@ -142,11 +199,24 @@ def test_operators_are_made_changed_and_shut_out(world: Any) -> None:
 
 
 def test_a_given_password_is_read_from_standard_input_and_not_shown(world: Any) -> None:
-    made = told(world, "operators", "create", "ann@demo.local", "--role", "admin", "--password-stdin", stdin="a long enough password\n")
+    made = told(
+        world,
+        "operators",
+        "create",
+        "ann@demo.local",
+        "--role",
+        "admin",
+        "--password-stdin",
+        stdin="a long enough password\n",
+    )
     assert "password" not in made
     body = {"email": "ann@demo.local", "password": "a long enough password"}
     assert world.app().test_client().post("/ops/api/session", json=body).status_code == 200
-    refused(run(world, "operators", "create", "b@demo.local", "--role", "admin", "--password-stdin", stdin="short\n"), 2, "password")
+    refused(
+        run(world, "operators", "create", "b@demo.local", "--role", "admin", "--password-stdin", stdin="short\n"),
+        2,
+        "password",
+    )
 
 
 def test_several_tenants_have_to_be_told_apart(world: Any) -> None:

@@ -128,7 +128,9 @@ def test_an_execution_needs_a_started_permit_of_this_very_claim(ledger_world: Le
 @pytest.mark.parametrize("field", ["amount_minor", "currency", "refund_id", "operation_id", "start_id"])
 def test_an_execution_that_differs_from_its_permit_is_refused(ledger_world: LedgerWorld, field: str) -> None:
     put_into(ledger_world, "r", LedgerState.ALLOWED)
-    other = {"amount_minor": "amount_minor + 1", "currency": "'EUR'", "refund_id": "'rf_other'"}.get(field, "gen_random_uuid()")
+    other = {"amount_minor": "amount_minor + 1", "currency": "'EUR'", "refund_id": "'rf_other'"}.get(
+        field, "gen_random_uuid()"
+    )
     columns = ["refund_id", "amount_minor", "currency", "operation_id", "start_id"]
     chosen = ", ".join(other if column == field else column for column in columns)
     with pytest.raises(psycopg.errors.CheckViolation, match="no started permit"):
@@ -152,7 +154,9 @@ def test_a_holder_whose_claim_was_taken_can_neither_change_nor_execute(ledger_wo
     assert ledger_world.executions() == 0
 
 
-def test_an_execution_after_the_lease_is_not_written_even_before_anybody_took_the_row(ledger_world: LedgerWorld) -> None:
+def test_an_execution_after_the_lease_is_not_written_even_before_anybody_took_the_row(
+    ledger_world: LedgerWorld,
+) -> None:
     put_into(ledger_world, "r", LedgerState.ALLOWED)
     row = remembered(ledger_world, "r")
     ledger_world.make_due()

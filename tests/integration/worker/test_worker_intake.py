@@ -65,14 +65,20 @@ def test_a_malformed_row_is_refused_with_its_field(change: dict[str, Any], field
     assert refusals(json.dumps(GOOD | change)) == [(1, field)]
 
 
-@pytest.mark.parametrize("text", ['{"ledger_entry_id": "a", "ledger_entry_id": "b"}', '{"a": NaN}', "nope", "[" * 50, '{"a": 1} x'])
+@pytest.mark.parametrize(
+    "text", ['{"ledger_entry_id": "a", "ledger_entry_id": "b"}', '{"a": NaN}', "nope", "[" * 50, '{"a": 1} x']
+)
 def test_a_line_that_is_no_strict_json_is_refused(text: str) -> None:
     assert refusals(text) == [(1, "row")]
 
 
 def test_one_object_an_array_and_lines_are_the_same() -> None:
     other = GOOD | {"ledger_entry_id": "lge_2"}
-    for text in (json.dumps([GOOD, other]), f"{json.dumps(GOOD)}\n\n{json.dumps(other)}\n", json.dumps([GOOD, other], indent=2)):
+    for text in (
+        json.dumps([GOOD, other]),
+        f"{json.dumps(GOOD)}\n\n{json.dumps(other)}\n",
+        json.dumps([GOOD, other], indent=2),
+    ):
         assert [type(each).__name__ for each in read_rows(text)] == ["Accepted", "Accepted"]
     assert len(list(read_rows(json.dumps(GOOD, indent=2)))) == 1
 
@@ -162,7 +168,9 @@ def test_the_whole_file_runs_to_the_end_and_a_second_import_changes_nothing(
     assert "702.45 GBP" in run("summary").stdout
 
 
-@pytest.mark.parametrize("command", [[], ["enqueue"], ["import-orders"], ["summary"], ["states"], ["states", "draw"], ["run"]])
+@pytest.mark.parametrize(
+    "command", [[], ["enqueue"], ["import-orders"], ["summary"], ["states"], ["states", "draw"], ["run"]]
+)
 def test_every_command_explains_itself(command: list[str]) -> None:
     result = CliRunner().invoke(main, [*command, "--help"])
     assert result.exit_code == 0

@@ -55,7 +55,11 @@ def check_nothing_lost_or_doubled(world: LedgerWorld, authority: FakeAuthority) 
     assert doubles([name for name, _, _ in executed]) == []
     for name, start_id, start_event_id in executed:
         operation = authority.operations[f"refund:{name}"]
-        assert (operation.start_id, operation.start_event_id, operation.outcome) == (start_id, start_event_id, "success")
+        assert (operation.start_id, operation.start_event_id, operation.outcome) == (
+            start_id,
+            start_event_id,
+            "success",
+        )
     started = {key.removeprefix("refund:") for key, o in authority.operations.items() if o.start_id}
     assert started == {name for name, _, _ in executed} == set(ALLOWED)
     assert world.one("select count(*) from refunds.outbox where acknowledged_at is null") == 0
@@ -75,7 +79,12 @@ def test_killed_at_any_place_nothing_is_doubled_and_every_row_arrives(
 
 def test_killed_again_and_again_it_still_arrives(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
     ledger_world.add(*rows())
-    for place in (Failpoint.AFTER_GUARD, Failpoint.AFTER_ALLOWED_RECORDED, Failpoint.AFTER_START, Failpoint.AFTER_REPORT):
+    for place in (
+        Failpoint.AFTER_GUARD,
+        Failpoint.AFTER_ALLOWED_RECORDED,
+        Failpoint.AFTER_START,
+        Failpoint.AFTER_REPORT,
+    ):
         assert run_broken(ledger_world, authority, f"{place}:kill:1") == -signal.SIGKILL
         ledger_world.make_due()
     finish(ledger_world, authority)
@@ -117,7 +126,9 @@ def test_the_naive_worker_pays_twice(ledger_world: LedgerWorld, authority: FakeA
     assert doubles([name for (name,) in ledger_world.all("select ledger_entry_id from naive.executions")]) == ["a"]
 
 
-def test_a_failpoint_without_the_permission_refuses_the_start(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
+def test_a_failpoint_without_the_permission_refuses_the_start(
+    ledger_world: LedgerWorld, authority: FakeAuthority
+) -> None:
     ledger_world.add(new_row("r"))
     with worker_process(
         ["--once"], database_url=ledger_world.url, authority_url=authority.url, SENTINEL_FAILPOINT="after_claim:kill"

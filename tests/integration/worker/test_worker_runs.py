@@ -63,7 +63,9 @@ def test_a_decided_approval_is_learnt_and_goes_on(ledger_world: LedgerWorld, aut
     assert ledger_world.one("select since from refunds.approval_cursors") is not None
 
 
-def test_an_approval_that_nobody_decided_ends_when_it_runs_out(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
+def test_an_approval_that_nobody_decided_ends_when_it_runs_out(
+    ledger_world: LedgerWorld, authority: FakeAuthority
+) -> None:
     ledger_world.add(new_row("r", 42000))
     with ledger_world.agent(authority.url) as agent:
         agent.run_once()
@@ -123,13 +125,21 @@ def test_attempts_are_counted_over_a_day_and_never_below_what_was_handed_in(
     ledger_world: LedgerWorld, authority: FakeAuthority
 ) -> None:
     now = datetime.now(UTC)
-    given = {"risk": {"duplicate_refund": False, "stale_window": False, "customer_attempts_24h": 0}, "account_ref": "acct"}
+    given = {
+        "risk": {"duplicate_refund": False, "stale_window": False, "customer_attempts_24h": 0},
+        "account_ref": "acct",
+    }
     ages = {"too_old": 24 * 3600, "one": 23 * 3600, "two": 60, "three": 0}
     ledger_world.add(*(new_row(n, requested_at=now - timedelta(seconds=s), **given) for n, s in ages.items()))
-    ledger_world.add(new_row("handed", risk={"duplicate_refund": False, "stale_window": False, "customer_attempts_24h": 9}))
+    ledger_world.add(
+        new_row("handed", risk={"duplicate_refund": False, "stale_window": False, "customer_attempts_24h": 9})
+    )
     with ledger_world.agent(authority.url) as agent:
         agent.run_once()
-    found = {k.removeprefix("refund:"): o.body["params"]["risk"]["customer_attempts_24h"] for k, o in authority.operations.items()}
+    found = {
+        k.removeprefix("refund:"): o.body["params"]["risk"]["customer_attempts_24h"]
+        for k, o in authority.operations.items()
+    }
     assert found == {"too_old": 1, "one": 2, "two": 3, "three": 3, "handed": 9}
 
 
@@ -141,7 +151,9 @@ def test_a_fact_that_nobody_knows_is_left_out(ledger_world: LedgerWorld, authori
     assert entry(ledger_world, "r", "status, reason_code") == ("DENIED", "fact_missing")
 
 
-def test_the_same_long_words_from_many_accounts_are_a_template(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
+def test_the_same_long_words_from_many_accounts_are_a_template(
+    ledger_world: LedgerWorld, authority: FakeAuthority
+) -> None:
     words = "The parcel arrived with a broken seal and one of the items was missing."
     for number in range(5):
         ledger_world.add(new_row(f"r{number}", reason=words.upper() if number % 2 else f"  {words}"))
@@ -151,16 +163,22 @@ def test_the_same_long_words_from_many_accounts_are_a_template(ledger_world: Led
     assert flags == [False, False, False, True, True]
 
 
-def test_a_key_that_belongs_to_another_operation_needs_a_person(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
+def test_a_key_that_belongs_to_another_operation_needs_a_person(
+    ledger_world: LedgerWorld, authority: FakeAuthority
+) -> None:
     ledger_world.add(new_row("r"))
-    authority.operations["refund:r"] = authority._decide({"params": {"amount": {"value": 1}}, "agent_id": "x", "action": "y"})
+    authority.operations["refund:r"] = authority._decide(
+        {"params": {"amount": {"value": 1}}, "agent_id": "x", "action": "y"}
+    )
     with ledger_world.agent(authority.url) as agent:
         assert agent.run_once().failed
     assert entry(ledger_world, "r", "status") == ("ERROR",)
     assert "key_conflict" in str(entry(ledger_world, "r", "last_error")[0])
 
 
-def test_an_operation_that_somebody_else_started_is_not_executed(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
+def test_an_operation_that_somebody_else_started_is_not_executed(
+    ledger_world: LedgerWorld, authority: FakeAuthority
+) -> None:
     ledger_world.add(new_row("r"))
     authority.misbehave = lambda exchange: start_elsewhere(authority, exchange.path)
     with ledger_world.agent(authority.url) as agent:
@@ -270,7 +288,9 @@ def test_workers_at_once_execute_every_row_once(ledger_world: LedgerWorld, autho
     assert ledger_world.executions() == 60
 
 
-def test_the_loop_works_answers_an_operator_and_ends_when_told(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
+def test_the_loop_works_answers_an_operator_and_ends_when_told(
+    ledger_world: LedgerWorld, authority: FakeAuthority
+) -> None:
     ledger_world.add(new_row("r"), new_row("wait", 42000))
     request_id = uuid.uuid4()
     ledger_world.admin.execute(

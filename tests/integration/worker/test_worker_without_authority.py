@@ -65,7 +65,9 @@ def test_after_the_configured_attempts_a_person_is_told_why(ledger_world: Ledger
         ledger_world.make_due()
     assert outcome.failed
     assert ledger_world.state("r") == "ERROR"
-    assert "no answer after 3 attempts: connection_refused" in ledger_world.one("select last_error from refunds.ledger_entries")
+    assert "no answer after 3 attempts: connection_refused" in ledger_world.one(
+        "select last_error from refunds.ledger_entries"
+    )
     assert ledger_world.executions() == 0
 
 
@@ -75,7 +77,9 @@ def test_a_put_back_row_waits_before_it_is_tried_again(ledger_world: LedgerWorld
         agent.run_once()
     with ledger_world.agent("http://127.0.0.1:9") as agent:
         assert agent.run_once().rows == []
-    pause = ledger_world.one("select extract(epoch from next_attempt_at - clock_timestamp()) from refunds.ledger_entries")
+    pause = ledger_world.one(
+        "select extract(epoch from next_attempt_at - clock_timestamp()) from refunds.ledger_entries"
+    )
     assert 25 < pause <= 60
 
 
@@ -106,7 +110,9 @@ def test_a_start_without_an_answer_never_makes_the_row_new_again(
         with ledger_world.agent(authority.url) as agent:
             agent.run_once()
         ledger_world.make_due()
-    assert ("GUARDING", "put_back", "NEW") not in ledger_world.all("select from_status, event, to_status from refunds.ledger_events")
+    assert ("GUARDING", "put_back", "NEW") not in ledger_world.all(
+        "select from_status, event, to_status from refunds.ledger_events"
+    )
 
 
 def test_the_question_of_a_retry_is_the_first_one_even_if_the_facts_moved_on(
@@ -132,7 +138,9 @@ def test_a_dry_run_changes_nothing_at_all(ledger_world: LedgerWorld, authority: 
     ledger_world.add(new_row("low"), new_row("mid", 42000))
     before = snapshot(ledger_world)
     with Client(authority.url, "key", agent_id="a") as client:
-        found = {row.ledger_entry_id: row.decision for row in foresee(ledger_world.ledger, client, limit=10, concurrency=2)}
+        found = {
+            row.ledger_entry_id: row.decision for row in foresee(ledger_world.ledger, client, limit=10, concurrency=2)
+        }
     assert found == {"low": "ALLOW", "mid": "APPROVAL_REQUIRED"}
     assert snapshot(ledger_world) == before
     assert set(authority.calls) == {"action/check"}

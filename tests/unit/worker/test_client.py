@@ -75,13 +75,20 @@ def test_in_a_batch_a_faulty_answer_is_an_error_and_never_a_permission(
 ) -> None:
     authority.misbehave = always(FAULTS[fault])
     questions = [
-        {"action": "refund.create", "params": {"amount": {"value": 1, "currency": "USD"}, "risk": RISK}, "idempotency_key": f"k{n}", "resource": "refund/rf_1"}
+        {
+            "action": "refund.create",
+            "params": {"amount": {"value": 1, "currency": "USD"}, "risk": RISK},
+            "idempotency_key": f"k{n}",
+            "resource": "refund/rf_1",
+        }
         for n in range(3)
     ]
     assert [type(answer) for answer in client.guard_many(questions)] == [Unreachable] * 3
 
 
-@pytest.mark.parametrize("body", [{"started": 1}, {"started": "true", "start_event_id": str(uuid.uuid4())}, {}, {"started": True}])
+@pytest.mark.parametrize(
+    "body", [{"started": 1}, {"started": "true", "start_event_id": str(uuid.uuid4())}, {}, {"started": True}]
+)
 def test_a_start_counts_only_when_it_says_so(authority: FakeAuthority, client: Client, body: dict[str, Any]) -> None:
     answer = ask(client)
     authority.misbehave = always(lambda exchange: exchange.answer(200, body))
@@ -127,7 +134,9 @@ def test_pending_and_denied_are_answers_without_a_permit(client: Client) -> None
     assert (denied.status, denied.may_start, denied.reason_code) == ("denied", False, "over_limit")
 
 
-def test_a_key_for_another_operation_is_a_conflict_and_is_not_repeated(authority: FakeAuthority, client: Client) -> None:
+def test_a_key_for_another_operation_is_a_conflict_and_is_not_repeated(
+    authority: FakeAuthority, client: Client
+) -> None:
     ask(client)
     authority.calls.clear()
     with pytest.raises(KeyConflict):
@@ -144,7 +153,9 @@ def test_a_refused_request_says_why(authority: FakeAuthority, client: Client) ->
 
 def test_a_passing_fault_is_repeated_with_the_same_key(authority: FakeAuthority, client: Client) -> None:
     left = [1]
-    authority.misbehave = lambda exchange: bool(left) and bool(left.pop()) and not exchange.problem(503, "engine-unavailable")
+    authority.misbehave = lambda exchange: (
+        bool(left) and bool(left.pop()) and not exchange.problem(503, "engine-unavailable")
+    )
     assert ask(client).may_start
     assert authority.calls == ["action/guard"] * 2
 
@@ -162,7 +173,10 @@ def test_nobody_listening_is_said_at_once() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with Client(f"http://127.0.0.1:{port}", "key", agent_id="a", retries=0) as client, pytest.raises(Unreachable) as refused:
+    with (
+        Client(f"http://127.0.0.1:{port}", "key", agent_id="a", retries=0) as client,
+        pytest.raises(Unreachable) as refused,
+    ):
         client.heartbeat()
     assert refused.value.kind is NoAnswerKind.REFUSED
 
@@ -217,7 +231,9 @@ def test_chunked_answers_are_read(authority: FakeAuthority, client: Client) -> N
 
 
 def test_guarded_runs_the_block_once_started_and_reports(authority: FakeAuthority, client: Client) -> None:
-    with guarded(client, "a", params={"amount": {"value": 1, "currency": "USD"}, "risk": RISK}, idempotency_key="g") as answer:
+    with guarded(
+        client, "a", params={"amount": {"value": 1, "currency": "USD"}, "risk": RISK}, idempotency_key="g"
+    ) as answer:
         assert authority.operations["g"].start_id is not None
         assert answer.may_start
     assert authority.operations["g"].outcome == "success"
@@ -234,8 +250,12 @@ def test_guarded_reports_an_exception_as_unknown_and_raises_it(authority: FakeAu
 @pytest.mark.parametrize(
     "value, error", [(500, ApprovalPending), (5000, ActionDenied)]
 )  # fmt: skip
-def test_guarded_does_not_enter_the_block_without_permission(client: Client, value: int, error: type[Exception]) -> None:
-    run = guarded(client, "a", params={"amount": {"value": value, "currency": "USD"}, "risk": RISK}, idempotency_key="g")
+def test_guarded_does_not_enter_the_block_without_permission(
+    client: Client, value: int, error: type[Exception]
+) -> None:
+    run = guarded(
+        client, "a", params={"amount": {"value": value, "currency": "USD"}, "risk": RISK}, idempotency_key="g"
+    )
     with pytest.raises(error), run:
         pytest.fail("entered")
 

@@ -81,7 +81,9 @@ def test_every_pair_outside_the_table_is_refused() -> None:
                 after(state, event)
 
 
-@pytest.mark.parametrize("name, draw", [(drawing.MERMAID_FILE, drawing.draw_mermaid), (drawing.SVG_FILE, drawing.draw_svg)])
+@pytest.mark.parametrize(
+    "name, draw", [(drawing.MERMAID_FILE, drawing.draw_mermaid), (drawing.SVG_FILE, drawing.draw_svg)]
+)
 def test_the_committed_drawing_is_the_one_of_the_code(name: str, draw: Any) -> None:
     committed = (ROOT / "deploy" / name).read_text(encoding="utf-8")
     assert committed == draw(), "run `worker states draw`"
@@ -113,7 +115,9 @@ def test_a_corrupted_fact_never_reads_as_harmless(junk: object) -> None:
     assert "customer_attempts_24h" not in risk_facts(known(risk='{"customer_attempts_24h": -1}'))
 
 
-@pytest.mark.parametrize("given, derived, found", [(1, 4, 4), (9, 4, 9), (None, 4, 4), (5, None, 5), (None, None, None)])
+@pytest.mark.parametrize(
+    "given, derived, found", [(1, 4, 4), (9, 4, 9), (None, 4, 4), (5, None, 5), (None, None, None)]
+)
 def test_attempts_are_the_larger_number(given: int | None, derived: int | None, found: int | None) -> None:
     risk = {} if given is None else {"customer_attempts_24h": given}
     facts = risk_facts(known(risk=json.dumps(risk), attempts_24h=derived))
@@ -280,11 +284,22 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def test_everything_wrong_is_said_at_once(clean_environment: pytest.MonkeyPatch) -> None:
     clean_environment.delenv("SENTINEL_REFUND_AGENT_API_KEY")
-    for name, value in {"WORKER_BATCH": "many", "WORKER_LEASE_SECONDS": "5", "SENTINEL_URL": "nowhere", "SENTINEL_TENANT_ID": "x"}.items():
+    for name, value in {
+        "WORKER_BATCH": "many",
+        "WORKER_LEASE_SECONDS": "5",
+        "SENTINEL_URL": "nowhere",
+        "SENTINEL_TENANT_ID": "x",
+    }.items():
         clean_environment.setenv(name, value)
     with pytest.raises(BadSettings) as bad:
         read_settings()
-    for name in ("WORKER_BATCH", "WORKER_LEASE_SECONDS", "SENTINEL_URL", "SENTINEL_TENANT_ID", "SENTINEL_REFUND_AGENT_API_KEY"):
+    for name in (
+        "WORKER_BATCH",
+        "WORKER_LEASE_SECONDS",
+        "SENTINEL_URL",
+        "SENTINEL_TENANT_ID",
+        "SENTINEL_REFUND_AGENT_API_KEY",
+    ):
         assert name in str(bad.value)
     assert "\n" not in str(bad.value)
 
@@ -334,7 +349,9 @@ def test_a_failpoint_fires_at_its_place_at_its_time_and_only_with_permission() -
     Failpoints.parse(None, allowed=False).hit(Failpoint.AFTER_START)
 
 
-@pytest.mark.parametrize("text", ["nowhere:kill", "after_start", "after_start:explode", "after_start:kill:0", "after_start:kill:x"])
+@pytest.mark.parametrize(
+    "text", ["nowhere:kill", "after_start", "after_start:explode", "after_start:kill:0", "after_start:kill:x"]
+)
 def test_a_failpoint_that_means_nothing_is_refused(text: str) -> None:
     with pytest.raises(BadFailpoint):
         Failpoints.parse(text, allowed=True)
