@@ -7,11 +7,13 @@ every process to reload its policies and keeps the last good ones; SIGTERM drain
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import mmap
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -21,6 +23,26 @@ from typing import Any
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 from gunicorn.workers.gthread import ThreadWorker
+
+from sentinel.core.errors import SentinelError
+
+
+class CannotServe(SentinelError):
+    """The address cannot be listened on; `detail` is one line."""
+
+    code = "cannot-serve"
+
+
+def require_free_port(host: str, port: int, variable: str) -> None:
+    """Raise `CannotServe` when something already listens there; `variable` is what to change."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            what = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+            raise CannotServe(f"port {port} on {host} {what}; choose another with {variable}") from None
 
 
 class _Arbiter(Arbiter):  # type: ignore[misc]

@@ -5,59 +5,23 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
-import socket
 from typing import Any
 
-import psycopg
 import structlog
 
 from sentinel.core.canonical import canonical_json
-from sentinel.core.errors import EngineUnavailable, SentinelError
+from sentinel.core.errors import SentinelError
 from sentinel.logs import configure_logs
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.library import PolicyHolder
-from sentinel.server import Server, metrics_folder
+from sentinel.server import Server, metrics_folder, require_free_port
 from sentinel.settings import Settings
-from sentinel.store.database import AUTHORITY, describe, first_line, with_role
-from sentinel.store.migrate import require_head
-from sentinel.store.safety import require_safe
+from sentinel.store.database import AUTHORITY
+from sentinel.store.safety import require_ready
 
 log = structlog.get_logger("sentinel")
-
-
-class CannotServe(SentinelError):
-    """The address is taken or the database cannot be used; `detail` is one line."""
-
-    code = "cannot-serve"
-
-
-def require_ready_database(settings: Settings) -> None:
-    """Raise unless the database is reachable, at head and safe, as the authority's own role."""
-    try:
-        with psycopg.connect(with_role(settings.database_url, AUTHORITY), autocommit=True) as connection:
-            require_head(connection)
-            require_safe(connection)
-    except psycopg.OperationalError as error:
-        reason = first_line(error)
-        where = f"cannot use the database at {describe(settings.database_url)}"
-        if f'role "{AUTHORITY}"' in reason:
-            raise CannotServe(f"{where}: its roles are missing: run `sentinel migrate` first") from error
-        raise EngineUnavailable(f"{where}: {reason}") from error
-
-
-def require_free_port(host: str, port: int, variable: str) -> None:
-    """Raise `CannotServe` when something already listens there; `variable` is what to change."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            what = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
-            raise CannotServe(f"port {port} on {host} {what}; choose another with {variable}") from None
 
 
 def serve(settings: Settings, *, graceful_seconds: int = 20) -> None:
@@ -65,7 +29,7 @@ def serve(settings: Settings, *, graceful_seconds: int = 20) -> None:
     configure_logs(settings.log_level, program="sentinel")
     require_free_port(settings.host, settings.port, "--port or SENTINEL_PORT")
     policies = PolicyHolder(settings.policies_dir)
-    require_ready_database(settings)
+    require_ready(settings.database_url, AUTHORITY)
     with metrics_folder():
         _run(settings, policies, graceful_seconds)
 

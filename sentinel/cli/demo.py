@@ -110,7 +110,7 @@ def _module(name: str, *arguments: str) -> list[str]:
 
 
 def _require_ports(port: int, console_port: int) -> None:
-    from sentinel.wsgi import CannotServe, require_free_port
+    from sentinel.server import CannotServe, require_free_port
 
     if port == console_port:
         raise CannotServe(f"the authority and the console cannot both have port {port}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import psycopg
 
-from sentinel.core.errors import SentinelError
+from sentinel.core.errors import EngineUnavailable, SentinelError
+from sentinel.store.database import describe, first_line, with_role
+from sentinel.store.migrate import SchemaNotReady, require_head
 
 SETTINGS = "select name, setting from pg_settings where name = any(%s)"
 ROLE = """
@@ -66,3 +68,19 @@ def require_safe(connection: psycopg.Connection) -> None:
     faults = faults_of(connection)
     if faults:
         raise UnsafeDatabase("; ".join(faults))
+
+
+def require_ready(url: str, role: str) -> None:
+    """Raise unless the database is reachable, at head and safe, as a program's own role.
+
+    `EngineUnavailable` when nobody answers, `SchemaNotReady` when it must be migrated first, `UnsafeDatabase` otherwise.
+    """
+    try:
+        with psycopg.connect(with_role(url, role), autocommit=True) as connection:
+            require_head(connection)
+            require_safe(connection)
+    except psycopg.OperationalError as error:
+        reason, where = first_line(error), f"cannot use the database at {describe(url)}"
+        if f'role "{role}"' in reason:
+            raise SchemaNotReady(f"{where}: its roles are missing: run `sentinel migrate` first") from error
+        raise EngineUnavailable(f"{where}: {reason}") from error
