@@ -11,6 +11,7 @@ import errno
 import gc
 import mmap
 import os
+import select
 import shutil
 import signal
 import socket
@@ -59,15 +60,16 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
 
 
 class BalancedThreads(ThreadWorker):  # type: ignore[misc]
-    """gunicorn's thread worker, leaving a new connection to a process that holds fewer.
+    """gunicorn's thread worker for clients that keep their connections and send request after request.
 
-    Clients keep their connections, so whoever accepts them first would otherwise serve them for good: one process full,
-    another idle. The counts stand in memory that all processes share.
+    A new connection is left to a process that holds fewer, for whoever accepts it serves it for good: otherwise one
+    process is full and another idle. The counts stand in memory that all processes share.
     """
 
     SLOTS = 64
     ABSENT = -1
     HOLD_BACK_SECONDS = 0.005
+    STAY_MILLISECONDS = 20
     counts: memoryview
     """One number per process, `ABSENT` where there is none; made by the master before it forks."""
 
@@ -96,6 +98,25 @@ class BalancedThreads(ThreadWorker):  # type: ignore[misc]
                 return
         self._held_back_at = None
         super().accept(listener)
+
+    def handle(self, conn: Any) -> Any:
+        """Serve a request, and the client's next ones while they follow at once.
+
+        A busy client's connection stays with its thread, as long as there is a thread for every connection: going back
+        to the poller between two requests would cost a quarter of this process's time.
+        """
+        while (kept := super().handle(conn)) is True and self._worth_staying(conn):
+            pass
+        return kept
+
+    def _worth_staying(self, conn: Any) -> bool:
+        if conn.is_http2 or not self.alive or self.nr_conns >= self.cfg.threads:
+            return False
+        if conn.parser.unreader.buf.getvalue():
+            return True
+        ready = select.poll()
+        ready.register(conn.sock, select.POLLIN)
+        return bool(ready.poll(self.STAY_MILLISECONDS))
 
     @classmethod
     def share_counts(cls) -> None:
