@@ -80,6 +80,16 @@ where a.status = 'approved' and a.required_people > (
   select count(*) from sentinel.approval_votes v
   where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id and v.verdict = 'approve');
 
+-- approval_not_offered: nothing was approved where approving was not offered
+select count(*) from sentinel.approvals where status = 'approved' and not offers_approve;
+
+-- handled_without_voice: what is handled by a person has that person's word, and is denied to the machine
+select count(*) from sentinel.approvals a
+left join sentinel.operation_states s on s.tenant_id = a.tenant_id and s.operation_id = a.operation_id and s.approval_id = a.approval_id
+where a.handled_reference is not null and (s.status is distinct from 'denied' or not exists (
+  select from sentinel.approval_votes v
+  where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id and v.verdict = 'handled'));
+
 -- approval_after_expiry: no approval was given after its end
 select count(*) from sentinel.approvals where status = 'approved' and decided_at > expires_at;
 
@@ -118,3 +128,36 @@ select count(*) from sentinel.feed f left join sentinel.events e using (tenant_i
 -- stuck_claims: no ledger row is held half a minute past its lease
 select count(*) from refunds.ledger_entries
 where status in ('GUARDING', 'ALLOWED') and lease_until < clock_timestamp() - interval '30 seconds';
+
+-- executed_without_confirmation: a row whose customer was asked is executed only after that customer confirmed
+select count(*) from refunds.ledger_entries l join refunds.executions e using (tenant_id, ledger_entry_id)
+where exists (select from refunds.confirmations c where c.tenant_id = l.tenant_id and c.ledger_entry_id = l.ledger_entry_id)
+  and not exists (select from refunds.confirmations c where c.tenant_id = l.tenant_id and c.ledger_entry_id = l.ledger_entry_id
+                    and c.status = 'confirmed' and c.answered_at <= e.executed_at
+                    and (c.amount_minor, c.currency) = (e.amount_minor, e.currency));
+
+-- executed_without_effects: an execution whose entry has effects outside has every one that must be done, done
+select count(*) from refunds.executions e
+join (select tenant_id, ledger_entry_id, count(*) filter (where state = 'done') as done, max(must_total) as wanted
+      from refunds.effects where not best_effort group by 1, 2) f using (tenant_id, ledger_entry_id)
+where f.done <> f.wanted;
+
+-- effect_forgotten: an effect under way or being taken back belongs to an entry that a worker still comes back to
+select count(*) from refunds.effects f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+where f.state in ('intended', 'compensating') and not f.best_effort and l.status in ('EXECUTED', 'DENIED', 'ERROR');
+
+-- refund_half_undone: a refused saga has nothing left of it: done effects beside a refused one only while a worker is at it
+select count(*) from refunds.effects f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+where f.state = 'done' and not f.best_effort and l.status in ('EXECUTED', 'DENIED', 'ERROR')
+  and exists (select from refunds.effects o where o.tenant_id = f.tenant_id and o.ledger_entry_id = f.ledger_entry_id
+                and o.state = 'refused' and not o.best_effort);
+
+-- effect_of_another: an effect belongs to the start of its entry
+select count(*) from refunds.effects f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+where f.operation_reference is distinct from l.start_id;
+
+-- flips_in_evidence: how a switch stands is what the last recorded flip of it says
+select count(*) from sentinel.switches s where not exists (
+  select from sentinel.events e where e.tenant_id = s.tenant_id and e.occurred_at = s.changed_at
+    and e.kind = case when s.is_on then 'switch_on' else 'switch_off' end
+    and case when e.kind in ('switch_on', 'switch_off') then e.body::jsonb ->> 'switch' end = s.name);

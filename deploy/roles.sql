@@ -66,6 +66,12 @@ grant update on refunds.workers, refunds.approval_cursors to sentinel_worker;
 grant update (claimed_by, lease_until, finished_at, result) on refunds.process_requests to sentinel_worker;
 grant execute on all functions in schema refunds to sentinel_worker;
 
+-- worker: the refund workflow's facts and trails
+grant insert on refunds.step_trails, refunds.order_flags, refunds.blacklist, refunds.proof_images to sentinel_worker;
+grant update (closed_at) on refunds.order_flags to sentinel_worker;
+grant update (recognised, recognised_by) on refunds.proof_images to sentinel_worker;
+grant update (delivered_at, shipping_fee_minor, item_paid_minor, price_now_minor, note) on refunds.orders to sentinel_worker;
+
 -- console -----------------------------------------------------------------------------------------------------------
 grant usage on schema sentinel, refunds to sentinel_console;
 grant select on all tables in schema sentinel to sentinel_console;
@@ -73,8 +79,8 @@ grant select on all tables in schema sentinel to sentinel_console;
 grant select (tenant_id, ledger_entry_id, refund_id, agent_id, action, status, amount_minor, currency, idempotency_key,
   channel, scenario, account_ref, order_ref, requested_at, reason, risk, redaction_status, claim_epoch, claimed_by,
   lease_until, attempts, next_attempt_at, guard_request, operation_id, decision_event_id, decision, reason_code, proof_id,
-  approval_id, waiting_for, last_error, created_at, updated_at) on refunds.ledger_entries to sentinel_console;
-grant select on refunds.orders, refunds.executions, refunds.outbox, refunds.ledger_events, refunds.workers,
+  approval_id, waiting_for, last_error, created_at, updated_at, mode, language) on refunds.ledger_entries to sentinel_console;
+grant select on refunds.orders, refunds.executions, refunds.outbox, refunds.ledger_events, refunds.step_trails, refunds.workers,
   refunds.process_requests, refunds.transitions, refunds.defaults to sentinel_console;
 grant insert on refunds.process_requests, refunds.defaults to sentinel_console;
 grant insert on sentinel.tenants, sentinel.operators, sentinel.operator_sessions, sentinel.operator_tokens,
@@ -101,3 +107,32 @@ grant execute on function refunds.default_tenant to sentinel_console;
 -- public board --------------------------------------------------------------------------------------------------------
 grant usage on schema sentinel to board_reader;
 grant select on sentinel.public_proofs, sentinel.public_feed, sentinel.public_tenants to board_reader;
+
+-- confirm cards -------------------------------------------------------------------------------------------------------
+-- A worker opens cards and sends links, by functions and delivery columns; it cannot answer for a customer.
+revoke execute on function refunds.answer_confirmation from sentinel_worker;
+grant update (delivered_at, delivery_attempts, next_delivery_at, last_delivery_error) on refunds.confirmations to sentinel_worker;
+-- The console shows a card and records the answer; where the link went is not its business.
+grant select (tenant_id, confirmation_id, ledger_entry_id, digest, order_ref, channel, scenario, amount_minor, currency, language,
+  status, created_at, expires_at, answered_at) on refunds.confirmations to sentinel_console;
+grant execute on function refunds.answer_confirmation, refunds.entry_is_open to sentinel_console;
+
+-- questions to a person ------------------------------------------------------------------------------------------------
+-- Where somebody handled it by hand. What a question offers (offers_approve) nobody can change.
+grant update (handled_reference) on sentinel.approvals to sentinel_console;
+
+-- switches ------------------------------------------------------------------------------------------------------------
+-- Only operators turn on and record launch-gate reports. An authority may turn off, and says which policies it decides by.
+revoke execute on function sentinel.flip_switch, sentinel.record_gate_report from sentinel_authority;
+grant insert, delete, update (policy_digest, since) on sentinel.policies_in_force to sentinel_authority;
+grant insert, update (is_on, canary_percent, changed_at, changed_by, reason) on sentinel.switches to sentinel_authority, sentinel_console;
+grant insert on sentinel.gate_reports to sentinel_console;
+grant execute on function sentinel.flip_switch, sentinel.turn_switch_off, sentinel.record_gate_report, sentinel.gate_refusal,
+  sentinel.gate_report_lasts to sentinel_console;
+
+-- effects in outside systems --------------------------------------------------------------------------------------------
+-- A worker records what it is about to do and what became of it; what an effect is, nobody can change or take away.
+grant insert on refunds.effects to sentinel_worker;
+grant update (state, system_reference, last_error, claim_epoch, tries, tried_at, next_attempt_at, updated_at)
+  on refunds.effects to sentinel_worker;
+grant select on refunds.effects, refunds.effect_transitions to sentinel_console;

@@ -9,6 +9,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 from ops_console import (
     approval_routes,
+    confirm_routes,
     halt_routes,
     identity,
     meta_routes,
@@ -16,6 +17,7 @@ from ops_console import (
     public_routes,
     refund_routes,
     session_routes,
+    switch_routes,
 )  # fmt: skip
 from ops_console.context import build_context
 from ops_console.settings import ConsoleSettings
@@ -43,13 +45,14 @@ def create_app(settings: ConsoleSettings, *, stopping: Callable[[], bool] = lamb
     context = build_context(settings, stopping=stopping)
     identity.install(app, context)
     api = Blueprint("api", __name__, url_prefix="/ops/api")
-    for part in (session_routes, approval_routes, halt_routes, refund_routes):
+    for part in (session_routes, approval_routes, halt_routes, switch_routes, refund_routes):
         part.routes(api, context)
     top = Blueprint("top", __name__)
     public_routes.routes(top, context)
     meta_routes.routes(top, context)
     app.register_blueprint(api)
     app.register_blueprint(top)
+    app.register_blueprint(confirm_routes.blueprint(context))
     app.after_request(_finish)
     problems.register(app)
     app.extensions["console"] = context

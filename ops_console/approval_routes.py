@@ -11,17 +11,17 @@ from ops_console.context import Context
 from ops_console.documentation import LIMIT, OPERATOR, READING, WRITING, in_query
 from ops_console.identity import actor
 from ops_console.rendering import amount, choice, json_response, limit, path_id, present
-from ops_console.schemas import ApprovalPageSchema, ApprovalViewSchema, ResolvedSchema, WordSchema
+from ops_console.schemas import ApprovalPageSchema, ApprovalViewSchema, HandledSchema, ResolvedSchema, WordSchema
 from sentinel.core.decision import reason_text
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.http.bodies import json_body, load, without_nulls
 from sentinel.http.openapi import documented
-from sentinel.services.resolve_approval import APPROVE, REJECT, resolve_approval
+from sentinel.services.resolve_approval import APPROVE, HANDLED, REJECT, resolve_approval
 from sentinel.store.approvals import ApprovalRow, find_approval, list_approvals, votes
 from sentinel.store.uuids import uuid_or_none
 
 STATUSES = ("pending", "approved", "rejected", "expired")
-_WORD = WordSchema()
+_WORD, _HANDLED = WordSchema(), HandledSchema()
 
 
 def approval_view(row: ApprovalRow) -> dict[str, Any]:
@@ -33,6 +33,7 @@ def approval_view(row: ApprovalRow) -> dict[str, Any]:
         "required_role": row.required_role, "required_people": row.required_people,
         "approvals_given": row.approvals_given, "status": row.status, "created_at": row.created_at,
         "expires_at": row.expires_at, "decided_at": row.decided_at, "decided_by": row.decided_by, "reason": row.reason,
+        "offers": row.offers, "handled_reference": row.handled_reference,
     })  # fmt: skip
 
 
@@ -73,15 +74,23 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     def reject(approval_id: str) -> Response:
         return _resolve(context, approval_id, REJECT)
 
+    @blueprint.post("/approvals/<approval_id>/handled")
+    @documented("Record that a person handled it elsewhere", request=_HANDLED,
+                responses={200: ("Recorded; the machine is denied it.", ResolvedSchema())},
+                problems=WRITING, security=OPERATOR)  # fmt: skip
+    def handled(approval_id: str) -> Response:
+        return _resolve(context, approval_id, HANDLED, _HANDLED)
 
-def _resolve(context: Context, approval_id: str, verdict: str) -> Response:
+
+def _resolve(context: Context, approval_id: str, verdict: str, schema: WordSchema = _WORD) -> Response:
     person = actor()
     # Before the body: who may not decide learns nothing about what a decision looks like.
     person.must_be("approver")
-    given = load(_WORD, without_nulls(json_body()))
+    given = load(schema, without_nulls(json_body()))
     done = resolve_approval(
-        context.pool, person, path_id(approval_id), verdict=verdict, reason=given["reason"], digest=given.get("digest")
-    )
+        context.pool, person, path_id(approval_id), verdict=verdict, reason=given["reason"], digest=given.get("digest"),
+        reference=given.get("reference"),
+    )  # fmt: skip
     metrics.RESOLVED.labels(done.result).inc()
     return json_response(done)
 

@@ -12,6 +12,7 @@ from typing import Any
 from ops_console.public_agents import PublicAgents
 from ops_console.settings import ConsoleSettings
 from ops_console.stream import Hub
+from sentinel.services.list_switches import SwitchFile
 from sentinel.services.sign_in import SessionTerms
 from sentinel.store import feed
 from sentinel.store.database import BOARD, CONSOLE, Pool, with_role
@@ -99,6 +100,7 @@ class Context:
     board: Board
     hub: Hub
     terms: SessionTerms
+    switches: SwitchFile
 
 
 def build_context(settings: ConsoleSettings, *, stopping: Callable[[], bool]) -> Context:
@@ -113,4 +115,5 @@ def build_context(settings: ConsoleSettings, *, stopping: Callable[[], bool]) ->
         board.after, lambda most: feed.newest(board.pool, board.tenant()[0], board.agents.ids, most),
         max_viewers=settings.max_streams, stopping=stopping,
     )  # fmt: skip
-    return Context(settings, pool, ledger, board, hub, SessionTerms(settings.idle_seconds, settings.absolute_seconds))
+    terms = SessionTerms(settings.idle_seconds, settings.absolute_seconds)
+    return Context(settings, pool, ledger, board, hub, terms, SwitchFile(settings.policies_dir))

@@ -23,6 +23,12 @@ class WordSchema(StrictSchema):
     digest = Identifier(most=80)
 
 
+class HandledSchema(WordSchema):
+    """A person's word that it was handled elsewhere; `reference` says where."""
+
+    reference = Text(most=200, least=1, required=True)
+
+
 class SetHaltSchema(StrictSchema):
     """What to stop; agent, action and scenario need a target."""
 
@@ -34,6 +40,19 @@ class SetHaltSchema(StrictSchema):
 
 class LiftHaltSchema(StrictSchema):
     """Why a halt is lifted."""
+
+    reason = Text(most=2000, least=1, required=True)
+
+
+class SwitchOnSchema(StrictSchema):
+    """For how many percent of the accounts, and why."""
+
+    canary_percent = fields.Integer(strict=True, required=True, validate=Range(min=0, max=100))
+    reason = Text(most=2000, least=1, required=True)
+
+
+class SwitchOffSchema(StrictSchema):
+    """Why a switch is turned off."""
 
     reason = Text(most=2000, least=1, required=True)
 
@@ -89,6 +108,8 @@ class ApprovalViewSchema(Schema):
     decided_at = fields.String()
     decided_by = fields.String()
     reason = fields.String()
+    offers = fields.List(fields.String(validate=OneOf(["approve", "reject", "handled"])), required=True)
+    handled_reference = fields.String()
     votes = fields.List(fields.Raw())
 
 
@@ -102,7 +123,7 @@ class ApprovalPageSchema(Schema):
 class ResolvedSchema(Schema):
     """What became of a person's word."""
 
-    result = fields.String(required=True, validate=OneOf(["approved", "rejected", "recorded"]))
+    result = fields.String(required=True, validate=OneOf(["approved", "rejected", "handled", "recorded"]))
     approvals_given = fields.Integer(required=True)
     people_required = fields.Integer(required=True)
 

@@ -6,6 +6,7 @@ import dataclasses
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,7 +15,8 @@ from marshmallow.validate import Length, OneOf, Range
 
 from ops_console.public_agents import PublicAgents, parse_public_agents
 from sentinel.core.errors import InvalidInput
-from sentinel.settings import UnsafeConfiguration, setting
+from sentinel.resources import policies_dir
+from sentinel.settings import UnsafeConfiguration, confirm_secrets, is_weak, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,11 @@ class ConsoleSettings:
         "SENTINEL_DATABASE_URL", "PostgreSQL of the authority; without it the embedded one is used.", ""
     )
     ledger_url: str = setting("WORKER_DATABASE_URL", "PostgreSQL of the refund ledger, where it is another one.", "")
+    policies_dir: Path = setting(
+        "SENTINEL_POLICIES_DIR",
+        "Folder of the authority's policy files; the console reads switches.yaml.",
+        policies_dir(),
+    )
     host: str = setting("SENTINEL_CONSOLE_HOST", "Address the console listens on.", "127.0.0.1")
     port: int = setting("SENTINEL_CONSOLE_PORT", "Port of the console and the public board.", 7861)
     processes: int = setting("SENTINEL_CONSOLE_PROCESSES", "Server processes of the console.", 1)
@@ -65,6 +72,11 @@ class ConsoleSettings:
     max_streams: int = setting(
         "SENTINEL_CONSOLE_MAX_STREAMS", "Viewers of the live stream per process; must leave 8 threads free.", 32
     )
+    confirm_secrets: tuple[str, ...] = setting(
+        "CONFIRM_SECRETS",
+        "Secrets that sign confirm links, as the worker has them; default SENTINEL_SECRET_KEYS, else the embedded database's. Without one every confirm link is unknown.",
+        (),
+    )
     log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
 
     @property
@@ -88,6 +100,7 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
         name: env.int(_ENV[name], getattr(default, name), validate=Range(min=1, max=1_000_000)) for name in _COUNTS
     }
     values |= {
+        "policies_dir": env.path(_ENV["policies_dir"], default.policies_dir),
         "host": env.str(_ENV["host"], default.host, validate=Length(min=1)),
         "port": env.int(_ENV["port"], default.port, validate=Range(min=1, max=65535)),
         "trusted_proxies": env.int(_ENV["trusted_proxies"], default.trusted_proxies, validate=Range(min=0, max=5)),
@@ -96,6 +109,7 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
             _ENV["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])
         ),
     }
+    values["confirm_secrets"] = confirm_secrets()
     try:
         env.seal()
     except EnvValidationError as error:
@@ -117,6 +131,8 @@ def _lines(error: EnvValidationError) -> list[str]:
 def unsafe(settings: ConsoleSettings) -> list[str]:
     """What must not run, a line each."""
     faults = []
+    if any(is_weak(secret) for secret in settings.confirm_secrets):
+        faults.append("CONFIRM_SECRETS: every secret needs at least 32 characters that nobody can guess")
     if settings.insecure_cookies and not _is_loopback(settings.host):
         faults.append("SENTINEL_INSECURE_COOKIES: only where the console listens on a loopback address")
     if settings.max_streams > settings.threads - 8:

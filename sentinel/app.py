@@ -10,7 +10,7 @@ import orjson
 from flask import Blueprint, Flask, Response, request
 from flask.json.provider import JSONProvider
 
-from sentinel.api import approvals, check, guard, heartbeat, meta
+from sentinel.api import approvals, check, guard, heartbeat, meta, switches
 from sentinel.api.calls import handlers_of
 from sentinel.api.context import Context
 from sentinel.api.identity import Identity
@@ -21,6 +21,7 @@ from sentinel.http.responses import wire_response
 from sentinel.http.strict_json import MAX_BYTES
 from sentinel.http.wire import Handler, HotRoutes, answer
 from sentinel.policy.library import PolicyHolder
+from sentinel.policy.switches import SwitchFile
 from sentinel.services.authority import Authority
 from sentinel.settings import Settings
 from sentinel.store.database import AUTHORITY, Pool, with_role
@@ -67,15 +68,19 @@ def create_app(
     context = Context(
         authority=authority,
         identity=Identity(authority.pool, limit),
+        switches=SwitchFile(authority.policies.directory),
         stream_slots=threading.BoundedSemaphore(settings.max_streams),
         stopping=stopping,
     )
-    hot: dict[str, Handler] = {**handlers_of(context, guard.calls(context)), **check.handlers(context)}
+    hot: dict[str, Handler] = {
+        **handlers_of(context, {**guard.calls(context), **check.calls(context)}),
+        **check.handlers(context),
+    }
     for prefix in PREFIXES:
         blueprint = Blueprint(prefix.strip("/").replace("/", "_"), __name__, url_prefix=prefix)
         for path, handler in hot.items():
             blueprint.add_url_rule(path, path.strip("/").replace("/", "_"), _view(path, handler), methods=["POST"])
-        for part in (approvals, heartbeat):
+        for part in (approvals, heartbeat, switches):
             part.routes(blueprint, context)
         app.register_blueprint(blueprint)
     meta.routes(app, context)

@@ -5,7 +5,9 @@ Each field carries its variable's name and meaning; `deploy/settings.md` is made
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,24 @@ class UnsafeConfiguration(SentinelError):
     """A setting is missing, malformed or would run unsafely; `detail` names every fault."""
 
     code = "unsafe-configuration"
+
+
+def is_weak(secret: str) -> bool:
+    """Whether somebody could guess a signing secret."""
+    return len(secret) < 32 or secret.lower() in WEAK_SECRETS or len(set(secret)) < 8
+
+
+def confirm_secrets() -> tuple[str, ...]:
+    """What signs confirm links, newest first: CONFIRM_SECRETS, else the authority's secrets, else the embedded database's.
+
+    Worker and console read the same ones, so that the page knows the links that the worker sends. Empty: no links.
+    """
+    given = os.environ.get("CONFIRM_SECRETS") or os.environ.get("SENTINEL_SECRET_KEYS") or ""
+    if not given and not os.environ.get("SENTINEL_DATABASE_URL"):
+        kept = Path(os.environ.get("SENTINEL_DATA_DIR") or "var") / "secret_key"
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            given = kept.read_text()
+    return tuple(secret.strip() for secret in given.split(",") if secret.strip())
 
 
 def setting(env: str, help: str, default: Any = None) -> Any:
@@ -118,7 +138,7 @@ def unsafe(settings: Settings) -> list[str]:
     if settings.debug:
         faults.append("SENTINEL_DEBUG: must be off")
     for secret in settings.secret_keys:
-        if len(secret) < 32 or secret.lower() in WEAK_SECRETS or len(set(secret)) < 8:
+        if is_weak(secret):
             faults.append("SENTINEL_SECRET_KEYS: every secret needs at least 32 characters that nobody can guess")
             break
     if settings.database_url and not settings.secret_keys:

@@ -11,7 +11,6 @@ from typing import Any
 
 import structlog
 
-from sentinel.core.canonical import canonical_json
 from sentinel.core.errors import SentinelError
 from sentinel.logs import configure_logs
 from sentinel.policy.errors import PolicyError
@@ -38,8 +37,8 @@ def _run(settings: Settings, policies: PolicyHolder, graceful_seconds: int) -> N
     from sentinel import metrics
     from sentinel.api.rate_limit import SharedRateLimit
     from sentinel.app import build_authority, create_app
+    from sentinel.services.declare_policies import declare_policies
     from sentinel.services.keep_house import Housekeeper
-    from sentinel.store.policies import remember_policies
 
     limit = SharedRateLimit(per_second=settings.rate_per_second, burst=settings.rate_burst)
     keepers: list[Housekeeper] = []
@@ -63,13 +62,7 @@ def _run(settings: Settings, policies: PolicyHolder, graceful_seconds: int) -> N
                 return
             wanted["reload"] = False
             try:
-                remember_policies(
-                    authority.pool,
-                    [
-                        (one.digest, one.policy.policy_id, one.policy.version, canonical_json(one.policy.document()))
-                        for one in policies.library.policies
-                    ],
-                )
+                declare_policies(authority)
             except SentinelError:
                 wanted["reload"] = True  # the database is away: again in the next round
                 raise

@@ -19,6 +19,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+SWITCHES = (
+    "retail.standard", "small_refund.enabled", "small_refund.refund_fee", "small_refund.price_diff",
+    "small_refund.compensation", "small_refund.defect", "small_refund.quality",
+)  # fmt: skip
 Handler = Callable[["Exchange"], None]
 
 
@@ -39,6 +43,8 @@ class Operation:
     start_event_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     outcome: str | None = None
     report: Any = None
+    asked_for: set[str] = field(default_factory=set)
+    lifted: set[str] = field(default_factory=set)
 
 
 class Exchange:
@@ -104,6 +110,8 @@ class FakeAuthority:
         self.decided: list[dict[str, Any]] = []
         self.calls: list[str] = []
         self.halted = False
+        self.switches = {name: {"on": True, "canary_percent": 100} for name in SWITCHES}
+        self.halts: list[dict[str, str]] = []
         self.misbehave: Callable[[Exchange], bool] = lambda exchange: False
         self.lock = threading.Lock()
         self._server: ThreadingHTTPServer | None = None
@@ -158,6 +166,8 @@ class FakeAuthority:
                 exchange.answer(200, {"decisions": later})
             elif name == "heartbeat":
                 exchange.answer(200, {"status": "OK"})
+            elif name == "switches":
+                exchange.answer(200, {"switches": self.switches, "halts": self.halts, "policies": {}})
             else:
                 exchange.problem(404, "not-found")
 
@@ -174,6 +184,7 @@ class FakeAuthority:
         """A person decides."""
         operation = self.operations[key]
         operation.status = "approved" if status == "approved" else "denied"
+        operation.lifted |= operation.asked_for
         if status != "approved":
             operation.decision, operation.reason_code = "DENY", "approval_rejected"
         self.decided.append(
@@ -213,9 +224,20 @@ class FakeAuthority:
         elif {name: operation.body[name] for name in bound} != bound:
             exchange.problem(422, "idempotency-key-reused")
             return
+        self._escalate(operation, (body.get("evidence_context") or {}).get("escalation"))
         if operation.status == "pending" and operation.expires_at <= datetime.now(UTC):
             operation.status = "expired"
         exchange.answer(200, self.view(operation), **({"Idempotent_Replayed": "true"} if replayed else {}))
+
+    def _escalate(self, operation: Operation, reason: str | None) -> None:
+        """A person is asked for what no person has approved; a permit that was not used is taken back."""
+        open_states = ("allowed", "pending", "approved")
+        if not reason or reason in operation.lifted or operation.start_id or operation.status not in open_states:
+            return
+        operation.asked_for.add(reason)
+        if operation.status != "pending":
+            operation.permit = "permit-" + uuid.uuid4().hex
+        operation.decision, operation.status, operation.reason_code = "APPROVAL_REQUIRED", "pending", reason
 
     def _decide(self, body: dict[str, Any]) -> Operation:
         risk = body["params"].get("risk", {})

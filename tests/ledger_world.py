@@ -19,12 +19,12 @@ import psycopg
 from sentinel.client import Client
 from sentinel.store.database import WORKER, Pool, with_role
 from worker.agent import Agent
+from worker.connect import make_agent
 from worker.failpoints import Failpoints
 from worker.ledger import Ledger
 from worker.next_steps import Patience
 from worker.rows import LedgerRow, NewRow
 from worker.settings import WorkerSettings
-from worker.settlement import SimulatedRefund
 
 ROOT = Path(__file__).resolve().parents[1]
 CLEAN = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}
@@ -103,10 +103,8 @@ class LedgerWorld:
             patience = Patience(
                 settings.max_attempts, settings.backoff_seconds, settings.backoff_max_seconds, random.Random(1)
             )
-            yield Agent(
-                settings, ledger=self.ledger_of(f"worker-{uuid.uuid4().hex[:6]}"), client=client, patience=patience,
-                system=SimulatedRefund(), failpoints=Failpoints(),
-            )  # fmt: skip
+            ledger = self.ledger_of(f"worker-{uuid.uuid4().hex[:6]}")
+            yield make_agent(settings, ledger, client, failpoints=Failpoints(), patience=patience)
 
     def close(self) -> None:
         """Give everything back."""

@@ -21,6 +21,7 @@ from sentinel.policy.library import PolicyHolder
 from sentinel.resources import invariants_sql, policies_dir
 from sentinel.services.authority import Authority
 from sentinel.services.create_tenant import create_tenant
+from sentinel.services.declare_policies import declare_policies
 from sentinel.services.issue_key import issue_key
 from sentinel.services.passwords import hash_password
 from sentinel.settings import Settings
@@ -180,6 +181,7 @@ def make_world(url: str, *, policies: Path | None = None, **over: Any) -> World:
     """A world on a migrated database; `over` are the authority's settings."""
     settings = Settings(database_url=url, secret_keys=(SECRET,), pool_size=40, **over)
     authority = build_authority(settings, PolicyHolder(policies or policies_dir()))
+    declare_policies(authority)  # as a running authority does after each load
     app = create_app(settings, authority, SharedRateLimit(per_second=100_000, burst=100_000))
     tenant_id, key, operators = add_tenant(url, unique("tenant").replace("_", "-"))
     admin = psycopg.connect(url, autocommit=True)

@@ -17,17 +17,15 @@ from typing import Any
 
 from sentinel.client import Client, Rejected, Unreachable
 from worker.crew import Crew
-from worker.failpoints import Failpoints
 from worker.gate import AuthorityGate
 from worker.hands import Hands
 from worker.ledger import Ledger, LedgerUnavailable
-from worker.next_steps import Patience
+from worker.notify.messenger import Messenger
 from worker.outcomes import RowOutcome, RunOutcome
 from worker.pipeline import BatchOutcome, Pipeline
 from worker.reporter import Reporter
 from worker.rows import LedgerRow
 from worker.settings import WorkerSettings
-from worker.settlement import SettlementSystem
 
 _log = logging.getLogger("worker")
 
@@ -45,18 +43,13 @@ class Agent:
     """One worker process. `on_row` is told of every row as it is done with, from any thread."""
 
     def __init__(
-        self, settings: WorkerSettings, *, ledger: Ledger, client: Client, patience: Patience, system: SettlementSystem,
-        failpoints: Failpoints, on_row: OnRow = lambda row: None,
+        self, settings: WorkerSettings, *, ledger: Ledger, client: Client, crew: Crew, reporter: Reporter,
+        pipeline: Pipeline, messenger: Messenger | None, stopping: threading.Event, on_row: OnRow = lambda row: None,
     ) -> None:  # fmt: skip
         self._settings, self._ledger, self._client, self._on_row = settings, ledger, client, on_row
-        self._stopping = threading.Event()
-        self._crew = Crew(settings.concurrency)
+        self._crew, self._reporter, self._pipeline, self._messenger = crew, reporter, pipeline, messenger
+        self._stopping = stopping
         self._gate = AuthorityGate(settings.backoff_seconds, settings.backoff_max_seconds)
-        self._reporter = Reporter(ledger, client, self._crew, patience, failpoints)
-        self._pipeline = Pipeline(
-            ledger=ledger, client=client, crew=self._crew, reporter=self._reporter, patience=patience, system=system,
-            failpoints=failpoints, stopping=self._stopping,
-        )  # fmt: skip
         self._hands = Hands(ledger, settings.heartbeat_seconds)
         self._mode = "loop"
         self._last: tuple[str | None, str | None] = (None, None)
@@ -76,6 +69,7 @@ class Agent:
         outcome = RunOutcome()
         with self._working():
             not_learnt = self._learn_approvals()
+            self._write_to_customers()
             outcome.reported += self._reporter.sweep(older_than_seconds=0.0)
             # What this run itself puts back or lets lapse is for the next one: a row is tried once per run.
             budget, until = Budget(limit), self._ledger.now()
@@ -83,6 +77,7 @@ class Agent:
                 running = [lanes.submit(self._drain, outcome, budget, until) for _ in range(self._settings.lanes)]
             for lane in running:
                 lane.result()
+            self._write_to_customers()
             outcome.trouble = outcome.trouble or not_learnt
             outcome.open = self._ledger.open_counts()
         return outcome
@@ -165,6 +160,7 @@ class Agent:
                     self._show(status)
                     shown, shown_as = time.monotonic(), status
                 self._answer_operator()
+                self._write_to_customers()
                 if self._gate.is_open:
                     if (detail := self._learn_approvals()) is not None:
                         self._gate.note(answered=0, silent=1, detail=detail)
@@ -176,6 +172,11 @@ class Agent:
             except Exception:
                 _log.exception("the round was dropped")
             self._stopping.wait(self._settings.poll_seconds)
+
+    def _write_to_customers(self) -> None:
+        """Send the links of cards that wait, and wake rows whose customers have answered."""
+        if self._messenger is not None:
+            self._messenger.deliver_due()
 
     def _answer_operator(self) -> None:
         """An operator wants one entry processed now: one, and the answer says what happened."""

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from worker.connect import open_ledger
 from worker.drawing import write_drawings
+from worker.facts_file import read_facts, tell
 from worker.import_orders import Imported, NotTheFile, read_orders
 from worker.intake import Accepted, Refusal, read_rows
 from worker.ledger import Ledger
@@ -23,6 +24,7 @@ from worker.presentation import out, summary_json, summary_table
 from worker.retail_refund_agent import FAILED, MISUSED, refusals
 from worker.retail_refund_agent import main as run
 from worker.settings import read_settings
+from worker.workflow.cli import workflow
 
 _STEP = 500
 _HELP = {"help_option_names": ["-h", "--help"]}
@@ -34,6 +36,7 @@ def main() -> None:
 
 
 main.add_command(run, name="run")
+main.add_command(workflow)
 
 
 @main.command()
@@ -60,6 +63,30 @@ def enqueue(file: BinaryIO, as_json: bool) -> None:
         if each.row.ledger_entry_id not in added
     ]
     _say_enqueued(len(added), sorted(refused, key=lambda refusal: refusal.line), as_json)
+    sys.exit(FAILED if refused else 0)
+
+
+@main.command()
+@click.argument("file", type=click.File("rb"))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def facts(file: BinaryIO, as_json: bool) -> None:
+    """Tell the ledger facts from FILE (JSON lines): orders, complaints, delays, blacklisted accounts, proof images.
+
+    \b
+    Examples of lines:
+      {"kind": "order", "channel": "private", "order_ref": "o-1", "account_ref": "acct-1", "ordered_at":
+       "2026-11-01T10:00:00Z", "paid": "90.00", "currency": "EUR", "shipping_fee": "4.90"}
+      {"kind": "complaint", "channel": "private", "order_ref": "o-1"}
+      {"kind": "delay", "channel": "private", "order_ref": "o-1", "closed": true}
+      {"kind": "blacklist", "channel": "private", "account_ref": "acct-9"}
+      {"kind": "image", "ledger_entry_id": "lge-1", "file": "receipt.png"}
+    """
+    folder = Path(getattr(file, "name", ".")).parent
+    found = list(read_facts(_text(file), folder))
+    refused = [each for each in found if isinstance(each, Refusal)]
+    with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
+        told = tell(ledger, [each for each in found if not isinstance(each, Refusal)])
+    _say_enqueued(told, refused, as_json, what="facts told")
     sys.exit(FAILED if refused else 0)
 
 
@@ -145,7 +172,7 @@ def _store(ledger: Ledger, imported: Imported) -> tuple[int, int]:
     return orders, refunds
 
 
-def _say_enqueued(added: int, refused: list[Refusal], as_json: bool) -> None:
+def _say_enqueued(added: int, refused: list[Refusal], as_json: bool, *, what: str = "rows entered") -> None:
     if as_json:
         lines = [
             {"line": r.line, "ledger_entry_id": r.ledger_entry_id, "field": r.field, "rule": r.rule} for r in refused
@@ -155,7 +182,7 @@ def _say_enqueued(added: int, refused: list[Refusal], as_json: bool) -> None:
     for refusal in refused:
         name = f" ({refusal.ledger_entry_id})" if refusal.ledger_entry_id else ""
         click.echo(f"line {refusal.line}{name}: {refusal.field}: {refusal.rule}", err=True)
-    click.echo(f"{added} rows entered, {len(refused)} refused.")
+    click.echo(f"{added} {what}, {len(refused)} refused.")
 
 
 def _say_imported(imported: Imported, orders: int, refunds: int, as_json: bool) -> None:

@@ -5,18 +5,41 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
 from random import Random
 
 from sentinel.client import Client
+from sentinel.policy.errors import PolicyError
+from sentinel.policy.switches import SwitchFile
 from sentinel.store.database import WORKER, Pool, with_role
 from worker.agent import Agent, OnRow
+from worker.confirmations import Confirmations
+from worker.crew import Crew
+from worker.critic.critic import Critic
+from worker.critic.model import ModelCritic
+from worker.critic.settings import branches
+from worker.dry_run import Foreseer
+from worker.effects import Effects
 from worker.failpoints import Failpoints
+from worker.images.choice import BadRecogniser
+from worker.images.labelled import BadLabels
+from worker.images.settings import recogniser_from
 from worker.ledger import Ledger, LedgerUnavailable, default_tenant
 from worker.next_steps import Patience
+from worker.notify.messenger import Messenger
+from worker.notify.select import notifier_from
+from worker.pipeline import Pipeline
+from worker.reporter import Reporter
 from worker.settings import BadSettings, WorkerSettings
-from worker.settlement import SimulatedRefund
+from worker.settlement.registry import Systems
+from worker.workflow.build import Parts, build_runner, build_simulator
+from worker.workflow.directories import directories
+from worker.workflow.knowing import Knowing
+from worker.workflow.routes import Routes
 
 
 @contextmanager
@@ -42,14 +65,98 @@ def open_client(settings: WorkerSettings) -> Client:
 
 
 def make_agent(
-    settings: WorkerSettings, ledger: Ledger, client: Client, *, failpoints: Failpoints, on_row: OnRow
-) -> Agent:
-    """The agent with its settlement system."""
-    patience = Patience(settings.max_attempts, settings.backoff_seconds, settings.backoff_max_seconds, Random())
-    return Agent(
-        settings, ledger=ledger, client=client, patience=patience, system=SimulatedRefund(), failpoints=failpoints,
-        on_row=on_row,
+    settings: WorkerSettings, ledger: Ledger, client: Client, *, failpoints: Failpoints, patience: Patience | None = None,
+    on_row: OnRow = lambda row: None,
+) -> Agent:  # fmt: skip
+    """The agent with its workflow. Raises `BadSettings` for files that cannot be used."""
+    patience = patience or _patience(settings)
+    crew, stopping = Crew(settings.concurrency), threading.Event()
+    parts = make_parts(settings, ledger, client, crew=crew, patience=patience)
+    reporter = Reporter(ledger, client, crew, patience, failpoints)
+    pipeline = Pipeline(
+        ledger=ledger, knowing=Knowing(parts.routes, parts.confirmations),
+        runner=build_runner(parts, failpoints=failpoints, stopping=stopping), reporter=reporter, patience=patience,
+        failpoints=failpoints,
     )  # fmt: skip
+    cards = parts.confirmations
+    messenger = None if cards is None else Messenger(cards, notifier_from(settings))
+    return Agent(
+        settings, ledger=ledger, client=client, crew=crew, reporter=reporter, pipeline=pipeline, messenger=messenger,
+        stopping=stopping, on_row=on_row,
+    )  # fmt: skip
+
+
+@contextmanager
+def open_foreseer(settings: WorkerSettings, ledger: Ledger, client: Client) -> Iterator[Foreseer]:
+    """What simulates rows. Raises `BadSettings` for files that cannot be used."""
+    crew = Crew(settings.concurrency)
+    try:
+        parts = make_parts(settings, ledger, client, crew=crew, patience=_patience(settings))
+        yield Foreseer(ledger, Knowing(parts.routes, parts.confirmations), build_simulator(parts))
+    finally:
+        crew.close()
+
+
+def _patience(settings: WorkerSettings) -> Patience:
+    return Patience(settings.max_attempts, settings.backoff_seconds, settings.backoff_max_seconds, Random())
+
+
+def make_parts(settings: WorkerSettings, ledger: Ledger, client: Client, *, crew: Crew, patience: Patience) -> Parts:
+    """What the workflow is made of, as these settings say. Raises `BadSettings` for files that cannot be used."""
+    try:
+        systems = Systems.from_settings(settings, Effects(ledger.pool, ledger.tenant_id))
+        routes = load_routes(settings.policies_dir, systems.names())
+        recogniser = recogniser_from(
+            settings.recogniser,
+            api_key=settings.recogniser_api_key,
+            timeout_seconds=settings.recogniser_timeout_seconds,
+        )
+    except (PolicyError, BadRecogniser, BadLabels) as error:
+        raise BadSettings(str(error)) from error
+    return Parts(
+        ledger=ledger, client=client, crew=crew, patience=patience, routes=routes, systems=systems,
+        critic=_critic(settings), recogniser=recogniser, confirmations=_confirmations(settings, ledger),
+        directories=directories(public_is_connected=settings.public_orders_imported),
+        model_branches=model_branches(settings.critic_branches, routes),
+    )  # fmt: skip
+
+
+def _confirmations(settings: WorkerSettings, ledger: Ledger) -> Confirmations | None:
+    if not settings.confirm_secrets:
+        return None
+    return Confirmations(
+        ledger.pool, ledger.tenant_id, secrets=settings.confirm_secrets, base_url=settings.confirm_base_url,
+        expires_seconds=settings.confirm_expires_seconds,
+    )  # fmt: skip
+
+
+def load_routes(policies: Path, systems: Collection[str]) -> Routes:
+    """The route table of a policies folder. Raises `PolicyError`.
+
+    Where the switches cannot be read, everything is off, and no name of one can be checked.
+    """
+    switches = SwitchFile(policies).book.switches
+    return Routes.load(policies / "routes.yaml", switches=switches or None, systems=systems)
+
+
+def model_branches(text: str, routes: Routes) -> frozenset[str]:
+    """The branches that are to have the model critic too. Raises `BadSettings` naming the nearest known one."""
+    known = {route.name for route in routes.all} | {"all"}
+    for name in sorted(wanted := branches(text)):
+        if name not in known:
+            near = get_close_matches(name, known, n=1, cutoff=0.0)[0]
+            raise BadSettings(f'SENTINEL_CRITIC_BRANCHES: there is no branch "{name}"; did you mean "{near}"?')
+    return wanted
+
+
+def _critic(settings: WorkerSettings) -> Critic:
+    if not settings.critic_url:
+        return Critic()
+    return Critic(
+        model=ModelCritic(
+            settings.critic_url, settings.critic_model, settings.critic_api_key, settings.critic_timeout_seconds
+        )
+    )
 
 
 @contextmanager
@@ -68,4 +175,4 @@ def _worker_id() -> str:
     return f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
-__all__ = ["BadSettings", "LedgerUnavailable", "make_agent", "open_client", "open_ledger"]
+__all__ = ["BadSettings", "LedgerUnavailable", "make_agent", "open_client", "open_foreseer", "open_ledger"]

@@ -13,10 +13,7 @@ import orjson
 
 from sentinel.core.money import money_out
 from worker.rows import KnownFacts, LedgerRow
-from worker.suspicion import is_suspicious
-
-SAME_TEXT_ACCOUNTS = 3
-"""So many other accounts with the very same words within a week, and it is a template, not a customer."""
+from worker.suspicion import SAME_TEXT_ACCOUNTS, is_suspicious
 
 
 def guard_request(row: LedgerRow, known: KnownFacts) -> dict[str, Any]:

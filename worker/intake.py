@@ -6,6 +6,7 @@ One object, one array, or JSON lines; rows as in `CONTRACT.md` §6. Money never 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,11 +20,14 @@ from worker.rows import NewRow
 
 _FIELDS = frozenset(
     {"ledger_entry_id", "refund_id", "agent_id", "action", "status", "amount", "idempotency_key", "channel", "scenario",
-     "account_ref", "order_ref", "requested_at", "reason", "risk", "redaction_status"}
+     "account_ref", "order_ref", "requested_at", "reason", "risk", "redaction_status", "mode", "language", "contact"}
 )  # fmt: skip
 _FLAGS = ("duplicate_refund", "stale_window", "suspicious_reason")
 _COUNT = "customer_attempts_24h"
 _HIDDEN = "customer data hidden"
+_MODE = re.compile(r"[a-z_]{1,40}", re.ASCII)
+_LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8}){0,2}", re.ASCII)
+_CONTACT = re.compile(r"[!-~]{3,320}", re.ASCII)
 _MAX_ENTRY_ID, _MAX_REFUND_ID, _MAX_NAME, _MAX_REASON, _MAX_DEPTH = 120, 128, 64, 2000, 16
 
 
@@ -48,7 +52,7 @@ class Accepted:
 def read_rows(text: str) -> Iterator[Accepted | Refusal]:
     """Every row of a file, good or refused, in order. A second row of the same id within the file is refused."""
     seen: dict[str, int] = {}
-    for line, found in _objects(text):
+    for line, found in read_objects(text):
         if isinstance(found, Refusal):
             yield found
             continue
@@ -92,10 +96,13 @@ def parse_row(found: Any) -> NewRow:
         requested_at=_moment(given),
         reason=_reason(given),
         risk=_risk(given.get("risk", {})),
+        mode=_form(given, "mode", _MODE, "a word of a-z and _, at most 40 characters"),
+        language=_form(given, "language", _LANGUAGE, "a language tag like en or de-AT"),
+        contact=_form(given, "contact", _CONTACT, "an address of at most 320 printable characters without spaces"),
     )
 
 
-def _objects(text: str) -> Iterator[tuple[int, Any]]:
+def read_objects(text: str) -> Iterator[tuple[int, Any]]:
     """(line, value or Refusal). A file that is one JSON value is that value, or the elements of that array."""
     try:
         whole = _decode(text)
@@ -201,6 +208,13 @@ def _reason(given: dict[str, Any]) -> str | None:
     if "\x00" in reason or any("\ud800" <= character <= "\udfff" for character in reason):
         raise InvalidInput.of("reason", "must not hold NUL or half a character")
     return reason
+
+
+def _form(given: dict[str, Any], name: str, form: re.Pattern[str], means: str) -> str | None:
+    found = given.get(name)
+    if found is not None and not (isinstance(found, str) and form.fullmatch(found)):
+        raise InvalidInput.of(name, f"must be {means}")
+    return found
 
 
 def _risk(found: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import orjson
 import psycopg
 from psycopg import errors as pg
-from psycopg.rows import class_row, scalar_row, tuple_row
+from psycopg.rows import class_row, dict_row, scalar_row, tuple_row
 from psycopg.types.json import Jsonb
 
 from sentinel.core.errors import EngineUnavailable
@@ -24,6 +24,7 @@ from worker import sql
 from worker.rows import (
     Change,
     Execution,
+    KeptImage,
     KnownFacts,
     Lapse,
     LedgerRow,
@@ -48,7 +49,7 @@ class Ledger:
     """The ledger of one tenant, as one worker. Thread-safe. Every call raises `LedgerUnavailable`."""
 
     def __init__(self, pool: Pool, tenant_id: uuid.UUID, *, worker_id: str, lease_seconds: float = 30.0) -> None:
-        self._pool = pool
+        self.pool, self.tenant_id = pool, tenant_id
         self._who: dict[str, Any] = {
             "tenant_id": tenant_id, "worker_id": worker_id, "lease_seconds": float(lease_seconds)
         }  # fmt: skip
@@ -83,6 +84,24 @@ class Ledger:
     def facts(self, ids: Sequence[str]) -> dict[str, KnownFacts]:
         """What is known about the rows, by ledger entry id."""
         return {found.ledger_entry_id: found for found in self._rows(KnownFacts, sql.GATHER_FACTS, ids=list(ids))}
+
+    def facts_of_new(self, rows: Sequence[NewRow]) -> tuple[list[LedgerRow], dict[str, KnownFacts]]:
+        """Rows that are not entered and what would be known about them; entered for a moment and taken back.
+
+        An id that is in the ledger already is that row, as it stands.
+        """
+        ids = [row.ledger_entry_id for row in rows]
+        new = [{"position": n, **asdict(row), "risk": row.risk or {}} for n, row in enumerate(rows)]
+        try:
+            with self.pool.connection() as connection, connection.transaction(force_rollback=True):
+                connection.execute(sql.ADD_ROWS.encode(), {**self._who, "rows": _json(new)})
+                with connection.cursor(row_factory=class_row(LedgerRow)) as cursor:
+                    found = cursor.execute(sql.FIND_ROWS.encode(), {**self._who, "ids": ids}).fetchall()
+                with connection.cursor(row_factory=class_row(KnownFacts)) as facts_cursor:
+                    known = facts_cursor.execute(sql.GATHER_FACTS.encode(), {**self._who, "ids": ids}).fetchall()
+        except (psycopg.OperationalError, EngineUnavailable) as error:
+            raise LedgerUnavailable(first_line(error)) from error
+        return found, {facts.ledger_entry_id: facts for facts in known}
 
     def fix_requests(self, rows: Sequence[LedgerRow], requests: Mapping[str, Mapping[str, Any]]) -> set[str]:
         """Store what will be asked, once and for all; returns the ids that are still ours."""
@@ -194,6 +213,39 @@ class Ledger:
             changed.update(self._column(sql.ADD_ORDERS, orders=_json(part)))
         return changed
 
+    def flag_orders(self, flags: Sequence[Mapping[str, Any]]) -> int:
+        """{channel, order_ref, flag, closed}: a complaint or a delay, or its end."""
+        return len(self._column(sql.FLAG_ORDERS, flags=_json(list(flags)))) if flags else 0
+
+    def blacklist(self, accounts: Sequence[Mapping[str, Any]]) -> int:
+        """{channel, account_ref}: nothing without a person from now on."""
+        return len(self._column(sql.BLACKLIST_ACCOUNTS, accounts=_json(list(accounts)))) if accounts else 0
+
+    def add_image(self, ledger_entry_id: str, sha256: str, media_type: str, content: bytes) -> None:
+        """Keep a proof image; the same one twice is one."""
+        self._run(
+            sql.ADD_IMAGE, ledger_entry_id=ledger_entry_id, sha256=sha256, media_type=media_type, content=content
+        )  # fmt: skip
+
+    def images(self, ids: Sequence[str]) -> dict[str, list[KeptImage]]:
+        """The proof images of rows, with what was read in them before."""
+        found: dict[str, list[KeptImage]] = {}
+        for image in self._rows(KeptImage, sql.FIND_IMAGES, ids=list(ids)):
+            found.setdefault(image.ledger_entry_id, []).append(image)
+        return found
+
+    def keep_reading(self, image: KeptImage, recogniser: str, reading: Mapping[str, Any]) -> None:
+        """What a recogniser read, once and for all."""
+        self._run(
+            sql.KEEP_READING, ledger_entry_id=image.ledger_entry_id, sha256=image.sha256, recogniser=recogniser,
+            reading=_json(reading),
+        )  # fmt: skip
+
+    def explain(self, ledger_entry_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
+        """(the row, its events and steps by time), or None where there is no such row."""
+        entry = self._run(sql.EXPLAIN_ENTRY, dict_row, id=ledger_entry_id)
+        return (entry[0], self._run(sql.EXPLAIN_EVENTS, dict_row, id=ledger_entry_id)) if entry else None
+
     def summary(self) -> list[SummaryLine]:
         """Counts and sums by status, decision, reason and currency."""
         return self._rows(SummaryLine, sql.SUMMARISE)
@@ -222,7 +274,7 @@ class Ledger:
         lost = False
         for attempt in range(_TRIES):
             try:
-                with self._pool.connection() as connection, connection.cursor(row_factory=row_factory) as cursor:
+                with self.pool.connection() as connection, connection.cursor(row_factory=row_factory) as cursor:
                     cursor.execute(statement.encode(), {**self._who, **fields})
                     return cursor.fetchall() if cursor.description else []
             except (pg.DeadlockDetected, pg.SerializationFailure) as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from random import Random
 
 from sentinel.client import GuardAnswer, KeyConflict, Rejected, Unreachable
@@ -17,6 +17,9 @@ from worker.states import LedgerEvent, LedgerState
 _GUARDING, _ALLOWED = LedgerState.GUARDING, LedgerState.ALLOWED
 _OVER_BY = timedelta(seconds=1)
 """A pending approval is asked about again this long after it ran out."""
+
+ENDED = "the worker ended"
+"""Why a row was let go although nothing was wrong with it."""
 
 _WRONG_FOR_GOOD = (400, 404, 405, 409, 411, 413, 415, 422)
 """A guard refused with these will be refused again; 401 and 403 may be a key that is being replaced."""
@@ -94,6 +97,29 @@ def after_start_refused(row: LedgerRow, refused: Rejected, patience: Patience) -
 def after_silence(row: LedgerRow, detail: str, patience: Patience) -> Lapse:
     """A start or settlement whose outcome is not known here: let the claim lapse and find out with the same ids."""
     return Lapse(row, detail, patience.pause_seconds(row.attempts))
+
+
+def await_customer(row: LedgerRow, expires_at: datetime) -> Change:
+    """The customer has until then; the answer makes the row due earlier."""
+    return Change(
+        row, _GUARDING, LedgerEvent.AWAITING_CUSTOMER, reason_code="awaiting_customer",
+        due_at=(expires_at + _OVER_BY).isoformat(), waiting_for="customer",
+    )  # fmt: skip
+
+
+def end_by_customer(row: LedgerRow, reason_code: str) -> Change:
+    """The customer declined, or never answered."""
+    return Change(row, _GUARDING, LedgerEvent.CUSTOMER_ENDED, decision="DENY", reason_code=reason_code)
+
+
+def stop(row: LedgerRow) -> Change | Lapse:
+    """The worker ends: the row is free at once and no attempt is counted. What may have started stays claimed."""
+    return put_back(row, ENDED, 0.0, failures=0) if row.start_id is None else Lapse(row, ENDED, 0.0)
+
+
+def not_put_to_a_person(row: LedgerRow, reason: str, patience: Patience) -> Change:
+    """A person was asked for and a permit came back, which is not taken: paid is only what went the straight way."""
+    return put_back(row, f"{reason}: the authority put nobody in charge", patience.longest_seconds, failures=1)
 
 
 def too_often(row: LedgerRow) -> str:

@@ -32,6 +32,7 @@ class RowOutcome:
     state: LedgerState
     detail: str | None = None
     harmless: bool = False
+    waiting_for: str | None = None
 
     @property
     def failed(self) -> bool:
@@ -41,7 +42,7 @@ class RowOutcome:
     @property
     def what_next(self) -> str:
         """A sentence for a person."""
-        return _NEXT[self.state]
+        return "waits for its customer" if self.waiting_for == "customer" else _NEXT[self.state]
 
     def as_json(self) -> dict[str, Any]:
         """For `--json` and the operators' requests."""
@@ -72,7 +73,7 @@ def of_change(change: Change, *, harmless: bool = False) -> RowOutcome:
     row = change.row
     return RowOutcome(
         row.ledger_entry_id, row.refund_id, row.money, change.decision or row.decision, change.reason_code or row.reason_code,
-        change.to_state, change.last_error, harmless,
+        change.to_state, change.last_error, harmless, change.waiting_for,
     )  # fmt: skip
 
 

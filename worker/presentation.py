@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from sentinel.core.money import Money, major_text
-from worker.dry_run import Foresight
 from worker.outcomes import RowOutcome, RunOutcome
 from worker.rows import OpenCounts, SummaryLine
+from worker.workflow.simulate import Foresight
 
 _COLOURS = {"EXECUTED": "green", "DENIED": "red", "ERROR": "bold red", "APPROVAL_REQUIRED": "yellow"}
 
@@ -31,12 +31,12 @@ def run_table(rows: Sequence[RowOutcome]) -> Table:
 
 
 def foresight_table(rows: Sequence[Foresight]) -> Table:
-    """Row, amount, and what would be decided."""
-    table = _table("Row", "Amount", "Would be", "Reason")
+    """Row, amount, what would be decided, and the step at which the row would end."""
+    table = _table("Row", "Amount", "Would be", "Reason", "Ends at")
     for row in rows:
         table.add_row(
             Text(row.ledger_entry_id), Text(str(row.money), justify="right"), Text(row.decision or "no answer"),
-            Text(row.reason_code or row.detail or "-"),
+            Text(": ".join(part for part in (row.reason_code, row.detail) if part) or "-"), Text(row.step or "-"),
         )  # fmt: skip
     return table
 
@@ -94,7 +94,7 @@ def _open_lines(counts: OpenCounts) -> list[str]:
     said = (
         (counts.due, "still due"),
         (counts.paused, "paused after a failure"),
-        (counts.waiting, "waiting for a person"),
+        (counts.waiting, "waiting for a person or a customer"),
         (counts.held, "held by a claim that is running or about to lapse"),
         (counts.unreported, "executed but not yet acknowledged by the authority"),
     )

@@ -27,8 +27,7 @@ import click
 
 from sentinel.core.errors import SentinelError
 from worker.agent import Agent
-from worker.connect import make_agent, open_client, open_ledger
-from worker.dry_run import foresee
+from worker.connect import make_agent, open_client, open_foreseer, open_ledger
 from worker.failpoints import BadFailpoint, FailpointHit, Failpoints
 from worker.ledger import LedgerUnavailable
 from worker.outcomes import RowOutcome, RunOutcome
@@ -91,7 +90,8 @@ def _run(
 ) -> bool:  # fmt: skip
     with open_ledger(settings) as ledger, open_client(settings) as client:
         if mode == "dry-run":
-            rows = foresee(ledger, client, limit=limit or _DRY_RUN_ROWS, concurrency=settings.concurrency)
+            with open_foreseer(settings, ledger, client) as foreseer:
+                rows = foreseer.due(limit or _DRY_RUN_ROWS)
             if as_json:
                 click.echo(json.dumps({"rows": [row.as_json() for row in rows]}))
             else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -29,6 +29,7 @@ class LedgerRow:
     idempotency_key: str
     channel: str
     scenario: str
+    mode: str | None
     account_ref: str | None
     order_ref: str | None
     claim_epoch: int
@@ -61,7 +62,12 @@ class LedgerRow:
 
 @dataclass(frozen=True, slots=True)
 class KnownFacts:
-    """What the ledger and the orders say about a row; None where they cannot know. `risk` is JSON text as handed in."""
+    """What the ledger and the orders say about a row; None where they cannot know. `risk` is JSON text as handed in.
+
+    `order` is the order as JSON text, or None when the ledger has none; `request_age_seconds` is from its delivery (or
+    purchase) to the request. `reason` and `contact` are the customer's: they leave this process only where the customer
+    sent them.
+    """
 
     ledger_entry_id: str
     risk: str
@@ -72,6 +78,16 @@ class KnownFacts:
     order_overdrawn: bool | None
     attempts_24h: int | None
     same_text_accounts: int
+    open_complaint: bool = False
+    delayed_shipment: bool = False
+    account_mismatch: bool = False
+    blacklisted: bool = False
+    refunded_before: bool = False
+    order: str | None = None
+    request_age_seconds: float | None = None
+    images: int = 0
+    language: str | None = None
+    contact: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +112,8 @@ class Change:
     failures: int = 0
     due_at: str | None = None
     due_in_seconds: float | None = None
+    waiting_for: str | None = None
+    steps: Sequence[Mapping[str, Any]] | None = None
 
     @property
     def to_state(self) -> LedgerState:
@@ -110,7 +128,7 @@ class Change:
             "operation_id": self.operation_id, "decision_event_id": self.decision_event_id, "proof_id": self.proof_id,
             "approval_id": self.approval_id, "permit_token": self.permit_token, "start_id": self.start_id,
             "last_error": self.last_error, "failures": self.failures, "due_at": self.due_at,
-            "due_in_seconds": self.due_in_seconds,
+            "due_in_seconds": self.due_in_seconds, "waiting_for": self.waiting_for, "steps": self.steps,
         }  # fmt: skip
 
 
@@ -121,12 +139,13 @@ class Lapse:
     row: LedgerRow
     last_error: str
     due_in_seconds: float
+    steps: Sequence[Mapping[str, Any]] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """One element of LET_LAPSE's batch."""
         return {
             "ledger_entry_id": self.row.ledger_entry_id, "epoch": self.row.claim_epoch, "last_error": self.last_error,
-            "due_in_seconds": self.due_in_seconds,
+            "due_in_seconds": self.due_in_seconds, "steps": self.steps,
         }  # fmt: skip
 
 
@@ -150,13 +169,14 @@ class Execution:
     system: str
     report_id: uuid.UUID
     report: Mapping[str, Any]
+    steps: Sequence[Mapping[str, Any]] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """One element of RECORD_EXECUTIONS' batch."""
         return {
             "ledger_entry_id": self.row.ledger_entry_id, "epoch": self.row.claim_epoch,
             "execution_id": self.execution_id, "start_event_id": self.start_event_id, "system": self.system,
-            "report_id": self.report_id, "report": self.report,
+            "report_id": self.report_id, "report": self.report, "steps": self.steps,
         }  # fmt: skip
 
 
@@ -177,11 +197,17 @@ class NewRow:
     requested_at: datetime | None = None
     reason: str | None = None
     risk: Mapping[str, Any] | None = None
+    mode: str | None = None
+    language: str | None = None
+    contact: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OrderFacts:
-    """What is known of an order; `paid_minor` in minor units of `currency`."""
+    """What is known of an order; amounts in minor units of `currency`, None where the shop did not say.
+
+    `item_paid_minor` and `price_now_minor` are about the item in question; `note` is somebody's words.
+    """
 
     order_ref: str
     ordered_at: datetime
@@ -189,6 +215,22 @@ class OrderFacts:
     currency: str
     account_ref: str | None = None
     channel: str = "retail"
+    delivered_at: datetime | None = None
+    shipping_fee_minor: int | None = None
+    item_paid_minor: int | None = None
+    price_now_minor: int | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptImage:
+    """A proof image as kept; `recognised` is JSON text of what was read in it, None until then."""
+
+    ledger_entry_id: str
+    sha256: str
+    media_type: str
+    content: bytes
+    recognised: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,11 @@ from urllib.parse import urlsplit
 
 from environs import Env, EnvError
 
+from sentinel.resources import policies_dir
+from sentinel.settings import confirm_secrets, is_weak
+from worker.critic.settings import faults as critic_faults
+from worker.settlement.settings import faults as settlement_faults
+
 _KEY_NAMES = ("SENTINEL_REFUND_AGENT_API_KEY", "HALTSTATE_REFUND_AGENT_API_KEY")
 
 
@@ -64,6 +69,81 @@ class WorkerSettings:
     backoff_max_seconds: float = _setting("WORKER_BACKOFF_MAX_SECONDS", "longest pause after no answer", 60.0)
     # How often an idle worker looks for work and for decided approvals.
     poll_seconds: float = _setting("WORKER_POLL_SECONDS", "how often an idle worker looks", 0.5)
+    # What signs the links of confirm cards; the console must have the same.
+    confirm_secrets: tuple[str, ...] = _setting(
+        "CONFIRM_SECRETS",
+        "secrets that sign confirm links, comma separated, at least 32 characters each, newest first; the console needs the same; default SENTINEL_SECRET_KEYS, else the embedded database's; without one no customer can be asked",
+        (),
+    )
+    # Where the console is for customers: what links begin with.
+    confirm_base_url: str = _setting(
+        "CONFIRM_BASE_URL",
+        "address of the console as customers reach it; confirm links begin with it",
+        "http://127.0.0.1:7861",
+    )
+    # After this an unanswered card ends its row as DENIED.
+    confirm_expires_seconds: int = _setting(
+        "CONFIRM_EXPIRES_SECONDS", "how long a customer can answer a confirm card", 86400
+    )
+    # How a link gets to its customer.
+    notifier: str = _setting(
+        "WORKER_NOTIFIER", "how confirm links go out: file, smtp, or log (which sends nothing)", "file"
+    )
+    outbox_dir: Path = _setting(
+        "WORKER_OUTBOX_DIR", "folder of the file outbox, confirmations.jsonl", Path("var/outbox")
+    )
+    smtp_host: str = _setting("SMTP_HOST", "mail server; required with WORKER_NOTIFIER=smtp", "")
+    smtp_port: int = _setting("SMTP_PORT", "port of the mail server", 587)
+    smtp_security: str = _setting("SMTP_SECURITY", "starttls, tls, or none (loopback only)", "starttls")
+    smtp_username: str = _setting("SMTP_USERNAME", "account on the mail server; none: no login", "")
+    smtp_password: str = _setting("SMTP_PASSWORD", "password of that account", "")
+    smtp_from: str = _setting("SMTP_FROM", "address that mail comes from; required with WORKER_NOTIFIER=smtp", "")
+    smtp_timeout_seconds: float = _setting("SMTP_TIMEOUT_SECONDS", "longest time for one mail, altogether", 10.0)
+    # The model critic: an OpenAI-compatible endpoint. Without it the rules critic judges alone.
+    critic_url: str = _setting(
+        "SENTINEL_CRITIC_URL", "address of the model critic, the part before /chat/completions; none: rules only", ""
+    )
+    critic_model: str = _setting("SENTINEL_CRITIC_MODEL", "name of the model there; needed with the address", "")
+    critic_api_key: str = _setting("SENTINEL_CRITIC_API_KEY", "bearer key for it; none: sent without", "")
+    # In all, however slowly the answer drips; then the row goes to a person.
+    critic_timeout_seconds: float = _setting(
+        "SENTINEL_CRITIC_TIMEOUT_SECONDS", "longest wait for the model critic", 3.0
+    )
+    critic_branches: str = _setting(
+        "SENTINEL_CRITIC_BRANCHES",
+        "branches that the model judges besides those of the route table, e.g. private/fee, comma separated; or all",
+        "",
+    )
+    # The folder with the route table and the declared switches.
+    policies_dir: Path = _setting(
+        "SENTINEL_POLICIES_DIR", "folder of the policy files, the switches and the route table", policies_dir()
+    )
+    # A marketplace's orders count once somebody has said that they are imported.
+    public_orders_imported: bool = _setting(
+        "WORKER_PUBLIC_ORDERS",
+        "1: orders of the public channel are imported into the ledger; else its rows go to a person",
+        False,
+    )
+    # What reads proof images.
+    recogniser: str = _setting("WORKER_RECOGNISER", "what reads proof images: none, labels:FILE or http:URL", "none")
+    recogniser_api_key: str = _setting("WORKER_RECOGNISER_API_KEY", "bearer key for it; none: sent without", "")
+    recogniser_timeout_seconds: float = _setting(
+        "WORKER_RECOGNISER_TIMEOUT_SECONDS", "longest wait for a recogniser", 5.0
+    )
+    # Settlement systems outside the ledger; one without an address is not ready, and its refunds go to a person.
+    price_difference_url: str | None = _setting(
+        "WORKER_PRICE_DIFFERENCE_URL", "address of the price-difference system; unset: it is not ready"
+    )
+    price_difference_key: str | None = _setting("WORKER_PRICE_DIFFERENCE_KEY", "API key of the price-difference system")
+    platform_url: str | None = _setting(
+        "WORKER_PLATFORM_URL", "address of the platform's backend for refunds; unset: it is not ready"
+    )
+    platform_key: str | None = _setting("WORKER_PLATFORM_KEY", "API key of the platform's backend")
+    ticket_url: str | None = _setting("WORKER_TICKET_URL", "address of the ticket system; unset: it is not ready")
+    ticket_key: str | None = _setting("WORKER_TICKET_KEY", "API key of the ticket system")
+    settlement_timeout_seconds: float = _setting(
+        "WORKER_SETTLEMENT_TIMEOUT_SECONDS", "longest call to a settlement system, slow answers included", 5.0
+    )
     # Test harnesses only: where to break (see failpoints.py).
     failpoint: str | None = _setting("SENTINEL_FAILPOINT", "name:action[:nth] of a failpoint; tests only")
     failpoints_allowed: bool = _setting(
@@ -76,9 +156,17 @@ def _text(env: Env, name: str, default: Any) -> Any:
 
 
 _READERS: Mapping[str, Callable[[Env, str, Any], Any]] = {
-    "data_dir": lambda env, name, default: Path(env.str(name, str(default))),
+    **dict.fromkeys(("data_dir", "outbox_dir", "policies_dir"), lambda env, name, default: Path(env.str(name, str(default)))),
+    **dict.fromkeys(("confirm_expires_seconds", "smtp_port"), lambda env, name, default: env.int(name, default)),
+    "smtp_timeout_seconds": lambda env, name, default: env.float(name, default),
+    **dict.fromkeys(
+        ("critic_timeout_seconds", "recogniser_timeout_seconds", "settlement_timeout_seconds"),
+        lambda env, name, default: env.float(name, default),
+    ),
     "tenant_id": lambda env, name, _: env.uuid(name, None),
-    "failpoints_allowed": lambda env, name, default: env.bool(name, default),
+    **dict.fromkeys(
+        ("failpoints_allowed", "public_orders_imported"), lambda env, name, default: env.bool(name, default)
+    ),
     **dict.fromkeys(("batch", "concurrency", "lanes", "max_attempts"), lambda env, n, d: env.int(n, d)),
     **dict.fromkeys(
         ("lease_seconds", "heartbeat_seconds", "guard_timeout_seconds", "backoff_seconds", "backoff_max_seconds",
@@ -90,11 +178,13 @@ def read_settings(*, api_key_file: Path | None = None, needs_authority: bool = T
     """Settings from the environment. Raises `BadSettings` with everything that is wrong in one line."""
     problems: list[str] = []
     values = _values(problems)
+    values["confirm_secrets"] = confirm_secrets()
     values["database_url"] = values["database_url"] or os.environ.get("SENTINEL_DATABASE_URL") or None
     if needs_authority:
         values["api_key"] = _api_key(api_key_file, problems)
     settings = WorkerSettings(**values)
-    problems += _contradictions(settings)
+    problems += _contradictions(settings) + _confirm_faults(settings) + critic_faults(settings)
+    problems += settlement_faults(settings)
     if problems:
         raise BadSettings("settings: " + "; ".join(problems))
     return settings
@@ -151,6 +241,39 @@ def _contradictions(settings: WorkerSettings) -> list[str]:
         found.append(
             f"WORKER_LEASE_SECONDS must be at least 2 × WORKER_GUARD_TIMEOUT_SECONDS + WORKER_HEARTBEAT_SECONDS = {least:g}"
         )
+    return found
+
+
+def _confirm_faults(settings: WorkerSettings) -> list[str]:
+    """What is wrong with how customers are asked."""
+    found = []
+    if any(is_weak(secret) for secret in settings.confirm_secrets):
+        found.append("CONFIRM_SECRETS needs at least 32 characters that nobody can guess in every secret")
+    address = urlsplit(settings.confirm_base_url)
+    if address.scheme not in ("http", "https") or not address.hostname or address.query or address.fragment:
+        found.append("CONFIRM_BASE_URL must look like https://host or https://host/path")
+    if not 60 <= settings.confirm_expires_seconds <= 90 * 86400:
+        found.append("CONFIRM_EXPIRES_SECONDS must be at least 60 and at most 90 days")
+    if settings.notifier not in ("log", "file", "smtp"):
+        found.append("WORKER_NOTIFIER must be log, file or smtp")
+    return found + (_smtp_faults(settings) if settings.notifier == "smtp" else [])
+
+
+def _smtp_faults(settings: WorkerSettings) -> list[str]:
+    found = [
+        f"{_variable(name)} is needed for WORKER_NOTIFIER=smtp"
+        for name in ("smtp_host", "smtp_from")
+        if not getattr(settings, name)
+    ]
+    if settings.smtp_security not in ("starttls", "tls", "none"):
+        found.append("SMTP_SECURITY must be starttls, tls or none")
+    if settings.smtp_security == "none" and settings.smtp_host not in ("127.0.0.1", "::1", "localhost", ""):
+        # A link is as good as the customer's word: it does not travel in the clear.
+        found.append("SMTP_SECURITY=none is for a mail server on this machine only")
+    if not 1 <= settings.smtp_port <= 65535:
+        found.append("SMTP_PORT must be 1 to 65535")
+    if not 0 < settings.smtp_timeout_seconds <= 60:
+        found.append("SMTP_TIMEOUT_SECONDS must be more than 0 and at most 60")
     return found
 
 

@@ -7,7 +7,7 @@ the moment itself counts. Every change of a row names the state and the epoch it
 from __future__ import annotations
 
 ROW_COLUMNS = """e.ledger_entry_id, e.refund_id, e.agent_id, e.action, e.amount_minor, e.currency, e.idempotency_key,
-  e.channel, e.scenario, e.account_ref, e.order_ref, e.claim_epoch, e.attempts, e.guard_request::text as guard_request,
+  e.channel, e.scenario, e.mode, e.account_ref, e.order_ref, e.claim_epoch, e.attempts, e.guard_request::text as guard_request,
   e.operation_id, e.decision_event_id, e.decision, e.reason_code, e.permit_token, e.start_id, e.last_error"""
 
 # Rows whose holder is gone. The CTE is one table only: SKIP LOCKED over a join can hand out more than it locked.
@@ -46,6 +46,11 @@ where e.tenant_id = %(tenant_id)s and e.status in ('NEW', 'APPROVAL_REQUIRED') a
 order by e.next_attempt_at, e.ledger_entry_id limit %(limit)s
 """
 
+FIND_ROWS = f"""
+select {ROW_COLUMNS} from refunds.ledger_entries e
+where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[]) order by array_position(%(ids)s::text[], e.ledger_entry_id)
+"""
+
 # My rows stay mine for another lease, as long as I still have them.
 EXTEND_LEASES = """
 update refunds.ledger_entries set lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
@@ -53,7 +58,7 @@ where tenant_id = %(tenant_id)s and ledger_entry_id = any (%(ids)s::text[]) and 
   and status in ('GUARDING', 'ALLOWED') and lease_until > clock_timestamp()
 """
 
-# The facts of rows, from the ledger and the orders. What the ledger cannot know comes back as null.
+# The facts of rows, from the ledger, the orders and what stands against them. What the ledger cannot know is null.
 # The earlier entry wins: an entry is a duplicate of what came before it, or of what is already being paid. Counts are
 # capped, so that one busy account or text cannot make every row expensive; the policy's thresholds are far below.
 GATHER_FACTS = """
@@ -90,7 +95,29 @@ select e.ledger_entry_id, e.risk::text as risk, e.reason, f.account_ref,
         and refunds.text_key(x.reason) = refunds.text_key(e.reason)
         and x.requested_at > e.requested_at - interval '7 days' and x.account_ref <> f.account_ref
         and (x.created_at, x.ledger_entry_id) < (e.created_at, e.ledger_entry_id) limit 200) as s)
-  else 0 end as same_text_accounts
+  else 0 end as same_text_accounts,
+  e.order_ref is not null and exists (
+    select from refunds.order_flags g where g.tenant_id = e.tenant_id and g.channel = e.channel
+      and g.order_ref = e.order_ref and g.flag = 'open_complaint' and g.closed_at is null) as open_complaint,
+  e.order_ref is not null and exists (
+    select from refunds.order_flags g where g.tenant_id = e.tenant_id and g.channel = e.channel
+      and g.order_ref = e.order_ref and g.flag = 'delayed_shipment' and g.closed_at is null) as delayed_shipment,
+  coalesce(e.account_ref <> o.account_ref, false) as account_mismatch,
+  exists (select from refunds.blacklist b where b.tenant_id = e.tenant_id and b.channel = e.channel
+          and b.account_ref in (e.account_ref, o.account_ref)) as blacklisted,
+  e.order_ref is not null and exists (
+    select from refunds.ledger_entries x
+    where x.tenant_id = e.tenant_id and x.channel = e.channel and x.order_ref = e.order_ref
+      and x.ledger_entry_id <> e.ledger_entry_id and x.status in ('ALLOWED', 'EXECUTED')) as refunded_before,
+  case when o.order_ref is not null then jsonb_build_object(
+    'order_ref', o.order_ref, 'channel', o.channel, 'account_ref', o.account_ref, 'ordered_at', o.ordered_at,
+    'delivered_at', o.delivered_at, 'paid_minor', o.paid_minor, 'currency', o.currency,
+    'shipping_fee_minor', o.shipping_fee_minor, 'item_paid_minor', o.item_paid_minor,
+    'price_now_minor', o.price_now_minor, 'note', o.note)::text end as "order",
+  extract(epoch from e.requested_at - coalesce(o.delivered_at, o.ordered_at))::double precision as request_age_seconds,
+  (select count(*)::integer from refunds.proof_images i
+   where i.tenant_id = e.tenant_id and i.ledger_entry_id = e.ledger_entry_id) as images,
+  e.language, e.contact
 from refunds.ledger_entries e
 left join refunds.orders o on o.tenant_id = e.tenant_id and o.channel = e.channel and o.order_ref = e.order_ref
 cross join lateral (select coalesce(e.account_ref, o.account_ref) as account_ref) f
@@ -108,20 +135,28 @@ returning e.ledger_entry_id
 
 # What happened to rows, each from the state and the epoch it is expected in; the others are left alone.
 APPLY_CHANGES = """
+with trails as (
+  insert into refunds.step_trails (tenant_id, ledger_entry_id, claim_epoch, steps)
+  select %(tenant_id)s, c.ledger_entry_id, c.epoch, c.steps
+  from jsonb_to_recordset(%(changes)s) as c (ledger_entry_id text, epoch bigint, from_status text, steps jsonb)
+  join refunds.ledger_entries e on e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id
+    and e.claim_epoch = c.epoch and e.status = c.from_status
+  where c.steps is not null)
 update refunds.ledger_entries e set
   status = c.to_status, last_event = c.event, event_number = e.event_number + 1, decision = coalesce(c.decision, e.decision),
   reason_code = coalesce(c.reason_code, e.reason_code), operation_id = coalesce(c.operation_id, e.operation_id),
   decision_event_id = coalesce(c.decision_event_id, e.decision_event_id), proof_id = coalesce(c.proof_id, e.proof_id),
   approval_id = coalesce(c.approval_id, e.approval_id), permit_token = coalesce(c.permit_token, e.permit_token),
   start_id = coalesce(e.start_id, c.start_id), last_error = c.last_error,
-  attempts = case when c.event = 'approval_required' then 0 else e.attempts + c.failures end,
-  waiting_for = case when c.to_status = 'APPROVAL_REQUIRED' then 'operator' end,
+  attempts = case when c.to_status = 'APPROVAL_REQUIRED' then 0 else e.attempts + c.failures end,
+  waiting_for = case when c.to_status = 'APPROVAL_REQUIRED' then coalesce(c.waiting_for, 'operator') end,
   claimed_by = case when c.to_status in ('GUARDING', 'ALLOWED') then e.claimed_by end,
   lease_until = case when c.to_status in ('GUARDING', 'ALLOWED') then e.lease_until end,
   next_attempt_at = coalesce(c.due_at, clock_timestamp() + make_interval(secs => c.due_in_seconds), e.next_attempt_at)
 from jsonb_to_recordset(%(changes)s) as c (ledger_entry_id text, epoch bigint, from_status text, event text, to_status text,
   decision text, reason_code text, operation_id uuid, decision_event_id uuid, proof_id text, approval_id uuid,
-  permit_token text, start_id uuid, last_error text, failures integer, due_at timestamptz, due_in_seconds double precision)
+  permit_token text, start_id uuid, last_error text, failures integer, due_at timestamptz, due_in_seconds double precision,
+  waiting_for text)
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id and e.status = c.from_status
   and e.claim_epoch = c.epoch
 returning e.ledger_entry_id, e.start_id
@@ -129,6 +164,13 @@ returning e.ledger_entry_id, e.start_id
 
 # The outcome is not known here: let go without a word, so that the row is taken again and asks again.
 LET_LAPSE = """
+with trails as (
+  insert into refunds.step_trails (tenant_id, ledger_entry_id, claim_epoch, steps)
+  select %(tenant_id)s, c.ledger_entry_id, c.epoch, c.steps
+  from jsonb_to_recordset(%(rows)s) as c (ledger_entry_id text, epoch bigint, steps jsonb)
+  join refunds.ledger_entries e on e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id
+    and e.claim_epoch = c.epoch and e.status in ('GUARDING', 'ALLOWED')
+  where c.steps is not null)
 update refunds.ledger_entries e set claimed_by = null, last_error = c.last_error,
   lease_until = clock_timestamp() + make_interval(secs => c.due_in_seconds)
 from jsonb_to_recordset(%(rows)s) as c (ledger_entry_id text, epoch bigint, last_error text, due_in_seconds double precision)
@@ -178,7 +220,8 @@ APPROVALS_WANTED_SINCE = """
 select greatest(min(e.created_at), (select c.since from refunds.approval_cursors c
     where c.tenant_id = %(tenant_id)s and c.agent_id = %(agent_id)s)) - interval '60 seconds'
 from refunds.ledger_entries e
-where e.tenant_id = %(tenant_id)s and e.status = 'APPROVAL_REQUIRED' and e.next_attempt_at > statement_timestamp()
+where e.tenant_id = %(tenant_id)s and e.status = 'APPROVAL_REQUIRED' and e.waiting_for = 'operator'
+  and e.next_attempt_at > statement_timestamp()
 """
 WAKE_DECIDED = """
 update refunds.ledger_entries set next_attempt_at = clock_timestamp()
@@ -218,29 +261,81 @@ where tenant_id = %(tenant_id)s and request_id = %(request_id)s and claimed_by =
 # Rows as they come in; the account is the order's where the row does not say.
 ADD_ROWS = """
 insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, agent_id, action, amount_minor, currency, channel,
-  scenario, account_ref, order_ref, requested_at, reason, risk)
+  scenario, account_ref, order_ref, requested_at, reason, risk, mode, language, contact)
 select %(tenant_id)s, r.ledger_entry_id, r.refund_id, r.agent_id, r.action, r.amount_minor, r.currency, r.channel, r.scenario,
-  coalesce(r.account_ref, o.account_ref), r.order_ref, coalesce(r.requested_at, clock_timestamp()), r.reason, r.risk
+  coalesce(r.account_ref, o.account_ref), r.order_ref, coalesce(r.requested_at, clock_timestamp()), r.reason, r.risk,
+  r.mode, r.language, r.contact
 from jsonb_to_recordset(%(rows)s) as r (position integer, ledger_entry_id text, refund_id text, agent_id text, action text,
   amount_minor bigint, currency text, channel text, scenario text, account_ref text, order_ref text,
-  requested_at timestamptz, reason text, risk jsonb)
+  requested_at timestamptz, reason text, risk jsonb, mode text, language text, contact text)
 left join refunds.orders o on o.tenant_id = %(tenant_id)s and o.channel = r.channel and o.order_ref = r.order_ref
 order by r.position
 on conflict (tenant_id, ledger_entry_id) do nothing
 returning ledger_entry_id
 """
-# A second import of the same order changes nothing; a corrected one replaces the facts.
+# A second import of the same order changes nothing; a corrected one replaces what it says and keeps what it leaves out.
 ADD_ORDERS = """
-insert into refunds.orders as o (tenant_id, channel, order_ref, account_ref, ordered_at, paid_minor, currency)
-select %(tenant_id)s, n.channel, n.order_ref, n.account_ref, n.ordered_at, n.paid_minor, n.currency
+insert into refunds.orders as o (tenant_id, channel, order_ref, account_ref, ordered_at, paid_minor, currency, delivered_at,
+  shipping_fee_minor, item_paid_minor, price_now_minor, note)
+select %(tenant_id)s, n.channel, n.order_ref, n.account_ref, n.ordered_at, n.paid_minor, n.currency, n.delivered_at,
+  n.shipping_fee_minor, n.item_paid_minor, n.price_now_minor, n.note
 from jsonb_to_recordset(%(orders)s) as n (channel text, order_ref text, account_ref text, ordered_at timestamptz,
-  paid_minor bigint, currency text)
+  paid_minor bigint, currency text, delivered_at timestamptz, shipping_fee_minor bigint, item_paid_minor bigint,
+  price_now_minor bigint, note text)
 on conflict (tenant_id, channel, order_ref) do update set account_ref = excluded.account_ref,
   ordered_at = excluded.ordered_at, paid_minor = excluded.paid_minor, currency = excluded.currency,
-  recorded_at = clock_timestamp()
-where (o.account_ref, o.ordered_at, o.paid_minor, o.currency)
-  is distinct from (excluded.account_ref, excluded.ordered_at, excluded.paid_minor, excluded.currency)
+  delivered_at = coalesce(excluded.delivered_at, o.delivered_at),
+  shipping_fee_minor = coalesce(excluded.shipping_fee_minor, o.shipping_fee_minor),
+  item_paid_minor = coalesce(excluded.item_paid_minor, o.item_paid_minor),
+  price_now_minor = coalesce(excluded.price_now_minor, o.price_now_minor),
+  note = coalesce(excluded.note, o.note), recorded_at = clock_timestamp()
+where (o.account_ref, o.ordered_at, o.paid_minor, o.currency) is distinct from
+      (excluded.account_ref, excluded.ordered_at, excluded.paid_minor, excluded.currency)
+   or (excluded.delivered_at, excluded.shipping_fee_minor, excluded.item_paid_minor, excluded.price_now_minor, excluded.note)
+      is distinct from (o.delivered_at, o.shipping_fee_minor, o.item_paid_minor, o.price_now_minor, o.note)
 returning order_ref
+"""
+# What stands against orders and accounts; said again it stays, `closed` ends it.
+FLAG_ORDERS = """
+insert into refunds.order_flags as f (tenant_id, channel, order_ref, flag, closed_at)
+select %(tenant_id)s, n.channel, n.order_ref, n.flag, case when n.closed then clock_timestamp() end
+from jsonb_to_recordset(%(flags)s) as n (channel text, order_ref text, flag text, closed boolean)
+on conflict (tenant_id, channel, order_ref, flag) do update set closed_at = excluded.closed_at
+returning order_ref
+"""
+BLACKLIST_ACCOUNTS = """
+insert into refunds.blacklist (tenant_id, channel, account_ref)
+select %(tenant_id)s, n.channel, n.account_ref from jsonb_to_recordset(%(accounts)s) as n (channel text, account_ref text)
+on conflict (tenant_id, channel, account_ref) do nothing
+returning account_ref
+"""
+ADD_IMAGE = """
+insert into refunds.proof_images (tenant_id, ledger_entry_id, sha256, media_type, content)
+values (%(tenant_id)s, %(ledger_entry_id)s, %(sha256)s, %(media_type)s, %(content)s)
+on conflict (tenant_id, ledger_entry_id, sha256) do nothing
+"""
+FIND_IMAGES = """
+select ledger_entry_id, sha256, media_type, content, recognised::text as recognised from refunds.proof_images
+where tenant_id = %(tenant_id)s and ledger_entry_id = any (%(ids)s::text[]) order by ledger_entry_id, received_at, sha256
+"""
+KEEP_READING = """
+update refunds.proof_images set recognised = %(reading)s, recognised_by = %(recogniser)s
+where tenant_id = %(tenant_id)s and ledger_entry_id = %(ledger_entry_id)s and sha256 = %(sha256)s and recognised is null
+"""
+
+# A row's life for `worker workflow explain`: its events and the steps that led to them, by time.
+EXPLAIN_ENTRY = f"""
+select {ROW_COLUMNS}, e.status, e.waiting_for, e.next_attempt_at from refunds.ledger_entries e
+where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = %(id)s
+"""
+EXPLAIN_EVENTS = """
+select 'event' as kind, occurred_at, claim_epoch, from_status || ' → ' || to_status as title, event, reason_code, worker,
+  null::jsonb as steps
+from refunds.ledger_events where tenant_id = %(tenant_id)s and ledger_entry_id = %(id)s
+union all
+select 'steps', occurred_at, claim_epoch, null, null, null, null, steps
+from refunds.step_trails where tenant_id = %(tenant_id)s and ledger_entry_id = %(id)s
+order by occurred_at, kind desc
 """
 
 SUMMARISE = """

@@ -43,7 +43,11 @@ class LedgerEvent(StrEnum):
     EXECUTED = "executed"
     """Execution row, state and report were written in one transaction."""
     START_REFUSED = "start_refused"
-    """The authority refused to start: surely nothing has happened, so it may be asked again."""
+    """The start was refused, or not asked for because nothing could settle: surely nothing has happened."""
+    AWAITING_CUSTOMER = "awaiting_customer"
+    """The customer must confirm first."""
+    CUSTOMER_ENDED = "customer_ended"
+    """The customer declined, or let the time run out."""
 
 
 _S, _E = LedgerState, LedgerEvent
@@ -59,6 +63,8 @@ TRANSITIONS: Mapping[tuple[LedgerState, LedgerEvent], LedgerState] = MappingProx
         (_S.GUARDING, _E.DENIED): _S.DENIED,
         (_S.GUARDING, _E.PUT_BACK): _S.NEW,
         (_S.GUARDING, _E.GAVE_UP): _S.ERROR,
+        (_S.GUARDING, _E.AWAITING_CUSTOMER): _S.APPROVAL_REQUIRED,
+        (_S.GUARDING, _E.CUSTOMER_ENDED): _S.DENIED,
         (_S.ALLOWED, _E.EXECUTED): _S.EXECUTED,
         (_S.ALLOWED, _E.START_REFUSED): _S.GUARDING,
     }

@@ -1,140 +1,83 @@
-"""Simple rules that tell a customer's words from words aimed at a machine.
+"""Tells a customer's words from words aimed at a machine, as they are written and as they would read decoded.
 
-They can only tighten: a suspicious reason is refused, an unsuspicious one permits nothing. They are not a proof; the
-safety of the money rests on the policy, which never sees the words. A text is looked at as it is written and as it would
-read decoded, unspaced, reversed or without look-alikes.
+The answers can only tighten: a suspicious text goes to a person, an unsuspicious one permits nothing.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import codecs
 import re
 import unicodedata
-from collections.abc import Iterator
+from enum import StrEnum
 from functools import lru_cache
-from urllib.parse import unquote
 
-MAX_LOOKED_AT = 4000
-"""Longer texts are suspicious by themselves: nobody explains a refund in four thousand characters."""
+from worker.critic.machine_words import speaks_to_a_machine
+from worker.critic.readings import MAX_LOOKED_AT, is_explained, mixes_alphabets, other_readings, plain
+
+SAME_TEXT_ACCOUNTS = 3
+"""So many other accounts with the very same words within a week, and it is a template, not a customer."""
 
 # Invisible, direction-changing, private-use and tag characters: a person would not see what is there.
 _INVISIBLE = re.compile(
     "[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ue000-\uf8ff\U000e0000-\U000e0fff]"
 )
-
-_MANY = r"(?:[\w'-]+\W+){0,6}?"
-_ABOUT_RULES = (
-    r"(?:instructions?|rules|guidelines|directives?|restrictions|prompts?|safety|policy|polic(?:y|ies) for|told|above"
-    r"|anweisung\w*|regeln|richtlinien|besprochen|consignes|regles|instrucciones|reglas|istruzioni|regole|systeme?\b)"
+_RTL = "\u0590-\u08ff"
+_JOINING = "\u0600-\u06ff\u0900-\u0dff"
+_PICTURE = "\u2600-\u27bf\ufe0f\U0001f000-\U0001faff"
+# Where such characters belong: joined pictures, flags of regions, marks of right-to-left text, joiners of some scripts.
+_BELONGS = re.compile(
+    f"(?<=[{_PICTURE}])\u200d(?=[{_PICTURE}])|(?<=\U0001f3f4)[\U000e0061-\U000e007a]{{4,6}}\U000e007f"
+    f"|(?<=[{_RTL}])[\u200e\u200f]|[\u200e\u200f](?=[{_RTL}])|(?<=[{_JOINING}])[\u200c\u200d]"
 )
-_PATTERNS = (
-    # Turning the machine against its orders.
-    rf"\b(?:ignor\w+|disregard|forget|bypass|overrid\w+|supersedes?|skip|vergiss|vergessen|missachte\w*|oublie\w*|olvida\w*|"
-    rf"dimentica\w*)\b\W+{_MANY}{_ABOUT_RULES}",
-    rf"\b(?:new|neue|nuevas?|nouvelles?|nuove)\W+{_MANY}(?:instructions?|directive|anweisung\w*|instrucciones|istruzioni)\b",
-    r"\b(?:override:|safety (?:protocols?|checks?|guidelines)|security update|system update|breach alert)",
-    r"\b(?:no|without|any|ohne|keine|sans|sin|senza|an?|im)\W+(?:any\W+|content\W+|internal\W+)*"
-    r"(?:restrictions?|restricciones|restrizioni|filters?|filtro|filtre|limits\b(?! on)|rules\b|policy\b|regeln|unrestricted|"
-    r"uncensored)",
-    r"\b(?:un(?:restricted|censored|eingeschrankt\w*)|jailbreak|dan has|do anything now|(?:developer|entwickler) mode|"
-    r"modo desarrollador)",
-    r"\b(?:from now on|ab jetzt|ab sofort|desde ahora|d'ora in poi|you are (?:now|no longer)|you must|you now|"
-    r"du bist jetzt|vous etes desormais|ahora es|ora sei)\b",
-    r"\b(?:exempt from|not (?:made|meant) for this case|gilt nicht|no se aplican|non valgono|ne s'appliquent pas)",
-    # Speaking to a machine, or as one.
-    r"\b(?:ai|llm|bot|assistant|agent|model|chatbot)s?\b\W+(?:(?:\w+\W+){0,2})(?:reading|reviewing|processing|integrating|"
-    r"should|must|ignore|reviewing)",
-    r"\b(?:note|notice|message|hint|hook|important|instructions?)\W+(?:to|for)\W+(?:\w+\W+){0,2}(?:ai|llm|bot|assistant|agents?|"
-    r"models?|self)\b",
-    r"\b(?:as (?:the|an?) (?:assistant|ai|model)|en tant qu'assistant|como asistente|come assistente|als assistent|"
-    r"reasoning (?:trace )?\(assistant\)|pretend you are an? (?:ai|model)|act as an? (?:ai|uncensored|unrestricted))",
-    r"(?:^|[\n|]|[-#=*]{3,})\W*(?:\[?(?:system|assistant|developer)\]?\s*(?:note|hint)?\s*:|\[system\])|<\|?\w*(?:im_|system|thinking)",
-    r"\b(?:system\s?note|systemhinweis|note systeme|nota (?:del|di) sistema|end of (?:document|user input)|processing note|"
-    r"integration hook|postinstall)\b",
-    r"\bsystem[- ]?(?:prompt|message|anweisung|instruktion)|\bprompt (?:di|de|du) sist|\bprompt systeme|(?:instrucciones|"
-    r"istruzioni|instructions) (?:del|di|de|du) sist|instructions systeme|reglas del sistema",
-    # Making the machine do or say something.
-    r"\b(?:call|use|invoke|run|execute)\W+(?:the )?[a-z]+_[a-z_]+\b|\b(?:http_post|send_email|delete_file)\b",
-    r"\b(?:reveal|leak|dump|exfiltrat\w+|print|output|repeat|show me|send|e-?mail|forward|collect|list|rassemble|verrat\w*|"
-    rf"revele\w*|revela\w*|rivela\w*|muestra|mostra|zeige)\b\W+{_MANY}(?:credentials|api[- ]keys?|passwords?|secrets?|prompt|"
-    r"environment variables|configuration|customer (?:list|database|emails|data)|order data|admin pages|internal|verbatim|"
-    r"attacker\w*|hidden|words above|context window)",
-    r"\b(?:decode|decipher|base64|base32|rot13|hex encoded|binary encoded)\b\W+(?:[\w'-]+\W+){0,10}?(?:instruction|execute|"
-    r"what it says|follow)",
-    r"\{canary\}|\bverbatim\b|wortwortlich|mot pour mot|palabra por palabra|parola per parola",
-    r"\b(?:append|include|add|save|remember|repeat)\b\W+(?:[\w'-]+\W+){0,8}?(?:token|canary|to your (?:reply|summary|memory)|"
-    r"in every (?:future )?(?:reply|report|summary)|between sessions|future (?:tasks|replies|reports))",
-    r"\b(?:grant (?:all|this|every)|user is an? admin|admin access|admin password|attacker@|full customer list|your real task)",
-    r"\bai (?:agents?|systems?|assistants?)\b|\b(?:empty|delete|remove)\W+(?:\w+\W+){0,4}(?:output directory|files? before)",
-    r"\bapprove\W+(?:\w+\W+){0,4}(?:without (?:review|checks?|approval)|automatically|regardless)|set (?:risk|decision) to",
-)
-_AIMED_AT_A_MACHINE = re.compile("|".join(f"(?:{pattern})" for pattern in _PATTERNS))
-
-_LEET = str.maketrans("0134578$@", "oieastbsa")
-_BLOB = re.compile(r"[A-Za-z0-9+/=_-]{20,}")
-_HEX = re.compile(r"\b(?:[0-9a-fA-F]{2}){12,}\b")
-_BINARY = re.compile(r"\b(?:[01]{8}[\s,]*){8,}")
-_ESCAPES = re.compile(r"(?:\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}){4,}")
-_MORSE = re.compile(r"(?:[.-]{1,6}[ /]+){20,}")
-_SPACED = re.compile(r"\b(?:\w ){4,}\w\b")
-_DENSE = re.compile(r"\S{60,}")
+_MORSE = re.compile(r"(?:[.-]{1,6}+[ /]++){20,}+")
+_DENSE = re.compile(r"\S{60,}+")
 _LINK = re.compile(r"https?://\S+")
+_HARMLESS_RUN = re.compile(r"\b(?:[0-9a-fA-F]{32}|[0-9a-fA-F]{40}|[0-9a-fA-F]{64})\b|([^\w\s])\1{9,}+|_{10,}+")
+_BLOB = re.compile(r"[A-Za-z0-9+/=_-]{20,}+")
 
 
-@lru_cache(maxsize=1024)
+class Suspicion(StrEnum):
+    """Why a text is suspicious, in words for a person."""
+
+    TOO_LONG = "too long"
+    INVISIBLE = "invisible characters"
+    MIXED = "look-alike letters"
+    WORDS = "words aimed at a machine"
+    HIDDEN = "hidden words aimed at a machine"
+    ENCODED = "an encoded passage"
+
+
 def is_suspicious(text: str) -> bool:
     """Whether these words look aimed at a machine. No text is unsuspicious."""
     return suspicious_because(text) is not None
 
 
-def suspicious_because(text: str) -> str | None:
-    """Which rule says so, in words for a person; None if none does. Never quotes the text."""
+@lru_cache(maxsize=1024)
+def suspicious_because(text: str) -> Suspicion | None:
+    """Which rule says so; None if none does. Never quotes the text. Cached, because facts and critic both ask."""
     if len(text) > MAX_LOOKED_AT:
-        return "too long"
-    if _INVISIBLE.search(text):
-        return "invisible characters"
-    if _AIMED_AT_A_MACHINE.search(plain(text)):
-        return "words aimed at a machine"
-    if any(_AIMED_AT_A_MACHINE.search(plain(reading)) for reading in _other_readings(text)):
-        return "hidden words aimed at a machine"
-    if _MORSE.search(text) or _DENSE.search(_LINK.sub("", text)):
-        return "an encoded passage"
-    return None
+        return Suspicion.TOO_LONG
+    if _hides_characters(text):
+        return Suspicion.INVISIBLE
+    if len(unicodedata.normalize("NFKC", text)) > MAX_LOOKED_AT:
+        return Suspicion.TOO_LONG  # a single character can unfold to eighteen
+    if speaks_to_a_machine(plain(text)):
+        return Suspicion.WORDS
+    if mixes_alphabets(text):
+        return Suspicion.MIXED
+    if any(speaks_to_a_machine(reading) for reading in other_readings(text)):
+        return Suspicion.HIDDEN
+    return Suspicion.ENCODED if _has_encoded_passage(text) else None
 
 
-def plain(text: str) -> str:
-    """Lower case, look-alikes folded, accents dropped, so that one pattern fits all spellings."""
-    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text)).casefold()
-    return "".join(c for c in folded if not unicodedata.combining(c))
+def _hides_characters(text: str) -> bool:
+    return not text.isascii() and _INVISIBLE.search(_BELONGS.sub("", text)) is not None
 
 
-def _other_readings(text: str) -> Iterator[str]:
-    """The same text decoded in every way that costs nothing."""
-    if not text:
-        return
-    yield unquote(text)
-    yield text[::-1]
-    yield codecs.encode(text, "rot13")
-    yield text.lower().translate(_LEET)
-    yield _SPACED.sub(lambda found: found[0].replace(" ", ""), text)
-    for found in _ESCAPES.findall(text):
-        yield found.encode("ascii", "ignore").decode("unicode_escape", "ignore")
-    for found in _BINARY.findall(text):
-        yield "".join(chr(int(byte, 2)) for byte in re.findall("[01]{8}", found))
-    for found in _HEX.findall(text):
-        yield bytes.fromhex(found).decode("utf-8", "ignore")
-    for found in _BLOB.findall(text):
-        yield from _unpacked(found)
-
-
-def _unpacked(blob: str) -> Iterator[str]:
-    """A run of letters and digits read as base64 and base32."""
-    bare = blob.strip("=")
-    for decode, block in ((base64.urlsafe_b64decode, 4), (base64.b32decode, 8)):
-        padded = bare.replace("+", "-").replace("/", "_") + "=" * (-len(bare) % block)
-        try:
-            yield decode(padded).decode("utf-8", "ignore")
-        except (ValueError, binascii.Error):
-            continue
+def _has_encoded_passage(text: str) -> bool:
+    """Morse, or a run without a space that is no address, checksum, ruled line, picture or readable base64."""
+    if any("." in found[0] and "-" in found[0] for found in _MORSE.finditer(text)):
+        return True
+    rest = _HARMLESS_RUN.sub(" ", _LINK.sub(" ", text))
+    if not _DENSE.search(rest):
+        return False
+    return _DENSE.search(_BLOB.sub(lambda found: " " if is_explained(found[0]) else found[0], rest)) is not None

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import orjson
 
+from sentinel.api.calls import Call, batch_documentation
 from sentinel.api.context import Context
 from sentinel.api.guard import PROBLEMS, SECURITY, params_of, report_receipt
 from sentinel.api.identity import same_agent, same_tenant
@@ -20,30 +23,42 @@ from sentinel.core.operation import build_operation, plain_json
 from sentinel.http.bodies import load, without_nulls
 from sentinel.http.openapi import Documentation
 from sentinel.http.wire import Answer, Handler, Request
-from sentinel.services.check_action import check_action
+from sentinel.services.authority import Caller
+from sentinel.services.check_action import check_row
 from sentinel.services.report_check import report_check
+from sentinel.store.decisions import Peeked
 
 _check, _report = CheckRequestSchema(), CheckReportRequestSchema()
 
 
-def handlers(context: Context) -> dict[str, Handler]:
-    """Check and its report by path under a prefix."""
+def calls(context: Context) -> dict[str, Call]:
+    """The check by path under a prefix."""
+    authority = context.authority
 
-    def check(request: Request) -> Answer:
-        began = time.perf_counter()
-        caller = context.identity.caller("check", request.environ)
-        fields = load(_check, without_nulls(request.json()))
+    def prepare(caller: Caller, body: Mapping[str, Any], began: float) -> tuple[dict[str, Any], Any]:
+        fields = load(_check, without_nulls(body))
         same_tenant(caller, fields.get("tenant_id"), "tenant_id")
         same_agent(caller, fields["agent_id"])
         operation = build_operation(
             idempotency_key="check", agent_id=fields["agent_id"], action=fields["action"], params=params_of(fields),
             resource=fields.get("resource"), risk_class=fields.get("risk_class"),
+            evidence=fields.get("evidence_context"),
         )  # fmt: skip
-        found = check_action(context.authority, caller, operation)
+        row = check_row(authority, caller, operation)
+        return row, (row["policy_id"], began)
+
+    def render(caller: Caller, prepared: Any, found: Peeked, request_id: str) -> Answer:
+        policy_id, began = prepared
         return Answer(orjson.dumps({
             "decision": found.decision, "reason": reason_text(found.reason_code), "reason_code": found.reason_code,
-            "policy_id": found.policy_id, "latency_ms": int((time.perf_counter() - began) * 1000),
+            "policy_id": policy_id, "latency_ms": int((time.perf_counter() - began) * 1000),
         }))  # fmt: skip
+
+    return {"/action/check": Call("check", prepare, authority.checks, render)}
+
+
+def handlers(context: Context) -> dict[str, Handler]:
+    """The check's report by path under a prefix."""
 
     def report(request: Request) -> Answer:
         caller = context.identity.caller("report", request.environ)
@@ -54,7 +69,7 @@ def handlers(context: Context) -> dict[str, Handler]:
         fields["result"] = plain_json(fields.get("result"), "result")
         return report_receipt(report_check(context.authority, caller, content=fields))
 
-    return {"/action/check": check, "/action/report": report}
+    return {"/action/report": report}
 
 
 DOCUMENTATION = {
@@ -69,3 +84,6 @@ DOCUMENTATION = {
         security=SECURITY,
     ),
 }  # fmt: skip
+DOCUMENTATION["/action/check/batch"] = batch_documentation(
+    DOCUMENTATION["/action/check"].summary, problems=PROBLEMS, security=SECURITY
+)

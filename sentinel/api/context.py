@@ -1,4 +1,4 @@
-"""What the views are handed: the authority, who calls, and how many streams may be open."""
+"""What the views are handed: the authority, who calls, the declared switches, and how many streams may be open."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sentinel.api.identity import Identity
+from sentinel.policy.switches import SwitchFile
 from sentinel.services.authority import Authority
 
 
@@ -16,5 +17,6 @@ class Context:
 
     authority: Authority
     identity: Identity
+    switches: SwitchFile
     stream_slots: threading.BoundedSemaphore
     stopping: Callable[[], bool] = field(default=lambda: False)

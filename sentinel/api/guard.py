@@ -68,6 +68,7 @@ def to_operation(body: Mapping[str, Any]) -> tuple[Operation, str | None, bool]:
     operation = build_operation(
         idempotency_key=fields["idempotency_key"], agent_id=fields["agent_id"], action=fields["action"],
         params=params_of(fields), resource=fields.get("resource"), risk_class=fields.get("risk_class"),
+        evidence=fields.get("evidence_context"),
     )  # fmt: skip
     return operation, fields.get("tenant_id"), not START_STEP_KEYS.isdisjoint(body)
 

@@ -16,7 +16,12 @@ class _Bound(StrictSchema):
     agent_id = Identifier(most=128, required=True)
     action = Identifier(most=128, required=True)
     tenant_id = Identifier(most=64)
-    evidence_context = JsonObject(metadata={"description": "Carried for correlation; not part of the operation."})
+    evidence_context = JsonObject(
+        metadata={
+            "description": "Carried beside the operation and not part of it: correlation, and in a guard or check what a policy "
+            "may read to tighten its answer (`escalation`: why a person is asked; `settlement_ready`)."
+        }
+    )
 
 
 class GuardRequestSchema(_Bound):
@@ -204,3 +209,41 @@ class HeartbeatSchema(Schema):
     """What covers this agent; guard and start refuse by themselves."""
 
     status = fields.String(required=True, validate=OneOf(["OK", "PAUSE", "KILL"]))
+
+
+class SwitchSchema(Schema):
+    """How one switch stands; `canary_percent` of the accounts while it is on, 0 while it is off."""
+
+    on = fields.Boolean(required=True)
+    canary_percent = fields.Integer(required=True)
+
+
+class HaltInForceSchema(Schema):
+    """A halt in force, without its author and reason. `target` is empty for the scopes global and tenant."""
+
+    scope = fields.String(required=True, validate=OneOf(["global", "tenant", "agent", "action", "scenario"]))
+    target = fields.String(required=True)
+    level = fields.String(required=True, validate=OneOf(["pause", "kill"]))
+
+
+class SwitchesSchema(Schema):
+    """Every switch by name, the halts in force, and the digest of each policy that decides now."""
+
+    switches = fields.Dict(keys=fields.String(), values=fields.Nested(SwitchSchema), required=True)
+    halts = fields.List(fields.Nested(HaltInForceSchema), required=True)
+    policies = fields.Dict(keys=fields.String(), values=fields.String(), required=True)
+
+
+class SwitchOffRequestSchema(StrictSchema):
+    """Which switch to turn off, and why; kept as evidence."""
+
+    switch = Identifier(most=64, required=True)
+    reason = Text(most=2000, least=1, required=True)
+
+
+class SwitchOffReceiptSchema(Schema):
+    """It is off; `already` when it had been turned off before."""
+
+    switch = fields.String(required=True)
+    on = fields.Boolean(required=True)
+    already = fields.Boolean(required=True)

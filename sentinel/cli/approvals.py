@@ -20,10 +20,10 @@ from sentinel.cli.common import (
     tenant_option,
 )  # fmt: skip
 from sentinel.core.money import Money
-from sentinel.services.resolve_approval import APPROVE, REJECT, resolve_approval
+from sentinel.services.resolve_approval import APPROVE, HANDLED, REJECT, resolve_approval
 from sentinel.store.approvals import ApprovalRow, list_approvals
 
-COLUMNS = ("approval_id", "status", "action", "resource", "amount", "reasons", "people", "expires_at")
+COLUMNS = ("approval_id", "status", "action", "resource", "amount", "reasons", "people", "offers", "expires_at")
 """Columns for people; `--json` has everything."""
 
 
@@ -38,13 +38,16 @@ class _Shown:
     amount: str
     reasons: list[str]
     people: str
+    offers: list[str]
     expires_at: datetime
 
 
 def _shown(row: ApprovalRow) -> _Shown:
     amount = "–" if row.amount_minor is None or row.currency is None else str(Money(row.amount_minor, row.currency))
     people = f"{row.approvals_given} of {row.required_people} ({row.required_role})"
-    return _Shown(row.approval_id, row.status, row.action, row.resource, amount, row.reasons, people, row.expires_at)
+    return _Shown(
+        row.approval_id, row.status, row.action, row.resource, amount, row.reasons, people, row.offers, row.expires_at
+    )
 
 
 @click.group(cls=OneLineErrors)
@@ -65,11 +68,19 @@ def list_(status: str | None, limit: int, tenant: str | None, as_json: bool) -> 
 
 
 def _decide(
-    verdict: str, approval_id: str, email: str, reason: str, digest: str | None, tenant: str | None, as_json: bool
+    verdict: str,
+    approval_id: str,
+    email: str,
+    reason: str,
+    digest: str | None,
+    tenant: str | None,
+    as_json: bool,
+    reference: str | None = None,
 ) -> None:
     with open_pool() as pool:
         actor = acting_as(pool, tenant_of(pool, tenant), email)
-        done = resolve_approval(pool, actor, as_uuid(approval_id, "ID"), verdict=verdict, reason=reason, digest=digest)
+        wanted = as_uuid(approval_id, "ID")
+        done = resolve_approval(pool, actor, wanted, verdict=verdict, reason=reason, digest=digest, reference=reference)
     told = f"{done.result.capitalize()} as {actor.name}."
     if done.result == "recorded":
         told = f"Recorded as {actor.name}: {done.approvals_given} of {done.people_required} people have approved."
@@ -98,3 +109,18 @@ def approve(approval_id: str, email: str, reason: str, digest: str | None, tenan
 def reject(approval_id: str, email: str, reason: str, digest: str | None, tenant: str | None, as_json: bool) -> None:
     """Reject, as a local administrator for the named operator; recorded as such."""
     _decide(REJECT, approval_id, email, reason, digest, tenant, as_json)
+
+
+@group.command()
+@click.argument("approval_id", metavar="ID")
+@click.option("--as", "email", required=True, metavar="EMAIL", help="The operator in whose name; the rules are theirs.")
+@click.option("--reason", required=True, help="Why; kept with the approval and told to the agent.")
+@click.option("--reference", required=True, help="Where it was handled: a ticket, a payment; 1 to 200 characters.")
+@click.option("--digest", help="The digest you looked at; refused when it is not the approval's.")
+@tenant_option
+@json_option
+def handled(
+    approval_id: str, email: str, reason: str, reference: str, digest: str | None, tenant: str | None, as_json: bool
+) -> None:
+    """Record that a person handled it elsewhere: the machine is denied it, as a local administrator for the named operator."""
+    _decide(HANDLED, approval_id, email, reason, digest, tenant, as_json, reference)

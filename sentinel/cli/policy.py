@@ -80,7 +80,7 @@ def _print_policy(compiled: CompiledPolicy) -> None:
     told, console = describe(compiled), Console()
     console.print(f"[bold]{told['label']}[/]  {told['version']}  {compiled.digest}", highlight=False)
     for name, columns in (
-        ("rules", ("id", "when", "then", "reason")),
+        ("rules", ("id", "when", "then", "reason", "note")),
         ("limits", ("id", "window", "per", "cap", "then")),
     ):
         table = Table(title=name, title_justify="left")

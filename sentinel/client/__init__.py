@@ -25,6 +25,7 @@ from sentinel.client.errors import (
     Unreachable,
 )
 from sentinel.client.guarded import Guarded, guarded
+from sentinel.client.switches import HaltInForce, Switches, SwitchState
 
 __all__ = [
     "ActionDenied",
@@ -38,11 +39,14 @@ __all__ = [
     "ClientError",
     "GuardAnswer",
     "Guarded",
+    "HaltInForce",
     "KeyConflict",
     "NoAnswerKind",
     "Rejected",
     "ReportReceipt",
     "StartReceipt",
+    "SwitchState",
+    "Switches",
     "Unreachable",
     "guarded",
 ]

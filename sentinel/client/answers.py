@@ -6,13 +6,12 @@ none.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any
 
-from sentinel.client.errors import NoAnswerKind, Unreachable
+from sentinel.client.fields import flag, malformed, maybe_mapping, maybe_moment, maybe_text, moment, text, uuid_text
 
 # Which decision each status may come with; together they are every answer there is.
 _DECISIONS_OF_STATUS = {
@@ -149,31 +148,31 @@ def guard_answer(
     body: Mapping[str, Any], *, action: str, agent_id: str, idempotency_key: str, replayed: bool
 ) -> GuardAnswer:
     """A 200 body of `action/guard` → `GuardAnswer`. Raises `Unreachable` unless it is one of the contract's answers."""
-    status = _text(body, "status")
-    decision = _text(body, "decision")
+    status = text(body, "status")
+    decision = text(body, "decision")
     if decision not in _DECISIONS_OF_STATUS.get(status, ()):
         malformed(f"decision {decision[:20]!r} with status {status[:20]!r}")
-    permit = _text(body, "permit_token") if status in _WITH_PERMIT else None
+    permit = text(body, "permit_token") if status in _WITH_PERMIT else None
     return GuardAnswer(
         action=action,
         agent_id=agent_id,
         idempotency_key=idempotency_key,
         decision=decision,
         status=status,
-        reason_code=_text(body, "reason_code"),
-        reason=_maybe_text(body, "reason") or "",
-        operation_id=_uuid(body, "operation_id"),
-        decision_event_id=_uuid(body, "decision_event_id"),
-        resource=_text(body, "resource"),
-        risk_class=_text(body, "risk_class"),
-        policy_version=_maybe_text(body, "policy_version"),
+        reason_code=text(body, "reason_code"),
+        reason=maybe_text(body, "reason") or "",
+        operation_id=uuid_text(body, "operation_id"),
+        decision_event_id=uuid_text(body, "decision_event_id"),
+        resource=text(body, "resource"),
+        risk_class=text(body, "risk_class"),
+        policy_version=maybe_text(body, "policy_version"),
         permit_token=permit,
-        permit_expires_at=_maybe_time(body, "permit_expires_at"),
-        approval_id=_uuid(body, "approval_id") if status == "pending" or "approval_id" in body else None,
-        approver=_maybe_text(body, "approver"),
-        expires_at=_maybe_time(body, "expires_at"),
-        outcome=_maybe_text(body, "outcome"),
-        proof_pack=_maybe_mapping(body, "proof_pack"),
+        permit_expires_at=maybe_moment(body, "permit_expires_at"),
+        approval_id=uuid_text(body, "approval_id") if status == "pending" or "approval_id" in body else None,
+        approver=maybe_text(body, "approver"),
+        expires_at=maybe_moment(body, "expires_at"),
+        outcome=maybe_text(body, "outcome"),
+        proof_pack=maybe_mapping(body, "proof_pack"),
         replayed=replayed,
     )
 
@@ -182,39 +181,39 @@ def start_receipt(body: Mapping[str, Any]) -> StartReceipt:
     """A 200 body of `guard/start`: it must say `started: true`."""
     if body.get("started") is not True:
         malformed("started is not true")
-    return StartReceipt(_uuid(body, "start_event_id"), _text(body, "start_hash"), _flag(body, "duplicate"))
+    return StartReceipt(uuid_text(body, "start_event_id"), text(body, "start_hash"), flag(body, "duplicate"))
 
 
 def report_receipt(body: Mapping[str, Any]) -> ReportReceipt:
     """A 200 body of `guard/report`: it must say `received: true`."""
     if body.get("received") is not True:
         malformed("received is not true")
-    return ReportReceipt(_uuid(body, "receipt_event_id"), _text(body, "receipt_hash"), _flag(body, "duplicate"))
+    return ReportReceipt(uuid_text(body, "receipt_event_id"), text(body, "receipt_hash"), flag(body, "duplicate"))
 
 
 def check_answer(body: Mapping[str, Any]) -> CheckAnswer:
     """A 200 body of `action/check`."""
-    decision = _text(body, "decision")
+    decision = text(body, "decision")
     if decision not in ("ALLOW", "APPROVAL_REQUIRED", "DENY"):
         malformed(f"decision {decision[:20]!r}")
     return CheckAnswer(
-        decision, _text(body, "reason_code"), _maybe_text(body, "reason") or "", _maybe_text(body, "policy_id")
+        decision, text(body, "reason_code"), maybe_text(body, "reason") or "", maybe_text(body, "policy_id")
     )
 
 
 def approval_view(body: Mapping[str, Any]) -> ApprovalView:
     """A 200 body of `approval/{id}`."""
-    status = _text(body, "status")
+    status = text(body, "status")
     if status not in _APPROVAL_STATUSES:
         malformed(f"approval status {status[:20]!r}")
     return ApprovalView(
         status,
-        _text(body, "agent_id"),
-        _text(body, "action"),
-        _maybe_text(body, "approver"),
-        _maybe_text(body, "reason"),
-        _maybe_time(body, "decided_at"),
-        _maybe_time(body, "expires_at"),
+        text(body, "agent_id"),
+        text(body, "action"),
+        maybe_text(body, "approver"),
+        maybe_text(body, "reason"),
+        maybe_moment(body, "decided_at"),
+        maybe_moment(body, "expires_at"),
     )
 
 
@@ -224,66 +223,14 @@ def approval_decisions(body: Mapping[str, Any]) -> list[ApprovalDecision]:
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
         malformed("decisions is not a list of objects")
     return [
-        ApprovalDecision(_uuid(item, "request_id"), _text(item, "status"), _time(item, "decided_at")) for item in found
+        ApprovalDecision(uuid_text(item, "request_id"), text(item, "status"), moment(item, "decided_at"))
+        for item in found
     ]
 
 
 def heartbeat_status(body: Mapping[str, Any]) -> str:
     """A 200 body of `heartbeat` → OK, PAUSE or KILL."""
-    status = _text(body, "status")
+    status = text(body, "status")
     if status not in _HEARTBEATS:
         malformed(f"heartbeat {status[:20]!r}")
     return status
-
-
-def malformed(what: str) -> NoReturn:
-    """Refuse an answer that is not of the contract's shape."""
-    raise Unreachable(NoAnswerKind.MALFORMED, what)
-
-
-def _text(body: Mapping[str, Any], name: str) -> str:
-    found = body.get(name)
-    if not isinstance(found, str) or not found:
-        malformed(f"{name} is missing or not text")
-    return found
-
-
-def _maybe_text(body: Mapping[str, Any], name: str) -> str | None:
-    return None if body.get(name) is None else _text(body, name)
-
-
-def _maybe_mapping(body: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    found = body.get(name)
-    if found is not None and not isinstance(found, dict):
-        malformed(f"{name} is not an object")
-    return found
-
-
-def _uuid(body: Mapping[str, Any], name: str) -> str:
-    text = _text(body, name)
-    try:
-        return str(uuid.UUID(text))
-    except ValueError:
-        malformed(f"{name} is not a UUID")
-
-
-def _flag(body: Mapping[str, Any], name: str) -> bool:
-    found = body.get(name, False)
-    if not isinstance(found, bool):
-        malformed(f"{name} is not true or false")
-    return found
-
-
-def _time(body: Mapping[str, Any], name: str) -> datetime:
-    text = _text(body, name)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        malformed(f"{name} is not a time")
-    if moment.tzinfo is None:
-        malformed(f"{name} has no time zone")
-    return moment
-
-
-def _maybe_time(body: Mapping[str, Any], name: str) -> datetime | None:
-    return None if body.get(name) is None else _time(body, name)

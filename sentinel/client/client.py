@@ -17,6 +17,8 @@ from urllib.parse import quote, urlencode
 
 from sentinel.client import answers
 from sentinel.client.errors import KeyConflict, NoAnswerKind, Rejected, Unreachable
+from sentinel.client.fields import malformed
+from sentinel.client.switches import Switches, switched_off, switches_answer
 from sentinel.client.transport import RawAnswer, Transport
 
 try:  # orjson is several times faster; the standard library does the same
@@ -181,6 +183,11 @@ class Client:
         body = {"agent_id": self._agent(agent_id), "action": action, "params": params}
         return self._call("POST", "/action/check", body, lambda _, found: answers.check_answer(found))
 
+    def check_many(self, questions: Sequence[Mapping[str, Any]]) -> list[answers.CheckAnswer | Unreachable | Rejected]:
+        """`check` for up to 64 questions (its keyword arguments each) in one call: per question the answer or its error."""
+        bodies = [{**question, "agent_id": self._agent(question.get("agent_id"))} for question in questions]
+        return self._call_many("/action/check", bodies, lambda _body, found, **_: answers.check_answer(found))
+
     def approval(self, approval_id: str | uuid.UUID) -> answers.ApprovalView:
         """One approval of this agent."""
         path = f"/approval/{quote(str(approval_id), safe='')}"
@@ -195,6 +202,15 @@ class Client:
         """OK, PAUSE or KILL."""
         path = "/heartbeat?" + urlencode({"agent_id": self._agent(agent_id)})
         return self._call("GET", path, None, lambda _, found: answers.heartbeat_status(found))
+
+    def switches(self) -> Switches:
+        """What is switched on and halted for this tenant, and which policies decide. Grants nothing."""
+        return self._call("GET", "/switches", None, lambda _, found: switches_answer(found))
+
+    def switch_off(self, name: str, reason: str) -> bool:
+        """Turn a switch off for everybody (an agent cannot turn one on); whether it was turned off only now."""
+        body = {"switch": name, "reason": reason}
+        return self._call("POST", "/switches/off", body, lambda _, found: switched_off(found, name))
 
     def abort(self) -> None:
         """Break the calls under way in every thread: they raise `Unreachable`. For a quick, clean end."""
@@ -286,7 +302,7 @@ def _content(raw: RawAnswer) -> Mapping[str, Any]:
     found = _object(raw)
     if raw.status == 200:
         if found is None:
-            answers.malformed("200 without a JSON object")
+            malformed("200 without a JSON object")
         return found
     return _refuse(raw.status, found, wait=_retry_after(raw.retry_after))
 
@@ -301,7 +317,7 @@ def _refuse(status: int, problem: Mapping[str, Any] | None, *, wait: float | Non
     if status in (408, 425, 429) or still_deciding:
         raise Unreachable(NoAnswerKind.BUSY, f"status {status}", retry_after_seconds=wait)
     if status < 400 or problem is None:
-        answers.malformed(f"status {status} without a problem document")
+        malformed(f"status {status} without a problem document")
     raise _rejection(status, problem)
 
 
@@ -314,7 +330,7 @@ def _guard_answer(body: Mapping[str, Any], found: Mapping[str, Any], *, replayed
         replayed=replayed,
     )
     if (answer.resource, answer.risk_class) != (body["resource"], body["risk_class"]):
-        answers.malformed("the answer is about another resource or risk class")
+        malformed("the answer is about another resource or risk class")
     return answer
 
 

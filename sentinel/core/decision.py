@@ -25,6 +25,45 @@ class Verdict(StrEnum):
 
 _RANKS = {Verdict.ALLOW: 0, Verdict.APPROVAL_REQUIRED: 1, Verdict.DENY: 2}
 
+ESCALATIONS: dict[str, str] = {
+    # Why a workflow hands a row to a person → sentence. Policies take these codes as the reason of a decision
+    # (`reason_from`), so each of them is public and stable.
+    "halted": "A halt covers this action.",
+    "switch_off": "This scenario is switched off.",
+    "outside_canary": "This account is not in the share for which the scenario is switched on.",
+    "open_complaint": "The order has an open complaint.",
+    "delayed_shipment": "The shipment is delayed; that is compensated, not refunded.",
+    "account_mismatch": "Another account than the ordering one asks.",
+    "blacklisted": "The account is on the blacklist.",
+    "refunded_before": "This order was refunded before.",
+    "order_missing": "The row names no order.",
+    "order_unknown": "The order is not known.",
+    "order_directory_unavailable": "The order could not be looked up.",
+    "no_route": "There is no route for this channel, scenario and mode.",
+    "image_missing": "The proof image is missing.",
+    "image_unrecognised": "The proof image could not be recognised.",
+    "image_mismatch": "The proof image shows something else than what is claimed.",
+    "recogniser_unavailable": "The proof image could not be looked at.",
+    "outside_window": "The time for this scenario is over.",
+    "fee_not_charged": "The fee was not charged.",
+    "price_not_dropped": "The price did not drop.",
+    "not_in_scenario": "The case does not fit its scenario.",
+    "mode_needs_person": "This mode is always handled by a person.",
+    "over_limit_early": "An early look found a limit that would be exceeded.",
+    "critic_amount": "The amount does not fit the case.",
+    "critic_scenario": "The text tells of another scenario.",
+    "critic_instructions": "The text gives instructions to the machine.",
+    "critic_encoded_text": "The text is encoded or disguised.",
+    "critic_repeated_text": "Several accounts use the same text.",
+    "critic_rejected": "The second look did not agree.",
+    "critic_timeout": "The second look took too long.",
+    "critic_error": "The second look failed.",
+    "critic_malformed": "The second look gave no usable answer.",
+    "system_not_ready": "The system that would settle this is not ready.",
+    "step_refused": "The workflow came to a step that is not declared.",
+    "unknown_escalation": "A person is asked for a reason that is not known.",
+}
+
 REASONS: dict[str, str] = {
     # Reason code → sentence, in order of precedence among findings that are equally strict.
     "engine_unavailable": "The decision could not be recorded; nothing is allowed.",
@@ -32,6 +71,9 @@ REASONS: dict[str, str] = {
     "no_matching_policy": "No policy covers this action.",
     "duplicate_resource": "The same thing is already under way or done under another key.",
     "approval_rejected": "A person rejected this.",
+    "handled_by_person": "A person handled this elsewhere.",
+    "customer_declined": "The customer declined the confirmation.",
+    "confirmation_expired": "The customer did not confirm in time.",
     "approval_expired": "Nobody decided in time.",
     "fact_missing": "A fact that a rule needs is missing or malformed.",
     "duplicate_refund": "This refund was already made or is under way.",
@@ -40,9 +82,11 @@ REASONS: dict[str, str] = {
     "too_many_attempts": "Too many attempts of this customer in 24 hours.",
     "currency_not_covered": "The policy has no numbers for this currency.",
     "over_limit": "The amount is above what the policy can allow.",
+    "over_transaction_limit": "The amount is above what one refund of this kind may be.",
     "limit_exceeded": "A spending limit would be exceeded.",
     "repeated_attempts": "Several attempts of this customer in 24 hours.",
     "amount_needs_approval": "The amount needs a person's approval.",
+    **ESCALATIONS,
     "within_policy_limit": "Within the policy limit.",
 }
 
@@ -54,12 +98,18 @@ def reason_text(code: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one rule said. `failed` means it could not answer, which can only tighten."""
+    """What one rule said. `failed` means it could not answer, which can only tighten.
+
+    `approvable` is False where a person may reject or handle by hand, but not approve; `asks_person` is True where
+    the request itself asks for a person, with the reason of this finding.
+    """
 
     rule_id: str
     verdict: Verdict
     reason_code: str
     failed: bool = False
+    approvable: bool = True
+    asks_person: bool = False
 
 
 class WindowKind(StrEnum):
@@ -109,6 +159,10 @@ class Decision:
     findings: tuple[Finding, ...]
     limits: tuple[LimitAsk, ...] = ()
     approval: ApprovalTerms | None = None
+    approvable: bool = True
+    """False where any finding says so: the question to a person then does not offer "approve"."""
+    asks_person: bool = False
+    """True where the request itself asks for a person: a halt then leaves it to one instead of denying it for good."""
     once_key: str | None = None
     """What may happen only once, e.g. "retail-refund|rf_1"; None where the policy declares nothing."""
     policy_id: str = "none"

@@ -1,7 +1,7 @@
 """One exact action under one idempotency key: its canonical form, its digest, and how two of them differ.
 
 `{"amount": 40, "currency": "USD"}` and `{"amount": {"value": "40.00", "currency": "USD"}}`, another key order, or
-null against absent are the same operation (`CONTRACT.md` §2). Evidence context is not part of it.
+null against absent are the same operation (`CONTRACT.md` §2). Evidence context goes along with it and is not part of it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -46,7 +46,11 @@ MAX_KEY, MAX_TEXT = 128, 8192
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A validated operation. `params` is normalised: an amount is `{"amount_minor": int, "currency": str}`."""
+    """A validated operation. `params` is normalised: an amount is `{"amount_minor": int, "currency": str}`.
+
+    `evidence` is the request's evidence context as it came, or None: neither canonical form, nor digest, nor equality
+    know it, so the same operation may be asked about again with other evidence.
+    """
 
     idempotency_key: str
     agent_id: str
@@ -56,6 +60,7 @@ class Operation:
     risk_class: str
     canonical: str
     digest: str
+    evidence: Mapping[str, Any] | None = field(default=None, compare=False)
 
     @property
     def amount(self) -> Money | None:
@@ -69,11 +74,14 @@ class Operation:
         return found if isinstance(found, str) else None
 
     def facts(self) -> dict[str, Any]:
-        """What a decision may look at."""
-        return {
+        """What a decision may look at; `evidence_context` only where the request carries one."""
+        facts = {
             "params": self.params, "action": self.action, "agent_id": self.agent_id,
             "resource": self.resource, "risk_class": self.risk_class,
         }  # fmt: skip
+        if self.evidence:
+            facts["evidence_context"] = self.evidence
+        return facts
 
 
 def build_operation(
@@ -84,6 +92,7 @@ def build_operation(
     params: Mapping[str, Any],
     resource: str | None = None,
     risk_class: str | None = None,
+    evidence: Mapping[str, Any] | None = None,
 ) -> Operation:
     """Normalise, default and seal. Raises `InvalidInput` naming the param and the rule it breaks."""
     normalised = _normal_params(params)
@@ -93,7 +102,7 @@ def build_operation(
         {"action": action, "agent_id": agent_id, "params": normalised, "resource": resource, "risk_class": risk_class}
     )
     return Operation(
-        idempotency_key, agent_id, action, normalised, resource, risk_class, canonical, sha256_hex(canonical)
+        idempotency_key, agent_id, action, normalised, resource, risk_class, canonical, sha256_hex(canonical), evidence
     )
 
 

@@ -26,7 +26,7 @@ NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 
 _FILE = ("policy", "base", "cases")
 _CASE = ("name", "policy", "request", "usage", "want")
-_WANT = ("decision", "reason", "reasons", "people")
+_WANT = ("decision", "reason", "reasons", "people", "approvable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +183,7 @@ def _judge(case: Case, decision: Decision) -> str:
         "reason": decision.reason_code,
         "reasons": list(decision.reasons),
         "people": decision.approval.people if decision.approval else 0,
+        "approvable": decision.approvable,
     }
     wanted = {"policy": case.policy, **case.want}
     unasked = set(case.usage) - {_limit_id(ask) for ask in decision.limits}

@@ -6,29 +6,36 @@ Everything that can be known to be wrong is refused here, so that at run time on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from sentinel.core.decision import Finding, Verdict
 from sentinel.core.money import DIGITS
 from sentinel.policy.conditions import Condition, ConditionError, Conditions, Together, references
 from sentinel.policy.errors import Place, PolicyError, nearest
-from sentinel.policy.model import Fact, FactType, Limit, Policy, Rule
+from sentinel.policy.evidence import check_evidence, check_reason
+from sentinel.policy.model import AMOUNT, Fact, FactType, Limit, Policy, Rule, variable_name
 from sentinel.policy.parse import Written, parse_policy
 from sentinel.policy.source import Scalar, Source, read_source
-
-AMOUNT = "amount"
-"""The money fact that is the operation's amount: limits count it, and its currency is everybody's."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledRule:
-    """A rule, its condition, and the two findings it can make, ready made."""
+    """A rule, its condition, and the findings it can make, ready made: two, and with `reason_from` one for each value."""
 
     rule: Rule
     condition: Condition
     matched: Finding
     failed: Finding
+    by_value: Mapping[str, Finding] | None = None
+
+    def found(self, variables: Mapping[str, Any]) -> Finding:
+        """What it says where its condition holds."""
+        if self.by_value is None:
+            return self.matched
+        value: Any = variables.get(self.rule.reason_from or "")
+        return self.by_value.get(value, self.matched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +116,13 @@ def variables(policy: Policy) -> dict[str, str]:
     return known | {f"numbers.{name}": "int" for name in policy.numbers}
 
 
-def variable_name(fact: Fact) -> str:
-    """What conditions call a fact."""
-    return f"{fact.name}_minor" if fact.type is FactType.MONEY else fact.name
-
-
 def _compile(source: Source, written: Written) -> CompiledPolicy | None:
     policy, known = written.policy, variables(written.policy)
     _check_names(source, written)
     conditions = Conditions(known)
     compiled = {name: _condition(source.within(name), conditions, text) for name, text in written.conditions.items()}
+    if not source.errors:
+        check_evidence(source, written, known)
     if source.errors:
         return None
     texts = [rule.when for rule in policy.rules] + [limit.when for limit in policy.limits if limit.when]
@@ -127,7 +131,7 @@ def _compile(source: Source, written: Written) -> CompiledPolicy | None:
         policy=policy,
         digest=policy.digest(),
         conditions=conditions,
-        rules=tuple(_compiled_rule(rule, compiled) for rule in policy.rules),
+        rules=tuple(_compiled_rule(policy, rule, compiled) for rule in policy.rules),
         together=conditions.together([rule.when for rule in policy.rules]),
         limits=tuple(_compiled_limit(policy, limit, compiled) for limit in policy.limits),
         facts=tuple(sorted(policy.facts, key=lambda fact: fact.name != AMOUNT)),
@@ -177,6 +181,9 @@ def _check_names(source: Source, written: Written) -> None:
         with source.collecting():
             # A limit reserves the operation's own amount; another path would check one sum and reserve another.
             raise source.error(written.sections.get("facts"), 'with limits, "amount" comes from params.amount')
+    for rule in policy.rules:
+        with source.collecting():
+            check_reason(source.within(rule.rule_id), rule, policy, written.ids[rule.rule_id])
     for limit in policy.limits:
         with source.collecting():
             _check_per(source.within(limit.limit_id), limit, policy, written.ids[limit.limit_id])
@@ -193,13 +200,20 @@ def _check_per(source: Source, limit: Limit, policy: Policy, place: Place) -> No
         raise source.error(place, "per: a name is listed twice")
 
 
-def _compiled_rule(rule: Rule, compiled: Mapping[str, Condition | None]) -> CompiledRule:
+def _compiled_rule(policy: Policy, rule: Rule, compiled: Mapping[str, Condition | None]) -> CompiledRule:
     condition = compiled[rule.rule_id]
     assert condition is not None  # a failed one left an error, and errors ended the compilation
-    matched = Finding(rule.rule_id, rule.verdict, rule.reason_code)
+    taken = rule.reason_from is not None
+    asks = taken and rule.verdict is Verdict.APPROVAL_REQUIRED
+    said = Finding(rule.rule_id, rule.verdict, rule.reason_code, approvable=rule.approvable, asks_person=asks)
+    # Who approves lifts the reasons that are listed; what a reason that nobody knows would lift, nobody can say.
+    matched = replace(said, approvable=rule.approvable and not taken)
+    values = next((fact.one_of for fact in policy.facts if fact.name == rule.reason_from), None)
+    by_value = {value: replace(said, reason_code=value) for value in values} if values else None
     # An ALLOW that cannot answer is not an ALLOW: at least a person has to look.
     verdict = Verdict.APPROVAL_REQUIRED if rule.verdict is Verdict.ALLOW else rule.verdict
-    return CompiledRule(rule, condition, matched, Finding(rule.rule_id, verdict, "fact_missing", failed=True))
+    failed = Finding(rule.rule_id, verdict, "fact_missing", failed=True, approvable=rule.approvable)
+    return CompiledRule(rule, condition, matched, failed, by_value)
 
 
 def _compiled_limit(policy: Policy, limit: Limit, compiled: Mapping[str, Condition | None]) -> CompiledLimit:

@@ -7,8 +7,8 @@ from typing import Any
 
 from sentinel.core.decision import Verdict, WindowKind
 from sentinel.core.money import major_text
-from sentinel.policy.compile import CompiledPolicy, variable_name
-from sentinel.policy.model import Fact, Limit, Rule, Terms
+from sentinel.policy.compile import CompiledPolicy
+from sentinel.policy.model import Fact, Limit, Rule, Terms, variable_name
 
 _CALENDAR = {WindowKind.CALENDAR_DAY: "per calendar day", WindowKind.CALENDAR_MONTH: "per calendar month"}
 
@@ -36,9 +36,9 @@ def describe(compiled: CompiledPolicy) -> dict[str, Any]:
 def remarks(compiled: CompiledPolicy) -> list[str]:
     """Lint: facts and numbers that nothing uses, an ALLOW that rests on a fact's absence, no ALLOW at all."""
     policy, found = compiled.policy, []
-    per = {name for limit in policy.limits for name in limit.per}
+    named = {name for limit in policy.limits for name in limit.per} | {rule.reason_from for rule in policy.rules}
     for fact in policy.facts:
-        if not {variable_name(fact), f"present.{fact.name}"} & compiled.used and fact.name not in per | {"amount"}:
+        if not {variable_name(fact), f"present.{fact.name}"} & compiled.used and fact.name not in named | {"amount"}:
             found.append(f'fact "{fact.name}" is used nowhere')
     found += [f"numbers.{name} is used nowhere" for name in policy.numbers if f"numbers.{name}" not in compiled.used]
     for rule in policy.rules:
@@ -50,16 +50,23 @@ def remarks(compiled: CompiledPolicy) -> list[str]:
 
 
 def _fact(fact: Fact) -> dict[str, Any]:
-    return {"name": fact.name, "type": fact.type.value, "from": [".".join(path) for path in fact.paths]}
+    one_of = {} if fact.one_of is None else {"one_of": sorted(fact.one_of)}
+    return {"name": fact.name, "type": fact.type.value, "from": [".".join(path) for path in fact.paths], **one_of}
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
-    words = f"{rule.verdict.value} ({rule.reason_code}) when {rule.when}"
+    reason = rule.reason_code if rule.reason_from is None else f"as {rule.reason_from} says"
+    words = f"{rule.verdict.value} ({reason}) when {rule.when}"
+    if not rule.approvable:
+        words += "; a person may reject it or handle it by hand, not approve it"
     return {
         "id": rule.rule_id,
         "when": rule.when,
         "then": rule.verdict.value,
-        "reason": rule.reason_code,
+        "reason": reason,
+        "reason_from": rule.reason_from,
+        "approvable": rule.approvable,
+        "note": "" if rule.approvable else "cannot be approved",
         "words": words,
     }
 

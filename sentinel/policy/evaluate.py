@@ -33,7 +33,7 @@ def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
     if "now" in policy.used:
         facts.variables["now"] = now
     activation = policy.conditions.activation(facts.variables)
-    findings = ask_rules(policy, activation)
+    findings = ask_rules(policy, facts.variables, activation)
     if policy.policy.once_per and facts.once_value is None:
         findings.append(_ONCE_MISSING)
     asks: tuple[LimitAsk, ...] = ()
@@ -49,6 +49,8 @@ def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
         tuple(findings),
         limits=() if denied else asks,
         approval=None if denied else _terms(policy, facts),
+        approvable=all(finding.approvable for finding in findings),
+        asks_person=any(finding.asks_person for finding in findings),
         once_key=None if denied or facts.once_value is None else f"{policy.policy.policy_id}|{facts.once_value}",
         policy_id=policy.policy.policy_id,
         policy_version=policy.policy.version,
@@ -57,25 +59,29 @@ def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
     )
 
 
-def ask_rules(policy: CompiledPolicy, activation: Any) -> list[Finding]:
+def ask_rules(policy: CompiledPolicy, variables: Mapping[str, Any], activation: Any) -> list[Finding]:
     """What the rules found, in their order; a rule that does not apply finds nothing."""
     answers: list[bool] | None = policy.together.answers(activation) if policy.together else None
     if answers is not None:
-        return [rule.matched for rule, holds in zip(policy.rules, answers, strict=True) if holds]
+        return [rule.found(variables) for rule, holds in zip(policy.rules, answers, strict=True) if holds]
     findings = []
     for rule in policy.rules:
         answer = rule.condition.holds(activation)
         if answer is not False:
-            findings.append(rule.matched if answer is True else rule.failed)
+            findings.append(rule.found(variables) if answer is True else rule.failed)
     return findings
 
 
 def _ask_limits(policy: CompiledPolicy, facts: FactSet, activation: Any) -> tuple[tuple[LimitAsk, ...], list[Finding]]:
     asks, unasked = [], []
     subjects = {per: _subject(per, facts) for per in policy.subjects}
+    answers: dict[str | None, bool | None] = {None: True}
     for compiled in policy.limits:
+        when = compiled.limit.when
+        if compiled.condition is not None and when not in answers:
+            answers[when] = compiled.condition.holds(activation)  # once, however many limits share it
         # Only an answered "no" takes a limit away; one that cannot say whether it applies, applies.
-        if compiled.condition is not None and compiled.condition.holds(activation) is False:
+        if answers[when] is False:
             continue
         cap = None if facts.currency is None else compiled.limit.cap.get(facts.currency)
         if cap is None:

@@ -15,8 +15,8 @@ from typing import Any
 from sentinel.core.canonical import MAX_SAFE_INTEGER
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import DIGITS, MAX_MINOR, parse_money
-from sentinel.policy.compile import AMOUNT, CompiledPolicy, variable_name
-from sentinel.policy.model import Fact, FactPath, FactType
+from sentinel.policy.compile import CompiledPolicy
+from sentinel.policy.model import AMOUNT, Fact, FactPath, FactType, variable_name
 
 MAX_STRING = 500
 # dict first: asking the abstract class is several times slower, and this runs for every step of every path.
@@ -108,6 +108,8 @@ def _int(raw: Any, fact: Fact) -> int | None:
 def _string(raw: Any, fact: Fact) -> str | None:
     if not isinstance(raw, str) or len(raw) > MAX_STRING:
         return None
+    if fact.one_of is not None:
+        return raw if raw in fact.one_of else None
     if not raw.isascii():
         try:
             raw.encode()

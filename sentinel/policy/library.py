@@ -7,6 +7,9 @@ from pathlib import Path
 from sentinel.policy.compile import CompiledPolicy, attempt
 from sentinel.policy.errors import PolicyError
 
+NOT_POLICIES = frozenset({"switches.yaml", "routes.yaml", "order_sources.yaml"})
+"""Files that lie beside the policies because the same people change them together, and that have loaders of their own."""
+
 
 class PolicyLibrary:
     """Compiled policies by action. Immutable; `policies` are in the order of their file names."""
@@ -17,7 +20,7 @@ class PolicyLibrary:
 
     @classmethod
     def load(cls, directory: Path) -> PolicyLibrary:
-        """Every `*.yaml` directly in the folder. Raises the first `PolicyError` of any of them.
+        """Every `*.yaml` directly in the folder but `NOT_POLICIES`. Raises the first `PolicyError` of any of them.
 
         Refused too: an empty folder, a `.yml` file (it would be overlooked), two policies with one id or
         claiming one action.
@@ -70,15 +73,16 @@ def _read(directory: Path) -> tuple[tuple[CompiledPolicy, ...], list[PolicyError
     errors: list[PolicyError] = []
     policies: list[tuple[str, CompiledPolicy]] = []
     try:
-        files = sorted(path for path in directory.iterdir() if path.suffix in (".yaml", ".yml"))
+        found = (path for path in directory.iterdir() if path.suffix in (".yaml", ".yml"))
+        files = sorted(path for path in found if path.name not in NOT_POLICIES)
     except OSError as error:
         return (), [PolicyError(f"cannot be read: {error.strerror}", file=str(directory))]
     for path in files:
         if path.suffix == ".yml":
             errors.append(PolicyError("is not read under this name", file=str(path), hint="rename it to .yaml"))
             continue
-        compiled, found = attempt(path)
-        errors += found
+        compiled, wrong = attempt(path)
+        errors += wrong
         policies += [(str(path), compiled)] if compiled else []
     if not files:
         errors.append(PolicyError("contains no policy", file=str(directory)))

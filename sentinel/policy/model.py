@@ -17,6 +17,12 @@ from sentinel.core.decision import Verdict, WindowKind
 FactPath = tuple[str, ...]
 """Where a fact is in a guard request, one key a step: ("params", "risk", "duplicate_refund")."""
 
+AMOUNT = "amount"
+"""The money fact that is the operation's amount: limits count it, and its currency is everybody's."""
+
+EVIDENCE = "evidence_context"
+"""The part of a guard request that is not part of the operation."""
+
 
 class FactType(StrEnum):
     """What a fact may be; a value of any other kind counts as missing."""
@@ -30,23 +36,43 @@ class FactType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One declared fact and where it comes from; the first path that holds anything is taken."""
+    """One declared fact and where it comes from; the first path that holds anything is taken.
+
+    `one_of`, for a string: any other value counts as malformed.
+    """
 
     name: str
     type: FactType
     paths: tuple[FactPath, ...]
     minimum: int | None = None
     maximum: int | None = None
+    one_of: frozenset[str] | None = None
+
+    @property
+    def from_evidence(self) -> bool:
+        """Whether it may come from `evidence_context`, which no digest binds: then it may only tighten."""
+        return any(path[0] == EVIDENCE for path in self.paths)
+
+
+def variable_name(fact: Fact) -> str:
+    """What conditions call a fact."""
+    return f"{fact.name}_minor" if fact.type is FactType.MONEY else fact.name
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`when` (CEL, normalised spacing) → verdict with a reason."""
+    """`when` (CEL, normalised spacing) → verdict with a reason.
+
+    With `reason_from` the reason is the value of that fact, and `reason_code` is what stands for a value that is not
+    one of its own. `approvable` False: a person may reject or handle by hand, not approve.
+    """
 
     rule_id: str
     when: str
     verdict: Verdict
     reason_code: str
+    reason_from: str | None = None
+    approvable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +142,15 @@ class Policy:
 
 def _fact_document(fact: Fact) -> dict[str, Any]:
     paths = [".".join(path) for path in fact.paths]
-    return {"type": fact.type.value, "from": paths, "min": fact.minimum, "max": fact.maximum}
+    # Keys that came later stand only where they are used: a policy without them keeps the digest it always had.
+    one_of = {} if fact.one_of is None else {"one_of": sorted(fact.one_of)}
+    return {"type": fact.type.value, "from": paths, "min": fact.minimum, "max": fact.maximum, **one_of}
 
 
 def _rule_document(rule: Rule) -> dict[str, Any]:
-    return {"id": rule.rule_id, "when": rule.when, "then": rule.verdict.value, "reason": rule.reason_code}
+    reason = {"reason": rule.reason_code} if rule.reason_from is None else {"reason_from": rule.reason_from}
+    approvable = {} if rule.approvable else {"approvable": False}
+    return {"id": rule.rule_id, "when": rule.when, "then": rule.verdict.value, **reason, **approvable}
 
 
 def _limit_document(limit: Limit) -> dict[str, Any]:

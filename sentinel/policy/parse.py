@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 from sentinel.core.decision import Verdict, WindowKind
 from sentinel.policy.conditions import ConditionError, normalised
 from sentinel.policy.errors import Place, nearest
-from sentinel.policy.model import Fact, Limit, Policy, Rule, Terms
+from sentinel.policy.model import EVIDENCE, Fact, FactPath, Limit, Policy, Rule, Terms
 from sentinel.policy.parse_facts import NAME_FORM, read_amounts, read_facts, read_numbers, read_path
 from sentinel.policy.source import Node, Scalar, Source, Table
 
@@ -82,7 +82,7 @@ def parse_policy(source: Source, root: Node) -> Written:
         rules=_section(source, top, "rules", lambda s, n: each.read(s, n, "rules", _rule), ()),
         limits=_section(source, top, "limits", lambda s, n: each.read(s, n, "limits", _limit), ()),
         approval=_section(source, top, "approval", _approval, Terms(0, "", 0, {})),
-        once_per=_section(source, top, "once_per", lambda s, n: read_path(s, n, "once_per"), None),
+        once_per=_section(source, top, "once_per", _once_per, None),
     )
     return Written(policy, each.conditions, top.keys, each.taken, sound)
 
@@ -127,6 +127,13 @@ def _zone(source: Source, node: Node) -> str:
         raise source.error(node.place, f'zone: "{name}" is not a known time zone') from error
 
 
+def _once_per(source: Source, node: Node) -> FactPath:
+    path = read_path(source, node, "once_per")
+    if path[0] == EVIDENCE:
+        raise source.error(node.place, f"once_per: {EVIDENCE} is not part of the operation", "name one of its params")
+    return path
+
+
 @dataclass
 class _Items:
     """Reads rules and limits: items with an id that is unique over both, each of them read on its own."""
@@ -159,10 +166,28 @@ class _Items:
 
 
 def _rule(source: Source, table: Table, name: str) -> Rule:
-    keys = ("id", "when", "then", "reason")
-    entries = source.fields(table, "rule", known=keys, required=keys).entries
+    reason = "reason_from" if "reason_from" in table.entries else "reason"
+    needed = ("id", "when", "then", reason)
+    known = ("id", "when", "then", "reason", "reason_from", "approvable")
+    entries = source.fields(table, "rule", known=known, required=needed).entries
     verdict = Verdict(source.one_of(entries["then"], "then", [v.value for v in Verdict]))
-    return Rule(name, _when(source, entries["when"]), verdict, _reason(source, entries["reason"]))
+    when, approvable = _when(source, entries["when"]), _approvable(source, table, verdict)
+    if reason == "reason":
+        return Rule(name, when, verdict, _reason(source, entries["reason"]), approvable=approvable)
+    if "reason" in entries:
+        raise source.error(table.keys["reason"], "reason and reason_from: say one of them")
+    if verdict is Verdict.ALLOW:
+        raise source.error(table.keys["reason_from"], "reason_from: whoever asks cannot say why it is allowed")
+    fact = source.text(entries["reason_from"], "reason_from")
+    return Rule(name, when, verdict, f"unknown_{fact.replace('.', '_')}", fact, approvable)
+
+
+def _approvable(source: Source, table: Table, verdict: Verdict) -> bool:
+    if "approvable" not in table.entries:
+        return True
+    if verdict is not Verdict.APPROVAL_REQUIRED:
+        raise source.error(table.keys["approvable"], "approvable is for rules that are APPROVAL_REQUIRED")
+    return source.truth(table.entries["approvable"], "approvable")
 
 
 def _limit(source: Source, table: Table, name: str) -> Limit:

@@ -7,7 +7,7 @@ import re
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import DIGITS, parse_money
 from sentinel.policy.errors import nearest
-from sentinel.policy.model import Fact, FactPath, FactType
+from sentinel.policy.model import EVIDENCE, Fact, FactPath, FactType
 from sentinel.policy.source import Listing, Node, Scalar, Source, Table
 
 BUILT_IN = ("currency", "currency_covered", "now", "numbers", "present")
@@ -16,12 +16,15 @@ BUILT_IN = ("currency", "currency_covered", "now", "numbers", "present")
 NAME_FORM = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 """Names of rules, limits, numbers and reason codes."""
 
-_REQUEST_FIELDS = ("params", "action", "agent_id", "resource", "risk_class")
+_REQUEST_FIELDS = ("params", "action", "agent_id", "resource", "risk_class", EVIDENCE)
+_WITH_PARTS = ("params", EVIDENCE)
+MAX_VALUES = 100
 _CEL_TEXT = (
     "as bool break bytes const continue double duration dyn else false for function if import in int let list loop map "
     "namespace null null_type package return string timestamp true type uint var void while"
 )
 _CEL_WORDS = frozenset(_CEL_TEXT.split())
+_FACT = ("type", "from", "min", "max", "one_of")
 _FACT_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}(\.[a-z][a-z0-9_]{0,39}){0,3}", re.ASCII)
 _PATH = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){0,7}", re.ASCII)
 
@@ -52,7 +55,7 @@ def _check_fact_name(source: Source, name: str, table: Table) -> None:
 
 
 def _fact(source: Source, name: str, node: Node) -> Fact:
-    fields = source.fields(node, f'fact "{name}"', known=("type", "from", "min", "max"), required=("type", "from"))
+    fields = source.fields(node, f'fact "{name}"', known=_FACT, required=("type", "from"))
     kind = FactType(source.one_of(fields.entries["type"], f'fact "{name}": type', [t.value for t in FactType]))
     bounds: dict[str, int | None] = {"min": None, "max": None}
     for key in bounds:
@@ -63,7 +66,22 @@ def _fact(source: Source, name: str, node: Node) -> Fact:
     origin = fields.entries["from"]
     nodes = source.listing(origin, "from") if isinstance(origin, Listing) else (origin,)
     paths = tuple(read_path(source, item, f'fact "{name}": from') for item in nodes)
-    return Fact(name, kind, paths, bounds["min"], bounds["max"])
+    one_of = _values(source, name, kind, fields) if "one_of" in fields.entries else None
+    return Fact(name, kind, paths, bounds["min"], bounds["max"], one_of)
+
+
+def _values(source: Source, name: str, kind: FactType, fields: Table) -> frozenset[str]:
+    what = f'fact "{name}": one_of'
+    if kind is not FactType.STRING:
+        raise source.error(fields.keys["one_of"], f'fact "{name}": "one_of" is for facts of type string')
+    items = source.listing(fields.entries["one_of"], what)
+    values = [source.text(item, what) for item in items]
+    if len(values) > MAX_VALUES:
+        raise source.error(fields.keys["one_of"], f"{what}: more than {MAX_VALUES} values")
+    for at, value in enumerate(values):
+        if value in values[:at]:
+            raise source.error(items[at].place, f'{what}: "{value}" is listed twice')
+    return frozenset(values)
 
 
 def read_path(source: Source, node: Node, what: str) -> FactPath:
@@ -73,8 +91,10 @@ def read_path(source: Source, node: Node, what: str) -> FactPath:
     if path[0] not in _REQUEST_FIELDS:
         hint = nearest(path[0], _REQUEST_FIELDS) or "a guard request has " + ", ".join(_REQUEST_FIELDS)
         raise source.error(node.place, f'{what}: "{path[0]}" is not a part of a guard request', hint)
-    if (path[0] == "params") != (len(path) > 1):
-        raise source.error(node.place, f"{what}: only params has parts, and one of them must be named")
+    if (path[0] in _WITH_PARTS) != (len(path) > 1):
+        raise source.error(
+            node.place, f"{what}: only {' and '.join(_WITH_PARTS)} have parts, and one of them must be named"
+        )
     return path
 
 

@@ -127,6 +127,12 @@ class Source:
             raise self.error(node.place, f"{what} must be between {least} and {most}")
         return int(node.text)
 
+    def truth(self, node: Node, what: str) -> bool:
+        """The word true or false, and no other spelling of it."""
+        if not isinstance(node, Scalar) or node.kind != "bool" or node.text not in ("true", "false"):
+            raise self.error(node.place, f"{what} must be true or false")
+        return node.text == "true"
+
     def one_of(self, node: Node, what: str, known: Collection[str]) -> str:
         """A text out of a closed set."""
         text = self.text(node, what)

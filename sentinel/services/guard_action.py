@@ -101,6 +101,15 @@ def question(caller: Caller, operation: Operation, decision: Decision) -> dict[s
         "policy_digest": decision.policy_digest,
         "limits": [_limit(ask) for ask in decision.limits] if decision.verdict is not Verdict.DENY else [],
         **approval,
+        **_for_a_person(decision),
+    }
+
+
+def _for_a_person(decision: Decision) -> dict[str, bool]:
+    """What a question to a person is like, where it is not as usual: absent means approvable and not asked for."""
+    return {
+        **({} if decision.approvable else {"approvable": False}),
+        **({"asks_person": True} if decision.asks_person else {}),
     }
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from sentinel.core.errors import Conflict, Forbidden, NotFound, SentinelError
+from sentinel.core.errors import Conflict, Forbidden, InvalidInput, NotFound, SentinelError
+from sentinel.core.operation import check_text
 from sentinel.services.actor import Actor
 from sentinel.store import approvals
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 
-APPROVE, REJECT = "approve", "reject"
+APPROVE, REJECT, HANDLED = "approve", "reject", "handled"
+MAX_REFERENCE = 200
 
 _REFUSALS: dict[str, SentinelError] = {
     "unknown": NotFound("there is no approval of that id"),
@@ -19,6 +21,7 @@ _REFUSALS: dict[str, SentinelError] = {
     "expired": Conflict("this approval expired; the agent has to ask again"),
     "already_voted": Conflict("you have given your word on this approval; another person has to give theirs"),
     "changed": Conflict("the digest is not the one of this approval; look at it again"),
+    "not_offered": Conflict("this cannot be approved; reject it, or record that it was handled by hand"),
     "role": Forbidden("this approval needs a higher role"),
     "requester": Forbidden("who answers for the asking key cannot decide what it asks"),
 }
@@ -26,7 +29,7 @@ _REFUSALS: dict[str, SentinelError] = {
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """`result` is "approved", "rejected", or "recorded" while more people have to approve."""
+    """`result` is "approved", "rejected", "handled", or "recorded" while more people have to approve."""
 
     result: str
     approvals_given: int
@@ -34,14 +37,24 @@ class Resolved:
 
 
 def resolve_approval(
-    pool: Pool, actor: Actor, approval_id: uuid.UUID, *, verdict: str, reason: str, digest: str | None = None
+    pool: Pool,
+    actor: Actor,
+    approval_id: uuid.UUID,
+    *,
+    verdict: str,
+    reason: str,
+    digest: str | None = None,
+    reference: str | None = None,
 ) -> Resolved:
-    """Approve or reject as `actor`. `digest` is what was shown; given, it must be the approval's.
+    """Give `actor`'s word. `digest` is what was shown; given, it must be the approval's.
 
-    One "reject" decides; "approve" decides when enough people gave it. Raises `NotFound`, `Conflict` (decided,
-    expired, spoken before, changed) or `Forbidden` (role, requester).
+    One "reject" decides, and so does one "handled": a person did it elsewhere, under `reference` (1 to 200 characters),
+    and the machine is denied it. "approve" decides when enough people gave it. Raises `NotFound`, `InvalidInput`
+    (reference), `Conflict` (decided, expired, spoken before, changed, approving not offered) or `Forbidden` (role,
+    requester).
     """
     actor.must_be("approver")
+    _check_reference(verdict, reference)
     if actor.operator_id is None:
         raise Forbidden("an approval needs a person's account")
     # The word comes before what it decides, also among ids made in one millisecond.
@@ -49,9 +62,17 @@ def resolve_approval(
     answer = approvals.resolve(
         pool, tenant_id=actor.tenant_id, approval_id=approval_id, operator_id=actor.operator_id, verdict=verdict,
         reason=reason, digest=digest, via=actor.via, event_id=event_id, second_event_id=second_event_id,
+        reference=reference,
     )  # fmt: skip
     refusal = _REFUSALS.get(answer.result)
     if refusal is not None:
         raise type(refusal)(refusal.detail)
     assert answer.people_required is not None
     return Resolved(answer.result, answer.approvals_given or 0, answer.people_required)
+
+
+def _check_reference(verdict: str, reference: str | None) -> None:
+    if (verdict == HANDLED) != (reference is not None):
+        raise InvalidInput.of("reference", "belongs to what was handled by hand, and only to that")
+    if reference is not None and not check_text(reference, "reference", MAX_REFERENCE).strip():
+        raise InvalidInput.of("reference", f"must have 1 to {MAX_REFERENCE} characters")

@@ -18,7 +18,9 @@ from sentinel.store.rows import all_rows, one_row
 class ApprovalRow:
     """An approval with the voices given so far; amounts in minor units, times timezone-aware UTC.
 
-    `status` is what holds now: a pending one past its end reads "expired" even before it is swept.
+    `status` is what holds now: a pending one past its end reads "expired" even before it is swept. `offers` are the
+    words that a person may give now ("approve", "reject", "handled"); none once it is decided. `handled_reference`
+    says where a person handled it by hand; its `status` is then "rejected".
     """
 
     tenant_id: uuid.UUID
@@ -41,6 +43,8 @@ class ApprovalRow:
     decided_at: datetime | None
     decided_by: str | None
     reason: str | None
+    offers: list[str]
+    handled_reference: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,10 @@ a.digest, a.reasons, a.required_role, a.required_people,
 (select count(*) from sentinel.approval_votes v
  where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id and v.verdict = 'approve')::integer as approvals_given,
 case when a.status = 'pending' and a.expires_at <= statement_timestamp() then 'expired' else a.status end as status,
-a.created_at, a.expires_at, a.decided_at, a.decided_by, a.reason
+a.created_at, a.expires_at, a.decided_at, a.decided_by, a.reason,
+case when a.status <> 'pending' or a.expires_at <= statement_timestamp() then '{}'::text[]
+     when a.offers_approve then array['approve', 'reject', 'handled'] else array['reject', 'handled'] end as offers,
+a.handled_reference
 """
 FIND_APPROVAL = f"""
 select {_COLUMNS} from sentinel.approvals a where a.tenant_id = %(tenant_id)s and a.approval_id = %(approval_id)s
@@ -109,7 +116,7 @@ where v.tenant_id = %(tenant_id)s and v.approval_id = %(approval_id)s order by v
 """
 RESOLVE = """
 select result, approvals_given, people_required from sentinel.resolve_approval(%(tenant_id)s, %(approval_id)s,
-  %(operator_id)s, %(verdict)s, %(reason)s, %(digest)s, %(via)s, %(event_id)s, %(second_event_id)s)
+  %(operator_id)s, %(verdict)s, %(reason)s, %(digest)s, %(via)s, %(event_id)s, %(second_event_id)s, %(reference)s)
 """
 
 
@@ -166,11 +173,16 @@ def resolve(
     via: str,
     event_id: uuid.UUID,
     second_event_id: uuid.UUID,
+    reference: str | None = None,
 ) -> Resolution:
-    """Record "approve" or "reject" of one person; everything is checked in the one transaction that records it."""
+    """Record "approve", "reject" or "handled" (with its reference) of one person.
+
+    Everything is checked in the one transaction that records it.
+    """
     found = one_row(pool, Resolution, RESOLVE, {
         "tenant_id": tenant_id, "approval_id": approval_id, "operator_id": operator_id, "verdict": verdict,
         "reason": reason, "digest": digest, "via": via, "event_id": event_id, "second_event_id": second_event_id,
+        "reference": reference,
     })  # fmt: skip
     assert found is not None
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from worker.rows import LedgerRow
 
@@ -18,7 +18,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Surely not done."""
+    """Surely not done; from a look-up: surely not there."""
 
     reason: str
 
@@ -30,13 +30,37 @@ class NoAnswer:
     detail: str
 
 
+Answer = Settled | Refused | NoAnswer
+
+
 class SettlementSystem(Protocol):
-    """One way of giving money back."""
+    """One way of giving something back. Thread-safe; nothing here raises.
+
+    `reference` is the idempotency key towards the system: the ledger row's stored start id, the same at every try.
+    """
 
     name: str
+    moves_money: bool
+    """False for what is no refund: a coupon, a ticket, a notice."""
 
     def is_ready(self) -> bool:
-        """Whether it can be asked at all; asked before the permit is redeemed."""
+        """Whether it can be asked at all; asked before the permit is redeemed. Cheap: at most 5 seconds old."""
 
-    def settle(self, row: LedgerRow, execution_id: uuid.UUID) -> Settled | Refused | NoAnswer:
-        """Do it. `execution_id` is the idempotency key towards the system."""
+    def settle(self, row: LedgerRow, reference: uuid.UUID) -> Answer:
+        """Do it, once for a reference however often it is asked."""
+
+    def look_up(self, reference: uuid.UUID) -> Answer:
+        """Whether it was done: `Settled`, `Refused` (surely not there) or `NoAnswer`."""
+
+
+@runtime_checkable
+class Compensating(Protocol):
+    """A system that can take back what it did."""
+
+    def compensate(self, reference: uuid.UUID) -> Answer:
+        """Take it back: `Settled` when it is not there any more, `Refused` when it stays, `NoAnswer` otherwise."""
+
+
+def one_line(text: object, most: int = 200) -> str:
+    """A stranger's words as one printable line of at most `most` characters."""
+    return "".join(c if c.isprintable() else " " for c in str(text)[: 2 * most]).strip()[:most]

@@ -99,6 +99,7 @@ def attempts() -> Iterator[tuple[str, str]]:
             "lift_halt(gen_random_uuid(), gen_random_uuid(), '', '', gen_random_uuid())",
             "resolve_in_doubt(gen_random_uuid(), gen_random_uuid(), true, '', '', gen_random_uuid())",
             "resolve_approval(gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 'approve', '', null, 'console', gen_random_uuid(), gen_random_uuid())",
+            "resolve_approval(gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 'handled', '', null, 'console', gen_random_uuid(), gen_random_uuid(), 'x')",
         ):
             yield role, f"select sentinel.{function}"
     for column in ("tenant_id", "operation_id", "policy_id", "policy_digest", "decision_event_id", "once_key"):
@@ -108,6 +109,8 @@ def attempts() -> Iterator[tuple[str, str]]:
         "reasons",
         "required_people",
         "required_role",
+        "offers_approve",
+        "handled_reference",
         "expires_at",
         "requester_operator_id",
         "decided_by",
@@ -179,6 +182,7 @@ def attempts() -> Iterator[tuple[str, str]]:
         "reasons",
         "required_people",
         "required_role",
+        "offers_approve",
         "expires_at",
         "requester_operator_id",
         "policy_digest",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -65,6 +66,64 @@ def test_one_rejection_is_enough_and_final(world: Any) -> None:
     assert world.sql("select status, decision, reason_code from sentinel.operation_states") == [
         ("denied", "DENY", "approval_rejected")
     ]
+
+
+def test_what_was_handled_by_hand_is_recorded_with_who_and_where(world: Any) -> None:
+    ann, approval_id = world.person("ann"), world.approval("600.00")
+    shown = ann.get(f"/ops/api/approvals/{approval_id}").json
+    assert (shown["offers"], "handled_reference" in shown) == (["approve", "reject", "handled"], False)
+    body = {"reason": "paid by hand", "reference": "ticket 7", "digest": shown["digest"]}
+    answer = ann.post(f"/ops/api/approvals/{approval_id}/handled", body)
+    assert answer.json == {"result": "handled", "approvals_given": 0, "people_required": 2}
+    shown = ann.get(f"/ops/api/approvals/{approval_id}").json
+    assert (shown["status"], shown["handled_reference"], shown["offers"]) == ("rejected", "ticket 7", [])
+    assert [(one["operator"], one["verdict"]) for one in shown["votes"]] == [("ann@demo.local", "handled")]
+    assert world.sql("select status, decision, reason_code from sentinel.operation_states") == [
+        ("denied", "DENY", "handled_by_person")
+    ]
+    kinds = [kind for (kind,) in world.sql("select kind from sentinel.events order by event_id")]
+    assert kinds == ["decision", "approval_vote", "approval_handled"]
+    assert ann.approve(approval_id).status_code == 409
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"reference": ""}, {"reference": "  "}, {"reference": "x" * 201}, {"reference": 7}]
+)
+def test_a_handling_without_a_reference_is_none(world: Any, more: dict[str, Any]) -> None:
+    ann, approval_id = world.person("ann"), world.approval()
+    answer = ann.post(f"/ops/api/approvals/{approval_id}/handled", {"reason": "by hand", **more})
+    assert (answer.status_code, "reference" in answer.json["errors"]) == (400, True)
+    assert world.approval_status(approval_id) == "pending"
+    assert ann.post(f"/ops/api/approvals/{approval_id}/reject", {"reason": "no", "reference": "x"}).status_code == 400
+
+
+def test_what_is_not_offered_is_refused_with_what_can_be_done_instead(world: Any) -> None:
+    ann, approval_id = world.person("ann"), world.approval()
+    world.sql("update sentinel.approvals set offers_approve = false")
+    assert ann.get("/ops/api/approvals").json["approvals"][0]["offers"] == ["reject", "handled"]
+    answer = ann.approve(approval_id)
+    assert (answer.status_code, answer.json["type"]) == (409, "urn:sentinel:problem:conflict")
+    assert "handled by hand" in answer.json["detail"]
+    assert world.sql("select count(*) from sentinel.approval_votes") == [(0,)]
+    assert world.approval_status(approval_id) == "pending"
+
+
+def test_the_command_line_shows_what_is_offered_and_records_what_was_handled(world: Any) -> None:
+    bob, approval_id = world.operator("bob"), world.approval()
+    env = {"SENTINEL_DATABASE_URL": world.url}
+
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(group, list(arguments), env=env)
+
+    (listed,) = json.loads(run("list", "--json").stdout)
+    assert (listed["offers"], listed["handled_reference"]) == (["approve", "reject", "handled"], None)
+    word = ["handled", str(approval_id), "--as", bob.email, "--reason", "by hand"]
+    assert run(*word).exit_code == 2
+    assert run(*word, "--reference", "x" * 201).exit_code != 0
+    done = run(*word, "--reference", "ticket 7")
+    assert (done.exit_code, done.stdout.strip()) == (0, "Handled as bob@demo.local (local administrator)."), done.output
+    (listed,) = json.loads(run("list", "--json").stdout)
+    assert (listed["status"], listed["offers"], listed["handled_reference"]) == ("rejected", [], "ticket 7")
 
 
 def test_another_digest_than_the_shown_one_is_refused(world: Any) -> None:

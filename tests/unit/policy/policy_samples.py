@@ -101,6 +101,28 @@ def refund_request(minor: int = 12600, currency: str = "USD", attempts: int = 1,
     return {"agent_id": "retail-refund-agent", "action": "refund.create", "params": params}
 
 
+def small_refund(
+    scenario: str = "fee",
+    minor: int = 500,
+    paid: int | None = 100_000,
+    currency: str = "USD",
+    attempts: int = 1,
+    **flags: bool,
+) -> dict[str, Any]:
+    """A request that the small refund policy allows; `paid` in minor units."""
+    request = refund_request(minor, currency, attempts, **flags)
+    request["action"] = f"refund.small.{scenario}"
+    request["params"] |= {"channel": "private", "scenario": scenario}
+    if paid is not None:
+        request["params"]["order"] = {"paid": {"value": f"{paid // 100}.{paid % 100:02}", "currency": currency}}
+    return request
+
+
+def with_evidence(request: Mapping[str, Any], **evidence: Any) -> dict[str, Any]:
+    """The request with an evidence context."""
+    return {**request, "evidence_context": {"correlation_id": "c_1", **evidence}}
+
+
 def spoilt(request: Mapping[str, Any], paths: tuple[tuple[str, ...], ...]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The request with each of the paths removed or replaced by something of another kind; with what was done."""
     for path in paths:

@@ -12,7 +12,18 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from policy_samples import ALLOW_ONLY, NOW, POLICY, compile_text, money, refund_request, sample_request, spoilt
+from policy_samples import (
+    ALLOW_ONLY,
+    NOW,
+    POLICY,
+    compile_text,
+    money,
+    refund_request,
+    sample_request,
+    small_refund,
+    spoilt,
+    with_evidence,
+)
 from test_conditions import Truthy
 
 from sentinel.core.decision import Decision, Finding, Verdict
@@ -36,6 +47,21 @@ REFUND_FACTS = (
     ("params", "risk", "customer_attempts_24h"),
     ("params",),
 )
+SMALL_FACTS = (
+    *REFUND_FACTS,
+    ("action",),
+    ("params", "channel"),
+    ("params", "scenario"),
+    ("params", "order"),
+    ("params", "order", "paid"),
+    ("params", "order", "paid", "value"),
+    ("params", "order", "paid", "currency"),
+)
+
+
+@pytest.fixture(scope="module")
+def small() -> CompiledPolicy:
+    return compile_file(policies_dir() / "small_refund.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +218,7 @@ def test_no_request_of_any_shape_raises_or_is_allowed(retail: CompiledPolicy) ->
 
 
 def _looser(before: Decision, after: Decision) -> bool:
-    """Whether `after` lets more through: a looser verdict, fewer people, a once-key or a limit gone.
+    """Whether `after` lets more through: a looser verdict, approval offered, fewer people, a once-key or a limit gone.
 
     A limit is not gone where it could not be applied and says so: then its verdict holds without any count.
     """
@@ -202,7 +228,7 @@ def _looser(before: Decision, after: Decision) -> bool:
     gone = before.once_key is not None and after.once_key is None
     failed = {finding.rule_id for finding in after.findings if finding.failed}
     lost = {(name, cap) for name, cap in _limited(before) - _limited(after) if name not in failed}
-    return fewer or gone or bool(lost)
+    return fewer or gone or bool(lost) or (after.approvable and not before.approvable)
 
 
 def _limited(decision: Decision) -> set[tuple[str, int]]:
@@ -215,12 +241,23 @@ def _refunds() -> Iterator[dict[str, Any]]:
             yield refund_request(minor, currency, attempts, **({flag: True} if flag else {}))
 
 
+def _small_refunds() -> Iterator[dict[str, Any]]:
+    for scenario, minor, paid in product(("fee", "defect"), (500, 1501, 5001), (100_000, 4_999)):
+        for raised in ({}, {"duplicate_refund": True}, {"suspicious_reason": True}, {"attempts": 3}):
+            plain = small_refund(scenario, minor, paid, **raised)
+            yield from (
+                plain,
+                with_evidence(plain, escalation="blacklisted"),
+                with_evidence(plain, settlement_ready=False),
+            )
+
+
 def _find_loosening(policies: list[tuple[CompiledPolicy, list[dict[str, Any]]]], ask: Evaluator) -> str | None:
     """The first spoilt request that is answered more loosely than the whole one; what was done to it."""
     for policy, requests in policies:
         for request in requests:
             before = ask(policy, request, NOW)
-            for what, changed in spoilt(request, (*REFUND_FACTS, ("params", "risk", "known"))):
+            for what, changed in spoilt(request, (*SMALL_FACTS, ("params", "risk", "known"))):
                 after = ask(policy, changed, NOW)
                 if _looser(before, after):
                     return f"{before.verdict} → {after.verdict}: {what}"
@@ -237,6 +274,10 @@ def _subjects(retail: CompiledPolicy, tmp_path: Path) -> list[tuple[CompiledPoli
 
 def test_no_missing_or_malformed_fact_loosens_a_decision(retail: CompiledPolicy, tmp_path: Path) -> None:
     assert _find_loosening(_subjects(retail, tmp_path), evaluate) is None
+
+
+def test_no_missing_or_malformed_fact_loosens_a_small_refund(small: CompiledPolicy) -> None:
+    assert _find_loosening([(small, list(_small_refunds()))], evaluate) is None
 
 
 def _missing_is_zero(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime) -> Decision:
@@ -275,6 +316,11 @@ def _caps_only_the_named(policy: CompiledPolicy, request: Mapping[str, Any], now
 @pytest.mark.parametrize("twin", [_missing_is_zero, _truthy, _skips_the_failed, _caps_only_the_named])
 def test_the_twins_that_read_gaps_kindly_are_caught(twin: Evaluator, retail: CompiledPolicy, tmp_path: Path) -> None:
     assert _find_loosening(_subjects(retail, tmp_path), twin) is not None
+
+
+@pytest.mark.parametrize("twin", [_missing_is_zero, _skips_the_failed, _caps_only_the_named])
+def test_the_twins_are_caught_on_small_refunds_too(twin: Evaluator, small: CompiledPolicy) -> None:
+    assert _find_loosening([(small, list(_small_refunds()))], twin) is not None
 
 
 # --- the same for policies that nobody wrote ----------------------------------------------------------------

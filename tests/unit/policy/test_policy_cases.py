@@ -53,6 +53,33 @@ def test_a_policy_that_is_off_by_one_turns_its_cases_red(old: str, new: str, cop
     assert not run_cases(copy).passed
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('cap_compensation: {USD: "20.00"', 'cap_compensation: {USD: "20.01"'),
+        ('EUR: "15.00"', 'EUR: "15.01"'),
+        ('GBP: "30.00"', 'GBP: "29.99"'),
+        ("amount_minor * 10 > order", "amount_minor * 10 >= order"),
+        ("amount_minor * 10 <= order", "amount_minor * 10 < order"),
+        ("amount_minor <= numbers.cap_defect", "amount_minor < numbers.cap_defect"),
+        ('cap: {USD: "100.00"', 'cap: {USD: "100.01"'),
+        ("customer_attempts_24h >= 6", "customer_attempts_24h > 6"),
+        ("customer_attempts_24h >= 3", "customer_attempts_24h > 3"),
+        ("present.settlement_ready && !settlement_ready", "present.settlement_ready && settlement_ready"),
+        ("approvable: false", "approvable: true"),
+        ("reason_from: escalation", "reason: over_limit"),
+        ('action != "refund.small." + scenario', 'action == "nothing"'),
+        ("once_per: params.refund_id", "# never mind"),
+    ],
+)  # fmt: skip
+def test_a_small_refund_policy_that_is_off_by_one_turns_its_cases_red(old: str, new: str, copy: Path) -> None:
+    path = copy / "small_refund.yaml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    assert not run_cases(copy).passed
+
+
 def _cases(folder: Path, text: str) -> Path:
     (folder / "cases").mkdir()
     (folder / "sample.yaml").write_text(POLICY)

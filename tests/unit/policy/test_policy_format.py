@@ -58,7 +58,7 @@ REFUSED = {
     "per_number": ("per: [account,", "per: [risk.count,", "not a fact of type string", "account_day"),
     "unknown_type": ("{type: bool, ", "{type: boolean, ", 'unknown value "boolean"', None),
     "unknown_request_field": ("from: params.account_ref", "from: parms.a", "not a part of a guard request", None),
-    "params_alone": ("from: params.account_ref", "from: params", "only params has parts", None),
+    "params_alone": ("from: params.account_ref", "from: params", "only params and evidence_context have parts", None),
     "bounds_on_text": ("from: params.account_ref", "from: params.account_ref, max: 3", "facts of type int", None),
     "fact_named_like_the_language": ("  ordered_at:", "  present.x:", "taken by the language", None),
     "fact_named_like_minor_units": ("  ordered_at:", "  amount_minor:", "minor units", None),
@@ -76,6 +76,24 @@ REFUSED = {
     "tag": ("zone: UTC", "zone: !!python/name:os.system UTC", "is not allowed", None),
     "two_documents": ("zone: UTC", "zone: UTC\n---\nzone: UTC", "not valid YAML", None),
     "deep": ("zone: UTC", "zone: " + "[" * 20 + "]" * 20, "nested deeper", None),
+    "once_per_evidence": ("zone: UTC", "once_per: evidence_context.x", "once_per: evidence_context is not part", None),
+    "amount_from_evidence": (
+        "from: params.amount}", "from: [params.amount, evidence_context.amount]}", "comes from params.amount", None),
+    "per_from_evidence": (
+        "from: params.account_ref", "from: [params.account_ref, evidence_context.who]",
+        'a limit\'s per may not rest on "account"', "account_day"),
+    "evidence_alone": ("from: params.account_ref", "from: evidence_context", "have parts", None),
+    "one_of_numbers": ("from: params.risk.count,", "from: params.risk.count, one_of: [a],", "for facts of type string", None),
+    "one_of_twice": ("from: params.account_ref", "from: params.account_ref, one_of: [a, a]", "listed twice", None),
+    "one_of_nothing": ("from: params.account_ref", "from: params.account_ref, one_of: []", "must not be empty", None),
+    "one_of_yaml_words": ("from: params.account_ref", "from: params.account_ref, one_of: [on]", "YAML reads this as bool", None),
+    "reason_and_reason_from": (
+        "reason: too_often", "reason: too_often\n    reason_from: account", "say one of them", "often"),
+    "reason_from_on_allow": ("reason: small_amount", "reason_from: account", "cannot say why it is allowed", "small"),
+    "reason_from_nothing": ("reason: too_often", "reason_from: nobody", "not a fact of type string with one_of", "often"),
+    "reason_from_open_text": ("reason: too_often", "reason_from: account", "not a fact of type string with one_of", "often"),
+    "approvable_denial": ("reason: known_fraud", "reason: known_fraud\n    approvable: false", "APPROVAL_REQUIRED", "known_fraud"),
+    "approvable_word": ("reason: too_often", "reason: too_often\n    approvable: off", "must be true or false", "often"),
     "policy_none": ("policy: sample", "policy: none", "having no policy", None),
 }  # fmt: skip
 
@@ -161,6 +179,7 @@ SAME = {
     "other_unit_of_time": ("expires: 30m", "expires: 1800s"),
     "list_of_one": ("from: params.account_ref", "from: [params.account_ref]"),
     "default_zone": ("zone: UTC\n", ""),
+    "default_approvable": ("reason: too_often", "reason: too_often\n    approvable: true"),
 }
 OTHER = {
     "label": ("label: Sample Policy", "label: Sample policy"),
@@ -180,6 +199,8 @@ OTHER = {
     "two_people": ('two_people_from: {USD: "9.00"}', 'two_people_from: {USD: "9.01"}'),
     "once": ("zone: UTC", "zone: UTC\nonce_per: params.refund_id"),
     "action": ("[sample.pay]", "[sample.pay, sample.give]"),
+    "one_of": ("from: params.account_ref", "from: params.account_ref, one_of: [a, b]"),
+    "approvable": ("reason: too_often", "reason: too_often\n    approvable: false"),
 }
 
 

@@ -1,0 +1,191 @@
+"""`/confirm/<token>`: the page where a customer says whether a refund is right. No sign-in, no cookie, no script.
+
+Whoever holds the link may answer, once; it names a card and can change nothing about it. Reading never answers, because
+mail programs open links too. The link is a secret: no log line of ours has the path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl
+
+import structlog
+from flask import Blueprint, Response, render_template, request
+
+from ops_console.context import Context
+from ops_console.translations import CATALOGUES
+from sentinel.core.confirm_link import ConfirmLinks
+from sentinel.core.customer_text import language_of, moment_text, money_text, plainly
+from sentinel.core.errors import SentinelError
+from sentinel.http.openapi import documented
+from sentinel.services.answer_confirmation import ANSWERS, UnknownLink, answer_card, open_card
+from sentinel.store.confirmations import CardRow
+
+CSP = "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+HEADERS = {
+    "Content-Security-Policy": CSP,
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Robots-Tag": "noindex, nofollow, noarchive",
+}
+_MOST_BYTES = 1024
+_COUPON_SCENARIOS = ("compensation",)
+_AFTER_READING = {"confirmed": "already_confirmed", "declined": "already_declined"}
+# page → (status, mood of the mark)
+_PAGES = {
+    "confirmed": (200, "good"), "already_confirmed": (200, "good"), "declined": (200, "ended"), "already_declined": (200, "ended"),
+    "expired": (410, "ended"), "superseded": (410, "ended"), "unknown": (404, "ended"), "changed": (409, "again"),
+    "unclear": (400, "again"), "unavailable": (503, "again"),
+}  # fmt: skip
+_RESPONSES: dict[int, tuple[str, dict[str, Any] | None]] = {
+    200: ("A page in the customer's language.", {"type": "string"}),
+    400: ("The form was not one of ours; nothing recorded.", {"type": "string"}),
+    404: ("An unknown, altered or foreign link.", {"type": "string"}),
+    409: ("The form answers something else than the card asks; nothing recorded.", {"type": "string"}),
+    410: ("The time is over, or the request was changed or closed.", {"type": "string"}),
+    503: ("Not now; giving the same answer again is harmless.", {"type": "string"}),
+}
+
+log = structlog.get_logger("console.confirm")
+
+
+@dataclass(frozen=True, slots=True)
+class _Speaker:
+    """One language's texts, filled with a card's values."""
+
+    language: str
+    card: CardRow | None
+
+    @property
+    def amount(self) -> str:
+        return money_text(self.card.amount_minor, self.card.currency, self.language) if self.card else ""
+
+    @property
+    def kind(self) -> str:
+        return "coupon" if self.card is not None and self.card.scenario in _COUPON_SCENARIOS else "refund"
+
+    def say(self, key: str) -> str:
+        until = moment_text(self.card.expires_at, self.language) if self.card else ""
+        return CATALOGUES[self.language][key].format(amount=self.amount, until=until)
+
+    def answered(self) -> str:
+        if self.card is None or self.card.answered_at is None:
+            return ""
+        return CATALOGUES[self.language]["answered"].format(moment=moment_text(self.card.answered_at, self.language))
+
+
+def blueprint(context: Context) -> Blueprint:
+    """The page and its style sheet."""
+    pages = Blueprint(
+        "confirm", __name__, template_folder="templates", static_folder="static", static_url_path="/static"
+    )
+    links = ConfirmLinks(context.settings.confirm_secrets)
+
+    @pages.get("/confirm/<path:token>")
+    @documented(
+        "A customer's confirm card",
+        responses={k: _RESPONSES[k] for k in (200, 404, 410, 503)},
+        content_type="text/html",
+    )
+    def show(token: str) -> Response:
+        return _or_a_page(lambda: _card_page(open_card(context.ledger, links, token)))
+
+    @pages.post("/confirm/<path:token>")
+    @documented(
+        "A customer's answer, once", description="A form with `digest` as it was shown and `answer`, confirm or decline.",
+        responses=_RESPONSES, content_type="text/html",
+    )  # fmt: skip
+    def answer(token: str) -> Response:
+        return _or_a_page(lambda: _answer_page(context, links, token))
+
+    @pages.get("/confirm/")
+    @documented("A confirm link that was cut off", responses={404: _RESPONSES[404]}, content_type="text/html")
+    def cut_off() -> Response:
+        return _message("unknown")
+
+    return pages
+
+
+def _answer_page(context: Context, links: ConfirmLinks, token: str) -> Response:
+    if links.read(token) is None:
+        return _message("unknown")
+    form = _form() if _is_ours() else None
+    if form is None:
+        return _message("unclear")
+    became, card = answer_card(context.ledger, links, token, shown_digest=form["digest"], answer=form["answer"])
+    log.info("confirmation_answered", confirmation_id=str(card.confirmation_id), became=became)
+    return _message(became, card)
+
+
+def _or_a_page(make: Callable[[], Response]) -> Response:
+    """Customers get a page whatever happens, and the log gets no path: it would hold the link."""
+    try:
+        return make()
+    except UnknownLink:
+        return _message("unknown")
+    except SentinelError as error:
+        log.error("confirmation_unavailable", cause=error.detail)
+        return _message("unavailable")
+    except Exception:
+        log.exception("unexpected_error", path="/confirm")
+        return _message("unavailable")
+
+
+def _card_page(card: CardRow) -> Response:
+    if card.status != "pending":
+        return _message(_AFTER_READING.get(card.status, card.status), card)
+    speaker = _Speaker(_language(card), card)
+    texts = CATALOGUES[speaker.language]
+    return _page(
+        "confirm_card.html", 200, speaker, title=texts[f"card.title.{speaker.kind}"], digest=card.digest,
+        reason=texts.get(f"scenario.{card.scenario}", ""), say=speaker.say,
+    )  # fmt: skip
+
+
+def _message(page: str, card: CardRow | None = None) -> Response:
+    status, mood = _PAGES[page]
+    speaker = _Speaker(_language(card), card)
+    title = CATALOGUES[speaker.language][f"{page}.title"]
+    response = _page(
+        "confirm_message.html", status, speaker, title=title, page=page, mood=mood, answered=speaker.answered()
+    )
+    if status == 503:
+        response.headers["Retry-After"] = "5"
+    return response
+
+
+def _page(template: str, status: int, speaker: _Speaker, **values: Any) -> Response:
+    order = plainly(speaker.card.order_ref) if speaker.card is not None and speaker.card.order_ref else ""
+    html = render_template(
+        template, language=speaker.language, texts=CATALOGUES[speaker.language], amount=speaker.amount, kind=speaker.kind,
+        order=order, root="../" * (request.path.count("/") - 1), **values,
+    )  # fmt: skip
+    return Response(html, status=status, content_type="text/html; charset=utf-8", headers=HEADERS)
+
+
+def _language(card: CardRow | None) -> str:
+    """The card's, else the browser's, else English."""
+    return language_of(card.language if card is not None else None, *request.accept_languages.values())
+
+
+def _is_ours() -> bool:
+    """Whether a browser says that the form was ours. The page allows no referrer, so its Origin is "null" or missing."""
+    return request.headers.get("Sec-Fetch-Site", "same-origin") in ("same-origin", "none")
+
+
+def _form() -> dict[str, str] | None:
+    """Exactly `digest` and `answer`, once each; None for anything else, an amount for example."""
+    length = request.content_length
+    if length is None or length > _MOST_BYTES or request.mimetype != "application/x-www-form-urlencoded":
+        return None
+    try:
+        pairs = parse_qsl(
+            request.get_data(cache=False).decode("ascii"), strict_parsing=True, max_num_fields=4, errors="strict"
+        )
+    except ValueError:
+        return None
+    form = dict(pairs)
+    is_whole = len(pairs) == 2 and form.keys() == {"digest", "answer"}
+    return form if is_whole and form["answer"] in ANSWERS and "\0" not in form["digest"] else None

@@ -1,0 +1,135 @@
+"""`sentinel switches`: what machines may do by themselves; turn it on for a few percent, move it, turn it off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from sentinel.cli.common import (
+    OneLineErrors,
+    WrongUse,
+    acting_as,
+    json_option,
+    open_pool,
+    print_json,
+    show,
+    show_rows,
+    tenant_of,
+    tenant_option,
+)  # fmt: skip
+from sentinel.policy.switches import SwitchBook, read_book
+from sentinel.resources import policies_dir
+from sentinel.services.flip_switch import known_switch, turn_switch_off, turn_switch_on
+from sentinel.services.list_switches import SwitchView, list_switches
+from sentinel.store.gate_reports import REFUSALS, GateState
+
+COLUMNS = ("switch", "on", "canary", "launch_gate", "changed")
+"""Columns for people; `--json` has everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A switch as a person reads it."""
+
+    switch: str
+    on: bool
+    canary: str
+    launch_gate: str
+    changed: str
+
+
+def _shown(view: SwitchView) -> _Shown:
+    changed = (
+        "–" if view.changed_at is None else f"{view.changed_at:%Y-%m-%d %H:%M}Z by {view.changed_by}: {view.reason}"
+    )
+    gate = "none needed" if view.gate_state is None else _gate(view.gate_state)
+    return _Shown(view.name, view.is_on, f"{view.canary_percent} %" if view.is_on else "–", gate, changed)
+
+
+def _gate(state: GateState) -> str:
+    """Open or closed and why; of the newest report its figures, age and whether it is about the policy in force."""
+    verdict = f"closed: {REFUSALS[state.refusal]}" if state.refusal else "open"
+    if state.report_id is None:
+        return verdict
+    same = "the" if state.policy_digest == state.digest_in_force else "not the"
+    return (
+        f"{verdict}; report of {_age(state.age_seconds or 0)} ago, {state.correct} of {state.cases} right,"
+        f" {state.wrong_executions} wrong executions, {same} policy in force"
+    )
+
+
+def _age(seconds: int) -> str:
+    days, hours, minutes = seconds // 86400, seconds // 3600, seconds // 60
+    return f"{days} days" if days >= 2 else f"{hours} hours" if hours >= 2 else f"{minutes} minutes"
+
+
+def _book(directory: Path | None) -> SwitchBook:
+    return read_book(directory or policies_dir())
+
+
+DIRECTORY = click.option(
+    "--policies", "directory", type=click.Path(path_type=Path), envvar="SENTINEL_POLICIES_DIR",
+    help="Folder with switches.yaml; the authority's.",
+)  # fmt: skip
+
+
+@click.group(cls=OneLineErrors)
+def group() -> None:
+    """See what machines may do by themselves; turn it on and off."""
+
+
+@group.command("list")
+@DIRECTORY
+@tenant_option
+@json_option
+def list_(directory: Path | None, tenant: str | None, as_json: bool) -> None:
+    """List every switch, and whether its launch gate lets it be turned on."""
+    book = _book(directory)
+    with open_pool() as pool:
+        rows = list_switches(pool, tenant_of(pool, tenant), book)
+    if as_json:
+        print_json({"switches": rows, "fault": book.fault})
+        return
+    if book.fault:
+        click.echo(f"Warning: everything is off, because the file of switches cannot be used: {book.fault}", err=True)
+    show_rows([_shown(row) for row in rows], COLUMNS, as_json=False, empty="There is no switch.")
+
+
+@group.command()
+@click.argument("name")
+@click.option("--canary", type=click.IntRange(0, 100), metavar="PERCENT", help="For how many percent of the accounts.")
+@click.option("--reason", required=True, help="Why; kept as evidence.")
+@click.option("--as", "email", required=True, metavar="EMAIL", help="The operator in whose name: an administrator.")
+@DIRECTORY
+@tenant_option
+@json_option
+def on(
+    name: str, canary: int | None, reason: str, email: str, directory: Path | None, tenant: str | None, as_json: bool
+) -> None:
+    """Turn a switch on, or move its canary. A gated one needs a fresh passing report: `sentinel gates run`."""
+    book = _book(directory)
+    if canary is None:
+        if book.fault is None and known_switch(book, name).gate is not None:
+            raise WrongUse(f"say for how many percent {name} is turned on: --canary 5")
+        canary = 100
+    with open_pool() as pool:
+        actor = acting_as(pool, tenant_of(pool, tenant), email)
+        done = turn_switch_on(pool, actor, book, name, canary_percent=canary, reason=reason)
+    show(done, as_json, f"{name} {'was already' if done.already else 'is'} on for {canary} % of the accounts.")
+
+
+@group.command()
+@click.argument("name")
+@click.option("--reason", required=True, help="Why; kept as evidence.")
+@click.option("--as", "email", metavar="EMAIL", help="The operator in whose name; else nobody's account.")
+@DIRECTORY
+@tenant_option
+@json_option
+def off(name: str, reason: str, email: str | None, directory: Path | None, tenant: str | None, as_json: bool) -> None:
+    """Turn a switch off, for everybody and at once."""
+    with open_pool() as pool:
+        actor = acting_as(pool, tenant_of(pool, tenant), email)
+        done = turn_switch_off(pool, actor, _book(directory), name, reason=reason)
+    show(done, as_json, f"{name} {'was already' if done.already else 'is'} off.")

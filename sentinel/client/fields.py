@@ -1,0 +1,78 @@
+"""Reading one member of an answer: of the kind that is expected, or the whole answer is none."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NoReturn
+
+from sentinel.client.errors import NoAnswerKind, Unreachable
+
+
+def malformed(what: str) -> NoReturn:
+    """Refuse an answer that is not of the contract's shape."""
+    raise Unreachable(NoAnswerKind.MALFORMED, what)
+
+
+def text(body: Mapping[str, Any], name: str) -> str:
+    """A text that is not empty."""
+    found = body.get(name)
+    if not isinstance(found, str) or not found:
+        malformed(f"{name} is missing or not text")
+    return found
+
+
+def maybe_text(body: Mapping[str, Any], name: str) -> str | None:
+    """The same, or None where it is absent or null."""
+    return None if body.get(name) is None else text(body, name)
+
+
+def mapping(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An object."""
+    found = body.get(name)
+    if not isinstance(found, dict):
+        malformed(f"{name} is not an object")
+    return found
+
+
+def maybe_mapping(body: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    """The same, or None where it is absent or null."""
+    found = body.get(name)
+    if found is not None and not isinstance(found, dict):
+        malformed(f"{name} is not an object")
+    return found
+
+
+def uuid_text(body: Mapping[str, Any], name: str) -> str:
+    """A UUID, as text in its usual spelling."""
+    found = text(body, name)
+    try:
+        return str(uuid.UUID(found))
+    except ValueError:
+        malformed(f"{name} is not a UUID")
+
+
+def flag(body: Mapping[str, Any], name: str) -> bool:
+    """true or false; false where it is absent."""
+    found = body.get(name, False)
+    if not isinstance(found, bool):
+        malformed(f"{name} is not true or false")
+    return found
+
+
+def moment(body: Mapping[str, Any], name: str) -> datetime:
+    """A time with its zone."""
+    found = text(body, name)
+    try:
+        read = datetime.fromisoformat(found)
+    except ValueError:
+        malformed(f"{name} is not a time")
+    if read.tzinfo is None:
+        malformed(f"{name} has no time zone")
+    return read
+
+
+def maybe_moment(body: Mapping[str, Any], name: str) -> datetime | None:
+    """The same, or None where it is absent or null."""
+    return None if body.get(name) is None else moment(body, name)

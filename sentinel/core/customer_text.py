@@ -1,0 +1,112 @@
+"""What is written to customers: which language, money and moments in it, and other people's text without tricks.
+
+The languages here are those that every catalogue of ours has; tests hold the catalogues to them.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from datetime import UTC, datetime
+
+from sentinel.core.money import DIGITS
+from sentinel.core.operation import UNSAFE_TEXT
+
+DEFAULT_LANGUAGE = "en"
+LANGUAGES = ("en", "de")
+
+_NBSP = "\N{NO-BREAK SPACE}"
+# language → (decimal sign, thousands sign, how an amount with a known sign is written, how one with a code is)
+_NUMBERS = {
+    "en": (".", ",", "{sign}{number}", "{number}" + _NBSP + "{code}"),
+    "de": (",", ".", "{number}" + _NBSP + "{sign}", "{number}" + _NBSP + "{code}"),
+}
+_SIGNS = {"en": {"EUR": "€", "GBP": "£", "USD": "US$"}, "de": {"EUR": "€", "GBP": "£", "USD": "US-$"}}
+_MONTHS = {
+    "en": [
+        "January",
+        "February",
+        "March",
+        "April",
+        "May",
+        "June",
+        "July",
+        "August",
+        "September",
+        "October",
+        "November",
+        "December",
+    ],
+    "de": [
+        "Januar",
+        "Februar",
+        "März",
+        "April",
+        "Mai",
+        "Juni",
+        "Juli",
+        "August",
+        "September",
+        "Oktober",
+        "November",
+        "Dezember",
+    ],
+}
+_MOMENTS = {
+    "en": "{day} {month} {year}, {hour:02}:{minute:02} UTC",
+    "de": "{day}. {month} {year}, {hour:02}:{minute:02} Uhr UTC",
+}
+# Beyond the unsafe: invisible, combining without end, and line ends, which make one line look like another's.
+_HIDDEN = re.compile(
+    "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff\t\n\r]"
+)
+_MOST_SHOWN = 200
+
+
+def language_of(*wishes: str | None) -> str:
+    """The first wish, a BCP 47 tag, that is one of our languages; else English."""
+    for wish in wishes:
+        primary = (wish or "").partition("-")[0].lower()
+        if primary in LANGUAGES:
+            return primary
+    return DEFAULT_LANGUAGE
+
+
+def money_text(amount_minor: int, currency: str, language: str) -> str:
+    """98000, "EUR", "de" → "980,00 €": always the currency's digits, nothing rounded."""
+    decimal, thousands, with_sign, with_code = _NUMBERS[language]
+    digits = DIGITS.get(currency, 2)
+    whole, rest = divmod(amount_minor, 10**digits)
+    number = f"{whole:,}".replace(",", thousands) + (f"{decimal}{rest:0{digits}d}" if digits else "")
+    sign = _SIGNS[language].get(currency)
+    return with_sign.format(number=number, sign=sign) if sign else with_code.format(number=number, code=currency)
+
+
+def moment_text(moment: datetime, language: str) -> str:
+    """A moment as people of the language write it, in UTC and saying so."""
+    at = moment.astimezone(UTC)
+    month = _MONTHS[language][at.month - 1]
+    return _MOMENTS[language].format(day=at.day, month=month, year=at.year, hour=at.hour, minute=at.minute)
+
+
+def plainly(text: str) -> str:
+    """Foreign text for one line: what a person would not see, or would see elsewhere, is written as its code point.
+
+    At most 200 characters of it. Not escaped for HTML: that is the template's.
+    """
+    cut = text[:_MOST_SHOWN] + ("…" if len(text) > _MOST_SHOWN else "")
+    shown = _HIDDEN.sub(_code_point, UNSAFE_TEXT.sub(_code_point, cut))
+    return "".join(_code_point_of(c) if _is_stacked(shown, place) else c for place, c in enumerate(shown))
+
+
+def _is_stacked(text: str, place: int) -> bool:
+    """The third combining mark in a row: no language needs it, and many of them cover their neighbours."""
+    return place >= 2 and all(unicodedata.combining(c) for c in text[place - 2 : place + 1])
+
+
+def _code_point(found: re.Match[str]) -> str:
+    return _code_point_of(found[0])
+
+
+def _code_point_of(character: str) -> str:
+    return f"[U+{ord(character):04X}]"

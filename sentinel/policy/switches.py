@@ -1,0 +1,117 @@
+"""The switches there are and how they begin (`policies/switches.yaml`). How they stand now is the database's to say.
+
+`read_switches` refuses a faulty file with its place; a `SwitchBook` is made of any: of one that cannot be used nothing is on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from sentinel.policy.errors import PolicyError, nearest
+from sentinel.policy.source import Node, Source, read_source
+
+FILE_NAME = "switches.yaml"
+NAME = re.compile(r"(?=.{1,64}\Z)[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+", re.ASCII)
+"""A switch's name: words of small letters joined by dots, at least two, e.g. "small_refund.refund_fee"."""
+_WORD = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
+_POLICY_ID = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
+
+log = structlog.get_logger("sentinel.switches")
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredSwitch:
+    """A switch as its file declares it. `gate` and `policy` are both there or both None (then no report is needed)."""
+
+    name: str
+    default_on: bool
+    gate: str | None
+    policy: str | None
+    about: str
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchBook:
+    """Every declared switch by name, in the file's order; empty with a `fault` (one line) where the file is unusable."""
+
+    switches: Mapping[str, DeclaredSwitch] = field(default_factory=dict)
+    fault: str | None = None
+
+    def hint(self, name: str) -> str | None:
+        """A hint naming the known switch closest to a misspelt one."""
+        return nearest(name, self.switches)
+
+
+class SwitchFile:
+    """`switches.yaml` of a folder, read again whenever it changed. Safe for threads; one file look-up per `book`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / FILE_NAME
+        self._read: tuple[object, SwitchBook] = (None, SwitchBook())
+
+    @property
+    def book(self) -> SwitchBook:
+        """What the file says now. A file that cannot be used is an empty book and one line in the log per change."""
+        stamp = self._stamp()
+        known, book = self._read
+        if known != stamp:
+            book = self._load()
+            self._read = (stamp, book)
+        return book
+
+    def _stamp(self) -> object:
+        try:
+            found = self.path.stat()
+        except OSError as error:
+            return (error.errno,)
+        return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+    def _load(self) -> SwitchBook:
+        book = read_book(self.path.parent)
+        if book.fault is not None:
+            log.error("switches_unusable_all_off", fault=book.fault)
+        return book
+
+
+def read_book(directory: Path) -> SwitchBook:
+    """What the folder's file says, once, or why it cannot be used. Never raises, writes no log."""
+    try:
+        return SwitchBook(read_switches(directory / FILE_NAME))
+    except PolicyError as error:
+        return SwitchBook(fault=str(error))
+
+
+def read_switches(path: Path) -> dict[str, DeclaredSwitch]:
+    """The declared switches by name. Raises the first `PolicyError`, also for a missing or unreadable file."""
+    source, root = read_source(path)
+    top = source.fields(root, "the file", known=("switches",), required=("switches",))
+    table = source.table(top.entries["switches"], "switches")
+    found = {name: _declared(source, name, node) for name, node in table.entries.items()}
+    if not found:
+        raise source.error(table.place, "switches must not be empty")
+    return found
+
+
+def _declared(source: Source, name: str, node: Node) -> DeclaredSwitch:
+    what = f'switch "{name}"'
+    if not NAME.fullmatch(name):
+        raise source.error(node.place, f'{what} is not a name like "small_refund.refund_fee"')
+    table = source.fields(node, what, known=("default", "gate", "policy", "about"), required=("default", "about"))
+    if ("gate" in table.entries) != ("policy" in table.entries):
+        raise source.error(table.place, f"{what}: gate and policy belong together")
+    default_on = source.truth(table.entries["default"], f"{what}: default")
+    if default_on and "gate" in table.entries:
+        raise source.error(
+            table.entries["default"].place, f"{what} needs a launch gate and cannot be true here",
+            f"leave it false and use `sentinel switches on {name}`",
+        )  # fmt: skip
+    gate, policy = (
+        source.text(table.entries[key], f"{what}: {key}", form=form, means=means) if key in table.entries else None
+        for key, form, means in (("gate", _WORD, "a scenario's name"), ("policy", _POLICY_ID, "a policy's id"))
+    )
+    return DeclaredSwitch(name, default_on, gate, policy, source.text(table.entries["about"], f"{what}: about"))

@@ -1,0 +1,15 @@
+"""Tell the database which policy texts decide from now on: proof packs are opened by it, launch gates compared with it."""
+
+from __future__ import annotations
+
+from sentinel.core.canonical import canonical_json
+from sentinel.services.authority import Authority
+from sentinel.store.policies import remember_policies
+
+
+def declare_policies(authority: Authority) -> None:
+    """Keep every loaded policy and put it in force. Raises `EngineUnavailable`."""
+    remember_policies(authority.pool, [
+        (one.digest, one.policy.policy_id, one.policy.version, canonical_json(one.policy.document()))
+        for one in authority.policies.library.policies
+    ])  # fmt: skip

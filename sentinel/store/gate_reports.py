@@ -1,0 +1,99 @@
+"""Launch-gate reports: what a run of the labelled cases found, and whether the newest one lets a switch be turned on."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from sentinel.store.database import Pool
+from sentinel.store.rows import all_rows, single
+
+MAX_AGE_DAYS = 7
+"""How old a passing report may be; `sentinel.gate_report_lasts()` is what counts, a test holds the two equal."""
+
+REFUSALS = {
+    "policy_not_in_force": "no running authority has loaded the policy that covers it",
+    "no_report": "there is no launch-gate report",
+    "report_failed": "the newest launch-gate report did not pass",
+    "report_stale": "the newest launch-gate report is about another text of the policy than the one in force",
+    "report_old": f"the newest launch-gate report is older than {MAX_AGE_DAYS} days",
+}
+"""Why a gated switch cannot be turned on, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateReport:
+    """One run. `correct` of `cases` were right, `not_covered` proved nothing; the bound is of the correct rate, in ppm."""
+
+    switch: str
+    scenario: str
+    policy_digest: str
+    passed: bool
+    cases: int
+    correct: int
+    lower_bound_ppm: int
+    wrong_executions: int
+    not_covered: int
+    report: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class GateState:
+    """How a gated switch stands: `refusal` is "" or a key of `REFUSALS`; the rest is the newest report's, None without."""
+
+    switch: str
+    refusal: str
+    digest_in_force: str | None
+    report_id: uuid.UUID | None
+    passed: bool | None
+    policy_digest: str | None
+    cases: int | None
+    correct: int | None
+    lower_bound_ppm: int | None
+    wrong_executions: int | None
+    not_covered: int | None
+    created_at: datetime | None
+    age_seconds: int | None
+    recorded_by: str | None
+
+
+RECORD = """
+select sentinel.record_gate_report(%(tenant_id)s, %(report_id)s, %(scenario)s, %(switch)s, %(policy_digest)s, %(passed)s,
+  %(cases)s, %(correct)s, %(lower_bound_ppm)s, %(wrong_executions)s, %(not_covered)s, %(report)s, %(who)s, %(event_id)s)
+"""
+STATES = """
+select asked.switch, sentinel.gate_refusal(%(tenant_id)s, asked.switch, asked.gate, asked.policy) as refusal,
+       f.policy_digest as digest_in_force, r.report_id, r.passed, r.policy_digest, r.cases, r.correct, r.lower_bound_ppm,
+       r.wrong_executions, r.not_covered, r.created_at, r.recorded_by,
+       extract(epoch from clock_timestamp() - r.created_at)::bigint as age_seconds
+from unnest(%(switches)s::text[], %(gates)s::text[], %(policies)s::text[]) as asked (switch, gate, policy)
+left join sentinel.policies_in_force f on f.policy_id = asked.policy
+left join lateral (
+  select g.* from sentinel.gate_reports g
+  where g.tenant_id = %(tenant_id)s and g.switch = asked.switch and g.scenario = asked.gate
+  order by g.created_at desc, g.report_id desc limit 1) as r on true
+"""
+
+
+def record_gate_report(
+    pool: Pool, *, tenant_id: uuid.UUID, report_id: uuid.UUID, report: GateReport, who: str, event_id: uuid.UUID
+) -> None:
+    """Keep a report for good, with its evidence. Raises `EngineUnavailable` where its numbers contradict each other."""
+    single(pool, RECORD, {
+        "tenant_id": tenant_id, "report_id": report_id, "scenario": report.scenario, "switch": report.switch,
+        "policy_digest": report.policy_digest, "passed": report.passed, "cases": report.cases, "correct": report.correct,
+        "lower_bound_ppm": report.lower_bound_ppm, "wrong_executions": report.wrong_executions,
+        "not_covered": report.not_covered, "report": Jsonb(dict(report.report)), "who": who, "event_id": event_id,
+    })  # fmt: skip
+
+
+def gate_states(pool: Pool, tenant_id: uuid.UUID, gated: Sequence[tuple[str, str, str]]) -> dict[str, GateState]:
+    """How each (switch, gate, policy id) stands, by switch."""
+    switches, gates, policies = ([one[place] for one in gated] for place in range(3))
+    fields = {"tenant_id": tenant_id, "switches": switches, "gates": gates, "policies": policies}
+    return {state.switch: state for state in all_rows(pool, GateState, STATES, fields)}

@@ -1,0 +1,104 @@
+-- Effects in systems outside the ledger: each is on record before it is tried, so that a crash anywhere can be resolved.
+
+create table refunds.effects (
+  tenant_id           uuid not null default refunds.default_tenant(),
+  ledger_entry_id     text not null,
+  effect_number       smallint not null check (effect_number between 1 and 20),
+  operation_reference uuid not null,                                       -- the entry's start id: one for all its effects
+  system              text not null check (system ~ '^[a-z_]{1,40}$'),
+  reference           uuid not null,                                       -- the idempotency key towards the system
+  best_effort         boolean not null default false,                      -- a notice: may fail without undoing anything
+  must_total          smallint not null check (must_total between 0 and 20), -- how many effects the entry needs done
+  state               text not null default 'intended',
+  system_reference    text check (length(system_reference) <= 200),        -- the system's own name for what it did
+  last_error          text check (length(last_error) <= 500),
+  claim_epoch         bigint not null,
+  tries               integer not null default 1,
+  tried_at            timestamptz not null default clock_timestamp(),
+  next_attempt_at     timestamptz not null default clock_timestamp(),      -- of a best-effort effect
+  created_at          timestamptz not null default clock_timestamp(),
+  updated_at          timestamptz not null default clock_timestamp(),
+  -- By entry and number, not by reference: an entry has its first effect once, whatever name it is tried under.
+  constraint effects_once primary key (tenant_id, ledger_entry_id, effect_number),
+  constraint effects_reference_once unique (tenant_id, system, reference),
+  constraint effects_state check (state in ('intended', 'done', 'refused', 'compensating', 'compensated', 'in_doubt')),
+  constraint effects_done_has_reference check (state <> 'done' or system_reference is not null),
+  constraint effects_trouble_has_text check (state not in ('refused', 'in_doubt') or last_error is not null),
+  constraint effects_notice_stays check (not best_effort or state not in ('compensating', 'compensated')),
+  foreign key (tenant_id, ledger_entry_id) references refunds.ledger_entries
+) with (fillfactor = 70);
+create index effects_operation on refunds.effects (tenant_id, operation_reference);
+create index effects_later on refunds.effects (tenant_id, next_attempt_at)
+  where best_effort and state in ('intended', 'in_doubt');
+create index effects_open on refunds.effects (tenant_id, updated_at) where state in ('compensating', 'in_doubt');
+
+-- The table of worker/effects.py as data: a test holds the two equal. Anything else is refused here, whoever asks.
+create table refunds.effect_transitions (
+  from_state text not null,
+  to_state   text not null,
+  primary key (from_state, to_state)
+);
+insert into refunds.effect_transitions (from_state, to_state) values
+  ('intended', 'done'),
+  ('intended', 'refused'),
+  ('intended', 'in_doubt'),
+  ('in_doubt', 'intended'),
+  ('in_doubt', 'done'),
+  ('in_doubt', 'refused'),
+  ('in_doubt', 'compensating'),
+  ('done', 'compensating'),
+  ('compensating', 'compensated'),
+  ('compensating', 'in_doubt');
+
+create function refunds.check_effect() returns trigger language plpgsql as $$
+begin
+  if tg_op = 'INSERT' then
+    if new.state <> 'intended' then
+      raise exception 'an effect begins as intended, not %', new.state using errcode = 'check_violation', constraint = 'effects_begin_intended';
+    end if;
+    return new;
+  end if;
+  if (new.tenant_id, new.ledger_entry_id, new.effect_number, new.operation_reference, new.system, new.reference, new.best_effort, new.must_total)
+     is distinct from
+     (old.tenant_id, old.ledger_entry_id, old.effect_number, old.operation_reference, old.system, old.reference, old.best_effort, old.must_total) then
+    raise exception 'what an effect is cannot change' using errcode = 'check_violation', constraint = 'effects_terms_fixed';
+  end if;
+  if new.claim_epoch < old.claim_epoch then
+    raise exception 'the claim epoch only grows' using errcode = 'check_violation', constraint = 'effects_epoch_grows';
+  end if;
+  if new.state <> old.state and not exists (select from refunds.effect_transitions t
+       where t.from_state = old.state and t.to_state = new.state) then
+    raise exception 'no way from % to %', old.state, new.state using errcode = 'check_violation', constraint = 'effects_transition';
+  end if;
+  new.updated_at := clock_timestamp();
+  return new;
+end $$;
+create trigger check_effect before insert or update on refunds.effects
+  for each row execute function refunds.check_effect();
+create trigger never_forgotten before delete or truncate on refunds.effects
+  for each statement execute function refunds.refuse_change();
+
+-- An execution says that everything it needs was done; the record must say so too.
+create function refunds.check_effects_done() returns trigger language plpgsql as $$
+begin
+  if exists (select from refunds.effects f
+             where f.tenant_id = new.tenant_id and f.ledger_entry_id = new.ledger_entry_id and not f.best_effort
+             having count(*) > 0 and count(*) filter (where f.state = 'done') <> max(f.must_total)) then
+    raise exception 'an effect of this entry is not done' using errcode = 'check_violation', constraint = 'execution_needs_effects';
+  end if;
+  return new;
+end $$;
+create trigger check_effects_done before insert on refunds.executions
+  for each row execute function refunds.check_effects_done();
+
+-- An entry that is given up takes no effect with it into silence: what was under way is in doubt, for a person.
+create function refunds.doubt_effects() returns trigger language plpgsql as $$
+begin
+  update refunds.effects set state = 'in_doubt', last_error = coalesce(last_error, 'the entry was given up')
+  where tenant_id = new.tenant_id and ledger_entry_id = new.ledger_entry_id and state in ('intended', 'compensating')
+    and not best_effort;
+  return null;
+end $$;
+create trigger doubt_effects after update of status on refunds.ledger_entries
+  for each row when (new.status in ('ERROR', 'DENIED') and old.status <> new.status)
+  execute function refunds.doubt_effects();

@@ -1,0 +1,265 @@
+"""What no digest binds can make an answer stricter and nothing else; asking for a person gets one, with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from policy_samples import (
+    NOW,
+    POLICY,
+    WRONG_VALUES,
+    compile_text,
+    refund_request,
+    sample_request,
+    small_refund,
+    with_evidence,
+)
+
+from sentinel.core.decision import ESCALATIONS, REASONS, Decision, Verdict
+from sentinel.core.operation import build_operation
+from sentinel.policy import compile as compiling
+from sentinel.policy.compile import CompiledPolicy, compile_file
+from sentinel.policy.describe import describe, remarks
+from sentinel.policy.errors import PolicyError
+from sentinel.policy.evaluate import evaluate
+from sentinel.resources import policies_dir
+
+FACTS = """\
+facts:
+  why:   {type: string, from: [params.why, evidence_context.why], one_of: [late, halted]}
+  ready: {type: bool,   from: evidence_context.ready}
+"""
+RULES = """\
+rules:
+  - {id: asked, when: present.why, then: APPROVAL_REQUIRED, reason_from: why}
+  - {id: unready, when: present.ready && !ready, then: APPROVAL_REQUIRED, reason: not_ready, approvable: false}
+"""
+ASKING = POLICY.replace("facts:\n", FACTS, 1).replace("rules:\n", RULES, 1)
+
+CAPS = {"fee": 1500, "price_diff": 3000, "compensation": 2000, "defect": 5000, "quality": 5000}
+EVIDENCE: tuple[dict[str, Any], ...] = (
+    *({"escalation": value} for value in ("blacklisted", "halted", "system_not_ready", "because", *WRONG_VALUES)),
+    *({"settlement_ready": value} for value in (True, False, *WRONG_VALUES)),
+    {"escalation": "blacklisted", "settlement_ready": False},
+    {"duplicate_refund": False, "amount": {"amount_minor": 1, "currency": "USD"}, "params": {}, "risk": {}},
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def small() -> CompiledPolicy:
+    return compile_file(policies_dir() / "small_refund.yaml")
+
+
+@pytest.fixture(scope="module")
+def retail() -> CompiledPolicy:
+    return compile_file(policies_dir() / "retail_refund.yaml")
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> CompiledPolicy:
+    return compile_text(tmp_path, ASKING)
+
+
+# --- evidence only tightens ---------------------------------------------------------------------------------
+
+
+def _refunds() -> Iterator[dict[str, Any]]:
+    for minor, flag in product((500, 15_001, 100_001), ({}, {"duplicate_refund": True}, {"attempts": 3})):
+        yield refund_request(minor, **flag)  # type: ignore[arg-type]
+    for scenario, minor, paid in product(CAPS, (500, 5_001), (100_000, 4_999, None)):
+        yield small_refund(scenario, minor, paid)
+        yield small_refund(scenario, minor, paid, suspicious_reason=True)
+
+
+def _loosened(plain: Decision, told: Decision) -> bool:
+    """Whether evidence won anything: an ALLOW, a denial that a rule had spoken, a limit, a person, a once-key."""
+    if plain.verdict is Verdict.DENY:
+        spoken = any(finding.verdict is Verdict.DENY for finding in plain.findings)
+        return told.verdict is Verdict.ALLOW or (spoken and told.verdict is not Verdict.DENY)
+    same = (told.limits, told.once_key, told.approval) == (plain.limits, plain.once_key, plain.approval)
+    return told.verdict.rank < plain.verdict.rank or not same or (told.approvable and not plain.approvable)
+
+
+def _won_by_evidence(policies: tuple[CompiledPolicy, ...]) -> str | None:
+    for request in _refunds():
+        for policy in policies:
+            if request["action"].startswith("refund.small") != (policy.policy.policy_id == "small-refund"):
+                continue
+            plain = evaluate(policy, request, NOW)
+            for evidence in EVIDENCE:
+                if _loosened(plain, evaluate(policy, with_evidence(request, **evidence), NOW)):
+                    return f"{evidence} on {request}"
+    return None
+
+
+def test_no_evidence_loosens_any_answer_of_a_shipped_policy(small: CompiledPolicy, retail: CompiledPolicy) -> None:
+    assert _won_by_evidence((small, retail)) is None
+
+
+def test_the_twin_that_lets_an_allow_rest_on_evidence_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (policies_dir() / "small_refund.yaml").read_text()
+    # Without the rule that asks a person above a tenth, only the ALLOW's own condition stands in between.
+    text = text.replace("when: amount_minor * 10 > order.paid_minor", "when: amount_minor < 0", 1)
+    old = 'when: action == "refund.small.fee" && amount_minor * 10 <='
+    allowed = text.replace(old, old.replace("when: ", "when: present.settlement_ready || "), 1)
+    assert allowed != text
+    with pytest.raises(PolicyError, match=r'small_refund\.yaml:\d+:\d+: rule "small_fee": an ALLOW may not rest on'):
+        compile_text(tmp_path, allowed, "small_refund.yaml")
+    monkeypatch.setattr(compiling, "check_evidence", lambda *_: None)
+    assert _won_by_evidence((compile_text(tmp_path, allowed, "small_refund.yaml"),)) is not None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule", "message"),
+    [
+        ("when: amount_minor <=", "when: why == 'late' && amount_minor <=", "small", "an ALLOW may not rest"),
+        ("when: amount_minor <=", "when: present.why || amount_minor <=", "small", "an ALLOW may not rest"),
+        ("when: amount_minor <=", "when: '!present.ready && amount_minor <= 1'\n    # ", "small", "an ALLOW may not rest"),
+        ("    window:", "    when: ready\n    window:", "account_day", "a limit may not rest"),
+        ("    window:", "    when: '! present.why'\n    window:", "account_day", "a limit may not rest"),
+        ("per: [account,", "per: [why,", "account_day", "a limit's per may not rest"),
+    ],
+)  # fmt: skip
+def test_what_could_be_loosened_by_evidence_is_refused_at_load_with_its_rule(
+    old: str, new: str, rule: str, message: str, tmp_path: Path
+) -> None:
+    assert old in ASKING
+    with pytest.raises(PolicyError) as caught:
+        compile_text(tmp_path, ASKING.replace(old, new, 1))
+    assert (caught.value.rule, caught.value.line > 0) == (rule, True)
+    assert message in caught.value.message
+
+
+def test_an_amount_from_evidence_is_refused_even_without_limits(tmp_path: Path) -> None:
+    text = POLICY.replace("from: params.amount}", "from: [params.amount, evidence_context.amount]}")
+    text = text[: text.index("limits:")] + text[text.index("approval:") :]
+    with pytest.raises(PolicyError, match='"amount": it may come from evidence_context'):
+        compile_text(tmp_path, text)
+
+
+# --- reasons that the request gives -------------------------------------------------------------------------
+
+
+def test_the_reason_is_the_facts_value_and_what_is_bound_comes_first(asking: CompiledPolicy) -> None:
+    assert evaluate(asking, with_evidence(sample_request(), why="late"), NOW).reasons == ("late",)
+    assert evaluate(asking, sample_request(why="late"), NOW).reasons == ("late",)
+    both = with_evidence(sample_request(why="halted"), why="late")
+    assert evaluate(asking, both, NOW).reasons == ("halted",)
+    assert evaluate(asking, with_evidence(sample_request()), NOW).verdict is Verdict.ALLOW
+
+
+@pytest.mark.parametrize("value", [value for value in WRONG_VALUES if value is not None])
+def test_a_reason_outside_the_list_still_asks_a_person_who_cannot_approve_it(
+    value: Any, asking: CompiledPolicy
+) -> None:
+    decision = evaluate(asking, with_evidence(sample_request(), why=value), NOW)
+    assert (decision.verdict, decision.reasons) == (Verdict.APPROVAL_REQUIRED, ("unknown_why",))
+    assert (decision.approvable, decision.asks_person) == (False, True)
+
+
+def test_only_a_carried_reason_asks_for_a_person(asking: CompiledPolicy) -> None:
+    assert evaluate(asking, with_evidence(sample_request(), why="late"), NOW).asks_person
+    assert not evaluate(asking, sample_request(), NOW).asks_person
+    assert not evaluate(asking, with_evidence(sample_request(risk={"known": False, "count": 9})), NOW).asks_person
+
+
+def test_a_rule_that_is_not_approvable_makes_the_whole_question_so(asking: CompiledPolicy) -> None:
+    unready = evaluate(asking, with_evidence(sample_request(), ready=False, why="late"), NOW)
+    assert (unready.reasons, unready.approvable) == (("late", "not_ready"), False)
+    garbage = evaluate(asking, with_evidence(sample_request(), ready="yes"), NOW)
+    assert (garbage.reasons, garbage.approvable) == (("fact_missing",), False)
+    assert evaluate(asking, with_evidence(sample_request(), ready=True), NOW).verdict is Verdict.ALLOW
+
+
+@pytest.mark.parametrize("values", ["[Late]", "['2 late']", "[approval_rejected]", "[fact_missing, late]"])
+def test_a_list_of_reasons_holds_reason_codes_only(values: str, tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="reason_from") as caught:
+        compile_text(tmp_path, ASKING.replace("[late, halted]", values))
+    assert caught.value.rule == "asked"
+
+
+def test_only_a_question_to_a_person_may_be_called_halted(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match='"halted" is given by the engine only'):
+        compile_text(tmp_path, ASKING.replace("APPROVAL_REQUIRED, reason_from", "DENY, reason_from"))
+
+
+def test_a_policy_says_in_words_where_reasons_come_from_and_what_cannot_be_approved(asking: CompiledPolicy) -> None:
+    told = describe(asking)
+    assert told["rules"][0]["words"] == "APPROVAL_REQUIRED (as why says) when present.why"
+    assert told["rules"][1]["words"].endswith("a person may reject it or handle it by hand, not approve it")
+    assert [rule["approvable"] for rule in told["rules"][:3]] == [True, False, True]
+    assert told["facts"][0]["one_of"] == ["halted", "late"]
+    assert not any("why" in remark for remark in remarks(asking))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("reason_from: why", "reason: why"), ("approvable: false", "approvable: true"), ("[late, halted]", "[late]")],
+)
+def test_what_a_reason_comes_from_is_part_of_the_digest(old: str, new: str, tmp_path: Path) -> None:
+    assert compile_text(tmp_path, ASKING.replace(old, new)).digest != compile_text(tmp_path, ASKING).digest
+
+
+def test_the_order_of_a_list_of_values_is_no_part_of_the_digest(tmp_path: Path) -> None:
+    turned = ASKING.replace("[late, halted]", "[halted, late]")
+    assert compile_text(tmp_path, turned).digest == compile_text(tmp_path, ASKING).digest
+
+
+def test_evidence_is_no_part_of_the_operation() -> None:
+    def operation(evidence: Any) -> Any:
+        return build_operation(idempotency_key="k", agent_id="a", action="b", params={"x": 1}, evidence=evidence)
+
+    assert operation({"escalation": "halted"}) == operation(None)
+    assert operation({"escalation": "halted"}).digest == operation({"x": 1}).digest
+    assert "evidence_context" not in operation(None).facts() | operation({}).facts()
+    assert operation({"x": 1}).facts()["evidence_context"] == {"x": 1}
+
+
+# --- the shipped lists and numbers --------------------------------------------------------------------------
+
+
+def test_both_refund_policies_know_every_escalation_and_every_reason_has_a_sentence(
+    small: CompiledPolicy, retail: CompiledPolicy
+) -> None:
+    for policy in (small, retail):
+        (fact,) = [fact for fact in policy.policy.facts if fact.name == "escalation"]
+        assert fact.one_of == frozenset(ESCALATIONS)
+        assert {rule.reason_code for rule in policy.policy.rules} <= set(REASONS)
+    assert {"handled_by_person", "customer_declined", "confirmation_expired"} <= set(REASONS)
+
+
+@pytest.mark.parametrize("currency", ["USD", "EUR", "GBP"])
+@pytest.mark.parametrize("scenario", CAPS)
+def test_a_small_refund_is_a_tenth_up_to_the_cap_to_the_minor_unit(
+    small: CompiledPolicy, scenario: str, currency: str
+) -> None:
+    cap = CAPS[scenario]
+
+    def verdict(minor: int, paid: int) -> Verdict:
+        return evaluate(small, small_refund(scenario, minor, paid, currency), NOW).verdict
+
+    assert [verdict(cap, cap * 10), verdict(cap, 10**9), verdict(1, 10)] == [Verdict.ALLOW] * 3
+    over = [verdict(cap + 1, 10**9), verdict(cap, cap * 10 - 1), verdict(1, 9), verdict(cap + 1, cap * 10 + 10)]
+    assert over == [Verdict.APPROVAL_REQUIRED] * 4
+
+
+@pytest.mark.parametrize("currency", ["USD", "EUR", "GBP"])
+@pytest.mark.parametrize("scenario", CAPS)
+def test_the_limits_of_a_small_refund_are_its_scenarios_own(
+    small: CompiledPolicy, scenario: str, currency: str
+) -> None:
+    cap, subject = CAPS[scenario], f"private|acct_1|{scenario}|{currency}"
+    asked = evaluate(small, small_refund(scenario, currency=currency), NOW).limits
+    assert {ask.limit_key: (ask.window.value, ask.window_seconds, ask.cap_minor) for ask in asked} == {
+        f"small-refund/{scenario}_day|{subject}": ("calendar_day", 0, cap * 2),
+        f"small-refund/{scenario}_24h|{subject}": ("rolling", 86_400, cap * 2),
+        f"small-refund/{scenario}_month|{subject}": ("calendar_month", 0, cap * 4),
+        f"small-refund/{scenario}_90d|{subject}": ("rolling", 90 * 86_400, cap * 8),
+    }
+    assert {(ask.subject, ask.zone, ask.verdict) for ask in asked} == {(subject, "UTC", Verdict.APPROVAL_REQUIRED)}

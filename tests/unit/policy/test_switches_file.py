@@ -1,0 +1,86 @@
+"""The file of switches: what is not clear is refused with its place, and a file that cannot be used turns nothing on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sentinel.policy.errors import PolicyError
+from sentinel.policy.library import PolicyLibrary
+from sentinel.policy.switches import FILE_NAME, SwitchFile, read_switches
+from sentinel.resources import policies_dir
+
+GOOD = "switches:\n  a.one:\n    default: false\n    gate: fee\n    policy: p\n    about: one\n  a.two:\n    default: true\n    about: two\n"
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / FILE_NAME
+    path.write_text(text)
+    return path
+
+
+def test_the_shipped_file_has_everything_off_but_the_shops_ordinary_refund() -> None:
+    found = read_switches(policies_dir() / FILE_NAME)
+    assert [name for name, one in found.items() if one.default_on] == ["retail.standard"]
+    scenarios = {
+        "refund_fee": "fee",
+        "price_diff": "price_diff",
+        "compensation": "compensation",
+        "defect": "defect",
+        "quality": "quality",
+    }
+    assert {name.partition(".")[2]: one.gate for name, one in found.items() if one.gate} == scenarios
+    assert found["small_refund.enabled"].gate is None and len(found) == 7
+
+
+def test_every_gated_switch_names_a_shipped_policy() -> None:
+    policies = {one.policy.policy_id for one in PolicyLibrary.load(policies_dir()).policies}
+    assert {one.policy for one in read_switches(policies_dir() / FILE_NAME).values() if one.gate} <= policies
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "says"),
+    [
+        ("default: false", "defualt: false", 3, 'unknown key "defualt" (did you mean "default"?)'),
+        ("switches:", "switchs:", 1, 'unknown key "switchs" (did you mean "switches"?)'),
+        ("default: false", "default: true", 3, "use `sentinel switches on a.one`"),
+        ("default: false", "default: yes", 3, "must be true or false"),
+        ("default: false", 'default: "false"', 3, "must be true or false"),
+        ("    default: false\n", "", 3, '"default" is missing'),
+        ("    policy: p\n", "", 3, "gate and policy belong together"),
+        ("    gate: fee\n", "", 3, "gate and policy belong together"),
+        ("gate: fee", "gate: Fee!", 4, "is not a scenario's name"),
+        ("a.two", "A two", 8, 'is not a name like "small_refund.refund_fee"'),
+        ("a.two", "a.one", 7, 'duplicate key "a.one"'),
+        ("    about: two\n", "", 8, '"about" is missing'),
+        (GOOD, "switches: {}", 1, "must not be empty"),
+        (GOOD, "", 0, "is empty"),
+    ],
+)
+def test_a_fault_is_told_with_its_file_line_and_what_may_be_meant(
+    tmp_path: Path, old: str, new: str, line: int, says: str
+) -> None:
+    path = written(tmp_path, GOOD.replace(old, new, 1))
+    with pytest.raises(PolicyError) as refused:
+        read_switches(path)
+    assert (refused.value.file, refused.value.line) == (str(path), line)
+    assert says in str(refused.value)
+
+
+def test_the_file_is_read_again_when_it_changes_and_what_cannot_be_used_is_an_empty_book(tmp_path: Path) -> None:
+    file = SwitchFile(tmp_path)
+    assert file.book.switches == {} and "cannot be read" in (file.book.fault or "")
+    written(tmp_path, GOOD)
+    assert list(file.book.switches) == ["a.one", "a.two"] and file.book.fault is None
+    assert file.book is file.book
+    written(tmp_path, GOOD + "  bad\n")
+    assert file.book.switches == {} and file.book.fault
+    (tmp_path / FILE_NAME).unlink()
+    assert file.book.switches == {} and file.book.fault
+    assert SwitchFile(tmp_path / FILE_NAME / "x").book.switches == {}
+
+
+def test_a_misspelt_name_gets_the_nearest_one(tmp_path: Path) -> None:
+    written(tmp_path, GOOD)
+    assert SwitchFile(tmp_path).book.hint("a.onne") == 'did you mean "a.one"?'

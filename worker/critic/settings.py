@@ -1,0 +1,71 @@
+"""The critic that the settings describe, and what is wrong with them. Nothing here opens a connection."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from worker.addresses import is_http_url
+from worker.images.choice import BadRecogniser, parse_choice
+
+_LONGEST_SECONDS = 60
+
+
+class CriticSettings(Protocol):
+    """The fields that are looked at here."""
+
+    @property
+    def critic_url(self) -> str: ...
+    @property
+    def critic_model(self) -> str: ...
+    @property
+    def critic_api_key(self) -> str: ...
+    @property
+    def critic_timeout_seconds(self) -> float: ...
+    @property
+    def critic_branches(self) -> str: ...
+    @property
+    def recogniser(self) -> str: ...
+    @property
+    def recogniser_api_key(self) -> str: ...
+    @property
+    def recogniser_timeout_seconds(self) -> float: ...
+
+
+def branches(text: str) -> frozenset[str]:
+    """ "private/fee, public/price_diff" → its parts; {"all"} is every branch. The route table knows which exist."""
+    return frozenset(part.strip() for part in text.split(",") if part.strip())
+
+
+def faults(settings: CriticSettings) -> list[str]:
+    """One sentence for each setting of the critic or the recogniser that cannot be used."""
+    return _critic_faults(settings) + _recogniser_faults(settings)
+
+
+def _critic_faults(settings: CriticSettings) -> list[str]:
+    found = []
+    if settings.critic_url and not is_http_url(settings.critic_url):
+        found.append("SENTINEL_CRITIC_URL must look like https://host/v1")
+    if bool(settings.critic_url) != bool(settings.critic_model):
+        found.append("SENTINEL_CRITIC_URL and SENTINEL_CRITIC_MODEL are needed together")
+    if branches(settings.critic_branches) and not settings.critic_url:
+        # Every row of these branches would go to a person: surely not what was meant.
+        found.append("SENTINEL_CRITIC_BRANCHES needs SENTINEL_CRITIC_URL")
+    if not 0 < settings.critic_timeout_seconds <= _LONGEST_SECONDS:
+        found.append(f"SENTINEL_CRITIC_TIMEOUT_SECONDS must be more than 0 and at most {_LONGEST_SECONDS}")
+    return found + _key_faults("SENTINEL_CRITIC_API_KEY", settings.critic_api_key)
+
+
+def _recogniser_faults(settings: CriticSettings) -> list[str]:
+    found = []
+    try:
+        parse_choice(settings.recogniser)
+    except BadRecogniser as error:
+        found.append(f"WORKER_RECOGNISER {error}")
+    if not 0 < settings.recogniser_timeout_seconds <= _LONGEST_SECONDS:
+        found.append(f"WORKER_RECOGNISER_TIMEOUT_SECONDS must be more than 0 and at most {_LONGEST_SECONDS}")
+    return found + _key_faults("WORKER_RECOGNISER_API_KEY", settings.recogniser_api_key)
+
+
+def _key_faults(variable: str, key: str) -> list[str]:
+    good = key.isascii() and (key == "" or key.isprintable()) and " " not in key
+    return [] if good else [f"{variable} must be printable ASCII without spaces"]

@@ -1,0 +1,64 @@
+"""Sends the links of cards that wait, and tries again later what did not go out."""
+
+from __future__ import annotations
+
+import structlog
+
+from worker.confirmations import Confirmations, Undelivered
+from worker.notify.messages import Message, confirm_message
+from worker.notify.notifier import Delivered, Failed, Notifier
+
+FIRST_PAUSE_SECONDS = 15.0
+LONGEST_PAUSE_SECONDS = 3600.0
+
+log = structlog.get_logger("worker.notify")
+
+
+def pause_seconds(attempts: int) -> float:
+    """After so many tries in vain: 15 s, doubling, at most an hour."""
+    return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(attempts - 1, 10))
+
+
+class Messenger:
+    """Delivers cards by one notifier. The log has ids and codes: no link, no address."""
+
+    def __init__(self, confirmations: Confirmations, notifier: Notifier) -> None:
+        self._confirmations, self._notifier = confirmations, notifier
+
+    def deliver_due(self, limit: int = 20) -> int:
+        """One round: wake rows whose answer was missed, send what is due; returns how many went out.
+
+        Raises `LedgerUnavailable`; what was sent but could not be marked is sent once more, later.
+        """
+        self._confirmations.wake_answered()
+        return sum(self._deliver(card) for card in self._confirmations.undelivered(limit))
+
+    def _deliver(self, card: Undelivered) -> bool:
+        outcome = self._outcome(self._message(card))
+        fields = {
+            "confirmation_id": str(card.confirmation_id),
+            "notifier": self._notifier.name,
+            "attempt": card.delivery_attempts,
+        }
+        if isinstance(outcome, Delivered):
+            self._confirmations.mark_delivered(card.confirmation_id)
+            log.info("confirmation_sent", **fields)
+            return True
+        pause = None if outcome.final else pause_seconds(card.delivery_attempts)
+        self._confirmations.postpone(card.confirmation_id, outcome.kind, pause)
+        log.warning("confirmation_not_sent", kind=outcome.kind, final=outcome.final, **fields)
+        return False
+
+    def _outcome(self, message: Message) -> Delivered | Failed:
+        try:
+            return self._notifier.deliver(message)
+        except Exception as error:
+            # An adapter with a defect must not stop the others' messages; its text could hold the address.
+            return Failed(f"defect: {type(error).__name__}")
+
+    def _message(self, card: Undelivered) -> Message:
+        return confirm_message(
+            confirmation_id=card.confirmation_id, language=card.language, contact=card.contact, scenario=card.scenario,
+            amount_minor=card.amount_minor, currency=card.currency, order_ref=card.order_ref, expires_at=card.expires_at,
+            link=self._confirmations.link(card),
+        )  # fmt: skip

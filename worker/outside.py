@@ -1,0 +1,249 @@
+"""One bounded HTTP exchange with a server that is not ours and may be slow, broken or hostile.
+
+Whatever happens is a value: `Answered` or `NoAnswer`. One try, no redirects, no proxies or credentials from the
+environment, no compression; one deadline over connecting, sending and receiving, however slowly bytes drip, and one
+bound on what is kept. Only looking up a host's name is left to the system's own time limits.
+"""
+
+from __future__ import annotations
+
+import functools
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import orjson
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+MAX_HEAD_BYTES = 64 << 10
+"""Status line, headers and chunk marks together: what may come besides the body."""
+
+
+class Trouble(StrEnum):
+    """Why there is no answer."""
+
+    NOT_SENT = "not_sent"
+    """No connection, or nothing that can be sent: surely the server has not been asked."""
+    TIMEOUT = "timeout"
+    BROKEN = "broken"
+    TOO_LARGE = "too_large"
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A whole answer; `content_type` is lower case and without parameters."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """Not known what the server did, except with `Trouble.NOT_SENT`: then nothing."""
+
+    kind: Trouble
+
+
+def post_json(
+    url: str, body: object, *, headers: Mapping[str, str] | None = None, deadline_seconds: float, max_bytes: int
+) -> Answered | NoAnswer:
+    """POST `body` as JSON. Never raises."""
+    try:
+        data = orjson.dumps(body)
+    except (TypeError, ValueError):
+        return NoAnswer(Trouble.NOT_SENT)
+    sent = {"Content-Type": "application/json", **(headers or {})}
+    return exchange("POST", url, data, headers=sent, deadline_seconds=deadline_seconds, max_bytes=max_bytes)
+
+
+def exchange(
+    method: str,
+    url: str,
+    data: bytes | None = None,
+    *,
+    headers: Mapping[str, str] | None = None,
+    deadline_seconds: float,
+    max_bytes: int,
+) -> Answered | NoAnswer:
+    """One request, at most `deadline_seconds` in all; a body of more than `max_bytes` is no answer. Never raises."""
+    _clock.start(deadline_seconds, max_bytes + MAX_HEAD_BYTES)
+    try:
+        return _exchange(method, url, data, headers or {}, max_bytes)
+    except Exception:  # a hostile answer finds errors nobody listed: none of them may come through
+        return NoAnswer(_clock.trouble())
+
+
+def _exchange(
+    method: str, url: str, data: bytes | None, headers: Mapping[str, str], max_bytes: int
+) -> Answered | NoAnswer:
+    with _Session() as session:
+        # Also keeps a .netrc from taking the place of the Authorization header.
+        session.trust_env = False
+        session.headers.clear()
+        session.mount("http://", _Adapter())
+        session.mount("https://", _Adapter())
+        sent = {"Accept": "application/json", "Accept-Encoding": "identity", "Connection": "close", **headers}
+        left = _clock.left()
+        with session.request(
+            method, url, data=data, headers=sent, timeout=(left, left), allow_redirects=False, stream=True
+        ) as response:
+            body = _body(response.raw, max_bytes)
+    if len(body) > max_bytes:
+        return NoAnswer(Trouble.TOO_LARGE)
+    kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    return Answered(response.status_code, kind, body)
+
+
+def _body(raw: Any, max_bytes: int) -> bytes:
+    """At most one byte more than wanted; read until nothing comes, because only then a body that is cut off is noticed."""
+    parts, left = [], max_bytes + 1
+    while left > 0 and (part := raw.read(left, decode_content=False)):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+class Readiness:
+    """Whether a server says it is ready: GET `url` answers 200 within a second; asked at most every five seconds."""
+
+    def __init__(
+        self, url: str, headers: Mapping[str, str] | None = None, *, now: Callable[[], float] = time.monotonic
+    ):
+        self._url, self._headers, self._now = url, headers, now
+        self._until = float("-inf")
+        self._is_ready = False
+        self._lock = threading.Lock()
+
+    def __call__(self) -> bool:
+        """The last answer, or a new one. Never raises."""
+        with self._lock:
+            if self._now() >= self._until:
+                found = exchange("GET", self._url, headers=self._headers, deadline_seconds=1.0, max_bytes=64 << 10)
+                self._is_ready = isinstance(found, Answered) and found.status == 200
+                self._until = self._now() + 5.0
+            return self._is_ready
+
+
+class _TooMuch(OSError):
+    """More bytes came than may be looked at."""
+
+
+class _Clock(threading.local):
+    """What is left of the exchange that this thread is in."""
+
+    until = 0.0
+    bytes_left = 0
+    is_connected = False
+
+    def start(self, seconds: float, most_bytes: int) -> None:
+        self.until = time.monotonic() + seconds
+        self.bytes_left = most_bytes
+        self.is_connected = False
+
+    def left(self) -> float:
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the deadline is over")
+        return left
+
+    def count(self, received: int) -> int:
+        self.bytes_left -= received
+        if self.bytes_left < 0:
+            raise _TooMuch("the answer is too large")
+        return received
+
+    def trouble(self) -> Trouble:
+        if not self.is_connected:
+            return Trouble.NOT_SENT
+        if self.bytes_left < 0:
+            return Trouble.TOO_LARGE
+        return Trouble.TIMEOUT if time.monotonic() >= self.until else Trouble.BROKEN
+
+
+_clock = _Clock()
+
+
+class _ClockedSocket(socket.socket):
+    """Sets the time that is left before every call: a server sending byte by byte gets no more than one sending at once."""
+
+    def recv_into(self, *args: Any, **options: Any) -> int:
+        self.settimeout(_clock.left())
+        return _clock.count(super().recv_into(*args, **options))
+
+    def sendall(self, *args: Any, **options: Any) -> None:
+        self.settimeout(_clock.left())
+        super().sendall(*args, **options)
+
+
+class _ClockedTls(ssl.SSLSocket):
+    """The same over TLS, where `sendall` is a loop of `send`."""
+
+    def recv_into(self, *args: Any, **options: Any) -> int:
+        self.settimeout(_clock.left())
+        return _clock.count(super().recv_into(*args, **options))
+
+    def send(self, *args: Any, **options: Any) -> int:
+        self.settimeout(_clock.left())
+        return super().send(*args, **options)
+
+
+def _dial(host: str, port: int) -> socket.socket:
+    failed: OSError | None = None
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        link = _ClockedSocket(family, kind, protocol)
+        try:
+            link.settimeout(_clock.left())
+            link.connect(address)
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            link.close()
+            failed = error
+        else:
+            _clock.is_connected = True
+            return link
+    raise failed or OSError("the name has no address")
+
+
+class _Http(HTTPConnection):
+    def _new_conn(self) -> socket.socket:
+        return _dial(self.host, self.port or 80)
+
+
+class _Https(HTTPSConnection):
+    def _new_conn(self) -> socket.socket:
+        return _dial(self.host, self.port or 443)
+
+
+class _Session(requests.Session):
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """No answer points elsewhere. Also without following, requests would read and unpack a redirect's whole body."""
+
+
+class _HttpPool(HTTPConnectionPool):
+    ConnectionCls = _Http
+
+
+class _HttpsPool(HTTPSConnectionPool):
+    ConnectionCls = _Https
+
+
+class _Adapter(HTTPAdapter):
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:
+        super().init_poolmanager(*args, ssl_context=_tls(), **options)
+        self.poolmanager.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.sslsocket_class = _ClockedTls
+    return context

@@ -1,0 +1,136 @@
+"""A settlement system behind a small HTTP interface; not ready until it is configured.
+
+    GET    {url}/ready                       200 when it can take effects
+    POST   {url}/effects                     Idempotency-Key: the reference; {kind, reference, ledger_entry_id, refund_id,
+                                             order_ref, amount: {value, currency}} → 200/201 {"status": "done", "reference"}
+    GET    {url}/effects/{reference}         200 {"status": "done", "reference"} · 404/410 problem: surely not there
+    DELETE {url}/effects/{reference}         204, or 200 {"status": "undone"}; 404/410 problem: nothing there; final
+
+The system must give one effect per reference, and must not let a reference come to life again after a DELETE. Only what
+is exactly one of these answers counts: a proxy's login page or error page is no answer.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from sentinel.core.money import money_out
+from worker import outside
+from worker.rows import LedgerRow
+from worker.settlement.gateway import Answer, NoAnswer, Refused, Settled, one_line
+
+MAX_BYTES = 64 * 1024
+_JSON, _PROBLEM = "application/json", "application/problem+json"
+
+_NOT_FINAL = (401, 403, 404, 405, 407, 408, 409, 423, 425, 429)
+"""Refusals of the question, not of the effect: a key being replaced, an address, a limit, the same key under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """An answer that came whole and in time; `body` is None unless it is a JSON object that says it is one."""
+
+    status: int
+    is_problem: bool
+    body: Mapping[str, Any] | None
+
+
+class HttpSystem:
+    """One outside system. Without `url` it is never ready. Thread-safe; nothing raises."""
+
+    def __init__(
+        self, name: str, url: str | None, api_key: str | None, timeout_seconds: float = 5.0, *, moves_money: bool = True,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.name, self.moves_money = name, moves_money
+        self._timeout_seconds = timeout_seconds
+        self._url = (url or "").rstrip("/")
+        self._headers = {"Authorization": f"Bearer {api_key or ''}"}
+        self._readiness = outside.Readiness(f"{self._url}/ready", self._headers, now=now)
+
+    def is_ready(self) -> bool:
+        """Whether it is configured and said so itself in the last 5 seconds; waits at most one second for that."""
+        return bool(self._url) and self._readiness()
+
+    def settle(self, row: LedgerRow, reference: uuid.UUID) -> Answer:
+        """Ask for the effect once."""
+        body = {
+            "kind": self.name, "reference": str(reference), "ledger_entry_id": row.ledger_entry_id,
+            "refund_id": row.refund_id, "order_ref": row.order_ref, "amount": money_out(row.money),
+        }  # fmt: skip
+        reply = self._call("POST", "/effects", reference, body)
+        if isinstance(reply, NoAnswer):
+            return reply
+        if reply.status in (200, 201):
+            return _done(reply)
+        if _is_refusal(reply) and reply.status not in _NOT_FINAL:
+            return Refused(_why(reply))
+        return NoAnswer(_why(reply))
+
+    def look_up(self, reference: uuid.UUID) -> Answer:
+        """Whether the effect is there."""
+        reply = self._call("GET", f"/effects/{reference}", reference)
+        if isinstance(reply, NoAnswer):
+            return reply
+        if reply.status == 200:
+            return _done(reply)
+        return Refused("not there") if _is_absent(reply) else NoAnswer(_why(reply))
+
+    def compensate(self, reference: uuid.UUID) -> Answer:
+        """Take the effect back."""
+        reply = self._call("DELETE", f"/effects/{reference}", reference)
+        if isinstance(reply, NoAnswer):
+            return reply
+        undone = reply.status == 200 and reply.body is not None and reply.body.get("status") == "undone"
+        if reply.status == 204 or undone or _is_absent(reply):
+            return Settled(str(reference))
+        if _is_refusal(reply) and reply.status not in (*_NOT_FINAL, 410):
+            return Refused(_why(reply))
+        return NoAnswer(_why(reply))
+
+    def _call(self, method: str, path: str, key: uuid.UUID, body: object = None) -> _Reply | NoAnswer:
+        if not self._url:
+            return NoAnswer("not configured")
+        data = None if body is None else orjson.dumps(body)
+        headers = self._headers | {"Idempotency-Key": str(key)} | ({} if data is None else {"Content-Type": _JSON})
+        found = outside.exchange(
+            method, self._url + path, data, headers=headers, deadline_seconds=self._timeout_seconds, max_bytes=MAX_BYTES
+        )
+        return NoAnswer(str(found.kind)) if isinstance(found, outside.NoAnswer) else _read(found)
+
+
+def _read(answered: outside.Answered) -> _Reply:
+    body: Any = None
+    if answered.content_type in (_JSON, _PROBLEM):
+        try:
+            body = orjson.loads(answered.body)
+        except orjson.JSONDecodeError:
+            body = None
+    return _Reply(answered.status, answered.content_type == _PROBLEM, body if isinstance(body, dict) else None)
+
+
+def _done(reply: _Reply) -> Settled | NoAnswer:
+    body = reply.body or {}
+    reference = body.get("reference")
+    if body.get("status") != "done" or not isinstance(reference, str) or not one_line(reference):
+        return NoAnswer(f"a {reply.status} that does not say done")
+    return Settled(one_line(reference))
+
+
+def _is_refusal(reply: _Reply) -> bool:
+    return 400 <= reply.status < 500 and reply.is_problem and reply.body is not None
+
+
+def _is_absent(reply: _Reply) -> bool:
+    return reply.status in (404, 410) and _is_refusal(reply)
+
+
+def _why(reply: _Reply) -> str:
+    title = one_line((reply.body or {}).get("title") or "") if reply.is_problem else ""
+    return f"{reply.status} {title}".strip()

@@ -1,0 +1,77 @@
+"""Every settlement system by name: what is in a route's `settles_to` is one of these or the route does not load.
+
+simulated_refund, private_refund, coupon     in the ledger itself, always ready
+price_difference, platform_backend, ticket   outside, not ready until configured
+ticket_then_platform                         a saga of the last two: a ticket, then the refund
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from worker.effects import Effects
+from worker.settlement.gateway import SettlementSystem
+from worker.settlement.http_system import HttpSystem
+from worker.settlement.saga import Effect, Saga
+from worker.settlement.simulated_refund import Coupon, PrivateRefund, SimulatedRefund
+
+if TYPE_CHECKING:
+    from worker.settings import WorkerSettings
+
+
+class UnknownSystem(Exception):
+    """No settlement system has this name; the text names the nearest one."""
+
+
+class Systems:
+    """The systems of one worker. `adapters` are the outside ones as they are, without their record."""
+
+    def __init__(self, systems: Mapping[str, SettlementSystem], adapters: Mapping[str, SettlementSystem]) -> None:
+        self._systems = MappingProxyType(dict(systems))
+        self.adapters = MappingProxyType(dict(adapters))
+
+    @classmethod
+    def from_settings(cls, settings: WorkerSettings, book: Effects | None = None) -> Systems:
+        """All of them. Without a `book` the outside ones are never ready, as their effects could not be recorded."""
+        outside = {system.name: system for system in _outside(settings)}
+        inside: list[SettlementSystem] = [SimulatedRefund(), PrivateRefund(), Coupon()]
+        sagas = [Saga(name, (Effect(system),), book) for name, system in outside.items()]
+        sagas.append(
+            Saga("ticket_then_platform", (Effect(outside["ticket"]), Effect(outside["platform_backend"])), book)
+        )
+        return cls({system.name: system for system in [*inside, *sagas]}, outside)
+
+    def get(self, name: str) -> SettlementSystem:
+        """The system of this name. Raises `UnknownSystem`."""
+        try:
+            return self._systems[name]
+        except KeyError:
+            raise UnknownSystem(_unknown(name, self.names())) from None
+
+    def names(self) -> tuple[str, ...]:
+        """All names, in the order above."""
+        return tuple(self._systems)
+
+
+def system_names() -> tuple[str, ...]:
+    """All names, for those who check a file and have no settings."""
+    from worker.settings import WorkerSettings
+
+    return Systems.from_settings(WorkerSettings()).names()
+
+
+def _outside(settings: WorkerSettings) -> list[HttpSystem]:
+    wait = settings.settlement_timeout_seconds
+    return [
+        HttpSystem("price_difference", settings.price_difference_url, settings.price_difference_key, wait),
+        HttpSystem("platform_backend", settings.platform_url, settings.platform_key, wait),
+        HttpSystem("ticket", settings.ticket_url, settings.ticket_key, wait, moves_money=False),
+    ]
+
+
+def _unknown(name: str, names: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+    return f"unknown settlement system {name[:60]!r}; the nearest is {near[0]!r}"

@@ -1,0 +1,212 @@
+"""One or several effects in outside systems as one settlement, with a record that survives every crash.
+
+Each effect is on record before it is tried, under a reference of its own that never changes. Whoever comes next reads the
+record first: what is done is not tried again, what may have been tried is looked up, a refused effect takes back those
+before it, and what nobody knows is in doubt until a system or a person says.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from worker.effects import EffectRecord, Effects, EffectState, PlannedEffect
+from worker.ledger import LedgerUnavailable
+from worker.rows import LedgerRow
+from worker.settlement.attempt import is_there, take_back, try_once
+from worker.settlement.gateway import Answer, NoAnswer, Refused, Settled, SettlementSystem
+
+IN_FLIGHT_SECONDS = 30.0
+"""So long after a try "not there" may mean "not there yet": longer than any system works on a call that we gave up on."""
+
+_S = EffectState
+_LOST = NoAnswer("another worker holds it now")
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One effect of a saga. A best-effort one (a notice) comes after the execution row, is retried, and undoes nothing."""
+
+    system: SettlementSystem
+    best_effort: bool = False
+
+
+class Saga:
+    """Effects in the given order, the best-effort ones last; a `SettlementSystem` like any other. Thread-safe.
+
+    A system whose effect is the execution row itself (`settles_in_ledger`) has no record of its own: the row is it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        effects: Sequence[Effect],
+        book: Effects | None,
+        *,
+        in_flight_seconds: float = IN_FLIGHT_SECONDS,
+    ) -> None:
+        self.name = name
+        self.moves_money = any(effect.system.moves_money for effect in effects if not effect.best_effort)
+        self._must = [each.system for each in effects if not each.best_effort]
+        self._later = [each.system for each in effects if each.best_effort]
+        self._recorded = [system for system in self._must if not getattr(system, "settles_in_ledger", False)]
+        self._book, self._in_flight_seconds = book, in_flight_seconds
+
+    def is_ready(self) -> bool:
+        """Whether every effect that must be done can be asked for, and there is a record to write to."""
+        return self._book is not None and all(system.is_ready() for system in self._must)
+
+    def settle(self, row: LedgerRow, reference: uuid.UUID) -> Answer:
+        """As far as it goes now; asked again with the same reference it goes on. `reference` is the row's start id."""
+        if self._book is None:
+            return NoAnswer("there is no record to write to")
+        try:
+            return _Run(self._book, row, self._in_flight_seconds).settle(
+                self._plan(reference), self._plan_later(reference), self._own_references(row, reference)
+            )
+        except LedgerUnavailable as error:
+            return NoAnswer(f"the record: {error}")
+
+    def look_up(self, reference: uuid.UUID) -> Answer:
+        """What is on record and, where that is open, what the systems say. Changes nothing."""
+        if self._book is None:
+            return NoAnswer("there is no record to read")
+        try:
+            records = {each.effect_number: each for each in self._book.of_operation(reference)}
+        except LedgerUnavailable as error:
+            return NoAnswer(f"the record: {error}")
+        return self._known(records)
+
+    def _known(self, records: dict[int, EffectRecord]) -> Answer:
+        must = [record for record in records.values() if not record.best_effort]
+        if any(each.state in (_S.REFUSED, _S.COMPENSATED) for each in must):
+            back = all(each.state in (_S.REFUSED, _S.COMPENSATED) for each in must)
+            return Refused("refused, nothing is left of it") if back else NoAnswer("being taken back")
+        found: list[str] = []
+        for number, system in enumerate(self._recorded, start=1):
+            answer = self._seen(system, records.get(number))
+            if not isinstance(answer, Settled):
+                # The first effect that is surely not there means that none is; a later one leaves those before it.
+                return answer if number == 1 or isinstance(answer, NoAnswer) else NoAnswer(f"{system.name}: not yet")
+            found.append(answer.reference)
+        return Settled(", ".join(found)) if found else NoAnswer("the effect is the execution row: look there")
+
+    def _seen(self, system: SettlementSystem, record: EffectRecord | None) -> Answer:
+        if record is None:
+            return Refused("never tried")
+        if record.state is _S.DONE:
+            return Settled(record.system_reference or "")
+        found = is_there(system, record.reference)
+        if isinstance(found, Refused) and record.quiet_seconds < self._in_flight_seconds:
+            return NoAnswer("not there, but may still be on its way")
+        return found
+
+    def _plan(self, reference: uuid.UUID) -> list[tuple[SettlementSystem, PlannedEffect]]:
+        return self._numbered(self._recorded, reference, first=1)
+
+    def _plan_later(self, reference: uuid.UUID) -> list[tuple[SettlementSystem, PlannedEffect]]:
+        return self._numbered(self._later, reference, first=len(self._recorded) + 1)
+
+    def _numbered(
+        self, systems: Sequence[SettlementSystem], reference: uuid.UUID, *, first: int
+    ) -> list[tuple[SettlementSystem, PlannedEffect]]:
+        total = len(self._recorded)
+        return [
+            (system, PlannedEffect(number, reference, system.name, effect_reference(reference, number), total))
+            for number, system in enumerate(systems, start=first)
+        ]
+
+    def _own_references(self, row: LedgerRow, reference: uuid.UUID) -> list[str]:
+        inside = [system for system in self._must if system not in self._recorded]
+        answers = [system.settle(row, reference) for system in inside]
+        return [answer.reference for answer in answers if isinstance(answer, Settled)]
+
+
+def effect_reference(reference: uuid.UUID, effect_number: int) -> uuid.UUID:
+    """The key of one effect towards its system: the operation's own for the first, derived from it for the others."""
+    return reference if effect_number == 1 else uuid.uuid5(reference, f"effect {effect_number}")
+
+
+class _Run:
+    """One go of one row through its plan. Raises `LedgerUnavailable`."""
+
+    def __init__(self, book: Effects, row: LedgerRow, in_flight_seconds: float) -> None:
+        self._book, self._row, self._in_flight_seconds = book, row, in_flight_seconds
+
+    def settle(
+        self, plan: list[tuple[SettlementSystem, PlannedEffect]], later: list[tuple[SettlementSystem, PlannedEffect]],
+        references: list[str],
+    ) -> Answer:  # fmt: skip
+        records = {each.effect_number: each for each in self._book.of_entry(self._row.ledger_entry_id)}
+        known = {planned.effect_number: planned for _, planned in plan + later}
+        if any(known.get(number) != record.plan for number, record in records.items()):
+            # The configuration changed under way: what was begun under another plan is not ours to guess about.
+            return NoAnswer("begun under another plan")
+        refused = next((each for each in records.values() if each.state is _S.REFUSED and not each.best_effort), None)
+        if refused is not None:
+            return self._take_back(plan, refused.last_error or "refused")
+        for system, planned in plan:
+            answer = self._reach(system, planned, records.get(planned.effect_number))
+            if isinstance(answer, Refused):
+                return self._take_back(plan, f"{system.name}: {answer.reason}")
+            if isinstance(answer, NoAnswer):
+                return NoAnswer(f"{system.name}: {answer.detail}")
+            references = [*references, answer.reference]
+        for _, planned in later:
+            self._book.plan_later(self._row, planned)
+        return Settled(", ".join(references)[:200])
+
+    def _reach(self, system: SettlementSystem, planned: PlannedEffect, record: EffectRecord | None) -> Answer:
+        """Bring one effect to an end, from wherever the record says it stands."""
+        if record is not None and record.state is _S.DONE:
+            return Settled(record.system_reference or "")
+        if record is not None:
+            found = is_there(system, planned.reference)
+            if isinstance(found, Settled):
+                return self._write(planned, found)
+            if isinstance(found, NoAnswer):
+                return self._write(planned, found)
+            if record.quiet_seconds < self._in_flight_seconds:
+                return self._write(planned, NoAnswer("not there, but may still be on its way"))
+        if not self._book.intend(self._row, planned):
+            return _LOST
+        return self._write(planned, try_once(system, self._row, planned.reference, again=record is not None))
+
+    def _write(self, planned: PlannedEffect, answer: Answer) -> Answer:
+        number, open_states = planned.effect_number, (_S.INTENDED, _S.IN_DOUBT)
+        if isinstance(answer, Settled):
+            kept = self._move(number, open_states, _S.DONE, reference=answer.reference)
+        elif isinstance(answer, Refused):
+            kept = self._move(number, open_states, _S.REFUSED, error=f"{planned.system}: {answer.reason}")
+        else:
+            kept = self._move(number, open_states, _S.IN_DOUBT, error=answer.detail)
+        return answer if kept else _LOST
+
+    def _take_back(self, plan: list[tuple[SettlementSystem, PlannedEffect]], why: str) -> Answer:
+        """Undo what was done, the last first. Only when nothing is left of it is the whole refused."""
+        records = {each.effect_number: each for each in self._book.of_entry(self._row.ledger_entry_id)}
+        for system, planned in reversed(plan):
+            record = records.get(planned.effect_number)
+            if record is None or record.state in (_S.REFUSED, _S.COMPENSATED):
+                continue
+            answer = self._undo(system, planned, record.state)
+            if answer is not None:
+                return answer
+        return Refused(why)
+
+    def _undo(self, system: SettlementSystem, planned: PlannedEffect, state: EffectState) -> NoAnswer | None:
+        number = planned.effect_number
+        if state is not _S.COMPENSATING and not self._move(number, (_S.DONE, _S.IN_DOUBT), _S.COMPENSATING):
+            return _LOST
+        trouble = take_back(system, planned.reference)
+        if trouble is None:
+            return None if self._move(number, (_S.COMPENSATING,), _S.COMPENSATED) else _LOST
+        self._move(number, (_S.COMPENSATING,), _S.IN_DOUBT, error=f"not taken back: {trouble}")
+        return NoAnswer(f"{system.name}: not taken back: {trouble}")
+
+    def _move(
+        self, number: int, from_states: Sequence[EffectState], to_state: EffectState, *, reference: str | None = None,
+        error: str | None = None,
+    ) -> bool:  # fmt: skip
+        return self._book.move(self._row, number, from_states, to_state, system_reference=reference, last_error=error)

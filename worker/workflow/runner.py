@@ -1,0 +1,90 @@
+"""Moves a batch of rows through the graph, step by step in its order, and refuses what the graph does not declare.
+
+Rows that stand at the same step share its questions to the outside. A step's word is taken only if the graph has it: a
+defect in a step sends its row to a person, never on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from worker.workflow.context import Context, Step, StepResult
+from worker.workflow.graph import FIRST, SUCCESSORS, StepName
+from worker.workflow.reasons import Escalation
+
+_log = logging.getLogger("worker")
+
+_ORDER = tuple(StepName)
+_ROUNDS = len(Escalation) + 2
+"""A run begins again once per approved reason; more often is a defect."""
+
+
+class UndeclaredSteps(Exception):
+    """The steps given are not those of the graph."""
+
+
+class Runner:
+    """Runs contexts through `steps`, one per step of the graph. Raises `UndeclaredSteps`."""
+
+    def __init__(self, steps: Iterable[Step]) -> None:
+        self._steps: Mapping[StepName, Step] = {step.name: step for step in steps}
+        if set(self._steps) != set(SUCCESSORS):
+            raise UndeclaredSteps(f"steps without a graph or the reverse: {set(self._steps) ^ set(SUCCESSORS)}")
+
+    def run(self, contexts: Sequence[Context]) -> None:
+        """Until every context has ended its run. What the steps raise for the whole batch goes through."""
+        standing: dict[StepName, list[Context]] = {FIRST: list(contexts)}
+        for _ in range(_ROUNDS):
+            again: dict[StepName, list[Context]] = {}
+            for name in _ORDER:
+                here = standing.pop(name, [])
+                if here:
+                    self._pass(self._steps[name], here, standing, again)
+            standing = again
+            if not standing:
+                return
+        raise RuntimeError("the workflow went round in circles")
+
+    def _pass(
+        self,
+        step: Step,
+        here: list[Context],
+        ahead: dict[StepName, list[Context]],
+        again: dict[StepName, list[Context]],
+    ) -> None:
+        """One step for all who stand there; on to `ahead`, or to `again` for the next round."""
+        step.prepare(here)
+        place = _ORDER.index(step.name)
+        for context in here:
+            result = self._declared(step.name, context, self._said(step, context))
+            context.note(step.name, result)
+            following = result.next_step
+            if following is None:
+                continue
+            if following is StepName.TRANSFER_TO_HUMAN:
+                context.escalation = _reason(result.message)
+            (ahead if _ORDER.index(following) > place else again).setdefault(following, []).append(context)
+
+    def _said(self, step: Step, context: Context) -> StepResult:
+        try:
+            return step.run(context)
+        except Exception:
+            # Its text may quote the row; where it happened is enough to find the defect.
+            _log.exception("step %s failed for %s", step.name, context.row.ledger_entry_id)
+            return StepResult({}, StepName.TRANSFER_TO_HUMAN, Escalation.STEP_REFUSED)
+
+    def _declared(self, name: StepName, context: Context, result: StepResult) -> StepResult:
+        if result.next_step is None or result.next_step in SUCCESSORS[name]:
+            return result
+        _log.error("step %s named %s, which may not follow it", name, result.next_step)
+        if StepName.TRANSFER_TO_HUMAN in SUCCESSORS[name]:
+            return StepResult({}, StepName.TRANSFER_TO_HUMAN, Escalation.STEP_REFUSED)
+        return StepResult({})
+
+
+def _reason(message: str | None) -> Escalation:
+    try:
+        return Escalation(message or "")
+    except ValueError:
+        return Escalation.UNKNOWN

@@ -1,0 +1,1 @@
+"""The steps of the workflow, one file each, named as in the graph."""

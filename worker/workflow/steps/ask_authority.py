@@ -1,0 +1,129 @@
+"""ask_authority: the one question that can lead to an execution. Asked for a permit, or (escalated) for a person.
+
+An escalated question never leads to an execution by itself: approved, the run begins again with that reason lifted, and
+every other gate is asked anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from sentinel.client import Client, GuardAnswer, Rejected, Unreachable
+from worker import next_steps, outcomes
+from worker.crew import Crew
+from worker.failpoints import Failpoint, Failpoints
+from worker.ledger import Ledger
+from worker.next_steps import Patience
+from worker.rows import RISK_CLASS, Change, Lapse
+from worker.settlement.registry import Systems
+from worker.states import LedgerEvent, LedgerState
+from worker.workflow.context import Context, StepResult, Stopped
+from worker.workflow.graph import FIRST, StepName
+from worker.workflow.question import evidence_of, params_of
+from worker.workflow.reasons import Escalation
+
+AT_ONCE = 32
+"""Rows per call to the authority."""
+_NEVER_LIFTED = (
+    Escalation.SYSTEM_NOT_READY,
+    Escalation.NO_ROUTE,
+    Escalation.MODE_NEEDS_PERSON,
+    Escalation.STEP_REFUSED,
+)
+"""No person's word makes these payable: a machine would not know how."""
+
+
+class AskAuthority:
+    """Fixes the question, asks it, and says what the answer means."""
+
+    name = StepName.ASK_AUTHORITY
+
+    def __init__(
+        self, *, ledger: Ledger, client: Client, crew: Crew, patience: Patience, systems: Systems, failpoints: Failpoints,
+        stopping: threading.Event,
+    ) -> None:  # fmt: skip
+        self._ledger, self._client, self._crew, self._patience = ledger, client, crew, patience
+        self._systems, self._failpoints, self._stopping = systems, failpoints, stopping
+
+    def prepare(self, contexts: Sequence[Context]) -> None:
+        """Ask about all who may be asked about."""
+        here = [context for context in contexts if context.escalation is not None or self._is_ready(context)]
+        self._fix_questions(here)
+        here = [context for context in here if context.outcome is None]
+        # A row that failed before is asked alone: one that breaks its call must not use up its neighbours' attempts.
+        answers = self._crew.map_chunks(self._ask, here, AT_ONCE, alone=lambda context: context.row.attempts > 0)
+        for context, answer in zip(here, answers, strict=True):
+            cut_off = isinstance(answer, Unreachable) and self._stopping.is_set()
+            context.answer = Stopped() if cut_off else answer
+            if not isinstance(context.answer, Stopped):
+                context.said = context.answer
+
+    def _is_ready(self, context: Context) -> bool:
+        return context.route is not None and self._systems.get(context.route.settles_to).is_ready()
+
+    def _fix_questions(self, contexts: Sequence[Context]) -> None:
+        fresh = [context for context in contexts if context.row.guard_request is None]
+        if not fresh:
+            return
+        requests = {context.row.ledger_entry_id: params_of(context) for context in fresh}
+        kept = self._ledger.fix_requests([context.row for context in fresh], requests)
+        self._failpoints.hit(Failpoint.AFTER_FACTS)
+        for context in fresh:
+            row_id = context.row.ledger_entry_id
+            if row_id in kept:
+                context.row = replace(context.row, guard_request=orjson.dumps(requests[row_id]).decode())
+            else:
+                context.outcome = outcomes.lost(context.row, LedgerState.GUARDING)
+
+    def _ask(self, contexts: Sequence[Context]) -> Sequence[GuardAnswer | Unreachable | Rejected | Stopped]:
+        if self._stopping.is_set():
+            return [Stopped()] * len(contexts)
+        self._failpoints.hit(Failpoint.BEFORE_GUARD)
+        found = self._client.guard_many([self._question(context) for context in contexts])
+        self._failpoints.hit(Failpoint.AFTER_GUARD)
+        return found
+
+    def _question(self, context: Context) -> dict[str, Any]:
+        row, system = context.row, context.route.settles_to if context.route else None
+        is_ready = context.escalation not in _NEVER_LIFTED and self._is_ready(context)
+        return {
+            "action": row.action, "params": row.params, "idempotency_key": row.idempotency_key, "resource": row.resource,
+            "risk_class": RISK_CLASS, "agent_id": row.agent_id,
+            "evidence_context": evidence_of(context, system=system, is_ready=is_ready),
+        }  # fmt: skip
+
+    def run(self, context: Context) -> StepResult:
+        """To the execution with a permit; again from the start with an approved reason; else the run ends."""
+        row, answer, reason = context.row, context.answer, context.escalation
+        if context.outcome is not None:
+            return StepResult({"claim": "lost"})
+        if answer is None:
+            name = context.route.settles_to if context.route else "none"
+            return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
+        context.answer, context.escalation = None, None
+        if isinstance(answer, Stopped):
+            context.event = next_steps.stop(row)
+            return StepResult({"worker": "ending"})
+        if not isinstance(answer, GuardAnswer):
+            context.event = next_steps.after_no_answer(row, answer, self._patience)
+            return StepResult({"authority": "no answer"})
+        return self._meant(context, answer, next_steps.after_guard(row, answer, self._patience), reason)
+
+    def _meant(
+        self, context: Context, answer: GuardAnswer, then: Change | Lapse, reason: Escalation | None
+    ) -> StepResult:
+        output = {"decision": answer.decision, "status": answer.status, "code": answer.reason_code}
+        may_start = isinstance(then, Change) and then.event is LedgerEvent.ALLOWED
+        if not may_start or reason is None or answer.status == "already_started":
+            context.event, context.answer = then, answer if may_start else None
+            return StepResult(output, StepName.EXECUTE_BY_SYSTEM if may_start else None, tool_used="action/guard")
+        if answer.status == "approved" and reason not in _NEVER_LIFTED:
+            context.lifted |= {reason}
+            return StepResult({**output, "lifts": reason}, FIRST, tool_used="action/guard")
+        context.event = next_steps.not_put_to_a_person(context.row, reason, self._patience)
+        return StepResult(output, None, "no person was asked", "action/guard")

@@ -1,0 +1,89 @@
+"""confirm: the execution, EXECUTED and the report to come are written in one transaction.
+
+For the simulated systems that write *is* the effect. The report is sent right after the batch, and from the outbox as
+often as it takes; money is not moved again for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from psycopg import errors as pg
+
+from sentinel.client import StartReceipt
+from worker import next_steps, outcomes
+from worker.failpoints import Failpoint, Failpoints
+from worker.ledger import Ledger, LedgerUnavailable
+from worker.next_steps import Patience
+from worker.reporter import report_id
+from worker.rows import RISK_CLASS, Execution, Report
+from worker.states import LedgerState
+from worker.workflow.context import Context, StepResult
+from worker.workflow.graph import StepName
+
+
+class Confirm:
+    """The last step."""
+
+    name = StepName.CONFIRM
+
+    def __init__(self, ledger: Ledger, patience: Patience, failpoints: Failpoints) -> None:
+        self._ledger, self._patience, self._failpoints = ledger, patience, failpoints
+
+    def prepare(self, contexts: Sequence[Context]) -> None:
+        """Write down what was settled, all of it or each for itself."""
+        executions = [_execution(context) for context in contexts]
+        self._failpoints.hit(Failpoint.BEFORE_EXECUTION)
+        done, impossible = self._written(executions)
+        self._failpoints.hit(Failpoint.AFTER_EXECUTION_COMMIT)
+        for context, execution in zip(contexts, executions, strict=True):
+            row = context.row
+            if row.ledger_entry_id in done:
+                context.outcome = outcomes.untouched(row, LedgerState.EXECUTED, None)
+                payload = orjson.dumps(execution.report).decode()
+                context.report = Report(execution.report_id, row.ledger_entry_id, payload, 1)
+            elif row.ledger_entry_id in impossible:
+                context.event = next_steps.after_silence(row, "the database refused the execution", self._patience)
+            else:
+                context.outcome = outcomes.lost(row, LedgerState.ALLOWED)
+
+    def run(self, context: Context) -> StepResult:
+        """The run is over."""
+        return StepResult({})
+
+    def _written(self, executions: Sequence[Execution]) -> tuple[set[str], set[str]]:
+        """(executed, refused by a constraint). One impossible row must not keep the others from being paid."""
+        ids = [execution.row.ledger_entry_id for execution in executions]
+        try:
+            return self._ledger.record_executions(executions), set()
+        except pg.IntegrityError:
+            if len(executions) == 1:
+                return set(), set(ids)
+            parts = [self._written([execution]) for execution in executions]
+            return set().union(*(done for done, _ in parts)), set().union(*(not_done for _, not_done in parts))
+        except LedgerUnavailable:
+            # The commit may have happened: look before anything else is thought about these rows.
+            return self._ledger.executed(ids), set()
+
+
+def _execution(context: Context) -> Execution:
+    row, report, route = context.row, report_id(), context.route
+    assert isinstance(context.started, StartReceipt) and context.execution_id is not None and route is not None
+    payload: dict[str, Any] = {
+        "idempotency_key": row.idempotency_key, "action": row.action, "agent_id": row.agent_id, "outcome": "success",
+        "result": {"execution_id": str(context.execution_id), "system": route.settles_to}, "resource": row.resource,
+        "risk_class": RISK_CLASS, "report_id": str(report),
+    }  # fmt: skip
+    # This step's own line is written with the execution, which the trail must not outlive.
+    context.note(StepName.CONFIRM, StepResult({"report": str(report)}, tool_used="outbox"))
+    return Execution(
+        row,
+        context.execution_id,
+        context.started.start_event_id,
+        route.settles_to,
+        report,
+        payload,
+        list(context.trail),
+    )

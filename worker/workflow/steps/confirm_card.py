@@ -1,0 +1,81 @@
+"""confirm_card: the customer confirmed exactly this amount for exactly this order. Until then the row waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from worker import next_steps
+from worker.confirmations import CardStatus, ConfirmAsk, Confirmations
+from worker.settlement.registry import Systems
+from worker.workflow.context import Context, StepResult
+from worker.workflow.graph import StepName
+from worker.workflow.reasons import Escalation
+
+_ENDED = {CardStatus.DECLINED: "customer_declined", CardStatus.EXPIRED: "confirmation_expired"}
+
+
+class ConfirmCard:
+    """Opens cards and reads their answers. Without `confirmations` nobody can be asked, and rows go to a person."""
+
+    name = StepName.CONFIRM_CARD
+
+    def __init__(self, confirmations: Confirmations | None, systems: Systems) -> None:
+        self._confirmations, self._systems = confirmations, systems
+
+    def is_confirmed(self, context: Context) -> bool:
+        """Whether the customer has said yes to exactly this."""
+        if self._confirmations is None or context.card is None:
+            return False
+        return context.card.says(CardStatus.CONFIRMED, self._confirmations.digest_of(ask_of(context)))
+
+    def asks_customer(self, context: Context) -> bool:
+        """Whether this run will ask the customer."""
+        return context.route is not None and context.route.confirm_card and not self.is_confirmed(context)
+
+    def prepare(self, contexts: Sequence[Context]) -> None:
+        """Cards for those who have none for these terms; nobody is asked to confirm what could not be paid."""
+        if self._confirmations is None:
+            return
+        without = [context for context in contexts if self._wants_card(context)]
+        self._confirmations.open([ask_of(context) for context in without])
+        cards = self._confirmations.latest([context.row.ledger_entry_id for context in without]) if without else {}
+        for context in without:
+            context.card = cards.get(context.row.ledger_entry_id)
+
+    def _wants_card(self, context: Context) -> bool:
+        assert self._confirmations is not None
+        if not self._is_ready(context):
+            return False
+        return context.card is None or context.card.digest != self._confirmations.digest_of(ask_of(context))
+
+    def _is_ready(self, context: Context) -> bool:
+        return context.route is not None and self._systems.get(context.route.settles_to).is_ready()
+
+    def run(self, context: Context) -> StepResult:
+        """On when confirmed; waiting, ended, or to a person otherwise."""
+        card, route = context.card, context.route
+        if not self._is_ready(context):
+            name = route.settles_to if route else "none"
+            return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
+        if self._confirmations is None or card is None:
+            return StepResult({"degraded": self.name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
+        output = {"card": str(card.confirmation_id), "status": card.status}
+        if self.is_confirmed(context):
+            return StepResult(output, StepName.ASK_AUTHORITY, tool_used="confirmations")
+        if card.status == CardStatus.PENDING:
+            context.event = next_steps.await_customer(context.row, card.expires_at)
+            return StepResult(output, None, "the customer is asked", "confirmations")
+        reason = _ENDED.get(CardStatus(card.status))
+        if reason is None:
+            return StepResult(output, StepName.TRANSFER_TO_HUMAN, Escalation.STEP_REFUSED)
+        context.event = next_steps.end_by_customer(context.row, reason)
+        return StepResult(output, None, reason, "confirmations")
+
+
+def ask_of(context: Context) -> ConfirmAsk:
+    """What the customer is asked to confirm: the row's own terms."""
+    row, facts = context.row, context.facts
+    return ConfirmAsk(
+        row.ledger_entry_id, row.refund_id, row.order_ref, row.amount_minor, row.currency, row.channel, row.scenario,
+        facts.language, facts.contact,
+    )  # fmt: skip

@@ -1,0 +1,119 @@
+"""execute_by_system: the permit is stored and redeemed, then the branch's settlement system is asked, in this order."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sentinel.client import Client, GuardAnswer, Rejected, StartReceipt, Unreachable
+from worker import next_steps, outcomes
+from worker.crew import Crew
+from worker.failpoints import Failpoint, Failpoints
+from worker.ledger import Ledger
+from worker.next_steps import Patience
+from worker.rows import Change
+from worker.settlement import NoAnswer, Refused, Settled, SettlementSystem
+from worker.settlement.registry import Systems
+from worker.states import LedgerState
+from worker.workflow.context import Context, StepResult
+from worker.workflow.graph import StepName
+from worker.workflow.reasons import Escalation
+
+AT_ONCE = 32
+
+
+class ExecuteBySystem:
+    """Records ALLOWED, starts, settles. A system that is not ready is not started for."""
+
+    name = StepName.EXECUTE_BY_SYSTEM
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        client: Client,
+        crew: Crew,
+        patience: Patience,
+        systems: Systems,
+        failpoints: Failpoints,
+    ) -> None:
+        self._ledger, self._client, self._crew = ledger, client, crew
+        self._patience, self._systems, self._failpoints = patience, systems, failpoints
+
+    def prepare(self, contexts: Sequence[Context]) -> None:
+        """Everything up to the effect; each stage hands on only rows that are still ours."""
+        ready = [context for context in contexts if self._system(context).is_ready()]
+        permitted = self._record_allowed(ready)
+        self._start(permitted)
+        for context in permitted:
+            if isinstance(context.started, StartReceipt):
+                context.execution_id = uuid.uuid4()
+                # The start id is what a system knows this refund by: the same for every try of it.
+                context.settled = self._system(context).settle(context.row, context.row.start_id or uuid.uuid4())
+
+    def _system(self, context: Context) -> SettlementSystem:
+        return self._systems.get(context.route.settles_to if context.route else "")
+
+    def _record_allowed(self, contexts: Sequence[Context]) -> list[Context]:
+        changes = [context.event for context in contexts if isinstance(context.event, Change)]
+        start_ids = self._ledger.apply(changes)
+        permitted = []
+        for context in contexts:
+            change = context.event
+            context.event = None
+            start_id = start_ids.get(context.row.ledger_entry_id)
+            if not isinstance(change, Change) or start_id is None:
+                context.outcome = outcomes.lost(context.row, LedgerState.GUARDING)
+                continue
+            # The stored start id counts, not the proposed one: it may be an earlier holder's.
+            context.row = replace(
+                context.row, start_id=start_id, decision=change.decision, reason_code=change.reason_code,
+                permit_token=change.permit_token,
+            )  # fmt: skip
+            permitted.append(context)
+        if permitted:
+            self._failpoints.hit(Failpoint.AFTER_ALLOWED_RECORDED)
+        return permitted
+
+    def _start(self, permitted: Sequence[Context]) -> None:
+        receipts = self._crew.map_chunks(self._redeem, permitted, AT_ONCE, alone=lambda each: each.row.attempts > 0)
+        for context, receipt in zip(permitted, receipts, strict=True):
+            context.started = receipt
+
+    def _redeem(self, permitted: Sequence[Context]) -> Sequence[StartReceipt | Unreachable | Rejected]:
+        self._failpoints.hit(Failpoint.BEFORE_START)
+        receipts = self._client.start_many([(_permit(context), context.row.start_id or "") for context in permitted])
+        self._failpoints.hit(Failpoint.AFTER_START)
+        return receipts
+
+    def run(self, context: Context) -> StepResult:
+        """On when settled; a refused start goes back, an unknown outcome is found out with the same ids."""
+        row, name = context.row, self._system(context).name
+        if context.outcome is not None:
+            return StepResult({"claim": "lost"})
+        if context.started is None:
+            # Became unready after the decision: the permit is given back with the question to a person.
+            context.event = None
+            return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
+        if isinstance(context.started, Rejected):
+            back, context.event = next_steps.after_start_refused(row, context.started, self._patience)
+            self._ledger.apply([back])
+            return StepResult({"start": "refused", "code": context.started.code})
+        if isinstance(context.started, Unreachable):
+            context.event = next_steps.after_silence(row, context.started.detail, self._patience)
+            return StepResult({"start": "no answer"})
+        return self._settled(context, name)
+
+    def _settled(self, context: Context, name: str) -> StepResult:
+        row, settled = context.row, context.settled
+        if isinstance(settled, Settled):
+            return StepResult({"reference": settled.reference}, StepName.CONFIRM, tool_used=name)
+        why = {Refused: "refused", NoAnswer: "no answer"}.get(type(settled), "failed")
+        context.event = next_steps.after_silence(row, f"{name}: {settled}", self._patience)
+        return StepResult({"settlement": why}, tool_used=name)
+
+
+def _permit(context: Context) -> GuardAnswer:
+    assert isinstance(context.answer, GuardAnswer)
+    return replace(context.answer, permit_token=context.row.permit_token)

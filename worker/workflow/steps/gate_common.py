@@ -1,0 +1,40 @@
+"""gate_common: what keeps any refund from being automatic, before an order is looked up. The first hit wins."""
+
+from __future__ import annotations
+
+from worker.workflow.context import Context, PureStep, StepResult, to_person
+from worker.workflow.graph import StepName
+from worker.workflow.reasons import Escalation
+
+COMPENSATION = "compensation"
+IN_PARTS = ("retail",)
+"""Channels whose orders may be refunded in parts: there the policy's duplicate rule counts against what was paid."""
+
+
+class GateCommon(PureStep):
+    """Asks what the ledger knows about the order and the account."""
+
+    name = StepName.GATE_COMMON
+
+    def run(self, context: Context) -> StepResult:
+        """To a person at the first hit that nobody has lifted."""
+        lifted: dict[str, object] = {}
+        for reason in _hits(context):
+            if reason not in context.lifted:
+                return to_person(context, reason, StepName.QUERY_ORDER, **lifted)
+            lifted = {"lifted": reason}
+        return StepResult(lifted, StepName.QUERY_ORDER, tool_used="ledger")
+
+
+def _hits(context: Context) -> list[Escalation]:
+    facts, row = context.facts, context.row
+    # A late parcel calls for a compensation, so there it is the ground and not the obstacle.
+    delayed = facts.delayed_shipment and row.scenario != COMPENSATION
+    asked = (
+        (facts.open_complaint, Escalation.OPEN_COMPLAINT),
+        (delayed, Escalation.DELAYED_SHIPMENT),
+        (facts.account_mismatch, Escalation.ACCOUNT_MISMATCH),
+        (facts.blacklisted, Escalation.BLACKLISTED),
+        (facts.refunded_before and row.channel not in IN_PARTS, Escalation.REFUNDED_BEFORE),
+    )
+    return [reason for hit, reason in asked if hit]

@@ -1,0 +1,63 @@
+"""kill_switch: no halt covers the row, and everything that must be switched on for it is on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sentinel.client import Switches, Unreachable
+from sentinel.core.canary import in_canary
+from worker import next_steps
+from worker.next_steps import Patience
+from worker.workflow.context import Context, StepResult, to_person
+from worker.workflow.graph import StepName
+from worker.workflow.reasons import Escalation
+from worker.workflow.routes import Route, Routes
+from worker.workflow.switchboard import NOTHING_ON, Switchboard, halts_cover, switches_of
+
+
+class KillSwitch:
+    """Looks at the switchboard once for a batch. Rows without a route are left to the step that says so."""
+
+    name = StepName.KILL_SWITCH
+
+    def __init__(self, switchboard: Switchboard, routes: Routes, patience: Patience) -> None:
+        self._switchboard, self._routes, self._patience = switchboard, routes, patience
+
+    def prepare(self, contexts: Sequence[Context]) -> None:
+        """One look for all; without the authority nobody is asked about and nobody can be."""
+        try:
+            board, silence = self._switchboard.look(), None
+        except Unreachable as error:
+            board, silence = NOTHING_ON, error
+        for context in contexts:
+            context.board, context.silence = board, silence
+            row = context.row
+            context.route = self._routes.find(row.channel, row.scenario, row.mode)
+
+    def run(self, context: Context) -> StepResult:
+        """Halts first, then the switches of the route, then its canary."""
+        if context.silence is not None:
+            context.event = next_steps.after_no_answer(context.row, context.silence, self._patience)
+            return StepResult({"authority": "no answer"})
+        row, board = context.row, context.board or NOTHING_ON
+        if halts_cover(board, agent_id=row.agent_id, action=row.action, scenario=row.scenario):
+            return to_person(context, Escalation.HALTED, StepName.CHECK_PARAMS)
+        if context.route is None:
+            return StepResult({"route": "none"}, StepName.CHECK_PARAMS, tool_used="switches")
+        reason, output = _switched(board, context.route, context.facts.account_ref)
+        if reason is not None:
+            return to_person(context, reason, StepName.CHECK_PARAMS, **output)
+        return StepResult(output, StepName.CHECK_PARAMS, tool_used="switches")
+
+
+def _switched(board: Switches, route: Route, account: str | None) -> tuple[Escalation | None, dict[str, object]]:
+    """(why it goes to a person, what was seen)."""
+    for name in switches_of(route):
+        state = board.switches.get(name)
+        if state is None or not state.is_on:
+            return Escalation.SWITCH_OFF, {"switch": name, "on": False}
+        percent = state.canary_percent
+        # Without an account nobody can say on which side of the canary a row stands: only a full one takes it.
+        if percent < 100 and (account is None or not in_canary(name, account, percent)):
+            return Escalation.OUTSIDE_CANARY, {"switch": name, "canary_percent": percent}
+    return None, {"switch": route.switch, "on": True}
