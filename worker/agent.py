@@ -17,10 +17,10 @@ from typing import Any
 
 from sentinel.client import Client, Rejected, Unreachable
 from worker.crew import Crew
+from worker.errands import Errands
 from worker.gate import AuthorityGate
 from worker.hands import Hands
 from worker.ledger import Ledger, LedgerUnavailable
-from worker.notify.messenger import Messenger
 from worker.outcomes import RowOutcome, RunOutcome
 from worker.pipeline import BatchOutcome, Pipeline
 from worker.reporter import Reporter
@@ -44,10 +44,10 @@ class Agent:
 
     def __init__(
         self, settings: WorkerSettings, *, ledger: Ledger, client: Client, crew: Crew, reporter: Reporter,
-        pipeline: Pipeline, messenger: Messenger | None, stopping: threading.Event, on_row: OnRow = lambda row: None,
+        pipeline: Pipeline, errands: Errands, stopping: threading.Event, on_row: OnRow = lambda row: None,
     ) -> None:  # fmt: skip
         self._settings, self._ledger, self._client, self._on_row = settings, ledger, client, on_row
-        self._crew, self._reporter, self._pipeline, self._messenger = crew, reporter, pipeline, messenger
+        self._crew, self._reporter, self._pipeline, self._errands = crew, reporter, pipeline, errands
         self._stopping = stopping
         self._gate = AuthorityGate(settings.backoff_seconds, settings.backoff_max_seconds)
         self._hands = Hands(ledger, settings.heartbeat_seconds)
@@ -69,7 +69,7 @@ class Agent:
         outcome = RunOutcome()
         with self._working():
             not_learnt = self._learn_approvals()
-            self._write_to_customers()
+            self._errands.run_due()
             outcome.reported += self._reporter.sweep(older_than_seconds=0.0)
             # What this run itself puts back or lets lapse is for the next one: a row is tried once per run.
             budget, until = Budget(limit), self._ledger.now()
@@ -77,7 +77,7 @@ class Agent:
                 running = [lanes.submit(self._drain, outcome, budget, until) for _ in range(self._settings.lanes)]
             for lane in running:
                 lane.result()
-            self._write_to_customers()
+            self._errands.run_due()
             outcome.trouble = outcome.trouble or not_learnt
             outcome.open = self._ledger.open_counts()
         return outcome
@@ -107,12 +107,13 @@ class Agent:
                 threading.Thread(target=self._lane, args=(budget,), daemon=True, name=f"lane-{n}")
                 for n in range(self._settings.lanes)
             ]
-            for lane in lanes:
-                lane.start()
+            errands = threading.Thread(target=self._run_errands, args=(budget,), daemon=True, name="errands")
+            for thread in (*lanes, errands):
+                thread.start()
             self._look_after(budget)
             deadline = time.monotonic() + _FINISH_SECONDS + 0.5
-            for lane in lanes:
-                lane.join(max(deadline - time.monotonic(), 0.01))
+            for thread in (*lanes, errands):
+                thread.join(max(deadline - time.monotonic(), 0.01))
         return outcome
 
     def _lane(self, budget: Budget) -> None:
@@ -160,7 +161,6 @@ class Agent:
                     self._show(status)
                     shown, shown_as = time.monotonic(), status
                 self._answer_operator()
-                self._write_to_customers()
                 if self._gate.is_open:
                     if (detail := self._learn_approvals()) is not None:
                         self._gate.note(answered=0, silent=1, detail=detail)
@@ -173,10 +173,15 @@ class Agent:
                 _log.exception("the round was dropped")
             self._stopping.wait(self._settings.poll_seconds)
 
-    def _write_to_customers(self) -> None:
-        """Send the links of cards that wait, and wake rows whose customers have answered."""
-        if self._messenger is not None:
-            self._messenger.deliver_due()
+    def _run_errands(self, budget: Budget) -> None:
+        while not self._stopping.is_set() and not budget.is_spent:
+            try:
+                self._errands.run_due()
+            except LedgerUnavailable as error:
+                _log.warning("the database does not answer: %s", error)
+            except Exception:
+                _log.exception("an errand was dropped")
+            self._stopping.wait(self._settings.poll_seconds)
 
     def _answer_operator(self) -> None:
         """An operator wants one entry processed now: one, and the answer says what happened."""

@@ -17,13 +17,13 @@ from sentinel.policy.errors import PolicyError
 from sentinel.policy.switches import SwitchFile
 from sentinel.store.database import WORKER, Pool, with_role
 from worker.agent import Agent, OnRow
-from worker.confirmations import Confirmations
+from worker.confirmations import confirmations_from
 from worker.crew import Crew
-from worker.critic.critic import Critic
-from worker.critic.model import ModelCritic
+from worker.critic.critic import critic_from
 from worker.critic.settings import branches
 from worker.dry_run import Foreseer
 from worker.effects import Effects
+from worker.errands import Errand, Errands
 from worker.failpoints import Failpoints
 from worker.images.choice import BadRecogniser
 from worker.images.labelled import BadLabels
@@ -35,6 +35,7 @@ from worker.notify.select import notifier_from
 from worker.pipeline import Pipeline
 from worker.reporter import Reporter
 from worker.settings import BadSettings, WorkerSettings
+from worker.settlement.later import deliver_later
 from worker.settlement.registry import Systems
 from worker.workflow.build import Parts, build_runner, build_simulator
 from worker.workflow.directories import directories
@@ -78,12 +79,18 @@ def make_agent(
         runner=build_runner(parts, failpoints=failpoints, stopping=stopping), reporter=reporter, patience=patience,
         failpoints=failpoints,
     )  # fmt: skip
-    cards = parts.confirmations
-    messenger = None if cards is None else Messenger(cards, notifier_from(settings))
     return Agent(
-        settings, ledger=ledger, client=client, crew=crew, reporter=reporter, pipeline=pipeline, messenger=messenger,
-        stopping=stopping, on_row=on_row,
+        settings, ledger=ledger, client=client, crew=crew, reporter=reporter, pipeline=pipeline,
+        errands=_errands(settings, ledger, parts), stopping=stopping, on_row=on_row,
     )  # fmt: skip
+
+
+def _errands(settings: WorkerSettings, ledger: Ledger, parts: Parts) -> Errands:
+    book = Effects(ledger.pool, ledger.tenant_id)
+    errands: list[Errand] = [lambda: deliver_later(book, parts.systems.adapters)]
+    if parts.confirmations is not None:
+        errands.append(Messenger(parts.confirmations, notifier_from(settings)).deliver_due)
+    return Errands(errands)
 
 
 @contextmanager
@@ -115,18 +122,9 @@ def make_parts(settings: WorkerSettings, ledger: Ledger, client: Client, *, crew
         raise BadSettings(str(error)) from error
     return Parts(
         ledger=ledger, client=client, crew=crew, patience=patience, routes=routes, systems=systems,
-        critic=_critic(settings), recogniser=recogniser, confirmations=_confirmations(settings, ledger),
+        critic=critic_from(settings), recogniser=recogniser, confirmations=confirmations_from(settings, ledger.pool, ledger.tenant_id),
         directories=directories(public_is_connected=settings.public_orders_imported),
         model_branches=model_branches(settings.critic_branches, routes),
-    )  # fmt: skip
-
-
-def _confirmations(settings: WorkerSettings, ledger: Ledger) -> Confirmations | None:
-    if not settings.confirm_secrets:
-        return None
-    return Confirmations(
-        ledger.pool, ledger.tenant_id, secrets=settings.confirm_secrets, base_url=settings.confirm_base_url,
-        expires_seconds=settings.confirm_expires_seconds,
     )  # fmt: skip
 
 
@@ -147,16 +145,6 @@ def model_branches(text: str, routes: Routes) -> frozenset[str]:
             near = get_close_matches(name, known, n=1, cutoff=0.0)[0]
             raise BadSettings(f'SENTINEL_CRITIC_BRANCHES: there is no branch "{name}"; did you mean "{near}"?')
     return wanted
-
-
-def _critic(settings: WorkerSettings) -> Critic:
-    if not settings.critic_url:
-        return Critic()
-    return Critic(
-        model=ModelCritic(
-            settings.critic_url, settings.critic_model, settings.critic_api_key, settings.critic_timeout_seconds
-        )
-    )
 
 
 @contextmanager

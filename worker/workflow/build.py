@@ -72,7 +72,7 @@ def build_runner(parts: Parts, *, failpoints: Failpoints, stopping: threading.Ev
         ),
         Confirm(parts.ledger, parts.patience, failpoints),
     ]  # fmt: skip
-    return Runner([*_looking(parts, card), *acting])
+    return Runner([*_looking(parts, card, stopping), *acting])
 
 
 def build_simulator(parts: Parts) -> Runner:
@@ -85,13 +85,13 @@ def build_simulator(parts: Parts) -> Runner:
         Never(StepName.EXECUTE_BY_SYSTEM),
         Never(StepName.CONFIRM),
     ]
-    return Runner([*_looking(parts, card), *looking])
+    return Runner([*_looking(parts, card, threading.Event()), *looking])
 
 
-def _looking(parts: Parts, card: ConfirmCard) -> list[Step]:
+def _looking(parts: Parts, card: ConfirmCard, stopping: threading.Event) -> list[Step]:
     """The steps that change nothing outside."""
     return [
-        KillSwitch(Switchboard(parts.client), parts.routes, parts.patience),
+        KillSwitch(Switchboard(parts.client), parts.routes, parts.patience, stopping),
         CheckParams(),
         GateCommon(),
         QueryOrder(parts.directories),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fake_authority import FAULTS, FakeAuthority, always
-from tests.ledger_world import LedgerWorld, looping, new_row, wait_until
+from tests.ledger_world import LedgerWorld, looping, new_row, wait_until, worker_settings
 
 CALLS = ("action/guard", "action/guard/start")
 
@@ -28,6 +28,16 @@ def test_no_failing_answer_ever_leads_to_an_execution_and_the_row_recovers(
     with ledger_world.agent(authority.url) as agent:
         assert not agent.run_once().failed
     assert set(ledger_world.states().values()) == {"EXECUTED"}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_switches_that_cannot_be_read_are_off(ledger_world: LedgerWorld, authority: FakeAuthority, fault: str) -> None:
+    ledger_world.add(new_row("r"))
+    authority.misbehave = always(FAULTS[fault], "switches")
+    with ledger_world.agent(authority.url, guard_timeout_seconds=0.3) as agent:
+        agent.run_once()
+    assert ledger_world.executions() == 0
+    assert ledger_world.state("r") in ("NEW", "APPROVAL_REQUIRED")
 
 
 def test_a_careless_worker_would_have_executed(authority: FakeAuthority) -> None:
@@ -119,7 +129,7 @@ def test_the_question_of_a_retry_is_the_first_one_even_if_the_facts_moved_on(
     ledger_world: LedgerWorld, authority: FakeAuthority
 ) -> None:
     ledger_world.add(new_row("r", account_ref="acct"))
-    authority.misbehave = always(FAULTS["500"])
+    authority.misbehave = always(FAULTS["500"], "action/guard")
     with ledger_world.agent(authority.url) as agent:
         agent.run_once()
     first = ledger_world.one("select guard_request from refunds.ledger_entries where ledger_entry_id = 'r'")
@@ -133,17 +143,19 @@ def test_the_question_of_a_retry_is_the_first_one_even_if_the_facts_moved_on(
 
 def test_a_dry_run_changes_nothing_at_all(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
     from sentinel.client import Client
-    from worker.dry_run import foresee
+    from worker.connect import open_foreseer
 
     ledger_world.add(new_row("low"), new_row("mid", 42000))
     before = snapshot(ledger_world)
-    with Client(authority.url, "key", agent_id="a") as client:
-        found = {
-            row.ledger_entry_id: row.decision for row in foresee(ledger_world.ledger, client, limit=10, concurrency=2)
-        }
+    settings = worker_settings(authority_url=authority.url)
+    with (
+        Client(authority.url, "key", agent_id="a") as client,
+        open_foreseer(settings, ledger_world.ledger, client) as seer,
+    ):
+        found = {row.ledger_entry_id: row.decision for row in seer.due(10)}
     assert found == {"low": "ALLOW", "mid": "APPROVAL_REQUIRED"}
     assert snapshot(ledger_world) == before
-    assert set(authority.calls) == {"action/check"}
+    assert set(authority.calls) == {"switches", "action/check"}
 
 
 def snapshot(world: LedgerWorld) -> list[object]:

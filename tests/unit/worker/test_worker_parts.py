@@ -333,7 +333,7 @@ def test_the_ledgers_database_defaults_to_the_authoritys(clean_environment: pyte
 
 def test_every_setting_says_its_variable_and_its_meaning() -> None:
     for field in dataclasses.fields(WorkerSettings):
-        assert field.metadata["env"].startswith(("WORKER_", "SENTINEL_"))
+        assert field.metadata["env"].startswith(("WORKER_", "SENTINEL_", "CONFIRM_", "SMTP_"))
         assert field.metadata["help"]
 
 

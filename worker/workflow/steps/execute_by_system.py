@@ -43,14 +43,21 @@ class ExecuteBySystem:
 
     def prepare(self, contexts: Sequence[Context]) -> None:
         """Everything up to the effect; each stage hands on only rows that are still ours."""
-        ready = [context for context in contexts if self._system(context).is_ready()]
-        permitted = self._record_allowed(ready)
+        permitted = self._record_allowed([context for context in contexts if self._may_start(context)])
         self._start(permitted)
-        for context in permitted:
-            if isinstance(context.started, StartReceipt):
-                context.execution_id = uuid.uuid4()
-                # The start id is what a system knows this refund by: the same for every try of it.
-                context.settled = self._system(context).settle(context.row, context.row.start_id or uuid.uuid4())
+        started = [context for context in permitted if isinstance(context.started, StartReceipt)]
+        self._crew.map(self._settle, started)
+
+    def _may_start(self, context: Context) -> bool:
+        """What has been started is seen through, whatever its system says now: an effect may be under way."""
+        begun = isinstance(context.answer, GuardAnswer) and context.answer.status == "already_started"
+        return begun or self._system(context).is_ready()
+
+    def _settle(self, context: Context) -> None:
+        context.execution_id = uuid.uuid4()
+        # The start id is what a system knows this refund by: the same for every try of it.
+        assert context.row.start_id is not None
+        context.settled = self._system(context).settle(context.row, context.row.start_id)
 
     def _system(self, context: Context) -> SettlementSystem:
         return self._systems.get(context.route.settles_to if context.route else "")

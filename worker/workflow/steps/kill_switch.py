@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 from sentinel.client import Switches, Unreachable
@@ -20,8 +21,8 @@ class KillSwitch:
 
     name = StepName.KILL_SWITCH
 
-    def __init__(self, switchboard: Switchboard, routes: Routes, patience: Patience) -> None:
-        self._switchboard, self._routes, self._patience = switchboard, routes, patience
+    def __init__(self, switchboard: Switchboard, routes: Routes, patience: Patience, stopping: threading.Event) -> None:
+        self._switchboard, self._routes, self._patience, self._stopping = switchboard, routes, patience, stopping
 
     def prepare(self, contexts: Sequence[Context]) -> None:
         """One look for all; without the authority nobody is asked about and nobody can be."""
@@ -36,6 +37,9 @@ class KillSwitch:
 
     def run(self, context: Context) -> StepResult:
         """Halts first, then the switches of the route, then its canary."""
+        if context.silence is not None and self._stopping.is_set():
+            context.event, context.silence = next_steps.stop(context.row), None
+            return StepResult({"worker": "ending"})
         if context.silence is not None:
             context.event = next_steps.after_no_answer(context.row, context.silence, self._patience)
             return StepResult({"authority": "no answer"})

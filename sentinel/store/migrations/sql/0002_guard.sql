@@ -182,6 +182,56 @@ begin
   where tenant_id = s.tenant_id and operation_id = s.operation_id;
 end $$;
 
+-- Whether the caller now asks for a person about something that nobody has lifted: then it must not keep a permit.
+create function sentinel.asks_for_person(ask sentinel.guard_input, s sentinel.operation_states)
+returns boolean language plpgsql stable as $$
+begin
+  return coalesce(ask.asks_person, false) and not ask.reasons <@ coalesce((
+    select a.reasons from sentinel.approvals a
+    where a.tenant_id = s.tenant_id and a.approval_id = s.approval_id and a.status = 'approved'), '{}');
+end $$;
+
+-- As in 0001; and a permit that was not used is taken back from who asks for a person instead. What is new then is put
+-- to somebody, by renew_permit.
+create or replace function sentinel.replay(ask sentinel.guard_input, o sentinel.operations, moment timestamptz)
+returns sentinel.guard_output language plpgsql as $$
+declare
+  s sentinel.operation_states;
+  out sentinel.guard_output;
+begin
+  if o.digest <> ask.digest then
+    out.seq := ask.seq; out.result := 'key_reused'; out.request := o.request;
+    return out;
+  end if;
+  select * into s from sentinel.operation_states
+  where tenant_id = ask.tenant_id and operation_id = o.operation_id for update;
+  if s.status = 'pending' and sentinel.expire_approval(s.tenant_id, s.approval_id, ask.second_event_id, moment) then
+    return sentinel.guard_view(ask, o.operation_id, 'replayed');
+  end if;
+  if s.status not in ('allowed', 'approved') then return sentinel.guard_view(ask, o.operation_id, 'replayed'); end if;
+
+  if sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is not null then
+    -- Refused now, not for ever: the recorded decision stands and the key may ask again when the halt is lifted.
+    out := sentinel.guard_view(ask, o.operation_id, 'replayed');
+    out.decision := 'DENY'; out.status := 'denied'; out.reason_code := 'halted';
+    out.permit_id := null; out.permit_expires_at := null;
+    return out;
+  end if;
+  if s.permit_id is not null and (s.permit_expires_at <= moment or sentinel.asks_for_person(ask, s)) then
+    perform sentinel.settle_budget(s.tenant_id, s.permit_id, 'released', moment);
+    s.permit_id := null; s.once_live := s.once_live and s.approval_id is not null;
+    update sentinel.operation_states set permit_id = null, permit_expires_at = null, once_live = s.once_live
+    where tenant_id = s.tenant_id and operation_id = s.operation_id;
+  end if;
+  if s.permit_id is null then perform sentinel.renew_permit(ask, s, moment); end if;
+  out := sentinel.guard_view(ask, o.operation_id, 'replayed');
+  if ask.hand_out_is_start and out.permit_id is not null then
+    -- renew_permit may have used second_event_id only on the ways that hand out no permit.
+    perform sentinel.start_on_hand_out(ask, o.operation_id, moment);
+  end if;
+  return out;
+end $$;
+
 -- A question without effect: the same halts, once-keys and limits as record_decisions, nothing written.
 create or replace function sentinel.peek_decision(ask_json jsonb) returns table (decision text, reason_code text) language plpgsql stable as $$
 declare
