@@ -79,7 +79,7 @@ grant select on all tables in schema sentinel to sentinel_console;
 grant select (tenant_id, ledger_entry_id, refund_id, agent_id, action, status, amount_minor, currency, idempotency_key,
   channel, scenario, account_ref, order_ref, requested_at, reason, risk, redaction_status, claim_epoch, claimed_by,
   lease_until, attempts, next_attempt_at, guard_request, operation_id, decision_event_id, decision, reason_code, proof_id,
-  approval_id, waiting_for, last_error, created_at, updated_at, mode, language) on refunds.ledger_entries to sentinel_console;
+  approval_id, waiting_for, start_id, last_error, created_at, updated_at, mode, language) on refunds.ledger_entries to sentinel_console;
 grant select on refunds.orders, refunds.executions, refunds.outbox, refunds.ledger_events, refunds.step_trails, refunds.workers,
   refunds.process_requests, refunds.transitions, refunds.defaults to sentinel_console;
 grant insert on refunds.process_requests, refunds.defaults to sentinel_console;
@@ -120,6 +120,7 @@ grant execute on function refunds.answer_confirmation, refunds.entry_is_open to 
 -- questions to a person ------------------------------------------------------------------------------------------------
 -- Where somebody handled it by hand. What a question offers (offers_approve) nobody can change.
 grant update (handled_reference) on sentinel.approvals to sentinel_console;
+grant update (permit_for_person) on sentinel.operation_states to sentinel_authority;
 
 -- switches ------------------------------------------------------------------------------------------------------------
 -- Only operators turn on and record launch-gate reports. An authority may turn off, and says which policies it decides by.

@@ -45,12 +45,13 @@ def new_row(name: str, value: int = 100, **over: Any) -> NewRow:
 class LedgerWorld:
     """One tenant's ledger on a fresh database."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, tenant_id: uuid.UUID | None = None) -> None:
         self.url = url
         self.admin = psycopg.connect(url, autocommit=True)
-        self.tenant_id = uuid.uuid4()
-        self.admin.execute("insert into sentinel.tenants (tenant_id, label) values (%s, 'shop')", [self.tenant_id])
-        self.admin.execute("insert into refunds.defaults (tenant_id) values (%s)", [self.tenant_id])
+        self.tenant_id = tenant_id or uuid.uuid4()
+        if tenant_id is None:
+            self.admin.execute("insert into sentinel.tenants (tenant_id, label) values (%s, 'shop')", [self.tenant_id])
+            self.admin.execute("insert into refunds.defaults (tenant_id) values (%s)", [self.tenant_id])
         self.pool = Pool(with_role(url, WORKER), size=8)
         self.ledger = self.ledger_of("worker-1")
 

@@ -11,30 +11,18 @@ from typing import Any
 
 import orjson
 
-from sentinel.core.money import money_out
-from worker.rows import KnownFacts, LedgerRow
+from worker.rows import KnownFacts
 from worker.suspicion import SAME_TEXT_ACCOUNTS, is_suspicious
 
 
-def guard_request(row: LedgerRow, known: KnownFacts) -> dict[str, Any]:
-    """The params of the question (`CONTRACT.md` §2). The customer's words are looked at here and never sent."""
-    optional = {"account_ref": known.account_ref, "order_ref": row.order_ref}
-    return {
-        "amount": money_out(row.money),
-        "ledger_entry_id": row.ledger_entry_id,
-        "refund_id": row.refund_id,
-        "channel": row.channel,
-        "scenario": row.scenario,
-        **{name: value for name, value in optional.items() if value is not None},
-        "risk": risk_facts(known),
-    }
+def risk_facts(known: KnownFacts, *, in_parts: bool = True) -> dict[str, bool | int]:
+    """{duplicate_refund, stale_window, suspicious_reason, customer_attempts_24h}, each only where somebody knows.
 
-
-def risk_facts(known: KnownFacts) -> dict[str, bool | int]:
-    """{duplicate_refund, stale_window, suspicious_reason, customer_attempts_24h}, each only where somebody knows."""
+    `in_parts`: whether the order may be refunded in parts, up to what was paid.
+    """
     given = _given(known.risk)
     found: dict[str, bool | int | None] = {
-        "duplicate_refund": _flag(_duplicate(known), given.get("duplicate_refund")),
+        "duplicate_refund": _flag(_duplicate(known, in_parts), given.get("duplicate_refund")),
         "stale_window": _flag(known.is_stale, given.get("stale_window")),
         "suspicious_reason": _flag(_suspicious(known), given.get("suspicious_reason")),
         "customer_attempts_24h": _count(known.attempts_24h, given.get("customer_attempts_24h")),
@@ -42,11 +30,14 @@ def risk_facts(known: KnownFacts) -> dict[str, bool | int]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _duplicate(known: KnownFacts) -> bool | None:
-    """The refund id is always known here; how much of the order is left only where the order is."""
+def _duplicate(known: KnownFacts, in_parts: bool) -> bool | None:
+    """The refund id is always known here; how much of the order is left only where the order is.
+
+    Where an order is refunded once at most no sum is needed: a second refund is a gate's question (`refunded_before`).
+    """
     if known.refund_seen or known.order_overdrawn:
         return True
-    return known.order_overdrawn
+    return known.order_overdrawn if in_parts else False
 
 
 def _suspicious(known: KnownFacts) -> bool:

@@ -1,7 +1,8 @@
 """Named places where a test can break the worker. Nothing is armed without two variables in the environment.
 
 `SENTINEL_FAILPOINT=name:action[:nth]` with `SENTINEL_ALLOW_FAILPOINTS=1`; the nth passing (default the first) of the
-place kills, raises, stops or sleeps. The variable without the permission refuses the start: a leftover of a test must
+place kills, raises, stops or sleeps. Besides the places below, the workflow's runner passes `step_<name of a step>` just
+before and just after that step of a batch. The variable without the permission refuses the start: a leftover of a test must
 not be able to run in production unnoticed, in either way.
 """
 
@@ -12,6 +13,8 @@ import signal
 import threading
 import time
 from enum import StrEnum
+
+from worker.workflow.graph import StepName
 
 
 class Failpoint(StrEnum):
@@ -31,6 +34,14 @@ class Failpoint(StrEnum):
     AFTER_ACK = "after_ack"
 
 
+def step_place(name: StepName) -> str:
+    """The place of one step of the workflow, passed before it and after it."""
+    return f"step_{name}"
+
+
+STEP_PLACES = tuple(map(step_place, StepName))
+
+
 class FailpointHit(Exception):
     """Raised by the action `raise`."""
 
@@ -46,7 +57,7 @@ _SLEEP_SECONDS, _SETTLE_SECONDS = 1.0, 0.2
 class Failpoints:
     """The armed place, if any. Thread-safe: concurrent passings are counted one by one."""
 
-    def __init__(self, place: Failpoint | None = None, action: str = "kill", nth: int = 1) -> None:
+    def __init__(self, place: str | None = None, action: str = "kill", nth: int = 1) -> None:
         self._place, self._action, self._nth = place, action, nth
         self._passed = 0
         self._lock = threading.Lock()
@@ -60,13 +71,18 @@ class Failpoints:
             raise BadFailpoint("SENTINEL_FAILPOINT is set without SENTINEL_ALLOW_FAILPOINTS=1: refusing to start")
         name, _, rest = text.partition(":")
         action, _, nth = rest.partition(":")
-        if name not in list(Failpoint) or action not in _ACTIONS or not (nth or "1").isdecimal() or nth == "0":
+        if (
+            name not in (*Failpoint, *STEP_PLACES)
+            or action not in _ACTIONS
+            or not (nth or "1").isdecimal()
+            or nth == "0"
+        ):
             raise BadFailpoint(f"SENTINEL_FAILPOINT must be name:action[:nth] with action one of {', '.join(_ACTIONS)}")
-        return cls(Failpoint(name), action, int(nth or 1))
+        return cls(name, action, int(nth or 1))
 
-    def hit(self, place: Failpoint) -> None:
+    def hit(self, place: str) -> None:
         """Pass a place."""
-        if place is not self._place:
+        if place != self._place:
             return
         with self._lock:
             self._passed += 1

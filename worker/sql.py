@@ -329,13 +329,15 @@ select {ROW_COLUMNS}, e.status, e.waiting_for, e.next_attempt_at from refunds.le
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = %(id)s
 """
 EXPLAIN_EVENTS = """
+select kind, occurred_at, claim_epoch, title, event, reason_code, worker, steps from (
 select 'event' as kind, occurred_at, claim_epoch, from_status || ' → ' || to_status as title, event, reason_code, worker,
   null::jsonb as steps
 from refunds.ledger_events where tenant_id = %(tenant_id)s and ledger_entry_id = %(id)s
 union all
 select 'steps', occurred_at, claim_epoch, null, null, null, null, steps
-from refunds.step_trails where tenant_id = %(tenant_id)s and ledger_entry_id = %(id)s
-order by occurred_at, kind desc
+from refunds.step_trails where tenant_id = %(tenant_id)s and ledger_entry_id = %(id)s) life
+order by claim_epoch, case when event in ('claimed', 'reclaimed') then 0 when event = 'allowed' then 1 when kind = 'steps' then 2
+  else 3 end, occurred_at
 """
 
 SUMMARISE = """

@@ -20,6 +20,7 @@ import click
 import psycopg
 
 from sentinel.cli.demo_ledger import demo_rows
+from sentinel.cli.demo_small_refunds import SmallRefunds
 from sentinel.cli.processes import Processes
 from sentinel.cli.serve import kept_secret
 from sentinel.core.errors import SentinelError
@@ -90,6 +91,9 @@ def command(data_dir: Path | None, port: int | None, console_port: int | None, a
         _start_all(processes, env, access, port, console_port, data_dir, stop, say)
         if stop.is_set():
             return
+        small = SmallRefunds(processes, env, access, urls["admin"], data_dir, say)
+        if once:
+            small.begin()
         failed = processes.run(
             "refund-agent", _module("worker.retail_refund_agent", "--once"), env["worker"], show=not as_json
         )
@@ -98,6 +102,8 @@ def command(data_dir: Path | None, port: int | None, console_port: int | None, a
         _announce(access, urls["admin"], port, console_port, as_json)
         if once:
             sys.exit(failed)
+        # The launch gate takes some seconds; the demo is ready without it, and its rows come in while one looks.
+        threading.Thread(target=small.begin, daemon=True, name="small-refunds").start()
         signal.signal(signal.SIGHUP, lambda *_: processes.signal("authority", signal.SIGHUP))
         while not stop.wait(0.5):
             for name in processes.restart_ended():
@@ -193,15 +199,17 @@ def _environment(
     }
     base |= {"SENTINEL_DATA_DIR": str(data_dir), "SENTINEL_URL": f"http://127.0.0.1:{port}", "PYTHONUNBUFFERED": "1"}
     secret = os.environ.get("SENTINEL_SECRET_KEYS") or kept_secret(data_dir)
+    cards = os.environ.get("CONFIRM_SECRETS") or kept_secret(data_dir, "confirm_secret")
     return {
         "authority": base | {"SENTINEL_DATABASE_URL": urls["authority"], "SENTINEL_SECRET_KEYS": secret, "SENTINEL_PORT": str(port)},
         "worker": base | {
             "WORKER_DATABASE_URL": urls["worker"], "SENTINEL_REFUND_AGENT_API_KEY": access.agent_api_key,
-            "SENTINEL_TENANT_ID": access.tenant_id,
+            "SENTINEL_TENANT_ID": access.tenant_id, "CONFIRM_SECRETS": cards, "WORKER_OUTBOX_DIR": str(data_dir / "outbox"),
+            "CONFIRM_BASE_URL": f"http://127.0.0.1:{console_port}",
         },
         "console": base | {
             "SENTINEL_DATABASE_URL": urls["console"], "SENTINEL_CONSOLE_PORT": str(console_port), "SENTINEL_INSECURE_COOKIES": "true",
-            "SENTINEL_PUBLIC_TENANT": access.tenant_id,
+            "SENTINEL_PUBLIC_TENANT": access.tenant_id, "CONFIRM_SECRETS": cards,
             "SENTINEL_PUBLIC_AGENTS": os.environ.get("SENTINEL_PUBLIC_AGENTS", "retail-refund-agent=refund:refunds,*"),
         },
     }  # fmt: skip

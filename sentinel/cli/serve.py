@@ -41,9 +41,9 @@ def command(graceful_seconds: int, **options: Any) -> None:
         serve(load_settings(**options), graceful_seconds=graceful_seconds)
 
 
-def kept_secret(data_dir: Path) -> str:
-    """The signing secret that belongs to an embedded database: made once, readable by its owner only."""
-    path = data_dir / "secret_key"
+def kept_secret(data_dir: Path, name: str = "secret_key") -> str:
+    """A signing secret that belongs to an embedded database: made once, readable by its owner only."""
+    path = data_dir / name
     if not path.exists():
         data_dir.mkdir(parents=True, exist_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -155,7 +155,12 @@ def read_source(path: Path, *, name: str | None = None) -> tuple[Source, Node]:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise source.error(None, "is not UTF-8 text") from error
-    source.lines = text.splitlines()
+    return parse_source(text, name=source.name)
+
+
+def parse_source(text: str, *, name: str) -> tuple[Source, Node]:
+    """A text → its `Source` and root node; `name` is what errors call it. Raises `PolicyError`."""
+    source = Source(name, text.splitlines())
     return source, _compose(source, text)
 
 

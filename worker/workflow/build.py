@@ -72,7 +72,7 @@ def build_runner(parts: Parts, *, failpoints: Failpoints, stopping: threading.Ev
         ),
         Confirm(parts.ledger, parts.patience, failpoints),
     ]  # fmt: skip
-    return Runner([*_looking(parts, card, stopping), *acting])
+    return Runner([*_looking(parts, card, stopping), *acting], failpoints)
 
 
 def build_simulator(parts: Parts) -> Runner:

@@ -8,6 +8,8 @@ from typing import Any
 from sentinel.core.money import Money, money_out
 from worker.facts import risk_facts
 from worker.workflow.context import Context
+from worker.workflow.directories import order_of
+from worker.workflow.routes import IN_PARTS
 
 
 def params_of(context: Context) -> Mapping[str, Any]:
@@ -15,13 +17,14 @@ def params_of(context: Context) -> Mapping[str, Any]:
     row, facts = context.row, context.facts
     if row.guard_request is not None:
         return row.params
-    order = context.order
+    # Asked about before the order was queried, the row still says what the ledger knows: the question is asked for good.
+    order = context.order or order_of(facts)
     paid = Money(order.paid_minor, order.currency) if order is not None and order.paid_minor > 0 else None
     optional = {
         "mode": row.mode,
         "account_ref": facts.account_ref,
         "order_ref": row.order_ref,
-        "order": {"paid": money_out(paid)} if paid is not None and row.channel != "retail" else None,
+        "order": {"paid": money_out(paid)} if paid is not None and row.channel not in IN_PARTS else None,
     }
     return {
         "amount": money_out(row.money),
@@ -30,7 +33,7 @@ def params_of(context: Context) -> Mapping[str, Any]:
         "channel": row.channel,
         "scenario": row.scenario,
         **{name: value for name, value in optional.items() if value is not None},
-        "risk": risk_facts(facts),
+        "risk": risk_facts(facts, in_parts=row.channel in IN_PARTS),
     }
 
 

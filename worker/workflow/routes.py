@@ -22,6 +22,8 @@ CHANNELS = ("retail", "private", "public")
 SCENARIOS = ("standard", "fee", "price_diff", "compensation", "defect", "quality")
 MODES = ("rebuy", "price_drop")
 CRITICS = ("rules", "model")
+IN_PARTS = ("retail",)
+"""Channels whose orders may be refunded in parts: there the policy's duplicate rule counts against what was paid."""
 GENERAL_ACTION = "refund.create"
 """What a row asks for that leaves it to its route which refund it is."""
 
@@ -157,4 +159,4 @@ def _minor(source: Source, currency: str, node: Node) -> int:
         raise source.error(node.place, f"no_proof_up_to {currency}: {error.detail}") from error
 
 
-__all__ = ["CHANNELS", "GENERAL_ACTION", "MODES", "SCENARIOS", "PolicyError", "Route", "Routes"]
+__all__ = ["CHANNELS", "GENERAL_ACTION", "IN_PARTS", "MODES", "SCENARIOS", "PolicyError", "Route", "Routes"]

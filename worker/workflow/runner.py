@@ -7,8 +7,11 @@ defect in a step sends its row to a person, never on.
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
+from worker.failpoints import Failpoints, step_place
 from worker.workflow.context import Context, Step, StepResult
 from worker.workflow.graph import FIRST, SUCCESSORS, StepName
 from worker.workflow.reasons import Escalation
@@ -27,7 +30,8 @@ class UndeclaredSteps(Exception):
 class Runner:
     """Runs contexts through `steps`, one per step of the graph. Raises `UndeclaredSteps`."""
 
-    def __init__(self, steps: Iterable[Step]) -> None:
+    def __init__(self, steps: Iterable[Step], failpoints: Failpoints | None = None) -> None:
+        self._failpoints = failpoints or Failpoints()
         self._steps: Mapping[StepName, Step] = {step.name: step for step in steps}
         if set(self._steps) != set(SUCCESSORS):
             raise UndeclaredSteps(f"steps without a graph or the reverse: {set(self._steps) ^ set(SUCCESSORS)}")
@@ -44,7 +48,9 @@ class Runner:
             standing = again
             if not standing:
                 return
-        raise RuntimeError("the workflow went round in circles")
+        for context in (context for here in standing.values() for context in here):
+            # Let go without an event: its lease brings it back, and its attempts end. The others are not held up by it.
+            _log.error("the workflow went round in circles for %s", context.row.ledger_entry_id)
 
     def _pass(
         self,
@@ -54,6 +60,7 @@ class Runner:
         again: dict[StepName, list[Context]],
     ) -> None:
         """One step for all who stand there; on to `ahead`, or to `again` for the next round."""
+        self._failpoints.hit(step_place(step.name))
         step.prepare(here)
         place = _ORDER.index(step.name)
         for context in here:
@@ -65,14 +72,19 @@ class Runner:
             if following is StepName.TRANSFER_TO_HUMAN:
                 context.escalation = _reason(result.message)
             (ahead if _ORDER.index(following) > place else again).setdefault(following, []).append(context)
+        self._failpoints.hit(step_place(step.name))
 
     def _said(self, step: Step, context: Context) -> StepResult:
         try:
-            return step.run(context)
-        except Exception:
+            said = step.run(context)
+        except Exception as error:
             # Its text may quote the row; where it happened is enough to find the defect.
-            _log.exception("step %s failed for %s", step.name, context.row.ledger_entry_id)
+            _log.error("step %s failed for %s: %s", step.name, context.row.ledger_entry_id, _where(error))
             return StepResult({}, StepName.TRANSFER_TO_HUMAN, Escalation.STEP_REFUSED)
+        if isinstance(said, StepResult) and isinstance(said.next_step, StepName | None):
+            return said
+        _log.error("step %s gave no answer that can be followed for %s", step.name, context.row.ledger_entry_id)
+        return StepResult({}, StepName.TRANSFER_TO_HUMAN, Escalation.STEP_REFUSED)
 
     def _declared(self, name: StepName, context: Context, result: StepResult) -> StepResult:
         if result.next_step is None or result.next_step in SUCCESSORS[name]:
@@ -81,6 +93,12 @@ class Runner:
         if StepName.TRANSFER_TO_HUMAN in SUCCESSORS[name]:
             return StepResult({}, StepName.TRANSFER_TO_HUMAN, Escalation.STEP_REFUSED)
         return StepResult({})
+
+
+def _where(error: Exception) -> str:
+    """ "KeyError in confirm_card.py:41"."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {Path(place.filename).name}:{place.lineno}"
 
 
 def _reason(message: str | None) -> Escalation:

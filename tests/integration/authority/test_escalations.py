@@ -94,12 +94,45 @@ def test_a_replay_stays_the_recorded_decision_whatever_the_evidence_says(world: 
     first = world.guard(asks(body, "outside_canary"))
     for escalation in ("blacklisted", None, "because"):
         assert world.guard(asks(body, escalation, ready=False)) == first
-    plain = guard_body()
-    allowed = world.guard(asks(plain))
-    again = world.guard(asks(plain, "blacklisted"))
-    assert (again["status"], again["permit_token"]) == ("allowed", allowed["permit_token"])
-    assert again["proof_pack"] == allowed["proof_pack"]
     assert world.one("select count(*) from sentinel.approvals") == 1
+
+
+def keeps_a_permit(world: World) -> list[str]:
+    """What is left of a permit to one who then asks for a person about something that nobody has approved."""
+    body = guard_body()
+    allowed = world.guard(asks(body))
+    again = world.guard(asks(body, "blacklisted"))
+    found = [] if status(again) == ("APPROVAL_REQUIRED", "pending", "blacklisted") else [f"it got {again['status']}"]
+    found += ["the budget is held"] if world.one("select coalesce(sum(held_minor), 0) from sentinel.usage") else []
+    return found + (["it can be started"] if world.start(body, allowed).status_code == 200 else [])
+
+
+def test_a_permit_is_taken_back_from_who_asks_for_a_person_instead(world: World) -> None:
+    assert keeps_a_permit(world) == []
+    assert world.broken_invariants() == []
+
+
+def test_twin_that_leaves_the_permit_is_caught(database_url: str) -> None:
+    world = make_world(database_url)
+    try:
+        twins.cut(world, "sentinel.replay", "or sentinel.asks_for_person(ask, s)", "")
+        assert keeps_a_permit(world) != []
+    finally:
+        world.close()
+
+
+def test_a_permit_that_a_person_approved_for_a_reason_is_exchanged_on_the_straight_way(world: World) -> None:
+    body = small_body()
+    del body["params"]["order"]
+    first = world.guard(asks(body, "image_missing", ready=True))
+    assert first["status"] == "pending"
+    decide(world, first["approval_id"])
+    lifted = world.guard(asks(body, "image_missing", ready=True))
+    assert lifted["status"] == "approved"
+    # What the question to a person left open is asked now: a fact that no rule can answer without.
+    assert status(world.guard(asks(body))) == ("DENY", "denied", "fact_missing")
+    assert world.start(body, lifted).status_code in (403, 409, 410)
+    assert world.broken_invariants() == []
 
 
 def test_a_denial_of_the_policy_is_softened_by_no_escalation(world: World) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from sentinel.client import GuardAnswer, KeyConflict, NoAnswerKind, Rejected, Unreachable
 from worker import drawing, next_steps
-from worker.facts import guard_request, risk_facts
+from worker.facts import risk_facts
 from worker.failpoints import BadFailpoint, Failpoint, FailpointHit, Failpoints
 from worker.gate import AuthorityGate
 from worker.next_steps import Patience
@@ -23,6 +23,8 @@ from worker.rows import Change, KnownFacts, Lapse, LedgerRow
 from worker.settings import BadSettings, WorkerSettings, read_settings
 from worker.states import TERMINAL, TRANSITIONS, WAITING, LedgerEvent, LedgerState, NoSuchTransition, after
 from worker.suspicion import is_suspicious
+from worker.workflow.context import Context
+from worker.workflow.question import params_of
 
 ROOT = Path(__file__).resolve().parents[3]
 SHARED = Path(os.environ.get("SENTINEL_SHARED", ROOT.parent / "shared"))
@@ -125,7 +127,7 @@ def test_attempts_are_the_larger_number(given: int | None, derived: int | None, 
 
 
 def test_a_request_has_exact_money_and_no_words_of_the_customer() -> None:
-    params = guard_request(row(order_ref="o"), known(reason="please, it was for my daughter"))
+    params = params_of(Context(row(order_ref="o"), known(reason="please, it was for my daughter")))
     assert params["amount"] == {"value": "126.50", "currency": "USD"}
     assert "daughter" not in json.dumps(params)
 

@@ -33,7 +33,9 @@ _NEVER_LIFTED = (
     Escalation.SYSTEM_NOT_READY,
     Escalation.NO_ROUTE,
     Escalation.MODE_NEEDS_PERSON,
+    Escalation.ORDER_UNKNOWN,
     Escalation.STEP_REFUSED,
+    Escalation.UNKNOWN,
 )
 """No person's word makes these payable: a machine would not know how."""
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from worker.workflow.context import Context, PureStep, StepResult, to_person
 from worker.workflow.graph import StepName
 from worker.workflow.reasons import Escalation
+from worker.workflow.routes import IN_PARTS
 
 COMPENSATION = "compensation"
-IN_PARTS = ("retail",)
-"""Channels whose orders may be refunded in parts: there the policy's duplicate rule counts against what was paid."""
 
 
 class GateCommon(PureStep):

@@ -1,6 +1,9 @@
 -- Questions to a person: the request itself may ask for one (an escalation), a question may not offer "approve", and a
 -- person may say that it was handled elsewhere. Functions are those of 0001 with these additions and nothing else.
 
+-- A permit that was got with a question to a person.
+alter table sentinel.operation_states add column permit_for_person boolean not null default false;
+
 alter table sentinel.approvals
   -- False: a person may reject or handle by hand; approving would let the machine do what it cannot do now.
   add column offers_approve boolean not null default true,
@@ -49,6 +52,15 @@ returns void language sql as $$
      ask.required_people, coalesce(ask.approvable, true), moment, moment + make_interval(secs => ask.approval_seconds))
 $$;
 
+-- Whether somebody holds what may happen only once, after giving back what a permit that ran out still holds of it. What a
+-- person approved stays held: its permit can be renewed.
+create function sentinel.once_taken(tenant uuid, once text) returns boolean language plpgsql as $$
+begin
+  perform sentinel.release_expired_permits(tenant, null, once, 1);
+  return exists (
+    select from sentinel.operation_states s where s.tenant_id = tenant and s.once_key = once and s.once_live);
+end $$;
+
 create or replace function sentinel.decide_new(ask sentinel.guard_input, began timestamptz, moment timestamptz)
 returns sentinel.guard_output language plpgsql as $$
 declare
@@ -71,7 +83,7 @@ begin
   elsif verdict <> 'DENY' and ask.once_key is not null and exists (
       select from sentinel.operation_states s
       where s.tenant_id = ask.tenant_id and s.once_key = ask.once_key and s.once_live)
-      and sentinel.release_expired_permits(ask.tenant_id, null, ask.once_key, 1) = 0 then
+      and sentinel.once_taken(ask.tenant_id, ask.once_key) then
     verdict := 'DENY'; code := 'duplicate_resource'; why := array_prepend('duplicate_resource'::text, why);
   elsif verdict <> 'DENY' and ask.amount_minor is not null and jsonb_array_length(ask.limits) > 0 then
     states := sentinel.fitted_limits(ask, moment);
@@ -144,7 +156,7 @@ begin
   elsif s.once_key is not null and not s.once_live and exists (
       select from sentinel.operation_states other
       where other.tenant_id = s.tenant_id and other.once_key = s.once_key and other.once_live)
-      and sentinel.release_expired_permits(s.tenant_id, null, s.once_key, 1) = 0 then
+      and sentinel.once_taken(s.tenant_id, s.once_key) then
     refusal := 'duplicate_resource';
   end if;
   if refusal is null and ask.amount_minor is not null and jsonb_array_length(ask.limits) > 0 then
@@ -177,7 +189,7 @@ begin
 
   perform sentinel.hold_budget(ask.tenant_id, ask.permit_id, s.operation_id, ask.limits -> 0 ->> 'subject',
                                ask.amount_minor, states, moment);
-  update sentinel.operation_states set permit_id = ask.permit_id, once_live = once_key is not null,
+  update sentinel.operation_states set permit_id = ask.permit_id, permit_for_person = coalesce(ask.asks_person, false), once_live = once_key is not null,
     permit_expires_at = moment + make_interval(secs => ask.permit_seconds)
   where tenant_id = s.tenant_id and operation_id = s.operation_id;
 end $$;
@@ -192,7 +204,8 @@ begin
 end $$;
 
 -- As in 0001; and a permit that was not used is taken back from who asks for a person instead. What is new then is put
--- to somebody, by renew_permit.
+-- to somebody, by renew_permit. One that was got while asking for a person is exchanged on the straight way: whatever the
+-- question to a person left open is asked there.
 create or replace function sentinel.replay(ask sentinel.guard_input, o sentinel.operations, moment timestamptz)
 returns sentinel.guard_output language plpgsql as $$
 declare
@@ -217,7 +230,8 @@ begin
     out.permit_id := null; out.permit_expires_at := null;
     return out;
   end if;
-  if s.permit_id is not null and (s.permit_expires_at <= moment or sentinel.asks_for_person(ask, s)) then
+  if s.permit_id is not null and (s.permit_expires_at <= moment or sentinel.asks_for_person(ask, s)
+      or s.permit_for_person and not coalesce(ask.asks_person, false)) then
     perform sentinel.settle_budget(s.tenant_id, s.permit_id, 'released', moment);
     s.permit_id := null; s.once_live := s.once_live and s.approval_id is not null;
     update sentinel.operation_states set permit_id = null, permit_expires_at = null, once_live = s.once_live

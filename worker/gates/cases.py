@@ -1,0 +1,167 @@
+"""Labelled cases (`policies/gates/*.yaml` or `.jsonl`): what is given, and where the row must end. Strictly read.
+
+    scenario: fee
+    systems: {private: private_refund}      # where each channel's money must come from
+    base: {channel: private, currency: EUR, amount: "4.90", paid: "120.00", shipping_fee: same}
+    cases:
+      - id: tenth
+        each: {currency: [USD, EUR], "paid amount": [["80.00", "8.00"], ["123.45", "12.34"]]}
+        given: {delivered: 6d}
+        want: {end: execute}
+
+`each` makes one case per combination; a name of several fields takes them together. In a `.jsonl` file the first line is
+the head (scenario, systems, base) and every other line a case. A fault is a `PolicyError` with its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sentinel.core.decision import REASONS
+from sentinel.policy.errors import PolicyError
+from sentinel.policy.source import Listing, Node, Scalar, Source, Table, parse_source, read_source
+from worker.gates.given import FIELDS, Given, read_given
+
+ENDS = ("execute", "person", "deny", "error", "waiting")
+MOST_CASES = 2000
+_HEAD = ("scenario", "systems", "base")
+_CASE = ("id", "each", "given", "want")
+_ID = re.compile(r"[a-z0-9][a-z0-9_.-]{0,59}", re.ASCII)
+_WORD = re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Where a row must end, and why where that matters."""
+
+    end: str
+    reason: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.end} ({self.reason})" if self.reason else self.end
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One labelled case; `where` is "file:line:column"."""
+
+    id: str
+    where: str
+    given: Given
+    want: Want
+
+
+@dataclass(frozen=True, slots=True)
+class CaseFile:
+    """A whole file. `systems`: channel → the only settlement system whose execution is right there."""
+
+    name: str
+    digest: str
+    scenario: str
+    systems: Mapping[str, str]
+    cases: tuple[Case, ...] = field(repr=False)
+
+
+def read_cases(path: Path) -> CaseFile:
+    """The file's cases, expanded. Raises the first `PolicyError`, which names line and nearest known word."""
+    source, head, cases = _lines(path) if path.suffix == ".jsonl" else _document(path)
+    for key in ("scenario", "systems"):
+        if key not in head.entries:
+            raise source.error(head.place, f'a cases file: "{key}" is missing')
+    scenario = source.text(head.entries["scenario"], "scenario", form=_WORD, means="a scenario's name")
+    systems = {
+        channel: source.text(node, f"systems: {channel}", form=_WORD, means="a system's name")
+        for channel, node in source.table(head.entries["systems"], "systems").entries.items()
+    }
+    base = source.fields(head.entries["base"], "base", known=FIELDS) if "base" in head.entries else None
+    found: dict[str, Case] = {}
+    for node in cases:
+        for case in _expanded(source, node, dict(base.entries) if base else {}):
+            _add(source, node, case, found, systems)
+    digest = "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
+    return CaseFile(path.name, digest, scenario, systems, tuple(found.values()))
+
+
+def _document(path: Path) -> tuple[Source, Table, tuple[Node, ...]]:
+    source, root = read_source(path)
+    top = source.fields(root, "a cases file", known=(*_HEAD, "cases"), required=("cases",))
+    return source, top, source.listing(top.entries["cases"], "cases")
+
+
+def _lines(path: Path) -> tuple[Source, Table, tuple[Node, ...]]:
+    """JSON is YAML too: each line becomes an item of a list, so that places stay those of the file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PolicyError(f"cannot be read: {type(error).__name__}", file=str(path)) from error
+    listed = "\n".join(f"- {line}" if line.strip() else "" for line in text.splitlines())
+    source, root = parse_source(listed, name=str(path))
+    head, *cases = source.listing(root, "a cases file")
+    return source, source.fields(head, "the first line", known=_HEAD), tuple(cases)
+
+
+def _add(source: Source, node: Node, case: Case, found: dict[str, Case], systems: Mapping[str, str]) -> None:
+    if case.id in found:
+        raise source.error(node.place, f'two cases are named "{case.id}"', f"the other is at {found[case.id].where}")
+    if case.want.end == "execute" and case.given.channel not in systems:
+        raise source.error(node.place, f'"{case.id}" is to be executed, but systems has no "{case.given.channel}"')
+    if len(found) >= MOST_CASES:
+        raise source.error(node.place, f"there are more than {MOST_CASES} cases")
+    found[case.id] = case
+
+
+def _expanded(source: Source, node: Node, base: dict[str, Node]) -> Iterator[Case]:
+    table = source.fields(node, "a case", known=_CASE, required=("id", "want"))
+    name = source.text(table.entries["id"], "id", form=_ID, means="a name of a-z 0-9 . _ -")
+    view = source.within(name)
+    want = _want(view, table.entries["want"])
+    own = view.fields(table.entries["given"], "given", known=FIELDS).entries if "given" in table.entries else {}
+    where = f"{source.name}:{table.place.line}:{table.place.column}"
+    for suffix, varied in _combinations(view, table.entries.get("each")):
+        given = read_given(view, table.place, {**base, **own, **varied})
+        yield Case(f"{name}{suffix}", where, given, want)
+
+
+def _want(source: Source, node: Node) -> Want:
+    table = source.fields(node, "want", known=("end", "reason"), required=("end",))
+    end = source.one_of(table.entries["end"], "want: end", ENDS)
+    reason = source.one_of(table.entries["reason"], "want: reason", REASONS) if "reason" in table.entries else None
+    return Want(end, reason)
+
+
+def _combinations(source: Source, node: Node | None) -> Iterator[tuple[str, dict[str, Node]]]:
+    """(what is added to the id, the fields) of every combination; one without anything where there is no `each`."""
+    if node is None:
+        yield "", {}
+        return
+    columns = [
+        [_values(source, key, item, n) for n, item in enumerate(source.listing(values, f"each: {key}"))]
+        for key, values in source.table(node, "each").entries.items()
+    ]
+    for choice in itertools.product(*columns):
+        fields = {name: value for _, part in choice for name, value in part.items()}
+        yield "".join(f"/{label}" for label, _ in choice), fields
+
+
+def _values(source: Source, key: str, item: Node, number: int) -> tuple[str, dict[str, Node]]:
+    names = key.split()
+    for name in names:
+        if name not in FIELDS:
+            # Asked through `fields` so that the nearest known name is said as everywhere.
+            source.fields(Table({name: item}, {name: item.place}, item.place), "each", known=FIELDS)
+    parts = (item,) if len(names) == 1 else source.listing(item, f"each: {key}")
+    if len(parts) != len(names):
+        raise source.error(item.place, f"each: {key}: {len(names)} values are needed, {len(parts)} are there")
+    return _label(parts, number), dict(zip(names, parts, strict=True))
+
+
+def _label(parts: tuple[Node, ...], number: int) -> str:
+    if any(isinstance(part, (Listing, Table)) for part in parts):
+        return str(number + 1)
+    text = "-".join(part.text for part in parts if isinstance(part, Scalar))
+    return text if re.fullmatch(r"[A-Za-z0-9._:@+-]{1,30}", text) else str(number + 1)
