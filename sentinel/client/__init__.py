@@ -25,6 +25,7 @@ from sentinel.client.errors import (
     Unreachable,
 )
 from sentinel.client.guarded import Guarded, guarded
+from sentinel.client.questions import CheckQuestion, GuardQuestion, Outcome
 from sentinel.client.switches import HaltInForce, Switches, SwitchState
 
 __all__ = [
@@ -35,13 +36,16 @@ __all__ = [
     "ApprovalPending",
     "ApprovalView",
     "CheckAnswer",
+    "CheckQuestion",
     "Client",
     "ClientError",
     "GuardAnswer",
+    "GuardQuestion",
     "Guarded",
     "HaltInForce",
     "KeyConflict",
     "NoAnswerKind",
+    "Outcome",
     "Rejected",
     "ReportReceipt",
     "StartReceipt",

@@ -12,12 +12,13 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
 from sentinel.client import answers
 from sentinel.client.errors import KeyConflict, NoAnswerKind, Rejected, Unreachable
 from sentinel.client.fields import malformed
+from sentinel.client.questions import CheckQuestion, GuardQuestion, Outcome, guard_body, told
 from sentinel.client.switches import Switches, switched_off, switches_answer
 from sentinel.client.transport import RawAnswer, Transport
 
@@ -64,57 +65,17 @@ class Client:
         self._timeout_seconds = timeout_seconds
         self._retries = retries
 
-    def guard(
-        self,
-        *,
-        action: str,
-        params: Mapping[str, Any],
-        idempotency_key: str,
-        resource: str | None = None,
-        risk_class: str | None = None,
-        evidence_context: Mapping[str, Any] | None = None,
-        agent_id: str | None = None,
-    ) -> answers.GuardAnswer:
+    def guard(self, **question: Unpack[GuardQuestion]) -> answers.GuardAnswer:
         """Ask whether exactly this may happen. Only `answer.may_start` is a permission, and it still needs `start`."""
-        body = self._guard_body(
-            action=action,
-            params=params,
-            idempotency_key=idempotency_key,
-            resource=resource,
-            risk_class=risk_class,
-            evidence_context=evidence_context,
-            agent_id=agent_id,
-        )
+        body = guard_body(question, self._agent(question.get("agent_id")))
         return self._call(
             "POST", "/action/guard", body, lambda raw, found: _guard_answer(body, found, replayed=raw.replayed)
         )
 
-    def guard_many(self, questions: Sequence[Mapping[str, Any]]) -> list[answers.GuardAnswer | Unreachable | Rejected]:
+    def guard_many(self, questions: Sequence[GuardQuestion]) -> list[answers.GuardAnswer | Unreachable | Rejected]:
         """`guard` for up to 64 questions (its keyword arguments each) in one call: per question the answer or its error."""
-        return self._call_many("/action/guard", [self._guard_body(**question) for question in questions], _guard_answer)
-
-    def _guard_body(
-        self,
-        *,
-        action: str,
-        params: Mapping[str, Any],
-        idempotency_key: str,
-        resource: str | None = None,
-        risk_class: str | None = None,
-        evidence_context: Mapping[str, Any] | None = None,
-        agent_id: str | None = None,
-    ) -> dict[str, Any]:
-        # The last three keys are what tells the authority that this caller starts separately; without them handing out
-        # the permit would already count as the start.
-        return {
-            "agent_id": self._agent(agent_id),
-            "action": action,
-            "idempotency_key": idempotency_key,
-            "params": params,
-            "resource": resource or action,
-            "risk_class": risk_class or "standard",
-            "evidence_context": evidence_context or {},
-        }
+        bodies = [guard_body(question, self._agent(question.get("agent_id"))) for question in questions]
+        return self._call_many("/action/guard", bodies, _guard_answer)
 
     def start(self, answer: answers.GuardAnswer, start_id: str | uuid.UUID) -> answers.StartReceipt:
         """Redeem the answer's permit just before the side effect. The same `start_id` gets the same receipt.
@@ -135,57 +96,24 @@ class Client:
             lambda _body, found, **_: answers.start_receipt(found),
         )
 
-    def report(
-        self,
-        *,
-        idempotency_key: str,
-        action: str,
-        outcome: str,
-        agent_id: str | None = None,
-        error: str | None = None,
-        result: Mapping[str, Any] | None = None,
-        resource: str | None = None,
-        risk_class: str | None = None,
-        permit_token: str | None = None,
-        report_id: str | uuid.UUID | None = None,
-    ) -> answers.ReportReceipt:
-        """Tell what came of it: outcome "success" or "error" (error means unknown, not "not executed")."""
-        body = self._report_body(
-            idempotency_key=idempotency_key,
-            action=action,
-            outcome=outcome,
-            agent_id=agent_id,
-            error=error,
-            result=result,
-            resource=resource,
-            risk_class=risk_class,
-            permit_token=permit_token,
-            report_id=report_id,
-        )
+    def report(self, **outcome: Unpack[Outcome]) -> answers.ReportReceipt:
+        """Tell what came of it."""
+        body = told(outcome, self._agent(outcome.get("agent_id")))
         return self._call("POST", "/action/guard/report", body, lambda _, found: answers.report_receipt(found))
 
-    def report_many(self, reports: Sequence[Mapping[str, Any]]) -> list[answers.ReportReceipt | Unreachable | Rejected]:
+    def report_many(self, outcomes: Sequence[Outcome]) -> list[answers.ReportReceipt | Unreachable | Rejected]:
         """`report` for up to 64 outcomes (its keyword arguments each) in one call: per outcome the receipt or its error."""
-        return self._call_many(
-            "/action/guard/report",
-            [self._report_body(**report) for report in reports],
-            lambda _body, found, **_: answers.report_receipt(found),
-        )
+        bodies = [told(outcome, self._agent(outcome.get("agent_id"))) for outcome in outcomes]
+        return self._call_many("/action/guard/report", bodies, lambda _body, found, **_: answers.report_receipt(found))
 
-    def _report_body(
-        self, *, agent_id: str | None = None, report_id: str | uuid.UUID | None = None, **told: Any
-    ) -> dict[str, Any]:
-        body = {**told, "agent_id": self._agent(agent_id), "report_id": None if report_id is None else str(report_id)}
-        return {name: value for name, value in body.items() if value is not None}
-
-    def check(self, *, action: str, params: Mapping[str, Any], agent_id: str | None = None) -> answers.CheckAnswer:
+    def check(self, **question: Unpack[CheckQuestion]) -> answers.CheckAnswer:
         """What would be decided now; reserves nothing and permits nothing."""
-        body = {"agent_id": self._agent(agent_id), "action": action, "params": params}
+        body = told(question, self._agent(question.get("agent_id")))
         return self._call("POST", "/action/check", body, lambda _, found: answers.check_answer(found))
 
-    def check_many(self, questions: Sequence[Mapping[str, Any]]) -> list[answers.CheckAnswer | Unreachable | Rejected]:
+    def check_many(self, questions: Sequence[CheckQuestion]) -> list[answers.CheckAnswer | Unreachable | Rejected]:
         """`check` for up to 64 questions (its keyword arguments each) in one call: per question the answer or its error."""
-        bodies = [{**question, "agent_id": self._agent(question.get("agent_id"))} for question in questions]
+        bodies = [told(question, self._agent(question.get("agent_id"))) for question in questions]
         return self._call_many("/action/check", bodies, lambda _body, found, **_: answers.check_answer(found))
 
     def approval(self, approval_id: str | uuid.UUID) -> answers.ApprovalView:

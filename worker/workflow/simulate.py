@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sentinel.client import CheckAnswer, Client, Rejected, Unreachable
+from sentinel.client import CheckAnswer, CheckQuestion, Client, Rejected, Unreachable
 from sentinel.core.money import Money, money_out
 from worker.crew import Crew
 from worker.rows import Change
@@ -81,7 +81,7 @@ class AskCheck:
     def _check(self, contexts: Sequence[Context]) -> Sequence[CheckAnswer | Unreachable | Rejected]:
         return self._client.check_many([self._question(context) for context in contexts])
 
-    def _question(self, context: Context) -> dict[str, Any]:
+    def _question(self, context: Context) -> CheckQuestion:
         system = context.route.settles_to if context.route else ""
         is_ready = bool(system) and self._systems.get(system).is_ready()
         return {

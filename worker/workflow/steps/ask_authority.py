@@ -9,11 +9,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import orjson
 
-from sentinel.client import Client, GuardAnswer, Rejected, Unreachable
+from sentinel.client import Client, GuardAnswer, GuardQuestion, Rejected, Unreachable
 from worker import next_steps, outcomes
 from worker.crew import Crew
 from worker.failpoints import Failpoint, Failpoints
@@ -90,7 +89,7 @@ class AskAuthority:
         self._failpoints.hit(Failpoint.AFTER_GUARD)
         return found
 
-    def _question(self, context: Context) -> dict[str, Any]:
+    def _question(self, context: Context) -> GuardQuestion:
         row, system = context.row, context.route.settles_to if context.route else None
         is_ready = context.escalation not in _NEVER_LIFTED and self._is_ready(context)
         return {

@@ -1,0 +1,68 @@
+"""What can be asked and told, by name: the keyword arguments of the client's calls, the same for one or many at once."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any, Literal, NotRequired, TypedDict
+
+
+class GuardQuestion(TypedDict):
+    """One exact action under its key. `params` is bound with it, `evidence_context` is not and can only tighten."""
+
+    action: str
+    params: Mapping[str, Any]
+    idempotency_key: str
+    resource: NotRequired[str | None]
+    risk_class: NotRequired[str | None]
+    evidence_context: NotRequired[Mapping[str, Any] | None]
+    agent_id: NotRequired[str | None]
+
+
+class CheckQuestion(TypedDict):
+    """The same without a key: nothing is recorded."""
+
+    action: str
+    params: Mapping[str, Any]
+    evidence_context: NotRequired[Mapping[str, Any] | None]
+    agent_id: NotRequired[str | None]
+
+
+class Outcome(TypedDict):
+    """What came of a started action; "error" means unknown, not "not executed"."""
+
+    idempotency_key: str
+    action: str
+    outcome: Literal["success", "error"]
+    error: NotRequired[str | None]
+    result: NotRequired[Mapping[str, Any] | None]
+    resource: NotRequired[str | None]
+    risk_class: NotRequired[str | None]
+    permit_token: NotRequired[str | None]
+    report_id: NotRequired[str | uuid.UUID | None]
+    agent_id: NotRequired[str | None]
+
+
+def guard_body(question: GuardQuestion, agent_id: str) -> dict[str, Any]:
+    """The request of a guard.
+
+    Its last three keys are what tells the authority that this caller starts separately; without them handing out the
+    permit would already count as the start.
+    """
+    return {
+        "agent_id": agent_id,
+        "action": question["action"],
+        "idempotency_key": question["idempotency_key"],
+        "params": question["params"],
+        "resource": question.get("resource") or question["action"],
+        "risk_class": question.get("risk_class") or "standard",
+        "evidence_context": question.get("evidence_context") or {},
+    }
+
+
+def told(fields: Mapping[str, Any], agent_id: str) -> dict[str, Any]:
+    """The request of a check or a report: what is said, without what is left out."""
+    body = {**fields, "agent_id": agent_id}
+    return {
+        name: str(value) if isinstance(value, uuid.UUID) else value for name, value in body.items() if value is not None
+    }
