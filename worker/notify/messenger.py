@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import structlog
+import logging
 
 from worker.confirmations import Confirmations, Undelivered
 from worker.notify.messages import Message, confirm_message
@@ -11,7 +11,7 @@ from worker.notify.notifier import Delivered, Failed, Notifier
 FIRST_PAUSE_SECONDS = 15.0
 LONGEST_PAUSE_SECONDS = 3600.0
 
-log = structlog.get_logger("worker.notify")
+_log = logging.getLogger("worker.notify")
 
 
 def pause_seconds(attempts: int) -> float:
@@ -34,19 +34,18 @@ class Messenger:
         return sum(self._deliver(card) for card in self._confirmations.undelivered(limit))
 
     def _deliver(self, card: Undelivered) -> bool:
-        outcome = self._outcome(self._message(card))
-        fields = {
-            "confirmation_id": str(card.confirmation_id),
-            "notifier": self._notifier.name,
-            "attempt": card.delivery_attempts,
-        }
+        outcome, name = self._outcome(self._message(card)), self._notifier.name
         if isinstance(outcome, Delivered):
             self._confirmations.mark_delivered(card.confirmation_id)
-            log.info("confirmation_sent", **fields)
+            _log.info("card %s was sent by %s at try %s", card.confirmation_id, name, card.delivery_attempts)
             return True
         pause = None if outcome.final else pause_seconds(card.delivery_attempts)
         self._confirmations.postpone(card.confirmation_id, outcome.kind, pause)
-        log.warning("confirmation_not_sent", kind=outcome.kind, final=outcome.final, **fields)
+        then = "not tried again" if outcome.final else f"again in {pause:g} s"
+        _log.warning(
+            "card %s was not sent by %s at try %s: %s, %s",
+            card.confirmation_id, name, card.delivery_attempts, outcome.kind, then,
+        )  # fmt: skip
         return False
 
     def _outcome(self, message: Message) -> Delivered | Failed:
