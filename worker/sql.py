@@ -223,9 +223,11 @@ from refunds.ledger_entries e
 where e.tenant_id = %(tenant_id)s and e.status = 'APPROVAL_REQUIRED' and e.waiting_for = 'operator'
   and e.next_attempt_at > statement_timestamp()
 """
+# Only who waits for a person: the same decision is learnt more than once, and a customer is not hurried by it.
 WAKE_DECIDED = """
 update refunds.ledger_entries set next_attempt_at = clock_timestamp()
 where tenant_id = %(tenant_id)s and approval_id = any (%(approval_ids)s::uuid[]) and status = 'APPROVAL_REQUIRED'
+  and waiting_for = 'operator'
   and next_attempt_at > clock_timestamp()
 returning ledger_entry_id
 """
