@@ -161,3 +161,6 @@ select count(*) from sentinel.switches s where not exists (
   select from sentinel.events e where e.tenant_id = s.tenant_id and e.occurred_at = s.changed_at
     and e.kind = case when s.is_on then 'switch_on' else 'switch_off' end
     and case when e.kind in ('switch_on', 'switch_off') then e.body::jsonb ->> 'switch' end = s.name);
+
+-- wrong_execution_found: reconciliation has found no wrong execution in the last 30 days (`worker reconcile` says which)
+select count(*) from refunds.wrong_executions where found_at > clock_timestamp() - interval '30 days';

@@ -3,6 +3,7 @@
 --   sentinel_owner      owns every object; nobody connects as it, migrations SET ROLE to it
 --   sentinel_authority  the authority API: decides and records; no access to customer text
 --   sentinel_worker     the refund agent: its ledger; nothing of the authority's
+--   sentinel_orders     order review: reviews, deliveries, effects in the shop; nothing of the authority's
 --   sentinel_console    operators: approvals, halts, keys; reads what it shows; executes nothing
 --   board_reader        the public board: three views, nothing else
 --
@@ -13,7 +14,7 @@ do $$
 declare
   wanted text;
 begin
-  foreach wanted in array array['sentinel_owner', 'sentinel_authority', 'sentinel_worker', 'sentinel_console', 'board_reader'] loop
+  foreach wanted in array array['sentinel_owner', 'sentinel_authority', 'sentinel_worker', 'sentinel_orders', 'sentinel_console', 'board_reader'] loop
     if not exists (select from pg_roles where rolname = wanted) then
       begin
         execute format('create role %I nologin', wanted);
@@ -23,12 +24,13 @@ begin
   end loop;
 end $$;
 
-revoke all on schema sentinel, refunds from public;
-revoke all on all tables in schema sentinel, refunds from public, sentinel_authority, sentinel_worker, sentinel_console, board_reader;
-revoke execute on all functions in schema sentinel, refunds from public;
+revoke all on schema sentinel, refunds, orders from public;
+revoke all on all tables in schema sentinel, refunds, orders from public, sentinel_authority, sentinel_worker, sentinel_orders,
+  sentinel_console, board_reader;
+revoke execute on all functions in schema sentinel, refunds, orders from public;
 
 -- every program checks that the schema is the one it was written for
-grant select on public.schema_version to sentinel_authority, sentinel_worker, sentinel_console, board_reader;
+grant select on public.schema_version to sentinel_authority, sentinel_worker, sentinel_orders, sentinel_console, board_reader;
 
 -- authority ---------------------------------------------------------------------------------------------------------
 grant usage on schema sentinel to sentinel_authority;
@@ -68,7 +70,7 @@ grant execute on all functions in schema refunds to sentinel_worker;
 
 -- worker: the refund workflow's facts and trails
 grant insert on refunds.step_trails, refunds.order_flags, refunds.blacklist, refunds.proof_images to sentinel_worker;
-grant update (closed_at) on refunds.order_flags to sentinel_worker;
+grant update (since, closed_at) on refunds.order_flags to sentinel_worker;
 grant update (recognised, recognised_by) on refunds.proof_images to sentinel_worker;
 grant update (delivered_at, shipping_fee_minor, item_paid_minor, price_now_minor, note) on refunds.orders to sentinel_worker;
 
@@ -137,3 +139,37 @@ grant insert on refunds.effects to sentinel_worker;
 grant update (state, system_reference, last_error, claim_epoch, tries, tried_at, next_attempt_at, updated_at)
   on refunds.effects to sentinel_worker;
 grant select on refunds.effects, refunds.effect_transitions to sentinel_console;
+
+-- wrong executions ------------------------------------------------------------------------------------------------------
+-- A worker says what it finds, and cannot take it back.
+grant insert on refunds.wrong_executions to sentinel_worker;
+grant insert, update (looked_to) on refunds.reconcile_cursors to sentinel_worker;
+grant select on refunds.wrong_executions to sentinel_console;
+
+-- order review ----------------------------------------------------------------------------------------------------------
+-- The intake records what it is about to do and what became of it. What is reviewed, and an analyst's word, it cannot change.
+grant usage on schema orders, refunds to sentinel_orders;
+grant select on refunds.defaults to sentinel_orders;
+grant select on all tables in schema orders to sentinel_orders;
+grant insert on orders.reviews, orders.events, orders.deliveries, orders.effects, orders.approval_cursors, orders.alerts,
+  orders.simulated_shop to sentinel_orders;
+grant update (status, lane, last_event, epoch, holder, lease_until, attempts, next_attempt_at, last_error, band, signals, model,
+  score_ms, guard_params, operation_id, decision_event_id, decision, reason_code, proof_id, approval_id, permit_token, start_id,
+  decided_at, due_at) on orders.reviews to sentinel_orders;
+grant delete on orders.deliveries to sentinel_orders;
+grant update (state, tries, tried_at, next_attempt_at, shop_reference, last_error, report_due_at, report_tries, reported_at,
+  report_error) on orders.effects to sentinel_orders;
+grant update (attempts, next_attempt_at, last_error, delivered_at, delivered_by) on orders.alerts to sentinel_orders;
+grant update (since) on orders.approval_cursors to sentinel_orders;
+grant execute on all functions in schema orders to sentinel_orders;
+
+-- order review: analysts ------------------------------------------------------------------------------------------------
+-- The console sees where orders stand and what was noticed, no customer and no permit; all it can change is by one function.
+revoke execute on function orders.resolve_review, orders.file_refund from sentinel_orders;
+grant usage on schema orders to sentinel_console;
+grant select (tenant_id, review_id, source, order_id, amount_minor, currency, status, lane, last_event, attempts, next_attempt_at,
+  last_error, band, signals, model, score_ms, operation_id, decision_event_id, decision, reason_code, proof_id, approval_id,
+  decided_at, due_at, resolution, resolved_by, resolution_reason, resolved_at, received_at, updated_at)
+  on orders.reviews to sentinel_console;
+grant select on orders.transitions, orders.events, orders.effects, orders.alerts to sentinel_console;
+grant execute on function orders.resolve_review, orders.refund_name to sentinel_console;

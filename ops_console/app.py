@@ -14,6 +14,7 @@ from ops_console import (
     identity,
     meta_routes,
     metrics,
+    order_routes,
     public_routes,
     refund_routes,
     session_routes,
@@ -45,7 +46,7 @@ def create_app(settings: ConsoleSettings, *, stopping: Callable[[], bool] = lamb
     context = build_context(settings, stopping=stopping)
     identity.install(app, context)
     api = Blueprint("api", __name__, url_prefix="/ops/api")
-    for part in (session_routes, approval_routes, halt_routes, switch_routes, refund_routes):
+    for part in (session_routes, approval_routes, halt_routes, switch_routes, refund_routes, order_routes):
         part.routes(api, context)
     top = Blueprint("top", __name__)
     public_routes.routes(top, context)

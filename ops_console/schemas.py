@@ -167,6 +167,50 @@ class LedgerEntrySchema(Schema):
     redaction_status = fields.String(required=True)
 
 
+class OrderViewSchema(Schema):
+    """An order under review without customer data. `offers` are the words an analyst may give now."""
+
+    review_id = fields.String(required=True)
+    source = fields.String(required=True)
+    order_id = fields.String(required=True)
+    amount = fields.Nested(MoneySchema, required=True)
+    status = fields.String(required=True)
+    lane = fields.String(validate=OneOf(["low", "medium", "high"]))
+    band = fields.String(validate=OneOf(["low", "medium", "high", "unknown"]))
+    signals = fields.List(fields.Raw(), required=True)
+    offers = fields.List(fields.String(validate=OneOf(["fulfil", "refund", "hold"])), required=True)
+    approval_id = fields.String()
+    approval_status = fields.String()
+    digest = fields.String()
+    due_at = fields.String()
+    resolution = fields.String(validate=OneOf(["fulfil", "refund", "hold"]))
+    resolved_by = fields.String()
+    resolution_reason = fields.String()
+    resolved_at = fields.String()
+    ledger_entry_id = fields.String()
+    received_at = fields.String(required=True)
+    effects = fields.List(fields.Raw())
+    events = fields.List(fields.Raw())
+    alerts = fields.List(fields.Raw())
+
+
+class OrderPageSchema(Schema):
+    """Orders, newest first, and how much waits."""
+
+    orders = fields.List(fields.Nested(OrderViewSchema), required=True)
+    waiting = fields.Raw(required=True)
+    next_cursor = fields.String()
+
+
+class OrderResolvedSchema(Schema):
+    """What became of an analyst's word."""
+
+    result = fields.String(required=True, validate=OneOf(["fulfil", "refund", "hold", "recorded"]))
+    approvals_given = fields.Integer()
+    people_required = fields.Integer()
+    ledger_entry_id = fields.String()
+
+
 class LedgerPageSchema(Schema):
     """Ledger rows, newest first."""
 

@@ -14,7 +14,7 @@ from sentinel.api import approvals, check, guard, heartbeat, meta, switches
 from sentinel.api.calls import handlers_of
 from sentinel.api.context import Context
 from sentinel.api.identity import Identity
-from sentinel.api.rate_limit import SharedRateLimit
+from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.core.permit import PermitSigner
 from sentinel.http import problems
 from sentinel.http.responses import wire_response
@@ -87,7 +87,7 @@ def create_app(
     problems.register(app)
     # The decision routes answer before Flask is asked; the same handlers stand behind its routes for everything else.
     app.wsgi_app = HotRoutes(  # type: ignore[method-assign]
-        app.wsgi_app, {prefix + path: handler for prefix in PREFIXES for path, handler in hot.items()}
+        app.wsgi_app, {prefix + path: handler for prefix in PREFIXES for path, handler in hot.items()}.get
     )
     return app
 

@@ -48,6 +48,7 @@ class Action:
     question: Question | None = None
     permit: int = 0
     permit_ends: float = 0
+    permit_for_person: bool = False
     permits: int = 0
     budget: Budget | None = None
     start: str | None = None
@@ -132,10 +133,13 @@ class Model:
             return
         decision, reasons = _policy(action.minor, escalation)
         lifted = action.question.reasons if action.question and action.question.granted else frozenset()
-        if action.permit and (action.permit_ends <= self.now or escalation and not set(reasons) <= lifted):
+        # A permit is for one way of asking: got with a question to a person or without, it is no good for the other.
+        other_way = not set(reasons) <= lifted if escalation else action.permit_for_person
+        if action.permit and (action.permit_ends <= self.now or other_way):
             self._take_back(action)
         if not action.permit:
             self._renew(action, frozenset() if decision == "ALLOW" else frozenset(reasons), lifted)
+            action.permit_for_person = escalation is not None
 
     def _renew(self, action: Action, reasons: frozenset[str], lifted: frozenset[str]) -> None:
         holders = [one for one in self._others(action) if one.refund == action.refund and one.holds_once]

@@ -19,7 +19,7 @@ import psycopg
 
 from sentinel.api.guard import to_operation
 from sentinel.api.identity import Identity
-from sentinel.api.rate_limit import SharedRateLimit
+from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.app import build_authority
 from sentinel.core.errors import SentinelError
 from sentinel.policy.library import PolicyHolder

@@ -37,7 +37,11 @@ Obstacle = Callable[[Scene], None]
 
 def row(branch: Branch = FEE, **wrong: Any) -> Obstacle:
     """A row that is wrong in one place."""
-    return lambda scene: None if scene.shop.enter(branch, **wrong) else None
+
+    def obstacle(scene: Scene) -> None:
+        scene.shop.enter(branch, **wrong)
+
+    return obstacle
 
 
 def switch(name: str, *, on: bool, percent: int) -> Obstacle:
@@ -136,7 +140,9 @@ OBSTACLES: dict[E, Obstacle] = {
     E.FEE_NOT_CHARGED: row(order={"shipping_fee_minor": 399}),
     E.PRICE_NOT_DROPPED: row(BRANCHES["private/price_diff"], order={"price_now_minor": 4601}),
     E.NOT_IN_SCENARIO: row(BRANCHES["private/compensation"], delayed=False),
-    E.OVER_LIMIT_EARLY: row(value=20_000, order={"shipping_fee_minor": 20_000}),
+    E.OVER_LIMIT_EARLY: row(
+        BRANCHES["private/price_diff"], value=20_000, order={"item_paid_minor": 50_000, "price_now_minor": 20_000}
+    ),
     E.CRITIC_AMOUNT: row(reason="Please return the shipping fee of $0.40"),
     E.CRITIC_SCENARIO: row(reason="the vase arrived broken"),
     E.CRITIC_INSTRUCTIONS: row(order={"note": COMMAND}),

@@ -22,7 +22,9 @@ ZONES = (
     "Pacific/Kiritimati",   # 14 hours ahead of UTC
 )  # fmt: skip
 
-DATES = tuple(map(date.fromisoformat, ("2027-01-01", "2027-02-28", "2027-03-01", "2028-02-29", "2028-03-01", "2027-05-01")))
+DATES = tuple(
+    map(date.fromisoformat, ("2027-01-01", "2027-02-28", "2027-03-01", "2028-02-29", "2028-03-01", "2027-05-01"))
+)
 """Days whose beginning is asked about in every zone: year end, 28 and 29 February, month ends."""
 
 

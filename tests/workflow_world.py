@@ -141,7 +141,12 @@ class Shop:
             self.world.ledger.add_orders([replace(facts, **(order or {}))])
         if branch.scenario == "compensation" if delayed is None else delayed:
             self.flag(name, branch, "delayed_shipment")
-        fields = {"channel": branch.channel, "scenario": branch.scenario, "mode": branch.mode, "order_ref": f"ord_{name}"}
+        fields = {
+            "channel": branch.channel,
+            "scenario": branch.scenario,
+            "mode": branch.mode,
+            "order_ref": f"ord_{name}",
+        }
         self.world.add(new_row(name, value, **{**fields, "risk": {}, **row}))
         if branch.image and has_image:
             self.show(name, image or Recognised(branch.image, Money(10_000, "USD")))  # type: ignore[arg-type]
@@ -164,8 +169,9 @@ class Shop:
     def agent(self) -> Iterator[Agent]:
         """A new worker in this process, put together as the product does it, with the outside replaced."""
         settings = worker_settings(
-            authority_url=self.url, confirm_secrets=SECRETS, notifier="log",
-            **{"public_orders_imported": True, "guard_timeout_seconds": 5.0, **self.settings},
+            authority_url=self.url,
+            **{"confirm_secrets": SECRETS, "notifier": "log", "public_orders_imported": True, "guard_timeout_seconds": 5.0,
+               **self.settings},
         )  # fmt: skip
         made = connect.make_parts
 

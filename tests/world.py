@@ -15,7 +15,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from sentinel.api.rate_limit import SharedRateLimit
+from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.app import build_authority, create_app
 from sentinel.policy.library import PolicyHolder
 from sentinel.resources import invariants_sql, policies_dir

@@ -14,12 +14,13 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from worker.connect import open_ledger
+from worker.connect import make_reconciler, open_client, open_ledger
 from worker.drawing import write_drawings
 from worker.facts_file import read_facts, tell
 from worker.import_orders import Imported, NotTheFile, read_orders
 from worker.intake import Accepted, Refusal, read_rows
 from worker.ledger import Ledger
+from worker.order_review.cli import order_review
 from worker.presentation import out, summary_json, summary_table
 from worker.retail_refund_agent import FAILED, MISUSED, refusals
 from worker.retail_refund_agent import main as run
@@ -128,6 +129,34 @@ def summary(as_json: bool) -> None:
         click.echo("The ledger is empty.")
 
 
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def reconcile(as_json: bool) -> None:
+    """Compare every execution with what should have been paid. A wrong one switches its scenario off. Exit 1 if any is.
+
+    A running worker does this for what is new, every few seconds.
+    """
+    settings = None
+    with refusals():
+        settings = read_settings()
+        with open_ledger(settings) as ledger, open_client(settings) as client:
+            reconciler = make_reconciler(settings, ledger, client)
+            told = {(one.execution_id, one.finding) for one in reconciler.look()}
+            found = reconciler.find(since_last=False)
+    if as_json:
+        lines = [
+            {"ledger_entry_id": one.ledger_entry_id, "execution_id": str(one.execution_id), "finding": one.finding,
+             "switch": one.switch, "new": (one.execution_id, one.finding) in told}
+            for one in found
+        ]  # fmt: skip
+        click.echo(json.dumps({"wrong": lines}))
+    else:
+        for one in found:
+            click.echo(f"wrong: {one}; its switch is {one.switch}", err=True)
+        click.echo(f"{len(found)} wrong executions." if found else "Every execution is as it should be.")
+    sys.exit(FAILED if found else 0)
+
+
 @main.group()
 def states() -> None:
     """The table of a row's states."""
@@ -201,6 +230,8 @@ def _say_imported(imported: Imported, orders: int, refunds: int, as_json: bool) 
         f" entered, {len(imported.refused)} invoices refused."
     )
 
+
+main.add_command(order_review, name="order-review")
 
 if __name__ == "__main__":
     main()

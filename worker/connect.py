@@ -33,6 +33,7 @@ from worker.next_steps import Patience
 from worker.notify.messenger import Messenger
 from worker.notify.select import notifier_from
 from worker.pipeline import Pipeline
+from worker.reconcile import Reconciler
 from worker.reporter import Reporter
 from worker.settings import BadSettings, WorkerSettings
 from worker.settlement.later import deliver_later
@@ -87,10 +88,21 @@ def make_agent(
 
 def _errands(settings: WorkerSettings, ledger: Ledger, parts: Parts) -> Errands:
     book = Effects(ledger.pool, ledger.tenant_id)
-    errands: list[Errand] = [lambda: deliver_later(book, parts.systems.adapters)]
+    # First what may stop something: no other errand's trouble may keep it from being done.
+    reconciler = Reconciler(ledger.pool, ledger.tenant_id, parts.client, parts.routes, settings.policies_dir)
+    errands: list[Errand] = [reconciler.look_due, lambda: deliver_later(book, parts.systems.adapters)]
     if parts.confirmations is not None:
         errands.append(Messenger(parts.confirmations, notifier_from(settings)).deliver_due)
     return Errands(errands)
+
+
+def make_reconciler(settings: WorkerSettings, ledger: Ledger, client: Client) -> Reconciler:
+    """What looks for wrong executions. Raises `BadSettings` for a route table that cannot be used."""
+    try:
+        routes = load_routes(settings.policies_dir, Systems.from_settings(settings).names())
+    except PolicyError as error:
+        raise BadSettings(str(error)) from error
+    return Reconciler(ledger.pool, ledger.tenant_id, client, routes, settings.policies_dir)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Collection
 from enum import StrEnum
 
 from worker.workflow.graph import StepName
@@ -63,20 +64,17 @@ class Failpoints:
         self._lock = threading.Lock()
 
     @classmethod
-    def parse(cls, text: str | None, *, allowed: bool) -> Failpoints:
-        """From the two variables. Raises `BadFailpoint`."""
+    def parse(
+        cls, text: str | None, *, allowed: bool, places: Collection[str] = (*Failpoint, *STEP_PLACES)
+    ) -> Failpoints:
+        """From the two variables; `places` are a program's own. Raises `BadFailpoint`."""
         if not text:
             return cls()
         if not allowed:
             raise BadFailpoint("SENTINEL_FAILPOINT is set without SENTINEL_ALLOW_FAILPOINTS=1: refusing to start")
         name, _, rest = text.partition(":")
         action, _, nth = rest.partition(":")
-        if (
-            name not in (*Failpoint, *STEP_PLACES)
-            or action not in _ACTIONS
-            or not (nth or "1").isdecimal()
-            or nth == "0"
-        ):
+        if name not in places or action not in _ACTIONS or not (nth or "1").isdecimal() or nth == "0":
             raise BadFailpoint(f"SENTINEL_FAILPOINT must be name:action[:nth] with action one of {', '.join(_ACTIONS)}")
         return cls(name, action, int(nth or 1))
 

@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -53,6 +53,12 @@ class NoAnswer:
     kind: Trouble
 
 
+Target = tuple[Any, Any, int, str, Any]
+Resolver = Callable[[str, int, float], Sequence[Target]]
+"""A host, a port and the seconds left → where a connection may go, as `socket.getaddrinfo` says it. Nothing is looked up
+after it: what a resolver has checked is what is connected to."""
+
+
 def post_json(
     url: str, body: object, *, headers: Mapping[str, str] | None = None, deadline_seconds: float, max_bytes: int
 ) -> Answered | NoAnswer:
@@ -73,9 +79,10 @@ def exchange(
     headers: Mapping[str, str] | None = None,
     deadline_seconds: float,
     max_bytes: int,
+    resolve: Resolver | None = None,
 ) -> Answered | NoAnswer:
     """One request, at most `deadline_seconds` in all; a body of more than `max_bytes` is no answer. Never raises."""
-    _clock.start(deadline_seconds, max_bytes + MAX_HEAD_BYTES)
+    _clock.start(deadline_seconds, max_bytes + MAX_HEAD_BYTES, resolve or _look_up)
     try:
         return _exchange(method, url, data, headers or {}, max_bytes)
     except Exception:  # a hostile answer finds errors nobody listed: none of them may come through
@@ -143,10 +150,12 @@ class _Clock(threading.local):
     until = 0.0
     bytes_left = 0
     is_connected = False
+    resolve: Resolver
 
-    def start(self, seconds: float, most_bytes: int) -> None:
+    def start(self, seconds: float, most_bytes: int, resolve: Resolver) -> None:
         self.until = time.monotonic() + seconds
         self.bytes_left = most_bytes
+        self.resolve = resolve
         self.is_connected = False
 
     def left(self) -> float:
@@ -196,9 +205,13 @@ class _ClockedTls(ssl.SSLSocket):
         return super().send(*args, **options)
 
 
+def _look_up(host: str, port: int, seconds: float) -> Sequence[Target]:
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+
 def _dial(host: str, port: int) -> socket.socket:
     failed: OSError | None = None
-    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    for family, kind, protocol, _, address in _clock.resolve(host, port, _clock.left()):
         link = _ClockedSocket(family, kind, protocol)
         try:
             link.settimeout(_clock.left())

@@ -302,7 +302,8 @@ FLAG_ORDERS = """
 insert into refunds.order_flags as f (tenant_id, channel, order_ref, flag, closed_at)
 select %(tenant_id)s, n.channel, n.order_ref, n.flag, case when n.closed then clock_timestamp() end
 from jsonb_to_recordset(%(flags)s) as n (channel text, order_ref text, flag text, closed boolean)
-on conflict (tenant_id, channel, order_ref, flag) do update set closed_at = excluded.closed_at
+on conflict (tenant_id, channel, order_ref, flag) do update set closed_at = excluded.closed_at,
+  since = case when f.closed_at is not null and excluded.closed_at is null then clock_timestamp() else f.since end
 returning order_ref
 """
 BLACKLIST_ACCOUNTS = """

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.api.rate_limit import SharedRateLimit
+from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.core.errors import Forbidden, RateLimited, Unauthenticated
 from sentinel.metrics import RATE_LIMITED
 from sentinel.services.authority import Caller

@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "approvals": ("sentinel.cli.approvals:group", "List, approve and reject what waits for a person."),
     "halts": ("sentinel.cli.halts:group", "Stop and resume: everything, a tenant, agent, action or scenario."),
     "switches": ("sentinel.cli.switches:group", "Turn on, for a few percent or all, what machines may do; and off."),
+    "gates": ("sentinel.cli.gates:group", "Prove a scenario by labelled cases before its switch is turned on."),
     "in-doubt": ("sentinel.cli.in_doubt:group", "List and resolve operations whose outcome is unknown."),
     "policy": ("sentinel.cli.policy:group", "Check, show and test policy files."),
     "proof": ("sentinel.cli.proof:group", "Verify proof packs."),

@@ -145,3 +145,9 @@ class TooManyStreams(SentinelError):
     """Every place for a live stream is taken."""
 
     code = "too-many-streams"
+
+
+class TryLater(SentinelError):
+    """What is needed does not answer now. Nothing is on record as answered; the same request may be sent again."""
+
+    code = "try-later"

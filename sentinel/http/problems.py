@@ -36,6 +36,7 @@ STATUSES: dict[type[e.SentinelError], tuple[int, str]] = {
     e.EngineUnavailable: (503, "No decision can be given now"),
     e.WorkerNotRunning: (503, "No worker is running"),
     e.TooManyStreams: (503, "Too many streams"),
+    e.TryLater: (503, "Not now"),
 }
 """Error class → (status, title). A subclass without a line takes its parent's."""
 

@@ -5,7 +5,7 @@ Both ends are plain values around the WSGI environment, so the same handler serv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -67,16 +67,16 @@ def answer(handler: Handler, environ: dict[str, Any]) -> Answer:
 
 
 class HotRoutes:
-    """A WSGI app that answers the named POST routes itself and hands everything else to `rest`."""
+    """A WSGI app that answers the POST routes that `find` knows by their path, and hands everything else to `rest`."""
 
-    def __init__(self, rest: Any, handlers: Mapping[str, Handler]) -> None:
+    def __init__(self, rest: Any, find: Callable[[str], Handler | None]) -> None:
         self._rest = rest
-        self._handlers = dict(handlers)
+        self._find = find
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """WSGI."""
-        handler = self._handlers.get(environ["PATH_INFO"])
-        if handler is None or environ["REQUEST_METHOD"] != "POST":
+        handler = self._find(environ["PATH_INFO"]) if environ["REQUEST_METHOD"] == "POST" else None
+        if handler is None:
             found: Iterable[bytes] = self._rest(environ, start_response)
             return found
         given = answer(handler, environ)

@@ -24,6 +24,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sentinel.core.errors import EngineUnavailable
 
 AUTHORITY, WORKER, CONSOLE, BOARD = "sentinel_authority", "sentinel_worker", "sentinel_console", "board_reader"
+ORDERS = "sentinel_orders"
 OWNER = "sentinel_owner"
 
 STATEMENT_TIMEOUT_MS = 5000

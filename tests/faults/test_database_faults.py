@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sentinel.api.rate_limit import SharedRateLimit
+from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.app import build_authority, create_app
 from sentinel.policy.library import PolicyHolder
 from sentinel.resources import policies_dir

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import secrets
-import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.core.money import Money, money_out
+from worker.completions import MAX_ANSWER_BYTES, BadCompletion, content_of, shown, strict_load
 from worker.critic.case import MAX_REASON, CriticCase, CriticCode, Opinion
 from worker.outside import Answered, NoAnswer, Trouble, post_json
 
-MAX_ANSWER_BYTES = 64 << 10
 MAX_TEXT = 4000
 DETAILS = ("ok", "amount", "scenario", "instructions", "encoded_text", "repeated_text", "other")
 """What the model may give as its reason; "ok" with a yes and only then."""
@@ -113,74 +112,18 @@ def read_answer(answer: Answered) -> Opinion:
     if answer.status != 200:
         return Opinion(CriticCode.ERROR, "model", f"http_{answer.status}")
     try:
-        if answer.content_type != "application/json":
-            raise _Malformed("content_type")
-        return _opinion(_content(_load(answer.body)))
-    except _Malformed as error:
+        return _opinion(content_of(answer))
+    except BadCompletion as error:
         return Opinion(CriticCode.MALFORMED, "model", error.detail)
 
 
-class _Malformed(Exception):
-    """Not the answer that was asked for; `detail` is a code of ours."""
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail)
-        self.detail = detail
-
-
-def _content(body: Any) -> str:
-    """The one finished message of a completion."""
-    choices = body.get("choices") if isinstance(body, dict) else None
-    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
-        raise _Malformed("choices")
-    choice, message = choices[0], choices[0].get("message")
-    if choice.get("finish_reason") != "stop":
-        raise _Malformed("not_finished")
-    if not isinstance(message, dict) or message.get("role", "assistant") != "assistant":
-        raise _Malformed("message")
-    if message.get("refusal") is not None:
-        raise _Malformed("refusal")
-    if message.get("tool_calls") or message.get("function_call"):
-        raise _Malformed("tool_call")
-    content = message.get("content")
-    if not isinstance(content, str):
-        raise _Malformed("content")
-    return content
-
-
 def _opinion(content: str) -> Opinion:
-    found = _load(content)
+    found = strict_load(content)
     if not isinstance(found, dict) or found.keys() != {"approved", "reason_code", "reason"}:
-        raise _Malformed("schema")
+        raise BadCompletion("schema")
     approved, detail, reason = found["approved"], found["reason_code"], found["reason"]
     if not isinstance(approved, bool) or detail not in DETAILS or not isinstance(reason, str):
-        raise _Malformed("schema")
+        raise BadCompletion("schema")
     if approved != (detail == "ok"):
-        raise _Malformed("contradiction")
-    return Opinion(CriticCode.OK if approved else CriticCode.REJECTED, "model", detail, _shown(reason))
-
-
-def _load(text: str | bytes) -> Any:
-    """Strict JSON: no name twice, no NaN; anything else raises `_Malformed`."""
-    try:
-        whole = text.decode("utf-8") if isinstance(text, bytes) else text
-        return json.loads(whole, object_pairs_hook=_without_twins, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        raise _Malformed("json") from None
-
-
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise _Malformed("json")
-    return found
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(name)
-
-
-def _shown(reason: str) -> str:
-    """Bounded, on one line, nothing invisible in it."""
-    kept = "".join(c if unicodedata.category(c)[0] != "C" else " " for c in reason[:MAX_REASON])
-    return " ".join(kept.split())
+        raise BadCompletion("contradiction")
+    return Opinion(CriticCode.OK if approved else CriticCode.REJECTED, "model", detail, shown(reason, MAX_REASON))

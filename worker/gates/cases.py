@@ -29,8 +29,10 @@ from worker.gates.given import FIELDS, Given, read_given
 
 ENDS = ("execute", "person", "deny", "error", "waiting")
 MOST_CASES = 2000
+AWAITING_CUSTOMER = "awaiting_customer"  # the one reason that no authority gives
 _HEAD = ("scenario", "systems", "base")
 _CASE = ("id", "each", "given", "want")
+_REASONS = (*REASONS, AWAITING_CUSTOMER)
 _ID = re.compile(r"[a-z0-9][a-z0-9_.-]{0,59}", re.ASCII)
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII)
 
@@ -130,7 +132,7 @@ def _expanded(source: Source, node: Node, base: dict[str, Node]) -> Iterator[Cas
 def _want(source: Source, node: Node) -> Want:
     table = source.fields(node, "want", known=("end", "reason"), required=("end",))
     end = source.one_of(table.entries["end"], "want: end", ENDS)
-    reason = source.one_of(table.entries["reason"], "want: reason", REASONS) if "reason" in table.entries else None
+    reason = source.one_of(table.entries["reason"], "want: reason", _REASONS) if "reason" in table.entries else None
     return Want(end, reason)
 
 
@@ -164,4 +166,4 @@ def _label(parts: tuple[Node, ...], number: int) -> str:
     if any(isinstance(part, (Listing, Table)) for part in parts):
         return str(number + 1)
     text = "-".join(part.text for part in parts if isinstance(part, Scalar))
-    return text if re.fullmatch(r"[A-Za-z0-9._:@+-]{1,30}", text) else str(number + 1)
+    return text if re.fullmatch(r"[A-Za-z0-9._:@-]{1,30}", text) else str(number + 1)

@@ -76,7 +76,7 @@ class Runner:
 
     def _said(self, step: Step, context: Context) -> StepResult:
         try:
-            said = step.run(context)
+            said: object = step.run(context)
         except Exception as error:
             # Its text may quote the row; where it happened is enough to find the defect.
             _log.error("step %s failed for %s: %s", step.name, context.row.ledger_entry_id, _where(error))

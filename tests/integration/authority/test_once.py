@@ -159,3 +159,28 @@ def test_two_tenants_do_not_share_what_happens_once(world: World) -> None:
     body = same_refund(unique("rf"))
     assert world.guard(body)["decision"] == "ALLOW"
     assert world.post("action/guard", body, key=key).get_json()["decision"] == "ALLOW"
+
+
+def test_what_a_person_approved_stands_in_the_way_of_another_key_also_when_its_permit_ran_out(world: World) -> None:
+    first = guard_body(value=200, params={"account_ref": unique("acct")})
+    refund = str(first["params"]["refund_id"])
+    decide(world, world.guard(first)["approval_id"])
+    assert world.guard(first)["status"] == "approved"
+    let_permits_expire(world)
+    assert verdict(world.guard(same_refund(refund))) == ("DENY", "duplicate_resource")
+    assert world.guard(first)["status"] == "approved", "its permit is renewed"
+    assert world.broken_invariants() == []
+
+
+def test_a_renewal_is_refused_while_another_key_was_approved_and_its_permit_ran_out(world: World) -> None:
+    refund, other = unique("rf"), guard_body(value=200, params={"account_ref": unique("acct")})
+    first = same_refund(refund)
+    world.guard(first)
+    let_permits_expire(world)
+    world.keep_house()
+    other["params"]["refund_id"] = refund
+    decide(world, world.guard(other)["approval_id"])
+    assert world.guard(other)["status"] == "approved"
+    let_permits_expire(world)
+    assert verdict(world.guard(first)) == ("DENY", "duplicate_resource")
+    assert world.broken_invariants() == []

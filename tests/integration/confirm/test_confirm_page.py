@@ -279,3 +279,31 @@ def test_the_style_sheet_is_found_from_every_page(cards: Cards) -> None:
     with client.get("/static/confirm.css") as sheet:
         assert sheet.status_code == 200
         assert sheet.content_type.startswith("text/css")
+
+
+def taken_unseen(cards: Cards) -> list[str]:
+    """Digests of something else under which a customer's yes was taken all the same."""
+    app, found = cards.app(), []
+    for number in range(3):
+        cards.waiting(f"seen{number}", value=980)
+        cards.waiting(f"other{number}", value=9800)
+    seen = digest_of(app.test_client().get(cards.link("seen0")).text)
+    other = digest_of(app.test_client().get(cards.link("other0")).text)
+    for number, digest in enumerate((other, seen[:-1] + ("0" if seen[-1] != "0" else "1"), "sha256:" + "0" * 64)):
+        link = cards.link(f"seen{number}")
+        if app.test_client().post(link, data={"digest": digest, "answer": "confirm"}).status_code == 200:
+            found.append(digest)
+        assert (cards.status(f"seen{number}") == "confirmed") == (digest in found)
+    return found
+
+
+def test_a_yes_to_another_card_or_another_amount_is_not_taken(cards: Cards) -> None:
+    assert taken_unseen(cards) == []
+
+
+def test_twin_that_does_not_compare_digests_takes_every_yes_and_is_caught(cards: Cards) -> None:
+    text = str(cards.one("select pg_get_functiondef('refunds.answer_confirmation'::regproc)"))
+    fence = "and c.digest = shown_digest"
+    assert fence in text
+    cards.admin.execute(text.replace(fence, "").encode())
+    assert len(taken_unseen(cards)) == 3

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sentinel.api.rate_limit import SharedRateLimit
+from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.core.errors import RateLimited
 
 KEY = hashlib.sha256(b"a key").digest()

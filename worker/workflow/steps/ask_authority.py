@@ -65,7 +65,9 @@ class AskAuthority:
                 context.said = context.answer
 
     def _is_ready(self, context: Context) -> bool:
-        return context.route is not None and self._systems.get(context.route.settles_to).is_ready()
+        route = context.route
+        # A route that goes to a person settles nowhere; such a row may come here from an earlier gate.
+        return route is not None and route.to_person is None and self._systems.get(route.settles_to).is_ready()
 
     def _fix_questions(self, contexts: Sequence[Context]) -> None:
         fresh = [context for context in contexts if context.row.guard_request is None]

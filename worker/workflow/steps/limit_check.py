@@ -31,7 +31,8 @@ class LimitCheck:
 
     def prepare(self, contexts: Sequence[Context]) -> None:
         """Ask for those who wait for a customer afterwards."""
-        here = [context for context in contexts if self._asks_customer(context)]
+        # What a person has approved holds its budget already: the authority has just looked, and would count it twice.
+        here = [context for context in contexts if not context.lifted and self._asks_customer(context)]
         answers = self._crew.map_chunks(self._check, here, AT_ONCE)
         for context, answer in zip(here, answers, strict=True):
             context.early_look = answer

@@ -1,4 +1,4 @@
-"""The refund workflow: what its gates look at, a person's third verdict, switches, confirm cards and effects."""
+"""The refund workflow: what its gates look at, a person's third verdict, switches, confirm cards, effects and wrong executions."""
 
 from pathlib import Path
 
@@ -8,7 +8,14 @@ revision = "0002"
 down_revision = "0001"
 
 _SQL = Path(__file__).parent.parent / "sql"
-_FILES = ("0002_workflow.sql", "0002_guard.sql", "0002_switches.sql", "0002_confirmations.sql", "0002_effects.sql")
+_FILES = (
+    "0002_workflow.sql",
+    "0002_guard.sql",
+    "0002_switches.sql",
+    "0002_confirmations.sql",
+    "0002_effects.sql",
+    "0002_reconcile.sql",
+)
 
 
 def upgrade() -> None:

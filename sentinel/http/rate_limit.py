@@ -40,23 +40,28 @@ class SharedRateLimit:
     def __del__(self) -> None:
         os.close(self._descriptor)
 
-    def take(self, key: bytes, cost: int = 1) -> None:
-        """Count `cost` requests of `key` (at least 10 random bytes). Raises `RateLimited` with the seconds to wait."""
+    def take(self, key: bytes, cost: int = 1, *, per_second: int | None = None, burst: int | None = None) -> None:
+        """Count `cost` requests of `key` (at least 10 random bytes). Raises `RateLimited` with the seconds to wait.
+
+        A key with a rate of its own says it every time.
+        """
+        interval = 1.0 / per_second if per_second else self._interval
+        tolerance = (burst - 1) * interval if burst else self._tolerance
         stripe = key[0] % _STRIPES
         with self._threads[stripe]:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, stripe)
             try:
-                self._take(key[2:10], stripe, int.from_bytes(key[:2], "big"), cost)
+                self._take(key[2:10], stripe, int.from_bytes(key[:2], "big"), cost * interval, tolerance)
             finally:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, stripe)
 
-    def _take(self, tag: bytes, stripe: int, start: int, cost: int) -> None:
+    def _take(self, tag: bytes, stripe: int, start: int, seconds: float, tolerance: float) -> None:
         now = self._clock()
         offset, arrival = self._slot(tag, stripe, start, now)
         arrival = max(arrival, now)
-        if arrival - now > self._tolerance:
-            raise RateLimited(max(1, round(arrival - now - self._tolerance + 0.5)))
-        _SLOT.pack_into(self._map, offset, tag, arrival + cost * self._interval)
+        if arrival - now > tolerance:
+            raise RateLimited(max(1, round(arrival - now - tolerance + 0.5)))
+        _SLOT.pack_into(self._map, offset, tag, arrival + seconds)
 
     def _slot(self, tag: bytes, stripe: int, start: int, now: float) -> tuple[int, float]:
         """The key's slot within its stripe, else one whose debt is paid, else a neighbour's (which only tightens)."""

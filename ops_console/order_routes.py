@@ -1,0 +1,154 @@
+"""Orders under review as analysts see them: the queue, one order with its signals, the three words, and waiting alerts."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from datetime import datetime
+from typing import Any
+
+from flask import Blueprint, Response, request
+
+from ops_console import metrics
+from ops_console.context import Context
+from ops_console.documentation import LIMIT, OPERATOR, READING, WRITING, in_query
+from ops_console.identity import actor
+from ops_console.rendering import amount, choice, cursor_in, cursor_out, json_response, limit, present
+from ops_console.schemas import OrderPageSchema, OrderResolvedSchema, OrderViewSchema, WordSchema
+from sentinel.core.decision import reason_text
+from sentinel.core.errors import InvalidInput, NotFound
+from sentinel.http.bodies import json_body, load, without_nulls
+from sentinel.http.openapi import documented
+from sentinel.services.resolve_order import FULFIL, HOLD, REFUND, resolve_order
+from sentinel.store import order_views
+from sentinel.store.uuids import uuid_or_none
+
+_WORD = WordSchema()
+_ANY = {"type": "object"}
+_ORDER = "/orders/<source>/<path:order_id>"
+_ID_CHARACTERS = 200
+
+
+def order_view(row: order_views.OrderRow) -> dict[str, Any]:
+    """An order as operators see it: no customer's address or account, but what was noticed about it."""
+    waits = row.status == "QUEUED" and row.resolution is None and row.approval_status == "pending"
+    shown = {
+        name: value
+        for name, value in ((field.name, getattr(row, field.name)) for field in dataclasses.fields(row))
+        if name not in ("amount_minor", "currency", "reason_code", "signals")
+    }
+    return present({
+        **shown, "amount": amount(row.amount_minor, row.currency), "signals": row.signals or [],
+        "reason": {"code": row.reason_code, "text": reason_text(row.reason_code)} if row.reason_code else None,
+        "offers": [FULFIL, REFUND, HOLD] if waits else [],
+    })  # fmt: skip
+
+
+def routes(blueprint: Blueprint, context: Context) -> None:
+    """Add the order routes."""
+    _reading(blueprint, context)
+    _words(blueprint, context)
+
+
+def _reading(blueprint: Blueprint, context: Context) -> None:
+    @blueprint.get("/orders")
+    @documented(
+        "Orders under review, newest first", responses={200: ("A page.", OrderPageSchema())}, problems=READING, security=OPERATOR,
+        parameters=(in_query("lane", enum=list(order_views.LANES)), in_query("status", enum=list(order_views.STATUSES)),
+                    in_query("cursor"), in_query("limit", **LIMIT, maximum=200)),
+    )  # fmt: skip
+    def show_orders() -> Response:
+        most, tenant_id = limit(50, 200), actor().tenant_id
+        rows = order_views.order_page(
+            context.pool, tenant_id, lane=choice("lane", order_views.LANES), status=choice("status", order_views.STATUSES),
+            before=_before(), limit=most,
+        )  # fmt: skip
+        full = len(rows) == most
+        following = {"next_cursor": cursor_out(rows[-1].received_at, str(rows[-1].review_id))} if full else {}
+        waiting = order_views.queue_figures(context.pool, tenant_id)
+        return json_response({"orders": [order_view(row) for row in rows], "waiting": waiting, **following})
+
+    @blueprint.get("/orders/alerts")
+    @documented(
+        "Alerts about orders, newest first", responses={200: ("Those that no channel took yet, or all.", _ANY)},
+        problems=READING, security=OPERATOR,
+        parameters=(in_query("delivered", enum=["true"]), in_query("limit", **LIMIT, maximum=200)),
+    )  # fmt: skip
+    def show_alerts() -> Response:
+        waiting_only = request.args.get("delivered") != "true"
+        rows = order_views.alerts(context.pool, actor().tenant_id, waiting_only=waiting_only, limit=limit(50, 200))
+        return json_response({"alerts": [_alert_view(row) for row in rows]})
+
+    @blueprint.get(_ORDER)
+    @documented("One order: how it stands, why, and what was done", responses={200: ("The order.", OrderViewSchema())},
+                problems=(*READING, 404), security=OPERATOR)  # fmt: skip
+    def show_order(source: str, order_id: str) -> Response:
+        tenant_id = actor().tenant_id
+        row = order_views.find_order(context.pool, tenant_id, *_named(source, order_id))
+        if row is None:
+            raise NotFound("there is nothing of that id")
+        return json_response({
+            **order_view(row),
+            "effects": [_plain(one) for one in order_views.effects_of(context.pool, tenant_id, row.review_id)],
+            "events": [_plain(one) for one in order_views.events_of(context.pool, tenant_id, row.review_id)],
+            "alerts": [_alert_view(one) for one in order_views.alerts_of(context.pool, tenant_id, source, order_id)],
+        })  # fmt: skip
+
+
+def _words(blueprint: Blueprint, context: Context) -> None:
+    answers = {200: ("The word holds, or is recorded until enough people have given theirs.", OrderResolvedSchema())}
+
+    @blueprint.post(f"{_ORDER}/fulfil")
+    @documented("Let it be fulfilled", request=_WORD, responses=answers, problems=WRITING, security=OPERATOR)
+    def fulfil(source: str, order_id: str) -> Response:
+        return _resolve(context, source, order_id, FULFIL)
+
+    @blueprint.post(f"{_ORDER}/refund")
+    @documented("Do not fulfil it and file a refund, which is guarded like any other", request=_WORD, responses=answers,
+                problems=WRITING, security=OPERATOR)  # fmt: skip
+    def refund(source: str, order_id: str) -> Response:
+        return _resolve(context, source, order_id, REFUND)
+
+    @blueprint.post(f"{_ORDER}/hold")
+    @documented("Do not fulfil it and have the shop hold it", request=_WORD, responses=answers, problems=WRITING,
+                security=OPERATOR)  # fmt: skip
+    def hold(source: str, order_id: str) -> Response:
+        return _resolve(context, source, order_id, HOLD)
+
+
+def _resolve(context: Context, source: str, order_id: str, word: str) -> Response:
+    person = actor()
+    # Before the body: who may not decide learns nothing about what a decision looks like.
+    person.must_be("approver")
+    given = load(_WORD, without_nulls(json_body()))
+    done = resolve_order(
+        context.pool, person, *_named(source, order_id), word=word, reason=given["reason"], digest=given.get("digest")
+    )
+    metrics.ORDERS_RESOLVED.labels(done.result).inc()
+    return json_response(_plain(done))
+
+
+def _named(source: str, order_id: str) -> tuple[str, str]:
+    """What cannot be the name of an order names nothing."""
+    if any(len(part) > _ID_CHARACTERS or not part.isascii() or not part.isprintable() for part in (source, order_id)):
+        raise NotFound("there is nothing of that id")
+    return source, order_id
+
+
+def _before() -> tuple[datetime, uuid.UUID] | None:
+    found = cursor_in()
+    if found is None:
+        return None
+    review_id = uuid_or_none(found[1])
+    if review_id is None:
+        raise InvalidInput.of("cursor", "is not one of ours")
+    return found[0], review_id
+
+
+def _plain(row: Any) -> dict[str, Any]:
+    return present({field.name: getattr(row, field.name) for field in dataclasses.fields(row)})
+
+
+def _alert_view(row: order_views.AlertRow) -> dict[str, Any]:
+    # When the next try would have been says nothing about one that was taken.
+    return _plain(row if row.delivered_at is None else dataclasses.replace(row, next_attempt_at=None))  # type: ignore[arg-type]

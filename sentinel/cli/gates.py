@@ -1,0 +1,206 @@
+"""`sentinel gates`: prove a scenario by labelled cases before its switch is turned on.
+
+The replay is a program of the worker's (`python -m worker.gates`), started as a process: the authority never loads the
+worker. It gets a scratch world, says what became of every case, and everything of it is gone afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from sentinel.cli.common import (
+    OneLineErrors,
+    WrongUse,
+    acting_as,
+    database_url,
+    json_option,
+    open_pool,
+    print_json,
+    tenant_of,
+    tenant_option,
+)  # fmt: skip
+from sentinel.cli.gates_shown import print_report
+from sentinel.cli.scratch import Scratch, scratch_world
+from sentinel.core.errors import NotFound
+from sentinel.logs import configure_logs
+from sentinel.policy.compile import CompiledPolicy
+from sentinel.policy.evaluate import evaluate
+from sentinel.policy.library import PolicyHolder
+from sentinel.policy.switches import DeclaredSwitch, SwitchBook, read_book
+from sentinel.resources import policies_dir
+from sentinel.services.record_gate_report import record_gate_report
+from sentinel.store.gate_reports import GateReport
+
+_ACTION = "refund.small."
+_CAP = "cap_"
+_LONGEST_SECONDS = 300.0
+
+
+@click.group(cls=OneLineErrors)
+def group() -> None:
+    """Prove a scenario by labelled cases before its switch is turned on."""
+
+
+@group.command()
+@click.argument("scenario")
+@click.option(
+    "--cases", type=click.Path(path_type=Path, dir_okay=False), help="Labelled cases; default: the shipped ones."
+)
+@click.option(
+    "--report", "report_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the report here too."
+)
+@click.option("--record/--no-record", default=False, help="Keep the report: `sentinel switches on` asks for it.")
+@click.option(
+    "--simulate-systems", is_flag=True, help="Simulate outside systems and the model critic; else not covered."
+)
+@click.option("--as", "email", metavar="EMAIL", help="In whose name it is recorded: an approver.")
+@click.option("--policies", "directory", type=click.Path(path_type=Path), envvar="SENTINEL_POLICIES_DIR",
+              help="Folder with the policies, routes and switches that are tried.")  # fmt: skip
+@tenant_option
+@json_option
+def run(
+    scenario: str, cases: Path | None, report_file: Path | None, record: bool, simulate_systems: bool, email: str | None,
+    directory: Path | None, tenant: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Replay SCENARIO's labelled cases through the real workflow on a scratch database. Exit 1 unless all is proven."""
+    if record and email is None:
+        raise WrongUse("say in whose name the report is recorded: --as EMAIL")
+    folder = directory or policies_dir()
+    switch = _switch_of(read_book(folder), scenario)
+    policies = PolicyHolder(folder)
+    policy = _policy_of(policies, switch)
+    chosen = cases or _shipped_cases(folder, scenario)
+    with contextlib.ExitStack() as stack:
+        # A server that the report is recorded on is there for the scratch database as well.
+        given = stack.enter_context(database_url()) if record else os.environ.get("SENTINEL_DATABASE_URL") or None
+        began = time.monotonic()
+        report = _replayed(given, policies, policy, switch, scenario, chosen, simulate_systems)
+        report |= {
+            "policy_id": policy.policy.policy_id, "policy_digest": policy.digest,
+            "ran_at": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": round(time.monotonic() - began, 2),
+        }  # fmt: skip
+        if report_file is not None:
+            report_file.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
+        if record and email is not None:
+            report["report_id"] = _recorded(report, folder, tenant, email)
+    print_json(report) if as_json else print_report(report)
+    sys.exit(0 if report["passed"] else 1)
+
+
+def _switch_of(book: SwitchBook, scenario: str) -> DeclaredSwitch:
+    if book.fault is not None:
+        raise WrongUse(f"the file of switches cannot be used: {book.fault}")
+    gated = {one.gate: one for one in book.switches.values() if one.gate is not None}
+    if scenario not in gated:
+        raise NotFound(f"no switch has the gate {scenario[:64]}; there are: {', '.join(gated)}")
+    return gated[scenario]
+
+
+def _policy_of(policies: PolicyHolder, switch: DeclaredSwitch) -> CompiledPolicy:
+    found = [one for one in policies.library.policies if one.policy.policy_id == switch.policy]
+    if not found:
+        raise NotFound(f"there is no policy {switch.policy}, which is to cover {switch.name}")
+    return found[0]
+
+
+def _shipped_cases(folder: Path, scenario: str) -> Path:
+    places = [folder / "gates" / f"{scenario}{suffix}" for suffix in (".yaml", ".jsonl")]
+    for place in [*places, policies_dir() / "gates" / f"{scenario}.yaml"]:
+        if place.is_file():
+            return place
+    raise NotFound(f"there are no cases for {scenario} ({places[0]}): give them with --cases")
+
+
+def _replayed(
+    url: str | None, policies: PolicyHolder, policy: CompiledPolicy, switch: DeclaredSwitch, scenario: str, cases: Path,
+    simulate_systems: bool,
+) -> dict[str, Any]:  # fmt: skip
+    configure_logs("error", program="sentinel-gates")
+    click.echo(f"replaying {cases.name} on a scratch database …", err=True)
+    # It loads while the database is made.
+    with _program() as program, scratch_world(url, policies) as scratch:
+        job = _job(scratch, policies.directory, policy, switch, scenario, cases) | {
+            "simulate_systems": simulate_systems
+        }
+        output, _ = program.communicate(orjson.dumps(job), timeout=_LONGEST_SECONDS)
+    if program.returncode != 0:
+        raise WrongUse("the replay gave no report")
+    found: dict[str, Any] = orjson.loads(output)
+    return found
+
+
+@contextlib.contextmanager
+def _program() -> Iterator[subprocess.Popen[bytes]]:
+    """The replay's process, ended with the block. Its errors go where ours go."""
+    program = subprocess.Popen(
+        [sys.executable, "-m", "worker.gates"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_clean_environment()
+    )
+    try:
+        yield program
+    finally:
+        if program.poll() is None:
+            program.kill()
+            program.wait()
+
+
+def _clean_environment() -> dict[str, str]:
+    """Without settings: none of an operator's systems may be asked by a replay."""
+    ours = ("SENTINEL_", "WORKER_", "CONFIRM_", "HALTSTATE_", "SMTP_")
+    paths = os.pathsep.join(path for path in sys.path if path)
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | {"PYTHONPATH": paths}
+
+
+def _job(
+    scratch: Scratch, folder: Path, policy: CompiledPolicy, switch: DeclaredSwitch, scenario: str, cases: Path
+) -> dict[str, Any]:
+    caps = dict(policy.policy.numbers.get(_CAP + scenario, {}))
+    if not caps:
+        raise NotFound(f"policy {policy.policy.policy_id} has no {_CAP}{scenario}: what one refund may be is not known")
+    return {
+        "scenario": scenario, "action": _ACTION + scenario, "switch": switch.name, "cases": str(cases.resolve()),
+        "database_url": scratch.database_url, "tenant_id": str(scratch.tenant_id), "api_key": scratch.api_key,
+        "authority_url": scratch.authority_url, "policies_dir": str(folder.resolve()), "zone": policy.policy.zone, "caps": caps,
+        "windows": [window for currency in caps for window in _windows(policy, scenario, currency)],
+    }  # fmt: skip
+
+
+def _windows(policy: CompiledPolicy, scenario: str, currency: str) -> list[dict[str, Any]]:
+    """The limits that the policy itself asks of a refund of this scenario."""
+    tiny = {"value": 1, "currency": currency}
+    risk = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}
+    params = {
+        "amount": tiny, "order": {"paid": {**tiny, "value": 100}}, "scenario": scenario, "channel": "private", "refund_id": "r",
+        "account_ref": "a", "ledger_entry_id": "l", "risk": risk,
+    }  # fmt: skip
+    decision = evaluate(policy, {"action": _ACTION + scenario, "agent_id": "a", "params": params}, datetime.now(UTC))
+    found = []
+    for ask in decision.limits:
+        prefix = ask.limit_key.removesuffix(ask.subject)
+        found.append({
+            "id": prefix.rstrip("|").rpartition("/")[2], "currency": currency, "kind": ask.window.value,
+            "seconds": ask.window_seconds, "key_prefix": prefix, "cap_minor": ask.cap_minor,
+        })  # fmt: skip
+    return found
+
+
+def _recorded(report: dict[str, Any], folder: Path, tenant: str | None, email: str) -> str:
+    with open_pool() as pool:
+        actor = acting_as(pool, tenant_of(pool, tenant), email)
+        kept = GateReport(
+            switch=report["switch"], scenario=report["scenario"], policy_digest=report["policy_digest"],
+            passed=report["passed"], cases=report["cases"], correct=report["correct"],
+            lower_bound_ppm=int(report["lower_bound"] * 1_000_000), wrong_executions=len(report["wrong_executions"]),
+            not_covered=report["not_covered"], report=report,
+        )  # fmt: skip
+        return str(record_gate_report(pool, actor, read_book(folder), kept))

@@ -1,0 +1,126 @@
+"""A scratch world for a run that must not touch anything: a database that is dropped afterwards, with a tenant, an agent
+key and an authority in this process, listening on loopback.
+
+The database is made beside the given one where the login may; else on an embedded server of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+import tempfile
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from sentinel.policy.library import PolicyHolder
+from sentinel.services.create_tenant import create_tenant
+from sentinel.services.issue_key import issue_key
+from sentinel.settings import Settings
+from sentinel.store.database import CONSOLE, Pool, with_role
+from sentinel.store.embedded import remove, running
+from sentinel.store.migrate import SchemaNotReady, migrate
+
+PREFIX = "sentinel_scratch_"
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """`database_url` may do everything there; `api_key` is an agent's."""
+
+    database_url: str
+    tenant_id: uuid.UUID
+    api_key: str
+    authority_url: str
+
+
+@contextlib.contextmanager
+def scratch_world(url: str | None, policies: PolicyHolder) -> Iterator[Scratch]:
+    """A world that is gone after the block, whatever happens in it. Raises `EngineUnavailable`, `EmbeddedError`."""
+    with _database(url) as database:
+        pool = Pool(with_role(database, CONSOLE, application_name="sentinel-scratch"), size=1)
+        try:
+            tenant_id = create_tenant(pool, "scratch")
+            key = issue_key(pool, tenant_id, agent_id=None).key
+        finally:
+            pool.close()
+        with authority_on_loopback(database, policies) as address:
+            yield Scratch(database, tenant_id, key, address)
+
+
+@contextlib.contextmanager
+def _database(url: str | None) -> Iterator[str]:
+    with contextlib.ExitStack() as stack:
+        beside = None if url is None else _beside(url, stack)
+        if beside is None:
+            beside = _beside(_own_server(stack), stack)
+        assert beside is not None
+        yield beside
+
+
+def _beside(url: str, stack: contextlib.ExitStack) -> str | None:
+    """A migrated database on the same server; None where the login may not make one."""
+    name = PREFIX + secrets.token_hex(6)
+    admin = stack.enter_context(contextlib.closing(psycopg.connect(url, autocommit=True)))
+    try:
+        admin.execute(f"create database {name}".encode())
+    except pg.InsufficientPrivilege:
+        return None
+    stack.callback(lambda: admin.execute(f"drop database if exists {name} with (force)".encode()))
+    # What a crash would lose is to be dropped anyway.
+    admin.execute(f"alter database {name} set synchronous_commit = off".encode())
+    parts: dict[str, Any] = {**conninfo_to_dict(url), "dbname": name}
+    found = make_conninfo(**parts)
+    try:
+        migrate(found)
+    except SchemaNotReady:
+        return None  # e.g. a login that may make databases, but no roles
+    return found
+
+
+def _own_server(stack: contextlib.ExitStack) -> str:
+    base = Path(tempfile.gettempdir()) / f"sentinel-scratch-{secrets.token_hex(6)}"
+    stack.callback(shutil.rmtree, base, ignore_errors=True)
+    stack.callback(remove, base)
+    return stack.enter_context(running(base, own=True)).admin_url
+
+
+@contextlib.contextmanager
+def authority_on_loopback(database: str, policies: PolicyHolder) -> Iterator[str]:
+    """The authority as it is, served by threads of this process; its address."""
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    from sentinel.app import build_authority, create_app
+    from sentinel.http.rate_limit import SharedRateLimit
+    from sentinel.services.declare_policies import declare_policies
+
+    class Handler(WSGIRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log(self, type: str, message: str, *args: object) -> None:
+            """Nothing: what was asked is in the scratch database."""
+
+    settings = Settings(database_url=database, secret_keys=(secrets.token_hex(32),), pool_size=8)
+    authority = build_authority(settings, policies)
+    try:
+        declare_policies(authority)
+        app = create_app(settings, authority, SharedRateLimit(per_second=1_000_000, burst=1_000_000))
+        server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Handler)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join(2)
+    finally:
+        authority.pool.close()

@@ -1,0 +1,24 @@
+-- Wrong executions found on live data: each is said once, and stays. And how far the looking has come.
+
+create table refunds.wrong_executions (
+  tenant_id       uuid not null,
+  execution_id    uuid not null,
+  finding         text not null check (finding ~ '^[a-z_]{1,60}$'),
+  ledger_entry_id text not null,
+  channel         text not null,
+  scenario        text not null,
+  switch          text not null,                                           -- what was turned off for it
+  found_at        timestamptz not null default clock_timestamp(),
+  primary key (tenant_id, execution_id, finding),
+  foreign key (tenant_id, execution_id) references refunds.executions
+);
+create trigger append_only before update or delete or truncate on refunds.wrong_executions
+  for each statement execute function refunds.refuse_change();
+create index wrong_executions_newest on refunds.wrong_executions (found_at);
+
+create table refunds.reconcile_cursors (
+  tenant_id uuid primary key,
+  looked_to timestamptz not null
+);
+create index executions_by_time on refunds.executions (tenant_id, executed_at);
+create index executions_refund on refunds.executions (tenant_id, refund_id);

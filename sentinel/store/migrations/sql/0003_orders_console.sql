@@ -1,0 +1,116 @@
+-- Around a review: the simulated shop, alerts until they are delivered, and the analyst's one word.
+
+-- What a shop would have done, where there is none. One row per order: it is shipped once or held, never both.
+create table orders.simulated_shop (
+  tenant_id    uuid not null,
+  source       text not null,
+  order_id     text not null,
+  status       text not null check (status in ('fulfilled', 'held')),
+  operation_id uuid not null,
+  told         jsonb not null,
+  done_at      timestamptz not null default clock_timestamp(),
+  constraint simulated_shop_once primary key (tenant_id, source, order_id)
+);
+create trigger append_only before update or delete or truncate on orders.simulated_shop
+  for each statement execute function refunds.refuse_change();
+
+-- What people must be told, until a channel took it. One per order and kind and occasion: raising it again changes nothing.
+create table orders.alerts (
+  tenant_id       uuid not null,
+  alert_id        uuid not null default gen_random_uuid(),
+  kind            text not null check (kind ~ '^[a-z_]{1,40}$'),
+  source          text not null,
+  order_id        text not null,
+  occasion        text not null default '' check (length(occasion) <= 100),  -- what makes two alerts of a kind two
+  summary         text not null check (length(summary) between 1 and 500),
+  details         jsonb not null default '{}',
+  attempts        integer not null default 0,
+  next_attempt_at timestamptz not null default clock_timestamp(),
+  last_error      text check (length(last_error) <= 500),
+  delivered_at    timestamptz,
+  delivered_by    text,
+  created_at      timestamptz not null default clock_timestamp(),
+  primary key (tenant_id, alert_id),
+  constraint alerts_once unique (tenant_id, source, order_id, kind, occasion),
+  constraint alerts_delivered_by check ((delivered_at is null) = (delivered_by is null))
+) with (fillfactor = 70);
+create index alerts_open on orders.alerts (tenant_id, next_attempt_at) where delivered_at is null;
+create index alerts_newest on orders.alerts (tenant_id, created_at desc, alert_id);
+
+create function orders.check_alert() returns trigger language plpgsql as $$
+begin
+  if (new.tenant_id, new.alert_id, new.kind, new.source, new.order_id, new.occasion, new.summary, new.details, new.created_at)
+     is distinct from
+     (old.tenant_id, old.alert_id, old.kind, old.source, old.order_id, old.occasion, old.summary, old.details, old.created_at) then
+    raise exception 'what an alert says cannot change' using errcode = 'check_violation', constraint = 'alerts_fixed';
+  end if;
+  if old.delivered_at is not null and new.delivered_at is distinct from old.delivered_at then
+    raise exception 'an alert is delivered once' using errcode = 'check_violation', constraint = 'alerts_delivered_once';
+  end if;
+  return new;
+end $$;
+create trigger check_alert before update on orders.alerts for each row execute function orders.check_alert();
+create trigger never_forgotten before delete or truncate on orders.alerts
+  for each statement execute function refunds.refuse_change();
+
+-- What a refund of an order is called; an order id that the ledger's names cannot hold goes in as its hash.
+create function orders.refund_name(source text, order_id text) returns text language sql immutable parallel safe as $$
+  select case when named ~ '^[A-Za-z0-9._:/@-]{1,120}$' then named else 'order:' || source || ':md5-' || md5(order_id) end
+  from (select 'order:' || source || ':' || order_id as named) n
+$$;
+
+-- The refund as a new row of the ledger, guarded by its worker like any other, and the order as a fact where it is none yet.
+create function orders.file_refund(r orders.reviews) returns void language plpgsql as $$
+declare
+  named text := orders.refund_name(r.source, r.order_id);
+begin
+  insert into refunds.orders (tenant_id, channel, order_ref, account_ref, ordered_at, paid_minor, currency)
+  values (r.tenant_id, 'retail', r.order_id, r.account_ref,
+          least(r.received_at, (r.order_facts->>'placed_at')::timestamptz), r.amount_minor, r.currency) on conflict do nothing;
+  insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, action, amount_minor, currency, channel, scenario,
+    account_ref, order_ref)
+  values (r.tenant_id, named, named, 'refund.create', r.amount_minor, r.currency, 'retail', 'standard', r.account_ref, r.order_id);
+end $$;
+
+-- An analyst's word on a queued order: fulfil, refund or hold. With its owner's rights, because the console may neither
+-- change a review nor write into the ledger: what it may is this. Review first, approval second: everybody locks in this order.
+-- result: the word; "recorded" while more people have to approve; or a refusal, and then nothing was written.
+create function orders.resolve_review(
+  tenant uuid, src text, ord text, operator uuid, word text, why text, shown_digest text, how text, event uuid, second_event uuid
+) returns table (result text, approvals_given integer, people_required integer, ledger_entry_id text)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  r orders.reviews;
+  said record;
+  filed text;
+  refusal text;
+  person text;
+begin
+  select * into r from orders.reviews where tenant_id = tenant and source = src and order_id = ord for update;
+  refusal := case when not found then 'unknown'
+    when r.status <> 'QUEUED' or r.resolution is not null or r.approval_id is null then 'not_queued'
+    when word = 'refund' and exists (select from refunds.ledger_entries e
+         where e.tenant_id = tenant and e.refund_id = orders.refund_name(src, ord)) then 'refund_exists' end;
+  if refusal is not null then return query select refusal, null::integer, null::integer, null::text; return; end if;
+  select * into said from sentinel.resolve_approval(tenant, r.approval_id, operator,
+    case word when 'fulfil' then 'approve' else 'reject' end, why, shown_digest, how, event, second_event);
+  if said.result not in ('approved', 'rejected') then
+    return query select said.result, said.approvals_given, said.people_required, null::text; return;
+  end if;
+  select p.email into person from sentinel.operators p where p.tenant_id = tenant and p.operator_id = operator;
+  -- An approved one stays queued until the intake has its permit; it looks at once.
+  update orders.reviews set resolution = word, resolved_by = person, resolution_reason = why, resolved_at = clock_timestamp(),
+    next_attempt_at = clock_timestamp(),
+    status = case word when 'fulfil' then 'QUEUED' when 'refund' then 'REFUND_FILED' else 'HELD' end,
+    last_event = case word when 'fulfil' then last_event when 'refund' then 'refund_filed' else 'held' end
+  where tenant_id = tenant and review_id = r.review_id and status = 'QUEUED' and resolution is null;
+  if word = 'refund' then
+    perform orders.file_refund(r);
+    filed := orders.refund_name(src, ord);
+  elsif word = 'hold' then
+    insert into orders.effects (tenant_id, review_id, kind, lane, operation_id)
+    values (tenant, r.review_id, 'hold', r.lane, r.operation_id);
+  end if;
+  return query select word, said.approvals_given, said.people_required, filed;
+end $$;

@@ -1,0 +1,312 @@
+-- The steps of order review, many orders per call and all of a call in one transaction. Every change names the epoch it
+-- expects: a row whose holder changed meanwhile is simply not among those that come back.
+
+-- What whoever works on an order must know of it.
+create type orders.work as (
+  review_id uuid, source text, order_id text, amount_minor bigint, currency text, account_ref text, order_facts jsonb,
+  status text, lane text, epoch bigint, attempts integer, band text, signals jsonb, model text, guard_params jsonb,
+  operation_id uuid, decision_event_id uuid, decision text, reason_code text, approval_id uuid, permit_token text,
+  start_id uuid, decided_at timestamptz, due_at timestamptz, resolution text, last_error text, tries integer, seconds_since_try double precision
+);
+create function orders.as_work(r orders.reviews) returns orders.work language sql stable as $$
+  select row(r.review_id, r.source, r.order_id, r.amount_minor, r.currency, r.account_ref, r.order_facts, r.status, r.lane,
+    r.epoch, r.attempts, r.band, r.signals, r.model, r.guard_params, r.operation_id, r.decision_event_id, r.decision,
+    r.reason_code, r.approval_id, r.permit_token, r.start_id, r.decided_at, r.due_at, r.resolution, r.last_error,
+    case when r.status = 'STARTED' then (
+      select f.tries from orders.effects f where f.tenant_id = r.tenant_id and f.review_id = r.review_id and f.kind = 'fulfil') end,
+    case when r.status = 'STARTED' then (
+      select extract(epoch from clock_timestamp() - coalesce(f.tried_at, r.decided_at)) from orders.effects f
+      where f.tenant_id = r.tenant_id and f.review_id = r.review_id and f.kind = 'fulfil') end)::orders.work
+$$;
+
+-- What is told of a delivery, as callers hand it over with a step.
+create type orders.answered as (response_status integer, response_body text, is_final boolean, keep_seconds double precision);
+
+-- One of many equal deliveries takes the order; the others are told how it stands:
+--   taken      it is this caller's, new or left behind by a holder that is gone
+--   recorded   it was answered before; the answer is here
+--   standing   it was finished without an answer on record
+--   in_flight  somebody is at it
+--   conflict   the order came before with another body
+create function orders.take_deliveries(batch jsonb) returns table (
+  seq integer, outcome text, response_status integer, response_body text, is_final boolean,
+  velocity_24h bigint, amount_24h bigint, work orders.work
+) language plpgsql as $$
+#variable_conflict use_column
+begin
+  -- In one order for everybody, so that two batches never wait for each other in a circle.
+  insert into orders.reviews (tenant_id, review_id, source, order_id, body_sha256, amount_minor, currency, account_ref,
+    order_facts, holder, lease_until)
+  select i.tenant_id, i.token, i.source, i.order_id, decode(i.body_sha256, 'hex'), i.amount_minor, i.currency, i.account_ref,
+    i.order_facts, i.token, clock_timestamp() + make_interval(secs => i.lease_seconds)
+  from jsonb_to_recordset(batch) i(tenant_id uuid, token uuid, source text, order_id text, body_sha256 text,
+    amount_minor bigint, currency text, account_ref text, order_facts jsonb, lease_seconds double precision)
+  order by i.tenant_id, i.source, i.order_id
+  on conflict on constraint reviews_order_once do nothing;
+
+  update orders.reviews r set epoch = r.epoch + 1, holder = i.token,
+    lease_until = clock_timestamp() + make_interval(secs => i.lease_seconds)
+  from (select distinct on (tenant_id, source, order_id) * from jsonb_to_recordset(batch)
+        x(tenant_id uuid, token uuid, source text, order_id text, body_sha256 text, lease_seconds double precision)
+        order by tenant_id, source, order_id) i
+  where r.tenant_id = i.tenant_id and r.source = i.source and r.order_id = i.order_id
+    and r.status in ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED')
+    and (r.lease_until is null or r.lease_until <= clock_timestamp())
+    and r.body_sha256 = decode(i.body_sha256, 'hex')
+    and not exists (select from orders.deliveries d
+                    where d.tenant_id = i.tenant_id and d.source = i.source and d.order_id = i.order_id);
+
+  return query
+  select i.seq,
+    case when r.review_id is null then 'in_flight'
+         when r.body_sha256 <> decode(i.body_sha256, 'hex') then 'conflict'
+         when d.review_id is not null then 'recorded'
+         when r.holder = i.token then 'taken'
+         when r.status in ('QUEUED', 'FULFILLED', 'HELD', 'REFUND_FILED') then 'standing'
+         else 'in_flight' end,
+    d.response_status, d.response_body, d.is_final, known.orders, known.minor, orders.as_work(r)
+  from jsonb_to_recordset(batch) i(seq integer, tenant_id uuid, token uuid, source text, order_id text, body_sha256 text)
+  left join orders.reviews r on r.tenant_id = i.tenant_id and r.source = i.source and r.order_id = i.order_id
+  left join orders.deliveries d on d.tenant_id = i.tenant_id and d.source = i.source and d.order_id = i.order_id
+  left join lateral (
+    select count(*) as orders, coalesce(sum(k.amount_minor) filter (where k.currency = r.currency), 0)::bigint as minor
+    from (select o.amount_minor, o.currency from orders.reviews o
+          where o.account_ref = r.account_ref and o.received_at > r.received_at - interval '24 hours'
+            and o.tenant_id = r.tenant_id and o.review_id <> r.review_id limit 1000) k
+  ) known on r.status = 'RECEIVED' and r.holder = i.token and r.account_ref is not null;
+end $$;
+
+-- Band, signals and the question, once and for all.
+create function orders.score_reviews(batch jsonb) returns setof uuid language sql as $$
+  update orders.reviews r set status = 'SCORED', last_event = 'scored', band = i.band, signals = i.signals, model = i.model,
+    score_ms = i.score_ms, guard_params = i.guard_params
+  from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, epoch bigint, band text, signals jsonb, model text,
+    score_ms integer, guard_params jsonb)
+  where r.tenant_id = i.tenant_id and r.review_id = i.review_id and r.epoch = i.epoch and r.status = 'RECEIVED'
+  returning r.review_id
+$$;
+
+create function orders.record_deliveries(batch jsonb) returns void language sql as $$
+  insert into orders.deliveries (tenant_id, source, order_id, review_id, response_status, response_body, is_final, expires_at)
+  select i.tenant_id, i.source, i.order_id, i.review_id, (i.answered).response_status, (i.answered).response_body,
+    (i.answered).is_final, clock_timestamp() + make_interval(secs => (i.answered).keep_seconds)
+  from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, source text, order_id text, answered orders.answered)
+  where i.answered is not null and (i.answered).response_status is not null
+  on conflict (tenant_id, source, order_id) do nothing
+$$;
+
+-- An alert per batch row that has one; `kind` null is none.
+create function orders.raise_alerts(batch jsonb) returns void language sql as $$
+  insert into orders.alerts (tenant_id, kind, source, order_id, occasion, summary, details)
+  select i.tenant_id, i.alert ->> 'kind', i.source, i.order_id, coalesce(i.alert ->> 'occasion', ''), i.alert ->> 'summary',
+    coalesce(i.alert -> 'details', '{}')
+  from jsonb_to_recordset(batch) i(tenant_id uuid, source text, order_id text, alert jsonb)
+  where i.alert ->> 'kind' is not null
+  on conflict on constraint alerts_once do nothing
+$$;
+
+-- The authority's answer, and what follows from it at once: low is started, medium queued, high held.
+-- Event: allowed, approved (a person said so), needs_analyst, denied, rejected (by a person or by time).
+create function orders.decide_reviews(batch jsonb) returns setof uuid language plpgsql as $$
+#variable_conflict use_column
+declare
+  mine jsonb;
+begin
+  with moved as (
+    update orders.reviews r set
+      status = case when i.event = 'approved' then 'QUEUED' when i.event = 'rejected' then 'HELD' else 'DECIDED' end,
+      lane = case i.event when 'allowed' then 'low' when 'needs_analyst' then 'medium' when 'denied' then 'high' else r.lane end,
+      last_event = i.event, operation_id = coalesce(r.operation_id, i.operation_id), decision_event_id = i.decision_event_id,
+      decision = i.decision, reason_code = i.reason_code, proof_id = coalesce(i.proof_id, r.proof_id),
+      approval_id = coalesce(i.approval_id, r.approval_id), permit_token = i.permit_token,
+      start_id = coalesce(r.start_id, i.start_id), decided_at = clock_timestamp(), due_at = coalesce(i.due_at, r.due_at),
+      last_error = null
+    from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, epoch bigint, event text, operation_id uuid,
+      decision_event_id uuid, decision text, reason_code text, proof_id text, approval_id uuid, permit_token text,
+      start_id uuid, due_at timestamptz)
+    where r.tenant_id = i.tenant_id and r.review_id = i.review_id and r.epoch = i.epoch
+      and case when i.event in ('approved', 'rejected') then r.status = 'QUEUED'
+               else r.status = 'SCORED' or (r.status = 'DECIDED' and r.lane = 'low') end
+    returning r.review_id)
+  select coalesce(jsonb_agg(b.value), '[]') into mine
+  from jsonb_array_elements(batch) b where (b.value ->> 'review_id')::uuid in (select review_id from moved);
+
+  if mine @? '$[*].event ? (@ == "allowed" || @ == "approved")' then
+    update orders.reviews r set status = 'STARTED', last_event = 'started'
+    from jsonb_to_recordset(mine) i(tenant_id uuid, review_id uuid, event text)
+    where r.tenant_id = i.tenant_id and r.review_id = i.review_id and i.event in ('allowed', 'approved');
+    insert into orders.effects as f (tenant_id, review_id, kind, lane, operation_id)
+    select r.tenant_id, r.review_id, 'fulfil', r.lane, r.operation_id
+    from jsonb_to_recordset(mine) i(tenant_id uuid, review_id uuid, event text)
+    join orders.reviews r on r.tenant_id = i.tenant_id and r.review_id = i.review_id
+    where i.event in ('allowed', 'approved')
+    on conflict (tenant_id, review_id, kind) do update set state = 'intended' where f.state = 'cancelled';
+  end if;
+  if mine @? '$[*].event ? (@ == "needs_analyst")' then
+    update orders.reviews r set status = 'QUEUED', last_event = 'queued', lease_until = null, holder = null, attempts = 0,
+      next_attempt_at = coalesce(i.due_at + interval '1 second', 'infinity')
+    from jsonb_to_recordset(mine) i(tenant_id uuid, review_id uuid, event text, due_at timestamptz)
+    where r.tenant_id = i.tenant_id and r.review_id = i.review_id and i.event = 'needs_analyst';
+  end if;
+  if mine @? '$[*].event ? (@ == "denied" || @ == "rejected")' then
+    update orders.reviews r set status = 'HELD', last_event = 'held', lease_until = null, holder = null
+    from jsonb_to_recordset(mine) i(tenant_id uuid, review_id uuid, event text)
+    where r.tenant_id = i.tenant_id and r.review_id = i.review_id and i.event = 'denied';
+    perform orders.hold_reviews(mine);
+  end if;
+  perform orders.record_deliveries(mine);
+  perform orders.raise_alerts(mine);
+  return query select (b.value ->> 'review_id')::uuid from jsonb_array_elements(mine) b;
+end $$;
+
+-- The holds that reviews now HELD want; due a little later, because whoever wrote this tries at once.
+create function orders.hold_reviews(batch jsonb) returns void language sql as $$
+  insert into orders.effects (tenant_id, review_id, kind, lane, operation_id, next_attempt_at)
+  select r.tenant_id, r.review_id, 'hold', r.lane, r.operation_id, clock_timestamp() + interval '15 seconds'
+  from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid)
+  join orders.reviews r on r.tenant_id = i.tenant_id and r.review_id = i.review_id
+  where r.status = 'HELD'
+  on conflict (tenant_id, review_id, kind) do nothing
+$$;
+
+-- The start was refused, so surely nothing happened: back to where the authority is asked again.
+create function orders.refuse_starts(batch jsonb) returns setof uuid language plpgsql as $$
+#variable_conflict use_column
+declare
+  mine uuid[];
+begin
+  with moved as (
+    update orders.reviews r set status = case r.lane when 'low' then 'DECIDED' else 'QUEUED' end, last_event = 'start_refused',
+      permit_token = null, last_error = i.error
+    from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, epoch bigint, error text)
+    where r.tenant_id = i.tenant_id and r.review_id = i.review_id and r.epoch = i.epoch and r.status = 'STARTED'
+    returning r.review_id)
+  select coalesce(array_agg(review_id), '{}') into mine from moved;
+  update orders.effects f set state = 'cancelled', last_error = 'the start was refused'
+  from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid)
+  where f.tenant_id = i.tenant_id and f.review_id = i.review_id and f.review_id = any(mine) and f.kind = 'fulfil'
+    and f.state = 'intended';
+  return query select unnest(mine);
+end $$;
+
+-- Not now: somebody takes it up again after a pause. With an answer it is on record; without, the sender comes again.
+create function orders.put_off_reviews(batch jsonb) returns setof uuid language plpgsql as $$
+#variable_conflict use_column
+declare
+  mine jsonb;
+begin
+  with moved as (
+    update orders.reviews r set lease_until = null, holder = null, attempts = r.attempts + 1, last_error = i.error,
+      next_attempt_at = clock_timestamp() + make_interval(secs => i.pause_seconds)
+    from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, epoch bigint, error text, pause_seconds double precision)
+    where r.tenant_id = i.tenant_id and r.review_id = i.review_id and r.epoch = i.epoch
+      and r.status in ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED', 'QUEUED')
+    returning r.review_id)
+  select coalesce(jsonb_agg(b.value), '[]') into mine
+  from jsonb_array_elements(batch) b where (b.value ->> 'review_id')::uuid in (select review_id from moved);
+  update orders.effects f set tries = f.tries + 1, tried_at = clock_timestamp(), last_error = i.error
+  from jsonb_to_recordset(mine) i(tenant_id uuid, review_id uuid, error text, tried boolean)
+  where i.tried and f.tenant_id = i.tenant_id and f.review_id = i.review_id and f.kind = 'fulfil' and f.state = 'intended';
+  perform orders.record_deliveries(mine);
+  perform orders.raise_alerts(mine);
+  return query select (b.value ->> 'review_id')::uuid from jsonb_array_elements(mine) b;
+end $$;
+
+-- The shop's final word on a fulfilment: done, or refused, which is for a person.
+create function orders.settle_fulfilments(batch jsonb) returns setof uuid language plpgsql as $$
+#variable_conflict use_column
+declare
+  mine jsonb;
+begin
+  with locked as (
+    select r.review_id from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, epoch bigint)
+    join orders.reviews r on r.tenant_id = i.tenant_id and r.review_id = i.review_id
+    where r.epoch = i.epoch and r.status = 'STARTED' order by r.review_id for update of r)
+  select coalesce(jsonb_agg(b.value), '[]') into mine
+  from jsonb_array_elements(batch) b where (b.value ->> 'review_id')::uuid in (select review_id from locked);
+
+  update orders.effects f set state = case when i.done then 'done' else 'refused' end, tries = f.tries + 1,
+    tried_at = clock_timestamp(), shop_reference = i.reference, last_error = i.error,
+    report_due_at = clock_timestamp() + interval '10 seconds'
+  from jsonb_to_recordset(mine) i(tenant_id uuid, review_id uuid, done boolean, reference text, error text)
+  where f.tenant_id = i.tenant_id and f.review_id = i.review_id and f.kind = 'fulfil' and f.state = 'intended';
+  update orders.reviews r set status = case when i.done then 'FULFILLED' else 'HELD' end,
+    last_event = case when i.done then 'fulfilled' else 'gave_up' end, lease_until = null, holder = null, last_error = i.error
+  from jsonb_to_recordset(mine) i(tenant_id uuid, review_id uuid, done boolean, error text)
+  where r.tenant_id = i.tenant_id and r.review_id = i.review_id;
+  if mine @? '$[*] ? (@.done == false)' then
+    perform orders.hold_reviews(mine);
+  end if;
+  perform orders.record_deliveries(mine);
+  perform orders.raise_alerts(mine);
+  return query select (b.value ->> 'review_id')::uuid from jsonb_array_elements(mine) b;
+end $$;
+
+-- A try of a hold: done, refused, or still to be tried.
+create function orders.settle_holds(batch jsonb) returns void language plpgsql as $$
+begin
+  update orders.effects f set state = i.state, tries = f.tries + 1, tried_at = clock_timestamp(), last_error = i.error,
+    shop_reference = i.reference, next_attempt_at = clock_timestamp() + make_interval(secs => i.pause_seconds)
+  from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, state text, reference text, error text,
+    pause_seconds double precision)
+  where f.tenant_id = i.tenant_id and f.review_id = i.review_id and f.kind = 'hold' and f.state = 'intended';
+  perform orders.raise_alerts(batch);
+end $$;
+
+-- Orders that somebody left behind or put off, and queued ones about which something was decided.
+create function orders.claim_reviews(tenant uuid, most integer, token uuid, lease_seconds double precision)
+returns setof orders.work language sql as $$
+  with due as materialized (
+    select r.tenant_id, r.review_id from orders.reviews r
+    where r.tenant_id = tenant and r.status in ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED', 'QUEUED')
+      and r.next_attempt_at <= statement_timestamp() and (r.lease_until is null or r.lease_until <= statement_timestamp())
+    order by r.next_attempt_at limit most for update skip locked),
+  mine as (
+    update orders.reviews r set epoch = r.epoch + 1, holder = token,
+      lease_until = clock_timestamp() + make_interval(secs => lease_seconds)
+    from due where r.tenant_id = due.tenant_id and r.review_id = due.review_id
+    returning r.*)
+  select (orders.as_work(m::orders.reviews)).* from mine m
+$$;
+
+-- Holds that are due, for one try each.
+create function orders.claim_holds(tenant uuid, most integer, hold_seconds double precision)
+returns table (tries integer, seconds_ago double precision, work orders.work) language sql as $$
+  with due as materialized (
+    select f.tenant_id, f.review_id, f.tries, f.tried_at from orders.effects f
+    where f.tenant_id = tenant and f.kind = 'hold' and f.state = 'intended' and f.next_attempt_at <= statement_timestamp()
+    order by f.next_attempt_at limit most for update skip locked),
+  taken as (
+    update orders.effects f set next_attempt_at = clock_timestamp() + make_interval(secs => hold_seconds)
+    from due where f.tenant_id = due.tenant_id and f.review_id = due.review_id and f.kind = 'hold'
+    returning f.review_id)
+  select d.tries, coalesce(extract(epoch from clock_timestamp() - d.tried_at), 3600), orders.as_work(r)
+  from due d join orders.reviews r on r.tenant_id = d.tenant_id and r.review_id = d.review_id
+  where d.review_id in (select review_id from taken)
+$$;
+
+-- Outcomes that the authority has not acknowledged, for one try each.
+create function orders.take_reports(tenant uuid, most integer, retry_seconds double precision)
+returns table (review_id uuid, source text, order_id text, done boolean, operation_id uuid, shop_reference text, error text,
+  amount_minor bigint, currency text, tries integer) language sql as $$
+  with due as materialized (
+    select f.tenant_id, f.review_id from orders.effects f
+    where f.tenant_id = tenant and f.kind = 'fulfil' and f.reported_at is null and f.report_due_at <= statement_timestamp()
+    order by f.report_due_at limit most for update skip locked),
+  taken as (
+    update orders.effects f set report_tries = f.report_tries + 1,
+      report_due_at = clock_timestamp() + make_interval(secs => retry_seconds)
+    from due where f.tenant_id = due.tenant_id and f.review_id = due.review_id and f.kind = 'fulfil'
+    returning f.*)
+  select t.review_id, r.source, r.order_id, t.state = 'done', t.operation_id, t.shop_reference, t.last_error, r.amount_minor,
+    r.currency, t.report_tries
+  from taken t join orders.reviews r on r.tenant_id = t.tenant_id and r.review_id = t.review_id
+$$;
+
+-- People decided: the orders that waited for it are due.
+create function orders.wake_reviews(tenant uuid, approvals uuid[]) returns bigint language sql as $$
+  with woken as (
+    update orders.reviews r set next_attempt_at = clock_timestamp()
+    where r.approval_id = any(approvals) and r.tenant_id = tenant and r.status = 'QUEUED' returning 1)
+  select count(*) from woken
+$$;

@@ -1,0 +1,233 @@
+"""Orders under review as the console shows them, alerts that nobody took yet, and the one call that records an analyst's word.
+
+Read models: a customer's address, account and the order's contents are not selected, nor granted. The signals are.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sentinel.store.database import Pool
+from sentinel.store.rows import all_rows, one_row
+
+LANES = ("low", "medium", "high")
+STATUSES = ("RECEIVED", "SCORED", "DECIDED", "STARTED", "QUEUED", "FULFILLED", "HELD", "REFUND_FILED")
+
+
+@dataclass(frozen=True, slots=True)
+class OrderRow:
+    """A review with its approval; amounts in minor units, times timezone-aware UTC.
+
+    `approval_status`, `digest` and `due_at` belong to the approval that it waits or waited for. `ledger_entry_id` names
+    the refund that was filed.
+    """
+
+    review_id: uuid.UUID
+    source: str
+    order_id: str
+    amount_minor: int
+    currency: str
+    status: str
+    lane: str | None
+    band: str | None
+    signals: list[dict[str, Any]] | None
+    model: str | None
+    score_ms: int | None
+    reason_code: str | None
+    operation_id: uuid.UUID | None
+    approval_id: uuid.UUID | None
+    proof_id: str | None
+    approval_status: str | None
+    digest: str | None
+    due_at: datetime | None
+    resolution: str | None
+    resolved_by: str | None
+    resolution_reason: str | None
+    resolved_at: datetime | None
+    ledger_entry_id: str | None
+    attempts: int
+    last_error: str | None
+    received_at: datetime
+    decided_at: datetime | None
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class EffectRow:
+    """What is to be done or was done in the shop; `kind` is "fulfil" or "hold"."""
+
+    kind: str
+    state: str
+    tries: int
+    tried_at: datetime | None
+    shop_reference: str | None
+    last_error: str | None
+    reported_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """One change of a review's lane or status."""
+
+    event: str
+    from_lane: str | None
+    from_status: str
+    to_lane: str | None
+    to_status: str
+    occurred_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class AlertRow:
+    """An alert; `delivered_at` is None until a channel took it."""
+
+    alert_id: uuid.UUID
+    kind: str
+    source: str
+    order_id: str
+    summary: str
+    attempts: int
+    last_error: str | None
+    next_attempt_at: datetime
+    delivered_at: datetime | None
+    delivered_by: str | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFigures:
+    """What waits: orders for an analyst, and alerts for their channel; ages in seconds."""
+
+    queued: int
+    oldest_queued_seconds: float
+    overdue: int
+    alerts_waiting: int
+    oldest_alert_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WordResult:
+    """What became of an analyst's word: see `orders.resolve_review` for the names of `result`."""
+
+    result: str
+    approvals_given: int | None
+    people_required: int | None
+    ledger_entry_id: str | None
+
+
+_COLUMNS = """
+r.review_id, r.source, r.order_id, r.amount_minor, r.currency, r.status, r.lane, r.band, r.signals, r.model, r.score_ms,
+r.reason_code, r.operation_id, r.approval_id, r.proof_id,
+case when a.status = 'pending' and a.expires_at <= statement_timestamp() then 'expired' else a.status end as approval_status,
+a.digest, coalesce(a.expires_at, r.due_at) as due_at,
+r.resolution, r.resolved_by, r.resolution_reason, r.resolved_at,
+case when r.resolution = 'refund' then orders.refund_name(r.source, r.order_id) end as ledger_entry_id,
+r.attempts, r.last_error, r.received_at, r.decided_at, r.updated_at
+"""
+_FROM = """
+from orders.reviews r left join sentinel.approvals a on a.tenant_id = r.tenant_id and a.approval_id = r.approval_id
+"""
+# Newest first by (received_at, review_id), which the cursor repeats.
+ORDER_PAGE = f"""
+select {_COLUMNS} {_FROM}
+where r.tenant_id = %(tenant_id)s and (%(lane)s::text is null or r.lane = %(lane)s)
+  and (%(status)s::text is null or r.status = %(status)s)
+  and (%(before_at)s::timestamptz is null or (r.received_at, r.review_id) < (%(before_at)s, %(before_id)s::uuid))
+order by r.received_at desc, r.review_id desc limit %(limit)s
+"""
+FIND_ORDER = f"""
+select {_COLUMNS} {_FROM} where r.tenant_id = %(tenant_id)s and r.source = %(source)s and r.order_id = %(order_id)s
+"""
+EFFECTS = """
+select kind, state, tries, tried_at, shop_reference, last_error, reported_at from orders.effects
+where tenant_id = %(tenant_id)s and review_id = %(review_id)s order by created_at, kind
+"""
+EVENTS = """
+select event, from_lane, from_status, to_lane, to_status, occurred_at from orders.events
+where tenant_id = %(tenant_id)s and review_id = %(review_id)s order by event_id
+"""
+_ALERT_COLUMNS = """
+alert_id, kind, source, order_id, summary, attempts, last_error, next_attempt_at, delivered_at, delivered_by, created_at
+"""
+ALERTS = f"""
+select {_ALERT_COLUMNS} from orders.alerts
+where tenant_id = %(tenant_id)s and (not %(waiting)s or delivered_at is null)
+order by created_at desc, alert_id limit %(limit)s
+"""
+ALERTS_OF = f"""
+select {_ALERT_COLUMNS} from orders.alerts
+where tenant_id = %(tenant_id)s and source = %(source)s and order_id = %(order_id)s order by created_at, alert_id
+"""
+QUEUE = """
+select q.*, w.* from
+  (select count(*)::integer as queued,
+     coalesce(extract(epoch from clock_timestamp() - min(decided_at)), 0)::double precision as oldest_queued_seconds,
+     (count(*) filter (where due_at < clock_timestamp()))::integer as overdue
+   from orders.reviews where tenant_id = %(tenant_id)s and status = 'QUEUED' and resolution is null) q,
+  (select count(*)::integer as alerts_waiting,
+     coalesce(extract(epoch from clock_timestamp() - min(created_at)), 0)::double precision as oldest_alert_seconds
+   from orders.alerts where tenant_id = %(tenant_id)s and delivered_at is null) w
+"""
+RESOLVE = """
+select result, approvals_given, people_required, ledger_entry_id from orders.resolve_review(%(tenant_id)s, %(source)s,
+  %(order_id)s, %(operator_id)s, %(word)s, %(reason)s, %(digest)s, %(via)s, %(event_id)s, %(second_event_id)s)
+"""
+
+
+def order_page(
+    pool: Pool, tenant_id: uuid.UUID, *, lane: str | None, status: str | None, before: tuple[datetime, uuid.UUID] | None,
+    limit: int,
+) -> list[OrderRow]:  # fmt: skip
+    """Orders under review, newest first, from behind `before` = (received_at, review_id)."""
+    before_at, before_id = before or (None, None)
+    return all_rows(pool, OrderRow, ORDER_PAGE, {
+        "tenant_id": tenant_id, "lane": lane, "status": status, "before_at": before_at, "before_id": before_id, "limit": limit,
+    })  # fmt: skip
+
+
+def find_order(pool: Pool, tenant_id: uuid.UUID, source: str, order_id: str) -> OrderRow | None:
+    """One order, or None."""
+    return one_row(pool, OrderRow, FIND_ORDER, {"tenant_id": tenant_id, "source": source, "order_id": order_id})
+
+
+def effects_of(pool: Pool, tenant_id: uuid.UUID, review_id: uuid.UUID) -> list[EffectRow]:
+    """What was or is to be done in the shop."""
+    return all_rows(pool, EffectRow, EFFECTS, {"tenant_id": tenant_id, "review_id": review_id})
+
+
+def events_of(pool: Pool, tenant_id: uuid.UUID, review_id: uuid.UUID) -> list[EventRow]:
+    """How it came to where it stands, in order."""
+    return all_rows(pool, EventRow, EVENTS, {"tenant_id": tenant_id, "review_id": review_id})
+
+
+def alerts(pool: Pool, tenant_id: uuid.UUID, *, waiting_only: bool, limit: int) -> list[AlertRow]:
+    """Alerts, newest first."""
+    return all_rows(pool, AlertRow, ALERTS, {"tenant_id": tenant_id, "waiting": waiting_only, "limit": limit})
+
+
+def alerts_of(pool: Pool, tenant_id: uuid.UUID, source: str, order_id: str) -> list[AlertRow]:
+    """One order's alerts, in order."""
+    return all_rows(pool, AlertRow, ALERTS_OF, {"tenant_id": tenant_id, "source": source, "order_id": order_id})
+
+
+def queue_figures(pool: Pool, tenant_id: uuid.UUID) -> QueueFigures:
+    """How much waits, and for how long."""
+    found = one_row(pool, QueueFigures, QUEUE, {"tenant_id": tenant_id})
+    assert found is not None
+    return found
+
+
+def resolve(
+    pool: Pool, *, tenant_id: uuid.UUID, source: str, order_id: str, operator_id: uuid.UUID, word: str, reason: str,
+    digest: str | None, via: str, event_id: uuid.UUID, second_event_id: uuid.UUID,
+) -> WordResult:  # fmt: skip
+    """Record "fulfil", "refund" or "hold" of one person; everything is checked in the one transaction that records it."""
+    found = one_row(pool, WordResult, RESOLVE, {
+        "tenant_id": tenant_id, "source": source, "order_id": order_id, "operator_id": operator_id, "word": word,
+        "reason": reason, "digest": digest, "via": via, "event_id": event_id, "second_event_id": second_event_id,
+    })  # fmt: skip
+    assert found is not None
+    return found

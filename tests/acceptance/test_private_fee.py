@@ -1,0 +1,144 @@
+"""The first scenario end to end, with everything real: a private shipping fee within seven days, confirmed on a phone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.policy.switches import SwitchFile
+from sentinel.resources import policies_dir
+from sentinel.services.actor import Actor
+from sentinel.services.record_gate_report import record_gate_report
+from sentinel.store.database import CONSOLE, Pool, with_role
+from sentinel.store.gate_reports import GateReport
+from tests.acceptance.ledgers import Shop, broken_invariants
+from tests.acceptance.places import SECRET, Served, clean_env, end, eventually, free_port, listens, module, run
+from tests.integration.confirm.test_confirm_in_browser import browser, phone  # noqa: F401 - a fixture
+from tests.world import add_tenant, unique
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+MASTER, FEE = "small_refund.enabled", "small_refund.refund_fee"
+ROW = "lge_fee"
+
+
+@pytest.fixture
+def console(served: Served, tmp_path: Path) -> Iterator[str]:
+    """`python -m ops_console` on the authority's database: its address."""
+    port = free_port()
+    env = clean_env(SENTINEL_DATABASE_URL=served.database_url, CONFIRM_SECRETS=SECRET, SENTINEL_INSECURE_COOKIES="1")
+    with (tmp_path / "console.log").open("wb") as log:
+        process = subprocess.Popen(module("ops_console", "--port", str(port)), env=env, stdout=log, stderr=log)
+    try:
+        assert eventually(lambda: listens(port), within=30), (tmp_path / "console.log").read_text()
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        end(process)
+
+
+@pytest.fixture
+def shop(served: Served) -> Shop:
+    """A tenant whose fee scenario an administrator has turned on, after a passing report was recorded."""
+    label = unique("fee").replace("_", "-")
+    tenant_id, key, operators = add_tenant(served.database_url, label)
+    approver = Actor(tenant_id, operators["approver"], f"approver@{label}.example", "approver")
+    report_passing(served, approver)
+    for name in (MASTER, FEE):
+        flip = ("switches", "on", name, "--canary", "100", "--reason", "ready", "--as", f"admin@{label}.example")
+        done = served.cli(*flip, "--tenant", str(tenant_id))
+        assert done.returncode == 0, done.stderr
+    return Shop(served, tenant_id, key)
+
+
+def report_passing(served: Served, approver: Actor) -> None:
+    """What a passed launch gate leaves behind, for exactly the policy in force."""
+    with contextlib.closing(Pool(with_role(served.database_url, CONSOLE), size=1)) as pool:
+        with pool.connection() as connection:
+            found = connection.execute(
+                b"select policy_digest from sentinel.policies_in_force where policy_id = 'small-refund'"
+            ).fetchone()
+        assert found is not None
+        report = GateReport(
+            switch=FEE, scenario="fee", policy_digest=found[0], passed=True, cases=200, correct=199,
+            lower_bound_ppm=964_300, wrong_executions=0, not_covered=0, report={"by": "a test"},
+        )  # fmt: skip
+        record_gate_report(pool, approver, SwitchFile(policies_dir()).book, report)
+
+
+def tell(shop: Shop, command: str, line: dict[str, Any]) -> None:
+    """`worker facts` or `worker enqueue` with one line."""
+    env = {name: value for name, value in shop.env.items() if name.startswith(("SENTINEL", "WORKER"))}
+    done = run(command, "-", program="worker.cli", stdin=json.dumps(line), **env)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def enter(shop: Shop) -> None:
+    """A fee of 4.90 that was charged three days ago, and asked back."""
+    days_ago = lambda days: (datetime.now(UTC) - timedelta(days=days)).isoformat()  # noqa: E731
+    tell(shop, "facts", {
+        "kind": "order", "channel": "private", "order_ref": "ord_fee", "account_ref": "acct_fee", "ordered_at": days_ago(5),
+        "delivered_at": days_ago(3), "paid": "89.00", "currency": "USD", "shipping_fee": "4.90",
+    })  # fmt: skip
+    tell(shop, "enqueue", {
+        "ledger_entry_id": ROW, "refund_id": "rf_fee", "channel": "private", "scenario": "fee", "account_ref": "acct_fee",
+        "order_ref": "ord_fee", "amount": {"value": "4.90", "currency": "USD"}, "language": "en",
+        "contact": "somebody@shop.example", "reason": "It came a week late, please return the shipping fee.",
+    })  # fmt: skip
+
+
+def test_a_private_fee_is_confirmed_on_a_phone_and_executed_exactly_once(
+    shop: Shop,
+    console: str,
+    browser: Any,  # noqa: F811 - the fixture
+    tmp_path: Path,
+) -> None:
+    env = {"CONFIRM_SECRETS": SECRET, "CONFIRM_BASE_URL": console, "WORKER_OUTBOX_DIR": str(tmp_path / "out")}
+    enter(shop)
+    assert shop.work("--once", **env)[0] == 0
+    assert shop.all(STANDS) == [("APPROVAL_REQUIRED", "customer", "awaiting_customer")]
+    assert shop.all(PAID) == []
+    (message,) = map(json.loads, (tmp_path / "out" / "confirmations.jsonl").read_text().splitlines())
+    assert message["to"] == "somebody@shop.example" and message["link"].startswith(f"{console}/confirm/")
+    with phone(browser, console) as page:
+        page.goto(message["link"])
+        assert page.locator("body").inner_text().count("4.90") >= 1
+        page.get_by_role("button", name=re.compile(r"^Yes, refund .*\b4\.90\b")).tap(timeout=5000)
+        page.get_by_role("heading", name="Thank you, that is confirmed").wait_for()
+        assert shop.all(PAID) == [], "the page itself pays nothing"
+        page.goto(message["link"])
+        page.get_by_role("heading", name="You have already confirmed").wait_for()
+    for _ in range(2):
+        assert shop.work("--once", **env)[0] == 0
+    assert shop.all(STANDS)[0][0] == "EXECUTED"
+    assert shop.all(PAID) == [(ROW, 490, "USD", "private_refund")]
+    assert shop.faults() == []
+    assert broken_invariants(shop.served.database_url) == []
+    explained(shop)
+
+
+STANDS = "select status, waiting_for, reason_code from refunds.ledger_entries where tenant_id = %s"
+PAID = "select ledger_entry_id, amount_minor, currency, system from refunds.executions where tenant_id = %s"
+STRAIGHT = (
+    "kill_switch", "check_params", "gate_common", "query_order", "route_mode_scenario", "scenario_validate", "limit_check",
+    "critic_check", "confirm_card", "ask_authority", "execute_by_system", "confirm",
+)  # fmt: skip
+
+
+def explained(shop: Shop) -> None:
+    """`worker workflow explain` tells both runs: to the customer, and to the execution."""
+    env = {name: value for name, value in shop.env.items() if name.startswith(("SENTINEL", "WORKER"))}
+    shown = run("workflow", "explain", ROW, program="worker.cli", **env)
+    assert shown.returncode == 0, shown.stderr
+    assert all(step in shown.stdout for step in STRAIGHT) and "somebody@shop.example" not in shown.stdout
+    life = json.loads(run("workflow", "explain", ROW, "--json", program="worker.cli", **env).stdout)["life"]
+    runs = [[step["step"] for step in event["steps"]] for event in life if event["kind"] == "steps"]
+    assert runs == [list(STRAIGHT[: STRAIGHT.index("confirm_card") + 1]), list(STRAIGHT)]
+    events = [event["event"] for event in life if event["kind"] == "event"]
+    assert [event for event in events if event != "claimed"] == ["awaiting_customer", "allowed", "executed"]

@@ -1,0 +1,294 @@
+"""Orders that wait for an analyst: who sees them, the three words, exactly one of them, and what each leaves behind."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import errors as pg
+
+from sentinel.core.errors import SentinelError
+from sentinel.services.actor import Actor
+from sentinel.services.resolve_order import WORDS, resolve_order
+from sentinel.store.database import CONSOLE, ORDERS, with_role
+from tests.harness import at_once, scaled
+from tests.orders_console_world import held, queued, standing
+
+REASON = {"reason": "called the customer"}
+
+
+def say(world: Any, actor: Actor, order_id: str, word: str, **more: Any) -> str:
+    """What became of a word: the result, or the refusal's code."""
+    try:
+        return resolve_order(world.pool, actor, "demo", order_id, word=word, reason="looked at it", **more).result
+    except SentinelError as error:
+        return error.code
+
+
+# Looking -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_queue_is_shown_with_its_signals_and_without_the_customer(world: Any) -> None:
+    for _ in range(3):
+        queued(world)
+    held(world)
+    ann, seen, cursor = world.person("ann", "viewer"), [], ""
+    while True:
+        page = ann.get(f"/ops/api/orders?lane=medium&status=QUEUED&limit=2&cursor={cursor}").json
+        seen += page["orders"]
+        if not (cursor := page.get("next_cursor", "")):
+            break
+    assert len({one["order_id"] for one in seen}) == 3
+    assert (page["waiting"]["queued"], page["waiting"]["overdue"]) == (3, 0)
+    one = seen[0]
+    assert (one["amount"], one["band"], one["lane"]) == ({"value": 200, "currency": "USD"}, "medium", "medium")
+    assert one["signals"] == [{"code": "country_mismatch", "detail": "billing GB, shipping NG"}]
+    assert one["offers"] == ["fulfil", "refund", "hold"]
+    assert one["due_at"]
+    assert one["digest"].startswith("sha256:")
+    assert "secret" not in json.dumps(ann.get(f"/ops/api/orders/demo/{one['order_id']}").json)
+    assert "secret" not in json.dumps(seen)
+
+
+def test_a_held_order_offers_nothing_and_shows_how_it_came_there(world: Any) -> None:
+    order_id = held(world)
+    shown = world.person("ann", "viewer").get(f"/ops/api/orders/demo/{order_id}").json
+    assert (shown["status"], shown["lane"], shown["offers"]) == ("HELD", "high", [])
+    assert [one["event"] for one in shown["events"]] == ["scored", "denied", "held"]
+
+
+@pytest.mark.parametrize("bad", ["lane=LOW", "status=queued", "limit=0", "cursor=x", "cursor=WzEsMl0", "cursor=bnVsbA"])
+def test_a_question_that_is_not_clear_is_refused(world: Any, bad: str) -> None:
+    assert world.person("ann", "viewer").get(f"/ops/api/orders?{bad}").status_code == 400
+
+
+@pytest.mark.parametrize(
+    "path", ["demo/none", "other/ord-1", "demo/%00", "demo/a%0d%0ab", "demo/" + "x" * 300, "demo/%F0%9F%92%A9"]
+)
+def test_what_is_no_order_is_not_found(world: Any, path: str) -> None:
+    ann = world.person("ann")
+    assert ann.get(f"/ops/api/orders/{path}").status_code == 404
+    assert ann.post(f"/ops/api/orders/{path}/hold", REASON).status_code == 404
+
+
+def test_another_tenants_order_is_not_there(world: Any) -> None:
+    order_id = queued(world)
+    stranger = world.operator("eve", "admin", world.tenant("other"))
+    assert say(world, stranger, order_id, "hold") == "not-found"
+    eve = world.sign_in(stranger, tenant="other")
+    assert eve.get(f"/ops/api/orders/demo/{order_id}").status_code == 404
+    assert eve.get("/ops/api/orders").json["orders"] == []
+
+
+# The words -----------------------------------------------------------------------------------------------------------
+
+
+def test_fulfil_approves_and_leaves_the_order_to_the_intake_with_who_and_why(world: Any) -> None:
+    approval_id = world.approval("200.00")
+    order_id, ann = queued(world, approval_id=approval_id), world.person("ann")
+    shown = ann.get(f"/ops/api/orders/demo/{order_id}").json
+    answer = ann.post(f"/ops/api/orders/demo/{order_id}/fulfil", {**REASON, "digest": shown["digest"]})
+    assert answer.json == {"result": "fulfil", "approvals_given": 1, "people_required": 1}
+    assert world.approval_status(approval_id) == "approved"
+    shown = ann.get(f"/ops/api/orders/demo/{order_id}").json
+    assert (shown["status"], shown["resolution"], shown["resolved_by"]) == ("QUEUED", "fulfil", "ann@demo.local")
+    assert (shown["resolution_reason"], shown["offers"]) == ("called the customer", [])
+    assert world.sql("select next_attempt_at <= clock_timestamp() from orders.reviews") == [(True,)]
+    # Only the intake, with a permit, may have it shipped.
+    assert world.sql("select * from orders.effects") == []
+
+
+def test_hold_rejects_and_makes_the_shops_hold_due(world: Any) -> None:
+    approval_id = world.approval("200.00")
+    order_id, ann = queued(world, approval_id=approval_id), world.person("ann")
+    assert ann.post(f"/ops/api/orders/demo/{order_id}/hold", REASON).json["result"] == "hold"
+    assert world.approval_status(approval_id) == "rejected"
+    shown = ann.get(f"/ops/api/orders/demo/{order_id}").json
+    assert (shown["status"], shown["resolution"]) == ("HELD", "hold")
+    assert [(one["kind"], one["state"]) for one in shown["effects"]] == [("hold", "intended")]
+
+
+def test_refund_rejects_and_files_exactly_one_row_that_a_worker_will_guard(world: Any) -> None:
+    approval_id = world.approval("200.00")
+    order_id, ann = queued(world, approval_id=approval_id), world.person("ann")
+    answer = ann.post(f"/ops/api/orders/demo/{order_id}/refund", REASON).json
+    assert (answer["result"], answer["ledger_entry_id"]) == ("refund", f"order:demo:{order_id}")
+    assert world.approval_status(approval_id) == "rejected"
+    assert ann.post(f"/ops/api/orders/demo/{order_id}/refund", REASON).status_code == 409
+    assert world.sql(
+        "select ledger_entry_id, refund_id, action, status, amount_minor, currency, channel, scenario, order_ref, account_ref"
+        " from refunds.ledger_entries") == [
+        (f"order:demo:{order_id}", f"order:demo:{order_id}", "refund.create", "NEW", 20000, "USD", "retail", "standard", order_id,
+         "acct-secret")]  # fmt: skip
+    shown = ann.get(f"/ops/api/orders/demo/{order_id}").json
+    assert (shown["status"], shown["ledger_entry_id"]) == ("REFUND_FILED", f"order:demo:{order_id}")
+    assert [one["ledger_entry_id"] for one in ann.get("/ops/api/refunds/ledger").json["entries"]] == [
+        f"order:demo:{order_id}"
+    ]
+    assert world.sql("select paid_minor, currency from refunds.orders") == [(20000, "USD")]
+
+
+def test_an_order_id_that_the_ledger_cannot_name_is_filed_under_its_hash(world: Any) -> None:
+    order_id, ann = queued(world, "#1001"), world.person("ann")
+    answer = ann.post("/ops/api/orders/demo/%231001/refund", REASON).json
+    assert answer["ledger_entry_id"].startswith("order:demo:md5-")
+    assert standing(world, order_id) == ("REFUND_FILED", "refund")
+
+
+def test_a_refund_that_is_in_the_ledger_already_is_not_filed_again(world: Any) -> None:
+    order_id = queued(world)
+    world.sql(
+        "insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency) values (%s, 'by_hand', %s, 1, 'USD')",
+        world.tenant_id, f"order:demo:{order_id}",
+    )  # fmt: skip
+    assert say(world, world.operator("ann"), order_id, "refund") == "conflict"
+    assert standing(world, order_id) == ("QUEUED", None)
+    assert say(world, world.operator("bob"), order_id, "hold") == "hold"
+
+
+def test_a_large_order_needs_as_many_people_as_its_approval_does(world: Any) -> None:
+    order_id = queued(world, approval_id=world.approval("600.00"))
+    ann, bob = world.operator("ann"), world.operator("bob")
+    assert say(world, ann, order_id, "fulfil") == "recorded"
+    assert say(world, ann, order_id, "fulfil") == "conflict"
+    assert standing(world, order_id) == ("QUEUED", None)
+    assert say(world, bob, order_id, "fulfil") == "fulfil"
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_nobody_speaks_below_the_role_or_about_what_they_ask_for_themselves(world: Any, word: str) -> None:
+    owner = world.operator("own", "admin")
+    order_id = queued(world, approval_id=world.approval("200.00", owner))
+    assert say(world, owner, order_id, word) == "forbidden"
+    assert say(world, world.operator("vic", "viewer"), order_id, word) == "forbidden"
+    assert standing(world, order_id) == ("QUEUED", None)
+    assert world.sql("select from refunds.ledger_entries") == []
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_word_on_what_was_not_shown_or_is_over_changes_nothing(world: Any, word: str) -> None:
+    approval_id = world.approval("200.00")
+    order_id, ann = queued(world, approval_id=approval_id), world.operator("ann")
+    assert say(world, ann, order_id, word, digest="sha256:" + "0" * 64) == "conflict"
+    world.sql(
+        "update sentinel.approvals set created_at = created_at - interval '2 days', expires_at = clock_timestamp() - interval '1 second'"
+    )
+    assert say(world, ann, order_id, word) == "conflict"
+    assert standing(world, order_id) == ("QUEUED", None)
+    assert world.sql("select from refunds.ledger_entries") == []
+    assert say(world, ann, held(world), word) == "conflict"
+
+
+def test_a_word_needs_its_csrf_token_and_a_reason(world: Any) -> None:
+    order_id, ann = queued(world), world.person("ann")
+    for word in WORDS:
+        path = f"/ops/api/orders/demo/{order_id}/{word}"
+        assert ann.client.post(path, json=REASON).status_code == 403
+        assert ann.client.post(path, json=REASON, headers={"X-CSRF-Token": "x" * 43}).status_code == 403
+        assert ann.post(path, REASON, headers={"Origin": "https://evil.example"}).status_code == 403
+        for body in ({}, {"reason": ""}, {"reason": 1}, {**REASON, "more": 1}):
+            assert ann.post(path, body).status_code == 400
+    assert standing(world, order_id) == ("QUEUED", None)
+
+
+# Exactly one ---------------------------------------------------------------------------------------------------------
+
+
+def traces(world: Any, order_id: str) -> dict[str, int]:
+    """How often each word left something behind for an order."""
+    count = {
+        "approved": "select count(*) from sentinel.approvals a join orders.reviews r using (tenant_id, approval_id) where r.order_id = %s and a.status = 'approved'",
+        "refunds": "select count(*) from refunds.ledger_entries where order_ref = %s",
+        "holds": "select count(*) from orders.effects f join orders.reviews r using (tenant_id, review_id) where r.order_id = %s",
+    }
+    return {name: world.sql(query, order_id)[0][0] for name, query in count.items()}
+
+
+def test_of_analysts_speaking_at_once_exactly_one_wins(world: Any) -> None:
+    people = [world.operator(f"p{n}") for n in range(6)]
+    for number in range(scaled(6)):
+        order_id = queued(world)
+        said = at_once([lambda p=p, w=WORDS[n % 3]: say(world, p, order_id, w) for n, p in enumerate(people)])  # type: ignore[misc]
+        won = [one for one in said if one in WORDS]
+        assert len(won) == 1, (number, said)
+        assert set(said) - set(WORDS) == {"conflict"}
+        assert sum(traces(world, order_id).values()) == 1
+        assert standing(world, order_id)[1] == won[0]
+
+
+def careless(world: Any, order_id: str, word: str, pause: threading.Barrier) -> bool:
+    """The twin: look whether it waits, then write. As administrator, because no program may."""
+    with psycopg.connect(world.url, autocommit=True) as connection:
+        found = connection.execute(
+            "select status from orders.reviews where order_id = %s and resolution is null", [order_id]
+        ).fetchone()
+        pause.wait(10)
+        if found != ("QUEUED",):
+            return False
+        status = {"refund": "REFUND_FILED", "hold": "HELD"}[word]
+        connection.execute(
+            "update orders.reviews set status = %s, resolution = %s, resolved_at = now() where order_id = %s", [status, word, order_id]
+        )
+        if word == "refund":
+            connection.execute("select orders.file_refund(r) from orders.reviews r where order_id = %s", [order_id])
+        else:
+            connection.execute("insert into orders.effects (tenant_id, review_id, kind, lane, operation_id) select tenant_id, review_id, 'hold',"
+                               " lane, operation_id from orders.reviews where order_id = %s", [order_id])  # fmt: skip
+        return True
+
+
+def test_twin_that_looks_before_it_writes_lets_two_win(world: Any) -> None:
+    order_id, pause = queued(world), threading.Barrier(2)
+    world.sql("alter table orders.reviews disable trigger user")
+    world.sql("alter table orders.effects disable trigger user")
+    with ThreadPoolExecutor(2) as crew:
+        won = list(crew.map(lambda word: careless(world, order_id, word, pause), ("refund", "hold")))
+    assert won == [True, True]
+    assert sum(traces(world, order_id).values()) == 2
+
+
+def test_without_the_function_the_console_can_change_no_order_and_file_no_refund(world: Any) -> None:
+    queued(world)
+    for role, statement in (
+        (CONSOLE, "update orders.reviews set resolution = 'fulfil'"),
+        (CONSOLE, "update orders.reviews set status = 'FULFILLED'"),
+        (CONSOLE, "insert into orders.effects select * from orders.effects"),
+        (CONSOLE, "update orders.alerts set delivered_at = now()"),
+        (CONSOLE, "insert into orders.simulated_shop select * from orders.simulated_shop"),
+        (CONSOLE, "select account_ref from orders.reviews"),
+        (CONSOLE, "select order_facts from orders.reviews"),
+        (CONSOLE, "select permit_token from orders.reviews"),
+        (CONSOLE, "select orders.file_refund(r) from orders.reviews r"),
+        (ORDERS, "update orders.reviews set resolution = 'fulfil'"),
+        (ORDERS, "select orders.resolve_review(gen_random_uuid(), '', '', gen_random_uuid(), 'fulfil', '', null, 'console', gen_random_uuid(), gen_random_uuid())"),
+        (ORDERS, "insert into refunds.ledger_entries (ledger_entry_id) values ('mine')"),
+        (ORDERS, "update orders.alerts set summary = 'nothing happened'"),
+        (ORDERS, "delete from orders.alerts"),
+        (ORDERS, "delete from orders.simulated_shop"),
+        (ORDERS, "select * from sentinel.approvals"),
+    ):  # fmt: skip
+        with psycopg.connect(with_role(world.url, role)) as connection, pytest.raises(pg.InsufficientPrivilege):
+            connection.execute(statement.encode())
+
+
+# Alerts --------------------------------------------------------------------------------------------------------------
+
+
+def test_an_alert_that_nobody_took_is_shown_and_counted(world: Any) -> None:
+    order_id = held(world)
+    world.sql(
+        "insert into orders.alerts (tenant_id, kind, source, order_id, summary, attempts, last_error)"
+        " values (%s, 'order_held', 'demo', %s, 'held', 3, 'timeout'), (%s, 'order_held', 'demo', 'x', 'held', 0, null)",
+        world.tenant_id, order_id, world.tenant_id,
+    )  # fmt: skip
+    world.sql("update orders.alerts set delivered_at = now(), delivered_by = 'log' where order_id = 'x'")
+    ann = world.person("ann", "viewer")
+    (waiting,) = ann.get("/ops/api/orders/alerts").json["alerts"]
+    assert (waiting["order_id"], waiting["attempts"], waiting["last_error"]) == (order_id, 3, "timeout")
+    assert len(ann.get("/ops/api/orders/alerts?delivered=true").json["alerts"]) == 2
+    assert ann.get("/ops/api/orders").json["waiting"]["alerts_waiting"] == 1
+    assert len(ann.get(f"/ops/api/orders/demo/{order_id}").json["alerts"]) == 1

@@ -1,0 +1,112 @@
+"""G13: a person decides exactly what was shown: its digest comes back with the word and is checked, on every way there is."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import uuid
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from sentinel.cli.approvals import group
+
+VERDICTS = ("approve", "reject", "handled")
+FENCE = "when shown_digest is not null and shown_digest <> a.digest then 'changed'"
+
+_names = (f"person{number}" for number in itertools.count())
+
+
+class Console:
+    """A browser: an approval as its operator reads it, and the operator's word."""
+
+    def __init__(self, world: Any) -> None:
+        self.person = world.person(next(_names))
+
+    def shown(self, approval_id: uuid.UUID) -> str:
+        return str(self.person.get(f"/ops/api/approvals/{approval_id}").json["digest"])
+
+    def word(self, approval_id: uuid.UUID, verdict: str, digest: str) -> bool:
+        """Whether it was taken; a refusal must be the conflict that says to look again."""
+        more = {"reference": "ticket 7"} if verdict == "handled" else {}
+        answer = self.person.post(
+            f"/ops/api/approvals/{approval_id}/{verdict}", {"reason": "looked", "digest": digest, **more}
+        )
+        assert answer.status_code == 200 or (answer.status_code, "look at it again" in answer.json["detail"]) == (
+            409,
+            True,
+        )
+        return bool(answer.status_code == 200)
+
+
+class CommandLine:
+    """`sentinel approvals`: the same on a terminal."""
+
+    def __init__(self, world: Any) -> None:
+        self.url, self.email = world.url, world.operator(next(_names)).email
+
+    def run(self, *arguments: str) -> Any:
+        return CliRunner().invoke(group, list(arguments), env={"SENTINEL_DATABASE_URL": self.url})
+
+    def shown(self, approval_id: uuid.UUID) -> str:
+        listed = json.loads(self.run("list", "--json").stdout)
+        return str(next(one["digest"] for one in listed if one["approval_id"] == str(approval_id)))
+
+    def word(self, approval_id: uuid.UUID, verdict: str, digest: str) -> bool:
+        """Whether it was taken; a refusal must be one line that says to look again."""
+        more = ("--reference", "ticket 7") if verdict == "handled" else ()
+        asked = (verdict, str(approval_id), "--as", self.email, "--reason", "looked", "--digest", digest, *more)
+        done = self.run(*asked)
+        assert done.exit_code == 0 or (done.exit_code, "look at it again" in done.stderr) == (1, True), done.output
+        return bool(done.exit_code == 0)
+
+
+WAYS = {"console": Console, "command line": CommandLine}
+
+
+def other_digests(world: Any, way: Any, approval_id: uuid.UUID) -> list[str]:
+    """What somebody could send who saw something else: another approval, a slip of the hand, the same a moment ago."""
+    seen = way.shown(approval_id)
+    other = way.shown(world.approval("300.00"))
+    flipped = seen[:-1] + ("0" if seen[-1] != "0" else "1")
+    return [other, flipped, seen.upper(), seen.removeprefix("sha256:"), "sha256:" + "0" * 64]
+
+
+def taken_unseen(world: Any, make_way: Any, verdict: str) -> list[str]:
+    """Digests of something else under which a word was taken all the same; the checker of this file."""
+    way, found = make_way(world), []
+    approval_id = world.approval("200.00")
+    for digest in other_digests(world, way, approval_id):
+        if way.word(approval_id, verdict, digest):
+            found.append(digest)
+            approval_id = world.approval("200.00")
+    if not found:
+        assert world.sql("select count(*) from sentinel.approval_votes where approval_id = %s", approval_id) == [(0,)]
+        assert world.approval_status(approval_id) == "pending"
+        assert way.word(approval_id, verdict, way.shown(approval_id)), "what was shown is taken"
+    return found
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_word_about_something_else_than_was_shown_is_refused(world: Any, way: str, verdict: str) -> None:
+    assert taken_unseen(world, WAYS[way], verdict) == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_changed_since_it_was_shown_is_refused(world: Any, way: str) -> None:
+    """An approval's digest is its operation's, and neither is ever rewritten: so somebody with a hand in the database."""
+    hand, approval_id = WAYS[way](world), world.approval("200.00")
+    seen = hand.shown(approval_id)
+    world.sql("update sentinel.approvals set amount_minor = 90000, digest = 'sha256:' || repeat('9', 64)")
+    assert [verdict for verdict in VERDICTS if hand.word(approval_id, verdict, seen)] == []
+    assert world.approval_status(approval_id) == "pending"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_twin_that_does_not_compare_digests_takes_every_word_and_is_caught(world: Any, way: str) -> None:
+    ((text,),) = world.sql("select pg_get_functiondef('sentinel.resolve_approval'::regproc)")
+    assert FENCE in text
+    world.sql("set role sentinel_owner; " + text.replace(FENCE, ""))
+    assert len(taken_unseen(world, WAYS[way], "approve")) == 5

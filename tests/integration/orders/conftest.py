@@ -1,0 +1,25 @@
+"""An authority over HTTP and an intake beside it, per test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.order_world import OrderWorld, make_intake, served
+from tests.world import World
+
+
+@pytest.fixture
+def authority_url(world: World) -> Iterator[str]:
+    """Where the world's authority listens."""
+    with served(world) as url:
+        yield url
+
+
+@pytest.fixture
+def orders(world: World, authority_url: str) -> Iterator[OrderWorld]:
+    """An intake whose authority is the real one."""
+    made = make_intake(world, authority_url)
+    yield made
+    made.review.pool.close()

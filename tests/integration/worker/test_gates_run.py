@@ -1,0 +1,143 @@
+"""`sentinel gates run` from outside: real processes, shipped cases; a broken workflow or policy fails, a pass opens the switch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from sentinel.resources import policies_dir
+from tests.acceptance.places import run
+from tests.world import World
+
+SCRATCH = "select count(*) from pg_database where starts_with(datname, 'sentinel_scratch_')"
+CASES = """scenario: fee
+systems: {private: private_refund}
+base: {channel: private, currency: EUR, amount: "4.90", paid: "900.00", shipping_fee: same}
+cases:
+  - {id: plain, want: {end: execute}}
+  - {id: declined, given: {card: decline}, want: {end: deny, reason: customer_declined}}
+  - id: over_cap
+    given: {amount: "15.01", images: [{kind: fee_receipt, amount: same}]}
+    want: {end: person, reason: over_limit_early}
+"""
+
+
+def gates(world: World, *arguments: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    ran = run("gates", "run", *arguments, "--json", SENTINEL_DATABASE_URL=world.url)
+    return ran, json.loads(ran.stdout) if ran.stdout else {}
+
+
+def switch_on(world: World) -> subprocess.CompletedProcess[str]:
+    who = world.one("select email from sentinel.operators where role = 'admin'")
+    return run("switches", "on", "small_refund.refund_fee", "--canary", "5", "--reason", "proven", "--as", who,
+               SENTINEL_DATABASE_URL=world.url)  # fmt: skip
+
+
+def nothing_is_left(world: World) -> bool:
+    left = list(Path(tempfile.gettempdir()).glob("sentinel-gate-*"))
+    return world.one(SCRATCH) == 0 and not left
+
+
+def test_the_shipped_fee_cases_pass_and_their_report_opens_the_switch_for_this_policy_alone(
+    world: World, tmp_path: Path
+) -> None:
+    assert "no launch-gate report" in switch_on(world).stderr
+    who = world.one("select email from sentinel.operators where role = 'approver'")
+    ran, report = gates(world, "fee", "--record", "--as", who, "--report", str(tmp_path / "r.json"))
+    assert ran.returncode == 0, ran.stderr
+    assert report["passed"] and report["wrong_executions"] == [] and report["incorrect"] == 0
+    assert report["covered"] >= 80 and report["lower_bound"] >= 0.95
+    assert {one["came_to"] for one in report["results"] if one["result"] == "not_covered"} == {"person (critic_error)"}
+    assert len(report["boundaries"]) == 6 * 3 * 2 and all(side["covered"] for side in report["boundaries"])
+    assert json.loads((tmp_path / "r.json").read_text())["policy_digest"] == report["policy_digest"]
+    assert nothing_is_left(world)
+    assert world.one("select count(*) from refunds.ledger_entries") == 0
+
+    other = "update sentinel.policies_in_force set policy_digest = %s where policy_id = 'small-refund'"
+    world.admin.execute(other, ["sha256:" + "0" * 64])
+    assert "another text of the policy" in switch_on(world).stderr
+    world.admin.execute(other, [report["policy_digest"]])
+    assert switch_on(world).returncode == 0
+
+
+def test_the_shipped_compensation_cases_pass_without_any_outside_system(world: World) -> None:
+    ran, report = gates(world, "compensation")
+    assert ran.returncode == 0, ran.stderr
+    assert report["passed"] and report["covered"] >= 80 and report["not_covered"] == 0 and report["simulated"] == []
+    assert world.one("select count(*) from sentinel.gate_reports") == 0
+
+
+def test_what_needs_a_system_that_is_not_wired_counts_only_when_it_is_simulated(world: World, tmp_path: Path) -> None:
+    photo = "images: [{kind: defect_photo}]"
+    few = CASES.replace("fee\n", "defect\n", 1).replace("private: private_refund", "public: ticket_then_platform")
+    few = few.replace("channel: private", f"channel: public, {photo}").replace(
+        "images: [{kind: fee_receipt, amount: same}]", photo
+    )
+    (tmp_path / "cases.yaml").write_text(few.replace("15.01", "50.01"))
+    ran, report = gates(world, "defect", "--cases", str(tmp_path / "cases.yaml"))
+    assert ran.returncode == 1 and not report["passed"]
+    assert (report["correct"], report["incorrect"], report["not_covered"]) == (1, 0, 2), report["results"]
+    assert any("nothing was executed" in problem for problem in report["problems"])
+    ran, report = gates(world, "defect", "--simulate-systems")
+    assert ran.returncode == 0, ran.stderr
+    assert report["passed"] and report["not_covered"] == 0 and "ticket" in report["simulated"]
+
+
+def twin(folder: Path, file: str, change: Callable[[str], str]) -> Path:
+    """The shipped policies with one change."""
+    shutil.copytree(policies_dir(), folder / "policies")
+    path = folder / "policies" / file
+    changed = change(path.read_text())
+    assert changed != path.read_text()
+    path.write_text(changed)
+    return folder / "policies"
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "case"),
+    [
+        ("routes.yaml", lambda text: text.replace("confirm_card: true", "confirm_card: false", 1), "declined"),
+        ("small_refund.yaml", lambda text: text.replace('EUR: "15.00"', 'EUR: "15.01"', 1), "over_cap"),
+    ],
+    ids=["nobody is asked", "a cap one unit higher"],
+)
+def test_a_twin_that_pays_what_it_should_not_fails_with_wrong_executions(
+    world: World, tmp_path: Path, file: str, change: Callable[[str], str], case: str
+) -> None:
+    (tmp_path / "cases.yaml").write_text(CASES)
+    policies = twin(tmp_path, file, change)
+    ran, report = gates(world, "fee", "--cases", str(tmp_path / "cases.yaml"), "--policies", str(policies))
+    assert ran.returncode == 1 and not report["passed"]
+    assert [wrong["case"] for wrong in report["wrong_executions"]] == [case]
+    assert nothing_is_left(world)
+
+
+def test_cases_that_cannot_be_read_end_in_one_line_and_leave_nothing(world: World, tmp_path: Path) -> None:
+    (tmp_path / "cases.yaml").write_text(CASES.replace("decline}", "declin}"))
+    ran, report = gates(world, "fee", "--cases", str(tmp_path / "cases.yaml"))
+    assert ran.returncode == 2 and report == {}
+    assert "cases.yaml:6" in ran.stderr and 'did you mean "decline"' in ran.stderr and "Traceback" not in ran.stderr
+    assert nothing_is_left(world)
+
+
+def test_a_login_that_may_make_no_database_gets_a_server_of_its_own(world: World, tmp_path: Path) -> None:
+    (tmp_path / "cases.yaml").write_text(CASES)
+    with psycopg.connect(world.url, autocommit=True) as admin:
+        admin.execute("create role gate_login login superuser")
+        admin.execute("alter role gate_login nosuperuser")
+    try:
+        url = psycopg.conninfo.make_conninfo(world.url, user="gate_login")
+        ran = run("gates", "run", "fee", "--cases", str(tmp_path / "cases.yaml"), "--json", SENTINEL_DATABASE_URL=url)
+        report = json.loads(ran.stdout)
+        assert report["incorrect"] == 0 and report["covered"] == 3, ran.stderr
+    finally:
+        world.admin.execute("drop role gate_login")
+    assert not list(Path(tempfile.gettempdir()).glob("sentinel-scratch-*"))

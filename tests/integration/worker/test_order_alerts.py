@@ -1,0 +1,227 @@
+"""Alerts until a channel took them, and the shop that is made of rows."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from sentinel.store.database import ORDERS, Pool, with_role
+from tests.harness import at_once
+from tests.scripted_server import Asked, Script, ScriptedServer, faults
+from tests.shop_server import review
+from worker.order_review.addresses import ON_THIS_MACHINE
+from worker.order_review.alerts import (
+    RAISE,
+    Alert,
+    AlertKind,
+    Alerts,
+    Channel,
+    LogChannel,
+    SlackChannel,
+    alert_fields,
+    pause_seconds,
+    text_of,
+)
+from worker.order_review.effects import EffectKind, Tried, perform
+from worker.order_review.outlets import channel_from
+from worker.order_review.shop import Standing
+from worker.order_review.simulated_shop import SimulatedShop
+from worker.settlement.gateway import NoAnswer, Refused, Settled
+
+TENANT = uuid.uuid4()
+SIGNALS = {"signals": [{"code": "country_mismatch", "detail": "<!channel> GB & NG"}]}
+
+
+class Desk:
+    """One tenant's outbox and database."""
+
+    def __init__(self, url: str) -> None:
+        self.pool = Pool(with_role(url, ORDERS), size=8)
+        self.admin = psycopg.connect(url, autocommit=True)
+
+    def alerts(self, channel: Channel) -> Alerts:
+        return Alerts(self.pool, TENANT, channel, spread=lambda: 0.0)
+
+    def row(self) -> tuple[Any, ...]:
+        found = self.admin.execute("select attempts, last_error, delivered_by from orders.alerts").fetchone()
+        assert found is not None
+        return found
+
+    def make_due(self) -> None:
+        self.admin.execute("update orders.alerts set next_attempt_at = clock_timestamp()")
+
+
+@pytest.fixture
+def desk(database_url: str) -> Iterator[Desk]:
+    made = Desk(database_url)
+    yield made
+    made.pool.close()
+    made.admin.close()
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer().running() as running:
+        yield running
+
+
+def held(order_id: str = "o-1", **more: Any) -> dict[str, Any]:
+    return alert_fields(AlertKind.ORDER_HELD, "demo", order_id, "a high-risk order was held", SIGNALS, **more)
+
+
+def ok(asked: Asked) -> None:
+    asked.answer(200, b"ok", "text/plain")
+
+
+def test_a_channel_that_is_down_is_tried_until_it_takes_the_alert_and_shown_meanwhile(
+    desk: Desk, server: ScriptedServer
+) -> None:
+    alerts = desk.alerts(SlackChannel(server.url + "/T/B/x", ON_THIS_MACHINE, deadline_seconds=0.5))
+    alerts.raise_alert(held())
+    fails: list[tuple[Script, str]] = [
+        (lambda asked: asked.answer(503, b""), "http_503"), (lambda asked: asked.answer(404, b"no_service", "text/plain"), "http_404"),
+        (lambda asked: asked.reset(), "broken"), (lambda asked: asked.hang(), "timeout"),
+        (lambda asked: asked.answer(200, b"<html>", "text/html"), "a web page"), (lambda asked: asked.answer(302, b"", Location="/ok"), "http_302"),
+    ]  # fmt: skip
+    for number, (script, named) in enumerate(fails, 1):
+        server.script = script
+        assert alerts.deliver_due() == 0
+        assert desk.row() == (number, named, None)
+        assert alerts.waiting().waiting == 1
+        assert alerts.deliver_due() == 0  # not due before its pause is over
+        desk.make_due()
+    server.script = ok
+    assert alerts.deliver_due() == 1
+    assert desk.row() == (7, None, "slack")
+    assert (alerts.waiting().waiting, len(server.asked)) == (0, 7)
+    desk.make_due()
+    assert alerts.deliver_due() == 0
+    sent = server.asked[-1].json
+    assert sent.keys() == {"text"}
+    assert "country_mismatch: &lt;!channel&gt; GB &amp; NG" in sent["text"]
+    assert "o-1" in sent["text"]
+
+
+def test_the_same_alert_is_raised_once_and_another_occasion_is_another(desk: Desk) -> None:
+    alerts = desk.alerts(LogChannel())
+    for fields in (held(), held(), held(occasion="2"), held("o-2")):
+        alerts.raise_alert(fields)
+    assert alerts.waiting().waiting == 3
+    assert alerts.deliver_due() == 3
+    alerts.raise_alert(held())
+    assert alerts.waiting().waiting == 0
+
+
+def test_several_processes_deliver_each_alert_once(desk: Desk, server: ScriptedServer) -> None:
+    server.script = ok
+    alerts = desk.alerts(SlackChannel(server.url, ON_THIS_MACHINE))
+    for number in range(30):
+        alerts.raise_alert(held(f"o-{number}"))
+    assert sum(at_once([lambda: alerts.deliver_due(10)] * 6)) == 30  # type: ignore[list-item, arg-type]
+    assert len(server.asked) == 30
+
+
+class _Defective:
+    name = "defective"
+
+    def send(self, alert: Alert) -> str | None:
+        raise RuntimeError("https://secret.example")
+
+
+def test_a_defect_in_a_channel_stops_nothing_and_its_text_is_not_kept(desk: Desk) -> None:
+    alerts = desk.alerts(_Defective())
+    alerts.raise_alert(held())
+    assert alerts.deliver_due() == 0
+    assert desk.row() == (1, "defect: RuntimeError", None)
+
+
+def test_what_an_alert_says_cannot_be_changed_or_taken_away(desk: Desk) -> None:
+    desk.alerts(LogChannel()).raise_alert(held())
+    for statement in (
+        "update orders.alerts set summary = 'fine'",
+        "delete from orders.alerts",
+        "truncate orders.alerts",
+    ):
+        with pytest.raises(psycopg.Error):
+            desk.admin.execute(statement.encode())
+    with desk.pool.connection() as connection:
+        connection.execute("update orders.alerts set delivered_at = clock_timestamp(), delivered_by = 'x'")
+        with pytest.raises(psycopg.errors.CheckViolation):
+            connection.execute("update orders.alerts set delivered_at = null, delivered_by = null")
+
+
+def test_an_alert_belongs_to_the_transaction_of_what_it_is_about(desk: Desk) -> None:
+    with desk.pool.connection() as connection, connection.transaction(force_rollback=True):
+        connection.execute(RAISE.encode(), {"tenant_id": TENANT, **held()})
+    assert desk.alerts(LogChannel()).waiting().waiting == 0
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://127.0.0.1/x", "https://10.0.0.1/x", "http://hooks.slack.com/x", "https://metadata.google.internal/x"],
+)
+def test_a_channel_inside_is_never_called(server: ScriptedServer, url: str) -> None:
+    alert = Alert(uuid.uuid4(), "order_held", "demo", "o-1", "held", {}, 1)
+    assert str(channel_from(slack_webhook_url=url).send(alert)).startswith("not_allowed")
+    assert str(channel_from(slack_webhook_url=server.url).send(alert)).startswith("not_allowed")
+    assert server.asked == []
+
+
+@pytest.mark.parametrize("name", sorted(faults(b"ok")))
+def test_whatever_a_channel_answers_is_a_word_or_two(server: ScriptedServer, name: str) -> None:
+    server.script, known = faults(b"ok")[name]
+    alert = Alert(uuid.uuid4(), "order_held", "demo", "o-1", "held", {}, 1)
+    said = SlackChannel(server.url, ON_THIS_MACHINE, deadline_seconds=0.4 if known == "timeout" else 8.0).send(alert)
+    assert (
+        said is None
+        if known == "answered" and name not in ("429", "500", "redirect", "HTML", "a yes as HTML", "deep")
+        else said
+    )
+    assert server.url not in str(said)
+
+
+def test_the_pauses_grow_to_an_hour() -> None:
+    assert [pause_seconds(n) for n in (1, 2, 3, 10, 11, 1000)] == [5.0, 10.0, 20.0, 2560.0, 3600.0, 3600.0]
+
+
+def test_a_message_is_bounded_and_has_no_line_of_a_strangers(desk: Desk) -> None:
+    details = {"signals": [{"code": "x", "detail": "a\n*b*\r" + "y" * 10_000}] * 100}
+    text = text_of(Alert(uuid.uuid4(), "order_held", "demo", "o-1", "held", json.loads(json.dumps(details)), 1))
+    assert len(text.splitlines()) == 22
+    assert len(text) < 12_000
+
+
+# The simulated shop --------------------------------------------------------------------------------------------------
+
+
+def test_the_simulated_shop_ships_an_order_once_whoever_asks_how_often(desk: Desk) -> None:
+    shop, one = SimulatedShop(desk.pool, TENANT), review()
+    operation_id = one.operation_id or uuid.uuid4()
+    said = at_once([lambda: perform(shop, one, EffectKind.FULFIL, operation_id)] * 16)
+    assert set(said) == {Settled(str(operation_id))}
+    assert desk.admin.execute("select count(*) from orders.simulated_shop").fetchone() == (1,)
+    assert isinstance(perform(shop, one, EffectKind.FULFIL, uuid.uuid4()), Refused)
+    assert isinstance(perform(shop, one, EffectKind.HOLD, operation_id), Refused)
+    assert shop.look(one) == Standing("fulfilled", str(operation_id), str(operation_id))
+    assert perform(shop, one, EffectKind.FULFIL, operation_id, Tried(1, 60.0)) == Settled(str(operation_id))
+
+
+def test_the_simulated_shop_never_ships_what_it_holds(desk: Desk) -> None:
+    shop, one = SimulatedShop(desk.pool, TENANT), review()
+    said = at_once([lambda k=k: perform(shop, one, k, one.operation_id or uuid.uuid4()) for k in list(EffectKind) * 8])  # type: ignore[misc]
+    assert {type(answer) for answer in said} == {Settled, Refused}
+    assert sum(isinstance(answer, Settled) for answer in said) == 8
+    assert isinstance(perform(shop, review("o-2"), EffectKind.HOLD, uuid.uuid4()), Settled)
+    assert isinstance(perform(shop, review("o-2"), EffectKind.FULFIL, uuid.uuid4()), Refused)
+
+
+def test_a_database_that_is_down_is_no_answer() -> None:
+    pool = Pool("host=127.0.0.1 port=9 dbname=x connect_timeout=2", size=1)
+    shop = SimulatedShop(pool, TENANT)
+    assert isinstance(perform(shop, review(), EffectKind.FULFIL, uuid.uuid4()), NoAnswer)
+    pool.close()

@@ -1,0 +1,262 @@
+"""Every kind of wrong execution is found on live data by one statement, and switches its scenario off within a loop round."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from sentinel.cli.scratch import authority_on_loopback
+from sentinel.client import Client
+from sentinel.policy.library import PolicyHolder
+from sentinel.resources import policies_dir
+from sentinel.store.database import WORKER, Pool, with_role
+from tests.ledger_world import looping, wait_until, worker_settings
+from tests.world import World
+from worker import reconcile
+from worker.cli import main as worker_command
+from worker.connect import make_agent, make_reconciler
+from worker.failpoints import Failpoints
+from worker.ledger import Ledger
+from worker.reconcile import Finding, Reconciler, caps_of
+
+SWITCH = "small_refund.refund_fee"
+TABLES = ("ledger_entries", "executions", "confirmations", "ledger_events")
+ORDER = """insert into refunds.orders (tenant_id, channel, order_ref, account_ref, ordered_at, paid_minor, currency)
+  values (%(tenant)s, 'private', %(name)s, 'acct', now(), 10000, 'EUR')"""
+ENTRY = """insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, channel, scenario,
+  account_ref, order_ref, status) values (%(tenant)s, %(name)s, %(name)s, 900, 'EUR', 'private', 'fee', 'acct', %(name)s, 'EXECUTED')"""
+CARD = """insert into refunds.confirmations (tenant_id, ledger_entry_id, refund_id, digest, order_ref, channel, scenario, amount_minor,
+  currency, status, answered_at, expires_at) values (%(tenant)s, %(name)s, %(name)s, 'sha256:' || repeat('a', 64), %(name)s, 'private',
+  'fee', 900, 'EUR', 'confirmed', now(), now() + interval '1 day')"""
+EVENTS = """insert into refunds.ledger_events (tenant_id, ledger_entry_id, from_status, event, to_status, claim_epoch, occurred_at)
+  values (%(tenant)s, %(name)s, 'NEW', 'claimed', 'GUARDING', 1, now() - interval '5 seconds'),
+         (%(tenant)s, %(name)s, 'GUARDING', 'allowed', 'ALLOWED', 1, now() - interval '4 seconds')"""
+EXECUTION = """insert into refunds.executions (tenant_id, execution_id, ledger_entry_id, refund_id, amount_minor, currency, system,
+  operation_id, start_id, start_event_id, claim_epoch) values (%(tenant)s, gen_random_uuid(), %(name)s, %(name)s, 900, 'EUR',
+  'private_refund', gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 1)"""
+
+# What is done to a flawless execution "one" (of "two") → what must be found about it.
+FAULTS: dict[str, list[str]] = {
+    "amount_differs": ["update refunds.executions set amount_minor = 901 where ledger_entry_id = 'one'",
+                       "update refunds.confirmations set amount_minor = 901 where ledger_entry_id = 'one'"],
+    "no_route": ["update refunds.ledger_entries set scenario = 'standard' where ledger_entry_id = 'one'"],
+    "other_system": ["update refunds.executions set system = 'coupon' where ledger_entry_id = 'one'"],
+    "other_currency": ["update refunds.orders set currency = 'USD' where order_ref = 'one'"],
+    "order_unknown": ["delete from refunds.orders where order_ref = 'one'"],
+    "over_a_tenth": ["update refunds.orders set paid_minor = 8999 where order_ref = 'one'"],
+    "over_cap": ["update refunds.orders set paid_minor = 99999 where order_ref = 'one'",
+                 *(f"update refunds.{table} set amount_minor = 1501 where ledger_entry_id = 'one'" for table in TABLES[:3])],
+    "not_confirmed": ["update refunds.confirmations set answered_at = now() + interval '1 hour' where ledger_entry_id = 'one'"],
+    "refund_twice": [f"update refunds.{table} set refund_id = 'two' where ledger_entry_id = 'one'" for table in TABLES[:2]],
+    "order_twice": ["update refunds.ledger_entries set order_ref = 'two' where ledger_entry_id = 'one'",
+                    "update refunds.executions set executed_at = executed_at + interval '1 second' where ledger_entry_id = 'one'"],
+    "blacklisted": ["insert into refunds.blacklist (tenant_id, channel, account_ref, since) select tenant_id, 'private', 'acct-one',"
+                    " now() - interval '1 hour' from refunds.defaults",
+                    "update refunds.ledger_entries set account_ref = 'acct-one' where ledger_entry_id = 'one'"],
+    "open_complaint": ["insert into refunds.order_flags (tenant_id, channel, order_ref, flag, since) select tenant_id, 'private',"
+                       " 'one', 'open_complaint', now() - interval '1 hour' from refunds.defaults"],
+}  # fmt: skip
+EXCUSED = {
+    "other_currency",
+    "order_unknown",
+    "over_a_tenth",
+    "over_cap",
+    "order_twice",
+    "blacklisted",
+    "open_complaint",
+}
+
+
+class Desk:
+    """A worker's view of the world's tenant, and an owner who can write what no program may."""
+
+    def __init__(self, world: World, url: str) -> None:
+        self.world = world
+        self.settings = worker_settings(authority_url=url, api_key=world.key, guard_timeout_seconds=5.0)
+        self.pool = Pool(with_role(world.url, WORKER), size=6)
+        self.ledger = Ledger(self.pool, world.tenant_id, worker_id="worker-1")
+        self.client = Client(url, world.key, agent_id="retail-refund-agent")
+        self.reconciler = make_reconciler(self.settings, self.ledger, self.client)
+
+    def forge(self, *statements: str) -> None:
+        """As the owner, past every trigger."""
+        with psycopg.connect(self.world.url) as owner:
+            for table in TABLES:
+                owner.execute(f"alter table refunds.{table} disable trigger user".encode())
+            for statement in statements:
+                owner.execute(statement.encode())
+            for table in TABLES:
+                owner.execute(f"alter table refunds.{table} enable trigger user".encode())
+
+    def execute_flawlessly(self, *names: str) -> None:
+        for name in names:
+            tenant = f"'{self.world.tenant_id}'"
+            for statement in (ORDER, ENTRY, CARD, EVENTS, EXECUTION):
+                self.forge(statement.replace("%(tenant)s", tenant).replace("%(name)s", f"'{name}'"))
+
+    def turn_on(self) -> None:
+        self.world.admin.execute(
+            "insert into sentinel.switches values (%s, %s, true, 100, now(), 'test', 'test')",
+            [self.world.tenant_id, SWITCH],
+        )
+
+    def is_on(self) -> bool:
+        return self.client.switches().switches[SWITCH].is_on
+
+    def found(self) -> list[str]:
+        return [one.finding for one in self.reconciler.find(since_last=False)]
+
+    def kept(self) -> int:
+        return int(self.world.one("select count(*) from refunds.wrong_executions"))
+
+
+@pytest.fixture
+def desk(world: World) -> Iterator[Desk]:
+    with authority_on_loopback(world.url, PolicyHolder(policies_dir())) as url:
+        made = Desk(world, url)
+        yield made
+        made.client.close()
+        made.pool.close()
+
+
+def without(finding: str, statement: str) -> str:
+    """The same statement with one of its checks never true."""
+    start = statement.index(f"  ('{finding}', ")
+    end = min(place for mark in ("\n  ('", "\n) as f (") if (place := statement.find(mark, start)) > 0)
+    comma = "," if statement[end:].startswith("\n  (") else ""
+    return f"{statement[:start]}  ('{finding}', false){comma}{statement[end:]}"
+
+
+@contextmanager
+def taken_back(desk: Desk, statements: list[str]) -> Iterator[Callable[..., list[str]]]:
+    """A fault in a transaction that never happens, and what a statement finds about entry "one" in it."""
+    with psycopg.connect(desk.world.url) as owner:
+        for table in TABLES:
+            owner.execute(f"alter table refunds.{table} disable trigger user".encode())
+        for statement in statements:
+            owner.execute(statement.encode())
+
+        def seen(statement: str, *, approved: bool = False) -> list[str]:
+            value = f"'{uuid.uuid4()}'" if approved else "null"
+            owner.execute(f"update refunds.ledger_entries set approval_id = {value}".encode())
+            fields = {
+                "tenant_id": desk.world.tenant_id, "master": "small_refund.enabled", "overlap": 15, "since_last": False,
+                "routes": json.dumps(desk.reconciler._expected()),
+            }  # fmt: skip
+            rows = owner.execute(statement.encode(), fields).fetchall()
+            return [finding for _, entry, *_, finding in rows if entry == "one"]
+
+        yield seen
+        owner.rollback()
+
+
+def test_every_kind_of_wrong_execution_is_found_and_by_its_own_check_alone(desk: Desk) -> None:
+    desk.execute_flawlessly("one", "two")
+    assert desk.found() == []
+    for finding, statements in FAULTS.items():
+        with taken_back(desk, statements) as seen:
+            assert finding in seen(reconcile.FIND), finding
+            assert finding not in seen(without(finding, reconcile.FIND)), f"{finding} without its check"
+            assert (finding in seen(reconcile.FIND, approved=True)) is (finding not in EXCUSED), f"{finding}, approved"
+    assert desk.found() == []
+    assert all(f"('{finding}', " in reconcile.FIND for finding in FAULTS) and reconcile.FIND.count("\n  ('") == len(
+        FAULTS
+    )
+
+
+def test_a_complaint_that_came_after_the_refund_was_looked_at_is_no_finding(desk: Desk) -> None:
+    desk.execute_flawlessly("one")
+    desk.world.admin.execute(
+        "insert into refunds.order_flags (tenant_id, channel, order_ref, flag) values (%s, 'private', 'one', 'open_complaint')",
+        [desk.world.tenant_id],
+    )
+    assert desk.found() == []
+
+
+def _looped(desk: Desk) -> Any:
+    agent = make_agent(desk.settings, desk.ledger, desk.client, failpoints=Failpoints())
+    return looping(agent)
+
+
+def test_a_forged_execution_switches_its_scenario_off_within_a_round_and_is_said_once(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reconcile, "EVERY_SECONDS", 0.1)
+    desk.turn_on()
+    desk.execute_flawlessly("one", "two")
+    with _looped(desk):
+        wait_until(lambda: desk.world.one("select count(*) from refunds.reconcile_cursors"))
+        assert desk.is_on() and desk.kept() == 0
+        desk.execute_flawlessly("three")
+        desk.forge("update refunds.orders set paid_minor = 8999 where order_ref = 'three'")
+        wait_until(lambda: not desk.is_on(), seconds=3)
+        wait_until(lambda: desk.kept() == 1)
+    assert len([line for line in caplog.messages if "three" in line and "over a tenth" in line]) == 1
+    assert desk.reconciler.look() == []
+    assert "wrong_execution_found" in desk.world.broken_invariants()
+    reason = desk.world.one("select reason from sentinel.switches where name = %s", SWITCH)
+    assert "three" in reason and "over a tenth" in reason
+
+
+def test_the_twin_that_does_not_look_at_what_was_paid_leaves_the_switch_on(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconcile, "FIND", without("over_a_tenth", reconcile.FIND))
+    desk.turn_on()
+    desk.execute_flawlessly("one")
+    desk.forge("update refunds.orders set paid_minor = 8999 where order_ref = 'one'")
+    assert desk.reconciler.look() == [] and desk.is_on()
+
+
+def test_a_finding_that_nobody_could_be_told_of_is_told_later(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.turn_on()
+    desk.execute_flawlessly("one")
+    desk.forge("update refunds.executions set system = 'coupon' where ledger_entry_id = 'one'")
+    with Client("http://127.0.0.1:1", "key", agent_id="a", timeout_seconds=0.2, retries=0) as nobody:
+        deaf = Reconciler(desk.pool, desk.world.tenant_id, nobody, desk.reconciler._routes, policies_dir())
+        assert [one.finding for one in deaf.look()] == ["other_system"]
+    assert desk.kept() == 0 and desk.is_on()
+    assert [one.finding for one in desk.reconciler.look()] == ["other_system"]
+    assert desk.kept() == 1 and not desk.is_on()
+
+
+def test_worker_reconcile_names_what_is_wrong_and_ends_with_1(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    from click.testing import CliRunner
+
+    for name, value in {"WORKER_DATABASE_URL": desk.world.url, "SENTINEL_URL": desk.settings.authority_url,
+                        "SENTINEL_REFUND_AGENT_API_KEY": desk.world.key, "SENTINEL_TENANT_ID": str(desk.world.tenant_id)}.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    desk.execute_flawlessly("one")
+    assert CliRunner().invoke(worker_command, ["reconcile"]).exit_code == 0
+    desk.forge("update refunds.orders set paid_minor = 8999 where order_ref = 'one'")
+    for is_new in (True, False):
+        ran = CliRunner().invoke(worker_command, ["reconcile", "--json"])
+        wrong = json.loads(ran.stdout)["wrong"]
+        assert ran.exit_code == 1 and [(one["finding"], one["new"]) for one in wrong] == [("over_a_tenth", is_new)]
+
+
+def test_no_program_can_take_a_finding_back(desk: Desk) -> None:
+    desk.execute_flawlessly("one")
+    desk.forge("update refunds.executions set system = 'coupon' where ledger_entry_id = 'one'")
+    desk.reconciler.look()
+    for role in ("sentinel_worker", "sentinel_console", "sentinel_authority"):
+        for statement in ("delete from refunds.wrong_executions", "update refunds.wrong_executions set finding = 'x'"):
+            with desk.world.as_role(role) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(statement.encode())
+
+
+def test_caps_are_those_of_the_policy_file() -> None:
+    caps = caps_of(policies_dir())
+    assert caps["fee"] == {"USD": 1500, "EUR": 1500, "GBP": 1500}
+    assert set(caps) == {"fee", "price_diff", "compensation", "defect", "quality"}
+
+
+def test_a_finding_reads_as_a_sentence() -> None:
+    found = Finding(uuid.uuid4(), "lge-1", "private", "fee", SWITCH, "over_a_tenth")
+    assert str(found) == "lge-1 (private/fee): over a tenth"

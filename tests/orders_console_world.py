@@ -1,0 +1,69 @@
+"""Builders for tests of the analysts' side of order review: orders in the queue, on a console's world."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from typing import Any
+
+_numbers = itertools.count(1)
+SIGNALS = '[{"code": "country_mismatch", "detail": "billing GB, shipping NG"}]'
+
+
+def queued(world: Any, order_id: str | None = None, *, approval_id: Any = None, source: str = "demo") -> str:
+    """The id of a medium order that waits for an analyst, 200.00 USD."""
+    order_id = order_id or f"ord-{next(_numbers)}"
+    approval_id = approval_id or world.approval("200.00")
+    review_id = _received(world, order_id, source)
+    _move(
+        world,
+        review_id,
+        "scored",
+        "SCORED",
+        f"band = 'medium', signals = '{SIGNALS}', model = 'not_asked', guard_params = '{{}}'",
+    )
+    operation = world.sql("select operation_id from sentinel.approvals where approval_id = %s", approval_id)[0][0]
+    _move(world, review_id, "needs_analyst", "DECIDED",
+          f"lane = 'medium', decision = 'APPROVAL_REQUIRED', reason_code = 'needs_analyst', operation_id = '{operation}',"
+          f" approval_id = '{approval_id}', decided_at = clock_timestamp()")  # fmt: skip
+    _move(world, review_id, "queued", "QUEUED", "due_at = clock_timestamp() + interval '1 day'")
+    return order_id
+
+
+def held(world: Any, order_id: str | None = None, *, source: str = "demo") -> str:
+    """The id of a high order that was held."""
+    order_id = order_id or f"ord-{next(_numbers)}"
+    review_id = _received(world, order_id, source)
+    _move(
+        world,
+        review_id,
+        "scored",
+        "SCORED",
+        f"band = 'high', signals = '{SIGNALS}', model = 'raised', guard_params = '{{}}'",
+    )
+    _move(world, review_id, "denied", "DECIDED",
+          f"lane = 'high', decision = 'DENY', reason_code = 'high_risk', operation_id = '{uuid.uuid4()}'")  # fmt: skip
+    _move(world, review_id, "held", "HELD", "last_error = null")
+    return order_id
+
+
+def _received(world: Any, order_id: str, source: str) -> uuid.UUID:
+    review_id = uuid.uuid4()
+    world.sql(
+        "insert into orders.reviews (tenant_id, review_id, source, order_id, body_sha256, amount_minor, currency, account_ref,"
+        " order_facts) values (%s, %s, %s, %s, sha256('x'), 20000, 'USD', 'acct-secret', '{\"email\": \"secret@x.example\"}')",
+        world.tenant_id, review_id, source, order_id,
+    )  # fmt: skip
+    return review_id
+
+
+def _move(world: Any, review_id: uuid.UUID, event: str, status: str, more: str) -> None:
+    world.sql(
+        f"update orders.reviews set last_event = '{event}', status = '{status}', {more} where review_id = %s", review_id
+    )
+
+
+def standing(world: Any, order_id: str) -> tuple[str, str | None]:
+    """(status, resolution) as stored."""
+    found = world.sql("select status, resolution from orders.reviews where order_id = %s", order_id)
+    return found[0]

@@ -1,0 +1,115 @@
+"""Looking up what an order does not say: only allowed addresses, in time, and what is not learned stays unknown."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sentinel.core.money import Money
+from tests.scripted_server import SLACK, ScriptedServer, deadline_for, faults, took
+from worker.order_review.addresses import ON_THIS_MACHINE, Outward
+from worker.order_review.enrich import Enricher, Lookup
+from worker.order_review.model import Order
+
+ORDER = Order(source="demo", order_id="o-1", amount=Money(4990, "USD"), account_ref="acct/7")
+FIELDS = {"account_age_days": (("account", "days"),), "failed_payments": (("failed",),)}
+GOOD = {"account": {"days": 12}, "failed": 3}
+FAULTS = faults(json.dumps(GOOD).encode())
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[ScriptedServer]:
+    with ScriptedServer().running() as running:
+        yield running
+
+
+@pytest.fixture
+def server(shared: ScriptedServer) -> ScriptedServer:
+    shared.asked.clear()
+    shared.script = lambda asked: asked.say(GOOD)
+    return shared
+
+
+def lookup(server: ScriptedServer, seconds: float = 5.0, path: str = "/a/{account_ref}?o={order_id}") -> Lookup:
+    return Lookup(server.url + path, FIELDS, "k-1", seconds)
+
+
+def soon() -> float:
+    return time.monotonic() + 8.0
+
+
+ENRICHER = Enricher(ON_THIS_MACHINE)
+
+
+def test_what_an_order_does_not_say_is_asked_for_once_with_the_key(server: ScriptedServer) -> None:
+    found = ENRICHER.enrich(ORDER, [lookup(server), lookup(server)], soon())
+    assert (found.order.account_age_days, found.order.failed_payments, found.signals) == (12, 3, ())
+    [asked] = server.asked
+    assert (asked.method, asked.path, asked.headers["authorization"]) == ("GET", "/a/acct%2F7?o=o-1", "Bearer k-1")
+
+
+def test_what_the_signed_delivery_said_stands(server: ScriptedServer) -> None:
+    found = ENRICHER.enrich(replace(ORDER, account_age_days=0), [lookup(server)], soon())
+    assert (found.order.account_age_days, found.order.failed_payments) == (0, 3)
+    server.asked.clear()
+    whole = replace(ORDER, account_age_days=0, failed_payments=0)
+    assert ENRICHER.enrich(whole, [lookup(server)], soon()).order is whole
+    assert server.asked == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_leaves_the_order_as_it_is_with_a_signal(server: ScriptedServer, fault: str) -> None:
+    server.script, known = FAULTS[fault]
+    deadline = deadline_for(known)
+    found, seconds = took(lambda: ENRICHER.enrich(ORDER, [lookup(server, deadline)], time.monotonic() + 30))
+    assert found.order == ORDER
+    assert [signal.code for signal in found.signals] == ["enrichment_unavailable"]
+    assert seconds < deadline + SLACK
+    assert len(server.asked) == 1, "one try, no redirect followed"
+
+
+@pytest.mark.parametrize("body", [{}, {"account": None}, {"account": {"days": "12"}}, {"account": {"days": True}}, {"account": {"days": -1}},
+                                  {"account": {"days": 10**9}}, {"account": {"days": 1.5}}, {"account": [12]}, {"days": 12}])  # fmt: skip
+def test_an_answer_without_a_number_is_unknown_and_not_zero(server: ScriptedServer, body: dict[str, Any]) -> None:
+    server.script = lambda asked: asked.say(body)
+    assert ENRICHER.enrich(ORDER, [lookup(server)], soon()).order == ORDER
+
+
+@pytest.mark.parametrize("ref", [None, "..", "."])
+def test_a_placeholder_that_is_unknown_or_climbs_asks_nobody(server: ScriptedServer, ref: str | None) -> None:
+    found = ENRICHER.enrich(replace(ORDER, account_ref=ref), [lookup(server)], soon())
+    assert found.signals[0].detail == "look-up 1: nothing to ask with"
+    assert server.asked == []
+
+
+@pytest.mark.parametrize("ref", ["@evil.example", "a/../../b", "x?y=z#f", "%2e%2e", "a\\b", "é", "a b"])
+def test_a_placeholder_stays_in_its_place_in_the_path(server: ScriptedServer, ref: str) -> None:
+    ENRICHER.enrich(replace(ORDER, account_ref=ref), [lookup(server, path="/a/{account_ref}/z")], soon())
+    [asked] = server.asked
+    assert asked.path.startswith("/a/") and asked.path.endswith("/z")
+    assert asked.path.count("/") == 3
+
+
+def test_no_time_left_asks_nobody(server: ScriptedServer) -> None:
+    found = ENRICHER.enrich(ORDER, [lookup(server)], time.monotonic() - 0.01)
+    assert (found.order, found.signals[0].detail, server.asked) == (ORDER, "look-up 1: no time left", [])
+
+
+def test_in_production_loopback_and_plain_http_are_not_asked(server: ScriptedServer) -> None:
+    for outward in (Outward(), Outward(("http", "https"), None)):
+        found = Enricher(outward).enrich(ORDER, [lookup(server)], soon())
+        assert found.order == ORDER and found.signals
+    assert server.asked == []
+
+
+def test_a_second_look_up_is_asked_when_the_first_says_nothing(server: ScriptedServer) -> None:
+    first = Lookup(server.url + "/first", FIELDS)
+    server.script = lambda asked: asked.answer(500, b"") if asked.path == "/first" else asked.say(GOOD)
+    found = ENRICHER.enrich(ORDER, [first, lookup(server)], soon())
+    assert found.order.account_age_days == 12
+    assert found.signals[0].detail == "look-up 1: http_500"

@@ -1,0 +1,57 @@
+"""`python -m worker.gates`: one run. The job comes as JSON on standard input, the report goes to standard output.
+
+Exit status: 0 with a report, whatever it says; 2 when there can be none, with one line on standard error.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import tempfile
+from pathlib import Path
+
+import orjson
+import structlog
+
+from sentinel.core.errors import SentinelError
+from sentinel.policy.errors import PolicyError
+from worker.gates.cases import read_cases
+from worker.gates.job import read_job
+from worker.gates.judge import judge
+from worker.gates.past import PastFailed
+from worker.gates.reconcile import wrong_executions
+from worker.gates.replay import replay
+from worker.gates.report import report_of
+from worker.ledger import LedgerUnavailable
+from worker.settings import BadSettings
+
+
+def main() -> int:
+    """Run the job of standard input."""
+    # Standard output is the report's alone.
+    logging.basicConfig(level=logging.ERROR, stream=sys.stderr)
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    data = sys.stdin.buffer.read()
+    if not data:
+        return 2  # whoever started us thought better of it
+    job = read_job(data)
+    try:
+        file = read_cases(job.cases)
+        if file.scenario != job.scenario:
+            raise PolicyError(f"is about {file.scenario}, not {job.scenario}", file=str(job.cases))
+        with tempfile.TemporaryDirectory(prefix="sentinel-gate-") as folder:
+            found = replay(job, file, Path(folder))
+    except (SentinelError, PastFailed, LedgerUnavailable, BadSettings) as error:
+        sys.stderr.write(f"Error: {error}\n")
+        return 2
+    wrong = wrong_executions(file, found.executed, found.moved)
+    judgement = judge(job, file, found.seen, wrong, day_changed=found.day_changed)
+    sys.stdout.buffer.write(orjson.dumps(report_of(job, file, judgement)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

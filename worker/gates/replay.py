@@ -1,0 +1,213 @@
+"""The cases through the real worker: its pipeline, its settlement systems, its confirm cards, against a real authority.
+
+Only the customer is scripted, and answers through the same function as the console's page. Cases that need another
+position of the switches or a halt run one group after the other.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg.rows import class_row
+
+from sentinel.client import Client
+from sentinel.store.database import CONSOLE, WORKER, Pool, with_role
+from worker.connect import make_agent, open_client
+from worker.failpoints import Failpoints
+from worker.gates.cases import Case, CaseFile
+from worker.gates.job import Job
+from worker.gates.judge import Seen
+from worker.gates.past import make_past
+from worker.gates.reconcile import Executed, Moved
+from worker.gates.stage import enter, names_of, write_labels
+from worker.gates.stand_ins import StandIns, standing_in
+from worker.ledger import Ledger
+from worker.settings import WorkerSettings
+
+MOST_ROUNDS = 8
+_SECRET = "scratch-links-0123456789abcdefghijklmnop"  # of a database that is thrown away
+_LATE_SECONDS = 0.05
+_ANSWERS = {"confirm": "confirm", "decline": "decline"}
+
+STATES = """
+select ledger_entry_id, status, waiting_for, reason_code, last_error from refunds.ledger_entries
+where tenant_id = %s and ledger_entry_id = any (%s)
+"""
+EXECUTED = (
+    "select ledger_entry_id, refund_id, amount_minor, currency, system from refunds.executions where tenant_id = %s"
+)
+CARDS = """
+select c.ledger_entry_id, c.confirmation_id, c.digest from refunds.confirmations c
+join refunds.ledger_entries e using (tenant_id, ledger_entry_id)
+where c.tenant_id = %s and c.status = 'pending' and c.ledger_entry_id = any (%s) and e.waiting_for = 'customer'
+"""
+ANSWER = """
+select refunds.answer_confirmation(%s, a.id, a.digest, a.answer)
+from unnest(%s::uuid[], %s::text[], %s::text[]) as a (id, digest, answer)
+"""
+# Rows wait until their time has come; those of other groups wait for their turn.
+HOLD_BACK = (
+    "update refunds.ledger_entries set next_attempt_at = 'infinity' where tenant_id = %s and ledger_entry_id = any (%s)"
+)
+MAKE_DUE = """
+update refunds.ledger_entries set next_attempt_at = clock_timestamp()
+where tenant_id = %s and ledger_entry_id = any (%s) and status = 'NEW'
+"""
+MAKE_LATE_DUE = """
+update refunds.ledger_entries set next_attempt_at = clock_timestamp()
+where tenant_id = %s and ledger_entry_id = any (%s) and status = 'APPROVAL_REQUIRED' and waiting_for = 'customer'
+"""
+SET_SWITCH = """
+insert into sentinel.switches as s (tenant_id, name, is_on, canary_percent, changed_at, changed_by, reason)
+values (%(tenant_id)s, %(name)s, %(is_on)s, %(percent)s, clock_timestamp(), 'launch gate', 'scratch')
+on conflict (tenant_id, name) do update set is_on = excluded.is_on, canary_percent = excluded.canary_percent
+"""
+SET_HALT = """
+insert into sentinel.halts (tenant_id, halt_id, scope, target, level, reason, set_by, set_at)
+values (%s, %s, 'scenario', %s, 'kill', 'scratch', 'launch gate', clock_timestamp())
+"""
+LIFT_HALTS = (
+    "update sentinel.halts set lifted_at = clock_timestamp(), lifted_by = 'launch gate' where lifted_at is null"
+)
+DAY = "select date_trunc('day', clock_timestamp(), %s)"
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What the replay left behind: rows by case id, execution rows, money that stand-ins moved."""
+
+    seen: Mapping[str, Seen]
+    executed: tuple[Executed, ...]
+    moved: tuple[Moved, ...]
+    day_changed: bool
+
+
+def replay(job: Job, file: CaseFile, folder: Path) -> Replayed:
+    """Run all cases. `folder` is for files of the run. Raises `PastFailed`, `LedgerUnavailable`, `BadSettings`."""
+    with ExitStack() as stack:
+        stand_ins = stack.enter_context(standing_in()) if job.simulate_systems else None
+        settings = _settings(job, folder, stand_ins)
+        client = stack.enter_context(open_client(settings))
+        admin = stack.enter_context(psycopg.connect(job.database_url, autocommit=True))
+        pool = Pool(with_role(job.database_url, WORKER), size=settings.lanes + 6)
+        stack.callback(pool.close)
+        world = _World(job, file, settings, client, admin, Ledger(pool, job.tenant_id, worker_id="launch-gate"))
+        return world.play(stand_ins)
+
+
+def _settings(job: Job, folder: Path, stand_ins: StandIns | None) -> WorkerSettings:
+    """A worker's settings that owe nothing to the environment: a gate's result must not depend on who runs it."""
+    settings = WorkerSettings(
+        authority_url=job.authority_url, api_key=job.api_key, database_url=job.database_url, tenant_id=job.tenant_id,
+        policies_dir=job.policies_dir, confirm_secrets=(_SECRET,), recogniser=f"labels:{folder / 'labels.json'}",
+        public_orders_imported=True, outbox_dir=folder / "outbox", lanes=1, concurrency=4, batch=256, lease_seconds=60.0,
+        guard_timeout_seconds=10.0, backoff_seconds=0.02, backoff_max_seconds=0.1,
+    )  # fmt: skip
+    if stand_ins is None:
+        return settings
+    return replace(
+        settings, price_difference_url=f"{stand_ins.url}/price_difference", platform_url=f"{stand_ins.url}/platform_backend",
+        ticket_url=f"{stand_ins.url}/ticket", critic_url=f"{stand_ins.url}/model_critic", critic_model="simulated",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _World:
+    job: Job
+    file: CaseFile
+    settings: WorkerSettings
+    client: Client
+    admin: psycopg.Connection[Any]
+    ledger: Ledger
+
+    def play(self, stand_ins: StandIns | None) -> Replayed:
+        write_labels(self.file.cases, Path(self.settings.recogniser.removeprefix("labels:")))
+        day = self._day()
+        enter(self.ledger, self.admin, self.file)
+        self._tell(HOLD_BACK, [names_of(case).entry for case in self.file.cases])
+        with self._board("on"):
+            make_past(self.client, self.admin, self.job, self.file.cases)
+        for (board, is_late), cases in self._groups().items():
+            with self._board(board):
+                self._late(cases) if is_late else self._rounds(cases)
+        seen = self._seen(self.file.cases)
+        moved = [Moved(body["ledger_entry_id"], system) for system, body in stand_ins.money()] if stand_ins else []
+        return Replayed(seen, self._executed(), tuple(moved), self._day() != day)
+
+    def _groups(self) -> dict[tuple[str, bool], list[Case]]:
+        groups: dict[tuple[str, bool], list[Case]] = {}
+        for case in self.file.cases:
+            groups.setdefault((case.given.board, case.given.card == "late"), []).append(case)
+        return groups
+
+    def _rounds(self, cases: Sequence[Case]) -> None:
+        """Until nothing of them is under way: rows that wait for the scripted customer get their answer and go on."""
+        entries = [names_of(case).entry for case in cases]
+        answers = {names_of(case).entry: _ANSWERS.get(case.given.card) for case in cases}
+        for _ in range(MOST_ROUNDS):
+            self._tell(MAKE_DUE, entries)
+            self._run_worker(self.settings)
+            if not self._answer(answers) and not self._is_under_way(cases):
+                return
+
+    def _late(self, cases: Sequence[Case]) -> None:
+        """Their cards run out before anybody answers."""
+        entries = [names_of(case).entry for case in cases]
+        hasty = replace(self.settings, confirm_expires_seconds=_LATE_SECONDS)  # type: ignore[arg-type]
+        self._tell(MAKE_DUE, entries)
+        self._run_worker(hasty)
+        time.sleep(2 * _LATE_SECONDS)
+        self._tell(MAKE_LATE_DUE, entries)
+        self._run_worker(hasty)
+
+    def _run_worker(self, settings: WorkerSettings) -> None:
+        make_agent(settings, self.ledger, self.client, failpoints=Failpoints()).run_once()
+
+    def _answer(self, answers: Mapping[str, str | None]) -> int:
+        """The customers who answer do so; returns how many."""
+        asked = self.admin.execute(CARDS, [self.job.tenant_id, list(answers)]).fetchall()
+        given = [(card, digest, answers[entry]) for entry, card, digest in asked if answers[entry]]
+        if given:
+            with psycopg.connect(with_role(self.job.database_url, CONSOLE), autocommit=True) as console:
+                console.execute(ANSWER, [self.job.tenant_id, *map(list, zip(*given, strict=True))])
+        return len(given)
+
+    def _is_under_way(self, cases: Sequence[Case]) -> bool:
+        return any(seen.end == "unfinished" for seen in self._seen(cases).values())
+
+    def _seen(self, cases: Sequence[Case]) -> dict[str, Seen]:
+        by_entry = {names_of(case).entry: case.id for case in cases}
+        rows = self.admin.execute(STATES, [self.job.tenant_id, list(by_entry)]).fetchall()
+        return {by_entry[entry]: Seen(*rest) for entry, *rest in rows}
+
+    def _executed(self) -> tuple[Executed, ...]:
+        with self.admin.cursor(row_factory=class_row(Executed)) as cursor:
+            return tuple(cursor.execute(EXECUTED, [self.job.tenant_id]).fetchall())
+
+    def _day(self) -> object:
+        return self.admin.execute(DAY, [self.job.zone]).fetchone()
+
+    def _tell(self, statement: str, entries: Sequence[str]) -> None:
+        self.admin.execute(statement.encode(), [self.job.tenant_id, list(entries)])
+
+    @contextmanager
+    def _board(self, board: str) -> Iterator[None]:
+        """The switches of this scenario, and a halt, as the cases want them."""
+        off = {"master_off": "small_refund.enabled", "switch_off": self.job.switch}.get(board)
+        for name in ("small_refund.enabled", self.job.switch):
+            percent = 0 if name == off or (board == "outside_canary" and name == self.job.switch) else 100
+            fields = {"tenant_id": self.job.tenant_id, "name": name, "is_on": name != off, "percent": percent}
+            self.admin.execute(SET_SWITCH, fields)
+        if board == "halted":
+            self.admin.execute(SET_HALT, [self.job.tenant_id, uuid.uuid4(), self.job.scenario])
+        try:
+            yield
+        finally:
+            self.admin.execute(LIFT_HALTS)

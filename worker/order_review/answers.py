@@ -1,0 +1,60 @@
+"""What a sender is told about an order: where it stands, its lane and who decided, never why in detail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from worker.order_review.model import ReviewStatus
+from worker.order_review.work import Work
+
+KEEP_SECONDS = 7 * 86400.0
+"""How long an answer is repeated word for word."""
+
+_WORDS = {
+    ReviewStatus.RECEIVED: "received",
+    ReviewStatus.SCORED: "received",
+    ReviewStatus.DECIDED: "fulfilling",
+    ReviewStatus.STARTED: "fulfilling",
+    ReviewStatus.QUEUED: "queued",
+    ReviewStatus.FULFILLED: "fulfilled",
+    ReviewStatus.HELD: "held",
+    ReviewStatus.REFUND_FILED: "refund_filed",
+}
+_FINAL = frozenset({ReviewStatus.FULFILLED, ReviewStatus.HELD, ReviewStatus.REFUND_FILED})
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One answer: 200 when the order's way is over, 202 while somebody or something is still at it."""
+
+    status: int
+    body: bytes
+    is_final: bool
+    replayed: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """As the store records it (`orders.answered`)."""
+        return {
+            "response_status": self.status, "response_body": self.body.decode(), "is_final": self.is_final,
+            "keep_seconds": KEEP_SECONDS,
+        }  # fmt: skip
+
+
+def told(work: Work, **now: Any) -> Told:
+    """The answer about an order as `work` knows it; `now` replaces what has just changed (status, lane, …)."""
+    seen = {
+        name: now.get(name, getattr(work, name))
+        for name in ("status", "lane", "reason_code", "operation_id", "approval_id", "due_at")
+    }
+    status = ReviewStatus(seen["status"])
+    body: Mapping[str, Any] = {
+        "order_id": work.order_id, "source": work.source, "status": _WORDS[status], "lane": seen["lane"],
+        "reason_code": seen["reason_code"], "review_id": work.review_id, "operation_id": seen["operation_id"],
+        **({"approval_id": seen["approval_id"], "due_at": seen["due_at"]} if status is ReviewStatus.QUEUED else {}),
+    }  # fmt: skip
+    is_final = status in _FINAL
+    return Told(200 if is_final else 202, orjson.dumps(body, option=orjson.OPT_UTC_Z), is_final)

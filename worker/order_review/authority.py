@@ -1,0 +1,72 @@
+"""Asking the authority, many orders per call: what arrives while a call is under way shares the next one."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sentinel.client import (
+    Client,
+    GuardAnswer,
+    NoAnswerKind,
+    Outcome,
+    Rejected,
+    ReportReceipt,
+    StartReceipt,
+    Unreachable,
+)
+from sentinel.client.answers import ApprovalDecision
+from sentinel.core.errors import EngineUnavailable
+from sentinel.store.writer import GroupCommit
+from worker.order_review.model import ACTION, AGENT_ID, order_key, resource_of
+from worker.order_review.work import Work
+
+RISK_CLASS = "standard"
+_MOST = 32
+
+
+class Authority:
+    """Guard, start and report of `order.fulfill`. Thread-safe; what goes wrong is a value."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._guards: GroupCommit[GuardAnswer | Unreachable | Rejected] = GroupCommit(self._guard_many, most=_MOST)
+        self._starts: GroupCommit[StartReceipt | Unreachable | Rejected] = GroupCommit(self._start_many, most=_MOST)
+
+    def guard(self, work: Work) -> GuardAnswer | Unreachable | Rejected:
+        """Ask what is stored with the order: the same at every try."""
+        try:
+            return self._guards.record({"work": work})
+        except EngineUnavailable as error:
+            return Unreachable(NoAnswerKind.TIMEOUT, error.detail)
+
+    def start(self, work: Work, start_id: uuid.UUID) -> StartReceipt | Unreachable | Rejected:
+        """Redeem the stored permit under the stored start id."""
+        try:
+            return self._starts.record({"permission": work.permission(), "start_id": start_id})
+        except EngineUnavailable as error:
+            return Unreachable(NoAnswerKind.TIMEOUT, error.detail)
+
+    def report(self, outcomes: Sequence[Outcome]) -> list[ReportReceipt | Unreachable | Rejected]:
+        """Tell what came of up to 64 starts."""
+        return self._client.report_many(outcomes)
+
+    def approvals_since(self, since: Any) -> list[ApprovalDecision]:
+        """Approvals decided after `since`, oldest first. Raises `Unreachable` or `Rejected`."""
+        return self._client.approvals_since(since, 500)
+
+    def _guard_many(self, rows: Sequence[Mapping[str, Any]]) -> list[GuardAnswer | Unreachable | Rejected]:
+        return self._client.guard_many(
+            [
+                {
+                    "action": ACTION, "agent_id": AGENT_ID, "idempotency_key": order_key(work.source, work.order_id),
+                    "resource": resource_of(work.source, work.order_id), "risk_class": RISK_CLASS,
+                    "params": work.guard_params or {},
+                }
+                for work in (row["work"] for row in rows)
+            ]
+        )  # fmt: skip
+
+    def _start_many(self, rows: Sequence[Mapping[str, Any]]) -> list[StartReceipt | Unreachable | Rejected]:
+        return self._client.start_many([(row["permission"], row["start_id"]) for row in rows])

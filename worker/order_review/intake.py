@@ -1,0 +1,113 @@
+"""A delivery, from its bytes to its answer: whose is it, is it too much, what does it say, was it here before.
+
+The order of the checks is the promise: strangers cost one counter, and nothing is stored of what is not genuine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sentinel.core.errors import NotFound, RateLimited, SentinelError, Unauthenticated
+from sentinel.http.bodies import body_bytes
+from sentinel.http.rate_limit import SharedRateLimit
+from sentinel.http.strict_json import read_object
+from sentinel.http.wire import Answer, Request
+from worker.order_review import metrics
+from worker.order_review.answers import Told
+from worker.order_review.idempotency import body_digest, told_before
+from worker.order_review.pipeline import Pipeline
+from worker.order_review.signatures import Unverified
+from worker.order_review.sources import OrderSource, SourcesFile
+from worker.order_review.work import TakeOutcome
+
+REPLAY_HEADER = "X-Sentinel-Idempotent-Replay"
+_PREFIX, _SUFFIXES = "/webhooks/", ("/orders", "/orders/created")
+_UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """Answers deliveries. Thread-safe; `limit` is shared by all processes."""
+
+    pipeline: Pipeline
+    sources: SourcesFile
+    limit: SharedRateLimit
+    trusted_proxies: int = 0
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def deliver(self, request: Request) -> Answer:
+        """One delivery. Raises the refusals of its checks, in their order."""
+        began = time.perf_counter()
+        name = source_of(request.environ["PATH_INFO"])
+        label = name if name and self.sources.current().find(name) else _UNKNOWN
+        try:
+            told = self._told(request.environ, name)
+        except SentinelError as error:
+            metrics.ANSWERS.labels(label, error.code).inc()
+            raise
+        metrics.ANSWERS.labels(label, "replayed" if told.replayed else str(told.status)).inc()
+        metrics.SECONDS.observe(time.perf_counter() - began)
+        headers = {"Cache-Control": "no-store"} | ({REPLAY_HEADER: "true"} if told.replayed else {})
+        return Answer(told.body, told.status, headers=headers)
+
+    def _told(self, environ: dict[str, Any], name: str | None) -> Told:
+        if name is None:
+            raise NotFound("there is nothing here")
+        self._take("address", address_of(environ, self.trusted_proxies))
+        body = body_bytes(environ)
+        source = self._genuine(environ, name, body)
+        self._take("source", source.name, source)
+        order = source.to_order(read_object(body))
+        digest = body_digest(body)
+        taken = self.pipeline.store.take(order, digest)
+        if taken.outcome is TakeOutcome.TAKEN and taken.work is not None:
+            return self.pipeline.run(taken.work, order=order, known=taken.known)
+        return told_before(self.pipeline.store, order, taken, digest)
+
+    def _genuine(self, environ: Mapping[str, Any], name: str, body: bytes) -> OrderSource:
+        """The source, if it has signed this very body; a source that is not there has signed nothing."""
+        sources = self.sources.current()
+        verdict = sources.verify(name, headers_of(environ), body, self.now())
+        source = sources.find(name)
+        if isinstance(verdict, Unverified) or source is None:
+            metrics.SIGNATURE_FAILURES.labels(verdict.why if isinstance(verdict, Unverified) else "no_source").inc()
+            raise Unauthenticated
+        return source
+
+    def _take(self, kind: str, who: str, source: OrderSource | None = None) -> None:
+        key = hashlib.sha256(f"{kind}:{who}".encode()).digest()
+        try:
+            if source is None:
+                self.limit.take(key)
+            else:
+                self.limit.take(key, per_second=source.rate.per_second, burst=source.rate.burst)
+        except RateLimited as error:
+            metrics.RATE_LIMITED.labels(kind).inc()
+            raise RateLimited(error.retry_after_seconds, f"Too many deliveries from this {kind}.") from None
+
+
+def source_of(path: str) -> str | None:
+    """`/webhooks/{source}/orders` or `/webhooks/{source}/orders/created` → the source."""
+    if not path.startswith(_PREFIX):
+        return None
+    name, slash, rest = path[len(_PREFIX) :].partition("/")
+    return name if name and slash + rest in _SUFFIXES else None
+
+
+def address_of(environ: Mapping[str, Any], trusted_proxies: int) -> str:
+    """Who asks: the connection's address, or what the outermost trusted proxy saw."""
+    if trusted_proxies:
+        told = [part.strip() for part in str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",") if part.strip()]
+        if len(told) >= trusted_proxies:
+            return told[-trusted_proxies]
+    return str(environ.get("REMOTE_ADDR", ""))
+
+
+def headers_of(environ: Mapping[str, Any]) -> dict[str, str]:
+    """The request's headers by name, in capitals with hyphens."""
+    return {name[5:].replace("_", "-"): value for name, value in environ.items() if name.startswith("HTTP_")}

@@ -1,0 +1,115 @@
+"""The one table of a review's lanes, states and events: where an order can go, and where it cannot.
+
+The database holds the same table (`orders.transitions`) and refuses everything else; tests keep the two and the committed
+drawing equal. From the high lane, and from a denial in any lane, nothing leads to FULFILLED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
+
+from worker.order_review.model import Lane, ReviewStatus
+
+
+class LaneEvent(StrEnum):
+    """What happened to a review."""
+
+    SCORED = "scored"
+    """Band, signals and what will be asked are stored, once and for all."""
+    ALLOWED = "allowed"
+    NEEDS_ANALYST = "needs_analyst"
+    DENIED = "denied"
+    STARTED = "started"
+    """Permit, start id and the intended fulfilment are stored; from here the start may be asked."""
+    START_REFUSED = "start_refused"
+    """Surely nothing has happened; the authority is asked again."""
+    FULFILLED = "fulfilled"
+    GAVE_UP = "gave_up"
+    """The shop refused, or the operation was started by somebody else: a person must look."""
+    QUEUED = "queued"
+    HELD = "held"
+    """A denied order, or an analyst's word."""
+    REJECTED = "rejected"
+    """Somebody rejected the approval, or its time ran out."""
+    REFUND_FILED = "refund_filed"
+
+
+class Standing(NamedTuple):
+    """Where a review stands; the lane is None until the authority has decided."""
+
+    lane: Lane | None
+    status: ReviewStatus
+
+
+_S, _E, _L = ReviewStatus, LaneEvent, Lane
+
+TRANSITIONS: Mapping[tuple[Standing, LaneEvent], Standing] = MappingProxyType(
+    {
+        (Standing(None, _S.RECEIVED), _E.SCORED): Standing(None, _S.SCORED),
+        (Standing(None, _S.SCORED), _E.ALLOWED): Standing(_L.LOW, _S.DECIDED),
+        (Standing(None, _S.SCORED), _E.NEEDS_ANALYST): Standing(_L.MEDIUM, _S.DECIDED),
+        (Standing(None, _S.SCORED), _E.DENIED): Standing(_L.HIGH, _S.DECIDED),
+        # A permit that was not used in time is asked for again, and the authority may have become stricter.
+        (Standing(_L.LOW, _S.DECIDED), _E.NEEDS_ANALYST): Standing(_L.MEDIUM, _S.DECIDED),
+        (Standing(_L.LOW, _S.DECIDED), _E.DENIED): Standing(_L.HIGH, _S.DECIDED),
+        (Standing(_L.LOW, _S.DECIDED), _E.STARTED): Standing(_L.LOW, _S.STARTED),
+        (Standing(_L.LOW, _S.STARTED), _E.START_REFUSED): Standing(_L.LOW, _S.DECIDED),
+        (Standing(_L.LOW, _S.STARTED), _E.FULFILLED): Standing(_L.LOW, _S.FULFILLED),
+        (Standing(_L.LOW, _S.STARTED), _E.GAVE_UP): Standing(_L.LOW, _S.HELD),
+        (Standing(_L.MEDIUM, _S.DECIDED), _E.QUEUED): Standing(_L.MEDIUM, _S.QUEUED),
+        (Standing(_L.MEDIUM, _S.QUEUED), _E.STARTED): Standing(_L.MEDIUM, _S.STARTED),
+        (Standing(_L.MEDIUM, _S.STARTED), _E.START_REFUSED): Standing(_L.MEDIUM, _S.QUEUED),
+        (Standing(_L.MEDIUM, _S.STARTED), _E.FULFILLED): Standing(_L.MEDIUM, _S.FULFILLED),
+        (Standing(_L.MEDIUM, _S.STARTED), _E.GAVE_UP): Standing(_L.MEDIUM, _S.HELD),
+        (Standing(_L.MEDIUM, _S.QUEUED), _E.HELD): Standing(_L.MEDIUM, _S.HELD),
+        (Standing(_L.MEDIUM, _S.QUEUED), _E.REJECTED): Standing(_L.MEDIUM, _S.HELD),
+        (Standing(_L.MEDIUM, _S.QUEUED), _E.REFUND_FILED): Standing(_L.MEDIUM, _S.REFUND_FILED),
+        (Standing(_L.HIGH, _S.DECIDED), _E.HELD): Standing(_L.HIGH, _S.HELD),
+    }
+)
+FINAL = frozenset({_S.FULFILLED, _S.HELD, _S.REFUND_FILED})
+"""Nothing leads out of these."""
+WAITING = frozenset({_S.QUEUED})
+"""These wait for a person."""
+DENIALS = frozenset({_E.DENIED, _E.REJECTED, _E.HELD, _E.REFUND_FILED, _E.GAVE_UP})
+"""After one of these an order is never fulfilled."""
+
+
+class NoSuchTransition(Exception):
+    """This event cannot happen there."""
+
+
+def after(standing: Standing, event: LaneEvent) -> Standing:
+    """Where `event` leads. Raises `NoSuchTransition`."""
+    try:
+        return TRANSITIONS[standing, event]
+    except KeyError:
+        raise NoSuchTransition(f"nothing leads from {standing.lane}/{standing.status} by {event}") from None
+
+
+def reachable(
+    start: Standing, table: Mapping[tuple[Standing, LaneEvent], Standing] = TRANSITIONS
+) -> frozenset[Standing]:
+    """Everything that can follow `start`, itself included."""
+    found, edge = {start}, [start]
+    while edge:
+        here = edge.pop()
+        for (origin, _), to in table.items():
+            if origin == here and to not in found:
+                found.add(to)
+                edge.append(to)
+    return frozenset(found)
+
+
+def may_fulfil_after_denial(table: Mapping[tuple[Standing, LaneEvent], Standing] = TRANSITIONS) -> list[str]:
+    """Ways from the high lane or from a denial to FULFILLED, named; must be empty."""
+    starts = {to for (_, event), to in table.items() if event in DENIALS}
+    starts |= {to for to in table.values() if to.lane is Lane.HIGH}
+    return sorted(
+        f"{start.lane}/{start.status}"
+        for start in starts
+        if any(each.status in (_S.FULFILLED, _S.STARTED) for each in reachable(start, table))
+    )

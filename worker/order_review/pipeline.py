@@ -1,0 +1,306 @@
+"""An order's way: take, enrich, score, ask the authority, then start and fulfil, queue, or hold.
+
+Every step is on record before the next is tried, so whoever takes an order up after a crash goes on where it stands: it
+asks the authority the same question, starts under the stored start id, and looks into the shop before it asks it again.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, Protocol
+
+import structlog
+
+from sentinel.client import KeyConflict, Rejected, Unreachable
+from sentinel.core.errors import SentinelError, TryLater
+from worker.failpoints import Failpoints
+from worker.order_review import metrics
+from worker.order_review.answers import Told, told
+from worker.order_review.authority import Authority
+from worker.order_review.effects import UNDER_WAY_SECONDS, EffectKind, Tried, perform
+from worker.order_review.enrich import Enriched, Lookup
+from worker.order_review.failpoints import Place
+from worker.order_review.idempotency import InFlight
+from worker.order_review.lanes import LaneEvent
+from worker.order_review.model import KnownAccount, Lane, Order, ReviewStatus, Score, Signal
+from worker.order_review.reports import Reports
+from worker.order_review.shop import Shop
+from worker.order_review.store import OrderStore
+from worker.order_review.verdicts import (
+    event_of,
+    guard_params,
+    held_alert,
+    pause_seconds,
+    refused_alert,
+    row_of,
+    seconds_until,
+    status_after,
+)
+from worker.order_review.work import Work
+from worker.settlement.gateway import NoAnswer, Refused, Settled
+
+AFTER_SCORE_SECONDS = 16.0
+"""What guard, start and shop may need of an order's budget together; scoring ends before."""
+_ROUNDS = 8
+"""More steps than any way has; a loop that needs more is a defect."""
+
+log = structlog.get_logger("worker.order_review")
+
+
+class Scoring(Protocol):
+    """What scores; never raises."""
+
+    def score(self, order: Order, known: KnownAccount, deadline: float, noticed: Sequence[Signal] = ()) -> Score:
+        """By `deadline` (monotonic)."""
+
+
+class Enriching(Protocol):
+    """What asks around; never raises."""
+
+    def enrich(self, order: Order, lookups: Sequence[Lookup], deadline: float) -> Enriched:
+        """By `deadline` (monotonic)."""
+
+
+class LostClaim(Exception):
+    """Somebody else has the order now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """The parts. Thread-safe."""
+
+    store: OrderStore
+    authority: Authority
+    scorer: Scoring
+    enricher: Enriching
+    shop: Shop
+    reports: Reports
+    lookups: Callable[[str], Sequence[Lookup]]
+    """The look-ups of a source, by its name."""
+    failpoints: Failpoints
+    budget_seconds: float = 30.0
+    under_way_seconds: float = UNDER_WAY_SECONDS
+
+    def run(self, work: Work, *, order: Order | None = None, known: KnownAccount | None = None) -> Told:
+        """Bring a claimed order as far as it goes; with `order` it has just come, else it was left behind.
+
+        Raises `TryLater` (no answer from the authority, nothing on record as answered) or `InFlight` (claim lost).
+        """
+        try:
+            return self._advance(work, _Way(order, known or KnownAccount(), time.monotonic() + self.budget_seconds))
+        except LostClaim:
+            raise InFlight from None
+        except SentinelError:
+            raise
+        except Exception as error:
+            # The order keeps its place: whoever comes next goes on from what is on record.
+            log.exception("order_failed", review_id=str(work.review_id))
+            raise TryLater("the order could not be finished now; send it again") from error
+
+    def hold(self, work: Work, tried: Tried) -> None:
+        """One try of a hold that is on record."""
+        self.failpoints.hit(Place.BEFORE_SHOP)
+        assert work.operation_id is not None
+        answer = perform(
+            self.shop, work.review, EffectKind.HOLD, work.operation_id, tried, under_way_seconds=self.under_way_seconds
+        )
+        self.failpoints.hit(Place.AFTER_SHOP)
+        row: dict[str, Any] = {"state": "intended", "pause_seconds": pause_seconds(tried.times, random.random())}
+        if isinstance(answer, Settled):
+            row = {"state": "done", "reference": answer.reference[:200]}
+        elif isinstance(answer, Refused):
+            row = {"state": "refused", "error": answer.reason, "alert": refused_alert(work, "hold", answer.reason)}
+        else:
+            row["error"] = answer.detail
+        self.store.settle_hold(work, row)
+
+    def _advance(self, work: Work, way: _Way) -> Told:
+        for _ in range(_ROUNDS):
+            match work.status:
+                case ReviewStatus.RECEIVED:
+                    work = self._score(work, way)
+                case ReviewStatus.SCORED | ReviewStatus.DECIDED | ReviewStatus.QUEUED:
+                    found = self._ask(work, way)
+                    if isinstance(found, Told):
+                        return found
+                    work = found
+                case ReviewStatus.STARTED:
+                    done = self._execute(work, way)
+                    if isinstance(done, Told):
+                        return done
+                    work = done
+                case _:
+                    return told(work)
+        raise TryLater("the order goes round in circles")
+
+    def _score(self, work: Work, way: _Way) -> Work:
+        self.failpoints.hit(Place.AFTER_TAKE)
+        until = way.deadline - AFTER_SCORE_SECONDS
+        began = time.monotonic()
+        enriched = self.enricher.enrich(way.order or work.order, self.lookups(work.source), until)
+        score = self.scorer.score(enriched.order, way.known, until, enriched.signals)
+        seconds = time.monotonic() - began
+        metrics.scored(score, seconds)
+        signals = [{"code": signal.code, "detail": signal.detail} for signal in score.signals]
+        params, band = guard_params(work, score), score.band.value
+        row = {
+            "band": band, "model": score.model, "score_ms": round(seconds * 1000), "signals": signals,
+            "guard_params": params,
+        }  # fmt: skip
+        _mine(self.store.score(work, row))
+        self.failpoints.hit(Place.AFTER_SCORE)
+        return replace(
+            work, status=ReviewStatus.SCORED, band=band, model=score.model, signals=signals, guard_params=params
+        )
+
+    def _ask(self, work: Work, way: _Way) -> Work | Told:
+        """The authority's answer, stored: what to go on with, or what is told."""
+        self.failpoints.hit(Place.BEFORE_GUARD)
+        answer = self.authority.guard(work)
+        self.failpoints.hit(Place.AFTER_GUARD)
+        if isinstance(answer, (Unreachable, Rejected)):
+            self._without_authority(work, answer)
+        event = event_of(work, answer)
+        if event is None:
+            pause = seconds_until(answer.expires_at) if answer.status == "pending" else 30.0
+            return self._put_off(work, answer.reason_code, pause)
+        status, lane = status_after(work, event)
+        row = row_of(work, answer, event)
+        work = replace(
+            work, status=status, lane=lane, decision=answer.decision, reason_code=row["reason_code"],
+            operation_id=work.operation_id or uuid.UUID(answer.operation_id), decision_event_id=row["decision_event_id"],
+            approval_id=row["approval_id"] or work.approval_id, permit_token=row["permit_token"], start_id=row["start_id"],
+            due_at=row["due_at"] or work.due_at,
+        )  # fmt: skip
+        if status == ReviewStatus.STARTED:
+            _mine(self.store.decide(work, row))
+            self.failpoints.hit(Place.AFTER_DECIDED)
+            metrics.decided(work, event)
+            way.is_first_try = True
+            return work
+        return self._end(work, event, row)
+
+    def _end(self, work: Work, event: str, row: dict[str, Any]) -> Told:
+        """Queued or held: told as it is stored."""
+        given = told(work)
+        if event != LaneEvent.NEEDS_ANALYST:
+            row["alert"] = held_alert(work, row["reason_code"])
+        _mine(self.store.decide(work, {**row, "answered": given.as_json()}))
+        self.failpoints.hit(Place.AFTER_DECIDED)
+        metrics.decided(work, event)
+        if event == LaneEvent.NEEDS_ANALYST:
+            return given
+        self._hold_now(work)
+        return given
+
+    def _hold_now(self, work: Work) -> None:
+        try:
+            self.hold(work, Tried())
+        except SentinelError as error:
+            log.warning("hold_not_recorded", review_id=str(work.review_id), error=error.detail)
+
+    def _execute(self, work: Work, way: _Way) -> Told | Work:
+        """Redeem the permit, then have the shop fulfil it, once."""
+        assert work.start_id is not None and work.operation_id is not None
+        self.failpoints.hit(Place.BEFORE_START)
+        receipt = self.authority.start(work, work.start_id)
+        self.failpoints.hit(Place.AFTER_START)
+        if isinstance(receipt, Unreachable):
+            self._without_authority(work, receipt)
+        if isinstance(receipt, Rejected):
+            return self._start_refused(work, receipt, way)
+        # A start that was recorded before may have been followed by the shop's call: then the shop is looked at first.
+        tried = Tried()
+        if receipt.duplicate or not way.is_first_try:
+            tried = Tried(max(1, work.tries or 0), work.seconds_since_try or 0.0)
+        self.failpoints.hit(Place.BEFORE_SHOP)
+        answer = perform(
+            self.shop,
+            work.review,
+            EffectKind.FULFIL,
+            work.operation_id,
+            tried,
+            under_way_seconds=self.under_way_seconds,
+        )
+        self.failpoints.hit(Place.AFTER_SHOP)
+        if isinstance(answer, NoAnswer):
+            pause = max(pause_seconds(work.attempts, random.random()), self.under_way_seconds)
+            return self._put_off(work, answer.detail, pause, tried=True)
+        return self._settle(work, answer)
+
+    def _settle(self, work: Work, answer: Settled | Refused) -> Told:
+        done = isinstance(answer, Settled)
+        after = replace(work, status=ReviewStatus.FULFILLED if done else ReviewStatus.HELD)
+        given = told(after)
+        row: dict[str, Any] = {"done": done, "answered": given.as_json()}
+        if isinstance(answer, Settled):
+            row["reference"] = answer.reference[:200]
+        else:
+            row |= {"error": answer.reason[:500], "alert": refused_alert(work, "fulfil", answer.reason)}
+        _mine(self.store.settle(work, row))
+        self.failpoints.hit(Place.AFTER_SETTLED)
+        metrics.settled(after)
+        self.reports.soon(after, done=done, reference=row.get("reference"), error=row.get("error"))
+        if not done:
+            self._hold_now(after)
+        return given
+
+    def _start_refused(self, work: Work, refused: Rejected, way: _Way) -> Told | Work:
+        """Surely nothing happened under this start id."""
+        if refused.code == "already-started":
+            return self._settle(work, Refused(f"started elsewhere: {refused.detail}"))
+        _mine(self.store.refuse_start(work, refused.detail))
+        status = ReviewStatus.DECIDED if work.lane == Lane.LOW else ReviewStatus.QUEUED
+        back = replace(work, status=status, permit_token=None)
+        if refused.code == "permit-expired" and way.may_ask_again():
+            return back
+        return self._put_off(back, refused.detail, 30.0)
+
+    def _put_off(self, work: Work, why: str, pause: float, *, tried: bool = False) -> Told:
+        given = told(work)
+        row = {"error": why[:500], "pause_seconds": pause, "tried": tried, "answered": given.as_json()}
+        _mine(self.store.put_off(work, row))
+        metrics.PUT_OFF.labels(work.status).inc()
+        return given
+
+    def _without_authority(self, work: Work, error: Unreachable | Rejected) -> NoReturn:
+        """Nothing is answered on record: the sender comes again, or the background does. Raises `TryLater`."""
+        row: dict[str, Any] = {
+            "error": error.detail[:500],
+            "pause_seconds": pause_seconds(work.attempts, random.random()),
+        }
+        if isinstance(error, KeyConflict):
+            row["alert"] = held_alert(work, "the authority knows another order under this key") | {
+                "occasion": "key_conflict"
+            }
+        if isinstance(error, Rejected):
+            log.error("authority_refused_question", review_id=str(work.review_id), error=error.detail)
+        _mine(self.store.put_off(work, row))
+        metrics.NO_AUTHORITY.inc()
+        raise TryLater("no decision can be given now; send it again")
+
+
+@dataclass(slots=True)
+class _Way:
+    """What one run knows besides the order's row."""
+
+    order: Order | None
+    known: KnownAccount
+    deadline: float
+    is_first_try: bool = False
+    """This very run has put the fulfilment on record, so nobody else can have asked the shop."""
+    asked_again: bool = False
+
+    def may_ask_again(self) -> bool:
+        """Once per run."""
+        again, self.asked_again = not self.asked_again, True
+        return again
+
+
+def _mine(still: bool) -> None:
+    if not still:
+        raise LostClaim

@@ -1,0 +1,113 @@
+"""What an answer of the authority means for a review: pure functions from answer to what is stored.
+
+Only a well-formed permission leads to STARTED. What is unsure is put off; what was started elsewhere is held.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+from sentinel.client import GuardAnswer
+from sentinel.core.money import money_out
+from worker.order_review.lanes import LaneEvent
+from worker.order_review.model import Lane, ReviewStatus, Score, order_key
+from worker.order_review.work import Work
+
+APPROVED = "approved"
+"""A person said yes: the review stays QUEUED for a moment, with its permit, and is started in the same transaction."""
+
+LONGEST_PAUSE_SECONDS = 300.0
+_UNDECIDED = (ReviewStatus.SCORED, ReviewStatus.DECIDED)
+
+
+def guard_params(work: Work, score: Score) -> dict[str, Any]:
+    """What the authority is asked; of the signals only the codes. Stored with the score and asked the same ever after."""
+    return {
+        "amount": money_out(work.amount), "order_id": work.order_id, "source": work.source,
+        "order_key": order_key(work.source, work.order_id), "band": score.band.value, "model": score.model,
+        "signals": sorted({signal.code for signal in score.signals}),
+        **({"account_ref": work.account_ref} if work.account_ref else {}),
+    }  # fmt: skip
+
+
+def event_of(work: Work, answer: GuardAnswer) -> str | None:
+    """The event that a guard's answer is; None: not now, ask again later."""
+    undecided = work.status in _UNDECIDED
+    match answer.status:
+        case "allowed":
+            return LaneEvent.ALLOWED if undecided else None
+        case "approved":
+            # Approved before we had it queued: it is queued first, its way is the medium lane's.
+            return LaneEvent.NEEDS_ANALYST if undecided else APPROVED
+        case "pending":
+            return LaneEvent.NEEDS_ANALYST if undecided else None
+        case "denied" if answer.reason_code == "halted" and work.status != ReviewStatus.SCORED:
+            # Decided before the halt: refused now, not for ever.
+            return None
+        case _:
+            return LaneEvent.DENIED if undecided else LaneEvent.REJECTED
+
+
+def row_of(work: Work, answer: GuardAnswer, event: str) -> dict[str, Any]:
+    """What is stored with the event."""
+    return {
+        "event": event, "operation_id": answer.operation_id, "decision_event_id": answer.decision_event_id,
+        "decision": answer.decision, "reason_code": reason_of(answer), "proof_id": answer.proof_id,
+        "approval_id": answer.approval_id, "permit_token": answer.permit_token,
+        "start_id": work.start_id or (uuid.uuid4() if answer.may_start else None),
+        "due_at": answer.expires_at if event == LaneEvent.NEEDS_ANALYST else None,
+    }  # fmt: skip
+
+
+def reason_of(answer: GuardAnswer) -> str:
+    """The authority's reason, or why an answer that is none of its refusals counts as one."""
+    if answer.status == "expired":
+        return "approval_expired"
+    if answer.status in ("already_started", "completed"):
+        return "started_elsewhere"
+    return answer.reason_code
+
+
+def status_after(work: Work, event: str) -> tuple[str, str | None]:
+    """(status, lane) once `orders.decide_reviews` has stored the event."""
+    match event:
+        case LaneEvent.ALLOWED:
+            return ReviewStatus.STARTED, Lane.LOW
+        case "approved":
+            return ReviewStatus.STARTED, work.lane
+        case LaneEvent.NEEDS_ANALYST:
+            return ReviewStatus.QUEUED, Lane.MEDIUM
+        case LaneEvent.DENIED:
+            return ReviewStatus.HELD, Lane.HIGH
+        case _:
+            return ReviewStatus.HELD, work.lane
+
+
+def seconds_until(moment: datetime | None) -> float:
+    """Until just after `moment`, at least one second; an hour where there is none."""
+    return 3600.0 if moment is None else max(1.0, (moment - datetime.now(UTC)).total_seconds() + 1.0)
+
+
+def pause_seconds(attempts: int, spread: float) -> float:
+    """The pause after so many tries in vain: 2 s, doubling, at most five minutes; `spread` (0 to 1) adds up to a quarter."""
+    return min(LONGEST_PAUSE_SECONDS, 2.0 * 2.0 ** min(attempts, 10)) * (1 + spread / 4)
+
+
+def held_alert(work: Work, reason: str) -> dict[str, Any]:
+    """The alert about an order that is held, with its signals."""
+    return _alert("order_held", f"order held: {reason}", work, reason)
+
+
+def refused_alert(work: Work, verb: str, reason: str) -> dict[str, Any]:
+    """The alert about a shop that will not do what the lane says."""
+    return _alert("shop_refused", f"the shop refused to {verb}: {reason}", work, reason) | {"occasion": verb}
+
+
+def _alert(kind: str, summary: str, work: Work, reason: str) -> dict[str, Any]:
+    details = {
+        "reason": reason, "lane": work.lane, "band": work.band, "amount": money_out(work.amount),
+        "operation_id": work.operation_id, "signals": list(work.signals or ()),
+    }  # fmt: skip
+    return {"kind": kind, "summary": summary[:500], "details": details}

@@ -1,0 +1,153 @@
+"""What whoever works on an order has in hand, and what a delivery found when it came."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sentinel.client import GuardAnswer
+from sentinel.core.money import Money
+from worker.order_review.facts import order_of
+from worker.order_review.model import (
+    ACTION,
+    AGENT_ID,
+    Band,
+    KnownAccount,
+    Lane,
+    Order,
+    Review,
+    ReviewStatus,
+    Signal,
+    order_key,
+    resource_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One claimed review, the columns of `orders.work`. Every change names its `epoch`."""
+
+    review_id: uuid.UUID
+    source: str
+    order_id: str
+    amount_minor: int
+    currency: str
+    account_ref: str | None
+    order_facts: Mapping[str, Any]
+    status: str
+    lane: str | None
+    epoch: int
+    attempts: int
+    band: str | None
+    signals: Sequence[Mapping[str, str]] | None
+    model: str | None
+    guard_params: Mapping[str, Any] | None
+    operation_id: uuid.UUID | None
+    decision_event_id: uuid.UUID | None
+    decision: str | None
+    reason_code: str | None
+    approval_id: uuid.UUID | None
+    permit_token: str | None
+    start_id: uuid.UUID | None
+    decided_at: datetime | None
+    due_at: datetime | None
+    resolution: str | None
+    last_error: str | None
+    tries: int | None
+    """How often the fulfilment was tried without an answer; only while it is started."""
+    seconds_since_try: float | None
+
+    @property
+    def amount(self) -> Money:
+        """The order's amount."""
+        return Money(self.amount_minor, self.currency)
+
+    @property
+    def order(self) -> Order:
+        """The order as it was kept."""
+        return order_of(self.source, self.order_id, self.amount, self.account_ref, self.order_facts)
+
+    @property
+    def review(self) -> Review:
+        """What the shop and people are told."""
+        return Review(
+            review_id=self.review_id, source=self.source, order_id=self.order_id, amount_minor=self.amount_minor,
+            currency=self.currency, status=ReviewStatus(self.status), epoch=self.epoch, account_ref=self.account_ref,
+            lane=Lane(self.lane) if self.lane else None, band=Band(self.band) if self.band else None,
+            signals=tuple(Signal(s["code"], s["detail"]) for s in self.signals or ()),
+            model=self.model or "not_asked",  # type: ignore[arg-type]
+            operation_id=self.operation_id, approval_id=str(self.approval_id) if self.approval_id else None,
+            start_id=self.start_id, decided_at=self.decided_at,
+        )  # fmt: skip
+
+    def permission(self) -> GuardAnswer:
+        """The stored permission, for the start that belongs to it."""
+        return GuardAnswer(
+            action=ACTION, agent_id=AGENT_ID, idempotency_key=order_key(self.source, self.order_id),
+            decision=self.decision or "", status="allowed", reason_code=self.reason_code or "", reason="",
+            operation_id=str(self.operation_id), decision_event_id=str(self.decision_event_id),
+            resource=resource_of(self.source, self.order_id), risk_class="standard", permit_token=self.permit_token,
+        )  # fmt: skip
+
+
+class TakeOutcome(StrEnum):
+    """What a delivery found."""
+
+    TAKEN = "taken"
+    RECORDED = "recorded"
+    STANDING = "standing"
+    IN_FLIGHT = "in_flight"
+    CONFLICT = "conflict"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A delivery's place: `work` is claimed when TAKEN, else only how the order stands."""
+
+    outcome: TakeOutcome
+    response_status: int | None
+    response_body: str | None
+    is_final: bool | None
+    known: KnownAccount
+    work: Work | None
+
+
+@dataclass(frozen=True, slots=True)
+class DueReport:
+    """One outcome that the authority has not acknowledged."""
+
+    review_id: uuid.UUID
+    source: str
+    order_id: str
+    done: bool
+    operation_id: uuid.UUID
+    shop_reference: str | None
+    error: str | None
+    amount_minor: int
+    currency: str
+    tries: int
+
+
+@dataclass(frozen=True, slots=True)
+class DueHold:
+    """A hold to be tried; how often it was before, and how long ago."""
+
+    work: Work
+    tries: int
+    seconds_ago: float
+
+
+@dataclass(frozen=True, slots=True)
+class OrderFigures:
+    """What is open, for the metrics."""
+
+    queued: int
+    oldest_queued_seconds: float
+    under_way: int
+    holds_open: int
+    reports_open: int
+    alerts_open: int
