@@ -53,6 +53,7 @@ def create_app(settings: ConsoleSettings, *, stopping: Callable[[], bool] = lamb
     meta_routes.routes(top, context)
     app.register_blueprint(api)
     app.register_blueprint(top)
+    app.url_map.converters["anything"] = confirm_routes.Anything
     app.register_blueprint(confirm_routes.blueprint(context))
     app.after_request(_finish)
     problems.register(app)

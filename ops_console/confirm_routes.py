@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 
 import structlog
 from flask import Blueprint, Response, render_template, request
+from werkzeug.routing import BaseConverter
 
 from ops_console.context import Context
 from ops_console.translations import CATALOGUES
@@ -76,6 +77,13 @@ class _Speaker:
         return CATALOGUES[self.language]["answered"].format(moment=moment_text(self.card.answered_at, self.language))
 
 
+class Anything(BaseConverter):
+    """The rest of the path, whatever is in it: a mangled link gets the page that says so, line breaks and all."""
+
+    regex = "(?s:.+)"
+    part_isolating = False
+
+
 def blueprint(context: Context) -> Blueprint:
     """The page and its style sheet."""
     pages = Blueprint(
@@ -83,7 +91,7 @@ def blueprint(context: Context) -> Blueprint:
     )
     links = ConfirmLinks(context.settings.confirm_secrets)
 
-    @pages.get("/confirm/<path:token>")
+    @pages.get("/confirm/<anything:token>")
     @documented(
         "A customer's confirm card",
         responses={k: _RESPONSES[k] for k in (200, 404, 410, 503)},
@@ -92,7 +100,7 @@ def blueprint(context: Context) -> Blueprint:
     def show(token: str) -> Response:
         return _or_a_page(lambda: _card_page(open_card(context.ledger, links, token)))
 
-    @pages.post("/confirm/<path:token>")
+    @pages.post("/confirm/<anything:token>")
     @documented(
         "A customer's answer, once", description="A form with `digest` as it was shown and `answer`, confirm or decline.",
         responses=_RESPONSES, content_type="text/html",

@@ -28,7 +28,7 @@ FIELDS = (
 REQUIRED = ("amount",)
 DEFAULTS: FieldMap = {"order_id": (("order", "id"),)}
 
-MAX_TEXT, MAX_ITEMS, MAX_COUNT = 500, 500, 10**6
+MAX_TEXT, MAX_ITEMS, MAX_COUNT = 500, 1000, 10**6
 # Begins with a letter or a digit, and no slash: it becomes part of addresses, resources and keys.
 _ORDER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}", re.ASCII)
 _REF = re.compile(r"[A-Za-z0-9._:/@-]{1,200}", re.ASCII)

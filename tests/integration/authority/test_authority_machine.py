@@ -350,7 +350,7 @@ def run_machine(world: World, *, runs: int, steps: int = 50, phases: tuple[Phase
 
 
 def test_the_authority_does_what_the_model_does_in_any_order(clocked: World) -> None:
-    run_machine(clocked, runs=scaled(70))
+    run_machine(clocked, runs=scaled(45))
     print(dict(met))
     assert met["start True"] >= 5, "the runs did not come far"
 

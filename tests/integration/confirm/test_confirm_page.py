@@ -122,7 +122,7 @@ def test_a_superseded_card_says_so(cards: Cards) -> None:
     shows(client.get(ended), 410, "This link no longer applies")
 
 
-@pytest.mark.parametrize("path", ["/confirm/x", "/confirm/" + "A" * 140, "/confirm/", "/confirm/a/b/c", "/confirm/%00", "/confirm/" + "ü" * 140,
+@pytest.mark.parametrize("path", ["/confirm/x", "/confirm/" + "A" * 140, "/confirm/", "/confirm/a/b/c", "/confirm/a%0Ab", "/confirm/%00", "/confirm/" + "ü" * 140,
                                   "/confirm/" + "x" * 5000, "/confirm/../../etc/passwd"])  # fmt: skip
 def test_an_unknown_link_has_one_neutral_page_and_asks_no_database(cards: Cards, path: str) -> None:
     app = cards.app(database_url="host=127.0.0.1 port=1 connect_timeout=1")

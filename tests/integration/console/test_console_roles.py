@@ -30,6 +30,12 @@ LEAST: dict[tuple[str, str], str] = {
     ("GET", "/ops/api/refunds/agent/status"): "viewer",
     ("GET", "/ops/api/refunds/ledger"): "viewer",
     ("POST", "/ops/api/refunds/process-once"): "approver",
+    ("GET", "/ops/api/orders"): "viewer",
+    ("GET", "/ops/api/orders/alerts"): "viewer",
+    ("GET", "/ops/api/orders/<source>/<path:order_id>"): "viewer",
+    ("POST", "/ops/api/orders/<source>/<path:order_id>/fulfil"): "approver",
+    ("POST", "/ops/api/orders/<source>/<path:order_id>/refund"): "approver",
+    ("POST", "/ops/api/orders/<source>/<path:order_id>/hold"): "approver",
 }
 """(method, route) → the least role. A route that is not here fails the test below."""
 

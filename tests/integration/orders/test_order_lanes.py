@@ -1,16 +1,130 @@
-"""An order's way through the lanes, with the real authority deciding."""
+"""An order's way through the lanes with the real authority deciding; and what the database refuses whatever the code says."""
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterator
 
+import psycopg
+import pytest
+from psycopg import errors as pg
+
+from sentinel.store.database import ORDERS
+from tests.harness import decide
 from tests.order_world import LANES, OrderWorld, order_body
+from worker.order_review.lanes import TRANSITIONS
 
 
 @pytest.mark.parametrize("lane", LANES)
 def test_an_order_ends_in_the_lane_that_the_authority_decides(orders: OrderWorld, lane: str) -> None:
-    body = order_body("o-1", lane)
-    answer = orders.deliver(body)
+    answer = orders.deliver(order_body("o-1", lane))
     assert answer.status_code == {"low": 200, "medium": 202, "high": 200}[lane], answer.text
     assert (answer.json["lane"], answer.json["status"]) == (lane, LANES[lane].lower())
     assert orders.standing("o-1") == (LANES[lane], lane)
+    shop = {"low": ["fulfilled"], "medium": [], "high": ["held"]}[lane]
+    assert [row[0] for row in orders.all("select status from orders.simulated_shop")] == shop
+    assert [row[0] for row in orders.all("select kind from orders.alerts")] == (
+        ["order_held"] if lane == "high" else []
+    )
+
+
+def test_a_fulfilment_is_reported_and_leaves_nothing_open(orders: OrderWorld) -> None:
+    orders.deliver(order_body("o-1"))
+    orders.make_due()
+    orders.rounds()
+    assert orders.one("select outcome from sentinel.operation_states") == "success"
+    assert orders.one("select count(*) from orders.effects where reported_at is null") == 0
+    assert orders.world.broken_invariants() == []
+
+
+def test_an_approved_order_is_fulfilled_once_and_its_replay_says_so(orders: OrderWorld) -> None:
+    body = order_body("o-1", "medium")
+    assert orders.deliver(body).json["status"] == "queued"
+    decide(orders.world, orders.one("select approval_id from orders.reviews"))
+    orders.rounds(until=lambda: orders.standing("o-1") == ("FULFILLED", "medium"))
+    again = orders.deliver(body)
+    assert (again.status_code, again.json["status"], again.headers["X-Sentinel-Idempotent-Replay"]) == (
+        202,
+        "fulfilled",
+        "true",
+    )
+    assert orders.all("select status from orders.simulated_shop") == [("fulfilled",)]
+
+
+def test_a_rejected_order_is_held_and_never_fulfilled(orders: OrderWorld) -> None:
+    orders.deliver(order_body("o-1", "medium"))
+    decide(orders.world, orders.one("select approval_id from orders.reviews"), "reject")
+    orders.rounds(until=lambda: orders.standing("o-1") == ("HELD", "medium"))
+    orders.make_due()
+    orders.rounds()
+    assert orders.all("select kind, state from orders.effects") == [("hold", "done")]
+
+
+def test_the_database_has_the_declared_table(orders: OrderWorld) -> None:
+    found = orders.all("select from_lane, from_status, event, to_lane, to_status from orders.transitions")
+    declared = {
+        (start.lane or "-", start.status, event, to.lane or "-", to.status)
+        for (start, event), to in TRANSITIONS.items()
+    }
+    assert set(found) == declared
+
+
+@pytest.fixture
+def held(orders: OrderWorld) -> Iterator[tuple[OrderWorld, psycopg.Connection]]:
+    """A high order, and a connection with the intake's own rights."""
+    orders.deliver(order_body("o-1", "high"))
+    with orders.world.as_role(ORDERS) as connection:
+        yield orders, connection
+
+
+FULFIL = """insert into orders.effects (tenant_id, review_id, kind, lane, operation_id)
+            select tenant_id, review_id, 'fulfil', {lane}, operation_id from orders.reviews"""
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        FULFIL.format(lane="lane"),
+        FULFIL.format(lane="'low'"),
+        "update orders.reviews set status = 'STARTED', last_event = 'started', permit_token = 'x', start_id = gen_random_uuid()",
+        "update orders.reviews set status = 'FULFILLED', last_event = 'fulfilled'",
+        "update orders.reviews set lane = 'low', status = 'DECIDED', last_event = 'allowed'",
+    ],
+)
+def test_the_database_refuses_to_fulfil_a_high_order(
+    held: tuple[OrderWorld, psycopg.Connection], statement: str
+) -> None:
+    with pytest.raises(pg.IntegrityError):
+        held[1].execute(statement.encode())
+
+
+def test_even_without_its_triggers_the_constraint_refuses_it(held: tuple[OrderWorld, psycopg.Connection]) -> None:
+    """The twin: a database whose triggers were dropped still has the lane in the effect itself."""
+    admin = held[0].world.admin
+    admin.execute("drop trigger check_effect on orders.effects")
+    with pytest.raises(pg.CheckViolation, match="effects_no_fulfilment_of_high"):
+        admin.execute(FULFIL.format(lane="lane").encode())
+    with pytest.raises(pg.ForeignKeyViolation, match="effects_of_lane"):
+        admin.execute(FULFIL.format(lane="'low'").encode())
+    admin.execute("alter table orders.effects drop constraint effects_no_fulfilment_of_high")
+    admin.execute(FULFIL.format(lane="lane").encode())
+    assert fulfilled_though_high(held[0]) == 1
+
+
+def fulfilled_though_high(orders: OrderWorld) -> int:
+    """The checker: fulfilments of orders in the high lane."""
+    return int(
+        orders.one(
+            "select count(*) from orders.effects f join orders.reviews r using (tenant_id, review_id)"
+            " where f.kind = 'fulfil' and r.lane = 'high' and f.state <> 'cancelled'"
+        )
+    )
+
+
+def test_the_intake_cannot_rewrite_what_it_reviewed_or_forget_it(held: tuple[OrderWorld, psycopg.Connection]) -> None:
+    for statement in (
+        "update orders.reviews set order_id = 'other'", "update orders.reviews set resolution = 'fulfil'",
+        "delete from orders.reviews", "delete from orders.effects", "delete from orders.events", "truncate orders.reviews",
+        "select * from sentinel.operations", "select * from refunds.ledger_entries", "update orders.transitions set to_lane = 'low'",
+    ):  # fmt: skip
+        with pytest.raises(pg.InsufficientPrivilege):
+            held[1].execute(statement.encode())

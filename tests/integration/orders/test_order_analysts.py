@@ -1,0 +1,165 @@
+"""From a delivery to an analyst's word to the shop, with the real authority, intake, console function and refund worker."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from werkzeug.serving import make_server
+
+from sentinel.core.errors import SentinelError
+from sentinel.services.resolve_order import WORDS, resolve_order
+from tests.harness import actor, at_once
+from tests.ledger_world import worker_process
+from tests.order_world import SECRET, OrderWorld, make_intake, order_body
+from tests.scripted_server import ScriptedServer
+from tests.world import World
+from worker.order_review.replay_cli import replay_orders
+
+
+def say(orders: OrderWorld, order_id: str, word: str, role: str = "approver") -> str:
+    """What became of a word: the result, or the refusal's code."""
+    world = orders.world
+    try:
+        return resolve_order(
+            world.console_pool, actor(world, role), "demo", order_id, word=word, reason="called the customer"
+        ).result
+    except SentinelError as error:
+        return error.code
+
+
+def queued(orders: OrderWorld, order_id: str) -> bytes:
+    """A medium order, delivered."""
+    body = order_body(order_id, "medium")
+    assert orders.deliver(body).status_code == 202
+    return body
+
+
+def shop_rows(orders: OrderWorld) -> list[tuple[Any, ...]]:
+    """What the simulated shop did."""
+    return orders.all("select order_id, status from orders.simulated_shop order by order_id")
+
+
+def test_each_word_has_its_effect_once_and_the_redelivery_says_where_the_order_stands(orders: OrderWorld) -> None:
+    bodies = {word: queued(orders, f"o-{word}") for word in WORDS}
+    assert shop_rows(orders) == []
+    for word in WORDS:
+        assert say(orders, f"o-{word}", word) == word
+    orders.rounds(until=lambda: len(shop_rows(orders)) == 2 and orders.standing("o-fulfil")[0] == "FULFILLED")
+    orders.rounds()
+    assert shop_rows(orders) == [("o-fulfil", "fulfilled"), ("o-hold", "held")]
+    ended = {"fulfil": "FULFILLED", "refund": "REFUND_FILED", "hold": "HELD"}
+    for word, body in bodies.items():
+        assert orders.standing(f"o-{word}") == (ended[word], "medium")
+        again = orders.deliver(body)
+        # The same status as at first, and where the order stands now.
+        assert (again.status_code, again.json["status"]) == (202, ended[word].lower())
+        assert say(orders, f"o-{word}", "fulfil", "admin") == "conflict"
+    assert orders.all("select kind, state from orders.effects order by kind") == [("fulfil", "done"), ("hold", "done")]
+    assert orders.all("select ledger_entry_id, amount_minor from refunds.ledger_entries") == [
+        ("order:demo:o-refund", 4250)
+    ]
+    assert orders.world.broken_invariants() == []
+
+
+def test_a_filed_refund_is_guarded_by_the_refund_worker_like_any_other_and_paid_once(orders: OrderWorld) -> None:
+    queued(orders, "o-1")
+    assert say(orders, "o-1", "refund") == "refund"
+    for _ in range(2):
+        done = worker_process(
+            ["--once"], database_url=orders.world.url, authority_url=orders.authority_url,
+            SENTINEL_REFUND_AGENT_API_KEY=orders.world.key, SENTINEL_TENANT_ID=str(orders.world.tenant_id),
+        )  # fmt: skip
+        out, errors = done.communicate(timeout=60)
+        assert done.returncode in (0, 1), out + errors
+    assert orders.all("select ledger_entry_id, status, decision from refunds.ledger_entries") == [
+        ("order:demo:o-1", "EXECUTED", "ALLOW")
+    ]
+    assert orders.one("select count(*) from refunds.executions") == 1
+    assert (
+        orders.one("select action from sentinel.operations where idempotency_key = 'refund:order:demo:o-1'")
+        == "refund.create"
+    )
+    assert shop_rows(orders) == []
+
+
+def test_words_and_redeliveries_and_rounds_at_once_end_in_one_lane(orders: OrderWorld) -> None:
+    for number in range(4):
+        order_id = f"o-{number}"
+        body = queued(orders, order_id)
+        jobs: list[Any] = [lambda w=w, r=r: say(orders, order_id, w, r) for w in WORDS for r in ("approver", "admin")]  # type: ignore[misc]
+        jobs += [lambda: orders.deliver(body).status_code, lambda: orders.review.background.once()] * 2
+        said = at_once(jobs)
+        won = [one for one in said if one in WORDS]
+        assert len(won) == 1, said
+        orders.rounds(until=lambda: orders.standing(order_id)[0] != "QUEUED")
+        orders.rounds()
+        assert orders.standing(order_id)[0] == {"fulfil": "FULFILLED", "refund": "REFUND_FILED", "hold": "HELD"}[won[0]]
+    assert orders.world.broken_invariants() == []
+
+
+def test_an_alert_channel_that_is_down_leaves_the_order_held_and_the_alert_waiting_until_it_is_up(
+    world: World, authority_url: str
+) -> None:
+    with ScriptedServer().running() as channel:
+        orders = make_intake(world, authority_url, slack_webhook_url=channel.url, alerts_on_this_machine=True)
+        try:
+            assert orders.deliver(order_body("o-1", "high")).json["status"] == "held"
+            orders.rounds(until=lambda: orders.one("select attempts from orders.alerts") == 1)
+            assert orders.standing("o-1") == ("HELD", "high")
+            assert orders.one("select last_error from orders.alerts") == "http_500"
+            channel.script = lambda asked: asked.answer(200, b"ok", "text/plain")
+            world.admin.execute("update orders.alerts set next_attempt_at = clock_timestamp()")
+            orders.rounds(until=lambda: orders.one("select delivered_by from orders.alerts") == "slack")
+            assert "o-1" in channel.asked[-1].json["text"]
+            assert shop_rows(orders) == [("o-1", "held")]
+        finally:
+            orders.review.pool.close()
+
+
+# Real orders ---------------------------------------------------------------------------------------------------------
+
+REAL = Path(__file__).parents[4] / "shared" / "data" / "online_retail.csv"
+
+
+@contextmanager
+def listening(orders: OrderWorld) -> Iterator[str]:
+    """The intake over HTTP."""
+    server = make_server("127.0.0.1", 0, orders.app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join(5)
+        server.server_close()
+
+
+@pytest.mark.skipif(not REAL.is_file(), reason="the data set is not here")
+def test_real_orders_sent_twice_out_of_order_and_concurrently_have_each_effect_once(
+    orders: OrderWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORDERS_DEMO_SECRET", SECRET)
+    with listening(orders) as url:
+        result = CliRunner().invoke(
+            replay_orders, [str(REAL), "--url", url, "--redeliver", "--rate", "300", "--limit", "80", "--json"]
+        )
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout.splitlines()[-1])  # the intake of this process logs beside it
+    assert (found["orders"], found["deliveries"], found["other_body"]) == (80, 160, 0)
+    assert found["replays"] >= 80
+    stored = dict(orders.all("select lane, count(*) from orders.reviews group by lane"))
+    assert stored == found["lanes"]
+    assert (
+        dict(orders.all("select status, count(*) from orders.simulated_shop group by status"))["fulfilled"]
+        == stored["low"]
+    )
+    assert orders.one("select count(*) from orders.reviews") == 80
+    assert orders.world.broken_invariants() == []

@@ -1,0 +1,135 @@
+"""One order, however often it is delivered: one lane, each effect once (G46)."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from werkzeug.test import TestResponse
+
+from tests.harness import at_once, scaled, seeded
+from tests.order_world import LANES, OrderWorld, make_intake, order_body
+from tests.world import World
+from worker.order_review import sql
+
+AT_ONCE, IDS = 32, scaled(20)
+
+
+def doubled(orders: OrderWorld) -> list[str]:
+    """The checker: orders with anything but one review, one lane and one effect in the shop."""
+    found = orders.all(
+        "select r.order_id, count(distinct r.review_id), count(distinct e.to_lane) filter (where e.event in ('allowed',"
+        " 'needs_analyst', 'denied')), count(distinct (f.kind, f.tries)) from orders.reviews r left join orders.events e"
+        " using (review_id) left join orders.effects f using (review_id) group by r.order_id"
+    )
+    return [row[0] for row in found if (row[1], row[2]) != (1, 1) or row[3] > 1]
+
+
+def flood(orders: OrderWorld, seed: int) -> list[TestResponse | BaseException]:
+    """32 deliveries at once of each of many orders, in all lanes."""
+    shuffled: random.Random = seeded(seed, IDS)
+    answers: list[TestResponse | BaseException] = []
+    for number in range(IDS):
+        body = order_body(f"o-{number}", shuffled.choice(list(LANES)))
+        answers += at_once([lambda body=body: orders.deliver(body)] * AT_ONCE)
+    return answers
+
+
+def test_many_deliveries_at_once_have_one_effect_each(orders: OrderWorld) -> None:
+    answers = flood(orders, 20260901)
+    statuses = Counter(answer.status_code if isinstance(answer, TestResponse) else repr(answer) for answer in answers)
+    assert set(statuses) <= {200, 202, 409}, statuses
+    for answer in answers:
+        assert isinstance(answer, TestResponse)
+        if answer.status_code == 409:
+            assert answer.headers["Retry-After"] == "1"
+    first = [
+        a
+        for a in answers
+        if isinstance(a, TestResponse) and a.status_code != 409 and "X-Sentinel-Idempotent-Replay" not in a.headers
+    ]
+    assert len(first) == IDS
+    assert doubled(orders) == []
+    assert orders.one("select count(*) from orders.deliveries") == IDS
+    assert orders.one("select count(*) from sentinel.operations") == IDS
+    wanted = orders.one("select count(*) from orders.reviews where lane in ('low', 'high')")
+    assert orders.one("select count(*) from orders.simulated_shop") == wanted
+
+
+@pytest.mark.parametrize("lane", ["low", "high"])
+def test_a_repeat_gets_the_same_bytes_and_says_that_it_is_one(orders: OrderWorld, lane: str) -> None:
+    body = order_body("o-1", lane)
+    first, again = orders.deliver(body), orders.deliver(body, path="orders/created")
+    assert "X-Sentinel-Idempotent-Replay" not in first.headers
+    assert again.headers["X-Sentinel-Idempotent-Replay"] == "true"
+    assert (first.status_code, first.data) == (again.status_code, again.data)
+    assert first.content_type == again.content_type == "application/json"
+
+
+def test_another_body_is_a_conflict_and_people_are_told_once(orders: OrderWorld) -> None:
+    orders.deliver(order_body("o-1", "medium"))
+    other = order_body("o-1", "low")
+    for _ in range(2):
+        answer = orders.deliver(other)
+        assert (answer.status_code, answer.json["errors"].keys()) == (422, {"body"})
+    assert orders.all("select kind, order_id from orders.alerts") == [("body_conflict", "o-1")]
+    assert orders.standing("o-1") == ("QUEUED", "medium")
+
+
+def test_an_order_in_hand_is_in_flight_until_its_lease_is_over(orders: OrderWorld) -> None:
+    body = order_body("o-1")
+    orders.deliver(body)
+    orders.world.admin.execute("delete from orders.deliveries")
+    orders.world.admin.execute("alter table orders.reviews disable trigger user")
+    orders.world.admin.execute(
+        "update orders.reviews set status = 'SCORED', lane = null, holder = gen_random_uuid(),"
+        " lease_until = clock_timestamp() + interval '1 minute'"
+    )
+    orders.world.admin.execute("alter table orders.reviews enable trigger user")
+    answer = orders.deliver(body)
+    assert (answer.status_code, answer.headers["Retry-After"], answer.json["type"]) == (
+        409, "1", "urn:sentinel:problem:in-flight",
+    )  # fmt: skip
+
+
+def test_after_its_answer_is_forgotten_an_order_is_still_unique(orders: OrderWorld) -> None:
+    body = order_body("o-1")
+    orders.deliver(body)
+    orders.world.admin.execute("update orders.deliveries set expires_at = clock_timestamp() - interval '1 second'")
+    orders.review.store.forget_deliveries()
+    assert orders.one("select count(*) from orders.deliveries") == 0
+    again = orders.deliver(body)
+    assert (again.status_code, again.json["status"]) == (200, "fulfilled")
+    assert doubled(orders) == []
+    assert orders.deliver(body).headers["X-Sentinel-Idempotent-Replay"] == "true"
+
+
+def test_a_take_that_forgets_the_others_is_found_out(
+    world: World, authority_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: deliveries that each take the order under an id of its own, as if it had never come."""
+    orders = make_intake(world, authority_url)
+    monkeypatch.setattr(sql, "TAKE_DELIVERIES", sql.TAKE_DELIVERIES.replace("take_deliveries(%b)", "naive_take(%b)"))
+    world.admin.execute("alter table orders.reviews drop constraint reviews_order_once")
+    world.admin.execute(NAIVE_TAKE)
+    body = order_body("o-1")
+    for _ in range(2):
+        orders.deliver(body)
+    assert doubled(orders) == ["o-1"]
+    orders.review.pool.close()
+
+
+NAIVE_TAKE = """
+create function orders.naive_take(batch jsonb) returns table (
+  seq integer, outcome text, response_status integer, response_body text, is_final boolean,
+  velocity_24h bigint, amount_24h bigint, work orders.work) language sql as $$
+  with made as (
+    insert into orders.reviews (tenant_id, review_id, source, order_id, body_sha256, amount_minor, currency, order_facts, holder)
+    select (b->>'tenant_id')::uuid, (b->>'token')::uuid, b->>'source', b->>'order_id', decode(b->>'body_sha256', 'hex'),
+      (b->>'amount_minor')::bigint, b->>'currency', b->'order_facts', (b->>'token')::uuid
+    from jsonb_array_elements(batch) b returning *)
+  select 0, 'taken', null::integer, null::text, null::boolean, 0::bigint, 0::bigint, orders.as_work(m::orders.reviews) from made m
+$$;
+grant execute on function orders.naive_take to sentinel_orders
+"""
