@@ -61,18 +61,17 @@ def test_a_held_order_offers_nothing_and_shows_how_it_came_there(world: Any) -> 
     assert [one["event"] for one in shown["events"]] == ["scored", "denied", "held"]
 
 
-@pytest.mark.parametrize("bad", ["lane=LOW", "status=queued", "limit=0", "cursor=x", "cursor=WzEsMl0", "cursor=bnVsbA"])
-def test_a_question_that_is_not_clear_is_refused(world: Any, bad: str) -> None:
-    assert world.person("ann", "viewer").get(f"/ops/api/orders?{bad}").status_code == 400
+def test_a_question_that_is_not_clear_is_refused(world: Any) -> None:
+    vic = world.person("vic", "viewer")
+    for bad in ("lane=LOW", "status=queued", "limit=0", "cursor=x", "cursor=WzEsMl0", "cursor=bnVsbA", "cursor=%00"):
+        assert vic.get(f"/ops/api/orders?{bad}").status_code == 400, bad
 
 
-@pytest.mark.parametrize(
-    "path", ["demo/none", "other/ord-1", "demo/%00", "demo/a%0d%0ab", "demo/" + "x" * 300, "demo/%F0%9F%92%A9"]
-)
-def test_what_is_no_order_is_not_found(world: Any, path: str) -> None:
+def test_what_is_no_order_is_not_found(world: Any) -> None:
     ann = world.person("ann")
-    assert ann.get(f"/ops/api/orders/{path}").status_code == 404
-    assert ann.post(f"/ops/api/orders/{path}/hold", REASON).status_code == 404
+    for path in ("demo/none", "other/ord-1", "demo/%00", "demo/a%0d%0ab", "demo/" + "x" * 300, "demo/%F0%9F%92%A9"):
+        assert ann.get(f"/ops/api/orders/{path}").status_code == 404, path
+        assert ann.post(f"/ops/api/orders/{path}/hold", REASON).status_code == 404, path
 
 
 def test_another_tenants_order_is_not_there(world: Any) -> None:
@@ -159,28 +158,29 @@ def test_a_large_order_needs_as_many_people_as_its_approval_does(world: Any) -> 
     assert say(world, bob, order_id, "fulfil") == "fulfil"
 
 
-@pytest.mark.parametrize("word", WORDS)
-def test_nobody_speaks_below_the_role_or_about_what_they_ask_for_themselves(world: Any, word: str) -> None:
-    owner = world.operator("own", "admin")
+def test_nobody_speaks_below_the_role_or_about_what_they_ask_for_themselves(world: Any) -> None:
+    owner, viewer = world.operator("own", "admin"), world.operator("vic", "viewer")
     order_id = queued(world, approval_id=world.approval("200.00", owner))
-    assert say(world, owner, order_id, word) == "forbidden"
-    assert say(world, world.operator("vic", "viewer"), order_id, word) == "forbidden"
+    for word in WORDS:
+        assert say(world, owner, order_id, word) == "forbidden"
+        assert say(world, viewer, order_id, word) == "forbidden"
     assert standing(world, order_id) == ("QUEUED", None)
     assert world.sql("select from refunds.ledger_entries") == []
 
 
-@pytest.mark.parametrize("word", WORDS)
-def test_a_word_on_what_was_not_shown_or_is_over_changes_nothing(world: Any, word: str) -> None:
-    approval_id = world.approval("200.00")
-    order_id, ann = queued(world, approval_id=approval_id), world.operator("ann")
-    assert say(world, ann, order_id, word, digest="sha256:" + "0" * 64) == "conflict"
+def test_a_word_on_what_was_not_shown_or_is_over_changes_nothing(world: Any) -> None:
+    ann, ended = world.operator("ann"), held(world)
+    orders = {word: queued(world) for word in WORDS}
+    for word, order_id in orders.items():
+        assert say(world, ann, order_id, word, digest="sha256:" + "0" * 64) == "conflict"
+        assert say(world, ann, ended, word) == "conflict"
     world.sql(
-        "update sentinel.approvals set created_at = created_at - interval '2 days', expires_at = clock_timestamp() - interval '1 second'"
+        "update sentinel.approvals set created_at = created_at - interval '2 days', expires_at = now() - interval '1 second'"
     )
-    assert say(world, ann, order_id, word) == "conflict"
-    assert standing(world, order_id) == ("QUEUED", None)
+    for word, order_id in orders.items():
+        assert say(world, ann, order_id, word) == "conflict"
+        assert standing(world, order_id) == ("QUEUED", None)
     assert world.sql("select from refunds.ledger_entries") == []
-    assert say(world, ann, held(world), word) == "conflict"
 
 
 def test_a_word_needs_its_csrf_token_and_a_reason(world: Any) -> None:
@@ -231,7 +231,8 @@ def careless(world: Any, order_id: str, word: str, pause: threading.Barrier) -> 
             return False
         status = {"refund": "REFUND_FILED", "hold": "HELD"}[word]
         connection.execute(
-            "update orders.reviews set status = %s, resolution = %s, resolved_at = now() where order_id = %s", [status, word, order_id]
+            "update orders.reviews set status = %s, resolution = %s, resolved_at = now() where order_id = %s",
+            [status, word, order_id],
         )
         if word == "refund":
             connection.execute("select orders.file_refund(r) from orders.reviews r where order_id = %s", [order_id])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from werkzeug.test import TestResponse
@@ -12,6 +15,7 @@ from tests.harness import at_once, scaled, seeded
 from tests.order_world import LANES, OrderWorld, make_intake, order_body
 from tests.world import World
 from worker.order_review import sql
+from worker.order_review.model import Band, KnownAccount, Order, Score, Signal
 
 AT_ONCE, IDS = 32, scaled(20)
 
@@ -77,20 +81,33 @@ def test_another_body_is_a_conflict_and_people_are_told_once(orders: OrderWorld)
     assert orders.standing("o-1") == ("QUEUED", "medium")
 
 
-def test_an_order_in_hand_is_in_flight_until_its_lease_is_over(orders: OrderWorld) -> None:
+class Slow:
+    """A scorer that takes as long as the test wants."""
+
+    def __init__(self) -> None:
+        self.began, self.go_on = threading.Event(), threading.Event()
+
+    def score(self, order: Order, known: KnownAccount, deadline: float, noticed: Sequence[Signal] = ()) -> Score:
+        """Low, in the end."""
+        self.began.set()
+        assert self.go_on.wait(20)
+        return Score(Band.LOW)
+
+
+def test_an_order_in_hand_is_in_flight(world: World, authority_url: str) -> None:
+    slow = Slow()
+    orders = make_intake(world, authority_url, parts={"scorer": slow})
     body = order_body("o-1")
-    orders.deliver(body)
-    orders.world.admin.execute("delete from orders.deliveries")
-    orders.world.admin.execute("alter table orders.reviews disable trigger user")
-    orders.world.admin.execute(
-        "update orders.reviews set status = 'SCORED', lane = null, holder = gen_random_uuid(),"
-        " lease_until = clock_timestamp() + interval '1 minute'"
-    )
-    orders.world.admin.execute("alter table orders.reviews enable trigger user")
-    answer = orders.deliver(body)
-    assert (answer.status_code, answer.headers["Retry-After"], answer.json["type"]) == (
-        409, "1", "urn:sentinel:problem:in-flight",
-    )  # fmt: skip
+    with ThreadPoolExecutor(1) as crew:
+        first = crew.submit(orders.deliver, body)
+        assert slow.began.wait(10)
+        answer = orders.deliver(body)
+        slow.go_on.set()
+        assert first.result(20).status_code == 200
+    told = (answer.status_code, answer.headers["Retry-After"], answer.json["type"])
+    assert told == (409, "1", "urn:sentinel:problem:in-flight")
+    assert orders.deliver(body).headers["X-Sentinel-Idempotent-Replay"] == "true"
+    orders.review.pool.close()
 
 
 def test_after_its_answer_is_forgotten_an_order_is_still_unique(orders: OrderWorld) -> None:

@@ -18,6 +18,7 @@ from hypothesis.errors import NoSuchExample
 from tests.harness import scaled
 from tests.workflow_oracle import NEVER, SYSTEMS, Situation, unmet
 from tests.workflow_walk import ROUTES, Walk
+from worker.settlement import UnknownSystem
 from worker.workflow import build
 from worker.workflow.build import Parts
 from worker.workflow.context import Context, Step, StepResult
@@ -177,14 +178,15 @@ def _next(following: StepName, context: Context) -> StepName:
     return S.ASK_AUTHORITY if following is S.CONFIRM_CARD and counter else following
 
 
-def instead(kind: type[Step], method: str, say: Callable[..., Any]) -> Callable[..., Runner]:
-    """The real steps with one method of one of them replaced."""
+def instead(kind: type[Step], **methods: Callable[..., Any]) -> Callable[..., Runner]:
+    """The real steps with methods of one of them replaced."""
 
     def made(parts: Parts, **fields: Any) -> Runner:
         runner = build.build_runner(parts, **fields)
         for step in runner._steps.values():
             if isinstance(step, kind):
-                setattr(step, method, say.__get__(step))
+                for method, say in methods.items():
+                    setattr(step, method, say.__get__(step))
         return runner
 
     return made
@@ -197,6 +199,10 @@ def _takes_any_permit(self: AskAuthority, context: Context, answer: Any, then: A
 
 def _any_yes(self: ConfirmCard, context: Context) -> bool:
     return context.card is not None and context.card.status == "confirmed"
+
+
+def _no_card_yet(self: ConfirmCard, context: Context) -> bool:
+    return context.card is None
 
 
 class _Closest:
@@ -221,8 +227,8 @@ TWINS: dict[str, dict[str, Any]] = {
     "no validation": {"runner": skipping(S.SCENARIO_VALIDATE, S.LIMIT_CHECK)},
     "no critic": {"runner": skipping(S.CRITIC_CHECK, S.CONFIRM_CARD)},
     "no card": {"runner": skipping(S.CONFIRM_CARD, S.ASK_AUTHORITY)},
-    "any card's yes": {"runner": instead(ConfirmCard, "is_confirmed", _any_yes)},
-    "any permit": {"runner": instead(AskAuthority, "_meant", _takes_any_permit)},
+    "any card's yes": {"runner": instead(ConfirmCard, is_confirmed=_any_yes, _wants_card=_no_card_yet)},
+    "any permit": {"runner": instead(AskAuthority, _meant=_takes_any_permit)},
     "the closest route": {"change": lambda parts: replace(parts, routes=_Closest)},
 }
 one_run = st.builds(
@@ -238,8 +244,8 @@ def test_a_graph_that_leaves_a_gate_out_is_caught(name: str) -> None:
     def caught(life: Life) -> bool:
         try:
             return wrong_in(life, **TWINS[name]).startswith("executed although")
-        except AssertionError:
-            return True
+        except UnknownSystem:
+            return False  # what settles nowhere is not executed by this twin either
 
     few = settings(max_examples=4000, deadline=None, database=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))  # fmt: skip
     if name in HELD_BY_THE_NEXT_GATE:

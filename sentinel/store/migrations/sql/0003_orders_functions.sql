@@ -246,7 +246,8 @@ end $$;
 create function orders.settle_holds(batch jsonb) returns void language plpgsql as $$
 begin
   update orders.effects f set state = i.state, tries = f.tries + 1, tried_at = clock_timestamp(), last_error = i.error,
-    shop_reference = i.reference, next_attempt_at = clock_timestamp() + make_interval(secs => i.pause_seconds)
+    shop_reference = i.reference,
+    next_attempt_at = coalesce(clock_timestamp() + make_interval(secs => i.pause_seconds), f.next_attempt_at)
   from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, state text, reference text, error text,
     pause_seconds double precision)
   where f.tenant_id = i.tenant_id and f.review_id = i.review_id and f.kind = 'hold' and f.state = 'intended';

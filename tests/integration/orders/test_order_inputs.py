@@ -1,0 +1,152 @@
+"""What is not a genuine, whole, sensible order: refused by name, and nothing stored beyond a counter (G45)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from werkzeug.test import EnvironBuilder
+
+from sentinel.http.openapi import undocumented_routes
+from sentinel.http.rate_limit import SharedRateLimit
+from sentinel.http.wire import Request, answer
+from tests.order_world import OrderWorld, make_intake, order_body, signed
+from tests.world import World
+from worker.order_review.intake import Intake, address_of
+
+STORED = "select (select count(*) from orders.reviews) + (select count(*) from orders.deliveries) + (select count(*) from orders.alerts)"
+
+
+@pytest.fixture
+def clean(orders: OrderWorld) -> Iterator[OrderWorld]:
+    """An intake that has stored nothing when the test ends."""
+    yield orders
+    assert orders.one(STORED) == 0
+    assert orders.one("select count(*) from sentinel.operations") == 0
+
+
+GOOD = order_body("o-1")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"X-Sentinel-Signature": ""},
+        {**signed(GOOD), "X-Sentinel-Signature": "sha256=" + "0" * 64},
+        {**signed(GOOD), "X-Sentinel-Signature": signed(GOOD)["X-Sentinel-Signature"].removeprefix("sha256=")},
+        signed(GOOD, "another-secret-that-nobody-knows-0123"),
+        signed(GOOD + b" "),
+    ],
+)
+def test_what_is_not_signed_for_is_a_plain_401(clean: OrderWorld, headers: dict[str, str]) -> None:
+    given = clean.deliver(GOOD, headers={"Content-Type": "application/json", **headers})
+    unknown = clean.deliver(GOOD, source="nobody")
+    closed = clean.deliver(GOOD, source="shop")
+    for one in (given, unknown, closed):
+        assert one.status_code == 401
+        assert {name: one.json[name] for name in ("type", "title", "status", "detail")} == {
+            "type": "urn:sentinel:problem:unauthenticated", "title": "Not signed in", "status": 401,
+            "detail": "Invalid or missing credentials",
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b"{}", "order.id"),
+        (b'{"order": {"amount": {"value": 1, "currency": "USD"}}}', "order.id"),
+        (b'{"order": {"id": ["o-1"], "amount": {"value": 1, "currency": "USD"}}}', "order.id"),
+        (b'{"order": {"id": 1.5, "amount": {"value": 1, "currency": "USD"}}}', "order.id"),
+        (b'{"order": {"id": true, "amount": {"value": 1, "currency": "USD"}}}', "order.id"),
+        (b'{"order": {"id": "../../x", "amount": {"value": 1, "currency": "USD"}}}', "order.id"),
+        (b'{"order": {"id": "o-1"}}', "order.amount"),
+        (b'{"order": {"id": "o-1", "id": "o-2", "amount": {"value": 1, "currency": "USD"}}}', "id"),
+        (b'{"order": {"id": "o-1", "amount": {"value": NaN, "currency": "USD"}}}', "body"),
+        (b'{"order": {"id": "o-1"}} x', "body"),
+        (b"[1]", "body"),
+        (b"\xff", "body"),
+        (b"[" * 100 + b"]" * 100, "body"),
+    ],
+)
+def test_what_is_no_order_is_a_400_that_names_the_place(clean: OrderWorld, body: bytes, field: str) -> None:
+    given = clean.deliver(body)
+    assert (given.status_code, list(given.json["errors"])) == (400, [field]), given.text
+
+
+def test_framing_is_refused_before_anything_is_read(clean: OrderWorld) -> None:
+    big = order_body("o-1", note="x" * 70_000)
+    assert clean.deliver(big).status_code == 413
+    text = {**signed(GOOD), "Content-Type": "text/plain"}
+    assert clean.deliver(GOOD, headers=text).status_code == 415
+    builder = EnvironBuilder(path="/webhooks/demo/orders", method="POST", data=GOOD, headers=signed(GOOD))
+    environ = builder.get_environ()
+    del environ["CONTENT_LENGTH"]
+    environ["HTTP_TRANSFER_ENCODING"] = "chunked"
+    assert answer(intake_of(clean).deliver, environ).status == 411
+
+
+def intake_of(orders: OrderWorld) -> Intake:
+    """An intake of the world's parts."""
+    limit = SharedRateLimit(per_second=100_000, burst=100_000)
+    return Intake(orders.review.pipeline, orders.review.sources, limit)
+
+
+def test_strangers_use_up_their_own_limit_and_not_the_shops(world: World, authority_url: str) -> None:
+    orders = make_intake(world, authority_url)
+    limit = SharedRateLimit(per_second=1, burst=5)
+    intake = Intake(orders.review.pipeline, orders.review.sources, limit)
+
+    def status(address: str, headers: dict[str, str]) -> tuple[int, str | None]:
+        builder = EnvironBuilder(path="/webhooks/demo/orders", method="POST", data=GOOD, headers=headers)
+        environ = {**builder.get_environ(), "REMOTE_ADDR": address}
+        found = answer(intake.deliver, environ)
+        return found.status, found.headers.get("Retry-After")
+
+    junk = {"Content-Type": "application/json"}
+    assert [status("192.0.2.1", junk)[0] for _ in range(7)] == [401] * 5 + [429] * 2
+    assert int(status("192.0.2.1", junk)[1] or 0) >= 1
+    assert status("192.0.2.2", signed(GOOD))[0] == 200
+    orders.review.pool.close()
+
+
+def test_a_source_has_a_limit_of_its_own(world: World, authority_url: str) -> None:
+    orders = make_intake(world, authority_url)
+    intake = intake_of(orders)
+    orders.deliver(GOOD)
+    builder = EnvironBuilder(path="/webhooks/demo/orders", method="POST", data=GOOD, headers=signed(GOOD))
+    statuses = [answer(intake.deliver, builder.get_environ()).status for _ in range(135)]
+    assert statuses[:120] == [200] * 120
+    assert 429 in statuses[120:]
+    orders.review.pool.close()
+
+
+@pytest.mark.parametrize(
+    ("proxies", "told", "address"),
+    [(0, "203.0.113.9", "10.0.0.1"), (1, "6.6.6.6, 203.0.113.9", "203.0.113.9"), (2, "203.0.113.9, 10.1.1.1", "203.0.113.9"),
+     (1, "", "10.0.0.1")],
+)  # fmt: skip
+def test_an_address_is_what_the_trusted_proxies_saw(proxies: int, told: str, address: str) -> None:
+    assert address_of({"REMOTE_ADDR": "10.0.0.1", "HTTP_X_FORWARDED_FOR": told}, proxies) == address
+
+
+def test_the_other_routes_answer_and_all_are_documented(orders: OrderWorld) -> None:
+    client = orders.app.test_client()
+    assert client.get("/healthz").json == {"status": "ok"}
+    assert client.get("/readyz").json["status"] == "ready"
+    assert client.get("/webhooks/demo/orders").status_code == 405
+    assert client.post("/webhooks/demo/other", data=GOOD, headers=signed(GOOD)).status_code == 404
+    assert undocumented_routes(orders.app) == []
+    assert "/webhooks/{source}/orders" in json.loads(client.get("/openapi.json").data)["paths"]
+    orders.deliver(GOOD)
+    exposed = client.get("/metrics").text
+    assert 'orders_deliveries_total{result="200",source="demo"}' in exposed
+    assert "orders_database_up 1.0" in exposed
+
+
+def test_a_request_keeps_its_id(orders: OrderWorld) -> None:
+    builder = EnvironBuilder(
+        path="/webhooks/demo/orders", method="POST", data=GOOD, headers={**signed(GOOD), "X-Request-ID": "r-1"}
+    )
+    assert answer(intake_of(orders).deliver, Request(builder.get_environ()).environ).headers["X-Request-ID"] == "r-1"

@@ -1,0 +1,149 @@
+"""Every failure has its lane, or leaves nothing: authority away, scorer broken, shop away, permit run out."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import pytest
+
+from tests.harness import decide, let_permits_expire
+from tests.order_world import make_intake, order_body, served
+from tests.world import World
+from worker.order_review.model import KnownAccount, Order, Review, Score, Signal
+from worker.order_review.shop import Standing
+from worker.settlement.gateway import Answer, NoAnswer, Refused, Settled
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+class FlakyShop:
+    """Says what it is told to say, and counts what it really does."""
+
+    name = "flaky"
+
+    def __init__(self, *script: str) -> None:
+        self.script, self.done = list(script), list[tuple[str, str]]()
+
+    def fulfil(self, review: Review, operation_id: uuid.UUID) -> Answer:
+        """As scripted: down, late (done, but not said), refuse, else done."""
+        return self._do("fulfilled", review, operation_id)
+
+    def hold(self, review: Review, operation_id: uuid.UUID) -> Answer:
+        """The same."""
+        return self._do("held", review, operation_id)
+
+    def look(self, review: Review) -> Standing | NoAnswer:
+        """What it really did."""
+        if self.script and self.script[0] == "blind":
+            self.script.pop(0)
+            return NoAnswer("blind")
+        status = dict((order, status) for status, order in self.done).get(review.order_id, "open")
+        return Standing(status)
+
+    def _do(self, status: str, review: Review, operation_id: uuid.UUID) -> Answer:
+        how = self.script.pop(0) if self.script else "ok"
+        if how == "refuse":
+            return Refused("cancelled by the customer")
+        if how in ("ok", "late"):
+            self.done.append((status, review.order_id))
+        return Settled(str(operation_id)) if how == "ok" else NoAnswer(how)
+
+
+def test_without_the_authority_nothing_is_answered_and_the_senders_retry_succeeds(
+    world: World, authority_url: str
+) -> None:
+    away = make_intake(world, NOWHERE, authority_timeout_seconds=0.5)
+    body = order_body("o-1")
+    answer = away.deliver(body)
+    assert (answer.status_code, answer.json["type"]) == (503, "urn:sentinel:problem:try-later")
+    assert int(answer.headers["Retry-After"]) >= 1
+    assert away.all("select lane, status from orders.reviews") == [(None, "SCORED")]
+    for table in ("deliveries", "effects", "alerts", "simulated_shop", "events"):
+        assert away.one(f"select count(*) from orders.{table}") == 0
+    back = make_intake(world, authority_url)
+    again = back.deliver(body)
+    assert (again.status_code, again.json["status"]) == (200, "fulfilled")
+    assert "X-Sentinel-Idempotent-Replay" not in again.headers
+    for one in (away, back):
+        one.review.pool.close()
+
+
+def test_a_scorer_that_breaks_leaves_no_order_without_a_lane(world: World, authority_url: str) -> None:
+    class Broken:
+        def score(self, order: Order, known: KnownAccount, deadline: float, noticed: Sequence[Signal] = ()) -> Score:
+            raise ZeroDivisionError
+
+    broken = make_intake(world, authority_url, parts={"scorer": Broken()})
+    body = order_body("o-1")
+    assert broken.deliver(body).status_code == 503
+    broken.make_due()
+    whole = make_intake(world, authority_url)
+    assert whole.deliver(body).json["status"] == "fulfilled"
+    for one in (broken, whole):
+        one.review.pool.close()
+
+
+@pytest.mark.parametrize("script", [("down",), ("late",), ("down", "blind"), ("late", "blind", "blind")])
+def test_a_shop_that_does_not_answer_keeps_the_order_in_its_lane_until_it_is_done_once(
+    world: World, authority_url: str, script: tuple[str, ...]
+) -> None:
+    shop = FlakyShop(*script)
+    orders = make_intake(world, authority_url, parts={"shop": shop})
+    body = order_body("o-1")
+    answer = orders.deliver(body)
+    if orders.standing("o-1")[0] != "FULFILLED":
+        assert (answer.status_code, answer.json["status"], answer.json["lane"]) == (202, "fulfilling", "low")
+        for _ in range(4):
+            orders.make_due()
+            orders.rounds()
+    assert orders.standing("o-1") == ("FULFILLED", "low")
+    assert shop.done == [("fulfilled", "o-1")]
+    assert orders.deliver(body).json["status"] == "fulfilled"
+    orders.review.pool.close()
+
+
+def test_a_hold_that_the_shop_does_not_take_is_tried_until_it_does(world: World, authority_url: str) -> None:
+    shop = FlakyShop("down", "down")
+    orders = make_intake(world, authority_url, parts={"shop": shop})
+    assert orders.deliver(order_body("o-1", "high")).status_code == 200
+    assert orders.all("select kind, state from orders.effects") == [("hold", "intended")]
+    for _ in range(3):
+        orders.make_due()
+        orders.rounds()
+    assert orders.all("select kind, state from orders.effects") == [("hold", "done")]
+    assert shop.done == [("held", "o-1")]
+    orders.review.pool.close()
+
+
+def test_what_the_shop_refuses_is_held_and_told_to_people(world: World, authority_url: str) -> None:
+    orders = make_intake(world, authority_url, parts={"shop": FlakyShop("refuse")})
+    answer = orders.deliver(order_body("o-1"))
+    assert (answer.status_code, answer.json["status"]) == (200, "held")
+    assert orders.standing("o-1") == ("HELD", "low")
+    assert orders.all("select kind, state from orders.effects order by kind") == [
+        ("fulfil", "refused"),
+        ("hold", "done"),
+    ]
+    assert [row[0] for row in orders.all("select kind from orders.alerts")] == ["shop_refused"]
+    orders.make_due()
+    orders.rounds()
+    # Whether it happened is for a person to say.
+    assert orders.one("select count(*) from sentinel.operation_states where status = 'in_doubt'") == 1
+    orders.review.pool.close()
+
+
+def test_a_permit_that_ran_out_is_asked_for_again(world: World) -> None:
+    with served(world) as url:
+        orders = make_intake(world, url)
+        orders.deliver(order_body("o-1", "medium"))
+        decide(world, orders.one("select approval_id from orders.reviews"))
+        approval_id = str(orders.one("select approval_id from orders.reviews"))
+        assert orders.review.store.wake([approval_id]) == 1
+        [work] = orders.review.store.claim(5)
+        answer = orders.review.pipeline.authority.guard(work)
+        assert getattr(answer, "status", None) == "approved"
+        let_permits_expire(world)
+        orders.review.pipeline.run(work)
+        assert orders.standing("o-1") == ("FULFILLED", "medium")
+        orders.review.pool.close()
