@@ -15,15 +15,17 @@ select current_user, r.rolsuper, r.rolbypassrls,
           where n.nspname in ('sentinel', 'refunds', 'orders') and c.relowner = r.oid)
 from pg_roles r where r.rolname = current_user
 """
-# Every protecting trigger of the authority's tables must be there and enabled.
+# Every protecting trigger of the schemas that this program may enter must be there and enabled.
 TRIGGERS = """
 select coalesce(string_agg(wanted.name, ', ' order by wanted.name), '') from (values
     ('sentinel.events', 'append_only'), ('sentinel.operations', 'append_only'), ('sentinel.feed', 'append_only'),
     ('sentinel.approval_votes', 'append_only'), ('sentinel.check_reports', 'append_only'),
-    ('sentinel.policies', 'append_only'), ('sentinel.approvals', 'check_approval')
+    ('sentinel.policies', 'append_only'), ('sentinel.approvals', 'check_approval'),
+    ('orders.reviews', 'check_review'), ('orders.effects', 'check_effect'), ('orders.events', 'append_only')
   ) as wanted(name, trigger)
-where not exists (select from pg_trigger t
-                  where t.tgrelid = to_regclass(wanted.name) and t.tgname = wanted.trigger and t.tgenabled in ('O', 'A'))
+where has_schema_privilege(split_part(wanted.name, '.', 1), 'usage') and not exists (select from pg_trigger t
+                  where t.tgrelid = case when has_schema_privilege(split_part(wanted.name, '.', 1), 'usage')
+                                              then to_regclass(wanted.name) end and t.tgname = wanted.trigger and t.tgenabled in ('O', 'A'))
 """
 
 REQUIRED = {

@@ -33,7 +33,6 @@ _SEED = 20101201
 
 _url = click.option(
     "--url",
-    envvar="SENTINEL_ORDERS_URL",
     default="http://127.0.0.1:7862",
     show_default=True,
     help="The intake's address.",

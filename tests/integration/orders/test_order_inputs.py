@@ -29,22 +29,20 @@ def clean(orders: OrderWorld) -> Iterator[OrderWorld]:
 GOOD = order_body("o-1")
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"X-Sentinel-Signature": ""},
-        {**signed(GOOD), "X-Sentinel-Signature": "sha256=" + "0" * 64},
-        {**signed(GOOD), "X-Sentinel-Signature": signed(GOOD)["X-Sentinel-Signature"].removeprefix("sha256=")},
-        signed(GOOD, "another-secret-that-nobody-knows-0123"),
-        signed(GOOD + b" "),
-    ],
-)
-def test_what_is_not_signed_for_is_a_plain_401(clean: OrderWorld, headers: dict[str, str]) -> None:
-    given = clean.deliver(GOOD, headers={"Content-Type": "application/json", **headers})
-    unknown = clean.deliver(GOOD, source="nobody")
-    closed = clean.deliver(GOOD, source="shop")
-    for one in (given, unknown, closed):
+NOT_GENUINE: list[dict[str, str]] = [
+    {},
+    {"X-Sentinel-Signature": ""},
+    {**signed(GOOD), "X-Sentinel-Signature": "sha256=" + "0" * 64},
+    {**signed(GOOD), "X-Sentinel-Signature": signed(GOOD)["X-Sentinel-Signature"].removeprefix("sha256=")},
+    signed(GOOD, "another-secret-that-nobody-knows-0123"),
+    signed(GOOD + b" "),
+]
+
+
+def test_what_is_not_signed_for_is_a_plain_401(clean: OrderWorld) -> None:
+    answers = [clean.deliver(GOOD, headers={"Content-Type": "application/json", **headers}) for headers in NOT_GENUINE]
+    answers += [clean.deliver(GOOD, source="nobody"), clean.deliver(GOOD, source="shop")]
+    for one in answers:
         assert one.status_code == 401
         assert {name: one.json[name] for name in ("type", "title", "status", "detail")} == {
             "type": "urn:sentinel:problem:unauthenticated", "title": "Not signed in", "status": 401,
@@ -52,27 +50,27 @@ def test_what_is_not_signed_for_is_a_plain_401(clean: OrderWorld, headers: dict[
         }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        (b"{}", "order.id"),
-        (b'{"order": {"amount": {"value": 1, "currency": "USD"}}}', "order.id"),
-        (b'{"order": {"id": ["o-1"], "amount": {"value": 1, "currency": "USD"}}}', "order.id"),
-        (b'{"order": {"id": 1.5, "amount": {"value": 1, "currency": "USD"}}}', "order.id"),
-        (b'{"order": {"id": true, "amount": {"value": 1, "currency": "USD"}}}', "order.id"),
-        (b'{"order": {"id": "../../x", "amount": {"value": 1, "currency": "USD"}}}', "order.id"),
-        (b'{"order": {"id": "o-1"}}', "order.amount"),
-        (b'{"order": {"id": "o-1", "id": "o-2", "amount": {"value": 1, "currency": "USD"}}}', "id"),
-        (b'{"order": {"id": "o-1", "amount": {"value": NaN, "currency": "USD"}}}', "body"),
-        (b'{"order": {"id": "o-1"}} x', "body"),
-        (b"[1]", "body"),
-        (b"\xff", "body"),
-        (b"[" * 100 + b"]" * 100, "body"),
-    ],
-)
-def test_what_is_no_order_is_a_400_that_names_the_place(clean: OrderWorld, body: bytes, field: str) -> None:
-    given = clean.deliver(body)
-    assert (given.status_code, list(given.json["errors"])) == (400, [field]), given.text
+NO_ORDERS: list[tuple[bytes, str]] = [
+    (b"{}", "order.id"),
+    (b'{"order": {"amount": {"value": 1, "currency": "USD"}}}', "order.id"),
+    (b'{"order": {"id": ["o-1"], "amount": {"value": 1, "currency": "USD"}}}', "order.id"),
+    (b'{"order": {"id": 1.5, "amount": {"value": 1, "currency": "USD"}}}', "order.id"),
+    (b'{"order": {"id": true, "amount": {"value": 1, "currency": "USD"}}}', "order.id"),
+    (b'{"order": {"id": "../../x", "amount": {"value": 1, "currency": "USD"}}}', "order.id"),
+    (b'{"order": {"id": "o-1"}}', "order.amount"),
+    (b'{"order": {"id": "o-1", "id": "o-2", "amount": {"value": 1, "currency": "USD"}}}', "id"),
+    (b'{"order": {"id": "o-1", "amount": {"value": NaN, "currency": "USD"}}}', "body"),
+    (b'{"order": {"id": "o-1"}} x', "body"),
+    (b"[1]", "body"),
+    (b"\xff", "body"),
+    (b"[" * 100 + b"]" * 100, "body"),
+]
+
+
+def test_what_is_no_order_is_a_400_that_names_the_place(clean: OrderWorld) -> None:
+    for body, field in NO_ORDERS:
+        given = clean.deliver(body)
+        assert (given.status_code, list(given.json["errors"])) == (400, [field]), (body, given.text)
 
 
 def test_framing_is_refused_before_anything_is_read(clean: OrderWorld) -> None:
@@ -115,8 +113,12 @@ def test_a_source_has_a_limit_of_its_own(world: World, authority_url: str) -> No
     orders = make_intake(world, authority_url)
     intake = intake_of(orders)
     orders.deliver(GOOD)
-    builder = EnvironBuilder(path="/webhooks/demo/orders", method="POST", data=GOOD, headers=signed(GOOD))
-    statuses = [answer(intake.deliver, builder.get_environ()).status for _ in range(135)]
+
+    def again() -> int:
+        builder = EnvironBuilder(path="/webhooks/demo/orders", method="POST", data=GOOD, headers=signed(GOOD))
+        return answer(intake.deliver, builder.get_environ()).status
+
+    statuses = [again() for _ in range(150)]
     assert statuses[:120] == [200] * 120
     assert 429 in statuses[120:]
     orders.review.pool.close()

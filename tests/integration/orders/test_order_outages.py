@@ -38,7 +38,7 @@ class FlakyShop:
         if self.script and self.script[0] == "blind":
             self.script.pop(0)
             return NoAnswer("blind")
-        status = dict((order, status) for status, order in self.done).get(review.order_id, "open")
+        status = {order: status for status, order in self.done}.get(review.order_id, "open")
         return Standing(status)
 
     def _do(self, status: str, review: Review, operation_id: uuid.UUID) -> Answer:

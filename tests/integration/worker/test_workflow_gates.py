@@ -158,17 +158,31 @@ def test_a_declined_card_ends_the_row(shop: Shop, authority: FakeAuthority) -> N
     assert "action/guard" not in authority.calls
 
 
+def let_the_card_run_out(shop: Shop) -> None:
+    run = shop.world.admin.execute
+    run("alter table refunds.confirmations disable trigger check_confirmation")
+    run("update refunds.confirmations set created_at = created_at - interval '2 days', expires_at = clock_timestamp()")
+    run("alter table refunds.confirmations enable trigger check_confirmation")
+    run("update refunds.ledger_entries set next_attempt_at = clock_timestamp()")
+
+
+def test_a_card_that_never_reached_its_customer_goes_to_a_person(shop: Shop) -> None:
+    shop.enter(FEE)
+    shop.run()
+    shop.world.admin.execute("update refunds.confirmations set delivered_at = null, last_delivery_error = 'no address'")
+    let_the_card_run_out(shop)
+    shop.run()
+    assert shop.stands() == ("APPROVAL_REQUIRED", "operator", "system_not_ready")
+    assert shop.nothing_paid()
+
+
 def test_an_expired_card_ends_the_row(shop: Shop, authority: FakeAuthority) -> None:
     shop.enter(FEE)
     shop.run()
     due = shop.world.one("select next_attempt_at from refunds.ledger_entries")
     (ends,) = shop.world.all("select expires_at from refunds.confirmations")[0]
     assert (due - ends).total_seconds() == 1
-    run = shop.world.admin.execute
-    run("alter table refunds.confirmations disable trigger check_confirmation")
-    run("update refunds.confirmations set created_at = created_at - interval '2 days', expires_at = clock_timestamp()")
-    run("alter table refunds.confirmations enable trigger check_confirmation")
-    run("update refunds.ledger_entries set next_attempt_at = clock_timestamp()")
+    let_the_card_run_out(shop)
     shop.run()
     assert shop.stands() == ("DENIED", None, "confirmation_expired")
     assert shop.nothing_paid()

@@ -65,6 +65,11 @@ class ConfirmCard:
         if card.status == CardStatus.PENDING:
             context.event = next_steps.await_customer(context.row, card.expires_at)
             return StepResult(output, None, "the customer is asked", "confirmations")
+        if card.status == CardStatus.EXPIRED and card.delivered_at is None:
+            # The customer was never asked: that is our failure, and no answer of theirs.
+            return StepResult(
+                {**output, "degraded": "notifier"}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY
+            )
         reason = _ENDED.get(CardStatus(card.status))
         if reason is None:
             return StepResult(output, StepName.TRANSFER_TO_HUMAN, Escalation.STEP_REFUSED)

@@ -12,7 +12,7 @@ from worker.next_steps import Patience
 from worker.workflow.context import Context, StepResult, to_person
 from worker.workflow.graph import StepName
 from worker.workflow.reasons import Escalation
-from worker.workflow.routes import Route, Routes
+from worker.workflow.routes import Routes
 from worker.workflow.switchboard import NOTHING_ON, Switchboard, halts_cover, switches_of
 
 
@@ -36,32 +36,41 @@ class KillSwitch:
             context.route = self._routes.find(row.channel, row.scenario, row.mode)
 
     def run(self, context: Context) -> StepResult:
-        """Halts first, then the switches of the route, then its canary."""
+        """Halts first, then each switch of the route with its canary."""
         if context.silence is not None and self._stopping.is_set():
             context.event, context.silence = next_steps.stop(context.row), None
             return StepResult({"worker": "ending"})
         if context.silence is not None:
             context.event = next_steps.after_no_answer(context.row, context.silence, self._patience)
             return StepResult({"authority": "no answer"})
-        row, board = context.row, context.board or NOTHING_ON
-        if halts_cover(board, agent_id=row.agent_id, action=row.action, scenario=row.scenario):
-            return to_person(context, Escalation.HALTED, StepName.CHECK_PARAMS)
-        if context.route is None:
-            return StepResult({"route": "none"}, StepName.CHECK_PARAMS, tool_used="switches")
-        reason, output = _switched(board, context.route, context.facts.account_ref)
-        if reason is not None:
-            return to_person(context, reason, StepName.CHECK_PARAMS, **output)
-        return StepResult(output, StepName.CHECK_PARAMS, tool_used="switches")
+        lifted: dict[str, object] = {}
+        for reason, seen in _hits(context, context.board or NOTHING_ON):
+            if reason not in context.lifted:
+                return to_person(context, reason, StepName.CHECK_PARAMS, **seen, **lifted)
+            lifted = {"lifted": reason}
+        seen = {"switch": context.route.switch} if context.route is not None else {"route": "none"}
+        return StepResult({**seen, **lifted}, StepName.CHECK_PARAMS, tool_used="switches")
 
 
-def _switched(board: Switches, route: Route, account: str | None) -> tuple[Escalation | None, dict[str, object]]:
-    """(why it goes to a person, what was seen)."""
-    for name in switches_of(route):
-        state = board.switches.get(name)
-        if state is None or not state.is_on:
-            return Escalation.SWITCH_OFF, {"switch": name, "on": False}
-        percent = state.canary_percent
-        # Without an account nobody can say on which side of the canary a row stands: only a full one takes it.
-        if percent < 100 and (account is None or not in_canary(name, account, percent)):
-            return Escalation.OUTSIDE_CANARY, {"switch": name, "canary_percent": percent}
-    return None, {"switch": route.switch, "on": True}
+def _hits(context: Context, board: Switches) -> list[tuple[Escalation, dict[str, object]]]:
+    """Everything that stands in the way, each with what was seen: lifting one leaves the others standing."""
+    row = context.row
+    found: list[tuple[Escalation, dict[str, object]]] = []
+    if halts_cover(board, agent_id=row.agent_id, action=row.action, scenario=row.scenario):
+        found.append((Escalation.HALTED, {}))
+    for name in switches_of(context.route) if context.route is not None else ():
+        hit = _switched(board, name, context.facts.account_ref)
+        if hit is not None:
+            found.append(hit)
+    return found
+
+
+def _switched(board: Switches, name: str, account: str | None) -> tuple[Escalation, dict[str, object]] | None:
+    state = board.switches.get(name)
+    if state is None or not state.is_on:
+        return Escalation.SWITCH_OFF, {"switch": name, "on": False}
+    percent = state.canary_percent
+    # Without an account nobody can say on which side of the canary a row stands: only a full one takes it.
+    if percent < 100 and (account is None or not in_canary(name, account, percent)):
+        return Escalation.OUTSIDE_CANARY, {"switch": name, "canary_percent": percent}
+    return None

@@ -1,0 +1,107 @@
+"""An intake killed with -9 at every named place: each order ends in exactly one lane and has its effect once (G46, G23)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.order_world import LANES, OrderWorld, intake_process, make_intake, order_body
+from tests.world import World
+from worker.failpoints import Failpoints
+from worker.order_review.failpoints import Place
+
+CRASHES = [
+    *(("low", place) for place in Place), ("medium", Place.AFTER_GUARD), ("medium", Place.AFTER_DECIDED),
+    ("high", Place.AFTER_DECIDED), ("high", Place.AFTER_SHOP),
+]  # fmt: skip
+
+
+def crash(orders: OrderWorld, lane: str, place: Place) -> int | None:
+    """Deliver one order to an intake that kills itself at `place`; what the sender got."""
+    world = orders.world
+    armed = {"SENTINEL_FAILPOINT": f"{place}:kill", "SENTINEL_ALLOW_FAILPOINTS": "1"}
+    # What is left behind stays for the successor: the killed process's own replacement does not take it up.
+    slow = {
+        "SENTINEL_ORDERS_BUDGET_SECONDS": "30",
+        "SENTINEL_ORDERS_LEASE_SECONDS": "60",
+        "SENTINEL_ORDERS_POLL_SECONDS": "60",
+    }
+    with intake_process(world, orders.authority_url, orders.key, **armed, **slow) as process:
+        return process.post(body_of(lane, place))
+
+
+def body_of(lane: str, place: Place) -> bytes:
+    """The one body of an order."""
+    return order_body(f"{lane}-{place}", lane, account_ref=f"acct-{lane}-{place}")
+
+
+def broken(orders: OrderWorld, crashes: Sequence[tuple[str, Place]]) -> list[str]:
+    """The checker: orders that are not in exactly their lane with exactly their effect, or whose outcome was not told."""
+    wanted = {f"{lane}-{place}": (LANES[lane], lane) for lane, place in crashes}
+    found = {row[0]: (row[1], row[2]) for row in orders.all("select order_id, status, lane from orders.reviews")}
+    wrong = [name for name in wanted if found.get(name) != wanted[name]]
+    shop = orders.all("select order_id, count(*) from orders.simulated_shop group by 1")
+    wrong += [name for name, count in shop if count != 1 or wanted[name][1] == "medium"]
+    done = {row[0] for row in shop}
+    wrong += [name for name, (_, lane) in wanted.items() if lane != "medium" and name not in done]
+    wrong += [row[0] for row in orders.all(
+        "select r.order_id from orders.reviews r join orders.effects f using (review_id)"
+        " where f.state <> 'done' or (f.kind = 'fulfil' and f.reported_at is null)")]  # fmt: skip
+    lanes = orders.all(
+        "select r.order_id from orders.reviews r join orders.events e using (review_id)"
+        " where e.event in ('allowed', 'needs_analyst', 'denied') group by 1 having count(*) <> 1"
+    )
+    return sorted({*wrong, *(row[0] for row in lanes)})
+
+
+def test_killed_at_any_place_every_order_ends_in_one_lane_with_its_effect_once(orders: OrderWorld) -> None:
+    with ThreadPoolExecutor(3) as crew:
+        answers = list(crew.map(lambda one: crash(orders, *one), CRASHES))
+    before_the_answer = [
+        answer
+        for (_, place), answer in zip(CRASHES, answers, strict=True)
+        if "report" not in place and "ack" not in place
+    ]
+    assert set(before_the_answer) == {None}
+    assert broken(orders, CRASHES), "nothing was broken: the places are not passed"
+    for lane, place in CRASHES[::2]:
+        # The sender comes again; the others are finished by the background.
+        orders.make_due()
+        assert orders.deliver(body_of(lane, place)).status_code in (200, 202)
+    for _ in range(4):
+        orders.make_due()
+        orders.rounds()
+    assert broken(orders, CRASHES) == []
+    assert orders.one("select count(*) from sentinel.operation_states where outcome = 'success'") == len(Place)
+    assert orders.world.broken_invariants() == []
+
+
+def test_a_successor_that_asks_the_shop_without_looking_is_found_out(
+    world: World, authority_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: a pipeline whose second try is like its first, before a shop that knows no keys."""
+    from tests.integration.orders.test_order_outages import FlakyShop
+    from worker.order_review import pipeline
+    from worker.order_review.effects import Tried, perform
+
+    def blind(shop, review, kind, operation_id, tried, **rest):  # type: ignore[no-untyped-def]
+        return perform(shop, review, kind, operation_id, Tried(), **rest)
+
+    shops = {}
+    for name in ("careful", "blind"):
+        if name == "blind":
+            monkeypatch.setattr(pipeline, "perform", blind)
+        shop = shops[name] = FlakyShop()
+        armed = make_intake(
+            world, authority_url, parts={"shop": shop}, failpoints=Failpoints(Place.AFTER_SHOP, "raise")
+        )
+        assert armed.deliver(order_body(f"o-{name}")).status_code == 503
+        armed.make_due()
+        successor = make_intake(world, authority_url, parts={"shop": shop})
+        successor.rounds()
+        for one in (armed, successor):
+            one.review.pool.close()
+    assert shops["careful"].done == [("fulfilled", "o-careful")]
+    assert shops["blind"].done == [("fulfilled", "o-blind")] * 2
