@@ -21,9 +21,13 @@ def programs() -> list[tuple[str, type[Any]]]:
     """(title, settings class) of every program, in the order in which one meets them."""
     from ops_console.settings import ConsoleSettings
     from sentinel.settings import Settings
+    from worker.order_review.settings import OrderReviewSettings
     from worker.settings import WorkerSettings
 
-    return [("Authority", Settings), ("Refund worker", WorkerSettings), ("Console and public board", ConsoleSettings)]
+    return [
+        ("Authority", Settings), ("Refund worker", WorkerSettings), ("Order intake", OrderReviewSettings),
+        ("Console and public board", ConsoleSettings),
+    ]  # fmt: skip
 
 
 _EMBEDDED = """

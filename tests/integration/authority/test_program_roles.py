@@ -335,13 +335,14 @@ def test_everything_of_ours_belongs_to_the_owner_that_nobody_logs_in_as(full: Wo
     assert owners == [("sentinel_owner", False, False)]
 
 
-OWNERS_RIGHTS = {"open_confirmations", "latest_confirmations", "answer_confirmation"}
-"""The worker opens a card that it cannot answer, the console answers one that it cannot write: no grant by column says that."""
+OWNERS_RIGHTS = {"open_confirmations", "latest_confirmations", "answer_confirmation", "resolve_review"}
+"""The worker opens a card that it cannot answer, the console answers one that it cannot write, and an analyst's word moves a
+review that the console cannot touch: no grant by column says that."""
 
 
 def test_only_the_confirm_cards_functions_run_with_their_owners_rights_and_none_looks_elsewhere(full: World) -> None:
     definers = dict(full.admin.execute(
         "select p.proname, p.proconfig from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
-        " where n.nspname in ('sentinel', 'refunds') and p.prosecdef").fetchall())  # fmt: skip
+        " where n.nspname in ('sentinel', 'refunds', 'orders') and p.prosecdef").fetchall())  # fmt: skip
     assert set(definers) == OWNERS_RIGHTS
     assert all(config == ["search_path=pg_catalog, pg_temp"] for config in definers.values())
