@@ -14,9 +14,9 @@ from sentinel.api import approvals, check, guard, heartbeat, meta, switches
 from sentinel.api.calls import handlers_of
 from sentinel.api.context import Context
 from sentinel.api.identity import Identity
-from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.core.permit import PermitSigner
 from sentinel.http import problems
+from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.http.responses import wire_response
 from sentinel.http.strict_json import MAX_BYTES
 from sentinel.http.wire import Handler, HotRoutes, answer

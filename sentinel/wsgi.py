@@ -35,8 +35,8 @@ def serve(settings: Settings, *, graceful_seconds: int = 20) -> None:
 
 def _run(settings: Settings, policies: PolicyHolder, graceful_seconds: int) -> None:
     from sentinel import metrics
-    from sentinel.http.rate_limit import SharedRateLimit
     from sentinel.app import build_authority, create_app
+    from sentinel.http.rate_limit import SharedRateLimit
     from sentinel.services.declare_policies import declare_policies
     from sentinel.services.keep_house import Housekeeper
 

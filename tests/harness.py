@@ -19,9 +19,9 @@ import psycopg
 
 from sentinel.api.guard import to_operation
 from sentinel.api.identity import Identity
-from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.app import build_authority
 from sentinel.core.errors import SentinelError
+from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.policy.library import PolicyHolder
 from sentinel.resources import policies_dir
 from sentinel.services.actor import Actor

@@ -15,8 +15,8 @@ from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.app import build_authority, create_app
+from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.policy.library import PolicyHolder
 from sentinel.resources import invariants_sql, policies_dir
 from sentinel.services.authority import Authority

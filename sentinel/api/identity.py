@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.core.errors import Forbidden, RateLimited, Unauthenticated
+from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.metrics import RATE_LIMITED
 from sentinel.services.authority import Caller
 from sentinel.store.agent_keys import find_key, key_hash, looks_like_key

@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.app import build_authority, create_app
+from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.policy.library import PolicyHolder
 from sentinel.resources import policies_dir
 from sentinel.settings import Settings

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.core.errors import RateLimited
+from sentinel.http.rate_limit import SharedRateLimit
 
 KEY = hashlib.sha256(b"a key").digest()
 BURST, PROCESSES = 40, 4

@@ -89,8 +89,8 @@ create table orders.reviews (
   constraint reviews_high_is_held check (lane <> 'high' or status in ('DECIDED', 'HELD')),
   constraint reviews_resolved check ((resolution is null) = (resolved_at is null))
 ) with (fillfactor = 50);
-create index reviews_due on orders.reviews (next_attempt_at, tenant_id)
-  where status in ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED', 'QUEUED');
+-- Over no column that a step changes, so that most steps are cheap (heap-only) updates: a finished one is due never.
+create index reviews_due on orders.reviews (next_attempt_at, tenant_id) where next_attempt_at < 'infinity';
 create index reviews_account on orders.reviews (account_ref, received_at) where account_ref is not null;
 create index reviews_approval on orders.reviews (approval_id) where approval_id is not null;
 create index reviews_newest on orders.reviews (received_at desc, review_id);
