@@ -59,7 +59,7 @@ def test_without_the_authority_nothing_is_answered_and_the_senders_retry_succeed
     assert (answer.status_code, answer.json["type"]) == (503, "urn:sentinel:problem:try-later")
     assert int(answer.headers["Retry-After"]) >= 1
     assert away.all("select lane, status from orders.reviews") == [(None, "SCORED")]
-    for table in ("deliveries", "effects", "alerts", "simulated_shop", "events"):
+    for table in ("deliveries", "effects", "alerts", "simulated_shop"):
         assert away.one(f"select count(*) from orders.{table}") == 0
     back = make_intake(world, authority_url)
     again = back.deliver(body)

@@ -125,6 +125,9 @@ begin
     raise exception 'no way from %/% to %/% by %', coalesce(old.lane, '-'), old.status, coalesce(new.lane, '-'), new.status, new.last_event
       using errcode = 'check_violation', constraint = 'reviews_transition';
   end if;
+  if new.status in ('FULFILLED', 'HELD', 'REFUND_FILED') then
+    new.next_attempt_at := 'infinity';
+  end if;
   new.updated_at := clock_timestamp();
   return new;
 end $$;
@@ -134,7 +137,7 @@ create trigger check_review before insert or update on orders.reviews
 create trigger never_forgotten before delete or truncate on orders.reviews
   for each statement execute function refunds.refuse_change();
 
--- The trail of a review: every change from the authority's decision on, written by the trigger below and by nothing else.
+-- The trail of a review: every change of lane or status, written by the trigger below and by nothing else.
 create table orders.events (
   tenant_id   uuid not null,
   event_id    bigint generated always as identity,
@@ -160,8 +163,7 @@ begin
   return null;
 end $$;
 create trigger write_event after update on orders.reviews for each row
-  when (new.lane is not null and (new.status <> old.status or new.lane is distinct from old.lane))
-  execute function orders.write_event();
+  when (new.status <> old.status or new.lane is distinct from old.lane) execute function orders.write_event();
 
 -- What a delivery was answered, for its repeats; kept for a while. The order itself is in reviews, for ever.
 create table orders.deliveries (

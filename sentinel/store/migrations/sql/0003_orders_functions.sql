@@ -33,21 +33,24 @@ create type orders.answered as (response_status integer, response_body text, is_
 create function orders.take_deliveries(batch jsonb) returns table (
   seq integer, outcome text, response_status integer, response_body text, is_final boolean,
   velocity_24h bigint, amount_24h bigint, work orders.work
-) language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+) language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 begin
   -- In one order for everybody, so that two batches never wait for each other in a circle.
   insert into orders.reviews (tenant_id, review_id, source, order_id, body_sha256, amount_minor, currency, account_ref,
-    order_facts, holder, lease_until)
+    order_facts, holder, lease_until, next_attempt_at)
   select i.tenant_id, i.token, i.source, i.order_id, decode(i.body_sha256, 'hex'), i.amount_minor, i.currency, i.account_ref,
-    i.order_facts, i.token, clock_timestamp() + make_interval(secs => i.lease_seconds)
+    i.order_facts, i.token, clock_timestamp() + make_interval(secs => i.lease_seconds),
+    clock_timestamp() + make_interval(secs => i.lease_seconds)
   from jsonb_to_recordset(batch) i(tenant_id uuid, token uuid, source text, order_id text, body_sha256 text,
     amount_minor bigint, currency text, account_ref text, order_facts jsonb, lease_seconds double precision)
   order by i.tenant_id, i.source, i.order_id
   on conflict on constraint reviews_order_once do nothing;
 
   update orders.reviews r set epoch = r.epoch + 1, holder = i.token,
-    lease_until = clock_timestamp() + make_interval(secs => i.lease_seconds)
+    lease_until = clock_timestamp() + make_interval(secs => i.lease_seconds),
+    next_attempt_at = clock_timestamp() + make_interval(secs => i.lease_seconds)
   from (select distinct on (tenant_id, source, order_id) * from jsonb_to_recordset(batch)
         x(tenant_id uuid, token uuid, source text, order_id text, body_sha256 text, lease_seconds double precision)
         order by tenant_id, source, order_id) i
@@ -79,7 +82,8 @@ begin
 end $$;
 
 -- Band, signals and the question, once and for all.
-create function orders.score_reviews(batch jsonb) returns setof uuid language sql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+create function orders.score_reviews(batch jsonb) returns setof uuid language sql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan as $$
   update orders.reviews r set status = 'SCORED', last_event = 'scored', band = i.band, signals = i.signals, model = i.model,
     score_ms = i.score_ms, guard_params = i.guard_params
   from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, epoch bigint, band text, signals jsonb, model text,
@@ -109,7 +113,8 @@ $$;
 
 -- The authority's answer, and what follows from it at once: low is started, medium queued, high held.
 -- Event: allowed, approved (a person said so), needs_analyst, denied, rejected (by a person or by time).
-create function orders.decide_reviews(batch jsonb) returns setof uuid language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+create function orders.decide_reviews(batch jsonb) returns setof uuid language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   mine jsonb;
@@ -151,8 +156,7 @@ begin
     where r.tenant_id = i.tenant_id and r.review_id = i.review_id and i.event = 'needs_analyst';
   end if;
   if mine @? '$[*].event ? (@ == "denied" || @ == "rejected")' then
-    update orders.reviews r set status = 'HELD', last_event = 'held', lease_until = null, holder = null,
-      next_attempt_at = 'infinity'
+    update orders.reviews r set status = 'HELD', last_event = 'held', lease_until = null, holder = null
     from jsonb_to_recordset(mine) i(tenant_id uuid, review_id uuid, event text)
     where r.tenant_id = i.tenant_id and r.review_id = i.review_id and i.event = 'denied';
     perform orders.hold_reviews(mine);
@@ -163,7 +167,8 @@ begin
 end $$;
 
 -- The holds that reviews now HELD want; due a little later, because whoever wrote this tries at once.
-create function orders.hold_reviews(batch jsonb) returns void language sql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+create function orders.hold_reviews(batch jsonb) returns void language sql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan as $$
   insert into orders.effects (tenant_id, review_id, kind, lane, operation_id, next_attempt_at)
   select r.tenant_id, r.review_id, 'hold', r.lane, r.operation_id, clock_timestamp() + interval '15 seconds'
   from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid)
@@ -173,7 +178,8 @@ create function orders.hold_reviews(batch jsonb) returns void language sql set e
 $$;
 
 -- The start was refused, so surely nothing happened: back to where the authority is asked again.
-create function orders.refuse_starts(batch jsonb) returns setof uuid language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+create function orders.refuse_starts(batch jsonb) returns setof uuid language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   mine uuid[];
@@ -193,7 +199,8 @@ begin
 end $$;
 
 -- Not now: somebody takes it up again after a pause. With an answer it is on record; without, the sender comes again.
-create function orders.put_off_reviews(batch jsonb) returns setof uuid language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+create function orders.put_off_reviews(batch jsonb) returns setof uuid language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   mine jsonb;
@@ -216,7 +223,8 @@ begin
 end $$;
 
 -- The shop's final word on a fulfilment: done, or refused, which is for a person.
-create function orders.settle_fulfilments(batch jsonb) returns setof uuid language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+create function orders.settle_fulfilments(batch jsonb) returns setof uuid language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   mine jsonb;
@@ -234,8 +242,7 @@ begin
   from jsonb_to_recordset(mine) i(tenant_id uuid, review_id uuid, done boolean, reference text, error text)
   where f.tenant_id = i.tenant_id and f.review_id = i.review_id and f.kind = 'fulfil' and f.state = 'intended';
   update orders.reviews r set status = case when i.done then 'FULFILLED' else 'HELD' end,
-    last_event = case when i.done then 'fulfilled' else 'gave_up' end, lease_until = null, holder = null, last_error = i.error,
-    next_attempt_at = 'infinity'
+    last_event = case when i.done then 'fulfilled' else 'gave_up' end, lease_until = null, holder = null, last_error = i.error
   from jsonb_to_recordset(mine) i(tenant_id uuid, review_id uuid, done boolean, error text)
   where r.tenant_id = i.tenant_id and r.review_id = i.review_id;
   if mine @? '$[*] ? (@.done == false)' then
@@ -247,7 +254,8 @@ begin
 end $$;
 
 -- A try of a hold: done, refused, or still to be tried.
-create function orders.settle_holds(batch jsonb) returns void language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+create function orders.settle_holds(batch jsonb) returns void language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan as $$
 begin
   update orders.effects f set state = i.state, tries = f.tries + 1, tried_at = clock_timestamp(), last_error = i.error,
     shop_reference = i.reference,
@@ -260,7 +268,8 @@ end $$;
 
 -- Orders that somebody left behind or put off, and queued ones about which something was decided.
 create function orders.claim_reviews(tenant uuid, most integer, token uuid, lease_seconds double precision)
-returns setof orders.work language sql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+returns setof orders.work language sql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan as $$
   with due as materialized (
     select r.tenant_id, r.review_id from orders.reviews r
     where r.tenant_id = tenant and r.status in ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED', 'QUEUED')
@@ -268,7 +277,8 @@ returns setof orders.work language sql set enable_seqscan = off set enable_hashj
     order by r.next_attempt_at limit most for update skip locked),
   mine as (
     update orders.reviews r set epoch = r.epoch + 1, holder = token,
-      lease_until = clock_timestamp() + make_interval(secs => lease_seconds)
+      lease_until = clock_timestamp() + make_interval(secs => lease_seconds),
+      next_attempt_at = clock_timestamp() + make_interval(secs => lease_seconds)
     from due where r.tenant_id = due.tenant_id and r.review_id = due.review_id
     returning r.*)
   select (orders.as_work(m::orders.reviews)).* from mine m
@@ -276,7 +286,8 @@ $$;
 
 -- Holds that are due, for one try each.
 create function orders.claim_holds(tenant uuid, most integer, hold_seconds double precision)
-returns table (tries integer, seconds_ago double precision, work orders.work) language sql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+returns table (tries integer, seconds_ago double precision, work orders.work) language sql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan as $$
   with due as materialized (
     select f.tenant_id, f.review_id, f.tries, f.tried_at from orders.effects f
     where f.tenant_id = tenant and f.kind = 'hold' and f.state = 'intended' and f.next_attempt_at <= statement_timestamp()
@@ -293,7 +304,8 @@ $$;
 -- Outcomes that the authority has not acknowledged, for one try each.
 create function orders.take_reports(tenant uuid, most integer, retry_seconds double precision)
 returns table (review_id uuid, source text, order_id text, done boolean, operation_id uuid, shop_reference text, error text,
-  amount_minor bigint, currency text, tries integer) language sql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+  amount_minor bigint, currency text, tries integer) language sql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan as $$
   with due as materialized (
     select f.tenant_id, f.review_id from orders.effects f
     where f.tenant_id = tenant and f.kind = 'fulfil' and f.reported_at is null and f.report_due_at <= statement_timestamp()
