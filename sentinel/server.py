@@ -207,4 +207,6 @@ def metrics_folder() -> Iterator[None]:
     try:
         yield
     finally:
+        # Left behind it would send whoever counts in this process to a folder that is gone.
+        os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
         shutil.rmtree(folder, ignore_errors=True)

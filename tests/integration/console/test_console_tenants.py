@@ -49,9 +49,17 @@ def other(world: Any) -> Other:
     world.publish()
     ids = {
         "approval_id": str(approval_id), "operation_id": str(doubt.operation_id), "halt_id": halt_id, "token_id": token_id,
-        "proof_id": "pf_" + doubt.decision_event_id.hex, "name": "nobodys.switch",
+        "proof_id": "pf_" + doubt.decision_event_id.hex, "name": "nobodys.switch", "source": "nobodys", "path:order_id": "nobodys/1",
     }  # fmt: skip
-    return Other(ids, [*(value for name, value in ids.items() if name != "name"), "olga", str(tenant_id), "olgas"])
+    return Other(
+        ids,
+        [
+            *(value for name, value in ids.items() if name not in ("name", "source", "path:order_id")),
+            "olga",
+            str(tenant_id),
+            "olgas",
+        ],
+    )
 
 
 def leaks(world: Any, other: Other) -> list[str]:
@@ -62,6 +70,7 @@ def leaks(world: Any, other: Other) -> list[str]:
     bodies: dict[str, Any] = {
         "approve": {"reason": "x"}, "reject": {"reason": "x"}, "lift": {"reason": "x"}, "resolve": {"executed": False, "evidence": "x"},
         "handled": {"reason": "x", "reference": "x"}, "on": {"canary_percent": 5, "reason": "x"}, "off": {"reason": "x"},
+        "fulfil": {"reason": "x"}, "refund": {"reason": "x"}, "hold": {"reason": "x"},
     }  # fmt: skip
     for rule in app.url_map.iter_rules():
         path = str(rule)

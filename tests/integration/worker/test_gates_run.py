@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -18,6 +19,8 @@ from tests.acceptance.places import run
 from tests.world import World
 
 SCRATCH = "select count(*) from pg_database where starts_with(datname, 'sentinel_scratch_')"
+OWN_TEMP = Path(tempfile.gettempdir()) / f"gates-{os.getpid()}"
+"""Other tests run gates at the same time; here only ours leave anything."""
 CASES = """scenario: fee
 systems: {private: private_refund}
 base: {channel: private, currency: EUR, amount: "4.90", paid: "900.00", shipping_fee: same}
@@ -31,7 +34,8 @@ cases:
 
 
 def gates(world: World, *arguments: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    ran = run("gates", "run", *arguments, "--json", SENTINEL_DATABASE_URL=world.url)
+    OWN_TEMP.mkdir(exist_ok=True)
+    ran = run("gates", "run", *arguments, "--json", SENTINEL_DATABASE_URL=world.url, TMPDIR=str(OWN_TEMP))
     return ran, json.loads(ran.stdout) if ran.stdout else {}
 
 
@@ -42,8 +46,7 @@ def switch_on(world: World) -> subprocess.CompletedProcess[str]:
 
 
 def nothing_is_left(world: World) -> bool:
-    left = list(Path(tempfile.gettempdir()).glob("sentinel-gate-*"))
-    return world.one(SCRATCH) == 0 and not left
+    return world.one(SCRATCH) == 0 and not list(OWN_TEMP.glob("sentinel-gate-*"))
 
 
 def test_the_shipped_fee_cases_pass_and_their_report_opens_the_switch_for_this_policy_alone(
