@@ -41,6 +41,7 @@ class Processes:
     def __init__(self, logs: Path) -> None:
         self._logs = logs
         self._children: list[_Child] = []
+        self._passing: list[subprocess.Popen[bytes]] = []
         logs.mkdir(parents=True, exist_ok=True)
 
     def start(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> None:
@@ -54,10 +55,17 @@ class Processes:
         """Run a child to its end; its exit code. `show` lets it print here."""
         with (self._logs / f"{name}.log").open("ab") as log:
             output = sys.stderr if show else log
-            return subprocess.run(
-                command, env=dict(env), input=stdin, stdout=None if show else output, stderr=output, check=False,
-                preexec_fn=_die_with_parent,
-            ).returncode  # fmt: skip
+            process = subprocess.Popen(
+                command, env=dict(env), stdin=subprocess.PIPE, stdout=None if show else output, stderr=output,
+                start_new_session=True, preexec_fn=_die_with_parent,
+            )  # fmt: skip
+            # Known to `stop`, which may come from another thread in the middle of it.
+            self._passing.append(process)
+            try:
+                process.communicate(stdin)
+            finally:
+                self._passing.remove(process)
+            return process.returncode
 
     def _spawn(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
         with (self._logs / f"{name}.log").open("ab") as log:
@@ -88,6 +96,9 @@ class Processes:
 
     def stop(self) -> None:
         """End all children: ask, wait a moment, then insist. Nothing is left when this returns."""
+        for process in tuple(self._passing):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
         for child in self._children:
             if child.process.poll() is None:
                 child.process.terminate()
