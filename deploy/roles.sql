@@ -88,7 +88,7 @@ grant insert on refunds.process_requests, refunds.defaults to sentinel_console;
 grant insert on sentinel.tenants, sentinel.operators, sentinel.operator_sessions, sentinel.operator_tokens,
   sentinel.sign_in_attempts, sentinel.agent_keys, sentinel.approval_votes, sentinel.halts, sentinel.events to sentinel_console;
 grant update (password_hash, role, active) on sentinel.operators to sentinel_console;
-grant update (last_seen_at, revoked_at) on sentinel.operator_sessions to sentinel_console;
+grant update (last_seen_at, revoked_at, stepped_up_at, said) on sentinel.operator_sessions to sentinel_console;
 grant update (revoked_at) on sentinel.operator_tokens to sentinel_console;
 grant update (revoked_at, expires_at) on sentinel.agent_keys to sentinel_console;
 grant update (status, decided_at, decided_by, reason) on sentinel.approvals to sentinel_console;

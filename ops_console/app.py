@@ -7,20 +7,12 @@ from collections.abc import Callable
 from flask import Blueprint, Flask, Response, request
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from ops_console import (
-    approval_routes,
-    confirm_routes,
-    halt_routes,
-    identity,
-    meta_routes,
-    metrics,
-    order_routes,
-    public_routes,
-    refund_routes,
-    session_routes,
-    switch_routes,
-)  # fmt: skip
+from ops_console import identity, meta, metrics, pages
+from ops_console.api import approvals, halts, orders, refunds, session, switches
+from ops_console.board import routes as board_routes
+from ops_console.confirm import routes as confirm_routes
 from ops_console.context import build_context
+from ops_console.pages import shell
 from ops_console.settings import ConsoleSettings
 from sentinel.http import problems
 from sentinel.http.strict_json import MAX_BYTES
@@ -39,20 +31,22 @@ PUBLIC_PATHS = ("/ops/api/live/", "/verify/")
 
 def create_app(settings: ConsoleSettings, *, stopping: Callable[[], bool] = lambda: False) -> Flask:
     """The app with every route; nothing connects before the first request. `stopping` turns true when it drains."""
-    app = Flask("ops_console", static_folder=None, template_folder=None)
+    app = Flask("ops_console")
     app.config["MAX_CONTENT_LENGTH"] = MAX_BYTES + 1
     app.url_map.strict_slashes = False
     app.url_map.merge_slashes = False
     context = build_context(settings, stopping=stopping)
     identity.install(app, context)
     api = Blueprint("api", __name__, url_prefix="/ops/api")
-    for part in (session_routes, approval_routes, halt_routes, switch_routes, refund_routes, order_routes):
+    for part in (session, approvals, halts, switches, refunds, orders):
         part.routes(api, context)
     top = Blueprint("top", __name__)
-    public_routes.routes(top, context)
-    meta_routes.routes(top, context)
+    board_routes.routes(top, context)
+    meta.routes(top, context)
     app.register_blueprint(api)
     app.register_blueprint(top)
+    app.register_blueprint(pages.blueprint(context))
+    shell.install(app)
     app.url_map.converters["anything"] = confirm_routes.Anything
     app.register_blueprint(confirm_routes.blueprint(context))
     app.after_request(_finish)
@@ -68,6 +62,9 @@ def _finish(response: Response) -> Response:
     """Headers of every answer; what is not said to be cacheable is not stored anywhere."""
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
+    if request.endpoint == "static" and "v" in request.args:
+        # The address names the content (`shell.asset`): nobody has to ask again.
+        response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
     response.headers.setdefault("Cache-Control", "no-store")
     if request.method in ("GET", "HEAD") and request.path.startswith(PUBLIC_PATHS):
         response.headers["Access-Control-Allow-Origin"] = "*"

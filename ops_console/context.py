@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ops_console.public_agents import PublicAgents
+from ops_console.board.agents import PublicAgents
+from ops_console.board.hub import Hub
 from ops_console.settings import ConsoleSettings
-from ops_console.stream import Hub
 from sentinel.services.list_switches import SwitchFile
 from sentinel.services.sign_in import SessionTerms
 from sentinel.store import feed

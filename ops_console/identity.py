@@ -7,9 +7,10 @@ unsafe method together with its CSRF token and from our own origin; a token is n
 from __future__ import annotations
 
 import hmac
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
-from flask import Flask, Response, g, request
+from flask import Flask, Response, g, redirect, request
+from werkzeug.wrappers import Response as AnyResponse
 
 from ops_console.context import Context
 from sentinel.core.errors import Forbidden, Unauthenticated
@@ -19,6 +20,7 @@ from sentinel.services.sign_in import session_of
 from sentinel.store.sessions import SignedIn
 
 SIGN_IN = "/ops/api/session"
+SIGN_IN_PAGE = "/ops/sign-in"
 PUBLIC = "/ops/api/live/"
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
@@ -32,19 +34,32 @@ def needs_operator(path: str, method: str) -> bool:
     """Whether a path is the operators': everything under /ops but the live feed and signing in itself."""
     if path != "/ops" and not path.startswith("/ops/"):
         return False
-    return not path.startswith(PUBLIC) and (path, method) != (SIGN_IN, "POST")
+    return not path.startswith(PUBLIC) and (path, method) != (SIGN_IN, "POST") and path != SIGN_IN_PAGE
 
 
 def install(app: Flask, context: Context) -> None:
     """Ask for an operator before routing errors, validation or any view."""
 
     @app.before_request
-    def require_operator() -> None:
-        if needs_operator(request.path, request.method):
+    def require_operator() -> AnyResponse | None:
+        if not needs_operator(request.path, request.method):
+            return None
+        try:
             who, by_cookie = identify(context)
-            if by_cookie and request.method not in _SAFE:
-                check_csrf(context, who)
-            g.signed_in, g.by_cookie = who, by_cookie
+        except Unauthenticated:
+            if _is_browser_visit():
+                return redirect(f"{SIGN_IN_PAGE}?{urlencode({'next': request.full_path.rstrip('?')})}", 303)
+            raise
+        if by_cookie and request.method not in _SAFE:
+            check_csrf(context, who)
+        g.signed_in, g.by_cookie = who, by_cookie
+        return None
+
+
+def _is_browser_visit() -> bool:
+    """Whether a person is opening a page, who is better sent to the sign-in page than shown a problem document."""
+    wants_html = request.accept_mimetypes.accept_html and "text/html" in request.headers.get("Accept", "")
+    return wants_html and request.method == "GET" and not request.path.startswith("/ops/api/")
 
 
 def identify(context: Context) -> tuple[SignedIn, bool]:
@@ -64,11 +79,16 @@ def identify(context: Context) -> tuple[SignedIn, bool]:
 
 
 def check_csrf(context: Context, who: SignedIn) -> None:
-    """Raise `Forbidden` unless the request is ours: origin, and the session's token in the header."""
+    """Raise `Forbidden` unless the request is ours: origin, and the session's token in the header or the page's form."""
     check_origin(context)
-    given = request.headers.get("X-CSRF-Token", "")
+    given = request.headers.get("X-CSRF-Token", "") or _form_token()
     if who.csrf_token is None or not hmac.compare_digest(given.encode(), who.csrf_token.encode()):
         raise Forbidden("X-CSRF-Token is missing or not this session's")
+
+
+def _form_token() -> str:
+    """A page's hidden field; the JSON API takes the header alone."""
+    return "" if request.path.startswith("/ops/api/") else request.form.get("csrf", "")
 
 
 def check_origin(context: Context) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from environs import Env, EnvValidationError
 from marshmallow.validate import Length, OneOf, Range
 
-from ops_console.public_agents import PublicAgents, parse_public_agents
+from ops_console.board.agents import PublicAgents, parse_public_agents
 from sentinel.core.errors import InvalidInput
 from sentinel.resources import policies_dir
 from sentinel.settings import UnsafeConfiguration, confirm_secrets, is_weak, setting

@@ -9,13 +9,18 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime
 
+import orjson
+
 from sentinel.store.database import Pool
 from sentinel.store.rows import all_rows, changed, one_row
 
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """A person with a valid session or token. `csrf_token` and `stale` (due for a touch) belong to sessions."""
+    """A person with a valid session or token. From `csrf_token` on, what belongs to sessions alone.
+
+    `stale` is due for a touch; `kind` is "page" for a browser's session, else "api"; `said` waits to be told by a page.
+    """
 
     tenant_id: uuid.UUID
     tenant_label: str
@@ -25,6 +30,9 @@ class SignedIn:
     csrf_token: str | None
     expires_at: datetime | None
     stale: bool
+    session_id: uuid.UUID | None = None
+    kind: str = "api"
+    said: list[dict[str, str]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,7 @@ returning expires_at
 """
 FIND_SESSION = """
 select s.tenant_id, t.label as tenant_label, s.operator_id, o.email, o.role, s.csrf_token, s.expires_at,
+       s.session_id, s.kind, s.said,
        s.last_seen_at < clock_timestamp() - make_interval(secs => %(touch_seconds)s::double precision) as stale
 from sentinel.operator_sessions s
 join sentinel.operators o using (tenant_id, operator_id) join sentinel.tenants t using (tenant_id)
@@ -66,6 +75,14 @@ where tenant_id = %(tenant_id)s and session_hash = %(session_hash)s and revoked_
 REVOKE_SESSION = """
 update sentinel.operator_sessions set revoked_at = clock_timestamp()
 where session_hash = %(session_hash)s and revoked_at is null
+"""
+KEEP_SAYING = """
+update sentinel.operator_sessions set said = coalesce(said, '[]'::jsonb) || %(said)s::jsonb
+where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and session_id = %(session_id)s and revoked_at is null
+"""
+FORGET_SAID = """
+update sentinel.operator_sessions set said = null
+where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and session_id = %(session_id)s
 """
 INSERT_TOKEN = """
 insert into sentinel.operator_tokens (tenant_id, token_id, token_hash, operator_id, label, expires_at)
@@ -122,6 +139,23 @@ def touch_session(pool: Pool, tenant_id: uuid.UUID, session_hash: bytes) -> None
 def revoke_session(pool: Pool, session_hash: bytes) -> bool:
     """End a session. False when it was over."""
     return changed(pool, REVOKE_SESSION, {"session_hash": session_hash}) == 1
+
+
+def keep_saying(pool: Pool, who: SignedIn, said: dict[str, str]) -> None:
+    """Keep something for the session's next page to tell."""
+    changed(pool, KEEP_SAYING, {**_session(who), "said": orjson.dumps([said]).decode()})
+
+
+def take_said(pool: Pool, who: SignedIn) -> list[dict[str, str]]:
+    """What was kept for this page, once."""
+    if not who.said:
+        return []
+    changed(pool, FORGET_SAID, _session(who))
+    return who.said
+
+
+def _session(who: SignedIn) -> dict[str, uuid.UUID | None]:
+    return {"tenant_id": who.tenant_id, "operator_id": who.operator_id, "session_id": who.session_id}
 
 
 def insert_token(

@@ -229,7 +229,7 @@ def test_a_defect_is_a_page_too_and_the_log_has_no_link(
 ) -> None:
     cards.waiting("a")
     link = cards.link("a")
-    monkeypatch.setattr("ops_console.confirm_routes.open_card", lambda *_: 1 / 0)
+    monkeypatch.setattr("ops_console.confirm.routes.open_card", lambda *_: 1 / 0)
     shows(cards.app().test_client().get(link), 503, "Not possible at the moment")
     printed = "".join(capsys.readouterr())
     assert "ZeroDivisionError" in printed

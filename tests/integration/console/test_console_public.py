@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from ops_console import live, public_routes
 from ops_console.app import HEADERS
+from ops_console.board import events as live
+from ops_console.board import routes as public_routes
 from sentinel.core.proof import is_intact, pack_hash
 from sentinel.services.issue_key import issue_key
 from sentinel.store.feed import FeedRow

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ops_console import refund_routes
+from ops_console.api import refunds as refund_routes
 from sentinel.core.errors import WorkerNotRunning
 from sentinel.services.process_one import process_one
 from sentinel.store.refund_views import STATUSES

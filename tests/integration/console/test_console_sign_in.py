@@ -42,7 +42,7 @@ def open_doors(app: Any) -> list[str]:
     ]
     for path in [*(path for path in paths if not path.startswith("/ops/api/live/")), *UNKNOWN]:
         for method in METHODS:
-            if (path, method) == ("/ops/api/session", "POST"):
+            if (path, method) == ("/ops/api/session", "POST") or path == "/ops/sign-in":
                 continue
             answer = client.open(path, method=method, data=b'{"broken', content_type="application/json")
             body = answer.get_json(silent=True) or {}

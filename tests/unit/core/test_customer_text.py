@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from ops_console.translations import CATALOGUES as PAGES
+from ops_console.confirm.translations import CATALOGUES as PAGES
 from sentinel.core.customer_text import LANGUAGES, language_of, moment_text, money_text, plainly
 from worker.notify.messages import CATALOGUES as MESSAGES
 

@@ -7,11 +7,11 @@ from typing import Any
 from flask import Blueprint, Response, request
 
 from ops_console import metrics
+from ops_console.api.documentation import LIMIT, OPERATOR, READING, WRITING, in_query
+from ops_console.api.rendering import amount, choice, json_response, limit, path_id, present
+from ops_console.api.schemas import ApprovalPageSchema, ApprovalViewSchema, HandledSchema, ResolvedSchema, WordSchema
 from ops_console.context import Context
-from ops_console.documentation import LIMIT, OPERATOR, READING, WRITING, in_query
 from ops_console.identity import actor
-from ops_console.rendering import amount, choice, json_response, limit, path_id, present
-from ops_console.schemas import ApprovalPageSchema, ApprovalViewSchema, HandledSchema, ResolvedSchema, WordSchema
 from sentinel.core.decision import reason_text
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.http.bodies import json_body, load, without_nulls

@@ -6,11 +6,11 @@ from typing import Any
 
 from flask import Blueprint, Response, request
 
+from ops_console.api.documentation import LIMIT, OPERATOR, READING, WRITING, in_query
+from ops_console.api.rendering import amount, json_response, limit, path_id, present
+from ops_console.api.schemas import LiftHaltSchema, ResolveInDoubtSchema, SetHaltSchema
 from ops_console.context import Context
-from ops_console.documentation import LIMIT, OPERATOR, READING, WRITING, in_query
 from ops_console.identity import actor
-from ops_console.rendering import amount, json_response, limit, path_id, present
-from ops_console.schemas import LiftHaltSchema, ResolveInDoubtSchema, SetHaltSchema
 from sentinel.core.decision import reason_text
 from sentinel.http.bodies import json_body, load, without_nulls
 from sentinel.http.openapi import documented

@@ -5,6 +5,6 @@ Texts hold `{amount}`, `{until}` and `{moment}` where values go; nothing else is
 
 from collections.abc import Mapping
 
-from ops_console.translations import de, en
+from ops_console.confirm.translations import de, en
 
 CATALOGUES: Mapping[str, Mapping[str, str]] = {"en": en.TEXTS, "de": de.TEXTS}

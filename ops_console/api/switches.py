@@ -6,11 +6,11 @@ from typing import Any
 
 from flask import Blueprint, Response
 
+from ops_console.api.documentation import OPERATOR, READING, WRITING
+from ops_console.api.rendering import json_response, present
+from ops_console.api.schemas import SwitchOffSchema, SwitchOnSchema
 from ops_console.context import Context
-from ops_console.documentation import OPERATOR, READING, WRITING
 from ops_console.identity import actor
-from ops_console.rendering import json_response, present
-from ops_console.schemas import SwitchOffSchema, SwitchOnSchema
 from sentinel.http.bodies import json_body, load, without_nulls
 from sentinel.http.openapi import documented
 from sentinel.services.flip_switch import Flipped, turn_switch_off, turn_switch_on

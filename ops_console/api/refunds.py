@@ -8,11 +8,11 @@ from typing import Any
 
 from flask import Blueprint, Response, request
 
+from ops_console.api.documentation import LIMIT, OPERATOR, READING, in_query
+from ops_console.api.rendering import amount, choice, cursor_in, cursor_out, json_response, limit, present
+from ops_console.api.schemas import LedgerPageSchema
 from ops_console.context import Context
-from ops_console.documentation import LIMIT, OPERATOR, READING, in_query
 from ops_console.identity import actor
-from ops_console.rendering import amount, choice, cursor_in, cursor_out, json_response, limit, present
-from ops_console.schemas import LedgerPageSchema
 from sentinel.core.operation import check_identifier
 from sentinel.core.proof import REDACTION
 from sentinel.http.openapi import documented

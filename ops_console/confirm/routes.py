@@ -15,8 +15,8 @@ import structlog
 from flask import Blueprint, Response, render_template, request
 from werkzeug.routing import BaseConverter
 
+from ops_console.confirm.translations import CATALOGUES
 from ops_console.context import Context
-from ops_console.translations import CATALOGUES
 from sentinel.core.confirm_link import ConfirmLinks
 from sentinel.core.customer_text import language_of, moment_text, money_text, plainly
 from sentinel.core.errors import SentinelError
@@ -85,10 +85,8 @@ class Anything(BaseConverter):
 
 
 def blueprint(context: Context) -> Blueprint:
-    """The page and its style sheet."""
-    pages = Blueprint(
-        "confirm", __name__, template_folder="templates", static_folder="static", static_url_path="/static"
-    )
+    """The page."""
+    pages = Blueprint("confirm", __name__)
     links = ConfirmLinks(context.settings.confirm_secrets)
 
     @pages.get("/confirm/<anything:token>")
@@ -147,7 +145,7 @@ def _card_page(card: CardRow) -> Response:
     speaker = _Speaker(_language(card), card)
     texts = CATALOGUES[speaker.language]
     return _page(
-        "confirm_card.html", 200, speaker, title=texts[f"card.title.{speaker.kind}"], digest=card.digest,
+        "confirm/card.html", 200, speaker, title=texts[f"card.title.{speaker.kind}"], digest=card.digest,
         reason=texts.get(f"scenario.{card.scenario}", ""), say=speaker.say,
     )  # fmt: skip
 
@@ -157,7 +155,7 @@ def _message(page: str, card: CardRow | None = None) -> Response:
     speaker = _Speaker(_language(card), card)
     title = CATALOGUES[speaker.language][f"{page}.title"]
     response = _page(
-        "confirm_message.html", status, speaker, title=title, page=page, mood=mood, answered=speaker.answered()
+        "confirm/message.html", status, speaker, title=title, page=page, mood=mood, answered=speaker.answered()
     )
     if status == 503:
         response.headers["Retry-After"] = "5"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ops_console.public_agents import PublicAgents
+from ops_console.board.agents import PublicAgents
 from sentinel.core.errors import NotFound
 from sentinel.store.feed import FeedRow
 

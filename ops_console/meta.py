@@ -6,9 +6,9 @@ import orjson
 from flask import Blueprint, Response, current_app
 
 from ops_console import metrics
+from ops_console.api.documentation import DESCRIPTION, SECURITY_SCHEMES
+from ops_console.api.rendering import json_response
 from ops_console.context import Context
-from ops_console.documentation import DESCRIPTION, SECURITY_SCHEMES
-from ops_console.rendering import json_response
 from sentinel.core.errors import SentinelError
 from sentinel.http.openapi import documented, openapi_document
 from sentinel.store.database import Pool

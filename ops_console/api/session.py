@@ -7,11 +7,11 @@ from typing import Any
 from flask import Blueprint, Response, g, request
 
 from ops_console import metrics
+from ops_console.api.documentation import OPERATOR, READING, WRITING
+from ops_console.api.rendering import json_response, path_id, present
+from ops_console.api.schemas import CreateTokenSchema, SessionSchema, SignInSchema
 from ops_console.context import Context
-from ops_console.documentation import OPERATOR, READING, WRITING
 from ops_console.identity import actor, check_origin, cookie_name, set_cookie
-from ops_console.rendering import json_response, path_id, present
-from ops_console.schemas import CreateTokenSchema, SessionSchema, SignInSchema
 from sentinel.core.errors import Forbidden, RateLimited, Unauthenticated
 from sentinel.http.bodies import json_body, load, without_nulls
 from sentinel.http.openapi import documented

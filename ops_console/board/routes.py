@@ -9,11 +9,11 @@ import orjson
 from flask import Blueprint, Response, request
 
 from ops_console import metrics
+from ops_console.api.documentation import LIMIT, in_query
+from ops_console.api.rendering import json_response, limit
+from ops_console.api.schemas import LiveFeedSchema
+from ops_console.board.events import agent_status, board_page, live_event, public_pack
 from ops_console.context import Context
-from ops_console.documentation import LIMIT, in_query
-from ops_console.live import agent_status, board_page, live_event, public_pack
-from ops_console.rendering import json_response, limit
-from ops_console.schemas import LiveFeedSchema
 from sentinel.http.openapi import documented
 from sentinel.services.verify_proof import read_proof
 

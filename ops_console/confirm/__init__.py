@@ -1,0 +1,1 @@
+"""The customer's confirm page, in the customer's language."""

@@ -1,0 +1,27 @@
+"""The operators' pages under `/ops`: server-rendered, working as plain forms, livelier with scripts."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response
+
+from ops_console.context import Context
+from ops_console.pages import halts, shell, sign_in
+from sentinel.core.errors import SentinelError, Unauthenticated
+from sentinel.http.problems import problem_response
+
+
+def blueprint(context: Context) -> Blueprint:
+    """Every page; a module per page, each adding its routes."""
+    pages = Blueprint("pages", __name__, url_prefix="/ops")
+    for part in (sign_in, halts):
+        part.routes(pages, context)
+
+    @pages.errorhandler(SentinelError)
+    def refused(error: SentinelError) -> Response:
+        if isinstance(error, Unauthenticated):
+            # A stranger gets the same answer everywhere (`identity.install`).
+            return problem_response(error)
+        told = shell.refused(error)
+        return shell.page(context, "error.html", title="That was not possible", status=told.status, told=told)
+
+    return pages

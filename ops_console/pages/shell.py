@@ -1,0 +1,125 @@
+"""The frame of every operators' page: its headers, what it tells after an act, and how a form's act is carried out.
+
+An act is a form's POST: it does one thing through one service, tells the result in the session and sends the browser back
+(303), so that reloading repeats nothing. What is refused shows the same page again with the words that were typed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from flask import Flask, Response, current_app, g, render_template, request, url_for
+
+from ops_console.context import Context
+from ops_console.pages.text import FILTERS, FUNCTIONS
+from sentinel.core.errors import InvalidInput, SentinelError
+from sentinel.http.problems import status_of
+from sentinel.services.actor import has_role
+from sentinel.store.sessions import keep_saying, take_said
+
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self';"
+    " base-uri 'none'; frame-ancestors 'none'"
+)
+# Our own forms must say where they come from (`identity.check_origin`); with no-referrer they say "null".
+_HEADERS = {"Content-Security-Policy": CSP, "Cache-Control": "no-store", "Referrer-Policy": "same-origin"}
+# (endpoint, label): the pages in the order of the menu; a page not named here is reached from another.
+MENU = (
+    ("overview", "Overview"), ("approvals", "Approvals"), ("ledger", "Ledger"), ("orders", "Orders"), ("policies", "Policies"),
+    ("halts", "Halts"), ("in_doubt", "In doubt"), ("events", "Events"), ("keys", "Keys"), ("operators", "Operators"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why an act was not done: the sentence, and what is wrong by field name."""
+
+    detail: str
+    fields: dict[str, str]
+    status: int
+
+
+def install(app: Flask) -> None:
+    """Give templates what they write with."""
+    app.jinja_env.filters.update(FILTERS)
+    app.jinja_env.globals.update(FUNCTIONS, asset=asset, menu=_menu, may=may)
+    app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
+
+
+@cache
+def _digest(name: str) -> str:
+    return hashlib.sha256((Path(__file__).parent.parent / "static" / name).read_bytes()).hexdigest()[:16]
+
+
+def asset(name: str) -> str:
+    """The address of a static file; it changes with the content, so that browsers may keep it for ever."""
+    return url_for("static", filename=name, v=_digest(name))
+
+
+def may(role: str) -> bool:
+    """Whether the signed-in person has at least this role."""
+    return has_role(g.signed_in.role, role)
+
+
+def _menu() -> list[tuple[str, str]]:
+    known = current_app.view_functions
+    return [(f"pages.{name}", label) for name, label in MENU if f"pages.{name}" in known]
+
+
+def page(context: Context, template: str, *, title: str, status: int = 200, **values: Any) -> Response:
+    """A whole page; `template` is below templates/pages. Tells what the last act had to say."""
+    said = take_said(context.pool, g.signed_in) if "signed_in" in g and g.get("by_cookie") else []
+    html = render_template(f"pages/{template}", title=title, said=said, who=g.get("signed_in"), **values)
+    return Response(html, status=status, content_type="text/html; charset=utf-8", headers=_HEADERS)
+
+
+def fragment(template: str, **values: Any) -> Response:
+    """A part of a page that refreshes itself."""
+    html = render_template(f"pages/{template}", who=g.get("signed_in"), **values)
+    return Response(html, content_type="text/html; charset=utf-8", headers=_HEADERS)
+
+
+def say(context: Context, text: str, kind: str = "done") -> None:
+    """Have the next page tell this. `kind` is done, note or warning."""
+    keep_saying(context.pool, g.signed_in, {"kind": kind, "text": text})
+
+
+def back_to(address: str) -> Response:
+    """Send the browser to a page of ours by GET."""
+    return Response(status=303, headers={"Location": address, "Cache-Control": "no-store"})
+
+
+def attempt(context: Context, do: Callable[[], str], *, again: Callable[[Refused], Response], then: str) -> Response:
+    """Carry out a form's act. `do` returns what to tell; a refusal of ours shows the form `again`, nothing lost."""
+    try:
+        told = do()
+    except SentinelError as error:
+        return again(refused(error))
+    say(context, told)
+    return back_to(then)
+
+
+def refused(error: SentinelError) -> Refused:
+    """One of our errors as a page tells it."""
+    fields = {field.rpartition(".")[2]: rule for field, rule in error.errors.items()}
+    return Refused(error.detail, fields, status_of(error)[0])
+
+
+def typed(*, lists: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The form's fields, blanks and our own left out; `lists` may come several times. Raises `InvalidInput`."""
+    given: dict[str, Any] = {}
+    for name, values in request.form.lists():
+        if name == "csrf":
+            continue
+        if name in lists:
+            given[name] = [value for value in values if value]
+        elif len(values) != 1:
+            raise InvalidInput.of(name, "was given more than once")
+        elif values[0].strip():
+            given[name] = values[0].strip().replace("\r\n", "\n")
+    return given

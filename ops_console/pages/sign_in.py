@@ -1,0 +1,74 @@
+"""Signing in and out in a browser."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from flask import Blueprint, Response, request
+
+from ops_console import metrics
+from ops_console.context import Context
+from ops_console.identity import check_origin, cookie_name, set_cookie
+from ops_console.pages import shell
+from sentinel.core.errors import InvalidInput, RateLimited, Unauthenticated
+from sentinel.services.sign_in import Opened, sign_in
+from sentinel.services.sign_out import sign_out
+
+HOME = "/ops"
+
+
+def routes(pages: Blueprint, context: Context) -> None:
+    """Add the sign-in page and signing out."""
+
+    @pages.get("/sign-in")
+    def sign_in_page() -> Response:
+        return _form(context)
+
+    @pages.post("/sign-in")
+    def sign_in_now() -> Response:
+        check_origin(context)
+        try:
+            opened = _counted(context)
+        except (InvalidInput, RateLimited, Unauthenticated) as error:
+            return _form(context, shell.refused(error))
+        sign_out(context.pool, request.cookies.get(cookie_name(context.settings.insecure_cookies), ""))
+        response = shell.back_to(ours(request.form.get("next", "")))
+        set_cookie(context, response, opened.cookie, context.settings.absolute_seconds)
+        return response
+
+    @pages.post("/sign-out")
+    def sign_out_now() -> Response:
+        sign_out(context.pool, request.cookies.get(cookie_name(context.settings.insecure_cookies), ""))
+        response = shell.back_to("/ops/sign-in")
+        set_cookie(context, response, "", 0)
+        return response
+
+
+def ours(address: str) -> str:
+    """A page of ours to go on to; anything else, another site's above all, is the first page."""
+    parts = urlsplit(address)
+    is_ours = not parts.scheme and not parts.netloc and (parts.path == HOME or parts.path.startswith(HOME + "/"))
+    return address if is_ours and "\\" not in address and address.isprintable() else HOME
+
+
+def _form(context: Context, refused: shell.Refused | None = None) -> Response:
+    given = {"email": request.form.get("email", ""), "next": ours(request.values.get("next", ""))}
+    status = refused.status if refused is not None else 200
+    return shell.page(context, "sign_in.html", title="Sign in", status=status, refused=refused, given=given)
+
+
+def _counted(context: Context) -> Opened:
+    given = shell.typed()
+    for name in ("email", "password"):
+        if name not in given:
+            raise InvalidInput.of(name, "is needed")
+    try:
+        opened = sign_in(
+            context.pool, email=given["email"], password=request.form["password"], tenant=given.get("tenant"),
+            address=request.remote_addr or "unknown", terms=context.terms,
+        )  # fmt: skip
+    except (Unauthenticated, RateLimited) as error:
+        metrics.SIGN_INS.labels(error.code).inc()
+        raise
+    metrics.SIGN_INS.labels("signed-in").inc()
+    return opened

@@ -1,0 +1,104 @@
+"""How pages write values: foreign text with its tricks in the open, money, moments, shortened ids.
+
+Everything comes out escaped. What a person would not see, or would see elsewhere, is shown as its code point, so that two
+texts that differ never look the same (`GUARANTEES.md` G13, G38).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from datetime import UTC, datetime
+
+from markupsafe import Markup, escape
+
+from sentinel.core.money import Money, money_out
+
+_MOST_SHOWN = 2000
+_ODD = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
+# Blank to the eye although Unicode calls them letters, marks or symbols.
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
+_PADDING = re.compile(r"^ +| +$| {2,}")
+
+
+def visible(value: object) -> Markup:
+    """Foreign text for a page: escaped, at most 2000 characters, invisible and direction-changing ones named."""
+    text = str(value)
+    cut = text[:_MOST_SHOWN]
+    shown = Markup("").join(_shown(part) for part in re.split(r"(^ +| +$| {2,})", cut) if part)
+    return shown + _odd("…", f"{len(text) - _MOST_SHOWN} more characters") if len(text) > _MOST_SHOWN else shown
+
+
+def _shown(part: str) -> Markup:
+    if _PADDING.fullmatch(part):
+        return _odd("·" * min(len(part), 20), f"{len(part)} spaces")
+    return Markup("").join(_odd(*_named(c)) if _is_odd(c) else escape(c) for c in part)
+
+
+def _is_odd(character: str) -> bool:
+    category = unicodedata.category(character)
+    is_space = category == "Zs" and character != " "
+    return category in _ODD or is_space or character in _BLANK or "\ufe00" <= character <= "\ufe0f"
+
+
+def _named(character: str) -> tuple[str, str]:
+    return f"U+{ord(character):04X}", unicodedata.name(character, "control character")
+
+
+def _odd(text: str, title: str) -> Markup:
+    return Markup('<span class="odd" title="{}">{}</span>').format(title, text)
+
+
+def money(amount_minor: int | None, currency: str | None) -> str:
+    """12650, "USD" → "126.50 USD", always exact; "–" where there is no amount."""
+    if amount_minor is None or currency is None:
+        return "–"
+    out = money_out(Money(amount_minor, currency))
+    value = str(out["value"])
+    whole, dot, rest = value.partition(".")
+    return f"{int(whole):,}{dot}{rest} {currency}"
+
+
+def when(moment: datetime | None) -> Markup:
+    """A moment as `<time>`, UTC to the second; "–" where there is none."""
+    if moment is None:
+        return Markup("–")
+    at = moment.astimezone(UTC)
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        at.isoformat().replace("+00:00", "Z"),
+        at.strftime("%Y-%m-%d %H:%M:%S.%f UTC"),
+        at.strftime("%Y-%m-%d %H:%M:%S UTC"),
+    )
+
+
+def span(seconds: float | None) -> str:
+    """A length of time a person reads at once: 0.4 → "0.4 s", 95 → "1 min 35 s", 90000 → "1 d 1 h"."""
+    if seconds is None:
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{int(seconds)} s"
+    parts = _divided(int(seconds), ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")))
+    return " ".join(parts[:2])
+
+
+def _divided(rest: int, units: tuple[tuple[int, str], ...]) -> list[str]:
+    parts: list[str] = []
+    for size, name in units:
+        count, rest = divmod(rest, size)
+        if count or parts:
+            parts.append(f"{count} {name}")
+    return parts
+
+
+def short(identifier: object) -> Markup:
+    """An id's end, whole in its title: ids made at one time share their beginning."""
+    text = str(identifier)
+    return (
+        Markup('<code class="id" title="{}">…{}</code>').format(text, text[-8:])
+        if len(text) > 12
+        else Markup("<code>{}</code>").format(text)
+    )
+
+
+FILTERS = {"visible": visible, "when": when, "span": span, "short": short}
+FUNCTIONS = {"money": money}
