@@ -25,7 +25,7 @@ def new_database(pg_server: RunningServer, migrated_template: str) -> Iterator[N
     def make() -> str:
         name = f"outside_{uuid.uuid4().hex[:12]}"
         with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
-            connection.execute(f"create database {name} template {migrated_template}".encode())
+            connection.execute(f"create database {name} template {migrated_template} strategy file_copy".encode())
         made.append(name)
         return at(pg_server.admin_url, name)
 

@@ -134,7 +134,7 @@ class Places:
         """(address, agent key) of a database of its own."""
         name = unique("bad")
         with psycopg.connect(self.server.admin_url, autocommit=True) as admin:
-            admin.execute(f"create database {name} template {self.template}".encode())
+            admin.execute(f"create database {name} template {self.template} strategy file_copy".encode())
         self.stack.callback(drop, self.server.admin_url, name)
         url = at(self.server.admin_url, name)
         tenant_id, key, _ = add_tenant(url, name.replace("_", "-"))

@@ -26,7 +26,7 @@ Seen = tuple[str, str, str, str, str]
 def two_worlds(world: World) -> Iterator[tuple[World, World]]:
     """The world and another on a copy of its empty schema."""
     name = f"{world.admin.info.dbname}_b"
-    world.admin.execute(f"create database {name} template template_sentinel".encode())
+    world.admin.execute(f"create database {name} template template_sentinel strategy file_copy".encode())
     other = make_world(make_conninfo(world.url, dbname=name))
     try:
         yield world, other

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg import errors as pg
 
-from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, WORKER, with_role
+from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, WORKER, with_role
 from tests.conftest import at
 from tests.harness import decide
 from tests.world import World, guard_body, make_world
@@ -22,7 +22,7 @@ SECRET_TABLES = ("operator_sessions", "operator_tokens", "sign_in_attempts")
 def full(pg_server, migrated_template) -> Iterator[World]:  # type: ignore[no-untyped-def]
     """One database with a little of everything, for all attempts: none of them may change it."""
     with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
-        connection.execute(f"create database roles_tried template {migrated_template}".encode())
+        connection.execute(f"create database roles_tried template {migrated_template} strategy file_copy".encode())
     world = make_world(at(pg_server.admin_url, "roles_tried"))
     done = guard_body(value=40)
     world.start(done, world.guard(done))
@@ -222,7 +222,7 @@ REFUSALS = (pg.InsufficientPrivilege, pg.InvalidGrantOperation)
 def let_through(world: World, tried: list[tuple[str, str]]) -> list[str]:
     """Which statements were not refused for lack of rights; each runs in a transaction that is undone."""
     found = []
-    for role in EVERYBODY:
+    for role in dict.fromkeys(who for who, _ in tried):
         with psycopg.connect(with_role(world.url, role)) as connection:
             for statement in [text for who, text in tried if who == role]:
                 try:
@@ -290,7 +290,7 @@ def test_twin_with_one_grant_too_many_is_caught(full: World) -> None:
         full.admin.execute("revoke update on sentinel.halts from sentinel_authority")
 
 
-@pytest.mark.parametrize("role", EVERYBODY)
+@pytest.mark.parametrize("role", [*EVERYBODY, ORDERS])
 def test_no_program_becomes_the_owner_or_another_program(full: World, role: str) -> None:
     """As a login that was granted exactly this role, which is how a deployment connects."""
     login = f"login_of_{role}"
@@ -298,7 +298,7 @@ def test_no_program_becomes_the_owner_or_another_program(full: World, role: str)
     try:
         with psycopg.connect(with_role(full.url.replace("sentinel_admin", login), role), autocommit=True) as connection:
             assert connection.execute("select current_user").fetchone() == (role,)
-            for other in {"sentinel_owner", "sentinel_admin", *EVERYBODY} - {role}:
+            for other in {"sentinel_owner", "sentinel_admin", *EVERYBODY, ORDERS} - {role}:
                 with pytest.raises(pg.InsufficientPrivilege):
                     connection.execute(f"set role {other}".encode())
     finally:
@@ -320,10 +320,10 @@ def test_the_board_reads_its_three_views_and_nothing_private_is_in_them(full: Wo
 def test_nothing_of_ours_is_open_to_the_public_role(full: World) -> None:
     open_to_all = full.admin.execute(
         "select n.nspname || '.' || p.proname from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
-        " where n.nspname in ('sentinel', 'refunds') and has_function_privilege('public', p.oid, 'execute')"
+        " where n.nspname in ('sentinel', 'refunds', 'orders') and has_function_privilege('public', p.oid, 'execute')"
         " union all select c.oid::regclass::text from pg_class c join pg_namespace n on n.oid = c.relnamespace"
-        " where n.nspname in ('sentinel', 'refunds') and c.relkind in ('r', 'v') and has_table_privilege('public', c.oid, 'select')"
-        " union all select nspname from pg_namespace where nspname in ('sentinel', 'refunds') and has_schema_privilege('public', oid, 'usage')"
+        " where n.nspname in ('sentinel', 'refunds', 'orders') and c.relkind in ('r', 'v') and has_table_privilege('public', c.oid, 'select')"
+        " union all select nspname from pg_namespace where nspname in ('sentinel', 'refunds', 'orders') and has_schema_privilege('public', oid, 'usage')"
     ).fetchall()  # fmt: skip
     assert open_to_all == []
 
@@ -331,7 +331,7 @@ def test_nothing_of_ours_is_open_to_the_public_role(full: World) -> None:
 def test_everything_of_ours_belongs_to_the_owner_that_nobody_logs_in_as(full: World) -> None:
     owners = full.admin.execute(
         "select distinct r.rolname, r.rolcanlogin, r.rolsuper from pg_class c join pg_namespace n on n.oid = c.relnamespace"
-        " join pg_roles r on r.oid = c.relowner where n.nspname in ('sentinel', 'refunds')").fetchall()  # fmt: skip
+        " join pg_roles r on r.oid = c.relowner where n.nspname in ('sentinel', 'refunds', 'orders')").fetchall()  # fmt: skip
     assert owners == [("sentinel_owner", False, False)]
 
 
