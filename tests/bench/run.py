@@ -1,7 +1,7 @@
 """`make bench`: what the authority and the worker do beside what the database could do, interleaved in one run.
 
-(a) pgbench runs the very transaction of a guard; (b) guards over HTTP; (c) refunds end to end by one worker; (d) checks.
-PostgreSQL, the authority and the load generator share this machine. Absolute figures are this machine's; the ratios,
+(a) pgbench runs the very transaction of a guard; (b) guards over HTTP; (c) refunds end to end by one worker; (d) checks;
+(e) orders, first deliveries and repeats. PostgreSQL, the authority, the intake and the load generator share this machine. Absolute figures are this machine's; the ratios,
 taken round by round, are the result.
 """
 
@@ -37,10 +37,11 @@ from sentinel.policy.library import PolicyHolder
 from sentinel.resources import policies_dir
 from sentinel.services.authority import Authority, Caller
 from sentinel.services.guard_action import decided_row
-from sentinel.store.database import AUTHORITY, WORKER
+from sentinel.store.database import AUTHORITY, ORDERS, WORKER
 from sentinel.store.decisions import locks_of
 from sentinel.store.embedded import Embedded, find_binaries, remove
 from sentinel.store.migrate import migrate
+from tests.bench import orders as order_load
 from tests.bench.load import LoadResult, request_bytes, run_load
 from tests.world import SECRET, add_tenant, guard_body
 
@@ -54,6 +55,7 @@ class Bench:
 
     url: str
     worker_url: str
+    orders_url: str
     port: int
     tenant_id: uuid.UUID
     key: str
@@ -224,6 +226,15 @@ def private_fees(bench: Bench, rows: int) -> None:
     bench.note("private fees/s", rows / (first + second))
 
 
+def orders(bench: Bench, seconds: float) -> None:
+    """Orders through an intake: first deliveries, and the same ones again."""
+    place = order_load.Place(bench.orders_url, bench.port, bench.tenant_id, bench.key)
+    for name, result in zip(("orders 32", "redelivery 32"), order_load.measure(place, seconds), strict=True):
+        bench.note(name, result.per_second)
+        bench.note(f"{name} p50", result.percentile(0.50))
+        bench.note(f"{name} p99", result.percentile(0.99))
+
+
 @contextlib.contextmanager
 def running_authority() -> Iterator[Bench]:
     """An own PostgreSQL, migrated, with one tenant, and `sentinel serve` on a free port."""
@@ -235,7 +246,7 @@ def running_authority() -> Iterator[Bench]:
         migrate(running.admin_url)
         tenant_id, key, _ = add_tenant(running.admin_url, "bench")
         with psycopg.connect(running.admin_url, autocommit=True) as connection:
-            for role in (AUTHORITY, WORKER):
+            for role in (AUTHORITY, WORKER, ORDERS):
                 connection.execute(f"alter role {role} login".encode())
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -247,7 +258,7 @@ def running_authority() -> Iterator[Bench]:
                      "SENTINEL_PERMIT_SECONDS": "3600", "SENTINEL_RATE_PER_SECOND": "100000", "SENTINEL_RATE_BURST": "100000"},
             )  # fmt: skip
         _wait(f"http://127.0.0.1:{port}/readyz")
-        yield Bench(running.admin_url, running.url(user=WORKER), port, tenant_id, key)
+        yield Bench(running.admin_url, running.url(user=WORKER), running.url(user=ORDERS), port, tenant_id, key)
     finally:
         if process is not None:
             process.send_signal(signal.SIGTERM)
@@ -279,6 +290,7 @@ def plan(bench: Bench, folder: Path, seconds: float, rows: int) -> list[tuple[st
         ("check 32", lambda: http(bench, "check 32", seconds, connections=32, path="/api/sentinel/action/check")),
         ("refunds/s", lambda: refunds(bench, rows)),
         ("private fees/s", lambda: private_fees(bench, rows)),
+        ("orders 32", lambda: orders(bench, seconds)),
     ]
 
 
@@ -287,11 +299,14 @@ RATIOS = (
     ("guard 32 hot / guard 32", "guard 32 hot", "guard 32", 0.6),
     ("guard 32 hot / pgbench 32 hot", "guard 32 hot", "pgbench 32 hot", None),
     ("check 32 / guard 32", "check 32", "guard 32", None),
+    ("redelivery 32 / orders 32", "redelivery 32", "orders 32", 3.0),
 )
 BOUNDS = (
     ("guard 32 p99", "≤", 60.0, "ms"),
     ("refunds/s", "≥", 400.0, "rows/s"),
     ("private fees/s", "≥", 300.0, "rows/s"),
+    ("orders 32", "≥", 300.0, "orders/s"),
+    ("orders 32 p99", "≤", 150.0, "ms"),
 )
 
 
@@ -338,6 +353,8 @@ def main() -> None:
                 if options.only is None or options.only in name:
                     step()
                     print(f"round {number}: {name}: {bench.figures[name][-1]:,.0f}/s", file=sys.stderr, flush=True)
+        if options.only == "orders":
+            print({name: [round(value, 1) for value in values] for name, values in bench.figures.items()})
         if options.only is None:
             text = report(bench, options.rounds, options.seconds)
             OUT.mkdir(exist_ok=True)

@@ -18,7 +18,7 @@ from sentinel.client import (
 )
 from sentinel.client.answers import ApprovalDecision
 from sentinel.core.errors import EngineUnavailable
-from sentinel.store.writer import GroupCommit
+from worker.order_review.crowd import Crowd, Gathering
 from worker.order_review.model import ACTION, AGENT_ID, order_key, resource_of
 from worker.order_review.work import Work
 
@@ -29,10 +29,10 @@ _MOST = 32
 class Authority:
     """Guard, start and report of `order.fulfill`. Thread-safe; what goes wrong is a value."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._guards: GroupCommit[GuardAnswer | Unreachable | Rejected] = GroupCommit(self._guard_many, most=_MOST)
-        self._starts: GroupCommit[StartReceipt | Unreachable | Rejected] = GroupCommit(self._start_many, most=_MOST)
+    def __init__(self, client: Client, crowd: Crowd | None = None) -> None:
+        self._client, crowd = client, crowd or Crowd()
+        self._guards: Gathering[GuardAnswer | Unreachable | Rejected] = Gathering(self._guard_many, crowd, most=_MOST)
+        self._starts: Gathering[StartReceipt | Unreachable | Rejected] = Gathering(self._start_many, crowd, most=_MOST)
 
     def guard(self, work: Work) -> GuardAnswer | Unreachable | Rejected:
         """Ask what is stored with the order: the same at every try."""

@@ -12,6 +12,7 @@ from worker.failpoints import BadFailpoint, Failpoints
 from worker.order_review.alerts import Alerts
 from worker.order_review.authority import Authority
 from worker.order_review.background import Background
+from worker.order_review.crowd import Crowd
 from worker.order_review.enrich import Enricher, Lookup
 from worker.order_review.failpoints import Place
 from worker.order_review.model import AGENT_ID
@@ -24,6 +25,7 @@ from worker.order_review.rules import RulesScore
 from worker.order_review.scoring import Scorer
 from worker.order_review.settings import OrderReviewSettings
 from worker.order_review.shop import Shop
+from worker.order_review.simulated_shop import SimulatedShop
 from worker.order_review.sources import FILE_NAME, PolicyError, SourcesFile
 from worker.order_review.store import OrderStore, default_tenant
 
@@ -79,20 +81,24 @@ def build_order_review(
     """
     pool = Pool(with_role(settings.database_url, ORDERS, application_name="order-review"), size=settings.pool_size)
     tenant_id = settings.tenant_id or _tenant(pool)
-    store = OrderStore(pool, tenant_id, lease_seconds=settings.lease_seconds)
+    crowd = Crowd()
+    store = OrderStore(pool, tenant_id, lease_seconds=settings.lease_seconds, crowd=crowd)
     client = Client(
         settings.authority_url, settings.api_key, agent_id=AGENT_ID, tenant_id=tenant_id,
         timeout_seconds=settings.authority_timeout_seconds,
     )  # fmt: skip
-    authority, failpoints = Authority(client), failpoints or read_failpoints(settings)
+    authority, failpoints = Authority(client, crowd), failpoints or read_failpoints(settings)
+    scorer = scorer or make_scorer(settings)
+    shop = shop or shop_from(
+        url=settings.shop_url, key=settings.shop_key, timeout_seconds=settings.shop_timeout_seconds, pool=pool,
+        tenant_id=tenant_id,
+    )  # fmt: skip
     pipeline = Pipeline(
-        store=store, authority=authority, scorer=scorer or make_scorer(settings), enricher=enricher or Enricher(),
-        shop=shop or shop_from(
-            url=settings.shop_url, key=settings.shop_key, timeout_seconds=settings.shop_timeout_seconds, pool=pool,
-            tenant_id=tenant_id,
-        ),
+        store=store, authority=authority, scorer=scorer, enricher=enricher or Enricher(), shop=shop,
         reports=Reports(store, authority, failpoints), lookups=lambda name: _lookups(sources, name), failpoints=failpoints,
         budget_seconds=settings.budget_seconds, under_way_seconds=settings.shop_under_way_seconds,
+        scores_at_once=isinstance(scorer, Scorer) and scorer.asks_nobody and enricher is None,
+        ships_here=isinstance(shop, SimulatedShop), crowd=crowd,
     )  # fmt: skip
     channel = channel_from(
         slack_webhook_url=settings.slack_webhook_url, on_this_machine=settings.alerts_on_this_machine

@@ -1,4 +1,8 @@
-"""The drawing of the lanes, made from the table in `lanes.py`: Mermaid text and a plain SVG."""
+"""The drawing of the lanes, made from the table in `lanes.py`: Mermaid text and a plain SVG.
+
+Every standing and every way in the SVG is a group with a class and an id made of lane and status (`at-…`, `way-…--…`), by
+which the console lights the way that an order took.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,13 @@ from worker.order_review.model import Lane, ReviewStatus
 
 MERMAID_FILE, SVG_FILE = "order-lanes.md", "order-lanes.svg"
 _S = ReviewStatus
-_COLUMNS = {_S.RECEIVED: 90, _S.SCORED: 270, _S.DECIDED: 470, _S.QUEUED: 670, _S.STARTED: 890, _S.FULFILLED: 1110,
-            _S.HELD: 1110, _S.REFUND_FILED: 1110}  # fmt: skip
-_ROWS = {Lane.LOW: 90, None: 300, Lane.MEDIUM: 300, Lane.HIGH: 540}
-_BELOW = {_S.HELD: 70, _S.REFUND_FILED: 140}
-_WIDTH, _HEIGHT, _HALF_W, _HALF_H = 1210, 620, 72, 22
+_COLUMNS = {_S.RECEIVED: 80, _S.SCORED: 290, _S.DECIDED: 546, _S.QUEUED: 776, _S.STARTED: 1016, _S.FULFILLED: 1240,
+            _S.HELD: 1240, _S.REFUND_FILED: 1240}  # fmt: skip
+_ROWS = {Lane.LOW: 34, None: 214, Lane.MEDIUM: 214, Lane.HIGH: 410}
+_BELOW = {_S.HELD: 84, _S.REFUND_FILED: 152}
+_WIDTH, _HEIGHT, _HALF_W, _HALF_H = 1320, 524, 72, 22
 _LANE_FILL = {None: "#ffffff", Lane.LOW: "#dcfce7", Lane.MEDIUM: "#fef3c7", Lane.HIGH: "#fee2e2"}
-_INK = "#374151"
+_INK, _LIT = "#374151", "#1d4ed8"
 
 
 def draw_mermaid() -> str:
@@ -43,10 +47,11 @@ def draw_svg() -> str:
     arrows = "".join(_arrow(start, to, label) for (start, to), label in _labels().items())
     boxes = "".join(map(_box, _standings()))
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"'
-        ' font-family="system-ui, sans-serif" font-size="12">\n<title>The lanes of an order</title>\n'
-        '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" markerHeight="8" orient="auto">'
-        f'<path d="M0 0L10 5L0 10z" fill="{_INK}"/></marker></defs>\n{arrows}{boxes}</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-labelledby="drawn"'
+        ' aria-describedby="drawn-way" font-family="system-ui, sans-serif" font-size="13">\n'
+        '<title id="drawn">The lanes of an order</title>\n'
+        '<desc id="drawn-way">From left to right; one row per lane, low above, high below.</desc>\n'
+        f"<defs>{_tip('tip', _INK, 8)}{_tip('tip-lit', _LIT, 4)}</defs>\n{arrows}{boxes}</svg>\n"
     )
 
 
@@ -61,6 +66,17 @@ def write_drawings(folder: Path) -> list[Path]:
 def _standings() -> list[Standing]:
     found = {each: None for (start, _), to in TRANSITIONS.items() for each in (start, to)}
     return list(found)
+
+
+def _tip(name: str, ink: str, size: int) -> str:
+    return (
+        f'<marker id="{name}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="{size}" markerHeight="{size}" orient="auto">'
+        f'<path d="M0 0L10 5L0 10z" fill="{ink}"/></marker>'
+    )
+
+
+def _id(standing: Standing) -> str:
+    return f"{standing.lane or 'none'}-{standing.status}"
 
 
 def _name(standing: Standing) -> str:
@@ -88,22 +104,34 @@ def _box(standing: Standing) -> str:
         else ""
     )
     return (
-        f'<rect x="{x - _HALF_W}" y="{y - _HALF_H}" width="{2 * _HALF_W}" height="{2 * _HALF_H}" rx="8"'
+        f'<g class="at" id="at-{_id(standing)}"><rect x="{x - _HALF_W}" y="{y - _HALF_H}" width="{2 * _HALF_W}" height="{2 * _HALF_H}" rx="8"'
         f' fill="{_LANE_FILL[standing.lane]}" stroke="{_INK}" stroke-width="{width}"{dashes}/>'
-        f'<text x="{x}" y="{y + (0 if lane else 5)}" text-anchor="middle" fill="#111827">{standing.status}</text>{lane}\n'
+        f'<text x="{x}" y="{y + (0 if lane else 5)}" text-anchor="middle" fill="#111827">{standing.status}</text>{lane}</g>\n'
     )
 
 
 def _arrow(start: Standing, to: Standing, label: str) -> str:
     (x1, y1), (x2, y2) = _place(start), _place(to)
+    if start.status == to.status and {start.lane, to.lane} == {Lane.LOW, Lane.HIGH}:
+        # Around the lane between them.
+        side = x1 + _HALF_W
+        course = f"M{side} {y1}L{side + 22} {y1}L{side + 22} {y2}L{side} {y2}"
+        return _way(start, to, course, label, (side + 22, (y1 + y2) // 2 + 70))
     back = (to, start) in _labels()
     shift = (8 if x1 < x2 or y1 < y2 else -8) if back else 0
     from_x, from_y = _edge(x1, y1, x2, y2)
     to_x, to_y = _edge(x2, y2, x1, y1)
-    middle_x, middle_y = (from_x + to_x) / 2, (from_y + to_y) / 2 - 4 + (shift * 1.7 if back else 0)
+    course = f"M{from_x:.1f} {from_y + shift:.1f}L{to_x:.1f} {to_y + shift:.1f}"
+    below = shift + 14 if shift > 0 else shift - 5
+    return _way(start, to, course, label, ((from_x + to_x) / 2, (from_y + to_y) / 2 + below))
+
+
+def _way(start: Standing, to: Standing, course: str, label: str, label_at: tuple[float, float]) -> str:
+    # The label's rim keeps it legible where ways cross.
     return (
-        f'<line x1="{from_x:.1f}" y1="{from_y + shift:.1f}" x2="{to_x:.1f}" y2="{to_y + shift:.1f}" stroke="{_INK}"'
-        f' marker-end="url(#tip)"/><text x="{middle_x:.1f}" y="{middle_y:.1f}" text-anchor="middle" fill="{_INK}">{label}</text>\n'
+        f'<g class="way" id="way-{_id(start)}--{_id(to)}"><path d="{course}" fill="none" stroke="{_INK}" marker-end="url(#tip)"/>'
+        f'<text x="{label_at[0]:.1f}" y="{label_at[1]:.1f}" text-anchor="middle" fill="{_INK}" stroke="#ffffff" stroke-width="4"'
+        f' paint-order="stroke">{label}</text></g>\n'
     )
 
 

@@ -12,7 +12,7 @@ from sentinel.core.errors import KeyReused, StillDeciding
 from worker.order_review.answers import Told, told
 from worker.order_review.model import Order
 from worker.order_review.store import OrderStore
-from worker.order_review.work import Taken, TakeOutcome, Work
+from worker.order_review.work import Taken, TakeOutcome
 
 
 class InFlight(StillDeciding):
@@ -42,20 +42,21 @@ def told_before(store: OrderStore, order: Order, taken: Taken, digest: str) -> T
     if taken.outcome is TakeOutcome.CONFLICT:
         _alert_conflict(store, order, digest)
         raise OtherBody
+    if taken.outcome is TakeOutcome.RECORDED:
+        return _replay(taken)
     if taken.outcome is TakeOutcome.IN_FLIGHT or work is None:
         raise InFlight
-    if taken.outcome is TakeOutcome.STANDING:
-        answer = told(work)
-        store.record_answer(work, answer.as_json())
-        return answer
-    return _replay(taken, work)
+    answer = told(work)
+    store.record_answer(work, answer.as_json())
+    return answer
 
 
-def _replay(taken: Taken, work: Work) -> Told:
+def _replay(taken: Taken) -> Told:
     assert taken.response_status is not None and taken.response_body is not None
     if taken.is_final:
         return Told(taken.response_status, taken.response_body.encode(), is_final=True, replayed=True)
-    now = told(work)
+    assert taken.work is not None
+    now = told(taken.work)
     return Told(taken.response_status, now.body, is_final=False, replayed=True)
 
 

@@ -64,10 +64,11 @@ class Intake:
         self._take("source", source.name, source)
         order = source.to_order(read_object(body))
         digest = body_digest(body)
-        taken = self.pipeline.store.take(order, digest)
-        if taken.outcome is TakeOutcome.TAKEN and taken.work is not None:
-            return self.pipeline.run(taken.work, order=order, known=taken.known)
-        return told_before(self.pipeline.store, order, taken, digest)
+        with self.pipeline.crowd:
+            taken = self.pipeline.take(order, digest)
+            if taken.outcome is TakeOutcome.TAKEN and taken.work is not None:
+                return self.pipeline.run(taken.work, order=order, known=taken.known)
+            return told_before(self.pipeline.store, order, taken, digest)
 
     def _genuine(self, environ: Mapping[str, Any], name: str, body: bytes) -> OrderSource:
         """The source, if it has signed this very body; a source that is not there has signed nothing."""

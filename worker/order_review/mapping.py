@@ -32,6 +32,7 @@ MAX_TEXT, MAX_ITEMS, MAX_COUNT = 500, 1000, 10**6
 # Begins with a letter or a digit, and no slash: it becomes part of addresses, resources and keys.
 _ORDER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}", re.ASCII)
 _REF = re.compile(r"[A-Za-z0-9._:/@-]{1,200}", re.ASCII)
+_ZERO = re.compile(r"0(\.0{1,6})?", re.ASCII)
 _COUNT = re.compile(r"0|[1-9][0-9]{0,6}", re.ASCII)
 
 
@@ -142,8 +143,12 @@ class _Reader:
             raise InvalidInput.of(where, "must be the order's amount; it is missing")
         if not isinstance(currency, str) or currency not in DIGITS:
             raise InvalidInput.of(currency_at, "must be an ISO 4217 code in capital letters")
+        exact = _exact(value, DIGITS[currency])
+        # Discounted to nothing, or a gift: an order all the same, though no money that the authority could decide about.
+        if _is_zero(exact):
+            return Money(0, currency)
         try:
-            return parse_money(_exact(value, DIGITS[currency]), currency)
+            return parse_money(exact, currency)
         except InvalidInput as error:
             raise InvalidInput.of(where, next(iter(error.errors.values()))) from None
 
@@ -177,6 +182,10 @@ def _exact(value: Any, digits: int) -> Any:
     if not fraction.isdecimal() or fraction[digits:].strip("0"):
         return text
     return f"{whole}.{fraction[:digits]}".rstrip(".")
+
+
+def _is_zero(value: Any) -> bool:
+    return (type(value) is int and value == 0) or (isinstance(value, str) and _ZERO.fullmatch(value) is not None)
 
 
 def _upper(text: str | None) -> str | None:

@@ -38,6 +38,7 @@ class Code(StrEnum):
     AMOUNT_IN_A_DAY = "amount_in_a_day"
     ACCOUNT_UNKNOWN = "account_unknown"
     CURRENCY_NOT_COVERED = "currency_not_covered"
+    NOTHING_TO_PAY = "nothing_to_pay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,11 @@ class RulesScore:
     def _currency(self, order: Order, known: KnownAccount) -> Iterator[Finding]:
         if not all(order.amount.currency in amounts for amounts in self._numbers.all_amounts()):
             yield Finding(Code.CURRENCY_NOT_COVERED, Band.MEDIUM, f"no numbers for {order.amount.currency}")
+
+    def _nothing_to_pay(self, order: Order, known: KnownAccount) -> Iterator[Finding]:
+        # A gift or a full discount, or a price that somebody changed: the amounts of the other rules say nothing about it.
+        if order.amount.amount_minor == 0:
+            yield Finding(Code.NOTHING_TO_PAY, Band.MEDIUM, f"the total is {order.amount}")
 
     def _countries(self, order: Order, known: KnownAccount) -> Iterator[Finding]:
         rule, billing, shipping = self._numbers.country, order.billing_country, order.shipping_country
@@ -130,7 +136,7 @@ class RulesScore:
 
 
 _RULES: tuple[Callable[[RulesScore, Order, KnownAccount], Iterator[Finding]], ...] = (
-    RulesScore._currency, RulesScore._countries, RulesScore._value_for_age, RulesScore._rush, RulesScore._mail,
+    RulesScore._currency, RulesScore._nothing_to_pay, RulesScore._countries, RulesScore._value_for_age, RulesScore._rush, RulesScore._mail,
     RulesScore._failed_payments, RulesScore._velocity,
 )  # fmt: skip
 

@@ -31,6 +31,11 @@ class Scorer:
     ) -> None:
         self._rules, self._model, self._now = rules, model, now
 
+    @property
+    def asks_nobody(self) -> bool:
+        """Whether a score is made of what is at hand, in no time."""
+        return self._model is None
+
     def score(self, order: Order, known: KnownAccount, deadline: float, noticed: Sequence[Signal] = ()) -> Score:
         """At most until `deadline`, an instant of `time.monotonic`. `noticed` before, as by the enricher, leads the signals."""
         try:

@@ -15,6 +15,7 @@ from marshmallow.validate import Length, OneOf, Range
 
 from sentinel.resources import policies_dir
 from sentinel.settings import UnsafeConfiguration, setting
+from sentinel.store.database import describe, same_database
 from worker.addresses import is_http_url
 from worker.order_review.outlets import outlet_faults
 
@@ -27,7 +28,8 @@ class OrderReviewSettings:
     api_key: str = setting("SENTINEL_ORDERS_API_KEY", "The agent key of order review. Required.", "")
     database_url: str = setting(
         "ORDERS_DATABASE_URL",
-        "PostgreSQL with the orders schema; default SENTINEL_DATABASE_URL, else the embedded one.",
+        "PostgreSQL with the orders schema: the authority's, the console's and the ledger's, or analysts could not decide;"
+        " default SENTINEL_DATABASE_URL, else the embedded one.",
         "",
     )
     tenant_id: uuid.UUID | None = setting("SENTINEL_TENANT_ID", "Tenant; default: the ledger's default tenant.")
@@ -132,7 +134,7 @@ def load_order_settings(*, needs_authority: bool = True, **overrides: Any) -> Or
     values |= {key: value for key, value in overrides.items() if value is not None}
     values["database_url"] = values["database_url"] or os.environ.get("SENTINEL_DATABASE_URL", "")
     settings = OrderReviewSettings(**values)
-    if faults := unsafe(settings, needs_authority=needs_authority):
+    if faults := _elsewhere(settings.database_url) + unsafe(settings, needs_authority=needs_authority):
         raise UnsafeConfiguration("\n".join(faults))
     return settings
 
@@ -151,6 +153,19 @@ def unsafe(settings: OrderReviewSettings, *, needs_authority: bool = True) -> li
         shop_url=settings.shop_url, shop_key=settings.shop_key, shop_timeout_seconds=settings.shop_timeout_seconds,
         slack_webhook_url=settings.slack_webhook_url, alerts_on_this_machine=settings.alerts_on_this_machine,
     )  # fmt: skip
+
+
+def _elsewhere(database_url: str) -> list[str]:
+    """An analyst's word moves an order, its approval and a refund's row in one transaction: they share a database."""
+    faults = []
+    for variable, whose in (("SENTINEL_DATABASE_URL", "approvals"), ("WORKER_DATABASE_URL", "refunds")):
+        other = os.environ.get(variable, "").strip()
+        if database_url and other and not same_database(database_url, other):
+            faults.append(
+                f"ORDERS_DATABASE_URL ({describe(database_url)}) and {variable} ({describe(other)}): orders and their"
+                f" {whose} must be in one database"
+            )
+    return faults
 
 
 def _authority_faults(settings: OrderReviewSettings) -> list[str]:

@@ -28,11 +28,12 @@ update orders.effects set report_error = %(error)s,
                        else clock_timestamp() + make_interval(secs => %(pause_seconds)s) end
 where tenant_id = %(tenant_id)s and review_id = %(review_id)s and kind = 'fulfil' and reported_at is null
 """
+# What is not finished is due at some time, and is found by that; the rest of the table is not looked at.
 # One look behind the cursor: an approval decided while the last page was read is not missed.
 APPROVALS_WANTED_SINCE = """
 select coalesce((select c.since - interval '2 seconds' from orders.approval_cursors c where c.tenant_id = %(tenant_id)s),
                 min(r.received_at) - interval '1 minute')
-from orders.reviews r where r.tenant_id = %(tenant_id)s and r.status = 'QUEUED'
+from orders.reviews r where r.tenant_id = %(tenant_id)s and r.status = 'QUEUED' and r.next_attempt_at < 'infinity'
 having count(*) > 0
 """
 WAKE_REVIEWS = "select orders.wake_reviews(%(tenant_id)s, %(approval_ids)s::uuid[])"
@@ -48,11 +49,12 @@ where d.tenant_id = old.tenant_id and d.source = old.source and d.order_id = old
 """
 FIGURES = """
 select
-  (select count(*) from orders.reviews where tenant_id = %(tenant_id)s and status = 'QUEUED') as queued,
+  (select count(*) from orders.reviews where tenant_id = %(tenant_id)s and status = 'QUEUED'
+    and next_attempt_at < 'infinity') as queued,
   (select coalesce(extract(epoch from clock_timestamp() - min(decided_at)), 0)::float8 from orders.reviews
-    where tenant_id = %(tenant_id)s and status = 'QUEUED') as oldest_queued_seconds,
+    where tenant_id = %(tenant_id)s and status = 'QUEUED' and next_attempt_at < 'infinity') as oldest_queued_seconds,
   (select count(*) from orders.reviews where tenant_id = %(tenant_id)s
-    and status in ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED')) as under_way,
+    and status in ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED') and next_attempt_at < 'infinity') as under_way,
   (select count(*) from orders.effects where tenant_id = %(tenant_id)s and kind = 'hold' and state = 'intended') as holds_open,
   (select count(*) from orders.effects where tenant_id = %(tenant_id)s and report_due_at is not null and reported_at is null)
     as reports_open,

@@ -7,8 +7,8 @@ calls raise `EngineUnavailable` (or `StillDeciding` behind somebody's lock) when
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -21,40 +21,43 @@ from psycopg.types.json import Jsonb
 from sentinel.core.money import Money
 from sentinel.store.database import Pool
 from sentinel.store.failures import in_one_call
-from sentinel.store.writer import GroupCommit
 from worker.order_review import sql
+from worker.order_review.crowd import Crowd, Gathering
 from worker.order_review.facts import facts_of
 from worker.order_review.model import KnownAccount, Order
 from worker.order_review.work import DueHold, DueReport, OrderFigures, Taken, TakeOutcome, Work
 
 _WORK_COLUMNS = len(fields(Work))
 Row = Mapping[str, Any]
+ScoreNow = Callable[[Work, KnownAccount], tuple[Work, Row]]
+"""A score that asks nobody and takes no time: the order as it is then, and what `score` stores of it."""
 
 
 class OrderStore:
     """Reviews, deliveries and effects of one tenant. Thread-safe."""
 
-    def __init__(self, pool: Pool, tenant_id: uuid.UUID, *, lease_seconds: float) -> None:
+    def __init__(self, pool: Pool, tenant_id: uuid.UUID, *, lease_seconds: float, crowd: Crowd | None = None) -> None:
         self.pool, self.tenant_id, self.lease_seconds = pool, tenant_id, float(lease_seconds)
-        self._takes = GroupCommit(partial(_take, pool))
+        self._crowd = crowd or Crowd()
+        self._takes = Gathering(partial(_take, pool), self._crowd)
         self._scores = self._steps(sql.SCORE_REVIEWS)
         self._decisions = self._steps(sql.DECIDE_REVIEWS)
         self._settled = self._steps(sql.SETTLE_FULFILMENTS)
         self._put_off = self._steps(sql.PUT_OFF_REVIEWS)
 
-    def _steps(self, statement: str) -> GroupCommit[bool]:
-        return GroupCommit(partial(_step, self.pool, statement))
+    def _steps(self, statement: str) -> Gathering[bool]:
+        return Gathering(partial(_step, self.pool, statement), self._crowd)
 
     # One order's way
 
-    def take(self, order: Order, body_sha256: str) -> Taken:
-        """Take an order that was delivered, or learn how it stands."""
-        token = uuid.uuid4()
-        return self._takes.record(
-            {"tenant_id": self.tenant_id, "token": token, "source": order.source, "order_id": order.order_id,
+    def take(self, order: Order, body_sha256: str, score: ScoreNow | None = None) -> Taken:
+        """Take an order that was delivered, or learn how it stands. With `score` a new one is scored in the same commit."""
+        row = {
+            "tenant_id": self.tenant_id, "token": uuid.uuid4(), "source": order.source, "order_id": order.order_id,
              "body_sha256": body_sha256, "amount_minor": order.amount.amount_minor, "currency": order.amount.currency,
-             "account_ref": order.account_ref, "order_facts": facts_of(order), "lease_seconds": self.lease_seconds}
-        )  # fmt: skip
+             "account_ref": order.account_ref, "order_facts": facts_of(order), "lease_seconds": self.lease_seconds,
+        }  # fmt: skip
+        return self._takes.record({"row": row, "score": score})
 
     def score(self, work: Work, row: Row) -> bool:
         """Store band, signals and the question: {band, signals, model, score_ms, guard_params}."""
@@ -65,7 +68,10 @@ class OrderStore:
         return self._decisions.record({**self._whose(work), **row})
 
     def settle(self, work: Work, row: Row) -> bool:
-        """The shop's final word: {done, reference, error, answered?, alert?}."""
+        """The shop's final word: {done, reference, error, answered?, alert?}.
+
+        With `told`, what the simulated shop is told, its row is written too; False then also where it has another.
+        """
         return self._settled.record({**self._whose(work), **row})
 
     def put_off(self, work: Work, row: Row) -> bool:
@@ -145,10 +151,7 @@ class OrderStore:
     # Running
 
     def _whose(self, work: Work) -> dict[str, Any]:
-        return {
-            "tenant_id": self.tenant_id, "review_id": work.review_id, "epoch": work.epoch, "source": work.source,
-            "order_id": work.order_id,
-        }  # fmt: skip
+        return whose(self.tenant_id, work)
 
     def _call(self, statement: str, batch: Sequence[Row]) -> None:
         in_one_call(self.pool, lambda connection: connection.execute(statement, [_json(batch)], binary=True))
@@ -172,9 +175,42 @@ def default_tenant(pool: Pool) -> uuid.UUID | None:
     return in_one_call(pool, call)
 
 
-def _take(pool: Pool, rows: Sequence[Row]) -> list[Taken]:
-    found = _fetch(pool, sql.TAKE_DELIVERIES, [{**row, "seq": place} for place, row in enumerate(rows)])
+def whose(tenant_id: uuid.UUID, work: Work) -> dict[str, Any]:
+    """What every step says of its order."""
+    return {
+        "tenant_id": tenant_id, "review_id": work.review_id, "epoch": work.epoch, "source": work.source,
+        "order_id": work.order_id,
+    }  # fmt: skip
+
+
+def _take(pool: Pool, asked: Sequence[Row]) -> list[Taken]:
+    rows = [{**one["row"], "seq": place} for place, one in enumerate(asked)]
+
+    def call(connection: psycopg.Connection[Any]) -> list[Taken]:
+        with connection.transaction():
+            found = _rows(connection, sql.TAKE_DELIVERIES, rows)
+            taken = [_taken(row, rows[row[0]]) for row in sorted(found, key=lambda row: int(row[0]))]
+            return _scored(connection, asked, taken)
+
+    if any(one["score"] for one in asked):
+        return in_one_call(pool, call)
+    found = _fetch(pool, sql.TAKE_DELIVERIES, rows)
     return [_taken(row, rows[row[0]]) for row in sorted(found, key=lambda row: int(row[0]))]
+
+
+def _scored(connection: psycopg.Connection[Any], asked: Sequence[Row], taken: list[Taken]) -> list[Taken]:
+    """Those that were just taken, with the score that their caller makes on the spot."""
+    steps: list[Row] = []
+    for place, (one, found) in enumerate(zip(asked, taken, strict=True)):
+        work = found.work
+        if one["score"] is None or found.outcome is not TakeOutcome.TAKEN or work is None or work.status != "RECEIVED":
+            continue
+        after, row = one["score"](work, found.known)
+        steps.append({**whose(one["row"]["tenant_id"], work), **row})
+        taken[place] = replace(found, work=after)
+    if steps:
+        _rows(connection, sql.SCORE_REVIEWS, steps)
+    return taken
 
 
 def _taken(row: Sequence[Any], asked: Row) -> Taken:
@@ -191,11 +227,12 @@ def _step(pool: Pool, statement: str, rows: Sequence[Row]) -> list[bool]:
 
 
 def _fetch(pool: Pool, statement: str, rows: Sequence[Row]) -> list[Any]:
-    def call(connection: psycopg.Connection[Any]) -> list[Any]:
-        with connection.cursor(binary=True, row_factory=tuple_row) as cursor:
-            return cursor.execute(statement, [_json(rows)]).fetchall()
+    return in_one_call(pool, lambda connection: _rows(connection, statement, rows))
 
-    return in_one_call(pool, call)
+
+def _rows(connection: psycopg.Connection[Any], statement: str, rows: Sequence[Row]) -> list[Any]:
+    with connection.cursor(binary=True, row_factory=tuple_row) as cursor:
+        return cursor.execute(statement, [_json(rows)]).fetchall()
 
 
 def _json(value: Any) -> Jsonb:

@@ -24,8 +24,10 @@ _UNDECIDED = (ReviewStatus.SCORED, ReviewStatus.DECIDED)
 
 def guard_params(work: Work, score: Score) -> dict[str, Any]:
     """What the authority is asked; of the signals only the codes. Stored with the score and asked the same ever after."""
+    # Money is more than nothing (`CONTRACT.md` §1): an order without any says so instead of an amount.
+    money = {"amount": money_out(work.amount)} if work.amount_minor else {"nothing_to_pay": True}
     return {
-        "amount": money_out(work.amount), "order_id": work.order_id, "source": work.source,
+        **money, "order_id": work.order_id, "source": work.source,
         "order_key": order_key(work.source, work.order_id), "band": score.band.value, "model": score.model,
         "signals": sorted({signal.code for signal in score.signals}),
         **({"account_ref": work.account_ref} if work.account_ref else {}),

@@ -40,7 +40,7 @@ create table orders.reviews (
   source            text not null check (source ~ '^[A-Za-z0-9._-]{1,64}$'),
   order_id          text not null check (order_id ~ '^[A-Za-z0-9._:/@#-]{1,128}$'),
   body_sha256       bytea not null check (length(body_sha256) = 32),       -- of the first body: another one is a conflict
-  amount_minor      bigint not null check (amount_minor between 1 and 1000000000000),
+  amount_minor      bigint not null check (amount_minor between 0 and 1000000000000),  -- 0: nothing to pay
   currency          text not null check (currency ~ '^[A-Z]{3}$'),
   account_ref       text check (length(account_ref) <= 200),
   order_facts       jsonb not null,                                        -- as the source's field map read it; never leaves this schema
@@ -79,9 +79,11 @@ create table orders.reviews (
   resolved_at       timestamptz,
   received_at       timestamptz not null default clock_timestamp(),
   updated_at        timestamptz not null default clock_timestamp(),
-  primary key (tenant_id, review_id),
-  constraint reviews_order_once unique (tenant_id, source, order_id),
-  constraint reviews_lane unique (tenant_id, review_id, lane),
+  -- Every index opens with what it is for, never with the tenant: a planner that knows nothing of a young table yet takes
+  -- any index that opens with a column of the question, and keeps to it.
+  primary key (review_id, tenant_id),
+  constraint reviews_order_once unique (order_id, source, tenant_id),
+  constraint reviews_lane unique (review_id, tenant_id, lane),
   constraint reviews_lane_decided check ((lane is null) = (status in ('RECEIVED', 'SCORED'))),
   constraint reviews_lane_answer check (lane is null or (decision is not null and operation_id is not null)),
   constraint reviews_started check (status <> 'STARTED' or (permit_token is not null and start_id is not null)),
@@ -156,14 +158,17 @@ create index events_review on orders.events (review_id, event_id);
 create trigger append_only before update or delete or truncate on orders.events
   for each statement execute function refunds.refuse_change();
 
-create function orders.write_event() returns trigger language plpgsql as $$
+-- Once per statement: many orders move in one.
+create function orders.write_events() returns trigger language plpgsql as $$
 begin
   insert into orders.events (tenant_id, review_id, from_lane, from_status, event, to_lane, to_status, epoch, reason_code)
-  values (new.tenant_id, new.review_id, old.lane, old.status, new.last_event, new.lane, new.status, new.epoch, new.reason_code);
+  select n.tenant_id, n.review_id, o.lane, o.status, n.last_event, n.lane, n.status, n.epoch, n.reason_code
+  from moved_from o join moved_to n on n.review_id = o.review_id and n.tenant_id = o.tenant_id
+  where n.status <> o.status or n.lane is distinct from o.lane;
   return null;
 end $$;
-create trigger write_event after update on orders.reviews for each row
-  when (new.status <> old.status or new.lane is distinct from old.lane) execute function orders.write_event();
+create trigger write_events after update on orders.reviews referencing old table as moved_from new table as moved_to
+  for each statement execute function orders.write_events();
 
 -- What a delivery was answered, for its repeats; kept for a while. The order itself is in reviews, for ever.
 create table orders.deliveries (
@@ -176,8 +181,8 @@ create table orders.deliveries (
   is_final        boolean not null,                                        -- false: a repeat is told where the order stands now
   recorded_at     timestamptz not null default clock_timestamp(),
   expires_at      timestamptz not null,
-  primary key (tenant_id, source, order_id),
-  foreign key (tenant_id, review_id) references orders.reviews
+  primary key (order_id, source, tenant_id),
+  foreign key (review_id, tenant_id) references orders.reviews
 );
 create index deliveries_expiry on orders.deliveries (expires_at);
 
@@ -201,14 +206,14 @@ create table orders.effects (
   report_error    text check (length(report_error) <= 500),
   created_at      timestamptz not null default clock_timestamp(),
   updated_at      timestamptz not null default clock_timestamp(),
-  primary key (tenant_id, review_id, kind),
-  constraint effects_operation_once unique (tenant_id, operation_id, kind),
+  primary key (review_id, kind, tenant_id),
+  constraint effects_operation_once unique (operation_id, kind, tenant_id),
   -- The lane travels with the effect, so no code anywhere can fulfil what was denied.
-  constraint effects_of_lane foreign key (tenant_id, review_id, lane)
-    references orders.reviews (tenant_id, review_id, lane) on update cascade,
+  constraint effects_of_lane foreign key (review_id, tenant_id, lane)
+    references orders.reviews (review_id, tenant_id, lane) on update cascade,
   constraint effects_no_fulfilment_of_high check (kind <> 'fulfil' or lane in ('low', 'medium') or state = 'cancelled')
 ) with (fillfactor = 70);
-create index effects_due on orders.effects (next_attempt_at, tenant_id) where state = 'intended';
+create index effects_due on orders.effects (next_attempt_at, tenant_id) where kind = 'hold' and state = 'intended';
 create index effects_reports on orders.effects (report_due_at, tenant_id) where report_due_at is not null and reported_at is null;
 
 create function orders.check_effect() returns trigger language plpgsql as $$

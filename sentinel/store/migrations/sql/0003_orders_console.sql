@@ -9,7 +9,7 @@ create table orders.simulated_shop (
   operation_id uuid not null,
   told         jsonb not null,
   done_at      timestamptz not null default clock_timestamp(),
-  constraint simulated_shop_once primary key (tenant_id, source, order_id)
+  constraint simulated_shop_once primary key (order_id, source, tenant_id)
 );
 create trigger append_only before update or delete or truncate on orders.simulated_shop
   for each statement execute function refunds.refuse_change();
@@ -31,7 +31,7 @@ create table orders.alerts (
   delivered_by    text,
   created_at      timestamptz not null default clock_timestamp(),
   primary key (tenant_id, alert_id),
-  constraint alerts_once unique (tenant_id, source, order_id, kind, occasion),
+  constraint alerts_once unique (order_id, source, kind, occasion, tenant_id),
   constraint alerts_delivered_by check ((delivered_at is null) = (delivered_by is null))
 ) with (fillfactor = 70);
 create index alerts_open on orders.alerts (tenant_id, next_attempt_at) where delivered_at is null;
@@ -90,6 +90,7 @@ begin
   select * into r from orders.reviews where tenant_id = tenant and source = src and order_id = ord for update;
   refusal := case when not found then 'unknown'
     when r.status <> 'QUEUED' or r.resolution is not null or r.approval_id is null then 'not_queued'
+    when word = 'refund' and r.amount_minor = 0 then 'nothing_paid'
     when word = 'refund' and exists (select from refunds.ledger_entries e
          where e.tenant_id = tenant and e.refund_id = orders.refund_name(src, ord)) then 'refund_exists' end;
   if refusal is not null then return query select refusal, null::integer, null::integer, null::text; return; end if;

@@ -1,0 +1,65 @@
+"""What shares a commit since it can: the taking with the score, the simulated shop's row with the settlement."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from sentinel.http.rate_limit import SharedRateLimit
+from tests.order_world import SECRET, SOURCES, OrderWorld, make_intake, order_body
+from tests.world import World
+from worker.failpoints import Failpoints
+from worker.order_review.app import create_app
+from worker.order_review.failpoints import Place
+from worker.order_review.intake import Intake
+from worker.order_review.sources import SourcesFile
+
+
+def test_an_order_is_taken_and_scored_in_one_commit_and_its_trail_says_both(orders: OrderWorld) -> None:
+    assert orders.deliver(order_body("o-one")).status_code == 200
+    written = orders.all("select event, xmin::text from orders.events order by event_id")
+    assert [event for event, _ in written] == ["scored", "allowed", "started", "fulfilled"]
+    # The fulfilment, the shop's row and the answer for repeats stand or fall together.
+    told = {
+        row[0]
+        for row in orders.all(
+            "select xmin::text from orders.simulated_shop union select xmin::text from orders.deliveries"
+        )
+    }
+    assert told == {written[-1][1]}
+
+
+def test_an_order_left_before_its_score_is_scored_by_whoever_takes_it_up(
+    orders: OrderWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = replace(orders.review.pipeline, scores_at_once=False, failpoints=Failpoints(Place.AFTER_TAKE, "raise"))
+    monkeypatch.setattr(orders.review.background, "_pipeline", replace(pipeline, failpoints=Failpoints()))
+    intake = Intake(
+        pipeline, SourcesFile(SOURCES, {"ORDERS_DEMO_SECRET": SECRET}), SharedRateLimit(per_second=1000, burst=1000)
+    )
+    orders.app = create_app(intake, orders.review.store)
+    assert orders.deliver(order_body("o-left")).status_code == 503
+    assert orders.standing("o-left") == ("RECEIVED", None)
+    orders.make_due()
+    orders.rounds()
+    assert orders.standing("o-left") == ("FULFILLED", "low")
+
+
+def test_an_order_that_the_simulated_shop_holds_is_not_settled_as_fulfilled(world: World, authority_url: str) -> None:
+    orders = make_intake(world, authority_url)
+    world.admin.execute(
+        "insert into orders.simulated_shop (tenant_id, source, order_id, status, operation_id, told)"
+        " values (%s, 'demo', 'o-held', 'held', %s, '{}')",
+        (world.tenant_id, uuid.uuid4()),
+    )
+    assert orders.deliver(order_body("o-held")).status_code == 200
+    assert orders.deliver(order_body("o-other")).status_code == 200
+    assert orders.standing("o-held") == ("HELD", "low")
+    assert orders.standing("o-other") == ("FULFILLED", "low")
+    assert orders.all("select order_id, status from orders.simulated_shop order by 1") == [
+        ("o-held", "held"),
+        ("o-other", "fulfilled"),
+    ]
+    orders.review.pool.close()
