@@ -164,3 +164,77 @@ select count(*) from sentinel.switches s where not exists (
 
 -- wrong_execution_found: reconciliation has found no wrong execution in the last 30 days (`worker reconcile` says which)
 select count(*) from refunds.wrong_executions where found_at > clock_timestamp() - interval '30 days';
+
+-- order_in_two_lanes: each order has one review, and no lane before its decision nor none after it
+select (select count(*) from (select from orders.reviews group by tenant_id, source, order_id having count(*) > 1) twice)
+  + (select count(*) from orders.reviews where (lane is null) <> (status in ('RECEIVED', 'SCORED')));
+
+-- order_trail_differs: where an order stands is where the last step of its trail led
+select count(*) from orders.reviews r
+left join lateral (select e.to_lane, e.to_status from orders.events e
+                   where e.tenant_id = r.tenant_id and e.review_id = r.review_id order by e.event_id desc limit 1) last on true
+where (r.status, r.lane) is distinct from (coalesce(last.to_status, 'RECEIVED'), last.to_lane);
+
+-- order_way_not_declared: every step of a trail is in the table of lanes
+select count(*) from orders.events e where not exists (
+  select from orders.transitions t where (t.from_lane, t.from_status, t.event, t.to_lane, t.to_status)
+    = (coalesce(e.from_lane, '-'), e.from_status, e.event, coalesce(e.to_lane, '-'), e.to_status));
+
+-- order_fulfilled_though_denied: no fulfilment is intended or done for an order that is high, denied, held or refunded
+select count(*) from orders.effects f join orders.reviews r using (tenant_id, review_id)
+where f.kind = 'fulfil' and f.state in ('intended', 'done')
+  and (r.lane = 'high' or f.lane <> r.lane or r.decision = 'DENY' or r.status <> case f.state when 'done' then 'FULFILLED' else 'STARTED' end);
+
+-- order_fulfilled_without_effect: a fulfilled order has its fulfilment, done under its own operation
+select count(*) from orders.reviews r where r.status = 'FULFILLED' and not exists (
+  select from orders.effects f where f.tenant_id = r.tenant_id and f.review_id = r.review_id and f.kind = 'fulfil'
+    and f.state = 'done' and f.operation_id = r.operation_id);
+
+-- order_fulfilled_without_start: the authority started what was fulfilled, where it keeps its operations here
+select count(*) from orders.effects f join orders.reviews r using (tenant_id, review_id)
+where f.kind = 'fulfil' and f.state = 'done' and exists (select from sentinel.operations o where o.tenant_id = f.tenant_id)
+  and not exists (select from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)
+                  where o.tenant_id = f.tenant_id and o.operation_id = f.operation_id and s.started_at is not null
+                    and o.idempotency_key = 'order:' || r.source || ':' || r.order_id);
+
+-- order_effect_twice: each effect of an order is there once, and no operation stands for two orders
+select (select count(*) from (select from orders.effects f join orders.reviews r using (tenant_id, review_id)
+                              group by f.tenant_id, r.source, r.order_id, f.kind having count(*) > 1) twice)
+  + (select count(*) from (select from orders.effects group by tenant_id, operation_id having count(distinct review_id) > 1) shared);
+
+-- order_held_without_hold: whatever is held is to be held in the shop too, and nothing else is
+select (select count(*) from orders.reviews r where r.status = 'HELD' and not exists (
+          select from orders.effects f where f.tenant_id = r.tenant_id and f.review_id = r.review_id and f.kind = 'hold'))
+  + (select count(*) from orders.effects f join orders.reviews r using (tenant_id, review_id)
+     where f.kind = 'hold' and r.status <> 'HELD');
+
+-- order_word_not_kept: an analyst's word is where the order went, and only a queued order's
+select count(*) from orders.reviews
+where (status = 'REFUND_FILED') <> (resolution is not distinct from 'refund')
+  or (resolution = 'hold' and status <> 'HELD') or (resolution is not null and lane <> 'medium');
+
+-- order_refund_missing: a refunded order has its row in the ledger, over what was paid
+select count(*) from orders.reviews r where r.status = 'REFUND_FILED' and not exists (
+  select from refunds.ledger_entries l where l.tenant_id = r.tenant_id
+    and l.ledger_entry_id = orders.refund_name(r.source, r.order_id) and l.action = 'refund.create'
+    and (l.amount_minor, l.currency) = (r.amount_minor, r.currency));
+
+-- order_queued_without_approval: a queued order has its approval in this database, or no analyst could decide it
+select count(*) from orders.reviews r where r.status = 'QUEUED' and not exists (
+  select from sentinel.approvals a where a.tenant_id = r.tenant_id and a.approval_id = r.approval_id
+    and a.operation_id = r.operation_id);
+
+-- order_stuck: no order is under way half a minute past its lease, or past when it was to be taken up again
+select count(*) from orders.reviews
+where status in ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED') and next_attempt_at < clock_timestamp() - interval '30 seconds';
+
+-- order_answer_of_another: a recorded answer is its own order's, and says that it is over only when it is
+select count(*) from orders.deliveries d left join orders.reviews r using (tenant_id, review_id)
+where (r.source, r.order_id) is distinct from (d.source, d.order_id)
+  or (d.is_final and r.status not in ('FULFILLED', 'HELD', 'REFUND_FILED'));
+
+-- shop_did_unasked: the simulated shop did nothing that was not on record first
+select count(*) from orders.simulated_shop s where not exists (
+  select from orders.reviews r join orders.effects f using (tenant_id, review_id)
+  where (r.tenant_id, r.source, r.order_id) = (s.tenant_id, s.source, s.order_id) and f.operation_id = s.operation_id
+    and f.state <> 'cancelled' and f.kind = case s.status when 'fulfilled' then 'fulfil' else 'hold' end);

@@ -20,6 +20,8 @@ import click
 import psycopg
 
 from sentinel.cli.demo_ledger import demo_rows
+from sentinel.cli.demo_orders import SECRET_FILE, OrderSource, order_source, post_demo_orders
+from sentinel.cli.demo_shown import Ready, say_ready
 from sentinel.cli.demo_small_refunds import SmallRefunds
 from sentinel.cli.processes import Processes
 from sentinel.cli.serve import kept_secret
@@ -45,6 +47,27 @@ class Access:
     operators: list[dict[str, str]]
 
 
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where the programs listen, on 127.0.0.1."""
+
+    authority: int
+    console: int
+    orders: int
+
+    def url(self, name: str) -> str:
+        """The address of one of them, by the field's name."""
+        return f"http://127.0.0.1:{getattr(self, name)}"
+
+
+def _port(option: str, variable: str, standard: int, of: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A port's option; the variable counts where it is not given."""
+    return click.option(
+        option, type=click.IntRange(1, 65535), envvar=variable, default=standard,
+        help=f"Port of {of}.  [{variable}, default {standard}]",
+    )  # fmt: skip
+
+
 @click.command()
 @click.option(
     "--data-dir",
@@ -52,32 +75,26 @@ class Access:
     default=None,
     help="Folder of the database and everything else.  [SENTINEL_DATA_DIR, default var]",
 )
-@click.option(
-    "--port", type=click.IntRange(1, 65535), default=None, help="Port of the authority.  [SENTINEL_PORT, default 7860]"
-)
-@click.option(
-    "--console-port",
-    type=click.IntRange(1, 65535),
-    default=None,
-    help="Port of the console.  [SENTINEL_CONSOLE_PORT, default 7861]",
-)
+@_port("--port", "SENTINEL_PORT", 7860, "the authority")
+@_port("--console-port", "SENTINEL_CONSOLE_PORT", 7861, "the console")
+@_port("--orders-port", "SENTINEL_ORDERS_PORT", 7862, "the order intake")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON line when ready, nothing else on standard output."
 )
 @click.option("--once", is_flag=True, help="Start, run the refund agent over the ledger once, stop.")
-def command(data_dir: Path | None, port: int | None, console_port: int | None, as_json: bool, once: bool) -> None:
-    """Start an embedded PostgreSQL, the authority, the refund worker, the console and the public board, with a demo ledger.
+def command(data_dir: Path | None, *, as_json: bool, once: bool, **given: int) -> None:
+    """Start an embedded PostgreSQL, the authority, the refund worker, the order intake, the console and the public board.
 
-    Runs until Ctrl-C or SIGTERM, and stops all of it. Starting again continues with the same data; SIGHUP reloads the
-    policies. Uses SENTINEL_DATABASE_URL instead of the embedded database where it is set.
+    With a demo ledger, a simulated shop and a few orders in each lane. Runs until Ctrl-C or SIGTERM, and stops all of it.
+    Starting again continues with the same data; SIGHUP reloads the policies. Uses SENTINEL_DATABASE_URL instead of the
+    embedded database where it is set.
     """
     data_dir = data_dir or Path(os.environ.get("SENTINEL_DATA_DIR", "var"))
-    port = port or int(os.environ.get("SENTINEL_PORT", "7860"))
-    console_port = console_port or int(os.environ.get("SENTINEL_CONSOLE_PORT", "7861"))
+    ports = Ports(given["port"], given["console_port"], given["orders_port"])
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    _require_ports(port, console_port)
+    _require_ports(ports)
 
     def say(text: str) -> None:
         if not as_json:
@@ -87,10 +104,13 @@ def command(data_dir: Path | None, port: int | None, console_port: int | None, a
         processes = Processes(data_dir / "log")
         stack.callback(processes.stop)
         access = _prepare(urls["admin"], data_dir)
-        env = _environment(urls, data_dir, access, port, console_port)
-        _start_all(processes, env, access, port, console_port, data_dir, stop, say)
+        env = _environment(urls, data_dir, access, ports)
+        _start_all(processes, env, access, ports, data_dir, stop, say)
         if stop.is_set():
             return
+        source = order_source(ports.url("orders"), env["orders"]["ORDERS_DEMO_SECRET"])
+        posting = threading.Thread(target=_post_orders, args=(source, access, data_dir, stop, say), daemon=True)
+        posting.start()
         small = SmallRefunds(processes, env, access, urls["admin"], data_dir, say)
         if once:
             small.begin()
@@ -99,7 +119,8 @@ def command(data_dir: Path | None, port: int | None, console_port: int | None, a
         )
         if not once:
             processes.start("worker", _module("worker.retail_refund_agent", "--loop"), env["worker"])
-        _announce(access, urls["admin"], port, console_port, as_json)
+        posting.join()
+        _announce(access, ports, source, urls["admin"], as_json=as_json)
         if once:
             sys.exit(failed)
         # The launch gate takes some seconds; the demo is ready without it, and its rows come in while one looks.
@@ -115,13 +136,14 @@ def _module(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", name, *arguments]
 
 
-def _require_ports(port: int, console_port: int) -> None:
+def _require_ports(ports: Ports) -> None:
     from sentinel.server import CannotServe, require_free_port
 
-    if port == console_port:
-        raise CannotServe(f"the authority and the console cannot both have port {port}")
-    require_free_port("127.0.0.1", port, "--port")
-    require_free_port("127.0.0.1", console_port, "--console-port")
+    wanted = {"--port": ports.authority, "--console-port": ports.console, "--orders-port": ports.orders}
+    for option, port in wanted.items():
+        if same := [other for other, taken in wanted.items() if taken == port and other != option]:
+            raise CannotServe(f"{option} and {same[0]} cannot both be {port}")
+        require_free_port("127.0.0.1", port, option)
 
 
 @contextlib.contextmanager
@@ -129,9 +151,9 @@ def _database(data_dir: Path, say: Callable[[str], None]) -> Iterator[dict[str, 
     """Addresses by program: the embedded server's, each with its own login, or the given database for all."""
     given = os.environ.get("SENTINEL_DATABASE_URL")
     if given:
-        yield dict.fromkeys(("admin", "authority", "worker", "console"), given)
+        yield dict.fromkeys(("admin", "authority", "worker", "orders", "console"), given)
         return
-    from sentinel.store.database import AUTHORITY, WORKER
+    from sentinel.store.database import AUTHORITY, ORDERS, WORKER
     from sentinel.store.embedded import running
 
     say("Starting PostgreSQL …")
@@ -140,6 +162,7 @@ def _database(data_dir: Path, say: Callable[[str], None]) -> Iterator[dict[str, 
         yield {
             "admin": server.admin_url, "console": server.admin_url,
             "authority": server.url(user=AUTHORITY), "worker": server.url(user=WORKER),
+            "orders": server.url(user=ORDERS),
         }  # fmt: skip
 
 
@@ -150,7 +173,7 @@ def _prepare(admin_url: str, data_dir: Path) -> Access:
     migrate(admin_url)
     with psycopg.connect(admin_url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True) as connection:
         if not os.environ.get("SENTINEL_DATABASE_URL"):
-            for role in ("sentinel_authority", "sentinel_worker"):
+            for role in ("sentinel_authority", "sentinel_worker", "sentinel_orders"):
                 connection.execute(f"alter role {role} login".encode())
         path = data_dir / "demo.json"
         if path.exists():
@@ -191,24 +214,31 @@ def _make_access(admin_url: str) -> Access:
     return Access(str(tenant_id), key.key, operators)
 
 
-def _environment(
-    urls: dict[str, str], data_dir: Path, access: Access, port: int, console_port: int
-) -> dict[str, dict[str, str]]:
-    base = {
-        key: value for key, value in os.environ.items() if key not in ("SENTINEL_DATABASE_URL", "WORKER_DATABASE_URL")
-    }
-    base |= {"SENTINEL_DATA_DIR": str(data_dir), "SENTINEL_URL": f"http://127.0.0.1:{port}", "PYTHONUNBUFFERED": "1"}
+_NOT_PASSED_ON = (
+    "SENTINEL_DATABASE_URL", "WORKER_DATABASE_URL", "ORDERS_DATABASE_URL", "SENTINEL_SHOP_URL", "SENTINEL_SHOP_KEY",
+)  # fmt: skip
+"""Every program is told its own database; the demo's orders are never sent to a real shop."""
+
+
+def _environment(urls: dict[str, str], data_dir: Path, access: Access, ports: Ports) -> dict[str, dict[str, str]]:
+    base = {key: value for key, value in os.environ.items() if key not in _NOT_PASSED_ON}
+    base |= {"SENTINEL_DATA_DIR": str(data_dir), "SENTINEL_URL": ports.url("authority"), "PYTHONUNBUFFERED": "1"}
     secret = os.environ.get("SENTINEL_SECRET_KEYS") or kept_secret(data_dir)
     cards = os.environ.get("CONFIRM_SECRETS") or kept_secret(data_dir, "confirm_secret")
     return {
-        "authority": base | {"SENTINEL_DATABASE_URL": urls["authority"], "SENTINEL_SECRET_KEYS": secret, "SENTINEL_PORT": str(port)},
+        "authority": base | {"SENTINEL_DATABASE_URL": urls["authority"], "SENTINEL_SECRET_KEYS": secret, "SENTINEL_PORT": str(ports.authority)},
         "worker": base | {
             "WORKER_DATABASE_URL": urls["worker"], "SENTINEL_REFUND_AGENT_API_KEY": access.agent_api_key,
             "SENTINEL_TENANT_ID": access.tenant_id, "CONFIRM_SECRETS": cards, "WORKER_OUTBOX_DIR": str(data_dir / "outbox"),
-            "CONFIRM_BASE_URL": f"http://127.0.0.1:{console_port}",
+            "CONFIRM_BASE_URL": ports.url("console"),
+        },
+        "orders": base | {
+            "ORDERS_DATABASE_URL": urls["orders"], "SENTINEL_ORDERS_API_KEY": access.agent_api_key,
+            "SENTINEL_TENANT_ID": access.tenant_id, "SENTINEL_ORDERS_PORT": str(ports.orders),
+            "ORDERS_DEMO_SECRET": os.environ.get("ORDERS_DEMO_SECRET") or kept_secret(data_dir, SECRET_FILE),
         },
         "console": base | {
-            "SENTINEL_DATABASE_URL": urls["console"], "SENTINEL_CONSOLE_PORT": str(console_port), "SENTINEL_INSECURE_COOKIES": "true",
+            "SENTINEL_DATABASE_URL": urls["console"], "SENTINEL_CONSOLE_PORT": str(ports.console), "SENTINEL_INSECURE_COOKIES": "true",
             "SENTINEL_PUBLIC_TENANT": access.tenant_id, "CONFIRM_SECRETS": cards,
             "SENTINEL_PUBLIC_AGENTS": os.environ.get("SENTINEL_PUBLIC_AGENTS", "retail-refund-agent=refund:refunds,*"),
         },
@@ -216,19 +246,27 @@ def _environment(
 
 
 def _start_all(
-    processes: Processes, env: dict[str, dict[str, str]], access: Access, port: int, console_port: int, data_dir: Path,
+    processes: Processes, env: dict[str, dict[str, str]], access: Access, ports: Ports, data_dir: Path,
     stop: threading.Event, say: Callable[[str], None],
 ) -> None:  # fmt: skip
-    say("Starting the authority and the console …")
+    say("Starting the authority, the console and the order intake …")
     processes.start("authority", _module("sentinel.cli.main", "serve", "--graceful-seconds", "1"), env["authority"])
     processes.start("console", _module("ops_console"), env["console"])
+    processes.start("orders", _module("worker.order_review", "--graceful-seconds", "1"), env["orders"])
     loaded = data_dir / "demo_ledger_loaded"
     if not loaded.exists() or loaded.read_text() != access.tenant_id:
         if processes.run("enqueue", _module("worker.cli", "enqueue", "-"), env["worker"], stdin=demo_rows()) != 0:
             raise DemoFailed(f"the demo ledger could not be loaded; see {data_dir / 'log' / 'enqueue.log'}")
         loaded.write_text(access.tenant_id)
-    for name, at in (("authority", port), ("console", console_port)):
-        _wait_ready(processes, name, f"http://127.0.0.1:{at}/readyz", data_dir, stop)
+    for name in ("authority", "console", "orders"):
+        _wait_ready(processes, name, f"{ports.url(name)}/readyz", data_dir, stop)
+
+
+def _post_orders(
+    source: OrderSource, access: Access, data_dir: Path, stop: threading.Event, say: Callable[[str], None]
+) -> None:
+    if fault := post_demo_orders(source, data_dir, access.tenant_id, stop.is_set):
+        say(f"Not all demo orders are there: {fault}; see {data_dir / 'log' / 'orders.log'}")
 
 
 def _wait_ready(processes: Processes, name: str, url: str, data_dir: Path, stop: threading.Event) -> None:
@@ -244,31 +282,10 @@ def _wait_ready(processes: Processes, name: str, url: str, data_dir: Path, stop:
         raise DemoFailed(f"{name} did not become ready; see {data_dir / 'log' / f'{name}.log'}")
 
 
-def _announce(access: Access, database_url: str, port: int, console_port: int, as_json: bool) -> None:
-    authority, console = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{console_port}"
-    if as_json:
-        click.echo(json.dumps({
-            "authority_url": authority, "console_url": console, "tenant_id": access.tenant_id,
-            "agent_api_key": access.agent_api_key, "operators": access.operators, "database_url": database_url,
-        }))  # fmt: skip
-        sys.stdout.flush()
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    out = Console(width=None if sys.stdout.isatty() else 120)
-    places = Table(title="sentinel is running", title_justify="left", show_header=False)
-    for name, text in (
-        ("Authority", authority), ("  documentation", f"{authority}/docs"), ("Public board", f"{console}/live"),
-        ("  feed", f"{console}/ops/api/live/feed"), ("Operators' API", f"{console}/ops/api/session"),
-        ("Tenant", access.tenant_id), ("Agent key", access.agent_api_key), ("Database", database_url),
-    ):  # fmt: skip
-        places.add_row(name, text)
-    people = Table(title="Sign-ins", title_justify="left")
-    for column in ("role", "e-mail", "password"):
-        people.add_column(column)
-    for person in access.operators:
-        people.add_row(person["role"], person["email"], person["password"])
-    out.print(places)
-    out.print(people)
-    out.print("Ctrl-C stops everything; starting again continues with the same data.")
+def _announce(access: Access, ports: Ports, source: OrderSource, database_url: str, *, as_json: bool) -> None:
+    ready = Ready(
+        authority_url=ports.url("authority"), console_url=ports.url("console"), orders_url=ports.url("orders"),
+        tenant_id=access.tenant_id, agent_api_key=access.agent_api_key, operators=access.operators, order_source=source,
+        database_url=database_url,
+    )  # fmt: skip
+    say_ready(ready, as_json=as_json)

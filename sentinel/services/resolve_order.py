@@ -16,6 +16,7 @@ _REFUSALS: dict[str, SentinelError] = {
     "unknown": NotFound("there is no order of that id"),
     "not_queued": Conflict("this order does not wait for a word; look at where it stands"),
     "refund_exists": Conflict("a refund of this order is in the ledger already"),
+    "nothing_paid": Conflict("nothing was paid for this order; fulfil or hold it"),
     "not_pending": Conflict("its approval was decided before; the order follows that"),
     "expired": Conflict("the time for a word is over; the order will be held"),
     "already_voted": Conflict("you have given your word on this order; another person has to give theirs"),

@@ -66,6 +66,24 @@ def describe(url: str) -> str:
     return f"{host}{f':{parts.port}' if parts.port else ''}/{parts.path.lstrip('/')}"
 
 
+def same_database(one: str, other: str) -> bool:
+    """Whether two addresses name one database, whatever their logins; a host under two names counts as two.
+
+    An address that PostgreSQL does not understand is nobody's: whoever connects to it says so.
+    """
+    try:
+        return _place(one) == _place(other)
+    except psycopg.ProgrammingError:
+        return True
+
+
+def _place(url: str) -> tuple[str, str, str]:
+    given = conninfo_to_dict(url.replace("postgresql+psycopg://", "postgresql://", 1))
+    host = str(given.get("host") or given.get("hostaddr") or "")
+    name = given.get("dbname") or given.get("user") or ""
+    return {"localhost": "127.0.0.1", "::1": "127.0.0.1"}.get(host, host), str(given.get("port") or "5432"), str(name)
+
+
 class DatabaseUnreachable(EngineUnavailable):
     """No connection, or one on which nobody answers: what it asks makes no difference."""
 

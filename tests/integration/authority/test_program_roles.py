@@ -15,7 +15,7 @@ from tests.world import World, guard_body, make_world
 
 EVERYBODY = (AUTHORITY, WORKER, CONSOLE, BOARD)
 APPEND_ONLY = ("events", "operations", "feed", "approval_votes", "check_reports", "policies")
-SECRET_TABLES = ("operator_sessions", "operator_tokens", "sign_in_attempts")
+SECRET_TABLES = ("operator_sessions", "operator_tokens", "sign_in_attempts", "second_factors")
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,10 @@ import psycopg
 import pytest
 from psycopg import errors as pg
 
+from sentinel.core.errors import Conflict
+from sentinel.services.resolve_order import resolve_order
 from sentinel.store.database import ORDERS
-from tests.harness import decide
+from tests.harness import actor, decide
 from tests.order_world import LANES, OrderWorld, order_body
 from worker.order_review.lanes import TRANSITIONS
 
@@ -57,6 +59,32 @@ def test_a_rejected_order_is_held_and_never_fulfilled(orders: OrderWorld) -> Non
     orders.make_due()
     orders.rounds()
     assert orders.all("select kind, state from orders.effects") == [("hold", "done")]
+
+
+def test_an_order_with_nothing_to_pay_waits_for_a_person_who_cannot_refund_it(orders: OrderWorld) -> None:
+    """Fully discounted, or a gift; it is taken, and what is asked says so instead of an amount."""
+    body = order_body("o-1", amount={"value": "0.00", "currency": "EUR"})
+    answer = orders.deliver(body)
+    assert (answer.status_code, answer.json["lane"], answer.json["status"]) == (202, "medium", "queued")
+    [(signals, asked)] = orders.all("select signals, guard_params from orders.reviews")
+    assert [one["code"] for one in signals] == ["nothing_to_pay"]
+    assert ("amount" in asked, asked["nothing_to_pay"]) == (False, True)
+    with pytest.raises(Conflict, match="nothing was paid"):
+        say(orders, "refund")
+    assert orders.one("select count(*) from refunds.ledger_entries") == 0
+    assert say(orders, "fulfil") == "fulfil"
+    orders.rounds(until=lambda: orders.standing("o-1") == ("FULFILLED", "medium"))
+    orders.make_due()
+    orders.rounds()
+    assert orders.one("select outcome from sentinel.operation_states") == "success"
+    assert orders.deliver(body).json["status"] == "fulfilled"
+    assert orders.world.broken_invariants() == []
+
+
+def say(orders: OrderWorld, word: str) -> str:
+    """What became of an approver's word on o-1."""
+    person = actor(orders.world, "approver")
+    return resolve_order(orders.world.console_pool, person, "demo", "o-1", word=word, reason="looked at it").result
 
 
 def test_the_database_has_the_declared_table(orders: OrderWorld) -> None:

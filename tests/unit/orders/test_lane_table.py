@@ -64,3 +64,17 @@ def test_what_is_not_in_the_table_is_refused() -> None:
 def test_the_committed_drawing_is_the_table(file: str, drawn: object) -> None:
     assert callable(drawn)
     assert (Path(ROOT) / "deploy" / file).read_text(encoding="utf-8") == drawn()
+
+
+def test_every_standing_and_way_of_the_drawing_has_the_name_by_which_the_console_lights_it() -> None:
+    def name(each: Standing) -> str:
+        return f"{each.lane or 'none'}-{each.status}"
+
+    drawn = draw_svg()
+    for (start, _), to in TRANSITIONS.items():
+        assert drawn.count(f'<g class="way" id="way-{name(start)}--{name(to)}">') == 1
+        assert (
+            drawn.count(f'<g class="at" id="at-{name(start)}">')
+            == drawn.count(f'<g class="at" id="at-{name(to)}">')
+            == 1
+        )

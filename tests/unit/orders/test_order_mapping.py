@@ -120,7 +120,10 @@ def test_an_order_of_which_only_the_amount_is_told_knows_nothing_else() -> None:
 @pytest.mark.parametrize(
     "amount, minor",
     [({"value": 126, "currency": "USD"}, 12600), ({"value": "126.50", "currency": "JPY"}, None), ({"value": "126.00", "currency": "JPY"}, 126),
-     ({"value": "126.500", "currency": "USD"}, 12650), ({"value": "126.505", "currency": "USD"}, None), ({"value": "1.2500", "currency": "KWD"}, 1250)],
+     ({"value": "126.500", "currency": "USD"}, 12650), ({"value": "126.505", "currency": "USD"}, None), ({"value": "1.2500", "currency": "KWD"}, 1250),
+     # Nothing to pay is an order; less than nothing, or nothing in an odd way, is not.
+     ({"value": 0, "currency": "USD"}, 0), ({"value": "0.00", "currency": "USD"}, 0), ({"value": "0.000", "currency": "JPY"}, 0),
+     ({"value": 0.0, "currency": "EUR"}, 0), ({"value": "0.001", "currency": "USD"}, None), ({"value": "", "currency": "USD"}, None)],
 )  # fmt: skip
 def test_amounts_are_exact_and_only_zeros_are_left_out(amount: dict[str, Any], minor: int | None) -> None:
     payload = {"order": {"id": "1", "amount": amount}}
@@ -171,7 +174,7 @@ def test_a_payload_without_the_orders_path_names_it(payload: dict[str, Any]) -> 
      ("order.shipping.speed", False), ("order.items", {}), ("order.items", "x"), ("order.items", [{}] * (MAX_ITEMS + 1)), ("order.items.0.title", 5),
      ("order.items.0.quantity", "many"), ("order.items.0.sku", []), ("order.payment.failed_attempts", "none"),
      ("order.created_at", "yesterday"), ("order.created_at", "2026-11-20T11:00:00"), ("order.created_at", 1763636400),
-     ("order.total.value", None), ("order.total.value", "0.00"), ("order.total.value", "-1"), ("order.total.value", True),
+     ("order.total.value", None), ("order.total.value", "-0.00"), ("order.total.value", "00"), ("order.total.value", False), ("order.total.value", "-1"), ("order.total.value", True),
      ("order.total.value", "1e3"), ("order.total.value", []), ("order.total.currency", None), ("order.total.currency", "eur"),
      ("order.total.currency", "XXX"), ("order.total.currency", 5)],
 )  # fmt: skip

@@ -55,6 +55,8 @@ TABLE: list[tuple[str, dict[str, Any], KnownAccount, Band, list[str]]] = [
     ("unknown age, 1000.00", {"account_age_days": None, "amount": USD(100000)}, KNOWN, MEDIUM, ["value_for_unknown_account"]),
     ("pounds have their own numbers", {"account_age_days": 6, "amount": GBP(15000)}, KNOWN, MEDIUM, ["value_for_new_account"]),
     ("yen have none", {"amount": Money(100, "JPY")}, KNOWN, MEDIUM, ["currency_not_covered"]),
+    ("nothing to pay", {"amount": USD(0)}, KNOWN, MEDIUM, ["nothing_to_pay"]),
+    ("a cent", {"amount": USD(1)}, KNOWN, LOW, []),
     ("a phone by express, 99.99", {"items": PHONE, "shipping_speed": "Express", "amount": USD(9999)}, KNOWN, LOW, []),
     ("a phone by express, 100.00", {"items": PHONE, "shipping_speed": "Express", "amount": USD(10000)}, KNOWN, MEDIUM, ["rush_on_resellable"]),
     ("a phone slowly", {"items": PHONE, "amount": USD(20000)}, KNOWN, LOW, []),

@@ -1,0 +1,75 @@
+"""The intake refuses to start where an analyst's word could not be one transaction."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from click.testing import CliRunner
+
+from worker.order_review.cli import serve
+from worker.order_review.settings import load_order_settings
+
+HERE = "postgresql://sentinel_orders:hidden-word@db.example/sentinel"
+ELSEWHERE = "postgresql://sentinel_orders:hidden-word@db.example/orders"
+SAME = [
+    "postgresql://sentinel_admin@db.example/sentinel", "postgresql://db.example:5432/sentinel?connect_timeout=3",
+    "postgresql+psycopg://someone@db.example/sentinel", "host=db.example dbname=sentinel user=sentinel_worker",
+    "postgresql://sentinel@db.example/",
+]  # fmt: skip
+OTHER = [
+    "postgresql://db.example:5433/sentinel", "postgresql://db2.example/sentinel", "postgresql://db.example/other",
+    "postgresql:///sentinel?host=/tmp/a",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("SENTINEL_", "WORKER_", "ORDERS_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SENTINEL_ORDERS_API_KEY", "snt_live_only-for-tests")
+    monkeypatch.setenv("ORDERS_DATABASE_URL", HERE)
+
+
+@pytest.mark.parametrize("variable", ["SENTINEL_DATABASE_URL", "WORKER_DATABASE_URL"])
+@pytest.mark.parametrize("other", OTHER)
+def test_another_database_for_approvals_or_refunds_is_refused_in_one_line_without_a_password(
+    monkeypatch: pytest.MonkeyPatch, variable: str, other: str
+) -> None:
+    monkeypatch.setenv(variable, other)
+    done = CliRunner().invoke(serve, [])
+    assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert done.stderr.startswith("Error: ORDERS_DATABASE_URL")
+    assert variable in done.stderr
+    assert "must be in one database" in done.stderr
+    assert "hidden-word" not in done.stderr
+
+
+@pytest.mark.parametrize("other", SAME)
+def test_the_same_database_under_another_login_is_the_same(monkeypatch: pytest.MonkeyPatch, other: str) -> None:
+    monkeypatch.setenv("SENTINEL_DATABASE_URL", other)
+    monkeypatch.setenv("WORKER_DATABASE_URL", other)
+    assert load_order_settings().database_url == HERE
+
+
+def test_this_machine_has_more_than_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORDERS_DATABASE_URL", "postgresql://localhost/sentinel")
+    for other in ("postgresql://127.0.0.1/sentinel", "postgresql://[::1]:5432/sentinel"):
+        monkeypatch.setenv("WORKER_DATABASE_URL", other)
+        assert load_order_settings().port == 7862
+
+
+def test_both_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENTINEL_DATABASE_URL", ELSEWHERE)
+    monkeypatch.setenv("WORKER_DATABASE_URL", ELSEWHERE)
+    done = CliRunner().invoke(serve, [])
+    assert [name for name in ("SENTINEL_DATABASE_URL", "WORKER_DATABASE_URL") if name in done.stderr] == [
+        "SENTINEL_DATABASE_URL",
+        "WORKER_DATABASE_URL",
+    ]
+
+
+def test_without_an_address_of_its_own_it_uses_the_authoritys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ORDERS_DATABASE_URL")
+    monkeypatch.setenv("SENTINEL_DATABASE_URL", HERE)
+    assert load_order_settings().database_url == HERE
