@@ -35,7 +35,8 @@ grant select on public.schema_version to sentinel_authority, sentinel_worker, se
 -- authority ---------------------------------------------------------------------------------------------------------
 grant usage on schema sentinel to sentinel_authority;
 grant select on all tables in schema sentinel to sentinel_authority;
-revoke select on sentinel.operator_sessions, sentinel.operator_tokens, sentinel.sign_in_attempts from sentinel_authority;
+revoke select on sentinel.operator_sessions, sentinel.operator_tokens, sentinel.sign_in_attempts, sentinel.second_factors
+  from sentinel_authority;
 revoke select on sentinel.operators from sentinel_authority;
 grant select (tenant_id, operator_id, email, role, active) on sentinel.operators to sentinel_authority;
 grant insert on sentinel.operations, sentinel.operation_states, sentinel.usage, sentinel.reservations, sentinel.approvals,
@@ -172,4 +173,17 @@ grant select (tenant_id, review_id, source, order_id, amount_minor, currency, st
   decided_at, due_at, resolution, resolved_by, resolution_reason, resolved_at, received_at, updated_at)
   on orders.reviews to sentinel_console;
 grant select on orders.transitions, orders.events, orders.effects, orders.alerts to sentinel_console;
+-- For the invariants; what was answered or told in words is not among it.
+grant select (tenant_id, source, order_id, review_id, response_status, is_final, recorded_at, expires_at) on orders.deliveries
+  to sentinel_console;
+grant select (tenant_id, source, order_id, status, operation_id, done_at) on orders.simulated_shop to sentinel_console;
 grant execute on function orders.resolve_review, orders.refund_name to sentinel_console;
+
+-- sign-in and the second factor -----------------------------------------------------------------------------------------
+grant update (last_signed_in_at) on sentinel.operators to sentinel_console;
+grant insert, delete, update (secret, last_step, created_at, confirmed_at) on sentinel.second_factors to sentinel_console;
+revoke execute on function sentinel.operators_lock, sentinel.add_operator, sentinel.change_operator from sentinel_authority;
+grant execute on function sentinel.operators_lock, sentinel.add_operator, sentinel.change_operator to sentinel_console;
+
+-- approvals: in which order they are looked at, and how full the limits are that one would use ---------------------------
+grant execute on function sentinel.risk_rank, sentinel.limit_states to sentinel_console;

@@ -27,6 +27,8 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 PUBLIC_PATHS = ("/ops/api/live/", "/verify/")
+FRAMED = "top.widget"
+"""The one page that other sites may put in a frame: it only shows, and its policy says so."""
 
 
 def create_app(settings: ConsoleSettings, *, stopping: Callable[[], bool] = lambda: False) -> Flask:
@@ -61,7 +63,8 @@ def create_app(settings: ConsoleSettings, *, stopping: Callable[[], bool] = lamb
 def _finish(response: Response) -> Response:
     """Headers of every answer; what is not said to be cacheable is not stored anywhere."""
     for name, value in HEADERS.items():
-        response.headers.setdefault(name, value)
+        if (name, request.endpoint) != ("X-Frame-Options", FRAMED):
+            response.headers.setdefault(name, value)
     if request.endpoint == "static" and "v" in request.args:
         # The address names the content (`shell.asset`): nobody has to ask again.
         response.headers["Cache-Control"] = "public, max-age=31536000, immutable"

@@ -1,4 +1,4 @@
-"""What the views are handed: the databases, the public board's reader, and the terms of sessions."""
+"""What the views are handed: the databases, the public board's reader, and who minds the door."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from typing import Any
 from ops_console.board.agents import PublicAgents
 from ops_console.board.hub import Hub
 from ops_console.settings import ConsoleSettings
+from sentinel.services.known_devices import Devices
 from sentinel.services.list_switches import SwitchFile
-from sentinel.services.sign_in import SessionTerms
+from sentinel.services.second_factor import Vault
+from sentinel.services.sign_in import Doorkeeper, SessionTerms
 from sentinel.store import feed
 from sentinel.store.database import BOARD, CONSOLE, Pool, with_role
 from sentinel.store.tenants import public_tenants
@@ -99,7 +101,7 @@ class Context:
     ledger: Pool
     board: Board
     hub: Hub
-    terms: SessionTerms
+    door: Doorkeeper
     switches: SwitchFile
 
 
@@ -115,5 +117,6 @@ def build_context(settings: ConsoleSettings, *, stopping: Callable[[], bool]) ->
         board.after, lambda most: feed.newest(board.pool, board.tenant()[0], board.agents.ids, most),
         max_viewers=settings.max_streams, stopping=stopping,
     )  # fmt: skip
-    terms = SessionTerms(settings.idle_seconds, settings.absolute_seconds)
-    return Context(settings, pool, ledger, board, hub, terms, SwitchFile(settings.policies_dir))
+    terms = SessionTerms(settings.idle_seconds, settings.absolute_seconds, settings.step_up_seconds)
+    door = Doorkeeper(terms, Vault(settings.second_factor_secrets), Devices(settings.second_factor_secrets))
+    return Context(settings, pool, ledger, board, hub, door, SwitchFile(settings.policies_dir))

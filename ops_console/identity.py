@@ -9,19 +9,24 @@ from __future__ import annotations
 import hmac
 from urllib.parse import urlencode, urlsplit
 
-from flask import Flask, Response, g, redirect, request
+from flask import Flask, Response, current_app, g, redirect, request
+from werkzeug.exceptions import MethodNotAllowed
 from werkzeug.wrappers import Response as AnyResponse
 
 from ops_console.context import Context
-from sentinel.core.errors import Forbidden, Unauthenticated
+from sentinel.core.errors import Forbidden, SecondFactorRequired, StepUpRequired, Unauthenticated
 from sentinel.services.actor import Actor
 from sentinel.services.operator_tokens import token_owner
 from sentinel.services.sign_in import session_of
+from sentinel.services.step_up import needs_proof
 from sentinel.store.sessions import SignedIn
 
 SIGN_IN = "/ops/api/session"
 SIGN_IN_PAGE = "/ops/sign-in"
+ACCOUNT_PAGE = "/ops/account"
 PUBLIC = "/ops/api/live/"
+# What one reaches without the second factor that the settings ask for.
+_SETTING_UP = (ACCOUNT_PAGE, ACCOUNT_PAGE + "/", "/ops/sign-out", SIGN_IN)
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
 
@@ -53,7 +58,27 @@ def install(app: Flask, context: Context) -> None:
         if by_cookie and request.method not in _SAFE:
             check_csrf(context, who)
         g.signed_in, g.by_cookie = who, by_cookie
+        if isinstance(request.routing_exception, MethodNotAllowed) and _is_browser_visit():
+            return redirect(_page_of(request.path), 303)
+        if context.settings.require_second_factor and not who.has_second_factor and not _sets_up(request.path):
+            if _is_browser_visit():
+                return redirect(ACCOUNT_PAGE, 303)
+            raise SecondFactorRequired("set up a second factor first, on the page /ops/account")
         return None
+
+
+def _page_of(path: str) -> str:
+    """The page that an act's address belongs to: a refused act leaves its address behind, and people reload."""
+    urls = current_app.create_url_adapter(request)
+    while urls is not None and "/" in path.strip("/"):
+        path = path.rpartition("/")[0]
+        if urls.test(path, "GET"):
+            return path
+    return "/ops"
+
+
+def _sets_up(path: str) -> bool:
+    return path in _SETTING_UP or path.startswith((ACCOUNT_PAGE + "/second-factor", SIGN_IN + "/"))
 
 
 def _is_browser_visit() -> bool:
@@ -71,7 +96,7 @@ def identify(context: Context) -> tuple[SignedIn, bool]:
         by_cookie = False
     else:
         cookie = request.cookies.get(cookie_name(context.settings.insecure_cookies), "")
-        who = session_of(context.pool, cookie, context.terms) if cookie else None
+        who = session_of(context.pool, cookie, context.door.terms) if cookie else None
         by_cookie = True
     if who is None:
         raise Unauthenticated
@@ -110,6 +135,12 @@ def actor() -> Actor:
     """The person this request acts for."""
     who: SignedIn = g.signed_in
     return Actor(who.tenant_id, who.operator_id, who.email, who.role)
+
+
+def must_have_proved() -> None:
+    """Raise `StepUpRequired` where a page's session has not just proved who holds it: a stolen cookie decides nothing."""
+    if needs_proof(g.signed_in):
+        raise StepUpRequired("prove who you are first: POST /ops/api/session/step-up with password or code")
 
 
 def set_cookie(context: Context, response: Response, value: str, max_age: int) -> None:

@@ -9,6 +9,7 @@ from prometheus_client.registry import REGISTRY
 
 REQUESTS = Counter("console_requests", "Answers by route and status.", ["route", "status"])
 SIGN_INS = Counter("console_sign_ins", "Sign-in attempts by result.", ["result"])
+STEP_UPS = Counter("console_step_ups", "Proofs within a session by result.", ["result"])
 RESOLVED = Counter("console_approvals_resolved", "People's words on approvals by result.", ["result"])
 ORDERS_RESOLVED = Counter("console_orders_resolved", "Analysts' words on orders by result.", ["result"])
 STREAMS = Gauge("console_live_streams", "Viewers of the live stream.", multiprocess_mode="livesum")

@@ -29,14 +29,14 @@ class ConsoleSettings:
     ledger_url: str = setting("WORKER_DATABASE_URL", "PostgreSQL of the refund ledger, where it is another one.", "")
     policies_dir: Path = setting(
         "SENTINEL_POLICIES_DIR",
-        "Folder of the authority's policy files; the console reads switches.yaml.",
+        "Folder of the authority's policy files; the console shows them and reads switches.yaml.",
         policies_dir(),
     )
     host: str = setting("SENTINEL_CONSOLE_HOST", "Address the console listens on.", "127.0.0.1")
     port: int = setting("SENTINEL_CONSOLE_PORT", "Port of the console and the public board.", 7861)
     processes: int = setting("SENTINEL_CONSOLE_PROCESSES", "Server processes of the console.", 1)
     threads: int = setting(
-        "SENTINEL_CONSOLE_THREADS", "Threads per process; a viewer of the live stream takes one.", 48
+        "SENTINEL_CONSOLE_THREADS", "Threads per process; a viewer of the live stream takes none.", 48
     )
     pool_size: int = setting(
         "SENTINEL_CONSOLE_POOL_SIZE", "Database connections per process for operators' requests.", 8
@@ -58,6 +58,14 @@ class ConsoleSettings:
     absolute_seconds: int = setting(
         "SENTINEL_SESSION_SECONDS", "A session is over after this long, used or not.", 28800
     )
+    step_up_seconds: int = setting(
+        "SENTINEL_STEP_UP_SECONDS",
+        "How long a proof of password or code lasts in a page's session, before approving and other acts of weight.",
+        300,
+    )
+    require_second_factor: bool = setting(
+        "SENTINEL_REQUIRE_SECOND_FACTOR", "Who has no second factor sets one up before anything else.", False
+    )
     origin: str = setting(
         "SENTINEL_CONSOLE_ORIGIN",
         "The console's address in browsers, e.g. https://console.example; without it the request's Host.",
@@ -70,11 +78,19 @@ class ConsoleSettings:
         "SENTINEL_TRUSTED_PROXIES", "How many proxies in front set X-Forwarded-For and -Proto.", 0
     )
     max_streams: int = setting(
-        "SENTINEL_CONSOLE_MAX_STREAMS", "Viewers of the live stream per process; must leave 8 threads free.", 32
+        "SENTINEL_CONSOLE_MAX_STREAMS",
+        "Viewers of the live stream per process; each takes an open file, whose limit is raised at start.",
+        1000,
     )
     confirm_secrets: tuple[str, ...] = setting(
         "CONFIRM_SECRETS",
         "Secrets that sign confirm links, as the worker has them; default SENTINEL_SECRET_KEYS, else the embedded database's. Without one every confirm link is unknown.",
+        (),
+    )
+    second_factor_secrets: tuple[str, ...] = setting(
+        "SENTINEL_SECOND_FACTOR_SECRETS",
+        "Secrets that encrypt second factors and sign known browsers, comma separated, newest first; keep old ones until"
+        " everybody signed in once. Default as CONFIRM_SECRETS. Without one no second factor can be set up.",
         (),
     )
     log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
@@ -86,7 +102,9 @@ class ConsoleSettings:
 
 
 _ENV = {field.name: field.metadata["env"] for field in dataclasses.fields(ConsoleSettings)}
-_COUNTS = ("processes", "threads", "pool_size", "board_pool_size", "idle_seconds", "absolute_seconds", "max_streams")
+_COUNTS = (
+    "processes", "threads", "pool_size", "board_pool_size", "idle_seconds", "absolute_seconds", "step_up_seconds", "max_streams",
+)  # fmt: skip
 
 
 def load_console_settings(**overrides: Any) -> ConsoleSettings:
@@ -105,6 +123,8 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
         "port": env.int(_ENV["port"], default.port, validate=Range(min=1, max=65535)),
         "trusted_proxies": env.int(_ENV["trusted_proxies"], default.trusted_proxies, validate=Range(min=0, max=5)),
         "insecure_cookies": env.bool(_ENV["insecure_cookies"], default.insecure_cookies),
+        "require_second_factor": env.bool(_ENV["require_second_factor"], default.require_second_factor),
+        "second_factor_secrets": env.list(_ENV["second_factor_secrets"], [], subcast=str),
         "log_level": env.str(
             _ENV["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])
         ),
@@ -114,6 +134,8 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
         env.seal()
     except EnvValidationError as error:
         raise UnsafeConfiguration("\n".join(_lines(error))) from None
+    given = tuple(secret.strip() for secret in values["second_factor_secrets"] if secret.strip())
+    values["second_factor_secrets"] = given or values["confirm_secrets"]
     settings = ConsoleSettings(**{**values, **{key: value for key, value in overrides.items() if value is not None}})
     faults = unsafe(settings)
     if faults:
@@ -133,10 +155,14 @@ def unsafe(settings: ConsoleSettings) -> list[str]:
     faults = []
     if any(is_weak(secret) for secret in settings.confirm_secrets):
         faults.append("CONFIRM_SECRETS: every secret needs at least 32 characters that nobody can guess")
+    if any(is_weak(secret) for secret in settings.second_factor_secrets):
+        faults.append("SENTINEL_SECOND_FACTOR_SECRETS: every secret needs at least 32 characters that nobody can guess")
+    if settings.require_second_factor and not settings.second_factor_secrets:
+        faults.append(
+            "SENTINEL_REQUIRE_SECOND_FACTOR: needs SENTINEL_SECOND_FACTOR_SECRETS, or nobody could set one up"
+        )
     if settings.insecure_cookies and not _is_loopback(settings.host):
         faults.append("SENTINEL_INSECURE_COOKIES: only where the console listens on a loopback address")
-    if settings.max_streams > settings.threads - 8:
-        faults.append("SENTINEL_CONSOLE_MAX_STREAMS: must leave 8 threads free, or viewers lock operators out")
     if settings.idle_seconds > settings.absolute_seconds:
         faults.append("SENTINEL_SESSION_IDLE_SECONDS: must not be longer than SENTINEL_SESSION_SECONDS")
     if settings.origin and not _is_origin(settings.origin):

@@ -9,9 +9,12 @@ import structlog
 
 from ops_console.settings import ConsoleSettings
 from sentinel.logs import configure_logs
-from sentinel.server import Server, metrics_folder, require_free_port
+from sentinel.server import Server, metrics_folder, require_free_port, require_open_files
 from sentinel.store.database import CONSOLE
 from sentinel.store.safety import require_ready
+
+# Connections of requests, to the database, of the program itself.
+_OTHER_FILES = 1500
 
 log = structlog.get_logger("console")
 
@@ -20,6 +23,7 @@ def serve(settings: ConsoleSettings, *, graceful_seconds: int = 5) -> None:
     """Run the console until it is told to stop. Raises one-line refusals before anything listens."""
     configure_logs(settings.log_level, program="console")
     require_free_port(settings.host, settings.port, "--console-port or SENTINEL_CONSOLE_PORT")
+    require_open_files(settings.max_streams + _OTHER_FILES, "SENTINEL_CONSOLE_MAX_STREAMS")
     require_ready(settings.database_url, CONSOLE)
     with metrics_folder():
         from ops_console.app import create_app

@@ -22,6 +22,11 @@ def invariants_sql() -> Path:
     return _shipped("_deploy", "deploy") / "invariants.sql"
 
 
+def drawing(name: str) -> Path:
+    """A drawing that was made from the code: "refund-workflow.svg" or "order-lanes.svg"."""
+    return _shipped("_deploy", "deploy") / name
+
+
 def _shipped(packaged: str, in_checkout: str) -> Path:
     inside = _PACKAGE / packaged
     return inside if inside.is_dir() else _PACKAGE.parent / in_checkout

@@ -30,7 +30,6 @@ from sentinel.store.database import CONSOLE, Pool, with_role
 from sentinel.store.housekeeping import keep_house, sequence_events
 from sentinel.store.ids import new_id
 from sentinel.store.invariants import run_invariants
-from sentinel.store.operators import insert_operator
 
 SECRET = "only-for-tests-0123456789abcdefghij"
 PASSWORD = "correct horse battery staple"
@@ -164,14 +163,11 @@ def add_tenant(url: str, label: str) -> tuple[uuid.UUID, str, dict[str, uuid.UUI
         operators = {}
         for role in ("viewer", "approver", "admin"):
             operators[role] = new_id()
-            insert_operator(
-                pool,
-                tenant_id=tenant_id,
-                operator_id=operators[role],
-                email=f"{role}@{label}.example",
-                password_hash=_hashed[0],
-                role=role,
-            )
+            person = (tenant_id, operators[role], f"{role}@{label}.example", _hashed[0], role)
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute(
+                    "insert into sentinel.operators (tenant_id, operator_id, email, password_hash, role)"
+                    " values (%s, %s, %s, %s, %s)", person)  # fmt: skip
         return tenant_id, issue_key(pool, tenant_id, agent_id=None).key, operators
     finally:
         pool.close()

@@ -11,7 +11,7 @@ from ops_console.api.documentation import LIMIT, OPERATOR, READING, WRITING, in_
 from ops_console.api.rendering import amount, choice, json_response, limit, path_id, present
 from ops_console.api.schemas import ApprovalPageSchema, ApprovalViewSchema, HandledSchema, ResolvedSchema, WordSchema
 from ops_console.context import Context
-from ops_console.identity import actor
+from ops_console.identity import actor, must_have_proved
 from sentinel.core.decision import reason_text
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.http.bodies import json_body, load, without_nulls
@@ -86,6 +86,8 @@ def _resolve(context: Context, approval_id: str, verdict: str, schema: WordSchem
     person = actor()
     # Before the body: who may not decide learns nothing about what a decision looks like.
     person.must_be("approver")
+    if verdict == APPROVE:
+        must_have_proved()
     given = load(schema, without_nulls(json_body()))
     done = resolve_approval(
         context.pool, person, path_id(approval_id), verdict=verdict, reason=given["reason"], digest=given.get("digest"),

@@ -10,7 +10,7 @@ from ops_console.api.documentation import LIMIT, OPERATOR, READING, WRITING, in_
 from ops_console.api.rendering import amount, json_response, limit, path_id, present
 from ops_console.api.schemas import LiftHaltSchema, ResolveInDoubtSchema, SetHaltSchema
 from ops_console.context import Context
-from ops_console.identity import actor
+from ops_console.identity import actor, must_have_proved
 from sentinel.core.decision import reason_text
 from sentinel.http.bodies import json_body, load, without_nulls
 from sentinel.http.openapi import documented
@@ -71,6 +71,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     def lift(halt_id: str) -> Response:
         person = actor()
         person.must_be("admin")
+        must_have_proved()
         given = load(_LIFT, without_nulls(json_body()))
         lift_halt(context.pool, person, path_id(halt_id), reason=given["reason"])
         return json_response({"halt_id": halt_id, "lifted": True})
@@ -88,6 +89,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     def resolve(operation_id: str) -> Response:
         person = actor()
         person.must_be("admin")
+        must_have_proved()
         given = load(_RESOLVE, without_nulls(json_body()))
         resolve_in_doubt(
             context.pool, person, path_id(operation_id), executed=given["executed"], evidence=given["evidence"]

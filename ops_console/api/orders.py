@@ -14,7 +14,7 @@ from ops_console.api.documentation import LIMIT, OPERATOR, READING, WRITING, in_
 from ops_console.api.rendering import amount, choice, cursor_in, cursor_out, json_response, limit, present
 from ops_console.api.schemas import OrderPageSchema, OrderResolvedSchema, OrderViewSchema, WordSchema
 from ops_console.context import Context
-from ops_console.identity import actor
+from ops_console.identity import actor, must_have_proved
 from sentinel.core.decision import reason_text
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.http.bodies import json_body, load, without_nulls
@@ -61,7 +61,7 @@ def _reading(blueprint: Blueprint, context: Context) -> None:
         most, tenant_id = limit(50, 200), actor().tenant_id
         rows = order_views.order_page(
             context.pool, tenant_id, lane=choice("lane", order_views.LANES), status=choice("status", order_views.STATUSES),
-            before=_before(), limit=most,
+            before=before(), limit=most,
         )  # fmt: skip
         full = len(rows) == most
         following = {"next_cursor": cursor_out(rows[-1].received_at, str(rows[-1].review_id))} if full else {}
@@ -84,7 +84,7 @@ def _reading(blueprint: Blueprint, context: Context) -> None:
                 problems=(*READING, 404), security=OPERATOR)  # fmt: skip
     def show_order(source: str, order_id: str) -> Response:
         tenant_id = actor().tenant_id
-        row = order_views.find_order(context.pool, tenant_id, *_named(source, order_id))
+        row = order_views.find_order(context.pool, tenant_id, *named(source, order_id))
         if row is None:
             raise NotFound("there is nothing of that id")
         return json_response({
@@ -120,22 +120,25 @@ def _resolve(context: Context, source: str, order_id: str, word: str) -> Respons
     person = actor()
     # Before the body: who may not decide learns nothing about what a decision looks like.
     person.must_be("approver")
+    if word in (FULFIL, REFUND):
+        must_have_proved()
     given = load(_WORD, without_nulls(json_body()))
     done = resolve_order(
-        context.pool, person, *_named(source, order_id), word=word, reason=given["reason"], digest=given.get("digest")
+        context.pool, person, *named(source, order_id), word=word, reason=given["reason"], digest=given.get("digest")
     )
     metrics.ORDERS_RESOLVED.labels(done.result).inc()
     return json_response(_plain(done))
 
 
-def _named(source: str, order_id: str) -> tuple[str, str]:
-    """What cannot be the name of an order names nothing."""
+def named(source: str, order_id: str) -> tuple[str, str]:
+    """What cannot be the name of an order names nothing: `NotFound`."""
     if any(len(part) > _ID_CHARACTERS or not part.isascii() or not part.isprintable() for part in (source, order_id)):
         raise NotFound("there is nothing of that id")
     return source, order_id
 
 
-def _before() -> tuple[datetime, uuid.UUID] | None:
+def before() -> tuple[datetime, uuid.UUID] | None:
+    """`?cursor=` of a page of orders. Raises `InvalidInput`."""
     found = cursor_in()
     if found is None:
         return None

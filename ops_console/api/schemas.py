@@ -9,11 +9,19 @@ from sentinel.http.bodies import Identifier, StrictBoolean, StrictSchema, Text
 
 
 class SignInSchema(StrictSchema):
-    """An operator's address and password; the tenant's label where an address is in several."""
+    """An operator's address and password; a code where there is a second factor; the tenant's label where an address is in several."""
 
     email = Text(most=254, least=1, required=True)
     password = Text(most=256, least=1, required=True)
+    code = Text(most=32)
     tenant = Identifier(most=64)
+
+
+class StepUpSchema(StrictSchema):
+    """Proof of who acts: the password, or a code of the second factor."""
+
+    password = Text(most=256, least=1)
+    code = Text(most=32, least=1)
 
 
 class WordSchema(StrictSchema):

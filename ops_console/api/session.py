@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from flask import Blueprint, Response, g, request
 
-from ops_console import metrics
 from ops_console.api.documentation import OPERATOR, READING, WRITING
 from ops_console.api.rendering import json_response, path_id, present
-from ops_console.api.schemas import CreateTokenSchema, SessionSchema, SignInSchema
+from ops_console.api.schemas import CreateTokenSchema, SessionSchema, SignInSchema, StepUpSchema
 from ops_console.context import Context
-from ops_console.identity import actor, check_origin, cookie_name, set_cookie
-from sentinel.core.errors import Forbidden, RateLimited, Unauthenticated
+from ops_console.door import admit, enter
+from ops_console.identity import actor, check_origin, cookie_name, must_have_proved, set_cookie
+from sentinel.core.errors import Forbidden, InvalidInput
 from sentinel.http.bodies import json_body, load, without_nulls
 from sentinel.http.openapi import documented
 from sentinel.services.operator_tokens import issue_token, revoke_token
-from sentinel.services.sign_in import Opened, sign_in
 from sentinel.services.sign_out import sign_out
+from sentinel.services.step_up import step_up
 from sentinel.store.sessions import SignedIn, list_tokens
 
-_SIGN_IN, _CREATE_TOKEN = SignInSchema(), CreateTokenSchema()
+_SIGN_IN, _STEP_UP, _CREATE_TOKEN = SignInSchema(), StepUpSchema(), CreateTokenSchema()
 DEFAULT_TOKEN_DAYS = 30
 
 
@@ -35,14 +33,12 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     def create_session() -> Response:
         check_origin(context)
         given = load(_SIGN_IN, without_nulls(json_body()))
-        opened = _counted(context, given)
-        sign_out(context.pool, request.cookies.get(cookie_name(context.settings.insecure_cookies), ""))
+        opened = enter(context, given, kind="api")
         response = json_response({
             "operator": opened.actor.email, "role": opened.actor.role, "tenant": opened.tenant_label,
             "csrf_token": opened.csrf_token, "expires_at": opened.expires_at,
         })  # fmt: skip
-        set_cookie(context, response, opened.cookie, context.settings.absolute_seconds)
-        return response
+        return admit(context, response, opened)
 
     @blueprint.get("/session")
     @documented(
@@ -65,6 +61,20 @@ def routes(blueprint: Blueprint, context: Context) -> None:
             set_cookie(context, response, "", 0)
         return response
 
+    @blueprint.post("/session/step-up")
+    @documented("Prove once more who one is, before acts of weight in a page's session", request=_STEP_UP,
+                responses={204: ("Proved, for the next SENTINEL_STEP_UP_SECONDS.", None)},
+                problems=(*WRITING, 429), security=OPERATOR)  # fmt: skip
+    def step_up_session() -> Response:
+        if not g.by_cookie:
+            raise Forbidden("a token has no session to prove anything in")
+        given = load(_STEP_UP, without_nulls(json_body()))
+        if len(given) != 1:
+            raise InvalidInput.of("password", "or code is needed, and only one of them")
+        ((_, proof),) = given.items()
+        step_up(context.pool, g.signed_in, proof=proof, address=request.remote_addr or "unknown", door=context.door)
+        return Response(status=204)
+
     @blueprint.post("/tokens")
     @documented("Make a token for one's own scripts", request=_CREATE_TOKEN,
                 responses={201: ("The token, shown this once.", {"type": "object"})}, problems=WRITING, security=OPERATOR)  # fmt: skip
@@ -72,6 +82,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         if not g.by_cookie:
             # Else a stolen token could outlive its own end and revocation.
             raise Forbidden("tokens are made by a signed-in person, not by another token")
+        must_have_proved()
         given = load(_CREATE_TOKEN, without_nulls(json_body()))
         days = given.get("expires_days", DEFAULT_TOKEN_DAYS)
         issued = issue_token(context.pool, actor(), label=given.get("label", ""), expires_days=days)
@@ -99,17 +110,3 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     def delete_token(token_id: str) -> Response:
         revoke_token(context.pool, actor(), path_id(token_id))
         return Response(status=204)
-
-
-def _counted(context: Context, given: dict[str, Any]) -> Opened:
-    """Sign in, counting how it went."""
-    try:
-        opened = sign_in(
-            context.pool, email=given["email"], password=given["password"], tenant=given.get("tenant"),
-            address=request.remote_addr or "unknown", terms=context.terms,
-        )  # fmt: skip
-    except (Unauthenticated, RateLimited) as error:
-        metrics.SIGN_INS.labels(error.code).inc()
-        raise
-    metrics.SIGN_INS.labels("signed-in").inc()
-    return opened

@@ -10,7 +10,7 @@ from ops_console.api.documentation import OPERATOR, READING, WRITING
 from ops_console.api.rendering import json_response, present
 from ops_console.api.schemas import SwitchOffSchema, SwitchOnSchema
 from ops_console.context import Context
-from ops_console.identity import actor
+from ops_console.identity import actor, must_have_proved
 from sentinel.http.bodies import json_body, load, without_nulls
 from sentinel.http.openapi import documented
 from sentinel.services.flip_switch import Flipped, turn_switch_off, turn_switch_on
@@ -60,6 +60,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     def switch_on(name: str) -> Response:
         person = actor()
         person.must_be("admin")
+        must_have_proved()
         given = load(_ON, without_nulls(json_body()))
         return _flipped(turn_switch_on(
             context.pool, person, context.switches.book, name, canary_percent=given["canary_percent"], reason=given["reason"]

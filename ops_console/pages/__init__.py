@@ -5,7 +5,22 @@ from __future__ import annotations
 from flask import Blueprint, Response
 
 from ops_console.context import Context
-from ops_console.pages import halts, shell, sign_in
+from ops_console.pages import (
+    account,
+    approval_batch,
+    approvals,
+    events,
+    halts,
+    in_doubt,
+    keys,
+    ledger,
+    operators,
+    orders,
+    overview,
+    policies,
+    shell,
+    sign_in,
+)
 from sentinel.core.errors import SentinelError, Unauthenticated
 from sentinel.http.problems import problem_response
 
@@ -13,7 +28,21 @@ from sentinel.http.problems import problem_response
 def blueprint(context: Context) -> Blueprint:
     """Every page; a module per page, each adding its routes."""
     pages = Blueprint("pages", __name__, url_prefix="/ops")
-    for part in (sign_in, halts):
+    for part in (
+        sign_in,
+        halts,
+        account,
+        operators,
+        policies,
+        in_doubt,
+        events,
+        keys,
+        overview,
+        approval_batch,
+        approvals,
+        ledger,
+        orders,
+    ):
         part.routes(pages, context)
 
     @pages.errorhandler(SentinelError)

@@ -1,48 +1,74 @@
-"""The page of halts: what is stopped, by whom and why; setting one, lifting one."""
+"""The page of halts: what is stopped, by whom and why, and what still got through; setting one, lifting one."""
 
 from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
 
 from flask import Blueprint, Response, request
 
 from ops_console.api.rendering import path_id
 from ops_console.api.schemas import LiftHaltSchema, SetHaltSchema
-from ops_console.context import Context
+from ops_console.context import Context, Remembered
 from ops_console.identity import actor
 from ops_console.pages import shell
+from ops_console.pages.step_up import prove
 from sentinel.http.bodies import load
 from sentinel.services.lift_halt import lift_halt
 from sentinel.services.set_halt import set_halt
-from sentinel.store.halts import list_halts
+from sentinel.store.halts import LOOKED_AFTER, HaltRow, LastEffect, known_targets, last_effect, list_halts
 
 _SET, _LIFT = SetHaltSchema(), LiftHaltSchema()
 ADDRESS = "/ops/halts"
+MEASURED = 20
+"""For how many of the newest halts the last effect is measured on the page."""
 
 
 def routes(pages: Blueprint, context: Context) -> None:
     """Add the page and its two acts."""
+    page = _Page(context)
 
     @pages.get("/halts")
     def halts() -> Response:
-        return _page(context)
+        return page.show()
 
     @pages.post("/halts")
-    def set_a_halt() -> Response:
-        return shell.attempt(context, lambda: _set(context), again=lambda told: _page(context, told), then=ADDRESS)
+    def halts_set() -> Response:
+        return shell.attempt(context, lambda: _set(context), again=page.show, then=ADDRESS)
 
     @pages.post("/halts/<halt_id>/lift")
-    def lift_a_halt(halt_id: str) -> Response:
+    def halts_lift(halt_id: str) -> Response:
         return shell.attempt(
-            context, lambda: _lift(context, halt_id), again=lambda told: _page(context, told, halt_id), then=ADDRESS
+            context, lambda: _lift(context, halt_id), again=lambda told: page.show(told, halt_id), then=ADDRESS
         )
 
 
-def _page(context: Context, refused: shell.Refused | None = None, about: str = "") -> Response:
-    rows = list_halts(context.pool, actor().tenant_id, lifted_too=True)
-    return shell.page(
-        context, "halts.html", title="Halts", status=refused.status if refused else 200, refused=refused, about=about,
-        given=request.form, in_force=[row for row in rows if row.lifted_at is None],
-        lifted=[row for row in rows if row.lifted_at is not None],
-    )  # fmt: skip
+class _Page:
+    """The page, and what it measured before: around a halt that is long set nothing changes any more."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._soon, self._settled = Remembered(2.0), Remembered(86400.0)
+
+    def show(self, refused: shell.Refused | None = None, about: str = "") -> Response:
+        """The page; `about` is the halt that a refused lifting was of."""
+        tenant_id = actor().tenant_id
+        rows = list_halts(self._context.pool, tenant_id, lifted_too=True)
+        return shell.page(
+            self._context, "halts.html", title="Halts", status=refused.status if refused else 200, refused=refused,
+            about=about, given=request.form, in_force=[row for row in rows if row.lifted_at is None],
+            lifted=[row for row in rows if row.lifted_at is not None],
+            suggestions=[(one.target, one.scope) for one in known_targets(self._context.pool, tenant_id)],
+            effects={row.halt_id: self._effect(tenant_id, row) for row in rows[:MEASURED]}, looked=LOOKED_AFTER,
+        )  # fmt: skip
+
+    def _effect(self, tenant_id: uuid.UUID, halt: HaltRow) -> LastEffect:
+        is_settled = datetime.now(UTC) - halt.set_at > 2 * LOOKED_AFTER
+        kept = self._settled if is_settled else self._soon
+        found: LastEffect = kept.get(
+            (tenant_id, halt.halt_id, halt.lifted_at), lambda: last_effect(self._context.pool, tenant_id, halt)
+        )
+        return found
 
 
 def _set(context: Context) -> str:
@@ -59,5 +85,6 @@ def _set(context: Context) -> str:
 def _lift(context: Context, halt_id: str) -> str:
     person = actor()
     person.must_be("admin")
+    prove(context)
     lift_halt(context.pool, person, path_id(halt_id), reason=load(_LIFT, shell.typed())["reason"])
     return "The halt is lifted."

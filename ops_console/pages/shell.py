@@ -16,6 +16,7 @@ from typing import Any
 from flask import Flask, Response, current_app, g, render_template, request, url_for
 
 from ops_console.context import Context
+from ops_console.pages.step_up import needs_proof
 from ops_console.pages.text import FILTERS, FUNCTIONS
 from sentinel.core.errors import InvalidInput, SentinelError
 from sentinel.http.problems import status_of
@@ -47,7 +48,7 @@ class Refused:
 def install(app: Flask) -> None:
     """Give templates what they write with."""
     app.jinja_env.filters.update(FILTERS)
-    app.jinja_env.globals.update(FUNCTIONS, asset=asset, menu=_menu, may=may)
+    app.jinja_env.globals.update(FUNCTIONS, asset=asset, menu=_menu, may=may, needs_proof=needs_proof)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
 
 
@@ -114,7 +115,7 @@ def typed(*, lists: tuple[str, ...] = ()) -> dict[str, Any]:
     """The form's fields, blanks and our own left out; `lists` may come several times. Raises `InvalidInput`."""
     given: dict[str, Any] = {}
     for name, values in request.form.lists():
-        if name == "csrf":
+        if name in ("csrf", "proof"):
             continue
         if name in lists:
             given[name] = [value for value in values if value]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import urlsplit
 
 from flask import Blueprint, Response, request
 
-from ops_console import metrics
+from ops_console.api.schemas import SignInSchema
 from ops_console.context import Context
+from ops_console.door import admit, enter, remember_device
 from ops_console.identity import check_origin, cookie_name, set_cookie
 from ops_console.pages import shell
 from sentinel.core.errors import InvalidInput, RateLimited, Unauthenticated
-from sentinel.services.sign_in import Opened, sign_in
+from sentinel.http.bodies import load
 from sentinel.services.sign_out import sign_out
 
 HOME = "/ops"
+_SIGN_IN = SignInSchema()
 
 
 def routes(pages: Blueprint, context: Context) -> None:
@@ -28,12 +31,11 @@ def routes(pages: Blueprint, context: Context) -> None:
     def sign_in_now() -> Response:
         check_origin(context)
         try:
-            opened = _counted(context)
+            opened = enter(context, _given(), kind="page")
         except (InvalidInput, RateLimited, Unauthenticated) as error:
             return _form(context, shell.refused(error))
-        sign_out(context.pool, request.cookies.get(cookie_name(context.settings.insecure_cookies), ""))
-        response = shell.back_to(ours(request.form.get("next", "")))
-        set_cookie(context, response, opened.cookie, context.settings.absolute_seconds)
+        response = admit(context, shell.back_to(ours(request.form.get("next", ""))), opened)
+        remember_device(context, response, opened)
         return response
 
     @pages.post("/sign-out")
@@ -57,18 +59,8 @@ def _form(context: Context, refused: shell.Refused | None = None) -> Response:
     return shell.page(context, "sign_in.html", title="Sign in", status=status, refused=refused, given=given)
 
 
-def _counted(context: Context) -> Opened:
-    given = shell.typed()
-    for name in ("email", "password"):
-        if name not in given:
-            raise InvalidInput.of(name, "is needed")
-    try:
-        opened = sign_in(
-            context.pool, email=given["email"], password=request.form["password"], tenant=given.get("tenant"),
-            address=request.remote_addr or "unknown", terms=context.terms,
-        )  # fmt: skip
-    except (Unauthenticated, RateLimited) as error:
-        metrics.SIGN_INS.labels(error.code).inc()
-        raise
-    metrics.SIGN_INS.labels("signed-in").inc()
-    return opened
+def _given() -> dict[str, Any]:
+    typed = shell.typed()
+    typed.pop("next", None)
+    # Blanks at the ends belong to a password, not to anything else.
+    return load(_SIGN_IN, {**typed, **({"password": request.form["password"]} if "password" in typed else {})})

@@ -32,6 +32,9 @@ def visible(value: object) -> Markup:
 def _shown(part: str) -> Markup:
     if _PADDING.fullmatch(part):
         return _odd("·" * min(len(part), 20), f"{len(part)} spaces")
+    if part.isascii() and part.isprintable():
+        # Nothing in there is odd; nearly every text takes this way, and a page writes hundreds.
+        return escape(part)
     return Markup("").join(_odd(*_named(c)) if _is_odd(c) else escape(c) for c in part)
 
 

@@ -3,10 +3,17 @@
 
 const offline = () => document.getElementById("offline");
 
-document.addEventListener("htmx:before:request", () => offline()?.setAttribute("hidden", ""));
+// A part that refreshes itself (live.js) is no act: nothing was lost with it, and it takes nobody's place on the page away.
+const isAct = (event) => event.detail?.ctx && !event.detail.ctx.sourceElement?.hasAttribute?.("data-live");
+
+document.addEventListener("htmx:before:request", (event) => {
+  if (isAct(event)) offline()?.setAttribute("hidden", "");
+});
 document.addEventListener("htmx:error", (event) => {
-  if (event.detail.ctx) offline()?.removeAttribute("hidden");
+  if (isAct(event)) offline()?.removeAttribute("hidden");
 });
 
 // After an act the page is another: readers of the screen begin where it speaks.
-document.addEventListener("htmx:after:swap", () => document.getElementById("main")?.focus({ preventScroll: true }));
+document.addEventListener("htmx:after:swap", (event) => {
+  if (isAct(event)) document.getElementById("main")?.focus({ preventScroll: true });
+});

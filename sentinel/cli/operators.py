@@ -1,4 +1,4 @@
-"""`sentinel operators`: the people of a tenant and their roles. Only here are they made, never over the network."""
+"""`sentinel operators`: the people of a tenant and their roles. Admins change them on the console's page too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import click
 
 from sentinel.cli.common import OneLineErrors, json_option, open_pool, show, show_rows, tenant_of, tenant_option
-from sentinel.services.create_operator import change_role, create_operator, let_in, shut_out
+from sentinel.services.create_operator import change_role, create_operator, let_in, reset_second_factor, shut_out
 from sentinel.services.passwords import make_password
 from sentinel.store.operators import ROLES, list_operators
 
@@ -87,3 +87,15 @@ def enable(email: str, tenant: str | None, as_json: bool) -> None:
     with open_pool() as pool:
         let_in(pool, tenant_of(pool, tenant), email=email)
     show({"email": email, "active": True}, as_json, f"{email} may sign in.")
+
+
+@group.command("reset-second-factor")
+@click.argument("email")
+@tenant_option
+@json_option
+def reset_second_factor_(email: str, tenant: str | None, as_json: bool) -> None:
+    """Take the second factor away from who lost it; their sessions end, the password alone lets in again."""
+    with open_pool() as pool:
+        was_there = reset_second_factor(pool, tenant_of(pool, tenant), email=email)
+    told = f"{email} has no second factor any more." if was_there else f"{email} had no second factor."
+    show({"email": email, "was_there": was_there}, as_json, told)

@@ -64,6 +64,18 @@ class Forbidden(SentinelError):
     code = "forbidden"
 
 
+class StepUpRequired(Forbidden):
+    """Who signed in by a page must prove once more who they are before an act of weight."""
+
+    code = "step-up-required"
+
+
+class SecondFactorRequired(Forbidden):
+    """Nothing goes before a second factor is set up."""
+
+    code = "second-factor-required"
+
+
 class NotFound(SentinelError):
     """Nothing of that name that this caller may see."""
 

@@ -21,6 +21,8 @@ STATUSES: dict[type[e.SentinelError], tuple[int, str]] = {
     e.InvalidInput: (400, "The request breaks a rule"),
     e.Unauthenticated: (401, "Not signed in"),
     e.Forbidden: (403, "Not allowed"),
+    e.StepUpRequired: (403, "Prove who you are"),
+    e.SecondFactorRequired: (403, "A second factor is needed"),
     e.PermitRefused: (403, "The permit cannot be redeemed"),
     e.NotFound: (404, "Not found"),
     e.StillDeciding: (409, "Still being decided"),

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.core.decision import Finding, Verdict
-from sentinel.core.money import DIGITS
 from sentinel.policy.conditions import Condition, ConditionError, Conditions, Together, references
+from sentinel.policy.document import covered_currencies
 from sentinel.policy.errors import Place, PolicyError, nearest
 from sentinel.policy.evidence import check_evidence, check_reason
 from sentinel.policy.model import AMOUNT, Fact, FactType, Limit, Policy, Rule, variable_name
@@ -139,7 +139,7 @@ def _compile(source: Source, written: Written) -> CompiledPolicy | None:
         subjects=tuple(dict.fromkeys(limit.per for limit in policy.limits)),
         used=used,
         numbers=_numbers_by_currency(policy),
-        covered=_covered(policy),
+        covered=covered_currencies(policy),
     )
 
 
@@ -229,8 +229,3 @@ def _numbers_by_currency(policy: Policy) -> dict[str, dict[str, int]]:
         for currency, minor in amounts.items():
             by_currency.setdefault(currency, {})[f"numbers.{name}"] = minor
     return by_currency
-
-
-def _covered(policy: Policy) -> frozenset[str]:
-    tables = [*policy.numbers.values(), *(limit.cap for limit in policy.limits)]
-    return frozenset(DIGITS).intersection(*tables)

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sentinel.core.decision import Verdict, WindowKind
 from sentinel.core.money import major_text
 from sentinel.policy.compile import CompiledPolicy
-from sentinel.policy.model import Fact, Limit, Rule, Terms, variable_name
+from sentinel.policy.model import Fact, Limit, Policy, Rule, Terms, variable_name
 
 _CALENDAR = {WindowKind.CALENDAR_DAY: "per calendar day", WindowKind.CALENDAR_MONTH: "per calendar month"}
 
 
 def describe(compiled: CompiledPolicy) -> dict[str, Any]:
     """The policy as plain data with a `words` sentence for each rule and limit and the approval terms."""
-    policy = compiled.policy
+    return describe_policy(compiled.policy, digest=compiled.digest, covered=compiled.covered)
+
+
+def describe_policy(policy: Policy, *, digest: str, covered: Collection[str]) -> dict[str, Any]:
+    """The same for a policy that is only read, not compiled; `covered` are the currencies that every number and cap has."""
     return {
         "policy": policy.policy_id,
         "label": policy.label,
         "version": policy.version,
-        "digest": compiled.digest,
+        "digest": digest,
         "actions": list(policy.actions),
         "zone": policy.zone,
-        "currencies": sorted(compiled.covered) if policy.numbers or policy.limits else [],
+        "currencies": sorted(covered) if policy.numbers or policy.limits else [],
         "facts": [_fact(fact) for fact in policy.facts],
         "numbers": {name: _amounts(values) for name, values in policy.numbers.items()},
         "rules": [_rule(rule) for rule in policy.rules],
@@ -90,7 +94,8 @@ def _limit(limit: Limit, zone: str) -> dict[str, Any]:
 
 
 def _rolling(seconds: int) -> str:
-    return f"in any {seconds // 86400} days" if seconds % 86400 == 0 else f"in any {seconds // 3600} hours"
+    is_days = seconds % 86400 == 0 and seconds > 86400
+    return f"in any {seconds // 86400} days" if is_days else f"in any {seconds // 3600} hours"
 
 
 def _terms(terms: Terms) -> dict[str, Any]:

@@ -93,6 +93,11 @@ class Limit:
     when: str | None = None
 
 
+def rolling_bucket_seconds(window_seconds: int) -> int:
+    """How finely a rolling window is counted: 5 minutes up to a day, an hour up to a week, else a day."""
+    return 300 if window_seconds <= 86400 else 3600 if window_seconds <= 7 * 86400 else 86400
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """The approval terms of a policy; `two_people_from` is in minor units by currency, empty where not declared."""

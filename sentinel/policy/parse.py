@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 from sentinel.core.decision import Verdict, WindowKind
 from sentinel.policy.conditions import ConditionError, normalised
 from sentinel.policy.errors import Place, nearest
-from sentinel.policy.model import EVIDENCE, Fact, FactPath, Limit, Policy, Rule, Terms
+from sentinel.policy.model import EVIDENCE, Fact, FactPath, Limit, Policy, Rule, Terms, rolling_bucket_seconds
 from sentinel.policy.parse_facts import NAME_FORM, read_amounts, read_facts, read_numbers, read_path
 from sentinel.policy.source import Node, Scalar, Source, Table
 
@@ -234,7 +234,7 @@ def _window(source: Source, node: Node) -> tuple[WindowKind, int, int]:
         hint = nearest(text, calendar) or "calendar_day, calendar_month, or e.g. rolling 24h, rolling 90d"
         raise source.error(node.place, f'window: unknown window "{text}"', hint)
     seconds = int(found[1]) * _SECONDS[found[2]]
-    bucket = 300 if seconds <= _DAY else 3600 if seconds <= 7 * _DAY else _DAY
+    bucket = rolling_bucket_seconds(seconds)
     if not 3600 <= seconds <= MAX_WINDOW or seconds % bucket:
         raise source.error(node.place, f'window: "{text}" must be 1h to 400d and a multiple of {bucket} seconds')
     return WindowKind.ROLLING, seconds, bucket

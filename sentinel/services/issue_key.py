@@ -5,13 +5,22 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from sentinel.core.errors import InvalidInput
+from sentinel.core.errors import Conflict, InvalidInput
 from sentinel.core.operation import check_identifier
 from sentinel.store.agent_keys import DEFAULT_SCOPES, LIVE, SCOPES, TEST, insert_key, make_key
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 
 MOST_DAYS = 3650
+
+
+class MadeBefore(Conflict):
+    """A key of that id was made already, by the same form sent twice; it was shown then and cannot be shown again."""
+
+    code = "key-made-before"
+
+    def __init__(self) -> None:
+        super().__init__("this form has made its key already; the key was shown then, and only then")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +42,25 @@ def issue_key(
     owner_operator_id: uuid.UUID | None = None,
     expires_days: int | None = None,
     test: bool = False,
+    key_id: uuid.UUID | None = None,
 ) -> IssuedKey:
     """A new key of a new principal. The owner answers for it and can never approve what it asks.
 
-    `agent_id` binds the key to one agent, None to any. Raises `InvalidInput` naming the field.
+    `agent_id` binds the key to one agent, None to any. With a `key_id` asking twice makes one key. Raises `InvalidInput`
+    naming the field, or `MadeBefore`.
     """
     if agent_id is not None:
         check_identifier(agent_id, "agent_id", 128)
     check_scopes(scopes)
-    issued = IssuedKey(make_key(TEST if test else LIVE), new_id(), uuid.uuid4())
+    issued = IssuedKey(make_key(TEST if test else LIVE), key_id or new_id(), uuid.uuid4())
     assert issued.principal_id is not None
-    insert_key(
+    made = insert_key(
         pool, tenant_id=tenant_id, key_id=issued.key_id, principal_id=issued.principal_id, key=issued.key, label=label,
         agent_id=agent_id, scopes=scopes, owner_operator_id=owner_operator_id,
         expires_seconds=seconds_of(expires_days),
     )  # fmt: skip
+    if not made:
+        raise MadeBefore
     return issued
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from sentinel.core.errors import Forbidden, NotFound
+from sentinel.core.errors import Conflict, Forbidden, NotFound
 from sentinel.services.actor import Actor
 from sentinel.store import sessions
 from sentinel.store.database import Pool
@@ -24,15 +24,19 @@ class IssuedToken:
     listing: sessions.TokenListing
 
 
-def issue_token(pool: Pool, actor: Actor, *, label: str, expires_days: int) -> IssuedToken:
-    """A token of the actor, for 1 to 90 days."""
+def issue_token(
+    pool: Pool, actor: Actor, *, label: str, expires_days: int, token_id: uuid.UUID | None = None
+) -> IssuedToken:
+    """A token of the actor, for 1 to 90 days. `token_id` is a form's: sent twice it makes one. Raises `Conflict`."""
     if actor.operator_id is None:
         raise Forbidden("a token belongs to a person's account")
     token = make_secret(PREFIX)
     listing = sessions.insert_token(
-        pool, tenant_id=actor.tenant_id, token_id=new_id(), token_hash=secret_hash(token),
+        pool, tenant_id=actor.tenant_id, token_id=token_id or new_id(), token_hash=secret_hash(token),
         operator_id=actor.operator_id, label=label, expires_seconds=expires_days * 86400,
     )  # fmt: skip
+    if listing is None:
+        raise Conflict("this token was made before, and shown once; revoke it if you did not see it")
     return IssuedToken(token, listing)
 
 

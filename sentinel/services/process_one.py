@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -20,19 +21,25 @@ def process_one(
     pool: Pool,
     actor: Actor,
     *,
+    request_id: uuid.UUID | None = None,
     wait_seconds: float = 10.0,
     pause: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
-    """The worker's answer. Raises `WorkerNotRunning` when no worker loop is heard of, or none answers in time."""
+    """The worker's answer. Raises `WorkerNotRunning` when no worker loop is heard of, or none answers in time.
+
+    `request_id` names the question: asked twice by one name, by a finger that was too quick, it is one question.
+    """
     actor.must_be("approver")
     if not refund_views.a_worker_listens(pool, actor.tenant_id):
         raise WorkerNotRunning("no worker is running; start one with `retail-refund-agent --loop`")
-    request_id, end = new_id(), clock() + wait_seconds
+    request_id, end = request_id or new_id(), clock() + wait_seconds
     refund_views.ask_worker(pool, actor.tenant_id, request_id, actor.name)
     while True:
         answer = refund_views.worker_answer(pool, actor.tenant_id, request_id)
         if answer is not None and answer.finished_at is not None:
+            if (answer.result or {}).get("withdrawn"):
+                raise WorkerNotRunning("no worker answered in time; the request was withdrawn")
             return answer.result or {}
         if clock() >= end and refund_views.withdraw(pool, actor.tenant_id, request_id):
             raise WorkerNotRunning("no worker answered in time; the request was withdrawn")

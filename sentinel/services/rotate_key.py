@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
-from sentinel.services.issue_key import IssuedKey, seconds_of
+from sentinel.services.issue_key import IssuedKey, MadeBefore, seconds_of
 from sentinel.store.agent_keys import LIVE, find_key_by_id, make_key
 from sentinel.store.agent_keys import rotate_key as rotate
 from sentinel.store.database import Pool
@@ -21,21 +21,24 @@ def rotate_key(
     *,
     overlap_seconds: int = OVERLAP_SECONDS,
     expires_days: int | None = None,
+    new_key_id: uuid.UUID | None = None,
 ) -> IssuedKey:
     """The successor of a usable key: same principal, agent, scopes and owner; the old one ends after the overlap.
 
-    Raises `NotFound`, or `Conflict` when the old key is over.
+    With a `new_key_id` asking twice makes one key. Raises `NotFound`, `MadeBefore`, or `Conflict` when the old key is over.
     """
     if overlap_seconds < 0:
         raise InvalidInput.of("overlap_seconds", "must not be negative")
     old = find_key_by_id(pool, tenant_id, key_id)
     if old is None:
         raise NotFound("there is no key of that id")
-    issued = IssuedKey(make_key(LIVE), new_id(), old.principal_id)
+    issued = IssuedKey(make_key(LIVE), new_key_id or new_id(), old.principal_id)
     done = rotate(
         pool, tenant_id=tenant_id, old_key_id=key_id, key_id=issued.key_id, key=issued.key,
         overlap_seconds=overlap_seconds, expires_seconds=seconds_of(expires_days),
     )  # fmt: skip
     if not done:
+        if find_key_by_id(pool, tenant_id, issued.key_id) is not None:
+            raise MadeBefore
         raise Conflict("the key is revoked or expired; make a new one")
     return issued

@@ -1,7 +1,8 @@
-"""Let a person in: count the attempt, check the password in flat time, open a session that lives in the database.
+"""Let a person in: count the attempt, check password and code in flat time, open a session that lives in the database.
 
-Guessing is throttled by account, by address and over all (`CONTRACT.md` §4, five-minute windows). Wrong password,
-unknown address and shut-out operator are one refusal and take one time.
+Guessing is throttled by account, by address and over all (`CONTRACT.md` §4, five-minute windows); a browser that came in
+before has a throttle of its own. Wrong password, unknown address, shut-out operator, missing and wrong code are one
+refusal and take one time.
 """
 
 from __future__ import annotations
@@ -12,71 +13,119 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sentinel.core.errors import RateLimited, Unauthenticated
+from sentinel.core.operation import UNSAFE_TEXT
 from sentinel.services.actor import Actor
+from sentinel.services.known_devices import Devices
 from sentinel.services.passwords import is_right
+from sentinel.services.second_factor import Vault, step_of, use_code
 from sentinel.store.database import Pool
-from sentinel.store.operators import credentials
+from sentinel.store.operators import Credentials, credentials
 from sentinel.store.sessions import SignedIn, find_session, insert_session, touch_session
 from sentinel.store.sign_in_attempts import Throttle, begin_attempt, mark_success
+
+_MOST_ADDRESS, _MOST_USER_AGENT = 64, 200
+TOO_MANY = "Too many sign-in attempts; try again later."
 
 
 @dataclass(frozen=True, slots=True)
 class SessionTerms:
-    """How long a session lives unused, and at most; seconds."""
+    """How long a session lives unused, at most, and how long a proof within it counts; seconds."""
 
     idle_seconds: float = 900
     absolute_seconds: float = 28800
+    step_up_seconds: float = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Presented:
+    """What somebody shows at the door. `tenant` (label or id) is needed where an address is in several.
+
+    `kind` is "page" for a browser; `device` is the known browser's cookie.
+    """
+
+    email: str
+    password: str
+    code: str | None = None
+    tenant: str | None = None
+    address: str = "unknown"
+    user_agent: str = ""
+    device: str = ""
+    kind: str = "api"
+
+
+@dataclass(frozen=True, slots=True)
+class Doorkeeper:
+    """What checking needs besides the database."""
+
+    terms: SessionTerms = SessionTerms()
+    vault: Vault = Vault(())
+    devices: Devices = Devices(())
+    throttle: Throttle = Throttle()
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A new session. `cookie` is the secret; the database has only its hash."""
+    """A new session. `cookie` is the secret; the database has only its hash. `device` makes the browser a known one."""
 
     cookie: str
     csrf_token: str
     expires_at: datetime
     actor: Actor
     tenant_label: str
+    device: str | None
 
 
-def sign_in(
-    pool: Pool,
-    *,
-    email: str,
-    password: str,
-    tenant: str | None,
-    address: str,
-    terms: SessionTerms,
-    throttle: Throttle | None = None,
-) -> Opened:
-    """A session for the right password. `tenant` (label or id) is needed where an address is in several.
+def sign_in(pool: Pool, given: Presented, door: Doorkeeper) -> Opened:
+    """A session for who shows what fits.
 
     Raises `RateLimited` before looking at the password, `Unauthenticated` for everything that does not fit.
     """
-    email = email.strip().lower()
-    attempt = begin_attempt(pool, email=email, address=address, throttle=throttle or Throttle())
+    email = given.email.strip().lower()
+    device_hash = door.devices.known(given.device, email)
+    attempt = begin_attempt(
+        pool, email=email, address=given.address, throttle=door.throttle, device_hash=device_hash
+    )  # fmt: skip
     if attempt.attempt_id is None:
-        raise RateLimited(attempt.retry_after_seconds, "Too many sign-in attempts; try again later.")
-    who = credentials(pool, email, tenant)
-    fits = is_right(who.password_hash if who is not None and who.active else None, password)
-    if who is None or not fits:
-        raise Unauthenticated
+        raise RateLimited(attempt.retry_after_seconds, TOO_MANY)
+    who = _who_fits(pool, email, given, door.vault)
     mark_success(pool, attempt.attempt_id)
     # A new value at every sign-in: a session that somebody planted before is never the one that gets in.
     cookie, csrf_token = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
     expires_at = insert_session(
-        pool, tenant_id=who.tenant_id, operator_id=who.operator_id, session_hash=session_hash(cookie),
-        csrf_token=csrf_token, absolute_seconds=terms.absolute_seconds,
+        pool, tenant_id=who.tenant_id, operator_id=who.operator_id, session_hash=session_hash(cookie), csrf_token=csrf_token,
+        kind=given.kind, address=cleaned(given.address, _MOST_ADDRESS), user_agent=cleaned(given.user_agent, _MOST_USER_AGENT),
+        absolute_seconds=door.terms.absolute_seconds,
     )  # fmt: skip
     actor = Actor(who.tenant_id, who.operator_id, who.email, who.role)
-    return Opened(cookie, csrf_token, expires_at, actor, who.tenant_label)
+    device = given.device if device_hash is not None else door.devices.new(email)
+    return Opened(cookie, csrf_token, expires_at, actor, who.tenant_label, device)
+
+
+def _who_fits(pool: Pool, email: str, given: Presented, vault: Vault) -> Credentials:
+    """The person, their code used up. Password and code are both looked at whatever the other says."""
+    who = credentials(pool, email, given.tenant)
+    fits = is_right(who.password_hash if who is not None and who.active else None, given.password)
+    step = step_of(vault, who, given.code)
+    if who is None or not fits or (who.factor is not None and step is None):
+        raise Unauthenticated
+    # A code that was used before was refused above; here only one of two that came at once.
+    if who.factor is not None and not use_code(pool, vault, who, given.code):
+        raise Unauthenticated
+    return who
+
+
+def cleaned(text: str, most: int) -> str:
+    """What a browser says of itself, cut, with nothing in it that a list cannot show."""
+    return UNSAFE_TEXT.sub("\N{REPLACEMENT CHARACTER}", text[:most])
 
 
 def session_of(pool: Pool, cookie: str, terms: SessionTerms) -> SignedIn | None:
     """Who a cookie's value belongs to; using it keeps the session from going idle."""
     hashed = session_hash(cookie)
-    touch_seconds = min(30.0, terms.idle_seconds / 10)
-    found = find_session(pool, hashed, idle_seconds=terms.idle_seconds, touch_seconds=touch_seconds)
+    found = find_session(
+        pool, hashed, idle_seconds=terms.idle_seconds, touch_seconds=min(30.0, terms.idle_seconds / 10),
+        step_up_seconds=terms.step_up_seconds,
+    )  # fmt: skip
     if found is not None and found.stale:
         touch_session(pool, found.tenant_id, hashed)
     return found

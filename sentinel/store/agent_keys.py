@@ -97,7 +97,7 @@ insert into sentinel.agent_keys
   (tenant_id, key_id, principal_id, key_hash, hint, label, agent_id, scopes, owner_operator_id, expires_at)
 select tenant_id, %(key_id)s, principal_id, %(key_hash)s, %(hint)s, label, agent_id, scopes, owner_operator_id,
        clock_timestamp() + make_interval(secs => %(expires_seconds)s::integer)
-from old
+from old on conflict do nothing
 """
 
 
@@ -143,13 +143,13 @@ def insert_key(
     scopes: tuple[str, ...],
     owner_operator_id: uuid.UUID | None,
     expires_seconds: int | None,
-) -> None:
-    """Keep a new key's hash; `expires_seconds` from now by the database clock, or None for no end."""
-    changed(pool, INSERT_KEY, {
+) -> bool:
+    """Keep a new key's hash; `expires_seconds` from now by the database clock, or None for no end. False when the id is taken."""
+    return changed(pool, INSERT_KEY, {
         "tenant_id": tenant_id, "key_id": key_id, "principal_id": principal_id, "key_hash": key_hash(key),
         "hint": key[:HINT_LENGTH], "label": label, "agent_id": agent_id, "scopes": list(scopes),
         "owner_operator_id": owner_operator_id, "expires_seconds": expires_seconds,
-    })  # fmt: skip
+    }) == 1  # fmt: skip
 
 
 def revoke_key(pool: Pool, tenant_id: uuid.UUID, key_id: uuid.UUID) -> bool:

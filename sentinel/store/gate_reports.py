@@ -62,6 +62,24 @@ class GateState:
     recorded_by: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class ReportRow:
+    """One kept report; `about_in_force` when it is about the text that decides now."""
+
+    report_id: uuid.UUID
+    scenario: str
+    policy_digest: str
+    passed: bool
+    cases: int
+    correct: int
+    lower_bound_ppm: int
+    wrong_executions: int
+    not_covered: int
+    created_at: datetime
+    recorded_by: str
+    about_in_force: bool
+
+
 RECORD = """
 select sentinel.record_gate_report(%(tenant_id)s, %(report_id)s, %(scenario)s, %(switch)s, %(policy_digest)s, %(passed)s,
   %(cases)s, %(correct)s, %(lower_bound_ppm)s, %(wrong_executions)s, %(not_covered)s, %(report)s, %(who)s, %(event_id)s)
@@ -77,6 +95,13 @@ left join lateral (
   select g.* from sentinel.gate_reports g
   where g.tenant_id = %(tenant_id)s and g.switch = asked.switch and g.scenario = asked.gate
   order by g.created_at desc, g.report_id desc limit 1) as r on true
+"""
+
+REPORTS = """
+select report_id, scenario, policy_digest, passed, cases, correct, lower_bound_ppm, wrong_executions, not_covered, created_at,
+       recorded_by, exists (select from sentinel.policies_in_force f where f.policy_digest = g.policy_digest) as about_in_force
+from sentinel.gate_reports g where tenant_id = %(tenant_id)s and switch = %(switch)s
+order by created_at desc, report_id desc limit %(limit)s
 """
 
 
@@ -97,3 +122,8 @@ def gate_states(pool: Pool, tenant_id: uuid.UUID, gated: Sequence[tuple[str, str
     switches, gates, policies = ([one[place] for one in gated] for place in range(3))
     fields = {"tenant_id": tenant_id, "switches": switches, "gates": gates, "policies": policies}
     return {state.switch: state for state in all_rows(pool, GateState, STATES, fields)}
+
+
+def list_reports(pool: Pool, tenant_id: uuid.UUID, switch: str, *, limit: int = 50) -> list[ReportRow]:
+    """The reports of a switch, newest first."""
+    return all_rows(pool, ReportRow, REPORTS, {"tenant_id": tenant_id, "switch": switch, "limit": limit})

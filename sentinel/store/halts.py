@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sentinel.store.database import Pool
+from sentinel.store.events import first_id_at
 from sentinel.store.rows import all_rows, one_row, single
 
 EVERYBODY = uuid.UUID(int=0)
@@ -41,6 +42,53 @@ class HaltSet:
     already: bool
 
 
+@dataclass(frozen=True, slots=True)
+class LastEffect:
+    """What a halt covers around its setting: effects after it (0 is what it promises), and when the last one was.
+
+    An effect is a start, or a decision that allows. `seconds` after the halt, negative before it, None without any.
+    """
+
+    after: int
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Something a halt can name: `scope` is agent, action or scenario."""
+
+    scope: str
+    target: str
+
+
+LOOKED_BEFORE, LOOKED_AFTER = timedelta(seconds=30), timedelta(minutes=5)
+"""How far around a halt's setting its last effect is looked for: what slips through does so at once."""
+_CLOCKS_APART = timedelta(minutes=1)
+# Both times are the database's, taken under the halt lock: who has the lock later has the later time.
+LAST_EFFECT = """
+select (count(*) filter (where e.occurred_at > %(set_at)s))::integer as after,
+       extract(epoch from max(e.occurred_at) - %(set_at)s)::double precision as seconds
+from sentinel.events e join sentinel.operations o using (tenant_id, operation_id)
+where e.tenant_id = %(tenant_id)s and e.event_id between %(first_id)s and %(last_id)s
+  and e.occurred_at between %(since)s and %(until)s
+  and (e.kind = 'start' or e.kind = 'decision' and strpos(e.body, '"decision":"ALLOW"') > 0)
+  and case %(scope)s when 'agent' then o.agent_id = %(target)s when 'scenario' then o.scenario = %(target)s
+                     when 'action' then o.action = %(target)s
+                       or right(%(target)s, 2) = '.*' and starts_with(o.action, left(%(target)s, -1))
+                     else true end
+"""
+# What was asked lately, and whom keys are bound to: suggestions, not all there is.
+KNOWN = """
+with recent as (
+  select agent_id, action, scenario from sentinel.operations where tenant_id = %(tenant_id)s
+  order by operation_id desc limit 2000
+)
+select 'agent' as scope, agent_id as target from recent
+union select 'agent', agent_id from sentinel.agent_keys where tenant_id = %(tenant_id)s and agent_id is not null
+union select 'action', action from recent
+union select 'scenario', scenario from recent where scenario is not null
+order by 1, 2 limit 300
+"""
 LIST_HALTS = """
 select halt_id, scope, target, level, reason, set_by, set_at, lifted_by, lifted_at from sentinel.halts
 where tenant_id = any(%(owners)s) and (%(lifted_too)s or lifted_at is null) order by set_at desc, halt_id desc limit %(limit)s
@@ -98,3 +146,20 @@ def covering(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> str:
     """ "OK", "PAUSE" or "KILL": the worst halt over everything the agent does, for its heartbeat."""
     worst = single(pool, COVERING, {"tenant_id": tenant_id, "agent_id": agent_id})
     return ("OK", "PAUSE", "KILL")[worst or 0]
+
+
+def last_effect(pool: Pool, tenant_id: uuid.UUID, halt: HaltRow) -> LastEffect:
+    """The last effect in the halt's scope from `LOOKED_BEFORE` its setting to `LOOKED_AFTER` it, or to its lifting."""
+    since, until = halt.set_at - LOOKED_BEFORE, halt.set_at + LOOKED_AFTER
+    until = until if halt.lifted_at is None else min(until, halt.lifted_at)
+    found = one_row(pool, LastEffect, LAST_EFFECT, {
+        "tenant_id": tenant_id, "scope": halt.scope, "target": halt.target, "set_at": halt.set_at, "since": since,
+        "until": until, "first_id": first_id_at(since - _CLOCKS_APART), "last_id": first_id_at(until + _CLOCKS_APART),
+    })  # fmt: skip
+    assert found is not None
+    return found
+
+
+def known_targets(pool: Pool, tenant_id: uuid.UUID) -> list[Known]:
+    """Agents, actions and scenarios of the latest operations, and the agents that keys are bound to."""
+    return all_rows(pool, Known, KNOWN, {"tenant_id": tenant_id})

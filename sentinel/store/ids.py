@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from datetime import datetime
 
 _LOW = (1 << 62) - 1
 
@@ -14,6 +15,11 @@ def new_id() -> uuid.UUID:
     random = int.from_bytes(os.urandom(10), "big")
     value = (time.time_ns() // 1_000_000) << 80 | 0x7 << 76 | (random >> 68) << 64 | 0x2 << 62 | random & _LOW
     return uuid.UUID(int=value)
+
+
+def first_id_at(moment: datetime) -> uuid.UUID:
+    """The least id that `new_id` can make at a moment: where a range of ids by time begins."""
+    return uuid.UUID(int=int(moment.timestamp() * 1000) << 80)
 
 
 def proof_id_of(event_id: uuid.UUID) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sentinel.store.database import Pool
-from sentinel.store.rows import all_rows, single
+from sentinel.store.rows import all_rows, one_row, single
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +26,81 @@ class InDoubtRow:
     in_doubt_since: datetime
 
 
-LIST_IN_DOUBT = """
+@dataclass(frozen=True, slots=True)
+class DoubtTotal:
+    """How much is in doubt in one currency; without an amount, `currency` is None. `oldest` is the longest in doubt."""
+
+    currency: str | None
+    operations: int
+    amount_minor: int | None
+    oldest: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class OperationRow:
+    """An operation that is or was started, as who resolves its doubt looks at it. Amounts in minor units."""
+
+    operation_id: uuid.UUID
+    idempotency_key: str
+    agent_id: str
+    action: str
+    resource: str
+    amount_minor: int | None
+    currency: str | None
+    digest: str
+    status: str
+    decision: str
+    reason_code: str
+    policy_label: str
+    outcome: str | None
+    started_at: datetime | None
+    reported_at: datetime | None
+    in_doubt_reason: str | None
+    in_doubt_since: datetime | None
+    held_minor: int | None
+    once_key_held: bool
+
+
+_IN_DOUBT = """
 select o.operation_id, o.idempotency_key, o.agent_id, o.action, o.resource, o.amount_minor, o.currency,
        s.in_doubt_reason, s.started_at, s.in_doubt_since
 from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
 where s.tenant_id = %(tenant_id)s and s.status = 'in_doubt'
-order by s.in_doubt_since, s.operation_id limit %(limit)s
+"""
+LIST_IN_DOUBT = f"{_IN_DOUBT} order by s.in_doubt_since, s.operation_id limit %(limit)s"
+BY_AMOUNT = f"{_IN_DOUBT} order by o.amount_minor desc nulls last, s.in_doubt_since, s.operation_id limit %(limit)s"
+TOTALS = """
+select o.currency, count(*)::integer as operations, sum(o.amount_minor)::bigint as amount_minor, min(s.in_doubt_since) as oldest
+from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
+where s.tenant_id = %(tenant_id)s and s.status = 'in_doubt' group by o.currency order by o.currency
+"""
+FIND_OPERATION = """
+select o.operation_id, o.idempotency_key, o.agent_id, o.action, o.resource, o.amount_minor, o.currency, o.digest, s.status,
+       s.decision, s.reason_code, s.policy_label, s.outcome, s.started_at, s.reported_at, s.in_doubt_reason, s.in_doubt_since,
+       (select r.amount_minor from sentinel.reservations r where r.operation_id = o.operation_id and r.state = 'held') as held_minor,
+       s.once_live as once_key_held
+from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)
+where o.tenant_id = %(tenant_id)s and o.operation_id = %(operation_id)s
 """
 RESOLVE_IN_DOUBT = """
 select sentinel.resolve_in_doubt(%(tenant_id)s, %(operation_id)s, %(executed)s, %(resolved_by)s, %(evidence)s, %(event_id)s)
 """
 
 
-def list_in_doubt(pool: Pool, tenant_id: uuid.UUID, *, limit: int = 200) -> list[InDoubtRow]:
-    """The tenant's operations in doubt, longest first."""
-    return all_rows(pool, InDoubtRow, LIST_IN_DOUBT, {"tenant_id": tenant_id, "limit": limit})
+def list_in_doubt(pool: Pool, tenant_id: uuid.UUID, *, limit: int = 200, by_amount: bool = False) -> list[InDoubtRow]:
+    """The tenant's operations in doubt, longest first, or the greatest amounts first."""
+    statement = BY_AMOUNT if by_amount else LIST_IN_DOUBT
+    return all_rows(pool, InDoubtRow, statement, {"tenant_id": tenant_id, "limit": limit})
+
+
+def doubt_totals(pool: Pool, tenant_id: uuid.UUID) -> list[DoubtTotal]:
+    """How much of the tenant's is in doubt, by currency."""
+    return all_rows(pool, DoubtTotal, TOTALS, {"tenant_id": tenant_id})
+
+
+def find_operation(pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID) -> OperationRow | None:
+    """The tenant's operation of that id, whatever its state, or None."""
+    return one_row(pool, OperationRow, FIND_OPERATION, {"tenant_id": tenant_id, "operation_id": operation_id})
 
 
 def resolve_in_doubt(

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sentinel.store.database import Pool
-from sentinel.store.rows import all_rows, changed, one_row
+from sentinel.store.rows import all_rows, changed, one_row, single
+from sentinel.store.second_factors import STEP_SECONDS
 
 ROLES = ("viewer", "approver", "admin")
 """Least first; each may do what those before it may."""
@@ -26,8 +27,22 @@ class OperatorRow:
 
 
 @dataclass(frozen=True, slots=True)
+class PersonRow:
+    """An operator as an admin sees one; `sessions` counts those that live."""
+
+    operator_id: uuid.UUID
+    email: str
+    role: str
+    active: bool
+    created_at: datetime
+    last_signed_in_at: datetime | None
+    has_second_factor: bool
+    sessions: int
+
+
+@dataclass(frozen=True, slots=True)
 class Credentials:
-    """What signing in needs to know of an operator."""
+    """What signing in needs to know of an operator. `factor` is the sealed secret of a confirmed second factor."""
 
     tenant_id: uuid.UUID
     tenant_label: str
@@ -36,6 +51,9 @@ class Credentials:
     role: str
     active: bool
     password_hash: str
+    factor: str | None
+    last_step: int
+    now_step: int
 
 
 _COLUMNS = "tenant_id, operator_id, email, role, active, created_at"
@@ -45,32 +63,51 @@ select {_COLUMNS} from sentinel.operators where tenant_id = %(tenant_id)s and em
 LIST_OPERATORS = (
     f"select {_COLUMNS} from sentinel.operators where tenant_id = %(tenant_id)s order by created_at, operator_id"
 )
-# Two rows are enough to know that the address alone does not say who it is.
-CREDENTIALS = """
-select o.tenant_id, t.label as tenant_label, o.operator_id, o.email, o.role, o.active, o.password_hash
+_CREDENTIALS = f"""
+select o.tenant_id, t.label as tenant_label, o.operator_id, o.email, o.role, o.active, o.password_hash,
+       f.secret as factor, coalesce(f.last_step, 0) as last_step,
+       floor(extract(epoch from clock_timestamp()) / {STEP_SECONDS})::bigint as now_step
 from sentinel.operators o join sentinel.tenants t using (tenant_id)
+left join sentinel.second_factors f
+  on f.tenant_id = o.tenant_id and f.operator_id = o.operator_id and f.confirmed_at is not null
+"""
+# Two rows are enough to know that the address alone does not say who it is.
+CREDENTIALS = f"""{_CREDENTIALS}
 where o.email = %(email)s and (%(tenant)s::text is null or t.label = %(tenant)s or t.tenant_id::text = %(tenant)s)
 order by o.tenant_id limit 2
 """
-INSERT_OPERATOR = """
-insert into sentinel.operators (tenant_id, operator_id, email, password_hash, role)
-values (%(tenant_id)s, %(operator_id)s, lower(%(email)s), %(password_hash)s, %(role)s)
-on conflict on constraint operators_email_once do nothing
+CREDENTIALS_OF = f"{_CREDENTIALS} where o.tenant_id = %(tenant_id)s and o.operator_id = %(operator_id)s"
+LIST_PEOPLE = """
+select o.operator_id, o.email, o.role, o.active, o.created_at, o.last_signed_in_at,
+       exists (select from sentinel.second_factors f where f.tenant_id = o.tenant_id and f.operator_id = o.operator_id
+               and f.confirmed_at is not null) as has_second_factor,
+       (select count(*) from sentinel.operator_sessions s
+        where s.tenant_id = o.tenant_id and s.operator_id = o.operator_id and s.revoked_at is null
+          and s.expires_at > clock_timestamp()
+          and s.last_seen_at > clock_timestamp() - make_interval(secs => %(idle_seconds)s::double precision)) as sessions
+from sentinel.operators o
+where o.tenant_id = %(tenant_id)s and (%(operator_id)s::uuid is null or o.operator_id = %(operator_id)s)
+order by not o.active, o.email limit 1000
 """
-SET_ROLE = """
-update sentinel.operators set role = %(role)s where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s
+ADD_OPERATOR = """
+select sentinel.add_operator(%(tenant_id)s, %(operator_id)s, %(email)s, %(password_hash)s, %(role)s, %(by)s, %(event_id)s)
 """
-SET_ACTIVE = """
-update sentinel.operators set active = %(active)s where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s
+CHANGE_OPERATOR = """
+select sentinel.change_operator(%(tenant_id)s, %(operator_id)s, %(act)s, %(given)s, %(seen)s, %(by_id)s, %(by)s, %(event_id)s)
 """
-# A new password ends every session that the old one opened.
-SET_PASSWORD = """
+# A new password ends the sessions that the old one opened, all but the one in which it was changed.
+CHANGE_PASSWORD = """
 with done as (
   update sentinel.operators set password_hash = %(password_hash)s
-  where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s returning tenant_id, operator_id
+  where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and password_hash = %(old_hash)s
+  returning tenant_id, operator_id, email
+), ended as (
+  update sentinel.operator_sessions s set revoked_at = clock_timestamp()
+  from done where s.tenant_id = done.tenant_id and s.operator_id = done.operator_id and s.revoked_at is null
+    and s.session_id is distinct from %(session_id)s::uuid
 )
-update sentinel.operator_sessions s set revoked_at = clock_timestamp()
-from done where s.tenant_id = done.tenant_id and s.operator_id = done.operator_id and s.revoked_at is null
+select sentinel.append_event(tenant_id, %(event_id)s, 'operator_password_changed', null, null, clock_timestamp(),
+  jsonb_build_object('by', email, 'operator', email, 'operator_id', operator_id)) from done
 """
 
 
@@ -90,26 +127,62 @@ def credentials(pool: Pool, email: str, tenant: str | None) -> Credentials | Non
     return found[0] if len(found) == 1 else None
 
 
-def insert_operator(
-    pool: Pool, *, tenant_id: uuid.UUID, operator_id: uuid.UUID, email: str, password_hash: str, role: str
-) -> bool:
-    """Add an operator. False when the tenant has that address."""
-    fields = {
+def credentials_of(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID) -> Credentials | None:
+    """What a known person proves themselves with."""
+    return one_row(pool, Credentials, CREDENTIALS_OF, {"tenant_id": tenant_id, "operator_id": operator_id})
+
+
+def list_people(
+    pool: Pool, tenant_id: uuid.UUID, *, idle_seconds: float, operator_id: uuid.UUID | None = None
+) -> list[PersonRow]:
+    """A tenant's people as an admin sees them, by address, those shut out last; only one with `operator_id`."""
+    fields = {"tenant_id": tenant_id, "operator_id": operator_id, "idle_seconds": idle_seconds}
+    return all_rows(pool, PersonRow, LIST_PEOPLE, fields)
+
+
+def add_operator(
+    pool: Pool,
+    *,
+    tenant_id: uuid.UUID,
+    operator_id: uuid.UUID,
+    email: str,
+    password_hash: str,
+    role: str,
+    by: str,
+    event_id: uuid.UUID,
+) -> str:
+    """ "added", "repeated" (this very person is there) or "taken" (the address is another's)."""
+    return str(single(pool, ADD_OPERATOR, {
         "tenant_id": tenant_id, "operator_id": operator_id, "email": email, "password_hash": password_hash, "role": role,
+        "by": by, "event_id": event_id,
+    }))  # fmt: skip
+
+
+def change_operator(
+    pool: Pool,
+    *,
+    tenant_id: uuid.UUID,
+    operator_id: uuid.UUID,
+    act: str,
+    given: str | None,
+    seen: str | None,
+    by_id: uuid.UUID | None,
+    by: str,
+    event_id: uuid.UUID,
+) -> str:
+    """What the function `sentinel.change_operator` answers (`0004_console.sql`)."""
+    return str(single(pool, CHANGE_OPERATOR, {
+        "tenant_id": tenant_id, "operator_id": operator_id, "act": act, "given": given, "seen": seen, "by_id": by_id, "by": by,
+        "event_id": event_id,
+    }))  # fmt: skip
+
+
+def change_password(
+    pool: Pool, known: Credentials, password_hash: str, *, keep_session: uuid.UUID | None, event_id: uuid.UUID
+) -> bool:
+    """Replace the password that `known` has and end every session but one. False when it was replaced meanwhile."""
+    fields = {
+        "tenant_id": known.tenant_id, "operator_id": known.operator_id, "old_hash": known.password_hash,
+        "password_hash": password_hash, "session_id": keep_session, "event_id": event_id,
     }  # fmt: skip
-    return changed(pool, INSERT_OPERATOR, fields) == 1
-
-
-def set_role(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID, role: str) -> None:
-    """Give another role; open sessions have it at their next request."""
-    changed(pool, SET_ROLE, {"tenant_id": tenant_id, "operator_id": operator_id, "role": role})
-
-
-def set_active(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID, active: bool) -> None:
-    """Let in or shut out; shut out ends sessions and tokens at their next request."""
-    changed(pool, SET_ACTIVE, {"tenant_id": tenant_id, "operator_id": operator_id, "active": active})
-
-
-def set_password(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID, password_hash: str) -> None:
-    """Replace the password and end every session."""
-    changed(pool, SET_PASSWORD, {"tenant_id": tenant_id, "operator_id": operator_id, "password_hash": password_hash})
+    return changed(pool, CHANGE_PASSWORD, fields) == 1

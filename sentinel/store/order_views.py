@@ -118,7 +118,7 @@ class WordResult:
     ledger_entry_id: str | None
 
 
-_COLUMNS = """
+COLUMNS = """
 r.review_id, r.source, r.order_id, r.amount_minor, r.currency, r.status, r.lane, r.band, r.signals, r.model, r.score_ms,
 r.reason_code, r.operation_id, r.approval_id, r.proof_id,
 case when a.status = 'pending' and a.expires_at <= statement_timestamp() then 'expired' else a.status end as approval_status,
@@ -127,19 +127,19 @@ r.resolution, r.resolved_by, r.resolution_reason, r.resolved_at,
 case when r.resolution = 'refund' then orders.refund_name(r.source, r.order_id) end as ledger_entry_id,
 r.attempts, r.last_error, r.received_at, r.decided_at, r.updated_at
 """
-_FROM = """
+FROM = """
 from orders.reviews r left join sentinel.approvals a on a.tenant_id = r.tenant_id and a.approval_id = r.approval_id
 """
 # Newest first by (received_at, review_id), which the cursor repeats.
 ORDER_PAGE = f"""
-select {_COLUMNS} {_FROM}
+select {COLUMNS} {FROM}
 where r.tenant_id = %(tenant_id)s and (%(lane)s::text is null or r.lane = %(lane)s)
   and (%(status)s::text is null or r.status = %(status)s)
   and (%(before_at)s::timestamptz is null or (r.received_at, r.review_id) < (%(before_at)s, %(before_id)s::uuid))
 order by r.received_at desc, r.review_id desc limit %(limit)s
 """
 FIND_ORDER = f"""
-select {_COLUMNS} {_FROM} where r.tenant_id = %(tenant_id)s and r.source = %(source)s and r.order_id = %(order_id)s
+select {COLUMNS} {FROM} where r.tenant_id = %(tenant_id)s and r.source = %(source)s and r.order_id = %(order_id)s
 """
 EFFECTS = """
 select kind, state, tries, tried_at, shop_reference, last_error, reported_at from orders.effects
@@ -166,7 +166,8 @@ select q.*, w.* from
   (select count(*)::integer as queued,
      coalesce(extract(epoch from clock_timestamp() - min(decided_at)), 0)::double precision as oldest_queued_seconds,
      (count(*) filter (where due_at < clock_timestamp()))::integer as overdue
-   from orders.reviews where tenant_id = %(tenant_id)s and status = 'QUEUED' and resolution is null) q,
+   from orders.reviews
+   where tenant_id = %(tenant_id)s and status = 'QUEUED' and next_attempt_at < 'infinity' and resolution is null) q,
   (select count(*)::integer as alerts_waiting,
      coalesce(extract(epoch from clock_timestamp() - min(created_at)), 0)::double precision as oldest_alert_seconds
    from orders.alerts where tenant_id = %(tenant_id)s and delivered_at is null) w

@@ -5,11 +5,61 @@ With several authorities on one database the one that loaded last says what is i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sentinel.store.database import Pool
 from sentinel.store.failures import in_one_call
+from sentinel.store.rows import all_rows
+
+OPERATIONS_LOOKED_AT = 500
+"""Of how many of the latest operations the limits are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class InForceRow:
+    """A policy that decides now, with its canonical text; `earlier` counts its texts before."""
+
+    policy_id: str
+    policy_digest: str
+    since: datetime
+    canonical: str
+    earlier: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimitWindow:
+    """A limit to be looked at: `window` and `zone` as its policy has them, `prefix` all of its keys but the subject.
+
+    `currency_part` is which part of the subject, from 1, is the currency.
+    """
+
+    prefix: str
+    window: str
+    window_seconds: int
+    bucket_seconds: int
+    zone: str
+    currency_part: int
+
+
+@dataclass(frozen=True, slots=True)
+class FullnessRow:
+    """How full a limit is for one subject now, in minor units; `whose` is a pseudonym, never the account itself.
+
+    `override_minor` is what people approved above the cap; it is beside the cap, not in it.
+    """
+
+    prefix: str
+    whose: str
+    currency: str
+    cap_minor: int
+    held_minor: int
+    captured_minor: int
+    override_minor: int
+
 
 REMEMBER_POLICY = """
 insert into sentinel.policies (policy_digest, policy_id, policy_version, canonical)
@@ -19,6 +69,44 @@ PUT_IN_FORCE = """
 insert into sentinel.policies_in_force as p (policy_id, policy_digest) select * from unnest(%(ids)s::text[], %(digests)s::text[])
 on conflict (policy_id) do update set policy_digest = excluded.policy_digest, since = clock_timestamp()
 where p.policy_digest <> excluded.policy_digest
+"""
+IN_FORCE = """
+select f.policy_id, f.policy_digest, f.since, p.canonical,
+       (select count(*)::integer from sentinel.policies e where e.policy_id = f.policy_id) - 1 as earlier
+from sentinel.policies_in_force f join sentinel.policies p using (policy_digest) order by f.policy_id
+"""
+# The parts of the window that are counted now, as sentinel.limit_states counts them, for whoever spent lately:
+# operations' ids grow with time, so this looks at a bounded number of rows however many accounts there are. Accounts do not leave here.
+FULLEST = """
+with windows as materialized (
+  select l.prefix, l.currency_part, case l."window"
+      when 'calendar_day' then date_trunc('day', clock_timestamp(), l.zone)
+      when 'calendar_month' then date_trunc('month', clock_timestamp(), l.zone)
+      else date_bin(make_interval(secs => greatest(l.bucket_seconds, 1)),
+                    clock_timestamp() - make_interval(secs => l.window_seconds), 'epoch') end as since
+  from unnest(%(prefixes)s::text[], %(windows)s::text[], %(seconds)s::integer[], %(buckets)s::integer[], %(zones)s::text[],
+              %(parts)s::integer[]) as l (prefix, "window", window_seconds, bucket_seconds, zone, currency_part)
+), lately as materialized (
+  select r.limit_keys from (
+    select operation_id from sentinel.operations where tenant_id = %(tenant_id)s order by operation_id desc limit %(looked)s) as o
+  join sentinel.operation_states s on s.tenant_id = %(tenant_id)s and s.operation_id = o.operation_id
+  join sentinel.reservations r on r.tenant_id = %(tenant_id)s and r.permit_id = s.permit_id
+), keys as materialized (
+  select distinct w.prefix, w.currency_part, w.since, k.limit_key, substr(k.limit_key, length(w.prefix) + 1) as subject
+  from lately cross join lateral unnest(limit_keys) as k (limit_key) join windows w on w.prefix = split_part(k.limit_key, '|', 1) || '|'
+), filled as (
+  select k.prefix, k.subject, split_part(k.subject, '|', k.currency_part) as currency, u.cap_minor, u.held_minor,
+         u.captured_minor, u.override_minor,
+         row_number() over (partition by k.prefix order by (u.held_minor + u.captured_minor)::numeric / u.cap_minor desc, k.subject) as nth
+  from keys k cross join lateral (
+    select (array_agg(cap_minor order by bucket desc))[1] as cap_minor, sum(held_minor)::bigint as held_minor,
+           sum(captured_minor)::bigint as captured_minor, sum(override_held_minor + override_captured_minor)::bigint as override_minor
+    from sentinel.usage where tenant_id = %(tenant_id)s and limit_key = k.limit_key and bucket >= k.since) as u
+  where u.held_minor + u.captured_minor + u.override_minor > 0
+)
+select prefix, left(encode(sha256(convert_to(%(tenant_id)s::text || '/' || subject, 'UTF8')), 'hex'), 8) as whose, currency,
+       cap_minor, held_minor, captured_minor, override_minor
+from filled where nth <= %(most)s order by prefix, nth
 """
 TAKE_OUT_OF_FORCE = "delete from sentinel.policies_in_force where policy_id <> all (%(ids)s::text[])"
 
@@ -35,3 +123,20 @@ def remember_policies(pool: Pool, policies: Iterable[tuple[str, str, str, str]])
         connection.execute(TAKE_OUT_OF_FORCE, in_force)
 
     in_one_call(pool, call)
+
+
+def policies_in_force(pool: Pool) -> list[InForceRow]:
+    """Every policy that decides now, by id."""
+    return all_rows(pool, InForceRow, IN_FORCE)
+
+
+def fullest(pool: Pool, tenant_id: uuid.UUID, limits: Sequence[LimitWindow], *, most: int) -> list[FullnessRow]:
+    """Of each limit the `most` subjects, among those of the latest operations, that used the greatest part of it now."""
+    if not limits:
+        return []
+    return all_rows(pool, FullnessRow, FULLEST, {
+        "tenant_id": tenant_id, "most": most, "looked": OPERATIONS_LOOKED_AT, "prefixes": [one.prefix for one in limits],
+        "windows": [one.window for one in limits], "seconds": [one.window_seconds for one in limits],
+        "buckets": [one.bucket_seconds for one in limits], "zones": [one.zone for one in limits],
+        "parts": [one.currency_part for one in limits],
+    })  # fmt: skip

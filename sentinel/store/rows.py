@@ -16,12 +16,22 @@ from sentinel.store.failures import in_one_call
 Row = TypeVar("Row")
 
 
-def all_rows(pool: Pool, shape: type[Row], statement: str, fields: Mapping[str, Any] | None = None) -> list[Row]:
-    """Every row of one statement as `shape`, a dataclass named like the columns. Raises `EngineUnavailable`."""
+def all_rows(
+    pool: Pool,
+    shape: type[Row],
+    statement: str,
+    fields: Mapping[str, Any] | None = None,
+    *,
+    plan_anew: bool = False,
+) -> list[Row]:
+    """Every row of one statement as `shape`, a dataclass named like the columns. Raises `EngineUnavailable`.
+
+    `plan_anew`: not prepared, so that the plan fits the values: for searches whose best index depends on what is looked for.
+    """
 
     def call(connection: Any) -> list[Row]:
         with connection.cursor(row_factory=class_row(shape)) as cursor:
-            return list(cursor.execute(statement, fields).fetchall())
+            return list(cursor.execute(statement, fields, prepare=False if plan_anew else None).fetchall())
 
     return in_one_call(pool, call)
 

@@ -19,7 +19,8 @@ from sentinel.store.rows import all_rows, changed, one_row
 class SignedIn:
     """A person with a valid session or token. From `csrf_token` on, what belongs to sessions alone.
 
-    `stale` is due for a touch; `kind` is "page" for a browser's session, else "api"; `said` waits to be told by a page.
+    `stale` is due for a touch; `kind` is "page" for a browser's session, else "api"; `said` waits to be told by a page;
+    `proved` says that the person proved a moment ago who they are.
     """
 
     tenant_id: uuid.UUID
@@ -30,9 +31,11 @@ class SignedIn:
     csrf_token: str | None
     expires_at: datetime | None
     stale: bool
+    has_second_factor: bool
     session_id: uuid.UUID | None = None
     kind: str = "api"
     said: list[dict[str, str]] | None = None
+    proved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +50,66 @@ class TokenListing:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionListing:
+    """A session as its owner sees it; `address` and `user_agent` are what the browser said, cut and cleaned."""
+
+    session_id: uuid.UUID
+    kind: str
+    created_at: datetime
+    last_seen_at: datetime
+    expires_at: datetime
+    address: str
+    user_agent: str
+
+
+@dataclass(frozen=True, slots=True)
 class SessionEnd:
     """When a session is over, whatever happens."""
 
     expires_at: datetime
 
 
+_HAS_SECOND_FACTOR = """exists (select from sentinel.second_factors f
+         where f.tenant_id = o.tenant_id and f.operator_id = o.operator_id and f.confirmed_at is not null)"""
+_LIVES = """s.revoked_at is null and s.expires_at > clock_timestamp()
+  and s.last_seen_at > clock_timestamp() - make_interval(secs => %(idle_seconds)s::double precision)"""
 INSERT_SESSION = """
-insert into sentinel.operator_sessions (tenant_id, session_hash, operator_id, csrf_token, expires_at)
-values (%(tenant_id)s, %(session_hash)s, %(operator_id)s, %(csrf_token)s,
+with seen as (
+  update sentinel.operators set last_signed_in_at = clock_timestamp()
+  where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s
+)
+insert into sentinel.operator_sessions (tenant_id, session_hash, operator_id, csrf_token, kind, address, user_agent, expires_at)
+values (%(tenant_id)s, %(session_hash)s, %(operator_id)s, %(csrf_token)s, %(kind)s, %(address)s, %(user_agent)s,
   clock_timestamp() + make_interval(secs => %(absolute_seconds)s::double precision))
 returning expires_at
 """
-FIND_SESSION = """
+FIND_SESSION = f"""
 select s.tenant_id, t.label as tenant_label, s.operator_id, o.email, o.role, s.csrf_token, s.expires_at,
-       s.session_id, s.kind, s.said,
+       s.session_id, s.kind, s.said, {_HAS_SECOND_FACTOR} as has_second_factor,
+       coalesce(s.stepped_up_at > clock_timestamp() - make_interval(secs => %(step_up_seconds)s::double precision), false) as proved,
        s.last_seen_at < clock_timestamp() - make_interval(secs => %(touch_seconds)s::double precision) as stale
 from sentinel.operator_sessions s
 join sentinel.operators o using (tenant_id, operator_id) join sentinel.tenants t using (tenant_id)
-where s.session_hash = %(session_hash)s and s.revoked_at is null and o.active and s.expires_at > clock_timestamp()
-  and s.last_seen_at > clock_timestamp() - make_interval(secs => %(idle_seconds)s::double precision)
+where s.session_hash = %(session_hash)s and o.active and {_LIVES}
+"""
+LIST_SESSIONS = f"""
+select s.session_id, s.kind, s.created_at, s.last_seen_at, s.expires_at, s.address, s.user_agent
+from sentinel.operator_sessions s
+where s.tenant_id = %(tenant_id)s and s.operator_id = %(operator_id)s and {_LIVES}
+order by s.last_seen_at desc, s.session_id limit 200
+"""
+# Only a session that lives can be stepped up; proving for one that was ended meanwhile opens nothing.
+STEP_UP = """
+update sentinel.operator_sessions set stepped_up_at = clock_timestamp()
+where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and session_id = %(session_id)s and revoked_at is null
+"""
+END_SESSION = """
+update sentinel.operator_sessions set revoked_at = clock_timestamp()
+where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and session_id = %(session_id)s and revoked_at is null
+"""
+END_OTHERS = """
+update sentinel.operator_sessions set revoked_at = clock_timestamp()
+where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and session_id <> %(session_id)s and revoked_at is null
 """
 TOUCH_SESSION = """
 update sentinel.operator_sessions set last_seen_at = clock_timestamp()
@@ -88,10 +131,11 @@ INSERT_TOKEN = """
 insert into sentinel.operator_tokens (tenant_id, token_id, token_hash, operator_id, label, expires_at)
 values (%(tenant_id)s, %(token_id)s, %(token_hash)s, %(operator_id)s, %(label)s,
   clock_timestamp() + make_interval(secs => %(expires_seconds)s::integer))
-returning token_id, label, created_at, expires_at, revoked_at
+on conflict do nothing returning token_id, label, created_at, expires_at, revoked_at
 """
-FIND_TOKEN = """
-select k.tenant_id, t.label as tenant_label, k.operator_id, o.email, o.role, null as csrf_token, k.expires_at, false as stale
+FIND_TOKEN = f"""
+select k.tenant_id, t.label as tenant_label, k.operator_id, o.email, o.role, null as csrf_token, k.expires_at,
+       false as stale, {_HAS_SECOND_FACTOR} as has_second_factor
 from sentinel.operator_tokens k
 join sentinel.operators o using (tenant_id, operator_id) join sentinel.tenants t using (tenant_id)
 where k.token_hash = %(token_hash)s and k.revoked_at is null and o.active
@@ -114,21 +158,53 @@ def insert_session(
     operator_id: uuid.UUID,
     session_hash: bytes,
     csrf_token: str,
+    kind: str,
+    address: str,
+    user_agent: str,
     absolute_seconds: float,
 ) -> datetime:
-    """Keep a new session; returns its absolute end."""
+    """Keep a new session and that its person came in; returns its absolute end."""
     end = one_row(pool, SessionEnd, INSERT_SESSION, {
         "tenant_id": tenant_id, "operator_id": operator_id, "session_hash": session_hash, "csrf_token": csrf_token,
-        "absolute_seconds": absolute_seconds,
+        "kind": kind, "address": address, "user_agent": user_agent, "absolute_seconds": absolute_seconds,
     })  # fmt: skip
     assert end is not None
     return end.expires_at
 
 
-def find_session(pool: Pool, session_hash: bytes, *, idle_seconds: float, touch_seconds: float) -> SignedIn | None:
+def find_session(
+    pool: Pool, session_hash: bytes, *, idle_seconds: float, touch_seconds: float, step_up_seconds: float
+) -> SignedIn | None:
     """Whose session it is; None when revoked, idle, over, or the operator is shut out."""
-    fields = {"session_hash": session_hash, "idle_seconds": idle_seconds, "touch_seconds": touch_seconds}
+    fields = {
+        "session_hash": session_hash, "idle_seconds": idle_seconds, "touch_seconds": touch_seconds,
+        "step_up_seconds": step_up_seconds,
+    }  # fmt: skip
     return one_row(pool, SignedIn, FIND_SESSION, fields)
+
+
+def list_sessions(
+    pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID, *, idle_seconds: float
+) -> list[SessionListing]:
+    """An operator's living sessions, last used first."""
+    fields = {"tenant_id": tenant_id, "operator_id": operator_id, "idle_seconds": idle_seconds}
+    return all_rows(pool, SessionListing, LIST_SESSIONS, fields)
+
+
+def step_up(pool: Pool, who: SignedIn) -> bool:
+    """Note that the session's person proved just now who they are. False when the session is over."""
+    return changed(pool, STEP_UP, _session(who)) == 1
+
+
+def end_session(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID, session_id: uuid.UUID) -> bool:
+    """End one of an operator's own sessions. False when there is none of that id."""
+    fields = {"tenant_id": tenant_id, "operator_id": operator_id, "session_id": session_id}
+    return changed(pool, END_SESSION, fields) == 1
+
+
+def end_others(pool: Pool, who: SignedIn) -> int:
+    """End all of the person's sessions but this one; returns how many."""
+    return changed(pool, END_OTHERS, _session(who))
 
 
 def touch_session(pool: Pool, tenant_id: uuid.UUID, session_hash: bytes) -> None:
@@ -167,14 +243,12 @@ def insert_token(
     operator_id: uuid.UUID,
     label: str,
     expires_seconds: int,
-) -> TokenListing:
-    """Keep a new token of an operator."""
-    listing = one_row(pool, TokenListing, INSERT_TOKEN, {
+) -> TokenListing | None:
+    """Keep a new token of an operator; None when there is one of that id."""
+    return one_row(pool, TokenListing, INSERT_TOKEN, {
         "tenant_id": tenant_id, "token_id": token_id, "token_hash": token_hash, "operator_id": operator_id,
         "label": label, "expires_seconds": expires_seconds,
     })  # fmt: skip
-    assert listing is not None
-    return listing
 
 
 def find_token(pool: Pool, token_hash: bytes) -> SignedIn | None:

@@ -1,7 +1,8 @@
 """Sign-in attempts of the last minutes, counted over all processes, so that guessing is slow however it is spread.
 
 An attempt is written down as failed before the password is looked at and marked a success afterwards: guesses that
-run at the same time all count, and a success of one's own never wipes out failures.
+run at the same time all count, and a success of one's own never wipes out failures. A known device, a browser that came
+in before as this person, has a counter of its own and no other: whoever hammers the account does not lock it out.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ WINDOW_SECONDS = 300
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """How many failed attempts five minutes may hold, by account, by address and over all."""
+    """How many failed attempts five minutes may hold: by account, which is also by known device, by address, over all."""
 
     account: int = 10
     address: int = 10
@@ -42,16 +43,17 @@ BEGIN_ATTEMPT = """
 with recent as (
   select account_hash, address, attempted_at from sentinel.sign_in_attempts
   where not succeeded and attempted_at > clock_timestamp() - make_interval(secs => %(window)s)
+    and device_hash is not distinct from %(device_hash)s::bytea
 ), counted as (
   select count(*) filter (where account_hash = %(account_hash)s) >= %(account)s as account_full,
-         count(*) filter (where address = %(address)s) >= %(address_most)s as address_full,
-         count(*) >= %(overall)s as overall_full,
+         %(device_hash)s::bytea is null and count(*) filter (where address = %(address)s) >= %(address_most)s as address_full,
+         %(device_hash)s::bytea is null and count(*) >= %(overall)s as overall_full,
          min(attempted_at) filter (where account_hash = %(account_hash)s) as account_from,
          min(attempted_at) filter (where address = %(address)s) as address_from, min(attempted_at) as overall_from
   from recent
 ), inserted as (
-  insert into sentinel.sign_in_attempts (account_hash, address, succeeded)
-  select %(account_hash)s, %(address)s, false from counted
+  insert into sentinel.sign_in_attempts (account_hash, address, device_hash, succeeded)
+  select %(account_hash)s, %(address)s, %(device_hash)s, false from counted
   where not (account_full or address_full or overall_full) returning attempt_id
 )
 select (select attempt_id from inserted) as attempt_id,
@@ -64,11 +66,13 @@ SUCCEEDED = "update sentinel.sign_in_attempts set succeeded = true where attempt
 SWEEP = "delete from sentinel.sign_in_attempts where attempted_at < clock_timestamp() - interval '1 day'"
 
 
-def begin_attempt(pool: Pool, *, email: str, address: str, throttle: Throttle) -> Attempt:
-    """Count this attempt, or say how long to wait. `email` is kept only as a hash."""
+def begin_attempt(
+    pool: Pool, *, email: str, address: str, throttle: Throttle, device_hash: bytes | None = None
+) -> Attempt:
+    """Count this attempt, or say how long to wait. `email` is kept only as a hash; `device_hash` is a known device's."""
     fields = {
         "account_hash": hashlib.sha256(email.encode()).digest(), "address": address, "account": throttle.account,
-        "address_most": throttle.address, "overall": throttle.overall, "window": WINDOW_SECONDS,
+        "device_hash": device_hash, "address_most": throttle.address, "overall": throttle.overall, "window": WINDOW_SECONDS,
     }  # fmt: skip
 
     def call(connection: Any) -> Attempt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import uuid
 from collections.abc import Iterator
@@ -29,9 +30,12 @@ from sentinel.store.agent_keys import find_key_by_id
 from sentinel.store.database import CONSOLE, Pool, with_role
 from sentinel.store.housekeeping import sequence_events
 from sentinel.store.ids import new_id
-from sentinel.store.operators import insert_operator
 
 PASSWORD = "correct horse battery staple"
+ADD_OPERATOR = (
+    "insert into sentinel.operators (tenant_id, operator_id, email, password_hash, role) values (%s, %s, %s, %s, %s)"
+)
+"""Somebody who was there before: without an event."""
 _numbers = itertools.count(1)
 
 
@@ -60,6 +64,22 @@ class Person:
 
 
 @dataclass
+class Browser:
+    """A person at the pages, without scripts: follows nothing by itself, posts forms with the session's token."""
+
+    client: FlaskClient
+    email: str
+    csrf: str
+
+    def get(self, path: str, **rest: Any) -> Any:
+        return self.client.get(path, headers={"Accept": "text/html"}, **rest)
+
+    def submit(self, path: str, **fields: Any) -> Any:
+        """Post a form; `proof=PASSWORD` where the act needs it."""
+        return self.client.post(path, data={"csrf": self.csrf, **fields}, headers={"Accept": "text/html"})
+
+
+@dataclass
 class World:
     """One database with an authority and any number of consoles. Build what a test needs, and only that."""
 
@@ -81,14 +101,7 @@ class World:
 
     def operator(self, name: str, role: str = "approver", tenant_id: uuid.UUID | None = None) -> Actor:
         tenant, operator_id, email = tenant_id or self.tenant_id, new_id(), f"{name}@demo.local"
-        assert insert_operator(
-            self.pool,
-            tenant_id=tenant,
-            operator_id=operator_id,
-            email=email,
-            password_hash=self.password_hash,
-            role=role,
-        )
+        self.sql(ADD_OPERATOR, tenant, operator_id, email, self.password_hash, role)
         return Actor(tenant, operator_id, email, role)
 
     def app(self, **settings: Any) -> Any:
@@ -106,6 +119,26 @@ class World:
 
     def person(self, name: str, role: str = "approver", app: Any = None) -> Person:
         return self.sign_in(self.operator(name, role), app)
+
+    def browser(self, name: str, role: str = "approver", app: Any = None, *, proved: bool = False) -> Browser:
+        """A new operator who signed in by the page. `proved`: acts of weight ask for no proof in the next minutes."""
+        return self.at_page(self.operator(name, role).email, app, proved=proved)
+
+    def at_page(self, email: str, app: Any = None, *, proved: bool = False, **fields: str) -> Browser:
+        """A person of that address who signed in by the page."""
+        client = (app or self.app()).test_client()
+        answer = client.post("/ops/sign-in", data={"email": email, "password": PASSWORD, **fields})
+        assert answer.status_code == 303, answer.get_data(as_text=True)
+        cookie = client.get_cookie("sentinel")
+        assert cookie is not None
+        hashed = hashlib.sha256(cookie.value.encode()).digest()
+        (csrf,) = self.sql("select csrf_token from sentinel.operator_sessions where session_hash = %s", hashed)[0]
+        if proved:
+            self.sql(
+                "update sentinel.operator_sessions set stepped_up_at = clock_timestamp() where session_hash = %s",
+                hashed,
+            )
+        return Browser(client, email, csrf)
 
     def caller(self, owner: Actor | None = None, tenant_id: uuid.UUID | None = None) -> Caller:
         """An agent with a key; `owner` answers for it."""

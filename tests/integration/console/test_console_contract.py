@@ -93,7 +93,7 @@ def test_a_wrong_method_on_a_public_route_says_what_is_allowed(world: Any) -> No
     [
         ({"SENTINEL_INSECURE_COOKIES": "true", "SENTINEL_CONSOLE_HOST": "0.0.0.0"}, "SENTINEL_INSECURE_COOKIES"),
         ({"SENTINEL_CONSOLE_PORT": "0"}, "SENTINEL_CONSOLE_PORT"),
-        ({"SENTINEL_CONSOLE_MAX_STREAMS": "48"}, "SENTINEL_CONSOLE_MAX_STREAMS"),
+        ({"SENTINEL_CONSOLE_MAX_STREAMS": "0"}, "SENTINEL_CONSOLE_MAX_STREAMS"),
         ({"SENTINEL_SESSION_IDLE_SECONDS": "30000"}, "SENTINEL_SESSION_IDLE_SECONDS"),
         ({"SENTINEL_CONSOLE_ORIGIN": "console.example"}, "SENTINEL_CONSOLE_ORIGIN"),
         ({"SENTINEL_CONSOLE_ORIGIN": "https://console.example/x"}, "SENTINEL_CONSOLE_ORIGIN"),

@@ -116,6 +116,9 @@ def test_the_drawing_shows_every_arrow() -> None:
     arrows = {(step, following) for step, several in SUCCESSORS.items() for following in several}
     assert all(f"    {step} --> {following}\n" in draw_mermaid() for step, following in arrows)
     assert draw_svg().count("marker-end=") == draw_mermaid().count("-->") == len(arrows)
+    # By these names the console lights the way that a row took.
+    assert all(draw_svg().count(f'<g class="way" id="way-{step}--{following}">') == 1 for step, following in arrows)
+    assert all(draw_svg().count(f'<g class="at" id="at-{step}">') == 1 for step in StepName)
 
 
 @pytest.mark.parametrize("builder", [build.build_runner, build.build_simulator])

@@ -1,0 +1,205 @@
+"""One's own account: where one is signed in, one's tokens, the password, the second factor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import segno
+from flask import Blueprint, Response, g, request
+from markupsafe import Markup
+
+from ops_console.api.rendering import path_id
+from ops_console.api.schemas import CreateTokenSchema
+from ops_console.api.session import DEFAULT_TOKEN_DAYS
+from ops_console.context import Context
+from ops_console.identity import actor
+from ops_console.pages import shell
+from ops_console.pages.account_schemas import ConfirmCodeSchema, PasswordSchema
+from ops_console.pages.sign_in import ours
+from ops_console.pages.step_up import needs_proof, prove
+from sentinel.core.errors import InvalidInput, SentinelError
+from sentinel.http.bodies import load
+from sentinel.services.operator_tokens import MOST_DAYS, issue_token, revoke_token
+from sentinel.services.own_account import change_own_password, end_own_session
+from sentinel.services.second_factor import (
+    address_of,
+    begin_second_factor,
+    confirm_second_factor,
+    remove_second_factor,
+)
+from sentinel.store.ids import new_id
+from sentinel.store.sessions import end_others, list_sessions, list_tokens
+
+ADDRESS = "/ops/account"
+SECOND_FACTOR = f"{ADDRESS}/second-factor"
+_PASSWORD, _CODE, _TOKEN = PasswordSchema(), ConfirmCodeSchema(), CreateTokenSchema()
+
+
+def routes(pages: Blueprint, context: Context) -> None:
+    """Add the page, its acts and the page of setting a second factor up."""
+
+    @pages.get("/account")
+    def account() -> Response:
+        return _page(context)
+
+    @pages.get("/account/prove")
+    def account_proving() -> Response:
+        return _proving(context)
+
+    @pages.post("/account/prove")
+    def account_prove() -> Response:
+        def do() -> str:
+            prove(context)
+            return "Thank you; go on."
+
+        return shell.attempt(
+            context, do, again=lambda told: _proving(context, told), then=ours(request.form.get("next", ""))
+        )
+
+    @pages.post("/account/password")
+    def account_password() -> Response:
+        return _act(context, "password", lambda: _change_password(context))
+
+    @pages.post("/account/sessions/<session_id>/end")
+    def account_end_session(session_id: str) -> Response:
+        return _act(context, "sessions", lambda: _end(context, session_id))
+
+    @pages.post("/account/sessions/end-others")
+    def account_end_others() -> Response:
+        return _act(context, "sessions", lambda: _end_others(context))
+
+    @pages.post("/account/tokens")
+    def account_make_token() -> Response:
+        return _make_token(context)
+
+    @pages.post("/account/tokens/<token_id>/revoke")
+    def account_revoke_token(token_id: str) -> Response:
+        return _act(context, "tokens", lambda: _revoke(context, token_id))
+
+    _second_factor(pages, context)
+
+
+def _second_factor(pages: Blueprint, context: Context) -> None:
+    @pages.get("/account/second-factor")
+    def account_second_factor() -> Response:
+        return _setting_up(context)
+
+    @pages.post("/account/second-factor")
+    def account_begin_second_factor() -> Response:
+        def begin() -> str:
+            prove(context)
+            begin_second_factor(context.pool, context.door.vault, actor())
+            return "Now put the secret into your app and confirm it."
+
+        return shell.attempt(
+            context, begin, again=lambda told: _page(context, told, "second-factor"), then=SECOND_FACTOR
+        )
+
+    @pages.post("/account/second-factor/confirm")
+    def account_confirm_second_factor() -> Response:
+        def confirm() -> str:
+            prove(context)
+            confirm_second_factor(context.pool, context.door.vault, actor(), load(_CODE, shell.typed())["code"])
+            return "From now on signing in asks for a code."
+
+        return shell.attempt(context, confirm, again=lambda told: _setting_up(context, told), then=ADDRESS)
+
+    @pages.post("/account/second-factor/remove")
+    def account_remove_second_factor() -> Response:
+        def remove() -> str:
+            prove(context)
+            remove_second_factor(context.pool, actor())
+            return "Your second factor is removed."
+
+        return _act(context, "second-factor", remove)
+
+
+def _act(context: Context, about: str, do: Callable[[], str]) -> Response:
+    return shell.attempt(context, do, again=lambda told: _page(context, told, about), then=ADDRESS)
+
+
+def _page(context: Context, told: shell.Refused | None = None, about: str = "") -> Response:
+    who = g.signed_in
+    return shell.page(
+        context, "account.html", title="Your account", status=told.status if told else 200, told=told, about=about,
+        given=request.form, can_have_second_factor=context.door.vault.usable, most_days=MOST_DAYS,
+        must_have_second_factor=context.settings.require_second_factor and not who.has_second_factor,
+        sessions=list_sessions(
+            context.pool, who.tenant_id, who.operator_id, idle_seconds=context.settings.idle_seconds
+        ),
+        token_id=new_id(),
+        tokens=list_tokens(context.pool, who.tenant_id, who.operator_id),
+    )  # fmt: skip
+
+
+def _proving(context: Context, told: shell.Refused | None = None) -> Response:
+    """A page that asks for a proof and goes back to where one was."""
+    return shell.page(
+        context, "prove.html", title="Prove who you are", status=told.status if told else 200, told=told,
+        next=ours(request.values.get("next", "")),
+    )  # fmt: skip
+
+
+def _setting_up(context: Context, told: shell.Refused | None = None) -> Response:
+    """The secret as text and as a picture; without a proof of who looks, the account's page that asks for one."""
+    if needs_proof() or g.signed_in.has_second_factor:
+        return _page(context, told, "second-factor")
+    secret = begin_second_factor(context.pool, context.door.vault, actor())
+    return shell.page(
+        context, "second_factor.html", title="Second factor", status=told.status if told else 200, told=told,
+        secret=secret, picture=_picture(address_of(secret, actor().email)),
+    )  # fmt: skip
+
+
+def _picture(text: str) -> Markup:
+    """A QR code as SVG. Black on white in dark mode too: cameras want it so."""
+    drawn = segno.make(text, error="m").svg_inline(scale=5, border=4, light="#fff", title="The secret as a QR code")
+    return Markup(drawn)  # noqa: S704 (our own drawing; the text is in it only as dots)
+
+
+def _change_password(context: Context) -> str:
+    given = load(_PASSWORD, {**shell.typed(), **_exactly("old", "new", "again")})
+    if given["new"] != given["again"]:
+        raise InvalidInput.of("again", "differs from the new password")
+    change_own_password(
+        context.pool, g.signed_in, old=given["old"], new=given["new"], address=request.remote_addr or "unknown",
+        door=context.door,
+    )  # fmt: skip
+    return "Your password is changed; your other sessions are over. Tokens of yours go on until you revoke them."
+
+
+def _exactly(*names: str) -> dict[str, str]:
+    # Blanks at the ends belong to a password.
+    return {name: request.form[name] for name in names if request.form.get(name)}
+
+
+def _end(context: Context, session_id: str) -> str:
+    end_own_session(context.pool, g.signed_in, path_id(session_id))
+    return "That session is over."
+
+
+def _end_others(context: Context) -> str:
+    count = end_others(context.pool, g.signed_in)
+    return f"{count} other session{' was' if count == 1 else 's were'} ended."
+
+
+def _make_token(context: Context) -> Response:
+    """The answer shows the token, once; nothing is kept that could show it again."""
+    try:
+        prove(context)
+        typed = shell.typed()
+        token_id = path_id(typed.pop("token_id", ""))
+        days = typed.pop("expires_days", str(DEFAULT_TOKEN_DAYS))
+        given = load(_TOKEN, {**typed, "expires_days": int(days) if days.isascii() and days.isdigit() else days})
+        issued = issue_token(
+            context.pool, actor(), label=given.get("label", ""), expires_days=given["expires_days"], token_id=token_id
+        )
+    except SentinelError as error:
+        return _page(context, shell.refused(error), "tokens")
+    return shell.page(context, "shown_once.html", title="Token made", secret=issued.token, what="token",
+                      about=f"It ends in {given['expires_days']} days and can do what you can", back=ADDRESS)  # fmt: skip
+
+
+def _revoke(context: Context, token_id: str) -> str:
+    revoke_token(context.pool, actor(), path_id(token_id))
+    return "The token is refused from now on."

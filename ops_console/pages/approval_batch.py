@@ -1,0 +1,129 @@
+"""Several approvals at once, each named: exactly those that were selected, with a word each and one reason.
+
+There is no "approve all": every line says what it is, has its own word and its own digest, and is resolved on its own.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from flask import Blueprint, Response, request
+
+from ops_console.context import Context
+from ops_console.identity import actor
+from ops_console.pages import shell
+from ops_console.pages.approval_words import OFFERED, PROVEN, Asked, Given, asked, give
+from ops_console.pages.approvals import ADDRESS, RISKS
+from ops_console.pages.step_up import prove
+from sentinel.core.decision import reason_text
+from sentinel.core.errors import InvalidInput, NotFound, SentinelError
+from sentinel.core.operation import check_identifier, check_text
+from sentinel.services.actor import Actor
+from sentinel.store.uuids import uuid_or_none
+
+MOST = 20
+"""What a person can still look at one by one on one page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One approval of the list with the word given for it; "" leaves it out."""
+
+    approval_id: uuid.UUID
+    digest: str
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one line. `question` is None where there is nothing of that id."""
+
+    line: Line
+    question: Asked | None
+    done: bool
+    told: str
+
+
+def routes(pages: Blueprint, context: Context) -> None:
+    """Add the list of what was selected, and the words on it."""
+
+    @pages.get("/approvals/batch")
+    def approvals_batch() -> Response:
+        actor().must_be("approver")
+        ids = _ids(request.args.getlist("id"))
+        return _list(context, ids) if ids else shell.back_to(ADDRESS)
+
+    @pages.post("/approvals/batch")
+    def approvals_batch_words() -> Response:
+        # Before the body: who may not decide learns nothing about what a decision looks like.
+        person = actor()
+        person.must_be("approver")
+        lines = _lines()
+        try:
+            reason, reference = _checked(context, lines)
+        except SentinelError as error:
+            return _list(context, [line.approval_id for line in lines], shell.refused(error))
+        results = [_resolve(context, person, line, reason, reference) for line in lines if line.verdict]
+        return shell.page(
+            context, "approval_batch_done.html", title="What became of them", results=results, words=OFFERED,
+            left_out=sum(not line.verdict for line in lines),
+        )  # fmt: skip
+
+
+def _list(context: Context, ids: list[uuid.UUID], refused: shell.Refused | None = None) -> Response:
+    person = actor()
+    questions = [asked(context, person, approval_id) for approval_id in ids]
+    chosen = dict(zip(request.form.getlist("id"), request.form.getlist("verdict"), strict=False))
+    return shell.page(
+        context, "approval_batch.html", title="Decide these", status=refused.status if refused else 200, refused=refused,
+        given=request.form, chosen=chosen, risks=RISKS, reason_text=reason_text,
+        lines=[(one, one.hindrance(person), one.words()) for one in questions],
+    )  # fmt: skip
+
+
+def _ids(texts: list[str]) -> list[uuid.UUID]:
+    found = [uuid_or_none(text) for text in texts]
+    if len(found) > MOST:
+        raise InvalidInput.of("id", f"select at most {MOST}: so many can still be looked at one by one")
+    if None in found or len(set(found)) != len(found):
+        raise InvalidInput.of("id", "must name each approval once")
+    return [one for one in found if one is not None]
+
+
+def _lines() -> list[Line]:
+    """The form's lines: an id, the digest that was shown with it, and a word or none. Raises `InvalidInput`."""
+    ids, digests, words = (request.form.getlist(name) for name in ("id", "digest", "verdict"))
+    if not ids or not len(ids) == len(digests) == len(words):
+        raise InvalidInput.of("id", "each approval needs its digest and its word")
+    if any(word and word not in OFFERED for word in words):
+        raise InvalidInput.of("verdict", "is not one of the words")
+    shown = [check_identifier(digest, "digest", 80) for digest in digests]
+    return [Line(*one) for one in zip(_ids(ids), shown, words, strict=True)]
+
+
+def _checked(context: Context, lines: list[Line]) -> tuple[str, str | None]:
+    """(reason, reference) for all lines. Raises `InvalidInput`, or what `prove` raises."""
+    if not any(line.verdict for line in lines):
+        raise InvalidInput.of("verdict", "give at least one of them a word")
+    reason = check_text(request.form.get("reason", "").strip().replace("\r\n", "\n"), "reason", 2000)
+    if not reason:
+        raise InvalidInput.of("reason", "is needed")
+    reference = request.form.get("reference", "").strip() or None
+    if any(line.verdict == "handled" for line in lines) and reference is None:
+        raise InvalidInput.of("reference", "is needed for what was handled by a person")
+    if any(line.verdict in PROVEN for line in lines):
+        prove(context)
+    return reason, reference
+
+
+def _resolve(context: Context, person: Actor, line: Line, reason: str, reference: str | None) -> Result:
+    try:
+        question = asked(context, person, line.approval_id)
+    except NotFound as error:
+        return Result(line, None, False, error.detail)
+    try:
+        told = give(context, person, question, Given(line.verdict, reason, line.digest, reference))
+    except SentinelError as error:
+        return Result(line, question, False, error.detail)
+    return Result(line, question, True, told)

@@ -1,0 +1,128 @@
+"""The page of events: the append-only log, newest first, filtered, and the same as CSV that is inert in a spreadsheet."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+
+from flask import Blueprint, Response, request
+
+from ops_console.context import Context
+from ops_console.identity import actor
+from ops_console.pages import shell
+from ops_console.pages.inert_csv import Cell, csv_lines
+from sentinel.core.errors import InvalidInput
+from sentinel.core.operation import check_identifier
+from sentinel.store.events import KINDS, EventFilter, EventRow, all_events, events_page
+from sentinel.store.halts import known_targets
+from sentinel.store.uuids import uuid_or_none
+
+ADDRESS = "/ops/events"
+PAGE_SIZE = 50
+MOST_EXPORTED = 100_000
+"""How many rows one CSV file has at most, so that no download holds a thread of the console for long."""
+COLUMNS = (
+    "position", "occurred_at", "kind", "agent_id", "operation_id", "amount_minor", "currency", "event_id", "hash", "body",
+)  # fmt: skip
+_FIELDS = ("kind", "agent", "operation", "since", "until")
+_KIND = re.compile(r"[a-z][a-z0-9_.]{0,63}", re.ASCII)
+
+
+def routes(pages: Blueprint, context: Context) -> None:
+    """Add the page and its export."""
+
+    @pages.get("/events")
+    def events() -> Response:
+        try:
+            return _page(context, _wanted())
+        except InvalidInput as error:
+            return _page(context, EventFilter(), shell.refused(error))
+
+    @pages.get("/events/export.csv")
+    def events_export() -> Response:
+        wanted = dataclasses.replace(_wanted(), before=None)
+        rows = all_events(context.pool, actor().tenant_id, wanted, most=MOST_EXPORTED)
+        name = f"sentinel-events-{datetime.now(UTC):%Y-%m-%d}.csv"
+        # Not to be opened in this origin, nor taken for anything but a file.
+        return Response(
+            _encoded(csv_lines(COLUMNS, map(_cells, rows))), content_type="text/csv; charset=utf-8; header=present",
+            headers={"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"},
+        )  # fmt: skip
+
+
+def _page(context: Context, wanted: EventFilter, refused: shell.Refused | None = None) -> Response:
+    tenant_id = actor().tenant_id
+    found = None if refused else events_page(context.pool, tenant_id, wanted, limit=PAGE_SIZE)
+    given = {name: request.args.get(name, "") for name in _FIELDS}
+    query = {name: value for name, value in given.items() if value}
+    further = found.before if found is not None else None
+    return shell.page(
+        context, "events.html", title="Events", status=refused.status if refused else 200, refused=refused, given=given,
+        found=found, kinds=KINDS, most=MOST_EXPORTED, filtered=bool(query),
+        agents=[one.target for one in known_targets(context.pool, tenant_id) if one.scope == "agent"],
+        export=f"{ADDRESS}/export.csv?{urlencode(query)}", newest=f"{ADDRESS}?{urlencode(query)}",
+        is_first=wanted.before is None,
+        older=f"{ADDRESS}?{urlencode({**query, 'before': further})}" if further else None,
+    )  # fmt: skip
+
+
+def _wanted() -> EventFilter:
+    """The filter in the query string. Raises `InvalidInput` naming the field."""
+    kind, agent = request.args.get("kind") or None, request.args.get("agent") or None
+    if kind is not None and not _KIND.fullmatch(kind):
+        raise InvalidInput.of("kind", "is no kind of event")
+    if agent is not None:
+        check_identifier(agent, "agent", 128)
+    return EventFilter(
+        kind=kind, agent_id=agent, operation_id=_id("operation"), since=_moment("since"), until=_moment("until"),
+        before=_id("before"),
+    )  # fmt: skip
+
+
+def _id(name: str) -> uuid.UUID | None:
+    text = (request.args.get(name) or "").strip()
+    if not text:
+        return None
+    found = uuid_or_none(text)
+    if found is None:
+        raise InvalidInput.of(name, "is no id of ours")
+    return found
+
+
+def _moment(name: str) -> datetime | None:
+    """A form's local time, which is UTC here, or a whole RFC 3339 time."""
+    text = (request.args.get(name) or "").strip()
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput.of(name, "is no time like 2026-11-21T10:00") from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if not 1970 < moment.year < 9999:
+        raise InvalidInput.of(name, "is no time of ours")
+    return moment
+
+
+def _cells(row: EventRow) -> tuple[Cell, ...]:
+    at = row.occurred_at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    operation = str(row.operation_id) if row.operation_id else None
+    return (
+        row.position, at, row.kind, row.agent_id, operation, row.amount_minor, row.currency, str(row.event_id), row.hash,
+        row.body,
+    )  # fmt: skip
+
+
+def _encoded(lines: Iterator[str]) -> Iterator[bytes]:
+    """In pieces of some size: a line a piece would be a system call a line."""
+    piece: list[str] = []
+    for number, line in enumerate(lines, 1):
+        piece.append(line)
+        if number % 200 == 0:
+            yield "".join(piece).encode()
+            piece.clear()
+    yield "".join(piece).encode()

@@ -1,0 +1,88 @@
+"""The pages of doubt: started actions whose outcome nobody knows, the evidence of each, and a person's word on it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+from flask import Blueprint, Response, request
+
+from ops_console.api.rendering import choice, path_id
+from ops_console.api.schemas import ResolveInDoubtSchema
+from ops_console.context import Context
+from ops_console.identity import actor
+from ops_console.pages import shell
+from ops_console.pages.step_up import prove
+from sentinel.core.decision import reason_text
+from sentinel.core.errors import InvalidInput, NotFound
+from sentinel.http.bodies import load
+from sentinel.services.resolve_in_doubt import resolve_in_doubt
+from sentinel.store.events import EventRow, events_of
+from sentinel.store.in_doubt import doubt_totals, find_operation, list_in_doubt
+
+_RESOLVE = ResolveInDoubtSchema()
+_WORDS = {"yes": True, "no": False}
+ADDRESS = "/ops/in-doubt"
+MOST_SHOWN = 200
+WHY = {
+    "no_report": "It was started, and then nobody reported an outcome in time.",
+    "error_reported": "An error was reported after the start: the money may have moved all the same.",
+}
+"""Why an operation is in doubt, in words."""
+
+
+def routes(pages: Blueprint, context: Context) -> None:
+    """Add the list, the page of one operation and the act that ends its doubt."""
+
+    @pages.get("/in-doubt")
+    def in_doubt() -> Response:
+        by_amount = choice("sort", ("age", "amount")) == "amount"
+        rows = list_in_doubt(context.pool, actor().tenant_id, limit=MOST_SHOWN, by_amount=by_amount)
+        return shell.page(
+            context, "in_doubt.html", title="In doubt", rows=rows, by_amount=by_amount, most=MOST_SHOWN, why=WHY,
+            totals=doubt_totals(context.pool, actor().tenant_id), reason_text=reason_text,
+        )  # fmt: skip
+
+    @pages.get("/in-doubt/<operation_id>")
+    def in_doubt_one(operation_id: str) -> Response:
+        return _one(context, path_id(operation_id))
+
+    @pages.post("/in-doubt/<operation_id>/resolve")
+    def in_doubt_resolve(operation_id: str) -> Response:
+        actor().must_be("admin")
+        about = path_id(operation_id)
+        return shell.attempt(
+            context, lambda: _resolve(context, about), again=lambda told: _one(context, about, told),
+            then=f"{ADDRESS}/{about}",
+        )  # fmt: skip
+
+
+def _one(context: Context, operation_id: uuid.UUID, refused: shell.Refused | None = None) -> Response:
+    found = find_operation(context.pool, actor().tenant_id, operation_id)
+    if found is None:
+        raise NotFound("there is no operation of that id")
+    events = events_of(context.pool, actor().tenant_id, operation_id)
+    return shell.page(
+        context, "in_doubt_one.html", title="Operation in doubt" if found.status == "in_doubt" else "Operation",
+        status=refused.status if refused else 200, refused=refused, given=request.form, row=found, events=events, why=WHY,
+        reason_text=reason_text, word=_last_word(events),
+    )  # fmt: skip
+
+
+def _last_word(events: list[EventRow]) -> dict[str, str]:
+    """Who ended the doubt and how, as the event says; empty while nobody did."""
+    told = [event for event in events if event.kind == "in_doubt_resolved"]
+    return json.loads(told[-1].body) if told else {}
+
+
+def _resolve(context: Context, operation_id: uuid.UUID) -> str:
+    person = actor()
+    prove(context)
+    given = shell.typed()
+    if given.get("executed") not in _WORDS:
+        raise InvalidInput.of("executed", "choose one of the two")
+    wanted = load(_RESOLVE, {**given, "executed": _WORDS[given["executed"]]})
+    resolve_in_doubt(context.pool, person, operation_id, executed=wanted["executed"], evidence=wanted["evidence"])
+    if wanted["executed"]:
+        return "Recorded: it was executed. Its amount counts as paid."
+    return "Recorded: it was not executed. Its amount is free again, and the same may be asked for anew."

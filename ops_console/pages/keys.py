@@ -1,0 +1,177 @@
+"""The page of agent keys: who may ask, as whom and what for; making one, shown once; rotating and ending one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flask import Blueprint, Response, request
+from marshmallow import fields
+from marshmallow.validate import OneOf
+
+from ops_console.api.rendering import path_id
+from ops_console.context import Context
+from ops_console.identity import actor
+from ops_console.pages import shell
+from ops_console.pages.step_up import prove
+from sentinel.core.errors import InvalidInput, SentinelError
+from sentinel.http.bodies import Identifier, StrictSchema, Text, load
+from sentinel.services.issue_key import MOST_DAYS, IssuedKey, MadeBefore, issue_key
+from sentinel.services.revoke_key import revoke_key
+from sentinel.services.rotate_key import OVERLAP_SECONDS, rotate_key
+from sentinel.store.agent_keys import DEFAULT_SCOPES, SCOPES, list_keys
+from sentinel.store.halts import known_targets
+from sentinel.store.ids import new_id
+from sentinel.store.operators import list_operators
+from sentinel.store.uuids import uuid_or_none
+
+ADDRESS = "/ops/keys"
+MOST_OVERLAP_HOURS = 24 * 90
+SCOPE_WORDS = {
+    "guard": "ask for decisions, start and report", "check": "ask without effect", "report": "report checked actions",
+    "approvals:read": "read its own approvals", "approvals:read_all": "read every agent's approvals",
+    "heartbeat": "read whether it is halted",
+}  # fmt: skip
+"""What a scope lets a key do, in words; what is not here is shown by its name."""
+
+
+class CreateKeySchema(StrictSchema):
+    """A new key. `key_id` was made with the form, so that the form makes one key however often it is sent."""
+
+    key_id = Identifier(most=36, required=True)
+    label = Text(most=100)
+    agent_id = Identifier(most=128)
+    scopes = fields.List(fields.String(validate=OneOf(SCOPES)), required=True)
+    owner = Text(most=254)
+    expires_days = Text(most=4)
+    test = fields.String(validate=OneOf(["yes"]))
+
+
+class RotateKeySchema(StrictSchema):
+    """A successor of a key: how long the old one still works, and when the new one ends."""
+
+    key_id = Identifier(most=36, required=True)
+    overlap_hours = Text(most=4, required=True)
+    expires_days = Text(most=4)
+
+
+_CREATE, _ROTATE = CreateKeySchema(), RotateKeySchema()
+
+
+def routes(pages: Blueprint, context: Context) -> None:
+    """Add the page and its three acts; all of it is the administrators'."""
+
+    @pages.get("/keys")
+    def keys() -> Response:
+        actor().must_be("admin")
+        return _page(context)
+
+    @pages.post("/keys")
+    def keys_create() -> Response:
+        actor().must_be("admin")
+        return _shown_once(context, lambda: _create(context))
+
+    @pages.get("/keys/<key_id>/rotate")
+    def keys_rotate(key_id: str) -> Response:
+        actor().must_be("admin")
+        return _page(context, about=str(path_id(key_id)))
+
+    @pages.post("/keys/<key_id>/rotate")
+    def keys_rotate_now(key_id: str) -> Response:
+        actor().must_be("admin")
+        about = path_id(key_id)
+        return _shown_once(context, lambda: _rotate(context, str(about)), about=str(about))
+
+    @pages.post("/keys/<key_id>/revoke")
+    def keys_revoke(key_id: str) -> Response:
+        actor().must_be("admin")
+        about = path_id(key_id)
+        return shell.attempt(
+            context,
+            lambda: _revoke(context, str(about)),
+            again=lambda told: _page(context, told, str(about)),
+            then=ADDRESS,
+        )
+
+
+def _page(context: Context, refused: shell.Refused | None = None, about: str = "") -> Response:
+    tenant_id = actor().tenant_id
+    known = list_keys(context.pool, tenant_id)
+    return shell.page(
+        context, "keys.html", title="Keys", status=refused.status if refused else 200, refused=refused, about=about,
+        given=request.form, chosen=request.form.getlist("scopes") if refused and not about else DEFAULT_SCOPES,
+        usable=[row for row in reversed(known) if row.usable], over=[row for row in reversed(known) if not row.usable],
+        scopes=SCOPES, scope_words=SCOPE_WORDS, new_id=str(new_id()), overlap_hours=OVERLAP_SECONDS // 3600,
+        owners=[one.email for one in list_operators(context.pool, tenant_id) if one.active],
+        agents=[one.target for one in known_targets(context.pool, tenant_id) if one.scope == "agent"],
+    )  # fmt: skip
+
+
+def _shown_once(context: Context, make: Callable[[], IssuedKey], about: str = "") -> Response:
+    """The key in the answer itself, which nothing stores and no other page repeats."""
+    try:
+        issued = make()
+    except MadeBefore as error:
+        told = shell.Refused(
+            f"{error.detail}. Whoever did not see it revokes it below and makes another.", {}, 409
+        )  # fmt: skip
+        return _page(context, told, about)
+    except SentinelError as error:
+        return _page(context, shell.refused(error), about)
+    return shell.page(context, "key_made.html", title="Key made", status=201, issued=issued, rotated=bool(about))
+
+
+def _create(context: Context) -> IssuedKey:
+    prove(context)
+    given = shell.typed(lists=("scopes",))
+    if not given.get("scopes"):
+        raise InvalidInput.of("scopes", "choose at least one")
+    wanted = load(_CREATE, given)
+    return issue_key(
+        context.pool, actor().tenant_id, agent_id=wanted.get("agent_id"), label=wanted.get("label", ""),
+        scopes=tuple(wanted["scopes"]), owner_operator_id=_owner(context, wanted.get("owner")),
+        expires_days=_whole(wanted, "expires_days", MOST_DAYS), test="test" in wanted, key_id=_form_id(wanted),
+    )  # fmt: skip
+
+
+def _rotate(context: Context, about: str) -> IssuedKey:
+    prove(context)
+    wanted = load(_ROTATE, shell.typed())
+    hours = _whole(wanted, "overlap_hours", MOST_OVERLAP_HOURS, least=0)
+    return rotate_key(
+        context.pool, actor().tenant_id, path_id(about), overlap_seconds=(hours or 0) * 3600,
+        expires_days=_whole(wanted, "expires_days", MOST_DAYS), new_key_id=_form_id(wanted),
+    )  # fmt: skip
+
+
+def _revoke(context: Context, about: str) -> str:
+    prove(context)
+    if shell.typed():
+        raise InvalidInput("a key is revoked without further words")
+    revoke_key(context.pool, actor().tenant_id, path_id(about))
+    return "The key is revoked; it is refused everywhere within a second."
+
+
+def _form_id(wanted: dict[str, Any]) -> Any:
+    found = uuid_or_none(wanted["key_id"])
+    if found is None:
+        raise InvalidInput("this form is not one of ours; open the page again")
+    return found
+
+
+def _owner(context: Context, email: str | None) -> Any:
+    if email is None:
+        return None
+    for one in list_operators(context.pool, actor().tenant_id):
+        if one.email == email and one.active:
+            return one.operator_id
+    raise InvalidInput.of("owner", "is no operator here")
+
+
+def _whole(wanted: dict[str, Any], name: str, most: int, *, least: int = 1) -> int | None:
+    text = wanted.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()) or not least <= int(text) <= most:
+        raise InvalidInput.of(name, f"must be a whole number from {least} to {most}")
+    return int(text)

@@ -1,0 +1,106 @@
+"""The refund ledger's pages: rows narrowed, searched and paged, one row's life, and having the worker process one now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flask import Blueprint, Response, request
+
+from ops_console.api.refunds import entry_view
+from ops_console.api.rendering import cursor_in, cursor_out
+from ops_console.context import Context
+from ops_console.identity import actor
+from ops_console.pages import graph, ledger_filter, shell
+from ops_console.pages.ledger_life import last_way, reason_in_words, timeline
+from ops_console.pages.orders import events_address
+from sentinel.core.decision import REASONS
+from sentinel.core.errors import InvalidInput, NotFound
+from sentinel.services.process_one import process_one
+from sentinel.store.approvals import find_approval
+from sentinel.store.ids import new_id
+from sentinel.store.ledger_life import MOST, life_of
+from sentinel.store.ledger_search import LedgerFilter, counted, entries_of_operations, find_entry, search_ledger
+from sentinel.store.refund_views import LedgerRow
+from sentinel.store.uuids import uuid_or_none
+
+ADDRESS = "/ops/ledger"
+PAGE = 50
+_NAME_CHARACTERS = 120
+
+
+def routes(pages: Blueprint, context: Context) -> None:
+    """Add the list, a row's page and the one act."""
+
+    @pages.get("/ledger")
+    def ledger() -> Response:
+        return _list(context)
+
+    @pages.post("/ledger")
+    def ledger_process_one() -> Response:
+        return shell.attempt(context, lambda: _process(context), again=lambda told: _list(context, told), then=ADDRESS)
+
+    @pages.get("/ledger/<path:ledger_entry_id>")
+    def ledger_entry(ledger_entry_id: str) -> Response:
+        return _entry(context, ledger_entry_id)
+
+
+def _list(context: Context, refused: shell.Refused | None = None) -> Response:
+    tenant_id, asked = actor().tenant_id, ledger_filter.given()
+    told, rows = None, []
+    try:
+        wanted, before = ledger_filter.read_filter(asked), cursor_in()
+        rows = search_ledger(context.ledger, tenant_id, _named(context, wanted), before=before, limit=PAGE + 1)
+    except InvalidInput as error:
+        told = shell.refused(error)
+    following = _following(asked, rows[PAGE - 1]) if len(rows) > PAGE else None
+    fault = refused or told
+    return shell.page(
+        context, "ledger.html", title="Ledger", status=fault.status if fault else 200, rows=rows[:PAGE], counts=counted(context.ledger, tenant_id),
+        asked=asked, told=told, refused=refused, older=following, newest=ledger_filter.address(ADDRESS, asked),
+        is_first="cursor" not in request.args, reasons=REASONS,
+        decisions=ledger_filter.DECISIONS, request_id=new_id(), words=reason_in_words,
+    )  # fmt: skip
+
+
+def _named(context: Context, wanted: LedgerFilter) -> LedgerFilter:
+    """With the rows whose operation is searched for; operations are in the authority's database."""
+    if wanted.prefix is None:
+        return wanted
+    return replace(wanted, named=entries_of_operations(context.pool, actor().tenant_id, wanted.prefix))
+
+
+def _following(asked: dict[str, str], last: LedgerRow) -> str:
+    return ledger_filter.address(ADDRESS, asked, cursor=cursor_out(last.created_at, last.ledger_entry_id))
+
+
+def _entry(context: Context, ledger_entry_id: str) -> Response:
+    tenant_id = actor().tenant_id
+    is_name = len(ledger_entry_id) <= _NAME_CHARACTERS and ledger_entry_id.isascii() and ledger_entry_id.isprintable()
+    row = find_entry(context.ledger, tenant_id, ledger_entry_id) if is_name else None
+    if row is None:
+        raise NotFound("there is no ledger row of that id")
+    life = life_of(
+        context.ledger, context.pool, tenant_id, ledger_entry_id=row.ledger_entry_id, operation_id=row.operation_id
+    )
+    way = last_way(life.trails)
+    drawn = way and graph.lit(graph.WORKFLOW, places=way.places, ways=way.ways, end=way.end, told=way.told)
+    approval = find_approval(context.pool, tenant_id, row.approval_id) if row.approval_id else None
+    return shell.page(
+        context, "ledger_entry.html", title=f"Ledger row {row.ledger_entry_id}", row=row, shown=entry_view(row), way=way,
+        drawn=drawn, moments=timeline(life), runs=len(life.trails), approval=approval, words=reason_in_words,
+        is_cut=len(life.events) == MOST,
+        events_address=events_address(str(row.operation_id)) if row.operation_id else None,
+    )  # fmt: skip
+
+
+def _process(context: Context) -> str:
+    person = actor()
+    person.must_be("approver")
+    request_id = uuid_or_none(request.form.get("request_id", ""))
+    if request_id is None:
+        raise InvalidInput.of("request_id", "is not one of ours; load the page again")
+    done = process_one(context.ledger, person, request_id=request_id)
+    if not done.get("processed"):
+        return "Nothing is due: no row waits for the worker now."
+    outcome = ", ".join(str(done[name]) for name in ("decision", "reason_code", "status") if done.get(name))
+    return f"The worker processed {done.get('ledger_entry_id', 'a row')}: {outcome}."

@@ -1,0 +1,78 @@
+"""The ledger page's questions: the form's fields out of the address, each checked, and back into one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+
+from flask import request
+
+from sentinel.core.errors import InvalidInput
+from sentinel.core.money import DIGITS, parse_money
+from sentinel.store.ledger_search import LedgerFilter
+from sentinel.store.refund_views import STATUSES
+
+FIELDS = ("q", "status", "channel", "scenario", "currency", "decision", "reason", "least", "most", "since", "until")
+DECISIONS = ("ALLOW", "APPROVAL_REQUIRED", "DENY")
+_MOST_CHARACTERS = 128
+
+
+def given() -> dict[str, str]:
+    """What was asked, blanks left out."""
+    return {name: text for name in FIELDS if (text := request.args.get(name, "").strip())}
+
+
+def read_filter(asked: dict[str, str]) -> LedgerFilter:
+    """The filter in the store's terms, all but the search by operation. Raises `InvalidInput` with every field at fault."""
+    faults: dict[str, str] = {}
+    for name, text in asked.items():
+        if len(text) > _MOST_CHARACTERS or not text.isascii() or not text.isprintable():
+            faults[name] = "cannot be part of a ledger row"
+    _one_of(asked, "status", STATUSES, faults)
+    _one_of(asked, "decision", DECISIONS, faults)
+    _one_of(asked, "currency", tuple(DIGITS), faults)
+    least, most = (_amount(asked, name, faults) for name in ("least", "most"))
+    since, until = (_moment(asked, name, faults) for name in ("since", "until"))
+    if faults:
+        raise InvalidInput("some of this cannot be looked for", errors=faults)
+    return LedgerFilter(
+        status=asked.get("status"), channel=asked.get("channel"), scenario=asked.get("scenario"), currency=asked.get("currency"),
+        decision=asked.get("decision"), reason_code=asked.get("reason"), least_minor=least, most_minor=most, since=since,
+        until=until, prefix=asked.get("q"),
+    )  # fmt: skip
+
+
+def address(base: str, asked: dict[str, str], **more: str) -> str:
+    """The page's address with these questions."""
+    query = urlencode({**asked, **more})
+    return f"{base}?{query}" if query else base
+
+
+def _one_of(asked: dict[str, str], name: str, allowed: tuple[str, ...], faults: dict[str, str]) -> None:
+    if name in asked and asked[name] not in allowed:
+        faults.setdefault(name, "is none that there is")
+
+
+def _amount(asked: dict[str, str], name: str, faults: dict[str, str]) -> int | None:
+    """Minor units. How many there are to one depends on the currency, so an amount is looked for in one."""
+    if name not in asked or name in faults:
+        return None
+    if asked.get("currency") not in DIGITS:
+        faults[name] = "needs the currency it is in"
+        return None
+    try:
+        return parse_money(asked[name], asked["currency"]).amount_minor
+    except InvalidInput as error:
+        faults[name] = next(iter(error.errors.values()))
+        return None
+
+
+def _moment(asked: dict[str, str], name: str, faults: dict[str, str]) -> datetime | None:
+    if name not in asked or name in faults:
+        return None
+    try:
+        found = datetime.fromisoformat(asked[name])
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        faults[name] = "must be a date and time, such as 2026-11-30T13:05 (UTC)"
+        return None

@@ -1,0 +1,166 @@
+"""The people of the tenant: adding one, what each may do, and what they sign in with. For admins.
+
+A first or new password is made for the form and shown in it, so that a form that was sent twice sets the same one; the
+answer shows it once more, and nothing is kept that could show it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flask import Blueprint, Response, request
+
+from ops_console.api.rendering import path_id
+from ops_console.context import Context
+from ops_console.identity import actor
+from ops_console.pages import shell
+from ops_console.pages.account_schemas import AddOperatorSchema, NewPasswordSchema, SetRoleSchema
+from ops_console.pages.step_up import prove
+from sentinel.core.errors import InvalidInput, NotFound, SentinelError
+from sentinel.http.bodies import load
+from sentinel.services import change_operator as change
+from sentinel.services.create_operator import add_person, checked_address
+from sentinel.services.passwords import make_password
+from sentinel.store.ids import new_id
+from sentinel.store.operators import ROLES, PersonRow, list_people
+
+ADDRESS = "/ops/operators"
+_ADD, _ROLE, _PASSWORD = AddOperatorSchema(), SetRoleSchema(), NewPasswordSchema()
+# Word in the address → (act, what is told, what is told when it was so before).
+_ACTS = {
+    "shut-out": (change.SHUT_OUT, "is shut out; sessions and tokens are over", "was shut out already"),
+    "let-in": (change.LET_IN, "may sign in again", "could sign in already"),
+    "end-sessions": (change.SESSIONS_ENDED, "is signed out everywhere", ""),
+    "reset-second-factor": (
+        change.SECOND_FACTOR_RESET, "has no second factor any more and is signed out", "had no second factor",
+    ),
+}  # fmt: skip
+
+
+def routes(pages: Blueprint, context: Context) -> None:
+    """Add the list, a page per person, and the acts."""
+
+    @pages.get("/operators")
+    def operators() -> Response:
+        actor().must_be("admin")
+        return _list(context)
+
+    @pages.post("/operators")
+    def operators_add() -> Response:
+        actor().must_be("admin")
+        return _add(context)
+
+    @pages.get("/operators/<operator_id>")
+    def operators_one(operator_id: str) -> Response:
+        actor().must_be("admin")
+        return _one(context, operator_id)
+
+    @pages.post("/operators/<operator_id>/role")
+    def operators_set_role(operator_id: str) -> Response:
+        actor().must_be("admin")
+        return _act(context, operator_id, "role", lambda: _set_role(context, operator_id))
+
+    @pages.post("/operators/<operator_id>/password")
+    def operators_reset_password(operator_id: str) -> Response:
+        actor().must_be("admin")
+        return _reset_password(context, operator_id)
+
+    for word in _ACTS:
+        _add_act(pages, context, word)
+
+
+def _add_act(pages: Blueprint, context: Context, word: str) -> None:
+    @pages.post(f"/operators/<operator_id>/{word}", endpoint=f"operators_{word.replace('-', '_')}")
+    def operators_change(operator_id: str) -> Response:
+        actor().must_be("admin")
+        return _act(context, operator_id, word, lambda: _change(context, operator_id, word))
+
+
+def _list(context: Context, told: shell.Refused | None = None) -> Response:
+    people = list_people(context.pool, actor().tenant_id, idle_seconds=context.settings.idle_seconds)
+    return shell.page(
+        context, "operators.html", title="Operators", status=told.status if told else 200, told=told, people=people,
+        roles=ROLES, given=request.form, operator_id=request.form.get("operator_id") or new_id(),
+        password=request.form.get("password") or make_password(),
+    )  # fmt: skip
+
+
+def _add(context: Context) -> Response:
+    try:
+        prove(context)
+        given = load(_ADD, {**shell.typed(), **_exactly("password")})
+        checked_address(given["email"])
+        is_new = add_person(
+            context.pool, actor(), operator_id=path_id(given["operator_id"]), email=given["email"],
+            password=given["password"], role=given["role"],
+        )  # fmt: skip
+    except SentinelError as error:
+        return _list(context, shell.refused(error))
+    about = f"{given['email'].lower()} is {given['role']}" + ("" if is_new else "; this form was sent before")
+    return shell.page(context, "shown_once.html", title="Operator added", what="first password", about=about,
+                      secret=given["password"], back=ADDRESS)  # fmt: skip
+
+
+def _one(context: Context, operator_id: str, told: shell.Refused | None = None, about: str = "") -> Response:
+    person = _person(context, operator_id)
+    return shell.page(
+        context, "operators_one.html", title=person.email, status=told.status if told else 200, told=told, about=about,
+        person=person, roles=ROLES, given=request.form, is_self=person.operator_id == actor().operator_id,
+        password=request.form.get("password") or make_password(),
+    )  # fmt: skip
+
+
+def _act(context: Context, operator_id: str, about: str, do: Callable[[], str]) -> Response:
+    def proved() -> str:
+        prove(context)
+        return do()
+
+    return shell.attempt(
+        context, proved, again=lambda told: _one(context, operator_id, told, about), then=f"{ADDRESS}/{path_id(operator_id)}"
+    )  # fmt: skip
+
+
+def _set_role(context: Context, operator_id: str) -> str:
+    given = load(_ROLE, shell.typed())
+    person = _person(context, operator_id)
+    done = change.change_operator(
+        context.pool, actor(), person.operator_id, change.ROLE_SET, given=given["role"], seen=given["seen"]
+    )
+    return f"{person.email} {'is' if done else 'was'} {given['role']}{'' if done else ' already'}."
+
+
+def _change(context: Context, operator_id: str, word: str) -> str:
+    act, told, told_before = _ACTS[word]
+    person = _person(context, operator_id)
+    done = change.change_operator(context.pool, actor(), person.operator_id, act)
+    return f"{person.email} {told if done else told_before}."
+
+
+def _reset_password(context: Context, operator_id: str) -> Response:
+    try:
+        prove(context)
+        given = load(_PASSWORD, {**shell.typed(), **_exactly("password")})
+        person = _person(context, operator_id)
+        change.reset_password(context.pool, actor(), person.operator_id, given["password"])
+    except NotFound:
+        raise
+    except SentinelError as error:
+        return _one(context, operator_id, shell.refused(error), "password")
+    return shell.page(context, "shown_once.html", title="Password reset", what="new password", secret=given["password"],
+                      about=f"{person.email} is signed out everywhere", back=f"{ADDRESS}/{person.operator_id}")  # fmt: skip
+
+
+def _person(context: Context, operator_id: str) -> PersonRow:
+    found = list_people(
+        context.pool, actor().tenant_id, idle_seconds=context.settings.idle_seconds, operator_id=path_id(operator_id)
+    )
+    if not found:
+        raise NotFound("there is no operator of that id")
+    return found[0]
+
+
+def _exactly(name: str) -> dict[str, str]:
+    # Blanks at the ends belong to a password.
+    if len(request.form.getlist(name)) != 1:
+        raise InvalidInput.of(name, "is needed once")
+    return {name: request.form[name]}

@@ -1,0 +1,110 @@
+"""Orders under review: the lanes, the queue by due time, search, undelivered alerts, and one order's life.
+
+An analyst gives their word on the order's approval card; here they find it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from flask import Blueprint, Response, current_app, request, url_for
+
+from ops_console.api.orders import before, named
+from ops_console.api.rendering import cursor_out
+from ops_console.context import Context
+from ops_console.identity import actor
+from ops_console.pages import graph, ledger_filter, shell
+from ops_console.pages.ledger_life import reason_in_words
+from ops_console.pages.order_life import timeline, way_of
+from sentinel.core.errors import InvalidInput, NotFound
+from sentinel.store import order_search, order_views
+from sentinel.store.events import events_of
+
+ADDRESS = "/ops/orders"
+PAGE, QUEUE_SHOWN, ALERTS_SHOWN = 50, 50, 20
+_FIELDS = ("q", "lane", "status")
+_SOON = timedelta(minutes=30)
+
+
+def routes(pages: Blueprint, context: Context) -> None:
+    """Add the list and an order's page."""
+
+    @pages.get("/orders")
+    def orders() -> Response:
+        return _list(context)
+
+    @pages.get("/orders/<source>/<path:order_id>")
+    def orders_one(source: str, order_id: str) -> Response:
+        return _order(context, source, order_id)
+
+
+def _list(context: Context) -> Response:
+    tenant_id = actor().tenant_id
+    asked = {name: text for name in _FIELDS if (text := request.args.get(name, "").strip())}
+    told, rows = None, []
+    try:
+        _check(asked)
+        rows = order_search.search_orders(
+            context.pool, tenant_id, lane=asked.get("lane"), status=asked.get("status"), prefix=asked.get("q"),
+            before=before(), limit=PAGE + 1,
+        )  # fmt: skip
+    except InvalidInput as error:
+        told = shell.refused(error)
+    last = rows[PAGE - 1] if len(rows) > PAGE else None
+    cursor = {"cursor": cursor_out(last.received_at, str(last.review_id))} if last else {}
+    is_first = "cursor" not in request.args
+    return shell.page(
+        context, "orders.html", title="Orders", status=told.status if told else 200, asked=asked, told=told, rows=rows[:PAGE],
+        older=ledger_filter.address(ADDRESS, asked, **cursor) if last else None, newest=ledger_filter.address(ADDRESS, asked),
+        is_first=is_first, lanes=order_views.LANES, statuses=order_views.STATUSES, words=reason_in_words, now=datetime.now(UTC),
+        soon=_SOON, **(_overview(context) if is_first else {}),
+    )  # fmt: skip
+
+
+def _overview(context: Context) -> dict[str, object]:
+    """What stands above the list on its first page."""
+    tenant_id = actor().tenant_id
+    return {
+        "queue": order_search.queue(context.pool, tenant_id, limit=QUEUE_SHOWN),
+        "waiting": order_views.queue_figures(context.pool, tenant_id),
+        "standings": order_search.standings(context.pool, tenant_id),
+        "ended": order_search.ended_today(context.pool, tenant_id),
+        "alerts": order_views.alerts(context.pool, tenant_id, waiting_only=True, limit=ALERTS_SHOWN),
+    }
+
+
+def _check(asked: dict[str, str]) -> None:
+    faults = {}
+    if asked.get("lane", "low") not in order_views.LANES:
+        faults["lane"] = "is none that there is"
+    if asked.get("status", "QUEUED") not in order_views.STATUSES:
+        faults["status"] = "is none that there is"
+    text = asked.get("q", "")
+    if len(text) > 128 or not text.isascii() or not text.isprintable():
+        faults["q"] = "cannot be the name of an order"
+    if faults:
+        raise InvalidInput("some of this cannot be looked for", errors=faults)
+
+
+def _order(context: Context, source: str, order_id: str) -> Response:
+    tenant_id = actor().tenant_id
+    row = order_views.find_order(context.pool, tenant_id, *named(source, order_id))
+    if row is None:
+        raise NotFound("there is no order of that id")
+    changes = order_views.events_of(context.pool, tenant_id, row.review_id)
+    effects = order_views.effects_of(context.pool, tenant_id, row.review_id)
+    alerts = order_views.alerts_of(context.pool, tenant_id, source, order_id)
+    events = events_of(context.pool, tenant_id, row.operation_id) if row.operation_id else []
+    way = way_of(row, changes)
+    return shell.page(
+        context, "order.html", title=f"Order {row.order_id}", row=row, effects=effects, alerts=alerts, way=way,
+        moments=timeline(row, changes, effects, alerts, events), words=reason_in_words, now=datetime.now(UTC), soon=_SOON,
+        drawn=graph.lit(graph.LANES, places=way.places, ways=way.ways, end=way.end, told=way.told),
+        waits=row.status == "QUEUED" and row.resolution is None and row.approval_status == "pending",
+        events_address=events_address(str(row.operation_id)) if row.operation_id else None,
+    )  # fmt: skip
+
+
+def events_address(operation_id: str) -> str | None:
+    """Where an operation's events are shown, if there is such a page."""
+    return url_for("pages.events", operation=operation_id) if "pages.events" in current_app.view_functions else None

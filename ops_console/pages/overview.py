@@ -1,0 +1,135 @@
+"""The first page: what needs a person now, by age and money, how decisions go, and whether the machines run.
+
+Its figures refresh themselves; each is a link to the page where something can be done about it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from flask import Blueprint, Response
+
+from ops_console.api.refunds import DEFAULT_AGENT
+from ops_console.context import Context
+from ops_console.identity import actor
+from ops_console.pages import shell
+from ops_console.pages.decision_minutes import OUTCOMES, DecisionMinutes, Part, in_steps
+from sentinel.store import overview as figures
+from sentinel.store.approval_queue import KINDS
+from sentinel.store.halts import list_halts
+from sentinel.store.refund_views import last_worker, outbox_lag
+from sentinel.store.switches import list_switches
+
+_NAMES = {"refund": "Refunds", "escalation": "Escalations", "order": "Orders", "other": "Other actions"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing that needs a person: how many, how much per currency, how old, and until when."""
+
+    name: str
+    address: str
+    about: str
+    entries: int
+    high: int
+    sums: list[tuple[int, str]]
+    oldest_seconds: float | None
+    due_seconds: float | None
+
+
+def routes(pages: Blueprint, context: Context) -> None:
+    """Add the page and its two parts that refresh themselves."""
+    minutes = DecisionMinutes(context.pool)
+
+    @pages.get("")
+    def overview() -> Response:
+        return shell.page(context, "overview.html", title="Overview", **_now(context, actor().tenant_id))
+
+    @pages.get("/overview/now")
+    def overview_now() -> Response:
+        return shell.fragment("overview_now.html", **_now(context, actor().tenant_id))
+
+    @pages.get("/overview/decisions")
+    def overview_decisions() -> Response:
+        parts = minutes.last_hour(actor().tenant_id)
+        return shell.fragment(
+            "overview_decisions.html", steps=in_steps(parts, 5), outcomes=OUTCOMES, data=_chart(parts), clock=_clock,
+            sums={outcome: sum(part.counts[outcome] for part in parts) for outcome in OUTCOMES},
+        )  # fmt: skip
+
+
+def _chart(parts: list[Part]) -> str:
+    """What the script draws: seconds since 1970, then a column per outcome."""
+    columns = [[part.begins * 60 for part in parts], *([part.counts[o] for part in parts] for o in OUTCOMES)]
+    return orjson.dumps(columns).decode()
+
+
+def _clock(minute: int) -> str:
+    return datetime.fromtimestamp(minute * 60, UTC).strftime("%H:%M")
+
+
+def _now(context: Context, tenant_id: uuid.UUID) -> dict[str, Any]:
+    now = datetime.now(UTC)
+    load = figures.ledger_load(context.ledger, tenant_id)
+    switches = [row for row in list_switches(context.pool, tenant_id) if _by_machine(row.is_on, row.changed_by)]
+    return {
+        "lines": [*_approvals(context, tenant_id, now), _in_doubt(context, tenant_id, now), *_failed(load),
+                  _alerts(context, tenant_id)],
+        "answers": figures.answers(context.pool, tenant_id), "load": load, "moment": now,
+        "worker": last_worker(context.ledger, tenant_id, DEFAULT_AGENT), "reports": outbox_lag(context.ledger, tenant_id),
+        "halts": list_halts(context.pool, tenant_id), "switches": switches,
+    }  # fmt: skip
+
+
+def _by_machine(is_on: bool, changed_by: str) -> bool:
+    """Whether an agent took this from itself (`services/flip_switch.py` writes who it was)."""
+    return not is_on and changed_by.startswith("agent ")
+
+
+def _approvals(context: Context, tenant_id: uuid.UUID, now: datetime) -> list[Line]:
+    rows = figures.waiting(context.pool, tenant_id)
+    return [_of_kind(kind, [row for row in rows if row.kind == kind], now) for kind in KINDS if kind != "other" or any(
+        row.kind == kind for row in rows)]  # fmt: skip
+
+
+def _of_kind(kind: str, rows: list[figures.WaitingRow], now: datetime) -> Line:
+    return Line(
+        _NAMES[kind], f"/ops/approvals?kind={kind}", "wait for a word", sum(row.waiting for row in rows),
+        sum(row.high for row in rows), [(row.amount_minor, row.currency) for row in rows if row.amount_minor and row.currency],
+        _age(min((row.oldest_at for row in rows), default=None), now),
+        _left(min((row.due_at for row in rows), default=None), now),
+    )  # fmt: skip
+
+
+def _in_doubt(context: Context, tenant_id: uuid.UUID, now: datetime) -> Line:
+    rows = figures.in_doubt(context.pool, tenant_id)
+    sums = [(row.amount_minor, row.currency) for row in rows if row.amount_minor and row.currency]
+    oldest = _age(min((row.oldest_at for row in rows), default=None), now)
+    entries = sum(row.entries for row in rows)
+    return Line(
+        "In doubt", "/ops/in-doubt", "started, and nobody knows what came of it", entries, 0, sums, oldest, None
+    )
+
+
+def _failed(load: figures.LedgerLoad) -> list[Line]:
+    about = "given up by the worker; nothing was executed"
+    oldest = load.failed_oldest_seconds if load.failed else None
+    return [Line("Errors", "/ops/ledger?status=ERROR", about, load.failed, 0, [], oldest, None)]
+
+
+def _alerts(context: Context, tenant_id: uuid.UUID) -> Line:
+    found = figures.undelivered(context.pool, tenant_id)
+    oldest = found.oldest_seconds if found.alerts else None
+    return Line("Alerts", "/ops/orders", "that no channel took yet", found.alerts, 0, [], oldest, None)
+
+
+def _age(moment: datetime | None, now: datetime) -> float | None:
+    return None if moment is None else max((now - moment).total_seconds(), 0.0)
+
+
+def _left(moment: datetime | None, now: datetime) -> float | None:
+    return None if moment is None else max((moment - now).total_seconds(), 0.0)

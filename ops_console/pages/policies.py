@@ -1,0 +1,153 @@
+"""The pages of policies: what is in force in words, how full its limits are, its cases, and the switches with their gates."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from flask import Blueprint, Response, request
+
+from ops_console.api.schemas import SwitchOffSchema, SwitchOnSchema
+from ops_console.context import Context, Remembered
+from ops_console.identity import actor
+from ops_console.pages import shell
+from ops_console.pages.step_up import prove
+from sentinel.core.decision import reason_text
+from sentinel.core.errors import Conflict, InvalidInput, NotFound
+from sentinel.http.bodies import load
+from sentinel.services.flip_switch import turn_switch_off, turn_switch_on
+from sentinel.services.list_switches import SwitchView, list_switches
+from sentinel.services.read_policies import (
+    MOST_PER_LIMIT,
+    PolicyFolder,
+    PolicyView,
+    find_policy,
+    how_full,
+    list_policies,
+)
+from sentinel.store.gate_reports import REFUSALS, list_reports
+from sentinel.store.policies import OPERATIONS_LOOKED_AT, FullnessRow
+
+_ON, _OFF = SwitchOnSchema(), SwitchOffSchema()
+ADDRESS = "/ops/policies"
+_USAGE_SECONDS = 3.0
+"""How long figures of limits are kept: many who look cost what one costs."""
+
+
+def routes(pages: Blueprint, context: Context) -> None:
+    """Add the pages of policies and switches, and the two acts on a switch."""
+    folder, usage = PolicyFolder(context.settings.policies_dir), Remembered(_USAGE_SECONDS)
+
+    def fullness(views: list[PolicyView], most: int) -> dict[str, list[FullnessRow]]:
+        tenant = actor().tenant_id
+        key: tuple[uuid.UUID, int, tuple[str, ...]] = (tenant, most, tuple(view.digest for view in views))
+        found: dict[str, list[FullnessRow]] = usage.get(key, lambda: how_full(context.pool, tenant, views, most=most))
+        return found
+
+    @pages.get("/policies")
+    def policies() -> Response:
+        views = list_policies(context.pool)
+        return shell.page(
+            context, "policies.html", title="Policies", views=views, shelf=folder.shelf(), fullest=fullness(views, 1),
+            run=folder.last_run(), book=context.switches.book, refusals=REFUSALS,
+            switches=list_switches(context.pool, actor().tenant_id, context.switches.book),
+        )  # fmt: skip
+
+    @pages.get("/policies/<policy_id>")
+    def policies_one(policy_id: str) -> Response:
+        view = find_policy(context.pool, policy_id)
+        switches = list_switches(context.pool, actor().tenant_id, context.switches.book)
+        return shell.page(
+            context, "policy.html", title=str(view.told["label"]), view=view, shelf=folder.shelf(),
+            full=fullness([view], MOST_PER_LIMIT), most=MOST_PER_LIMIT, looked=OPERATIONS_LOOKED_AT, run=folder.last_run(), reason_text=reason_text,
+            switches=[one for one in switches if one.policy == policy_id],
+        )  # fmt: skip
+
+    @pages.get("/policies/<policy_id>/cases")
+    def policies_cases(policy_id: str) -> Response:
+        view, run = find_policy(context.pool, policy_id), folder.run()
+        return shell.page(
+            context, "policy_cases.html", title=f"Cases of {view.told['label']}", view=view, shelf=folder.shelf(), run=run,
+            results=run.results.get(policy_id, ()), coverage=run.coverage.get(policy_id, {}),
+        )  # fmt: skip
+
+    @pages.get("/policies/switches/<name>")
+    def policies_switch(name: str) -> Response:
+        return _switch(context, name)
+
+    @pages.post("/policies/switches/<name>/on")
+    def policies_switch_on(name: str) -> Response:
+        actor().must_be("admin")
+        return _act(context, name, lambda: _turn_on(context, name))
+
+    @pages.post("/policies/switches/<name>/off")
+    def policies_switch_off(name: str) -> Response:
+        actor().must_be("approver")
+        return _act(context, name, lambda: _turn_off(context, name))
+
+
+def _act(context: Context, name: str, do: Any) -> Response:
+    then = f"{ADDRESS}/switches/{name}"
+    return shell.attempt(context, do, again=lambda told: _switch(context, name, told), then=then)
+
+
+def _switch(context: Context, name: str, refused: shell.Refused | None = None) -> Response:
+    view = _known(context, name)
+    return shell.page(
+        context, "switch.html", title=f"Switch {name}", status=refused.status if refused else 200, refused=refused,
+        given=request.form, view=view, stamp=stamp_of(view), why=REFUSALS, book=context.switches.book,
+        reports=list_reports(context.pool, actor().tenant_id, name),
+    )  # fmt: skip
+
+
+def _known(context: Context, name: str) -> SwitchView:
+    for one in list_switches(context.pool, actor().tenant_id, context.switches.book):
+        if one.name == name:
+            return one
+    raise NotFound("there is no switch of that name")
+
+
+def stamp_of(view: SwitchView) -> str:
+    """How the switch stood when the page was made: posted back, so that a tab left open flips nothing it did not show."""
+    digest = view.gate_state.digest_in_force if view.gate_state else None
+    return f"{view.is_on}|{view.canary_percent}|{view.changed_at}|{digest}"
+
+
+def _turn_on(context: Context, name: str) -> str:
+    person = actor()
+    prove(context)
+    given = shell.typed()
+    stamp = given.pop("stamp", None)
+    given["canary_percent"] = _percent(given.get("canary_percent"))
+    wanted = load(_ON, given)
+    view = _known(context, name)
+    # Who clicked twice wants what is there by now; who looked at an old page wants to look again.
+    if stamp != stamp_of(view) and not (view.is_on and view.canary_percent == wanted["canary_percent"]):
+        raise Conflict(
+            "The switch or its policy changed while you looked. This is how it stands now; nothing was done."
+        )
+    done = turn_switch_on(
+        context.pool,
+        person,
+        context.switches.book,
+        name,
+        canary_percent=wanted["canary_percent"],
+        reason=wanted["reason"],
+    )
+    standing = f"on for {done.canary_percent} % of the accounts"
+    return f"{name} was {standing} already; nothing changed." if done.already else f"{name} is {standing}."
+
+
+def _turn_off(context: Context, name: str) -> str:
+    # Stopping is easy: neither proof nor a fresh page is asked for.
+    person = actor()
+    given = shell.typed()
+    given.pop("stamp", None)
+    done = turn_switch_off(context.pool, person, context.switches.book, name, reason=load(_OFF, given)["reason"])
+    return f"{name} was off already; nothing changed." if done.already else f"{name} is off for everybody."
+
+
+def _percent(text: object) -> int:
+    if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 3 and int(text) <= 100:
+        return int(text)
+    raise InvalidInput.of("canary_percent", "must be a whole number from 0 to 100")

@@ -1,0 +1,45 @@
+"""Proving once more who one is, within the form of an act of weight: the field `ui.step_up`, read here.
+
+def do() -> str:
+    actor().must_be("approver")
+    prove(context)
+    …the act
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from flask import g, request
+
+from ops_console import metrics
+from ops_console.context import Context
+from sentinel.core.errors import InvalidInput, RateLimited
+from sentinel.services import step_up
+
+
+def needs_proof() -> bool:
+    """Whether the form must ask for it: a page's session that proved nothing in the last minutes."""
+    return "signed_in" in g and step_up.needs_proof(g.signed_in)
+
+
+def prove(context: Context) -> None:
+    """Take the form's `proof`, a password or a code; nothing is asked where none is needed.
+
+    A right one counts for the session's next minutes, whatever becomes of the act. Raises `InvalidInput` (proof) when it
+    is missing or wrong, `RateLimited` after too many wrong ones.
+    """
+    if not needs_proof():
+        return
+    given = request.form.getlist("proof")
+    if len(given) != 1 or not given[0].strip() or len(given[0]) > 256:
+        raise InvalidInput.of("proof", "is needed: your password, or a code of your second factor")
+    try:
+        step_up.step_up(
+            context.pool, g.signed_in, proof=given[0], address=request.remote_addr or "unknown", door=context.door
+        )
+    except (InvalidInput, RateLimited) as error:
+        metrics.STEP_UPS.labels("wrong" if isinstance(error, InvalidInput) else error.code).inc()
+        raise
+    metrics.STEP_UPS.labels("proved").inc()
+    g.signed_in = dataclasses.replace(g.signed_in, proved=True)

@@ -1,0 +1,149 @@
+// The live board and its widget: new decisions on top as they come, nothing missed or shown twice when the connection breaks.
+// The position of the last decision shown is what a new connection begins behind. Without this file the page reloads itself.
+"use strict";
+
+(() => {
+  const list = document.getElementById("events");
+  const state = document.getElementById("state");
+  const most = Number(list.dataset.most);
+  const words = new Map(
+    [...document.getElementById("words").content.querySelectorAll("[data-word]")].map((one) => [one.dataset.word, one.textContent]),
+  );
+  const DRAW_EVERY = 400;
+  const FIGURES_EVERY = 15000;
+  const LONGEST_WAIT = 30000;
+
+  let position = Number(list.dataset.position);
+  let waiting = [];
+  let leftOut = 0;
+  let paused = false;
+  let wait = 1000;
+
+  const say = (name, text) => {
+    state.dataset.state = name;
+    if (state.textContent !== text) state.textContent = text;
+  };
+
+  const fill = {
+    occurred_at(cell, text) {
+      const time = cell.querySelector("time");
+      time.dateTime = time.title = text;
+      time.querySelector('[data-part="time"]').textContent = text.slice(11, 19);
+      time.querySelector('[data-part="day"]').textContent = text.slice(0, 10);
+    },
+    decision(cell, text) {
+      const chip = cell.querySelector(".chip");
+      chip.className = `chip ${text.toLowerCase().replaceAll("_", "-")}`;
+      chip.title = text;
+      chip.textContent = words.get(text) ?? text;
+    },
+    amount(cell, money) {
+      cell.textContent = `${money.value} ${money.currency}`;
+    },
+    reason_code(cell, text) {
+      cell.title = text;
+      cell.textContent = text.replaceAll("_", " ");
+    },
+    latency_ms(cell, count) {
+      cell.textContent = `${count} ms`;
+    },
+    proof_id(link, text) {
+      link.href = `/verify/${encodeURIComponent(text)}`;
+      link.setAttribute("aria-label", `Proof of ${text}`);
+    },
+  };
+
+  const rowOf = (event) => {
+    const row = document.getElementById("row").content.firstElementChild.cloneNode(true);
+    for (const cell of row.querySelectorAll("[data-field]")) {
+      const value = event[cell.dataset.field];
+      if (value === undefined) continue;
+      const write = fill[cell.dataset.field];
+      if (write) write(cell, value);
+      else cell.textContent = String(value);
+    }
+    row.classList.add("new");
+    return row;
+  };
+
+  const draw = () => {
+    if (paused || waiting.length === 0) return;
+    const rows = waiting.slice(-most).map(rowOf).reverse();
+    waiting = [];
+    list.prepend(...rows);
+    while (list.rows.length > most) list.rows[list.rows.length - 1].remove();
+    document.getElementById("nothing")?.setAttribute("hidden", "");
+  };
+
+  const arrived = (message) => {
+    const at = Number(message.lastEventId);
+    if (!(at > position)) return;
+    position = at;
+    waiting.push(JSON.parse(message.data));
+    if (waiting.length > 2 * most) waiting = waiting.slice(-most);
+  };
+
+  const told = (message) => {
+    leftOut += Number(message.data);
+    const note = document.getElementById("left-out");
+    if (!note) return;
+    note.textContent = `${leftOut.toLocaleString("en")} more came faster than anybody reads and are not listed; they are counted above.`;
+    note.hidden = false;
+  };
+
+  const connect = () => {
+    const source = new EventSource(`${list.dataset.stream}?last_seen=${position}`);
+    source.onopen = () => {
+      wait = 1000;
+      say("live", paused ? "Paused" : "Live");
+    };
+    source.onmessage = arrived;
+    source.addEventListener("left-out", told);
+    source.onerror = () => {
+      say("broken", "Reconnecting…");
+      // A stream that broke off is taken up again by the browser; one that was refused is not.
+      if (source.readyState !== EventSource.CLOSED) return;
+      source.close();
+      setTimeout(connect, wait * (0.5 + Math.random()));
+      wait = Math.min(2 * wait, LONGEST_WAIT);
+    };
+    addEventListener("pagehide", () => source.close(), { once: true });
+  };
+
+  const figures = document.getElementById("figures");
+  const refresh = async () => {
+    let next = FIGURES_EVERY * (0.8 + 0.4 * Math.random());
+    try {
+      if (!document.hidden) {
+        const answer = await fetch(figures.dataset.from);
+        if (answer.ok) {
+          const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+          if (fresh.querySelector('[data-complete="no"]')) next = 1000;
+          figures.replaceChildren(...fresh.body.childNodes);
+        }
+      }
+    } catch {
+      // The state of the stream says that the connection is gone; the next round asks again.
+    }
+    setTimeout(refresh, next);
+  };
+
+  const pause = document.getElementById("pause");
+  if (pause) {
+    pause.hidden = false;
+    pause.addEventListener("click", () => {
+      paused = !paused;
+      pause.setAttribute("aria-pressed", String(paused));
+      pause.textContent = paused ? "Go on" : "Pause";
+      if (state.dataset.state === "live") say("live", paused ? "Paused" : "Live");
+      draw();
+    });
+  }
+
+  // A page from the browser's memory has no connection any more.
+  addEventListener("pageshow", (event) => event.persisted && location.reload());
+  say("connecting", "Connecting…");
+  connect();
+  setInterval(draw, DRAW_EVERY);
+  if (figures) setTimeout(refresh, figures.querySelector('[data-complete="no"]') ? 500 : FIGURES_EVERY);
+})();

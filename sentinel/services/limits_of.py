@@ -1,0 +1,88 @@
+"""Which limits an operation would use and how full they are now: what a person looks at before approving it.
+
+The policies are asked as they are on disk; this informs and decides nothing. The decision's transaction asks again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import orjson
+
+from sentinel.core.decision import LimitAsk
+from sentinel.core.operation import Operation
+from sentinel.policy.errors import PolicyError
+from sentinel.policy.evaluate import evaluate
+from sentinel.policy.library import PolicyLibrary
+from sentinel.store.approval_queue import LimitFill, limit_fills
+from sentinel.store.database import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class LimitView:
+    """A limit in minor units of the operation's currency. `window` is the policy's; `window_seconds` 0 for a calendar one."""
+
+    limit_id: str
+    window: str
+    window_seconds: int
+    subject: str
+    cap_minor: int
+    used_minor: int
+    fits: bool
+
+
+class LimitBook:
+    """The policies of a folder, read again whenever a file in it changed. Safe for threads."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._read: tuple[object, PolicyLibrary | None] = (None, None)
+
+    def limits_of(self, pool: Pool, tenant_id: uuid.UUID, canonical: str, moment: datetime) -> list[LimitView]:
+        """The limits of a canonical operation at a moment of the database's clock; none where no policy can say it."""
+        operation = operation_of(canonical)
+        library = self._library()
+        policy = library.find(operation.action) if library is not None else None
+        if policy is None or operation.amount is None:
+            return []
+        asks = {ask.limit_key: ask for ask in evaluate(policy, operation.facts(), moment).limits}
+        if not asks:
+            return []
+        sent = orjson.dumps([dataclasses.asdict(ask) for ask in asks.values()]).decode()
+        fills = limit_fills(pool, tenant_id, sent, operation.amount.amount_minor)
+        return [_view(asks[fill.limit_key], fill) for fill in fills]
+
+    def _library(self) -> PolicyLibrary | None:
+        stamp = self._stamp()
+        known, library = self._read
+        if known != stamp:
+            try:
+                library = PolicyLibrary.load(self._directory)
+            except PolicyError:
+                library = None
+            self._read = (stamp, library)
+        return library
+
+    def _stamp(self) -> object:
+        try:
+            return tuple(sorted((path.name, path.stat().st_mtime_ns) for path in self._directory.glob("*.yaml")))
+        except OSError as error:
+            return (error.errno,)
+
+
+def operation_of(canonical: str) -> Operation:
+    """The operation whose canonical form is stored; its digest and key are not part of that and stay empty."""
+    found = json.loads(canonical)
+    return Operation(
+        "", found["agent_id"], found["action"], found["params"], found["resource"], found["risk_class"], canonical, ""
+    )
+
+
+def _view(ask: LimitAsk, fill: LimitFill) -> LimitView:
+    name = ask.limit_key.removesuffix(ask.subject).rstrip("|").rpartition("/")[2]
+    return LimitView(name, str(ask.window), ask.window_seconds, ask.subject, fill.cap_minor, fill.used_minor, fill.fits)

@@ -1,0 +1,60 @@
+"""Prove once more who one is, in a session that a browser holds: a stolen cookie alone decides nothing.
+
+A session's proofs have a throttle of their own, so that nobody outside can keep its person from proving.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+
+from sentinel.core.errors import InvalidInput, RateLimited, Unauthenticated
+from sentinel.services.passwords import is_right
+from sentinel.services.second_factor import is_code, use_code
+from sentinel.services.sign_in import TOO_MANY, Doorkeeper
+from sentinel.store import sessions
+from sentinel.store.database import Pool
+from sentinel.store.operators import credentials_of
+from sentinel.store.sessions import SignedIn
+from sentinel.store.sign_in_attempts import begin_attempt, mark_success
+
+
+def needs_proof(who: SignedIn) -> bool:
+    """Whether this session must prove before an act of weight. Programs gave their credentials to act; tokens are made for it."""
+    return who.kind == "page" and not who.proved
+
+
+def step_up(pool: Pool, who: SignedIn, *, proof: str, address: str, door: Doorkeeper) -> None:
+    """Take a password, or a code where there is a second factor, as proof for the next `step_up_seconds`.
+
+    Raises `RateLimited` before looking at it, `InvalidInput` (proof) when it is wrong or a code that was used.
+    """
+    with counted(pool, who, address=address, door=door):
+        if not _is_right(pool, who, proof, door):
+            raise InvalidInput.of("proof", "is wrong; a code can be used once")
+    if not sessions.step_up(pool, who):
+        raise Unauthenticated
+
+
+@contextlib.contextmanager
+def counted(pool: Pool, who: SignedIn, *, address: str, door: Doorkeeper) -> Iterator[None]:
+    """Count what the block looks at as one attempt, a failed one when it raises. Raises `RateLimited` before."""
+    attempt = begin_attempt(
+        pool, email=who.email, address=address, throttle=door.throttle, device_hash=_counter(who)
+    )  # fmt: skip
+    if attempt.attempt_id is None:
+        raise RateLimited(attempt.retry_after_seconds, TOO_MANY)
+    yield
+    mark_success(pool, attempt.attempt_id)
+
+
+def _is_right(pool: Pool, who: SignedIn, proof: str, door: Doorkeeper) -> bool:
+    known = credentials_of(pool, who.tenant_id, who.operator_id)
+    if known is not None and known.factor is not None and is_code(proof):
+        return use_code(pool, door.vault, known, proof)
+    return is_right(known.password_hash if known is not None else None, proof)
+
+
+def _counter(who: SignedIn) -> bytes:
+    return hashlib.sha256(f"session {who.session_id}".encode()).digest()

@@ -1,0 +1,123 @@
+"""The page of events: the whole log once, whatever the pages' size; filters; and a CSV that is inert and complete."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import re
+from io import StringIO
+from typing import Any
+
+import pytest
+
+from ops_console.pages import events as page
+from sentinel.store import events as store
+from sentinel.store.ids import new_id
+from tests.integration.console.test_page_policies import words
+
+# An agent of this name cannot come through the API; the log is read as if one had.
+EVIL = '=HYPERLINK("http://x.example","here")<script>\u202e'
+EVENT = "select sentinel.append_event(%s, %s, %s, null, %s, clock_timestamp(), jsonb_build_object('reason', %s::text))"
+
+
+def shown(answer: Any) -> list[str]:
+    """The hashes on a page, in its order."""
+    return re.findall(r"<small>(sha256:[0-9a-f]{64})</small>", answer.get_data(as_text=True))
+
+
+def older(answer: Any) -> str | None:
+    found = re.search(r'class="older"><a[^>]* href="([^"]+)"', answer.get_data(as_text=True))
+    return found[1].replace("&amp;", "&") if found else None
+
+
+def walked(vic: Any, path: str) -> list[str]:
+    """Every event of a filter, page by page."""
+    found: list[str] = []
+    following: str | None = path
+    while following:
+        answer = vic.get(following)
+        assert answer.status_code == 200
+        found += shown(answer)
+        following = older(answer)
+    return found
+
+
+@pytest.fixture
+def log(world: Any) -> Any:
+    """Eleven events of ours and one of somebody else's."""
+    for value in ("10.00", "20.00", "200.00"):
+        world.guard(value)
+    for number in range(8):
+        kind = "halt_set" if number % 4 == 0 else "start"
+        world.sql(EVENT, world.tenant_id, new_id(), kind, EVIL if number == 5 else "an-agent", EVIL)
+    world.sql(EVENT, world.tenant("elsewhere"), new_id(), "halt_set", "an-agent", "not ours")
+    return world
+
+
+def test_pages_of_any_size_show_every_event_of_the_tenant_once(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    vic, ours = log.browser("vic", "viewer"), "select hash from sentinel.events where tenant_id = %s"
+    every = [row[0] for row in log.sql(f"{ours} order by event_id desc", log.tenant_id)]
+    assert len(every) == 11 and walked(vic, "/ops/events") == every
+    first = vic.get("/ops/events")
+    assert "not ours" not in first.get_data(as_text=True) and "<script>\u202e" not in first.get_data(as_text=True)
+    assert "U+202E" in words(first) and "200 USD" in words(first) and "halt set" in words(first)
+    halts = [row[0] for row in log.sql(f"{ours} and kind = 'halt_set' order by event_id desc", log.tenant_id)]
+    starts = [
+        row[0]
+        for row in log.sql(f"{ours} and kind = 'start' and agent_id = 'an-agent' order by event_id desc", log.tenant_id)
+    ]
+    for size, looked in ((50, 20_000), (3, 20_000), (2, 3), (3, 2), (1, 1)):
+        monkeypatch.setattr(page, "PAGE_SIZE", size)
+        monkeypatch.setattr(store, "LOOKED_AT", looked)
+        assert walked(vic, "/ops/events") == every, (size, looked)
+        assert walked(vic, "/ops/events?kind=halt_set") == halts, (size, looked)
+        assert walked(vic, "/ops/events?kind=start&agent=an-agent") == starts, (size, looked)
+
+
+def test_a_filter_finds_by_operation_and_time_and_says_what_it_does_not_understand(log: Any) -> None:
+    vic = log.browser("vic", "viewer")
+    (operation_id,) = log.sql("select operation_id from sentinel.operations limit 1")[0]
+    assert len(walked(vic, f"/ops/events?operation={operation_id}")) == 1
+    assert walked(vic, "/ops/events?since=2000-01-01T00:00&until=2001-01-01T00:00") == []
+    assert len(walked(vic, "/ops/events?since=2000-01-01T00:00&until=2199-01-01T00:00")) == 11
+    for query in (
+        "operation=7",
+        "since=yesterday",
+        "before=x",
+        "kind=Halt%20Set",
+        "agent=%F0%9F%92%A5",
+        "until=0001-01-01",
+    ):
+        answer = vic.get(f"/ops/events?{query}")
+        assert answer.status_code == 400 and "said refused" in answer.get_data(as_text=True), query
+        assert vic.get(f"/ops/events/export.csv?{query}").status_code == 400
+
+
+def test_the_export_is_complete_inert_and_proves_its_bodies(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.publish()
+    vic = log.browser("vic", "viewer")
+    answer = vic.get("/ops/events/export.csv")
+    assert re.fullmatch(
+        r'attachment; filename="sentinel-events-\d{4}-\d\d-\d\d\.csv"', answer.headers["Content-Disposition"]
+    )
+    assert (
+        answer.headers["Content-Type"].startswith("text/csv") and answer.headers["X-Content-Type-Options"] == "nosniff"
+    )
+    rows = list(csv.DictReader(StringIO(answer.get_data(as_text=True), newline=""), strict=True))
+    assert len(rows) == 11 and tuple(rows[0]) == page.COLUMNS
+    for row in rows:
+        assert not [cell for cell in row.values() if cell[:1] in tuple("=+-@\t\r")], row
+        assert "sha256:" + hashlib.sha256(row["body"].encode()).hexdigest() == row["hash"]
+    assert {row["amount_minor"] for row in rows} == {"", "1000", "2000", "20000"}
+    assert ("'" + EVIL) in {row["agent_id"] for row in rows}
+    assert sorted(int(row["position"]) for row in rows) == list(range(1, 12))
+    monkeypatch.setattr(page, "MOST_EXPORTED", 4)
+    assert len(vic.get("/ops/events/export.csv").get_data(as_text=True).splitlines()) == 5
+    halts = vic.get("/ops/events/export.csv?kind=halt_set").get_data(as_text=True)
+    assert halts.count(',"halt_set",') == 2
+
+
+def test_the_twin_that_writes_cells_as_they_are_turns_red(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ops_console.pages.inert_csv.inert", lambda cell: cell)
+    text = log.browser("vic", "viewer").get("/ops/events/export.csv").get_data(as_text=True)
+    assert [cell for row in csv.reader(StringIO(text, newline="")) for cell in row if cell.startswith("=")] == [EVIL]

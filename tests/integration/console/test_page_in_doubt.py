@@ -1,0 +1,65 @@
+"""The pages of doubt: by age and money, with evidence; one word ends it, and a second one is told what was said before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.integration.console.conftest import PASSWORD
+from tests.integration.console.test_page_policies import EVIL, words
+
+DOUBT = (
+    "update sentinel.operation_states set status = 'in_doubt', started_at = clock_timestamp(), in_doubt_reason = %s,"
+    " in_doubt_since = clock_timestamp() - make_interval(hours => %s) where operation_id = %s"
+)
+
+
+def doubted(world: Any, value: str, hours: int, why: str = "no_report") -> str:
+    recorded = world.guard(value)
+    world.sql(DOUBT, why, hours, recorded.operation_id)
+    return str(recorded.operation_id)
+
+
+def test_doubts_are_listed_by_age_or_money_and_each_shows_its_evidence(world: Any) -> None:
+    app = world.app()
+    vic = world.browser("vic", "viewer", app)
+    assert "Nothing is in doubt." in words(vic.get("/ops/in-doubt"))
+    small_old, large_new = doubted(world, "10.00", 5), doubted(world, "140.00", 1, "error_reported")
+    by_age, by_money = (
+        vic.get(f"/ops/in-doubt{query}").get_data(as_text=True) for query in ("", "?sort=amount")
+    )  # fmt: skip
+    assert by_age.index(small_old) < by_age.index(large_new) and by_money.index(large_new) < by_money.index(small_old)
+    told = words(vic.get("/ops/in-doubt"))
+    assert "150 USD 2 operations" in told and "the money may have moved all the same" in told
+    one = vic.get(f"/ops/in-doubt/{large_new}")
+    assert "140 USD" in words(one) and "sha256:" in words(one) and "An administrator resolves it." in words(one)
+    assert "/resolve" not in one.get_data(as_text=True)
+    assert vic.get("/ops/in-doubt?sort=luck").status_code == 400
+    other = world.at_page(
+        world.operator("oda", "admin", world.tenant("elsewhere")).email, app
+    )  # fmt: skip
+    assert other.get(f"/ops/in-doubt/{large_new}").status_code == 404, "another tenant's is not there"
+    assert small_old not in other.get("/ops/in-doubt").get_data(as_text=True)
+
+
+@pytest.mark.parametrize(("word", "budget"), [("yes", "captured"), ("no", "released")])
+def test_a_word_with_evidence_and_proof_ends_a_doubt_once(world: Any, word: str, budget: str) -> None:
+    app, operation_id = world.app(), doubted(world, "100.00", 1)
+    path = f"/ops/in-doubt/{operation_id}/resolve"
+    ann, abe = world.browser("ann", "approver", app), world.browser("abe", "admin", app)
+    form = {"executed": word, "evidence": EVIL}
+    assert ann.submit(path, **form).status_code == 403
+    shown = words(abe.get(f"/ops/in-doubt/{operation_id}"))
+    assert "100 USD count as paid against its limits" in shown and "can be done twice" in shown
+    for given in ({}, {"proof": "wrong"}):
+        assert abe.submit(path, **form, **given).status_code == 400
+    for given in ({"executed": ""}, {"executed": "perhaps"}, {"evidence": " "}, {"evidence": "\u202etxt"}):
+        assert abe.submit(path, **{**form, **given}, proof=PASSWORD).status_code == 400, given
+    assert world.sql("select state from sentinel.reservations") == [("held",)]
+    assert abe.submit(path, **form).status_code == 303
+    again = abe.submit(path, **{**form, "executed": "no" if word == "yes" else "yes"})
+    assert again.status_code == 409 and "This was resolved already" in words(again) and "abe@demo.local" in words(again)
+    assert "<img src=x" not in again.get_data(as_text=True)
+    assert world.sql("select state from sentinel.reservations") == [(budget,)]
+    assert world.sql("select count(*) from sentinel.events where kind = 'in_doubt_resolved'") == [(1,)]

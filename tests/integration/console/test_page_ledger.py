@@ -1,0 +1,306 @@
+"""The ledger's pages: narrowed and searched, paged by key, a row's life and its lit way, no customer, one act that repeats nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ops_console.pages import graph, ledger_life
+from ops_console.pages import ledger as ledger_pages
+from ops_console.pages.ledger_life import last_way, steps_of, timeline
+from sentinel.resources import drawing
+from sentinel.services.process_one import process_one
+from sentinel.store import ledger_search, rows
+from sentinel.store.ids import new_id
+from sentinel.store.ledger_life import Life, Trail
+from sentinel.store.ledger_search import LedgerFilter, beginning, counted, search_ledger
+from tests.integration.console.test_console_refunds import add_entries, add_worker
+
+HOSTILE = "‮evil‬ <script>alert(1)</script>​ 'quoted'"
+STEPS = [
+    {"step": "kill_switch", "next": "check_params", "at_ms": 1.0, "output": {"switch": "retail.standard"}},
+    {"step": "check_params", "next": "gate_common", "at_ms": 2.0},
+    {"step": "gate_common", "next": "query_order", "at_ms": 3.0},
+    {"step": "query_order", "next": "transfer_to_human", "at_ms": 4.0, "message": "order_unknown",
+     "output": {"order_ref": "order-secret", "words": "secret words of a model", "degraded": HOSTILE}},
+    {"step": "transfer_to_human", "next": "ask_authority", "at_ms": 5.0, "output": {"escalation": "order_unknown"}},
+    {"step": "ask_authority", "at_ms": 9.5, "tool": "action/guard", "output": {"status": "pending"}},
+]  # fmt: skip
+
+
+def names(answer: Any) -> list[str]:
+    """The entries that a list shows, in order."""
+    assert answer.status_code == 200, answer.text
+    return re.findall(r'href="/ops/ledger/([^"]+)"', answer.text)
+
+
+def add_various(world: Any) -> None:
+    """Nine rows, a minute apart, that differ in everything that can be asked for."""
+    world.sql("set session_replication_role = replica; "
+        "insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, channel, scenario, status,"
+        " decision, reason_code, last_error, account_ref, order_ref, reason, created_at)"
+        f" select '{world.tenant_id}', 'lge_' || n, 'rf_' || n, n * 1000, (array['USD','EUR','JPY'])[1 + n % 3],"
+        " (array['retail','private'])[1 + n % 2], (array['standard','fee'])[1 + n % 2],"
+        " (array['NEW','DENIED','EXECUTED','ERROR'])[1 + n % 4], (array[null,'DENY','ALLOW','DENY'])[1 + n % 4],"
+        " (array[null,'over_limit','within_policy_limit','stale_window'])[1 + n % 4], 'it broke', 'acct-secret', 'order-secret',"
+        " 'my secret words', timestamptz '2026-01-01 12:00Z' + n * interval '1 minute' from generate_series(1, 9) n")  # fmt: skip
+
+
+def test_the_list_is_narrowed_by_every_field_and_shows_no_customer(world: Any) -> None:
+    add_various(world)
+    ann = world.browser("ann", "viewer")
+    page = ann.get("/ops/ledger")
+    assert names(page) == [f"lge_{n}" for n in range(9, 0, -1)]
+    assert "secret" not in page.text
+    for query, wanted in (
+        ("status=DENIED", (9, 5, 1)), ("channel=private", (9, 7, 5, 3, 1)), ("scenario=standard", (8, 6, 4, 2)),
+        ("currency=JPY", (8, 5, 2)), ("decision=ALLOW", (6, 2)), ("reason=stale_window", (7, 3)),
+        ("currency=USD&least=30&most=60", (6, 3)), ("currency=JPY&least=5000", (8, 5)), ("currency=EUR&most=40.00", (4, 1)),
+        ("since=2026-01-01T12:08", (9, 8)), ("since=2026-01-01T12:02&until=2026-01-01T12:04", (3, 2)),
+        ("since=2026-01-01T13:08%2B01:00", (9, 8)), ("q=lge_7", (7,)), ("q=rf_3", (3,)), ("q=lge_&status=NEW", (8, 4)),
+        ("q=lge%25", ()), ("status=GUARDING", ()),
+    ):  # fmt: skip
+        assert names(ann.get(f"/ops/ledger?{query}")) == [f"lge_{n}" for n in wanted], query
+    assert "No row fits" in ann.get("/ops/ledger?q=lge%25").text
+
+
+def test_what_cannot_be_looked_for_is_told_by_its_field_and_nothing_is_lost(world: Any) -> None:
+    ann = world.browser("ann", "viewer")
+    for query in ("status=new", "least=1", "currency=USD&least=1.005", "currency=usd", "since=yesterday", "q=%00", "q=%E2%80%AE",
+                  "decision=MAYBE", "cursor=x", "until=99999-01-01T00:00", "reason=" + "x" * 200, "since=0001-01-01T00:00%2B23:00"):  # fmt: skip
+        answer = ann.get(f"/ops/ledger?{query}&channel=retail")
+        assert answer.status_code == 400, query
+        assert 'role="alert"' in answer.text
+        assert 'value="retail"' in answer.text
+    assert 'class="fault"' in ann.get("/ops/ledger?least=5").text
+
+
+def test_an_operation_is_found_by_its_id_and_by_the_beginning_of_it(world: Any) -> None:
+    operation = world.guard("120.00").operation_id
+    key = world.sql("select idempotency_key from sentinel.operations")[0][0]
+    world.sql("insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency) values (%s, %s, 'rf', 12000, 'USD')",
+              world.tenant_id, key.removeprefix("refund:"))  # fmt: skip
+    ann, entry = world.browser("ann", "viewer"), key.removeprefix("refund:")
+    for text in (str(operation), str(operation)[:13], operation.hex[:20].upper()):
+        assert names(ann.get(f"/ops/ledger?q={text}")) == [entry], text
+    for text in (str(operation)[:7], str(new_id()), "not-an-operation"):
+        assert names(ann.get(f"/ops/ledger?q={text}")) == [], text
+
+
+def test_pages_follow_by_key_each_row_once_also_while_rows_come_in(world: Any) -> None:
+    add_entries(world, 120)
+    ann, seen, address = world.browser("ann", "viewer"), [], "/ops/ledger?status=NEW"
+    for _ in range(10):
+        page = ann.get(address)
+        seen += names(page)
+        world.sql("insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency) values (%s, 'late_' || gen_random_uuid(), 'rf', 1, 'USD')", world.tenant_id)  # fmt: skip
+        older = re.search(r'role="button" class="secondary outline" href="([^"]+)"', page.text)
+        if older is None:
+            break
+        address = older[1].replace("&amp;", "&")
+        assert "status=NEW" in address
+    assert len(seen) == len(set(seen)) == 120
+    assert not any(name.startswith("late_") for name in seen[50:])
+
+
+def test_paging_counts_no_rows_from_the_start(world: Any) -> None:
+    add_entries(world, 3)
+    first = search_ledger(world.pool, world.tenant_id, LedgerFilter(), before=None, limit=2)
+    after = (first[-1].created_at, first[-1].ledger_entry_id)
+    assert len(search_ledger(world.pool, world.tenant_id, LedgerFilter(), before=after, limit=2)) == 1
+    said = " ".join([ledger_search.BEHIND, *ledger_search.CONDITIONS.values(), ledger_search.COUNTS])
+    assert " offset " not in said.lower()
+    assert "(e.created_at, e.ledger_entry_id) <" in ledger_search.BEHIND
+
+
+def test_counts_stop_at_their_bound_and_say_so(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_various(world)
+    world.sql("set session_replication_role = replica; insert into refunds.executions (tenant_id, execution_id, ledger_entry_id, refund_id, amount_minor, currency, operation_id, start_id, start_event_id, claim_epoch) "
+              f"select '{world.tenant_id}', gen_random_uuid(), 'lge_' || n, 'rf', 1, 'USD', gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 1 from generate_series(1, 2) n")  # fmt: skip
+    found = counted(world.pool, world.tenant_id)
+    assert {name: one.entries for name, one in found.items() if one.entries} == {
+        "NEW": 2,
+        "DENIED": 3,
+        "EXECUTED": 2,
+        "ERROR": 2,
+    }
+    monkeypatch.setattr(ledger_search, "MOST_COUNTED", 2)
+    found = counted(world.pool, world.tenant_id)
+    assert (found["DENIED"].entries, found["DENIED"].is_all, found["NEW"].is_all) == (2, False, True)
+    assert "<strong>2+</strong>" in world.browser("ann", "viewer").get("/ops/ledger").text
+
+
+def test_a_pattern_takes_its_signs_literally() -> None:
+    assert beginning("a_b%c\\d") == "a\\_b\\%c\\\\d%"
+
+
+def add_life(world: Any) -> str:
+    """A row that a worker put to a person, who rejected it; the name of the row."""
+    recorded = world.guard("200.00")
+    entry = world.sql("select idempotency_key from sentinel.operations where operation_id = %s", recorded.operation_id)[0][0].removeprefix("refund:")  # fmt: skip
+    world.sql("insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, account_ref, order_ref, reason)"
+              " values (%s, %s, 'rf_1', 20000, 'USD', 'acct-secret', 'order-secret', 'secret words')", world.tenant_id, entry)  # fmt: skip
+    world.sql("update refunds.ledger_entries set status = 'GUARDING', last_event = 'claimed', event_number = 1, claim_epoch = 1,"
+              " claimed_by = 'worker-7', lease_until = clock_timestamp() + interval '1 minute'")  # fmt: skip
+    world.sql("insert into refunds.step_trails (tenant_id, ledger_entry_id, claim_epoch, steps) values (%s, %s, 1, %s::jsonb)", world.tenant_id, entry, json.dumps(STEPS))  # fmt: skip
+    world.sql("update refunds.ledger_entries set status = 'APPROVAL_REQUIRED', last_event = 'approval_required', event_number = 2, waiting_for = 'operator',"
+              " lease_until = null, decision = 'APPROVAL_REQUIRED', reason_code = 'amount_needs_approval', operation_id = %s, approval_id = %s",
+              recorded.operation_id, recorded.approval_id)  # fmt: skip
+    world.person("rex", "approver").reject(recorded.approval_id)
+    return str(entry)
+
+
+def test_a_rows_life_is_told_in_order_with_its_lit_way_and_without_the_customer(world: Any) -> None:
+    entry = add_life(world)
+    page = world.browser("ann", "viewer").get(f"/ops/ledger/{entry}")
+    assert page.status_code == 200
+    said = re.sub(r"<[^>]+>", " ", page.text)
+    order = [
+        "Claimed by a worker",
+        "Run of the workflow",
+        "transfer_to_human",
+        "Waits for a person",
+        "A person",
+        "Rejected",
+    ]
+    places = [said.index(each) for each in order]
+    assert places == sorted(places)
+    assert "not this one" in said
+    assert "rex@demo.local" in said
+    assert "secret" not in page.text
+    assert "<script>alert" not in page.text
+    assert "U+202E" in page.text
+    for part in ("at-kill_switch", "at-query_order", "at-transfer_to_human", "way-query_order--transfer_to_human"):
+        assert re.search(rf'class="(?:at|way) lit" id="{part}"', page.text), part
+    assert 'class="at lit end" id="at-ask_authority"' in page.text
+    for part in ("at-confirm_card", "at-execute_by_system", "way-query_order--route_mode_scenario"):
+        assert re.search(rf'class="(?:at|way)" id="{part}"', page.text), part
+    assert "style=" not in page.text
+    assert "The last run passed kill_switch, check_params" in page.text
+    assert 'href="/ops/approvals/' in page.text
+
+
+def test_twin_that_shows_all_that_a_step_noted_would_show_the_customer(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = add_life(world)
+    monkeypatch.setattr(ledger_life, "_NOTED", (*ledger_life._NOTED, "order_ref", "words"))
+    assert "secret" in world.browser("ann", "viewer").get(f"/ops/ledger/{entry}").text
+
+
+def test_what_is_no_row_or_another_tenants_is_not_there(world: Any) -> None:
+    entry = add_life(world)
+    ann = world.browser("ann", "viewer")
+    for path in ("none", "a%00b", "x" * 300, "%F0%9F%92%A9", entry + "/more"):
+        assert ann.get(f"/ops/ledger/{path}").status_code == 404, path
+    stranger = world.at_page(world.operator("eve", "admin", world.tenant("other")).email, tenant="other")
+    assert stranger.get(f"/ops/ledger/{entry}").status_code == 404
+    assert names(stranger.get("/ops/ledger")) == []
+
+
+def test_a_name_that_the_drawing_has_not_lights_nothing_and_is_not_written() -> None:
+    drawn = graph.lit(graph.WORKFLOW, places=[HOSTILE], ways=[("kill_switch", HOSTILE)], end=HOSTILE, told=HOSTILE)
+    assert " lit" not in drawn
+    assert "<script>" not in drawn
+    assert (
+        graph.lit(graph.WORKFLOW, places=["confirm"], ways=[], end="confirm", told="x").count('class="at lit end"') == 1
+    )
+
+
+def test_the_drawings_travel_with_the_program() -> None:
+    shipped = (
+        (Path(__file__).parents[3] / "setup.cfg")
+        .read_text()
+        .partition("sentinel._deploy = roles.sql")[2]
+        .partition("\n")[0]
+    )
+    for name in (graph.WORKFLOW, graph.LANES):
+        assert drawing(name).is_file()
+        assert name in shipped
+
+
+def test_a_trail_of_a_form_that_is_not_known_is_told_as_far_as_it_goes() -> None:
+    odd = Trail(1, [{"step": "new_step", "next": None}, {"step": None}], datetime.now(UTC))
+    assert [step.name for step in steps_of(odd)] == ["new_step", "None"]
+    assert last_way([]) is None
+    life = Life([], [odd, Trail(2, [], odd.occurred_at + timedelta(seconds=1))], [], [], [], [], [], [])
+    assert len(timeline(life)) == 2
+
+
+def test_the_pages_ask_a_fixed_number_of_questions(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rows there are: nothing is asked row by row."""
+    add_entries(world, 30)
+    ann, asked, really = world.browser("ann", "viewer"), [], rows.in_one_call
+    monkeypatch.setattr(rows, "in_one_call", lambda pool, call: asked.append(1) or really(pool, call))
+    numbers = []
+    for query in ("q=lge_30", "q=lge_"):
+        asked.clear()
+        assert len(names(ann.get(f"/ops/ledger?{query}"))) == (1 if query.endswith("0") else 30)
+        numbers.append(len(asked))
+    assert numbers[0] == numbers[1] <= 6
+
+
+# Process one ---------------------------------------------------------------------------------------------------------
+
+
+def answer_requests(world: Any, times: int, stop: threading.Event) -> None:
+    """A worker that processes what it is asked to, and counts."""
+    done = 0
+    while not stop.is_set() and done < times:
+        done += len(world.sql(
+            "update refunds.process_requests set claimed_by = 'w1', finished_at = clock_timestamp(),"
+            """ result = '{"processed": 1, "ledger_entry_id": "lge_1", "decision": "ALLOW", "status": "EXECUTED"}'"""
+            " where finished_at is null returning 1"))  # fmt: skip
+        time.sleep(0.02)
+
+
+def test_processing_one_twice_by_one_form_processes_one(world: Any) -> None:
+    add_worker(world)
+    ann, stop = world.browser("ann", "approver"), threading.Event()
+    request_id = re.search(r'name="request_id" value="([^"]+)"', ann.get("/ops/ledger").text)
+    assert request_id is not None
+    worker = threading.Thread(target=answer_requests, args=(world, 5, stop))
+    worker.start()
+    try:
+        for _ in range(2):
+            assert ann.submit("/ops/ledger", request_id=request_id[1]).status_code == 303
+    finally:
+        stop.set()
+        worker.join()
+    assert "The worker processed lge_1: ALLOW, EXECUTED." in ann.get("/ops/ledger").text
+    assert world.sql("select count(*) from refunds.process_requests") == [(1,)]
+
+
+def test_twin_that_names_each_question_anew_processes_two(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_worker(world)
+    ann, stop = world.browser("ann", "approver"), threading.Event()
+    monkeypatch.setattr(ledger_pages, "process_one", lambda pool, person, **_: process_one(pool, person))
+    worker = threading.Thread(target=answer_requests, args=(world, 5, stop))
+    worker.start()
+    try:
+        for _ in range(2):
+            ann.submit("/ops/ledger", request_id=str(uuid.UUID(int=1)))
+    finally:
+        stop.set()
+        worker.join()
+    assert world.sql("select count(*) from refunds.process_requests") == [(2,)]
+
+
+def test_processing_one_is_refused_without_a_worker_a_role_or_a_form_of_ours(world: Any) -> None:
+    ann, vic = world.browser("ann", "approver"), world.browser("vic", "viewer")
+    assert "Process one now" not in vic.get("/ops/ledger").text
+    answer = ann.submit("/ops/ledger", request_id=str(uuid.uuid4()))
+    assert answer.status_code == 503
+    assert "no worker is running" in answer.text
+    assert ann.submit("/ops/ledger", request_id="mine").status_code == 400
+    assert vic.submit("/ops/ledger", request_id=str(uuid.uuid4())).status_code == 403
+    assert ann.client.post("/ops/ledger", data={"request_id": str(uuid.uuid4())}).status_code == 403
+    assert world.sql("select from refunds.process_requests") == []

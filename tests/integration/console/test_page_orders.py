@@ -1,0 +1,162 @@
+"""The orders' pages: lanes and queue, search and pages by key, an order's life with its lit lane, signals fenced, no customer."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from typing import Any
+
+from ops_console.pages import graph
+from sentinel.store.order_search import ended_today, queue, search_orders, standings
+from tests.orders_console_world import held, queued
+
+HOSTILE = '‮evil‬ <script>alert(1)</script>​ " onload=x'
+
+
+def names(answer: Any, part: str = "rows") -> list[str]:
+    """The orders that a section of the list shows, in order."""
+    assert answer.status_code == 200, answer.text
+    section = answer.text.partition(f'<section aria-labelledby="{part}"')[2].partition("</section>")[0]
+    return re.findall(r'<a href="/ops/orders/demo/([^"]+)"><strong>', section)
+
+
+def test_the_queue_is_first_and_the_soonest_due_is_on_top(world: Any) -> None:
+    first, second, third = (queued(world) for _ in range(3))
+    held(world)
+    world.sql("update sentinel.approvals a set expires_at = created_at + interval '5 minutes' from orders.reviews r where r.approval_id = a.approval_id and r.order_id = %s", third)  # fmt: skip
+    ann = world.browser("ann", "viewer")
+    page = ann.get("/ops/orders")
+    assert names(page, "queue") == [third, first, second]
+    assert "Queue: 3 wait for an analyst" in page.text
+    assert page.text.index('id="queue"') < page.text.index('id="rows"')
+    assert len(names(page)) == 4
+    assert "secret" not in page.text
+    assert page.text.count(">Decide<") == 3
+    # One that somebody has spoken on waits for the intake, and no more for a person.
+    world.person("rex").post(f"/ops/api/orders/demo/{first}/fulfil", {"reason": "called"})
+    assert names(ann.get("/ops/orders"), "queue") == [third, second]
+
+
+def test_lanes_are_counted_by_what_is_open_and_what_ended_in_a_day(world: Any) -> None:
+    queued(world)
+    queued(world)
+    held(world)
+    found = {(one.lane, one.status): one.orders for one in standings(world.pool, world.tenant_id)}
+    assert found == {("medium", "QUEUED"): 2}
+    assert [(one.lane, one.status, one.orders) for one in ended_today(world.pool, world.tenant_id)] == [
+        ("high", "HELD", 1)
+    ]
+    page = world.browser("ann", "viewer").get("/ops/orders").text
+    lanes = re.sub(r"<[^>]+>|\s+", " ", page.partition('id="lanes"')[2].partition("</section>")[0])
+    assert re.search(r"medium\s+2\s+queued\s+oldest", lanes)
+    assert re.search(r"high\s+0\s+open\s+Last 24 hours:\s+1 held", lanes)
+
+
+def test_orders_are_narrowed_searched_and_paged_by_key_each_once(world: Any) -> None:
+    wanted = [queued(world, f"a_{n}") for n in range(3)] + [held(world, f"b-{n}") for n in range(2)]
+    ann = world.browser("ann", "viewer")
+    for query, found in (
+        ("lane=high", {"b-0", "b-1"}), ("status=QUEUED", {"a_0", "a_1", "a_2"}), ("q=a_1", {"a_1"}), ("q=a_", {"a_0", "a_1", "a_2"}),
+        ("q=aX", set()), ("q=%25", set()), ("status=REFUND_FILED", set()), ("lane=medium&status=HELD", set()),
+    ):  # fmt: skip
+        assert set(names(ann.get(f"/ops/orders?{query}"))) == found, query
+    seen: list[str] = []
+    before = None
+    for _ in range(10):
+        rows = search_orders(world.pool, world.tenant_id, before=before, limit=2)
+        seen += [row.order_id for row in rows]
+        if len(rows) < 2:
+            break
+        before = (rows[-1].received_at, rows[-1].review_id)
+    assert sorted(seen) == sorted(wanted)
+    for bad in ("lane=LOW", "status=queued", "q=%00", "q=%E2%80%AE", "cursor=x", "q=" + "x" * 200):
+        answer = ann.get(f"/ops/orders?{bad}")
+        assert answer.status_code == 400, bad
+        assert 'role="alert"' in answer.text
+
+
+def test_an_orders_page_fences_what_was_noticed_and_lights_its_lane(world: Any) -> None:
+    order_id = queued(world)
+    world.sql("set session_replication_role = replica; update orders.reviews set signals = '"
+              + json.dumps([{"code": "model_says", "detail": HOSTILE}]).replace("'", "''") + "'")  # fmt: skip
+    page = world.browser("ann", "viewer").get(f"/ops/orders/demo/{order_id}")
+    assert page.status_code == 200
+    figure = page.text.partition('<figure class="untrusted">')[2].partition("</figure>")[0]
+    assert "Untrusted text from the order or the model" in figure
+    assert "U+202E" in figure
+    assert "U+200B" in figure
+    assert "<script>alert" not in page.text
+    assert "secret" not in page.text
+    assert "style=" not in page.text
+    for part in ("at-none-RECEIVED", "way-none-RECEIVED--none-SCORED", "way-none-SCORED--medium-DECIDED", "way-medium-DECIDED--medium-QUEUED"):  # fmt: skip
+        assert re.search(rf'class="(?:at|way) lit" id="{part}"', page.text), part
+    assert 'class="at lit end" id="at-medium-QUEUED"' in page.text
+    assert 'class="at" id="at-high-HELD"' in page.text
+    assert "It went RECEIVED → SCORED → medium DECIDED → medium QUEUED." in page.text
+    assert "It waits for an analyst" in page.text
+    assert "Look at its card" in page.text
+
+
+def test_a_resolved_orders_life_says_who_why_and_what_came_of_it(world: Any) -> None:
+    kept, given_back = queued(world), queued(world)
+    rex = world.person("rex")
+    rex.post(f"/ops/api/orders/demo/{kept}/hold", {"reason": "the address is a drop"})
+    rex.post(f"/ops/api/orders/demo/{given_back}/refund", {"reason": "customer cancelled"})
+    ann = world.browser("ann", "viewer")
+    page = ann.get(f"/ops/orders/demo/{kept}").text
+    assert "the address is a drop" in page
+    assert "rex@demo.local" in page
+    assert "An analyst has it held" in page
+    assert "It waits for an analyst" not in page
+    assert 'class="at lit end" id="at-medium-HELD"' in page
+    page = ann.get(f"/ops/orders/demo/{given_back}").text
+    entry = f"order:demo:{given_back}"
+    assert f'href="/ops/ledger/{entry}"' in page
+    assert ann.get(f"/ops/ledger/{entry}").status_code == 200
+
+
+def test_undelivered_alerts_stand_on_the_page_until_they_are_delivered(world: Any) -> None:
+    order_id = held(world)
+    world.sql(
+        "insert into orders.alerts (tenant_id, kind, source, order_id, summary, attempts, last_error)"
+        " values (%s, 'order_held', 'demo', %s, 'held', 3, 'timeout')", world.tenant_id, order_id,
+    )  # fmt: skip
+    ann = world.browser("ann", "viewer")
+    page = ann.get("/ops/orders").text
+    assert "Undelivered alerts: 1" in page
+    assert "timeout" in page
+    assert "not delivered yet, 3 tries" in ann.get(f"/ops/orders/demo/{order_id}").text
+    world.sql("update orders.alerts set delivered_at = clock_timestamp(), delivered_by = 'log'")
+    assert "Every alert reached its channel" in ann.get("/ops/orders").text
+    assert "delivered by log" in ann.get(f"/ops/orders/demo/{order_id}").text
+
+
+def test_what_is_no_order_or_another_tenants_is_not_there(world: Any) -> None:
+    order_id = queued(world, "#1/x")
+    ann = world.browser("ann", "viewer")
+    assert ann.get("/ops/orders/demo/%231/x").status_code == 200
+    assert '/ops/orders/demo/%231/x"' in ann.get("/ops/orders").text
+    for path in (
+        "demo/none",
+        "other/" + order_id.replace("#", "%23"),
+        "demo/%00",
+        "demo/a%0d%0ab",
+        "demo/" + "x" * 300,
+        "demo/%F0%9F%92%A9",
+    ):
+        assert ann.get(f"/ops/orders/{path}").status_code == 404, path
+    stranger = world.at_page(world.operator("eve", "admin", world.tenant("other")).email, tenant="other")
+    assert stranger.get("/ops/orders/demo/%231/x").status_code == 404
+    assert names(stranger.get("/ops/orders")) == []
+    assert queue(world.pool, uuid.uuid4(), limit=5) == []
+
+
+def test_every_standing_that_an_order_can_have_is_in_the_drawing(world: Any) -> None:
+    drawn = graph.lit(graph.LANES, places=[], ways=[], end=None, told="")
+    for start_lane, start, to_lane, to in world.sql(
+        "select from_lane, from_status, to_lane, to_status from orders.transitions"
+    ):
+        a, b = (f"{'none' if lane == '-' else lane}-{status}" for lane, status in ((start_lane, start), (to_lane, to)))
+        for part in (f"at-{a}", f"at-{b}", f"way-{a}--{b}"):
+            assert f'id="{part}"' in drawn, part

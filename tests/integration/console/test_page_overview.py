@@ -1,0 +1,118 @@
+"""The first page: what needs a person by count, money and age, decisions by the minute, and whether the machines run."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from html import unescape
+from typing import Any, cast
+
+import pytest
+
+from ops_console.pages.decision_minutes import DecisionMinutes, Part, in_steps
+from sentinel.store.database import Pool
+from sentinel.store.overview import MinuteRow
+
+
+def lines(page: str) -> dict[str, list[str]]:
+    """The table of what needs a person: its first word → the other cells as text."""
+    found = {}
+    for row in re.findall(r'<tr id="line-.*?</tr>', page, re.S):
+        cells = [" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in re.findall(r"<td.*?</td>", row, re.S)]
+        found[cells[0].partition(" wait")[0].split(" ")[0]] = [unescape(cell) for cell in cells[1:]]
+    return found
+
+
+def test_the_overview_counts_what_needs_a_person_and_refreshes_itself(world: Any) -> None:
+    vic = world.browser("vic", "viewer")
+    assert {name: cells[0] for name, cells in lines(vic.get("/ops").get_data(as_text=True)).items()} == {
+        "Refunds": "0", "Escalations": "0", "Orders": "0", "In": "0", "Errors": "0", "Alerts": "0",
+    }  # fmt: skip
+
+    for value in ("200.00", "250.50", "600.00"):
+        world.approval(value)
+    escalated, ended = world.approval("300.00"), world.approval("400.00")
+    world.sql("update sentinel.approvals set reasons = '{open_complaint}' where approval_id = %s", escalated)
+    world.sql("update sentinel.approvals set expires_at = clock_timestamp() where approval_id = %s", ended)
+    world.guard("10.00")
+    world.sql("update sentinel.operation_states set status = 'in_doubt', started_at = now(), in_doubt_reason = 'no_report',"
+              " in_doubt_since = now() - interval '2 h' where decision = 'ALLOW'")  # fmt: skip
+    world.sql("insert into orders.alerts (tenant_id, kind, source, order_id, summary) values (%s, 'held', 'demo', 'o1', 'x')",
+              world.tenant_id)  # fmt: skip
+    world.sql("insert into sentinel.halts (tenant_id, halt_id, scope, target, level, reason, set_by, set_at)"
+              " values (%s, gen_random_uuid(), 'agent', 'a-halted-one', 'kill', 'x', 'x', now())", world.tenant_id)  # fmt: skip
+    for name, who in (("refund.small.fee", "agent retail-refund-agent"), ("refund.small.defect", "ann@demo.local")):
+        world.sql("insert into sentinel.switches (tenant_id, name, is_on, canary_percent, changed_at, changed_by, reason)"
+                  " values (%s, %s, false, 0, now(), %s, 'a wrong <b>execution</b>')", world.tenant_id, name, who)  # fmt: skip
+    world.sql("insert into refunds.outbox (tenant_id, outbox_id, ledger_entry_id, payload)"
+              " values (%s, gen_random_uuid(), 'lge', '{}')", world.tenant_id)  # fmt: skip
+
+    page = vic.get("/ops/overview/now").get_data(as_text=True)
+    shown = lines(page)
+    assert shown["Refunds"][:3] == ["3", "1 high", "1,050.50 USD"]
+    assert shown["Refunds"][4].startswith("in 29 min")
+    assert shown["Escalations"][:3] == ["1", "–", "300 USD"]
+    assert shown["In"][:4] == ["1", "–", "10 USD", "2 h 0 min"]
+    assert shown["Alerts"][0] == "1"
+    assert "a-halted-one" in page
+    assert "refund.small.fee" in page
+    assert "refund.small.defect" not in page
+    assert "<b>execution" not in page
+    for address in (
+        "/ops/approvals?kind=refund",
+        "/ops/in-doubt",
+        "/ops/ledger?status=ERROR",
+        "/ops/halts",
+        "/ops/policies",
+    ):
+        assert f'href="{address}"' in page, address
+    assert "never seen" in page
+    assert 'hx-get="/ops/overview/now"' in vic.get("/ops").get_data(as_text=True)
+
+    parts = vic.get("/ops/overview/decisions").get_data(as_text=True)
+    minutes, *columns = json.loads(unescape(re.findall(r'data-minutes="([^"]+)"', parts)[0]))
+    assert (len(minutes), [sum(column) for column in columns]) == (60, [1, 5, 0])
+    assert "Asked a person" in parts
+    world.guard("2000.00")
+    assert re.findall(r"Denied</span> (\d+)", vic.get("/ops/overview/decisions").get_data(as_text=True)) == ["1"]
+
+    # Another tenant's person sees nothing of it.
+    other = world.operator("eve", "viewer", world.tenant("other"))
+    assert {cells[0] for cells in lines(world.at_page(other.email).get("/ops").get_data(as_text=True)).values()} == {
+        "0"
+    }
+
+
+def test_minutes_that_are_over_are_asked_for_once_and_drop_out_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant_id, no_pool = uuid.uuid4(), cast(Pool, None)
+    asked: list[int] = []
+    stored = {100: 3, 130: 4, 159: 5, 160: 1}
+    now = [160]
+
+    def answer(pool: Any, tenant_id: Any, *, since: int, minutes: int) -> list[MinuteRow]:
+        asked.append(since)
+        first = max(since, now[0] - minutes)
+        return [MinuteRow(at, "ALLOW", n) for at, n in stored.items() if at >= first] + [MinuteRow(now[0], "NOW", 0)]
+
+    monkeypatch.setattr("sentinel.store.overview.decision_minutes", answer)
+    minutes = DecisionMinutes(no_pool)
+
+    def counted() -> dict[int, int]:
+        return {part.begins: part.total for part in minutes.last_hour(tenant_id) if part.total}
+
+    assert counted() == {130: 4, 159: 5, 160: 1}, "the hour begins at 101"
+    stored[159], stored[160], now[0] = 6, 2, 161
+    assert counted() == {130: 4, 159: 6, 160: 2}, "what came late is seen"
+    stored[100], stored[130], now[0] = 9, 9, 189
+    assert counted() == {130: 4, 159: 6, 160: 2}
+    now[0] = 400
+    assert counted() == {}
+    assert asked[:3] == [0, 157, 158]
+
+
+def test_steps_lose_no_decision() -> None:
+    parts = [Part(minute, {"ALLOW": minute, "APPROVAL_REQUIRED": 1, "DENY": 0}) for minute in range(60)]
+    steps = in_steps(parts, 5)
+    assert [step.begins for step in steps] == list(range(55, -1, -5))
+    assert sum(step.total for step in steps) == sum(part.total for part in parts)

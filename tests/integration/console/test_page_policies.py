@@ -1,0 +1,110 @@
+"""The pages of policies and switches: what is in force is told, limits without accounts, and a flip takes what it should."""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from sentinel.resources import policies_dir
+from sentinel.services.actor import local_administrator
+from sentinel.services.declare_policies import declare_policies
+from sentinel.services.list_switches import SwitchFile
+from sentinel.services.record_gate_report import record_gate_report
+from sentinel.store.gate_reports import GateReport
+from tests.integration.console.conftest import PASSWORD
+
+FEE = "small_refund.refund_fee"
+SWITCH = f"/ops/policies/switches/{FEE}"
+EVIL = '<img src=x onerror=alert(1)> "quoted"'
+
+
+def words(answer: Any) -> str:
+    """What a person reads on the page."""
+    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.get_data(as_text=True))))
+
+
+def stamp(answer: Any) -> str:
+    (found,) = re.findall(r'name="stamp" value="([^"]*)"', answer.get_data(as_text=True))
+    return html.unescape(found)
+
+
+def record(world: Any) -> None:
+    digest = world.sql("select policy_digest from sentinel.policies_in_force where policy_id = 'small-refund'")[0][0]
+    report = GateReport(FEE, "fee", digest, True, 200, 198, 964_300, 0, 1, {"by": "a test"})
+    record_gate_report(world.pool, local_administrator(world.tenant_id), SwitchFile(policies_dir()).book, report)
+
+
+def test_what_is_in_force_is_told_in_words_and_how_full_its_limits_are_without_any_account(world: Any) -> None:
+    vic = world.browser("vic", "viewer")
+    assert "No authority has declared a policy yet" in words(vic.get("/ops/policies"))
+    declare_policies(world.authority)
+    world.guard("120.00", account_ref="acct_very_private")
+    listed = vic.get("/ops/policies")
+    assert "Retail Refund Policy v1" in words(listed) and "40 % of account_day, 300 USD" in words(listed)
+    page = vic.get("/ops/policies/retail-refund")
+    assert page.status_code == 200 and "acct_very_private" not in page.get_data(as_text=True)
+    told = words(page)
+    for wanted in (
+        "This refund was already made or is under way.", "amount_minor <= numbers.allow_up_to",
+        "at most 300.00 EUR, 300.00 GBP, 300.00 USD for each account, currency per calendar day in UTC",
+        "one person with role approver", "40 % today", "120 USD", "retail_refund.yaml: the text that is in force",
+    ):  # fmt: skip
+        assert wanted in told, wanted
+    assert vic.get("/ops/policies/nothing").status_code == 404
+
+
+def test_the_cases_are_run_when_somebody_asks_and_a_file_that_differs_is_named(world: Any, tmp_path: Path) -> None:
+    declare_policies(world.authority)
+    folder = tmp_path / "policies"
+    shutil.copytree(policies_dir(), folder)
+    vic = world.browser("vic", "viewer", world.app(policies_dir=folder))
+    good = words(vic.get("/ops/policies/retail-refund/cases"))
+    assert re.search(r"(\d+) of \1 cases passed 0 failed (\d+) of \2 rules and limits reached", good), good[:400]
+    assert "another text" not in good and str(folder) not in good
+    file = folder / "retail_refund.yaml"
+    file.write_text(file.read_text().replace('allow_up_to:   {USD: "150.00"', 'allow_up_to:   {USD: "999.00"'))
+    bad = words(vic.get("/ops/policies/retail-refund/cases"))
+    assert "another text than the one in force" in bad and re.search(r"[1-9]\d* failed", bad) and "wanted" in bad
+    assert "not what is in force" in words(vic.get("/ops/policies/retail-refund")).replace("  ", " ")
+    assert "differs" in words(vic.get("/ops/policies"))
+    file.write_text("policy: [")
+    assert "Faults in the files here" in words(vic.get("/ops/policies"))
+    assert "no usable file of this policy" in words(vic.get("/ops/policies/retail-refund"))
+    assert "cannot be run" in words(vic.get("/ops/policies/retail-refund/cases"))
+
+
+def test_turning_on_takes_an_administrator_a_gate_a_proof_and_a_fresh_page(world: Any) -> None:
+    declare_policies(world.authority)
+    app = world.app()
+    vic, ann, abe = (world.browser(*who, app) for who in (("vic", "viewer"), ("ann", "approver"), ("abe", "admin")))
+    assert '<form method="post" action="/ops/policies' not in vic.get(SWITCH).get_data(as_text=True)
+    first = abe.get(SWITCH)
+    form = {"stamp": stamp(first), "canary_percent": "5", "reason": EVIL}
+    assert [who.submit(f"{SWITCH}/on", **form).status_code for who in (vic, ann)] == [403, 403]
+    assert vic.submit(f"{SWITCH}/off", reason="x").status_code == 403
+    unproved = abe.submit(f"{SWITCH}/on", **form)
+    assert unproved.status_code == 400 and 'name="proof"' in unproved.get_data(as_text=True)
+    assert html.escape(EVIL, quote=True).replace("&quot;", "&#34;") in unproved.get_data(as_text=True), (
+        "typed words are kept"
+    )
+    closed = abe.submit(f"{SWITCH}/on", **form, proof=PASSWORD)
+    assert closed.status_code == 409 and "there is no launch-gate report" in words(closed)
+    record(world)
+    for given in ({"canary_percent": "101"}, {"canary_percent": "5.5"}, {"canary_percent": ""}, {"reason": " "}):
+        assert abe.submit(f"{SWITCH}/on", **{**form, **given}).status_code == 400, given
+    assert world.sql("select count(*) from sentinel.switches") == [(0,)]
+    # Clicked twice: one flip, and both answers say that it is on.
+    assert [abe.submit(f"{SWITCH}/on", **form).status_code for _ in range(2)] == [303, 303]
+    shown = abe.get(SWITCH)
+    assert f"{FEE} is on for 5 % of the accounts." in words(shown) and "198 of 200" in words(shown)
+    assert "<img src=x" not in shown.get_data(as_text=True) and "&lt;img src=x" in shown.get_data(as_text=True)
+    stale = abe.submit(f"{SWITCH}/on", **{**form, "canary_percent": "50"})
+    assert stale.status_code == 409 and "changed while you looked" in words(stale)
+    assert world.sql("select canary_percent from sentinel.switches") == [(5,)]
+    # Stopping is easy: no proof, an old page will do.
+    assert ann.submit(f"{SWITCH}/off", reason="not sure").status_code == 303
+    assert "is off for everybody" in words(ann.get(SWITCH))
+    assert world.sql("select count(*) from sentinel.events where kind = 'switch_on'") == [(1,)]
