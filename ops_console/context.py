@@ -14,6 +14,7 @@ from ops_console.board.hub import Hub
 from ops_console.settings import ConsoleSettings
 from sentinel.services.known_devices import Devices
 from sentinel.services.list_switches import SwitchFile
+from sentinel.services.policy_book import PolicyBook
 from sentinel.services.second_factor import Vault
 from sentinel.services.sign_in import Doorkeeper, SessionTerms
 from sentinel.store import feed
@@ -103,6 +104,7 @@ class Context:
     hub: Hub
     door: Doorkeeper
     switches: SwitchFile
+    book: PolicyBook
 
 
 def build_context(settings: ConsoleSettings, *, stopping: Callable[[], bool]) -> Context:
@@ -119,4 +121,6 @@ def build_context(settings: ConsoleSettings, *, stopping: Callable[[], bool]) ->
     )  # fmt: skip
     terms = SessionTerms(settings.idle_seconds, settings.absolute_seconds, settings.step_up_seconds)
     door = Doorkeeper(terms, Vault(settings.second_factor_secrets), Devices(settings.second_factor_secrets))
-    return Context(settings, pool, ledger, board, hub, door, SwitchFile(settings.policies_dir))
+    return Context(
+        settings, pool, ledger, board, hub, door, SwitchFile(settings.policies_dir), PolicyBook(settings.policies_dir)
+    )

@@ -96,11 +96,17 @@ def identify(context: Context) -> tuple[SignedIn, bool]:
         by_cookie = False
     else:
         cookie = request.cookies.get(cookie_name(context.settings.insecure_cookies), "")
-        who = session_of(context.pool, cookie, context.door.terms) if cookie else None
+        who = session_of(context.pool, cookie, context.door.terms, is_use=not _refreshes_itself()) if cookie else None
         by_cookie = True
     if who is None:
         raise Unauthenticated
     return who, by_cookie
+
+
+def _refreshes_itself() -> bool:
+    """Whether an open page asks, and not a person (`shell.refreshes_itself`)."""
+    view = current_app.view_functions.get(request.endpoint or "")
+    return getattr(view, "refreshes_itself", False)
 
 
 def check_csrf(context: Context, who: SignedIn) -> None:

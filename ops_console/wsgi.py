@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 import structlog
+from flask import Flask
 
 from ops_console.settings import ConsoleSettings
 from sentinel.logs import configure_logs
@@ -29,10 +31,19 @@ def serve(settings: ConsoleSettings, *, graceful_seconds: int = 5) -> None:
         from ops_console.app import create_app
 
         def make_app(worker: Any) -> Any:
-            return create_app(settings, stopping=lambda: not worker.alive)
+            app = create_app(settings, stopping=lambda: not worker.alive)
+            threading.Thread(target=_warm, args=(app,), name="warm", daemon=True).start()
+            return app
 
         log.info("serving", address=f"http://{settings.host}:{settings.port}", process=os.getpid())
         Server(
             make_app, host=settings.host, port=settings.port, processes=settings.processes, threads=settings.threads,
             graceful_seconds=graceful_seconds,
         ).run()  # fmt: skip
+
+
+def _warm(app: Flask) -> None:
+    """Compile the pages and read the policies before somebody waits for them."""
+    for name in app.jinja_env.list_templates(extensions=["html"]):
+        app.jinja_env.get_template(name)
+    app.extensions["console"].book.read()

@@ -11,6 +11,7 @@ import errno
 import gc
 import mmap
 import os
+import resource
 import select
 import shutil
 import signal
@@ -18,7 +19,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gunicorn.app.base import BaseApplication
@@ -44,6 +45,37 @@ def require_free_port(host: str, port: int, variable: str) -> None:
         except OSError as error:
             what = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
             raise CannotServe(f"port {port} on {host} {what}; choose another with {variable}") from None
+
+
+def require_open_files(count: int, variable: str) -> None:
+    """Let each process open `count` files, or raise `CannotServe` where the machine does not; `variable` is what to lower."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= count:
+        return
+    if hard != resource.RLIM_INFINITY and hard < count:
+        raise CannotServe(
+            f"{variable} takes {count} open files and this machine allows {hard}; lower it or raise the limit"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
+class HandedOver(OSError):
+    """Raised by a response that took its connection: what has been sent stays sent, and nobody closes it but the taker.
+
+    An `OSError` of a client that is gone, which is what gunicorn lets pass without a word.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(errno.EPIPE, "the connection was handed over")
+
+
+def take_connection(environ: Mapping[str, Any]) -> socket.socket | None:
+    """The connection of a request that `Server` serves, for a response that keeps it and then raises `HandedOver`.
+
+    None under any other server. Call it in the response's iterator, once the headers are out.
+    """
+    held = environ.get("gunicorn.socket")
+    return socket.socket(fileno=held.detach()) if isinstance(held, socket.socket) else None
 
 
 class _Arbiter(Arbiter):  # type: ignore[misc]
@@ -108,6 +140,13 @@ class BalancedThreads(ThreadWorker):  # type: ignore[misc]
         while (kept := super().handle(conn)) is True and self._worth_staying(conn):
             pass
         return kept
+
+    def finish_request(self, conn: Any, fs: Any) -> None:
+        """Forget a connection that its response handed over; it is not ours to close any more."""
+        if conn.sock.fileno() == -1:
+            self.nr_conns -= 1
+            return
+        super().finish_request(conn, fs)
 
     def _worth_staying(self, conn: Any) -> bool:
         if conn.is_http2 or not self.alive or self.nr_conns >= self.cfg.threads:

@@ -8,6 +8,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,6 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from sentinel.store.embedded import RunningServer, remove, running
 from sentinel.store.migrate import migrate
+from tests.browser.chromium import NoChromium, running_chromium
 from tests.world import World, make_world
 
 TEMPLATE = "template_sentinel"
@@ -70,6 +72,16 @@ def world(database_url: str) -> Iterator[World]:
     made = make_world(database_url)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """The one browser of this test process: playwright can only be started once in it."""
+    try:
+        with running_chromium() as browser:
+            yield browser
+    except NoChromium as error:
+        pytest.skip(str(error))
 
 
 def at(url: str, database: str) -> str:

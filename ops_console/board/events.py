@@ -6,7 +6,6 @@ in the place of an identifier never gets through.
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections.abc import Callable
@@ -31,6 +30,7 @@ ACTIVE_FOR = timedelta(minutes=5)
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._:/@-]{1,200}")
 _PLAIN = re.compile(r"[A-Za-z0-9 -]{1,40}")
+_LABEL = re.compile(r"[A-Za-z0-9 ._:/@()-]{1,100}")
 
 
 def _identifier(value: Any) -> bool:
@@ -84,21 +84,7 @@ def agent_status(row: FeedRow | None, now: datetime | None = None) -> dict[str, 
     return {"status": "active" if recent else "idle", "last_action": pack["action"], "last_decision": pack["decision"]}
 
 
-def board_page(tenant: str, events: list[dict[str, Any]]) -> str:
-    """The board as plain HTML: a table of the latest events, no script, every value escaped."""
-    columns = ("occurred_at", "agent_label", "action", "decision", "amount", "reason_code", "proof_id")
-    head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in columns)
-    rows = "".join(f"<tr>{''.join(f'<td>{_cell(event, name)}</td>' for name in columns)}</tr>" for event in events)
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>sentinel: live decisions</title></head><body>'
-        f"<h1>Live decisions of {html.escape(tenant)}</h1><p>Customer data hidden. Newest first; reload for more.</p>"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></body></html>"
-    )
-
-
-def _cell(event: dict[str, Any], name: str) -> str:
-    value = event.get(name, "")
-    if name == "amount" and value:
-        value = f"{value['value']} {value['currency']}"
-    text = html.escape(str(value))
-    return f'<a href="/verify/{text}.json">proof</a>' if name == "proof_id" and value else text
+def policy_label(row: FeedRow | None) -> str:
+    """The name of the policy behind a decision; "" where there is none to show."""
+    label = json.loads(row.body).get("policy_label", "") if row is not None else ""
+    return label if isinstance(label, str) and _LABEL.fullmatch(label) else ""

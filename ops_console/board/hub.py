@@ -1,7 +1,8 @@
-"""One reader of the feed per process, fanned out to every viewer of the live stream.
+"""One reader of the feed per process, whose memory every viewer of the live stream is served from.
 
 Viewers wait on memory, not on the database, so their number costs no queries. A viewer that comes with a last position, or
-fell behind, gets what it missed, up to a bound. The reader stops when nobody watches.
+fell behind, gets what it missed, up to a bound. The reader stops when nobody watches. Who sends what is read here is
+another's business: `broadcast.Broadcaster` for connections that were handed over, `follow` for a response that keeps its thread.
 """
 
 from __future__ import annotations
@@ -46,6 +47,12 @@ class Hub:
         self._floor = self._position = 0
         self._reader: threading.Thread | None = None
         self.viewers = 0
+        self.on_news: Callable[[], None] = lambda: None
+        """Called by the reader when rows came; must not block."""
+
+    def is_stopping(self) -> bool:
+        """Whether the process drains."""
+        return self._stopping()
 
     def join(self) -> None:
         """Take a viewer's place; give it back with `leave`. Raises `TooManyStreams`."""
@@ -59,15 +66,37 @@ class Hub:
         with self._news:
             self.viewers -= 1
 
-    def follow(self, last_seen: int | None) -> Iterator[FeedRow | None]:
-        """Rows behind `last_seen` (None: the latest few) as they come, and None where a heartbeat is due."""
-        newest = self._read_newest(FIRST_SEEN if last_seen is None else CATCH_UP)
-        yield from _behind(newest, last_seen)
-        # Not `last_seen`: a position that was never handed out must not become where everybody reads from.
-        position = newest[0].position if newest else 0
+    def come(self, last_seen: int | None) -> tuple[list[FeedRow], int]:
+        """What a viewer gets first: rows behind `last_seen` (None: the latest few), and the position it is at then.
+
+        From memory while the reader runs, so that a thousand viewers who come back at once cost no query.
+        Raises `EngineUnavailable`.
+        """
+        with self._news:
+            reading, floor, position = self._is_reading(), self._floor, self._position
+            kept = list(self._rows)
+        if reading and last_seen is None and (len(kept) >= FIRST_SEEN or floor == 0):
+            return kept[-FIRST_SEEN:], position
+        if reading and last_seen is not None and last_seen >= floor:
+            return _behind(kept, last_seen)[-CATCH_UP:], position
+        newest = self._read_newest(CATCH_UP)[::-1]
+        self._start_reader(newest)
+        # Not `last_seen`: a position that was never handed out must not become where anybody reads from.
+        position = newest[-1].position if newest else 0
+        return (newest[-FIRST_SEEN:] if last_seen is None else _behind(newest, last_seen)), position
+
+    def since(self, position: int) -> list[FeedRow] | None:
+        """Kept rows behind a position; None when some of them are no longer kept. Never asks the database."""
+        with self._news:
+            if position < self._floor:
+                return None
+            return _behind(list(self._rows), position) if self._position > position else []
+
+    def follow(self, position: int) -> Iterator[FeedRow | None]:
+        """Rows behind a position as they come, and None where a heartbeat is due."""
         quiet_since = time.monotonic()
         while not self._stopping():
-            self._start_reader(position)
+            self.keep_reading()
             rows = self._next(position)
             if rows:
                 yield from rows
@@ -76,20 +105,32 @@ class Hub:
                 yield None
                 quiet_since = time.monotonic()
 
+    def keep_reading(self) -> None:
+        """Start the reader again if it died; it goes on where it was."""
+        if not self._is_reading():
+            self._start_reader(None)
+
     def _next(self, position: int) -> list[FeedRow]:
         with self._news:
             if self._position <= position:
                 self._news.wait(timeout=min(_AWAKE_SECONDS, self._heartbeat_seconds))
-            if position >= self._floor:
-                return [row for row in self._rows if row.position > position]
-        return _behind(self._read_newest(CATCH_UP), position)
+        rows = self.since(position)
+        return _behind(self._read_newest(CATCH_UP)[::-1], position) if rows is None else rows
 
-    def _start_reader(self, position: int) -> None:
+    def _is_reading(self) -> bool:
+        reader = self._reader
+        return reader is not None and reader.is_alive()
+
+    def _start_reader(self, newest: list[FeedRow] | None) -> None:
+        """Begin behind `newest`, the latest rows oldest first; None goes on where the last reader was."""
         with self._news:
-            if self._reader is not None and self._reader.is_alive():
+            if self._is_reading():
                 return
-            self._rows.clear()
-            self._floor = self._position = position
+            if newest is not None:
+                self._rows.clear()
+                self._rows.extend(newest)
+                self._floor = newest[0].position if len(newest) == CATCH_UP else 0
+                self._position = newest[-1].position if newest else 0
             self._reader = threading.Thread(target=self._read, name="live-feed", daemon=True)
             self._reader.start()
 
@@ -119,8 +160,9 @@ class Hub:
                 self._rows.append(row)
             self._position = rows[-1].position
             self._news.notify_all()
+        self.on_news()
 
 
-def _behind(newest: list[FeedRow], position: int | None) -> list[FeedRow]:
-    """Newest-first rows, turned around and cut to what is behind `position`; None cuts nothing."""
-    return [row for row in reversed(newest) if position is None or row.position > position]
+def _behind(rows: list[FeedRow], position: int) -> list[FeedRow]:
+    """Rows, oldest first, cut to what is behind `position`."""
+    return [row for row in rows if row.position > position]

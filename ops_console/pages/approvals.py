@@ -21,12 +21,12 @@ from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.approval_facts import facts_of
 from ops_console.pages.approval_words import OFFERED, PROVEN, Asked, Given, asked, give
+from ops_console.pages.rules_said import rules_of
 from ops_console.pages.step_up import prove
 from sentinel.core.decision import reason_text
 from sentinel.core.errors import InvalidInput
 from sentinel.http.bodies import Identifier, StrictSchema, Text, load
 from sentinel.services.actor import Actor, has_role
-from sentinel.services.limits_of import LimitBook
 from sentinel.services.resolve_approval import HANDLED
 from sentinel.store import approval_queue
 from sentinel.store.ids import proof_id_of
@@ -51,13 +51,13 @@ _WORD = WordFormSchema()
 
 def routes(pages: Blueprint, context: Context) -> None:
     """Add the queue, the card, what changed since, and the word."""
-    limits = LimitBook(context.settings.policies_dir)
 
     @pages.get("/approvals")
     def approvals() -> Response:
         return _queue(context)
 
     @pages.get("/approvals/standing")
+    @shell.refreshes_itself
     def approvals_standing() -> Response:
         """Nothing while the queue is as it was seen."""
         found = approval_queue.standing(context.pool, actor().tenant_id)
@@ -67,9 +67,10 @@ def routes(pages: Blueprint, context: Context) -> None:
 
     @pages.get("/approvals/<approval_id>")
     def approvals_card(approval_id: str) -> Response:
-        return _card(context, limits, approval_id)
+        return _card(context, approval_id)
 
     @pages.get("/approvals/<approval_id>/state")
+    @shell.refreshes_itself
     def approvals_state(approval_id: str) -> Response:
         """Nothing while the approval is as it was seen."""
         question = asked(context, actor(), path_id(approval_id))
@@ -83,7 +84,7 @@ def routes(pages: Blueprint, context: Context) -> None:
         actor().must_be("approver")
         return shell.attempt(
             context, lambda: _give(context, approval_id), then=f"{ADDRESS}/{path_id(approval_id)}",
-            again=lambda told: _card(context, limits, approval_id, told),
+            again=lambda told: _card(context, approval_id, told),
         )  # fmt: skip
 
 
@@ -162,7 +163,7 @@ def seen(question: Asked) -> str:
     return hashlib.sha256(repr(state).encode()).hexdigest()[:16]
 
 
-def _card(context: Context, limits: LimitBook, approval_id: str, refused: shell.Refused | None = None) -> Response:
+def _card(context: Context, approval_id: str, refused: shell.Refused | None = None) -> Response:
     person, question = actor(), asked(context, actor(), path_id(approval_id))
     row, about = question.row, question.about
     hindrance = question.hindrance(person)
@@ -170,7 +171,8 @@ def _card(context: Context, limits: LimitBook, approval_id: str, refused: shell.
         "row": row, "about": about, "question": question, "bound": question.is_bound, "hindrance": hindrance,
         "words": [] if hindrance else question.words(), "seen": seen(question), "mine": question.word_of(person),
         "facts": facts_of(about.request, accounts=has_role(person.role, "approver")), "risk": RISKS[about.risk_rank],
-        "limits": limits.limits_of(context.pool, person.tenant_id, about.request, about.moment),
+        "limits": context.book.limits_of(context.pool, person.tenant_id, about.request, about.moment),
+        "rules": rules_of(context, row.operation_id),
         "reason_text": reason_text, "proof_id": proof_id_of(about.decision_event_id), "proven": PROVEN,
         "following": None if question.is_open else _next(context, person),
         "seconds_left": (row.expires_at - about.moment).total_seconds(),

@@ -13,6 +13,7 @@ from ops_console.identity import actor
 from ops_console.pages import graph, ledger_filter, shell
 from ops_console.pages.ledger_life import last_way, reason_in_words, timeline
 from ops_console.pages.orders import events_address
+from ops_console.pages.rules_said import rules_of
 from sentinel.core.decision import REASONS
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.services.process_one import process_one
@@ -88,6 +89,7 @@ def _entry(context: Context, ledger_entry_id: str) -> Response:
     return shell.page(
         context, "ledger_entry.html", title=f"Ledger row {row.ledger_entry_id}", row=row, shown=entry_view(row), way=way,
         drawn=drawn, moments=timeline(life), runs=len(life.trails), approval=approval, words=reason_in_words,
+        rules=rules_of(context, row.operation_id),
         is_cut=len(life.events) == MOST,
         events_address=events_address(str(row.operation_id)) if row.operation_id else None,
     )  # fmt: skip

@@ -50,10 +50,12 @@ def routes(pages: Blueprint, context: Context) -> None:
         return shell.page(context, "overview.html", title="Overview", **_now(context, actor().tenant_id))
 
     @pages.get("/overview/now")
+    @shell.refreshes_itself
     def overview_now() -> Response:
         return shell.fragment("overview_now.html", **_now(context, actor().tenant_id))
 
     @pages.get("/overview/decisions")
+    @shell.refreshes_itself
     def overview_decisions() -> Response:
         parts = minutes.last_hour(actor().tenant_id)
         return shell.fragment(

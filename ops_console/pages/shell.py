@@ -85,6 +85,12 @@ def fragment(template: str, **values: Any) -> Response:
     return Response(html, content_type="text/html; charset=utf-8", headers=_HEADERS)
 
 
+def refreshes_itself(view: Callable[..., Response]) -> Callable[..., Response]:
+    """Mark a view that an open page asks for again and again: being asked is no sign that somebody is there."""
+    view.refreshes_itself = True  # type: ignore[attr-defined]
+    return view
+
+
 def say(context: Context, text: str, kind: str = "done") -> None:
     """Have the next page tell this. `kind` is done, note or warning."""
     keep_saying(context.pool, g.signed_in, {"kind": kind, "text": text})

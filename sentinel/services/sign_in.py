@@ -119,14 +119,14 @@ def cleaned(text: str, most: int) -> str:
     return UNSAFE_TEXT.sub("\N{REPLACEMENT CHARACTER}", text[:most])
 
 
-def session_of(pool: Pool, cookie: str, terms: SessionTerms) -> SignedIn | None:
-    """Who a cookie's value belongs to; using it keeps the session from going idle."""
+def session_of(pool: Pool, cookie: str, terms: SessionTerms, *, is_use: bool = True) -> SignedIn | None:
+    """Who a cookie's value belongs to; a use keeps the session from going idle."""
     hashed = session_hash(cookie)
     found = find_session(
         pool, hashed, idle_seconds=terms.idle_seconds, touch_seconds=min(30.0, terms.idle_seconds / 10),
         step_up_seconds=terms.step_up_seconds,
     )  # fmt: skip
-    if found is not None and found.stale:
+    if found is not None and found.stale and is_use:
         touch_session(pool, found.tenant_id, hashed)
     return found
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sentinel.store.database import Pool
-from sentinel.store.ids import event_of_proof
+from sentinel.store.ids import event_of_proof, first_id_at
 from sentinel.store.rows import all_rows, one_row, single
 
 
@@ -30,6 +30,17 @@ class ProofRow:
     hash: str
 
 
+@dataclass(frozen=True, slots=True)
+class MinuteCount:
+    """How many decisions of one minute came out one way and took this long; `position` is the last one counted."""
+
+    minute: datetime
+    decision: str
+    latency_ms: int
+    decisions: int
+    position: int
+
+
 _COLUMNS = "position, event_id, agent_id, body, occurred_at"
 # agents null: every agent of the tenant is public.
 _WHOSE = "tenant_id = %(tenant_id)s and (%(agents)s::text[] is null or agent_id = any(%(agents)s::text[]))"
@@ -41,6 +52,19 @@ HEAD = "select position from sentinel.public_feed where tenant_id = %(tenant_id)
 LATEST_OF_AGENT = f"""
 select {_COLUMNS} from sentinel.public_feed where tenant_id = %(tenant_id)s and agent_id = %(agent_id)s
 order by position desc limit 1
+"""
+# Ids grow with time, so a day's beginning is found by id, on the primary key; behind it everything is counted once.
+FIRST_SINCE = """
+select position from sentinel.public_feed where tenant_id = %(tenant_id)s and event_id >= %(event_id)s order by event_id limit 1
+"""
+COUNT_AFTER = f"""
+select date_trunc('minute', n.occurred_at) as minute, p.decision, least(p.latency_ms, 60000) as latency_ms,
+  count(*) as decisions, max(n.position) as position
+from (select position, occurred_at, body from sentinel.public_feed
+      where {_WHOSE} and position > %(after)s order by position limit %(limit)s) n,
+  jsonb_to_record(n.body::jsonb) as p (decision text, latency_ms integer)
+where p.decision is not null and p.latency_ms is not null
+group by 1, 2, 3
 """
 PROOF = """
 select body, hash from sentinel.public_proofs
@@ -67,6 +91,20 @@ def head(pool: Pool, tenant_id: uuid.UUID) -> int:
 def latest_of(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> FeedRow | None:
     """An agent's newest decision, or None."""
     return one_row(pool, FeedRow, LATEST_OF_AGENT, {"tenant_id": tenant_id, "agent_id": agent_id})
+
+
+def first_since(pool: Pool, tenant_id: uuid.UUID, moment: datetime) -> int | None:
+    """The position of about the first decision since a moment; None when there was none."""
+    found = single(pool, FIRST_SINCE, {"tenant_id": tenant_id, "event_id": first_id_at(moment)})
+    return None if found is None else int(found)
+
+
+def count_after(
+    pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, position: int, limit: int
+) -> list[MinuteCount]:
+    """The next `limit` decisions behind `position`, counted by minute, outcome and milliseconds."""
+    fields = {"tenant_id": tenant_id, "agents": agents, "after": position, "limit": limit}
+    return all_rows(pool, MinuteCount, COUNT_AFTER, fields)
 
 
 def find_proof(pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, proof_id: str) -> ProofRow | None:

@@ -54,7 +54,7 @@ def overload() -> float:
 
 def clean_env(**over: str) -> dict[str, str]:
     """This process's environment without any setting of ours, and with `over`."""
-    ours = ("SENTINEL_", "WORKER_", "HALTSTATE_", "PROMETHEUS_")
+    ours = ("SENTINEL_", "WORKER_", "ORDERS_", "HALTSTATE_", "PROMETHEUS_")
     base = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {**base, "PYTHONPATH": str(REPO), **over}
 
@@ -257,7 +257,9 @@ def served_on(database_url: str, folder: Path, *, tenant_id: str, key: str, **en
         end(process)
 
 
-KEYS = {"authority_url", "console_url", "tenant_id", "agent_api_key", "operators", "database_url"}
+KEYS = {
+    "authority_url", "console_url", "orders_url", "tenant_id", "agent_api_key", "operators", "order_source", "database_url",
+}  # fmt: skip
 
 
 @dataclass
@@ -266,7 +268,7 @@ class Demo:
 
     process: subprocess.Popen[str]
     data_dir: Path
-    ports: tuple[int, int]
+    ports: tuple[int, int, int]
     ready_seconds: float
     told: dict[str, Any]
     line: str
@@ -278,6 +280,10 @@ class Demo:
     @property
     def console(self) -> str:
         return str(self.told["console_url"])
+
+    @property
+    def orders(self) -> str:
+        return str(self.told["orders_url"])
 
     @property
     def key(self) -> str:
@@ -328,20 +334,16 @@ class Demo:
         self.process.stdout and self.process.stdout.close()
 
 
-def start_demo(data_dir: Path, *, ports: tuple[int, int] | None = None, within: float = 40, **env: str) -> Demo:
+def port_options(authority: int | None = None, console: int | None = None, orders: int | None = None) -> list[str]:
+    """The options of `sentinel demo` for its ports; free ones where none is given."""
+    given = {"--port": authority, "--console-port": console, "--orders-port": orders}
+    return [part for option, port in given.items() for part in (option, str(port or free_port()))]
+
+
+def start_demo(data_dir: Path, *, ports: tuple[int, int, int] | None = None, within: float = 40, **env: str) -> Demo:
     """`sentinel demo --json`, ready."""
-    ports = ports or (free_port(), free_port())
-    command = module(
-        "sentinel.cli.main",
-        "demo",
-        "--json",
-        "--data-dir",
-        str(data_dir),
-        "--port",
-        str(ports[0]),
-        "--console-port",
-        str(ports[1]),
-    )
+    ports = ports or (free_port(), free_port(), free_port())
+    command = module("sentinel.cli.main", "demo", "--json", "--data-dir", str(data_dir), *port_options(*ports))
     errors = tempfile.TemporaryFile("w+")
     began = time.monotonic()
     process = subprocess.Popen(

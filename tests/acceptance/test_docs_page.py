@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,27 +11,13 @@ from tests.acceptance.places import Served, request
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A headless Chromium: the system's, else the one that playwright brought."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    with sync_api.sync_playwright() as playwright:
-        try:
-            found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        except sync_api.Error as error:
-            pytest.skip(f"no Chromium to be started: {str(error).splitlines()[0]}")
-        yield found
-        found.close()
-
-
-def test_the_docs_page_works_under_its_own_strict_policy(served: Served, browser: Any) -> None:
+def test_the_docs_page_works_under_its_own_strict_policy(served: Served, chromium: Any) -> None:
     policy = request("GET", f"{served.url}/docs").headers["content-security-policy"]
     assert "unsafe" not in policy
     assert policy.startswith("default-src 'none'")
     complaints: list[str] = []
     elsewhere: list[str] = []
-    page = browser.new_page()
+    page = chromium.new_page()
     page.on(
         "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
     )

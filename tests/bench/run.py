@@ -42,6 +42,7 @@ from sentinel.store.decisions import locks_of
 from sentinel.store.embedded import Embedded, find_binaries, remove
 from sentinel.store.migrate import migrate
 from tests.bench import orders as order_load
+from tests.bench.board import board_viewers
 from tests.bench.load import LoadResult, request_bytes, run_load
 from tests.world import SECRET, add_tenant, guard_body
 
@@ -291,6 +292,7 @@ def plan(bench: Bench, folder: Path, seconds: float, rows: int) -> list[tuple[st
         ("refunds/s", lambda: refunds(bench, rows)),
         ("private fees/s", lambda: private_fees(bench, rows)),
         ("orders 32", lambda: orders(bench, seconds)),
+        ("guard with 500 viewers", lambda: board_viewers(bench, seconds)),
     ]
 
 
@@ -300,6 +302,7 @@ RATIOS = (
     ("guard 32 hot / pgbench 32 hot", "guard 32 hot", "pgbench 32 hot", None),
     ("check 32 / guard 32", "check 32", "guard 32", None),
     ("redelivery 32 / orders 32", "redelivery 32", "orders 32", 3.0),
+    ("guard with 500 viewers / without", "guard with 500 viewers", "guard without viewers", 0.9),
 )
 BOUNDS = (
     ("guard 32 p99", "≤", 60.0, "ms"),

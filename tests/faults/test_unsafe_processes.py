@@ -50,8 +50,7 @@ CONSOLE: Bad = {
     "an unknown log level": (lambda p: {"SENTINEL_LOG_LEVEL": "loud"}, "SENTINEL_LOG_LEVEL"),
     "cookies in the clear for everybody": (
         lambda p: {"SENTINEL_INSECURE_COOKIES": "1", "SENTINEL_CONSOLE_HOST": "0.0.0.0"}, "SENTINEL_INSECURE_COOKIES"),
-    "viewers that take every thread": (
-        lambda p: {"SENTINEL_CONSOLE_THREADS": "12", "SENTINEL_CONSOLE_MAX_STREAMS": "5"}, "SENTINEL_CONSOLE_MAX_STREAMS"),
+    "no place for a viewer": (lambda p: {"SENTINEL_CONSOLE_MAX_STREAMS": "0"}, "SENTINEL_CONSOLE_MAX_STREAMS"),
     "sessions idle for longer than they last": (
         lambda p: {"SENTINEL_SESSION_IDLE_SECONDS": "900", "SENTINEL_SESSION_SECONDS": "60"}, "SENTINEL_SESSION_IDLE_SECONDS"),
     "an address with a path": (lambda p: {"SENTINEL_CONSOLE_ORIGIN": "https://a.example/x"}, "SENTINEL_CONSOLE_ORIGIN"),

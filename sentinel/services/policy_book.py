@@ -1,6 +1,7 @@
-"""Which limits an operation would use and how full they are now: what a person looks at before approving it.
+"""The policies on disk, asked for people who look: which limits an operation would use and how full they are, and what
+each rule says of it.
 
-The policies are asked as they are on disk; this informs and decides nothing. The decision's transaction asks again.
+This informs and decides nothing. The decision's transaction asks again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from sentinel.core.decision import LimitAsk
 from sentinel.core.operation import Operation
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.evaluate import evaluate
+from sentinel.policy.explain import RuleSaid as RuleSaid
+from sentinel.policy.explain import explain
 from sentinel.policy.library import PolicyLibrary
 from sentinel.store.approval_queue import LimitFill, limit_fills
 from sentinel.store.database import Pool
@@ -36,7 +39,7 @@ class LimitView:
     fits: bool
 
 
-class LimitBook:
+class PolicyBook:
     """The policies of a folder, read again whenever a file in it changed. Safe for threads."""
 
     def __init__(self, directory: Path) -> None:
@@ -56,6 +59,19 @@ class LimitBook:
         sent = orjson.dumps([dataclasses.asdict(ask) for ask in asks.values()]).decode()
         fills = limit_fills(pool, tenant_id, sent, operation.amount.amount_minor)
         return [_view(asks[fill.limit_key], fill) for fill in fills]
+
+    def rules_of(self, canonical: str, policy_digest: str, moment: datetime) -> list[RuleSaid]:
+        """What each rule of the policy that decided says; none where the folder has that very policy no more."""
+        operation = operation_of(canonical)
+        library = self._library()
+        policy = library.find(operation.action) if library is not None else None
+        if policy is None or policy.digest != policy_digest:
+            return []
+        return explain(policy, operation.facts(), moment)
+
+    def read(self) -> None:
+        """Read the policies now, so that nobody waits for it later."""
+        self._library()
 
     def _library(self) -> PolicyLibrary | None:
         stamp = self._stamp()

@@ -1,0 +1,125 @@
+"""How many decisions came out which way, and how fast, over the last hour and the last day: counted once, kept by minute.
+
+A process counts each decision once, by its position in the feed, so that a look costs what is new since the last look. A
+process that has just begun counts the day in steps of bounded time, and says so until it is done. Viewers share one count.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sentinel.core.errors import SentinelError
+from sentinel.store.feed import MinuteCount
+
+OUTCOMES = ("ALLOW", "APPROVAL_REQUIRED", "DENY")
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+AT_ONCE = 10_000
+FRESH_SECONDS = 5.0
+_AGAIN_SECONDS = 0.3
+_BUDGET_SECONDS = 0.12
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One way of coming out: how many, of how many in a hundred, and milliseconds until the decision stood."""
+
+    decision: str
+    count: int
+    percent: float
+    median_ms: int | None
+    p99_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The last hour and day by outcome. `as_of` None: nothing was counted yet; not complete: older ones are still missing."""
+
+    as_of: datetime | None
+    is_complete: bool
+    hour: list[Outcome]
+    day: list[Outcome]
+
+
+class Counts:
+    """`start(moment)` is the position to begin behind, `read(position, limit)` counts what comes after it."""
+
+    def __init__(
+        self,
+        start: Callable[[datetime], int],
+        read: Callable[[int, int], list[MinuteCount]],
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._start, self._read, self._now, self._clock = start, read, now, clock
+        self._lock = threading.Lock()
+        self._minutes: dict[datetime, dict[str, Counter[int]]] = {}
+        self._position: int | None = None
+        self._counted_at: float | None = None
+        self._figures = Figures(None, False, [], [])
+
+    def current(self) -> Figures:
+        """The figures, at most a few seconds old; older ones, with their time, while the database is away."""
+        with self._lock:
+            wait = FRESH_SECONDS if self._figures.is_complete else _AGAIN_SECONDS
+            if self._counted_at is None or self._clock() - self._counted_at >= wait:
+                self._count()
+                self._counted_at = self._clock()
+            return self._figures
+
+    def _count(self) -> None:
+        now = self._now()
+        try:
+            is_complete = self._count_on(now)
+        except SentinelError:
+            return
+        for minute in [minute for minute in self._minutes if minute < now - DAY]:
+            del self._minutes[minute]
+        self._figures = Figures(now, is_complete, self._outcomes(now - HOUR), self._outcomes(now - DAY))
+
+    def _count_on(self, now: datetime) -> bool:
+        """Count what is new; whether that was all of it."""
+        if self._position is None:
+            self._position = self._start(now - DAY)
+        end = self._clock() + _BUDGET_SECONDS
+        while True:
+            found = self._read(self._position, AT_ONCE)
+            for row in found:
+                self._minutes.setdefault(row.minute, {}).setdefault(row.decision, Counter())[row.latency_ms] += (
+                    row.decisions
+                )
+            self._position = max((row.position for row in found), default=self._position)
+            if sum(row.decisions for row in found) < AT_ONCE:
+                return True
+            if self._clock() >= end:
+                return False
+
+    def _outcomes(self, since: datetime) -> list[Outcome]:
+        by_outcome: dict[str, Counter[int]] = {name: Counter() for name in OUTCOMES}
+        for minute, outcomes in self._minutes.items():
+            if minute >= since:
+                for decision, latencies in outcomes.items():
+                    by_outcome.setdefault(decision, Counter()).update(latencies)
+        total = sum(counts.total() for counts in by_outcome.values())
+        return [_outcome(decision, latencies, total) for decision, latencies in by_outcome.items()]
+
+
+def _outcome(decision: str, latencies: Counter[int], total: int) -> Outcome:
+    count = latencies.total()
+    percent = 100 * count / total if total else 0.0
+    return Outcome(decision, count, percent, percentile(latencies, 0.5), percentile(latencies, 0.99))
+
+
+def percentile(latencies: Counter[int], share: float) -> int | None:
+    """The smallest value that at least `share` of the counted ones do not exceed (nearest rank); None of none."""
+    needed, passed = share * latencies.total(), 0
+    for value in sorted(latencies):
+        passed += latencies[value]
+        if passed >= needed:
+            return value
+    return None

@@ -1,0 +1,127 @@
+"""The public board's pages: the live board, its widget for other sites, and the page of a proof. All work without scripts.
+
+They are rendered once a second at most, whoever looks, and answered by their tag where a viewer has them already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flask import Blueprint, Response, render_template, request
+
+from ops_console.board.events import agent_status, live_event, policy_label, public_pack
+from ops_console.board.explained import HIDDEN, MEANINGS, OUTCOME_WORDS
+from ops_console.board.figures import Counts
+from ops_console.context import Board, Context, Remembered
+from ops_console.settings import ConsoleSettings
+from sentinel.core.canonical import canonical_json
+from sentinel.core.errors import NotFound
+from sentinel.http.openapi import documented
+from sentinel.services.verify_proof import read_proof
+from sentinel.store import feed
+
+_CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'none';"
+    " base-uri 'none'; frame-ancestors "
+)
+ON_PAGE, IN_WIDGET = 50, 8
+_RENDERED_SECONDS = 1.0
+_HTML: dict[str, Any] = {"responses": {200: ("HTML.", {"type": "string"})}, "content_type": "text/html"}
+
+
+def routes(blueprint: Blueprint, context: Context) -> None:
+    """Add the public pages."""
+    board, base = context.board, origin(context.settings)
+    counts, rendered = Counts(*_counting(board)), Remembered(_RENDERED_SECONDS)
+
+    def shown(template: str, make: Callable[[], dict[str, Any]], **how: Any) -> Response:
+        return cacheable(_html(rendered.get(template, lambda: _render(template, base=base, **make())), **how))
+
+    @blueprint.get("/live")
+    @documented("The board as a page", problems=(503,), **_HTML)
+    def live() -> Response:
+        return shown("live.html", lambda: {**_events(board, ON_PAGE), **_figures(board, counts), "hidden": HIDDEN})
+
+    @blueprint.get("/live/figures")
+    @documented("The part of the board that is fetched again", problems=(503,), **_HTML)
+    def live_figures() -> Response:
+        return shown("figures.html", lambda: _figures(board, counts))
+
+    @blueprint.get("/live/widget")
+    @documented("The board for a frame on another site", problems=(503,), **_HTML)
+    def widget() -> Response:
+        response = shown(
+            "widget.html", lambda: {**_events(board, IN_WIDGET), **_figures(board, counts)}, frame_ancestors="*"
+        )
+        response.headers["Cross-Origin-Resource-Policy"] = "cross-origin"
+        return response
+
+    @blueprint.get("/verify/")
+    @documented("Check any proof pack in the browser", **_HTML)
+    def verify_any() -> Response:
+        return shown("verify.html", lambda: {"pack": None})
+
+    @blueprint.get("/verify/<proof_id>")
+    @documented("A proof pack as a page, checked in the browser", problems=(503,), **_HTML)
+    def verify(proof_id: str) -> Response:
+        try:
+            pack = public_pack(read_proof(board.pool, board.tenant()[0], None, proof_id))
+        except NotFound:
+            return _html(_render("verify.html", base=base, pack=None, unknown=True), status=404)
+        body = canonical_json({name: value for name, value in pack.items() if name != "hash"})
+        page = _render("verify.html", base=base, pack=pack, body=body, meanings=MEANINGS)
+        return cacheable(_html(page), seconds=60)
+
+
+def cacheable(response: Response, seconds: int = 1) -> Response:
+    """Shared caches may keep it a moment, and ask again by its tag."""
+    response.headers["Cache-Control"] = f"public, max-age={seconds}"
+    response.add_etag()
+    response.make_conditional(request)
+    return response
+
+
+def origin(settings: ConsoleSettings) -> str:
+    """The console's address, for what people copy. Not the request's Host: what is rendered is shown to others too."""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return settings.origin or f"http://{host}:{settings.port}"
+
+
+def _render(template: str, **values: Any) -> str:
+    return render_template(f"board/{template}", words=OUTCOME_WORDS, **values)
+
+
+def _html(page: str, status: int = 200, frame_ancestors: str = "'none'") -> Response:
+    headers = {"Content-Security-Policy": _CSP + frame_ancestors}
+    return Response(page, status=status, content_type="text/html; charset=utf-8", headers=headers)
+
+
+def _events(board: Board, most: int) -> dict[str, Any]:
+    rows = board.newest(most)
+    return {
+        "tenant": board.tenant()[1],
+        "most": most,
+        "events": [live_event(row, board.agents) for row in rows],
+        "position": rows[0].position if rows else 0,
+    }
+
+
+def _figures(board: Board, counts: Counts) -> dict[str, Any]:
+    agents = [
+        {"name": board.agents.name(agent_id), "policy": policy_label(row), "at": row.occurred_at if row else None, **agent_status(row)}
+        for agent_id, row in board.latest_by_agent().items()
+    ]  # fmt: skip
+    return {"figures": counts.current(), "agents": agents}
+
+
+def _counting(board: Board) -> tuple[Callable[..., int], Callable[..., Any]]:
+    def start(moment: Any) -> int:
+        newest = feed.head(board.pool, board.tenant()[0])
+        first = feed.first_since(board.pool, board.tenant()[0], moment)
+        return newest if first is None else first - 1
+
+    def read(position: int, limit: int) -> list[feed.MinuteCount]:
+        return feed.count_after(board.pool, board.tenant()[0], board.agents.ids, position, limit)
+
+    return start, read
