@@ -75,7 +75,8 @@ def _environ(scope: Scope) -> dict[str, Any]:
 async def _body(environ: dict[str, Any], receive: Receive) -> bytes:
     """The body, as far as it may be taken; `bodies.body_bytes` says what is wrong with it otherwise."""
     declared = environ.get("CONTENT_LENGTH", "")
-    if "HTTP_TRANSFER_ENCODING" in environ or not declared.isdigit() or int(declared[:20]) > MAX_BYTES:
+    is_number = declared.isascii() and declared.isdigit()
+    if "HTTP_TRANSFER_ENCODING" in environ or not is_number or int(declared[:20]) > MAX_BYTES:
         return b""
     parts: list[bytes] = []
     while True:
