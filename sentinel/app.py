@@ -5,21 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import Any, cast
 
 import orjson
+from a2wsgi import WSGIMiddleware
 from flask import Blueprint, Flask, Response, request
 from flask.json.provider import JSONProvider
 
 from sentinel.api import approvals, check, guard, heartbeat, meta, switches
-from sentinel.api.calls import handlers_of
+from sentinel.api.calls import Call, handlers_of, waiting_handlers_of
 from sentinel.api.context import Context
 from sentinel.api.identity import Identity
 from sentinel.core.permit import PermitSigner
-from sentinel.http import problems
+from sentinel.http import problems, wire
+from sentinel.http.asgi import AsgiApp, HotRoutes
 from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.http.responses import wire_response
 from sentinel.http.strict_json import MAX_BYTES
-from sentinel.http.wire import Handler, HotRoutes, answer
+from sentinel.http.wire import Handler, answer
 from sentinel.policy.library import PolicyHolder
 from sentinel.policy.switches import SwitchFile
 from sentinel.services.authority import Authority
@@ -60,22 +63,40 @@ def create_app(
     settings: Settings, authority: Authority, limit: SharedRateLimit, *, stopping: Callable[[], bool] = lambda: False
 ) -> Flask:
     """The app with every route. `limit` is shared by all processes; `stopping` turns true when this one drains."""
-    app = Flask("sentinel.api", static_folder=None)
-    app.json = _OrjsonProvider(app)
-    app.config["MAX_CONTENT_LENGTH"] = MAX_BYTES + 1
-    app.url_map.strict_slashes = False
-    app.url_map.merge_slashes = False
-    context = Context(
+    return _flask_app(_context(settings, authority, limit, stopping))
+
+
+def create_edge(
+    settings: Settings, authority: Authority, limit: SharedRateLimit, *, stopping: Callable[[], bool] = lambda: False
+) -> AsgiApp:
+    """The same routes for an event loop: one decision at a time on the loop itself, all else in `settings.threads`."""
+    context = _context(settings, authority, limit, stopping)
+    hot = waiting_handlers_of(context, _calls(context))
+    rest: Any = WSGIMiddleware(cast(Any, _flask_app(context)), workers=settings.threads)
+    return HotRoutes(rest, {prefix + path: handler for prefix in PREFIXES for path, handler in hot.items()}.get)
+
+
+def _context(settings: Settings, authority: Authority, limit: SharedRateLimit, stopping: Callable[[], bool]) -> Context:
+    return Context(
         authority=authority,
         identity=Identity(authority.pool, limit),
         switches=SwitchFile(authority.policies.directory),
         stream_slots=threading.BoundedSemaphore(settings.max_streams),
         stopping=stopping,
     )
-    hot: dict[str, Handler] = {
-        **handlers_of(context, {**guard.calls(context), **check.calls(context)}),
-        **check.handlers(context),
-    }
+
+
+def _calls(context: Context) -> dict[str, Call]:
+    return {**guard.calls(context), **check.calls(context)}
+
+
+def _flask_app(context: Context) -> Flask:
+    app = Flask("sentinel.api", static_folder=None)
+    app.json = _OrjsonProvider(app)
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BYTES + 1
+    app.url_map.strict_slashes = False
+    app.url_map.merge_slashes = False
+    hot: dict[str, Handler] = {**handlers_of(context, _calls(context)), **check.handlers(context)}
     for prefix in PREFIXES:
         blueprint = Blueprint(prefix.strip("/").replace("/", "_"), __name__, url_prefix=prefix)
         for path, handler in hot.items():
@@ -86,7 +107,7 @@ def create_app(
     meta.routes(app, context)
     problems.register(app)
     # The decision routes answer before Flask is asked; the same handlers stand behind its routes for everything else.
-    app.wsgi_app = HotRoutes(  # type: ignore[method-assign]
+    app.wsgi_app = wire.HotRoutes(  # type: ignore[method-assign]
         app.wsgi_app, {prefix + path: handler for prefix in PREFIXES for path, handler in hot.items()}.get
     )
     return app

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
-import mmap
 import os
 import resource
 import select
@@ -26,6 +25,7 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 from gunicorn.workers.gthread import ThreadWorker
 
+from sentinel.connection_counts import SharedCounts
 from sentinel.core.errors import SentinelError
 
 
@@ -91,38 +91,20 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
                 os.kill(pid, signal.SIGHUP)
 
 
-class BalancedThreads(ThreadWorker):  # type: ignore[misc]
-    """gunicorn's thread worker for clients that keep their connections and send request after request.
+class BalancedThreads(SharedCounts, ThreadWorker):  # type: ignore[misc]
+    """gunicorn's thread worker for clients that keep their connections and send request after request: taken in turns."""
 
-    A new connection is left to a process that holds fewer, for whoever accepts it serves it for good: otherwise one
-    process is full and another idle. The counts stand in memory that all processes share.
-    """
-
-    SLOTS = 64
-    ABSENT = -1
     HOLD_BACK_SECONDS = 0.005
     STAY_MILLISECONDS = 20
-    counts: memoryview
-    """One number per process, `ABSENT` where there is none; made by the master before it forks."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        self._slot = arguments[0] % self.SLOTS
+        self.take_slot(arguments[0])
         self._held_back_at: float | None = None
         super().__init__(*arguments, **named)
 
-    @property
-    def nr_conns(self) -> int:
-        """Connections this process holds."""
-        return int(self.counts[self._slot])
-
-    @nr_conns.setter
-    def nr_conns(self, number: int) -> None:
-        self.counts[self._slot] = number
-
     def accept(self, listener: Any) -> None:
         """Accept, unless another has fewer; after a few milliseconds in any case, for the other may be stuck."""
-        fewest = min(number for number in self.counts if number != self.ABSENT)
-        if self.nr_conns > fewest:
+        if self.has_more_than_another():
             now = time.monotonic()
             self._held_back_at = self._held_back_at or now
             if now - self._held_back_at < self.HOLD_BACK_SECONDS:
@@ -157,33 +139,25 @@ class BalancedThreads(ThreadWorker):  # type: ignore[misc]
         ready.register(conn.sock, select.POLLIN)
         return bool(ready.poll(self.STAY_MILLISECONDS))
 
-    @classmethod
-    def share_counts(cls) -> None:
-        """Make the shared memory; in the master, before it forks."""
-        cls.counts = memoryview(mmap.mmap(-1, cls.SLOTS * 4)).cast("i")
-        for slot in range(cls.SLOTS):
-            cls.counts[slot] = cls.ABSENT
-
-    @classmethod
-    def forget(cls, age: int) -> None:
-        """A process is gone."""
-        cls.counts[age % cls.SLOTS] = cls.ABSENT
-
 
 class Server(BaseApplication):  # type: ignore[misc]
-    """A gunicorn server around `make_app(worker) -> WSGI app`, called once in each process after the fork."""
+    """A gunicorn server around `make_app(worker)`, called once in each process after the fork.
+
+    The app is a WSGI one for `BalancedThreads` and an ASGI one for `EventWorker`.
+    """
 
     def __init__(
         self, make_app: Callable[[Any], Any], *, host: str, port: int, processes: int, threads: int,
         graceful_seconds: int = 20, on_reload: Callable[[], None] | None = None,
-        on_worker_exit: Callable[[], None] | None = None,
+        on_worker_exit: Callable[[], None] | None = None, worker_class: type[SharedCounts] = BalancedThreads,
     ) -> None:  # fmt: skip
         self._make_app = make_app
         self._options = {
             "bind": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}"],
             "workers": processes,
             "threads": threads,
-            "worker_class": BalancedThreads,
+            "worker_class": worker_class,
+            "asgi_lifespan": "off",
             "keepalive": 30,
             "timeout": 60,
             "graceful_timeout": graceful_seconds,
@@ -197,11 +171,11 @@ class Server(BaseApplication):  # type: ignore[misc]
             "worker_connections": 1000,
             "backlog": 512,
             "post_worker_init": self._after_fork,
-            "child_exit": _forget,
+            "child_exit": lambda server, worker: _forget(worker),
             "worker_exit": lambda server, worker: on_worker_exit() if on_worker_exit else None,
         }
         self.on_reload = on_reload
-        BalancedThreads.share_counts()
+        worker_class.share_counts()
         super().__init__()
 
     def load_config(self) -> None:
@@ -214,7 +188,8 @@ class Server(BaseApplication):  # type: ignore[misc]
         return lambda environ, start_response: []
 
     def _after_fork(self, worker: Any) -> None:
-        worker.wsgi = self._make_app(worker)
+        # Each kind of worker calls its app by its own name.
+        worker.wsgi = worker.asgi = self._make_app(worker)
         # What is loaded now stays for good: collecting it again and again would only stop requests for milliseconds.
         gc.collect()
         gc.freeze()
@@ -229,10 +204,10 @@ class Server(BaseApplication):  # type: ignore[misc]
             sys.exit(1)
 
 
-def _forget(_server: Any, worker: Any) -> None:
+def _forget(worker: Any) -> None:
     from prometheus_client import multiprocess
 
-    BalancedThreads.forget(worker.age)
+    worker.forget(worker.age)
 
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         multiprocess.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from typing import Any
 
 import structlog
@@ -35,7 +36,8 @@ def serve(settings: Settings, *, graceful_seconds: int = 20) -> None:
 
 def _run(settings: Settings, policies: PolicyHolder, graceful_seconds: int) -> None:
     from sentinel import metrics
-    from sentinel.app import build_authority, create_app
+    from sentinel.app import build_authority, create_edge
+    from sentinel.event_worker import EventWorker
     from sentinel.http.rate_limit import SharedRateLimit
     from sentinel.services.declare_policies import declare_policies
     from sentinel.services.keep_house import Housekeeper
@@ -67,15 +69,16 @@ def _run(settings: Settings, policies: PolicyHolder, graceful_seconds: int) -> N
                 wanted["reload"] = True  # the database is away: again in the next round
                 raise
 
-        def on_hangup(_signal: int, _frame: Any) -> None:
+        def take_new_policies() -> None:
             reload_policies()
             wanted["reload"] = True
 
-        signal.signal(signal.SIGHUP, on_hangup)
+        # In a thread: compiling takes longer than a decision may wait.
+        worker.loop.add_signal_handler(signal.SIGHUP, lambda: threading.Thread(target=take_new_policies).start())
         keeper = Housekeeper(authority, tell=_count_house, each_round=each_round)
         keeper.start()
         keepers.append(keeper)
-        return create_app(settings, authority, limit, stopping=lambda: not worker.alive)
+        return create_edge(settings, authority, limit, stopping=lambda: not worker.alive)
 
     def _count_house(house: Any) -> None:
         for what in ("permits_expired", "approvals_expired", "fell_in_doubt"):
@@ -90,5 +93,5 @@ def _run(settings: Settings, policies: PolicyHolder, graceful_seconds: int) -> N
     Server(
         make_app, host=settings.host, port=settings.port, processes=settings.processes, threads=settings.threads,
         graceful_seconds=graceful_seconds, on_reload=reload_policies,
-        on_worker_exit=stop_keepers,
+        on_worker_exit=stop_keepers, worker_class=EventWorker,
     ).run()  # fmt: skip

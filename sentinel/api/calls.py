@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from sentinel.api.context import Context
 from sentinel.api.identity import KEY_HASH
 from sentinel.api.schemas import BatchAnswerSchema, BatchRequestSchema
 from sentinel.core.errors import EngineUnavailable, SentinelError
+from sentinel.http.asgi import WaitingHandler
 from sentinel.http.bodies import load
 from sentinel.http.openapi import Documentation
 from sentinel.http.problems import problem_of
@@ -49,16 +51,34 @@ def handlers_of(context: Context, calls: Mapping[str, Call]) -> dict[str, Handle
     return found
 
 
+def waiting_handlers_of(context: Context, calls: Mapping[str, Call]) -> dict[str, WaitingHandler]:
+    """Each call's route for one request, on an event loop."""
+    return {path: partial(_one_waiting, context, call) for path, call in calls.items()}
+
+
 def _one(context: Context, call: Call, request: Request) -> Answer:
     began = time.perf_counter()
     caller = context.identity.caller(call.scope, request.environ)
     row, prepared = call.prepare(caller, request.json(), began)
-    return call.render(caller, prepared, _recorded(call.commit.record, row), request_id_of(request.environ))
+    with _counted():
+        recorded = call.commit.record(row)
+    return call.render(caller, prepared, recorded, request_id_of(request.environ))
 
 
-def _recorded(record: Callable[[Any], Any], row: Any) -> Any:
+async def _one_waiting(context: Context, call: Call, request: Request) -> Answer:
+    """`_one`, waiting where that one holds its thread."""
+    began = time.perf_counter()
+    caller = await context.identity.waited_for(call.scope, request.environ)
+    row, prepared = call.prepare(caller, request.json(), began)
+    with _counted():
+        recorded = await call.commit.recorded(row)
+    return call.render(caller, prepared, recorded, request_id_of(request.environ))
+
+
+@contextlib.contextmanager
+def _counted() -> Iterator[None]:
     try:
-        return record(row)
+        yield
     except EngineUnavailable:
         metrics.UNAVAILABLE.inc()
         raise
@@ -78,7 +98,8 @@ def _many(context: Context, call: Call, request: Request) -> Answer:
             ready.append((place, *call.prepare(caller, body, began)))
         except SentinelError as error:
             answers[place] = Answer(*problem_of(error, request_id))
-    recorded = _recorded(call.commit.record_all, [row for _, row, _ in ready])
+    with _counted():
+        recorded = call.commit.record_all([row for _, row, _ in ready])
     for (place, _, prepared), one in zip(ready, recorded, strict=True):
         try:
             if isinstance(one, Exception):

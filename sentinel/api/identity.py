@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -32,11 +33,20 @@ class Identity:
 
     def caller(self, scope: str, environ: dict[str, Any]) -> Caller:
         """A request's caller. Raises `Unauthenticated`, `RateLimited` or `Forbidden` (scope, tenant)."""
-        presented = _presented_key(environ)
-        if presented is None or not looks_like_key(presented):
-            raise Unauthenticated
-        hashed = key_hash(presented)
-        caller = self._find(hashed)
+        hashed = _hashed(environ)
+        return self._accepted(scope, environ, hashed, self._find(hashed))
+
+    async def waited_for(self, scope: str, environ: dict[str, Any]) -> Caller:
+        """`caller` on an event loop: the database is asked in a thread."""
+        hashed = _hashed(environ)
+        known = self._known.get(hashed)
+        if known is None or self._clock() - known[0] >= _REMEMBER_SECONDS:
+            found = await asyncio.get_running_loop().run_in_executor(None, self._find, hashed)
+        else:
+            found = known[1]
+        return self._accepted(scope, environ, hashed, found)
+
+    def _accepted(self, scope: str, environ: dict[str, Any], hashed: bytes, caller: Caller | None) -> Caller:
         if caller is None:
             raise Unauthenticated
         self.charge(hashed)
@@ -70,6 +80,13 @@ class Identity:
         # Remembered from before the question was asked: the age of an answer never exceeds the promise.
         self._known[hashed] = (now, caller)
         return caller
+
+
+def _hashed(environ: Mapping[str, Any]) -> bytes:
+    presented = _presented_key(environ)
+    if presented is None or not looks_like_key(presented):
+        raise Unauthenticated
+    return key_hash(presented)
 
 
 def _presented_key(environ: Mapping[str, Any]) -> str | None:

@@ -6,11 +6,13 @@ hands the lane to the next in line. At low load every row is a batch of one.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
 from sentinel.core.errors import EngineUnavailable
@@ -24,15 +26,49 @@ Answer = TypeVar("Answer")
 
 
 class _Ticket(Generic[Answer]):
-    __slots__ = ("answer", "error", "leads", "row", "signal")
+    """A row in the line. Who waits for it is told by `signal`, a thread, or by `told`, a loop's future."""
 
-    def __init__(self, row: Row) -> None:
+    __slots__ = ("answer", "error", "leads", "row", "signal", "told")
+
+    def __init__(self, row: Row, told: asyncio.Future[None] | None = None) -> None:
         self.row = row
+        self.told = told
         self.answer: Answer | None = None
         self.error: Exception | None = None
         self.leads = False
         self.signal = threading.Lock()
         self.signal.acquire()
+
+    def result(self) -> Answer:
+        """The answer. Raises what was raised for this row."""
+        if self.error is not None:
+            raise self.error
+        assert self.answer is not None
+        return self.answer
+
+
+def _wake(tickets: Sequence[_Ticket[Any]]) -> None:
+    """Tell who waits that the answers are there; a loop is called once for all its rows."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    for ticket in tickets:
+        if ticket.told is None:
+            ticket.signal.release()
+        else:
+            by_loop.setdefault(ticket.told.get_loop(), []).append(ticket.told)
+    for loop, futures in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_tell, futures)
+
+
+def _expire(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_exception(TimeoutError())
+
+
+def _tell(futures: Sequence[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
 
 
 class GroupCommit(Generic[Answer]):
@@ -59,14 +95,14 @@ class GroupCommit(Generic[Answer]):
         self._latest_began = 0.0
         self._mutex = threading.Lock()
         self._waiting: deque[_Ticket[Answer]] = deque()
+        # Started at the first row that comes from a loop.
+        self._threads = ThreadPoolExecutor(lanes, thread_name_prefix="commit")
 
     def record(self, row: Row) -> Answer:
         """The committed answer to one row. Raises what `commit` raises for this row alone."""
         ticket = _Ticket[Answer](row)
         with self._mutex:
-            ticket.leads = self._leaders == 0 or (
-                self._leaders < self._lanes and time.monotonic() - self._latest_began > self._slow_seconds
-            )
+            ticket.leads = self._may_lead()
             if ticket.leads:
                 self._leaders += 1
             else:
@@ -75,10 +111,47 @@ class GroupCommit(Generic[Answer]):
             self._give_up(ticket)
         if ticket.leads:
             self._lead(ticket)
-        if ticket.error is not None:
-            raise ticket.error
-        assert ticket.answer is not None
-        return ticket.answer
+        return ticket.result()
+
+    async def recorded(self, row: Row) -> Answer:
+        """`record` on an event loop: the commits of what waits here run in a thread of their own."""
+        loop = asyncio.get_running_loop()
+        told: asyncio.Future[None] = loop.create_future()
+        ticket = _Ticket[Answer](row, told)
+        with self._mutex:
+            self._waiting.append(ticket)
+            needs_leader = self._may_lead()
+            if needs_leader:
+                self._leaders += 1
+        if needs_leader:
+            self._threads.submit(self._lead_line)
+        expiry = loop.call_later(WAIT_SECONDS, _expire, told)
+        try:
+            await told
+        except TimeoutError:
+            self._give_up(ticket)
+        finally:
+            expiry.cancel()
+        return ticket.result()
+
+    def _may_lead(self) -> bool:
+        return self._leaders == 0 or (
+            self._leaders < self._lanes and time.monotonic() - self._latest_began > self._slow_seconds
+        )
+
+    def _lead_line(self) -> None:
+        """Commit what waits, batch after batch, until nothing does."""
+        while True:
+            with self._mutex:
+                batch = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+                if not batch:
+                    self._leaders -= 1
+                    return
+                self._latest_began = time.monotonic()
+            try:
+                self._settle(batch)
+            finally:
+                _wake(batch)
 
     def _give_up(self, ticket: _Ticket[Answer]) -> None:
         """Leave the line, so that neither the lead nor a late commit comes to who is gone; unless the lead just came."""
@@ -104,16 +177,21 @@ class GroupCommit(Generic[Answer]):
         try:
             self._settle([own, *followers])
         finally:
-            for ticket in followers:
-                ticket.signal.release()
-            with self._mutex:
-                if self._waiting:
-                    # Taken out of the line before it is woken, so that no other leader can take it too.
-                    following = self._waiting.popleft()
-                    following.leads = True
-                    following.signal.release()
-                else:
-                    self._leaders -= 1
+            _wake(followers)
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Give the lane to the next in line; a loop's row is led by a thread of ours."""
+        with self._mutex:
+            if not self._waiting:
+                self._leaders -= 1
+            elif self._waiting[0].told is not None:
+                self._threads.submit(self._lead_line)
+            else:
+                # Taken out of the line before it is woken, so that no other leader can take it too.
+                following = self._waiting.popleft()
+                following.leads = True
+                following.signal.release()
 
     def _settle(self, batch: list[_Ticket[Answer]]) -> None:
         try:

@@ -1,0 +1,93 @@
+"""The edge of the hot routes on an event loop: one POST at a time, as `wire` does it under WSGI; the rest goes on.
+
+A request waits for its commit without holding a thread, so that what many clients cost is their requests and not their
+number. Everything that is not a hot route is answered by the WSGI app, in threads.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import structlog
+
+from sentinel.core.errors import SentinelError
+from sentinel.http.problems import internal_problem, problem_of
+from sentinel.http.request_ids import request_id_of
+from sentinel.http.strict_json import MAX_BYTES
+from sentinel.http.wire import Answer, Request
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+WaitingHandler = Callable[[Request], Awaitable[Answer]]
+
+_UNPREFIXED = {"content-type": "CONTENT_TYPE", "content-length": "CONTENT_LENGTH"}
+
+log = structlog.get_logger("sentinel.http")
+
+
+class HotRoutes:
+    """An ASGI app that answers the POST routes that `find` knows by their path, and hands everything else to `rest`."""
+
+    def __init__(self, rest: AsgiApp, find: Callable[[str], WaitingHandler | None]) -> None:
+        self._rest = rest
+        self._find = find
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        handler = self._find(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if handler is None:
+            return await self._rest(scope, receive, send)
+        environ = _environ(scope)
+        environ["wsgi.input"] = io.BytesIO(await _body(environ, receive))
+        await _send(await _answer(handler, environ), send)
+        return None
+
+
+async def _answer(handler: WaitingHandler, environ: dict[str, Any]) -> Answer:
+    """`wire.answer` for a handler that waits."""
+    request_id = request_id_of(environ)
+    try:
+        given = await handler(Request(environ))
+    except SentinelError as error:
+        given = Answer(*problem_of(error, request_id))
+    except Exception:
+        log.exception("unexpected_error", path=environ.get("PATH_INFO"))
+        given = Answer(*internal_problem(request_id))
+    given.headers["X-Request-ID"] = request_id
+    return given
+
+
+def _environ(scope: Scope) -> dict[str, Any]:
+    """What a handler reads of the WSGI environment."""
+    environ: dict[str, Any] = {"REQUEST_METHOD": scope["method"], "PATH_INFO": scope["path"]}
+    for name_bytes, value_bytes in scope["headers"]:
+        name, value = name_bytes.decode("latin-1"), value_bytes.decode("latin-1")
+        key = _UNPREFIXED.get(name) or "HTTP_" + name.upper().replace("-", "_")
+        # A header that comes twice is one with both values, as under WSGI: never the one that suits.
+        environ[key] = f"{environ[key]},{value}" if key in environ else value
+    return environ
+
+
+async def _body(environ: dict[str, Any], receive: Receive) -> bytes:
+    """The body, as far as it may be taken; `bodies.body_bytes` says what is wrong with it otherwise."""
+    declared = environ.get("CONTENT_LENGTH", "")
+    is_number = declared.isascii() and declared.isdigit()
+    if "HTTP_TRANSFER_ENCODING" in environ or not is_number or int(declared[:20]) > MAX_BYTES:
+        return b""
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts) if len(parts) > 1 else parts[0]
+
+
+async def _send(given: Answer, send: Send) -> None:
+    headers = [(b"content-type", given.content_type.encode()), (b"content-length", b"%d" % len(given.body))]
+    headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in given.headers.items()]
+    await send({"type": "http.response.start", "status": given.status, "headers": headers})
+    await send({"type": "http.response.body", "body": given.body})

@@ -1,0 +1,105 @@
+"""Hot routes on an event loop: what a handler is given, what it may refuse, and what goes on to the other app."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+import pytest
+
+from sentinel.core.errors import InvalidInput
+from sentinel.http.asgi import HotRoutes
+from sentinel.http.strict_json import MAX_BYTES
+from sentinel.http.wire import Answer, Request
+
+JSON = (b"content-type", b"application/json")
+
+
+def ask(
+    app: Any,
+    *,
+    path: str = "/hot",
+    method: str = "POST",
+    headers: Sequence[tuple[bytes, bytes]] = (),
+    parts: Sequence[bytes] = (),
+) -> tuple[int, dict[bytes, bytes], bytes]:
+    """One request through the app: status, headers, body."""
+    sent: list[Any] = []
+    waiting = [{"type": "http.request", "body": part, "more_body": n + 1 < len(parts)} for n, part in enumerate(parts)]
+
+    async def receive() -> dict[str, Any]:
+        return waiting.pop(0) if waiting else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": path, "headers": list(headers)}
+    asyncio.run(app(scope, receive, send))
+    return sent[0]["status"], dict(sent[0]["headers"]), b"".join(one.get("body", b"") for one in sent)
+
+
+async def echo(request: Request) -> Answer:
+    """Says what it was given."""
+    return Answer(orjson.dumps({"body": request.json(), "key": request.header("HTTP_X_API_KEY")}))
+
+
+async def rest(scope: Any, receive: Any, send: Any) -> None:
+    """The other app."""
+    await send({"type": "http.response.start", "status": 299, "headers": []})
+    await send({"type": "http.response.body", "body": b"the rest"})
+
+
+def app(handler: Any = echo) -> HotRoutes:
+    return HotRoutes(rest, {"/hot": handler}.get)
+
+
+def sized(body: bytes, *more: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+    return [JSON, (b"content-length", b"%d" % len(body)), *more]
+
+
+def test_a_body_in_parts_arrives_whole_and_a_header_given_twice_is_both() -> None:
+    headers = sized(b'{"a": 1}', (b"x-api-key", b"one"), (b"x-api-key", b"two"))
+    status, sent, body = ask(app(), headers=headers, parts=[b'{"a"', b": 1}"])
+    assert (status, orjson.loads(body)) == (200, {"body": {"a": 1}, "key": "one,two"})
+    assert sent[b"content-length"] == str(len(body)).encode() and sent[b"cache-control"] == b"no-store"
+    assert sent[b"x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "parts", "status"),
+    [
+        ([JSON], [b"{}"], 411),
+        ([JSON, (b"transfer-encoding", b"chunked")], [b"{}"], 411),
+        (sized(b"{}", (b"transfer-encoding", b"chunked")), [b"{}"], 411),
+        ([JSON, (b"content-length", b"2"), (b"content-length", b"2")], [b"{}"], 411),
+        ([JSON, (b"content-length", b"%d" % (MAX_BYTES + 1))], [b"x"], 413),
+        ([JSON, (b"content-length", b"9" * 5000)], [b"x"], 413),
+        ([JSON, (b"content-length", b"-1")], [b"{}"], 411),
+        ([JSON, (b"content-length", "²".encode("latin-1"))], [b"{}"], 411),
+        ([(b"content-type", b"text/plain"), (b"content-length", b"2")], [b"{}"], 415),
+        (sized(b"{}  "), [b"{}"], 400),
+        (sized(b'{"a":1,"a":2}'), [b'{"a":1,"a":2}'], 400),
+    ],
+)
+def test_a_body_that_may_not_be_taken_is_refused_as_under_wsgi(headers: Any, parts: Any, status: int) -> None:
+    found, sent, body = ask(app(), headers=headers, parts=parts)
+    assert (found, sent[b"content-type"]) == (status, b"application/problem+json"), body
+
+
+def test_what_a_handler_raises_is_a_problem_and_nothing_else_gets_out() -> None:
+    async def refuses(request: Request) -> Answer:
+        raise InvalidInput.of("amount", "must be positive")
+
+    async def breaks(request: Request) -> Answer:
+        raise RuntimeError("a secret")
+
+    assert ask(app(refuses), headers=sized(b"{}"), parts=[b"{}"])[0] == 400
+    status, _, body = ask(app(breaks), headers=sized(b"{}"), parts=[b"{}"])
+    assert status == 500 and b"secret" not in body
+
+
+@pytest.mark.parametrize(("path", "method"), [("/hot", "GET"), ("/hot", "PUT"), ("/other", "POST"), ("/hot/", "POST")])
+def test_everything_else_goes_on(path: str, method: str) -> None:
+    assert ask(app(), path=path, method=method)[0] == 299
