@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from sentinel.core.errors import SentinelError
-from sentinel.logs import configure_logs
+from sentinel.logs import configure_logs, gather_lines
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.library import PolicyHolder
 from sentinel.server import Server, metrics_folder, require_free_port
@@ -22,6 +22,9 @@ from sentinel.store.database import AUTHORITY
 from sentinel.store.safety import require_ready
 
 log = structlog.get_logger("sentinel")
+
+LOG_SECONDS = 0.01
+"""How long a line of the log may wait for others to be written with."""
 
 
 def serve(settings: Settings, *, graceful_seconds: int = 20) -> None:
@@ -56,6 +59,7 @@ def _run(settings: Settings, policies: PolicyHolder, graceful_seconds: int) -> N
         log.info("policies_loaded", versions=[one.policy.version for one in policies.library.policies])
 
     def make_app(worker: Any) -> Any:
+        gather_lines(lambda write: worker.loop.call_soon_threadsafe(worker.loop.call_later, LOG_SECONDS, write))
         authority = build_authority(settings, policies)
         wanted = {"reload": True}
 

@@ -111,6 +111,18 @@ def request_id() -> str:
     return request_id_of(request.environ)
 
 
+def http_response(error: HTTPException) -> Response:
+    """The framework's own error as an answer."""
+    status = error.code or 500
+    if 300 <= status < 400:
+        return Response(status=404)
+    code = (error.name or "error").lower().replace(" ", "-")
+    response = _response(_problem(status, code, error.name or "Error", error.description or "", request_id()))
+    if isinstance(error, MethodNotAllowed) and error.valid_methods:
+        response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
+    return response
+
+
 def register(app: Flask) -> None:
     """Install the handlers on an app: ours, the framework's and the last resort."""
 
@@ -120,14 +132,7 @@ def register(app: Flask) -> None:
 
     @app.errorhandler(HTTPException)
     def framework(error: HTTPException) -> Response:
-        status = error.code or 500
-        if 300 <= status < 400:
-            return Response(status=404)
-        code = (error.name or "error").lower().replace(" ", "-")
-        response = _response(_problem(status, code, error.name or "Error", error.description or "", request_id()))
-        if isinstance(error, MethodNotAllowed) and error.valid_methods:
-            response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
-        return response
+        return http_response(error)
 
     @app.errorhandler(Exception)
     def unexpected(error: Exception) -> Response:

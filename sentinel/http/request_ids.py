@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-import uuid
 from typing import Any
+
+from sentinel.randomness import random_uuid
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/@-]{1,128}")
 
@@ -14,5 +15,5 @@ def request_id_of(environ: dict[str, Any]) -> str:
     found = environ.get("sentinel.request_id")
     if found is None:
         given = environ.get("HTTP_X_REQUEST_ID", "")
-        found = environ["sentinel.request_id"] = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        found = environ["sentinel.request_id"] = given if _REQUEST_ID.fullmatch(given) else random_uuid().hex
     return str(found)

@@ -6,8 +6,6 @@ transaction needs; the database then finds the twin, reads halts, reserves limit
 
 from __future__ import annotations
 
-import os
-import uuid
 from typing import Any
 
 from sentinel.core.decision import Decision, LimitAsk, Verdict, no_matching_policy
@@ -15,6 +13,7 @@ from sentinel.core.errors import KeyReused
 from sentinel.core.operation import Operation, first_difference
 from sentinel.core.proof import pack_parts
 from sentinel.policy.evaluate import evaluate
+from sentinel.randomness import random_bytes, random_uuid
 from sentinel.services.authority import Authority, Caller
 from sentinel.store.decisions import Recorded
 from sentinel.store.ids import new_id, proof_id_of
@@ -55,13 +54,13 @@ def decided_row(
 ) -> dict[str, Any]:
     """One row of `sentinel.guard_input`: JSON-ready, in memory, nothing asked of anybody."""
     decision = provisional(authority, operation)
-    event_id, salt = new_id(), os.urandom(32).hex()
+    event_id, salt = new_id(), random_bytes(32).hex()
     return {
         **question(caller, operation, decision),
         "operation_id": new_id(),
         "event_id": event_id,
         "second_event_id": new_id(),
-        "permit_id": uuid.uuid4(),
+        "permit_id": random_uuid(),
         "approval_id": new_id(),
         "salt": salt,
         "request": operation.canonical,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from datetime import datetime
+
+from sentinel.randomness import random_bytes
 
 _LOW = (1 << 62) - 1
 
 
 def new_id() -> uuid.UUID:
     """A UUIDv7: 48 bits of milliseconds, 74 random bits."""
-    random = int.from_bytes(os.urandom(10), "big")
+    random = int.from_bytes(random_bytes(10), "big")
     value = (time.time_ns() // 1_000_000) << 80 | 0x7 << 76 | (random >> 68) << 64 | 0x2 << 62 | random & _LOW
     return uuid.UUID(int=value)
 
