@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 T ?= tests
 WORKERS ?= 2
 
-.PHONY: help env demo test lint format types imports docs docs-check bench wheel clean
+.PHONY: help env demo test lint format types imports docs docs-check bench wheel clean screenshots
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -68,6 +68,9 @@ docs-check: .venv/.runtime  ## are the made documents the ones the code makes, a
 
 bench: .venv/.test  ## measure guards, checks and refunds against pgbench, interleaved; writes tests/bench/out/
 	@$(BIN)/python -m tests.bench.run $(BENCH)
+
+screenshots: .venv/.test  ## pictures of every page of a demo into build/screenshots/, the README's into deploy/screenshots/
+	@$(BIN)/python -m tests.browser.screenshots
 
 wheel: .venv/.runtime  ## build the wheel into dist/
 	@$(PIP) build

@@ -52,16 +52,18 @@ def install(app: Flask, context: Context) -> None:
         try:
             who, by_cookie = identify(context)
         except Unauthenticated:
-            if _is_browser_visit():
+            if is_browser_visit():
                 return redirect(f"{SIGN_IN_PAGE}?{urlencode({'next': request.full_path.rstrip('?')})}", 303)
+            if _is_form():
+                return redirect(f"{SIGN_IN_PAGE}?{urlencode({'next': request.path, 'undone': 'yes'})}", 303)
             raise
         if by_cookie and request.method not in _SAFE:
             check_csrf(context, who)
         g.signed_in, g.by_cookie = who, by_cookie
-        if isinstance(request.routing_exception, MethodNotAllowed) and _is_browser_visit():
+        if isinstance(request.routing_exception, MethodNotAllowed) and is_browser_visit():
             return redirect(_page_of(request.path), 303)
         if context.settings.require_second_factor and not who.has_second_factor and not _sets_up(request.path):
-            if _is_browser_visit():
+            if is_browser_visit():
                 return redirect(ACCOUNT_PAGE, 303)
             raise SecondFactorRequired("set up a second factor first, on the page /ops/account")
         return None
@@ -81,10 +83,16 @@ def _sets_up(path: str) -> bool:
     return path in _SETTING_UP or path.startswith((ACCOUNT_PAGE + "/second-factor", SIGN_IN + "/"))
 
 
-def _is_browser_visit() -> bool:
+def is_browser_visit() -> bool:
     """Whether a person is opening a page, who is better sent to the sign-in page than shown a problem document."""
     wants_html = request.accept_mimetypes.accept_html and "text/html" in request.headers.get("Accept", "")
     return wants_html and request.method == "GET" and not request.path.startswith("/ops/api/")
+
+
+def _is_form() -> bool:
+    """Whether a page's form was sent: whose session ended meanwhile is told so on the sign-in page, not by a document."""
+    wants_html = "text/html" in request.headers.get("Accept", "")
+    return wants_html and request.method == "POST" and not request.path.startswith("/ops/api/")
 
 
 def identify(context: Context) -> tuple[SignedIn, bool]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from flask import Blueprint, Response
+from flask import Blueprint, Response, g
+from werkzeug.exceptions import HTTPException
 
 from ops_console.context import Context
+from ops_console.identity import is_browser_visit
 from ops_console.pages import (
     account,
     approval_batch,
@@ -22,7 +24,7 @@ from ops_console.pages import (
     sign_in,
 )
 from sentinel.core.errors import SentinelError, Unauthenticated
-from sentinel.http.problems import problem_response
+from sentinel.http.problems import http_response, problem_response
 
 
 def blueprint(context: Context) -> Blueprint:
@@ -52,5 +54,13 @@ def blueprint(context: Context) -> Blueprint:
             return problem_response(error)
         told = shell.refused(error)
         return shell.page(context, "error.html", title="That was not possible", status=told.status, told=told)
+
+    @pages.app_errorhandler(404)
+    def nothing_there(error: HTTPException) -> Response:
+        """A person who is signed in gets a page to go on from; programs and strangers get the document."""
+        if "signed_in" not in g or not is_browser_visit():
+            return http_response(error)
+        told = shell.Refused("There is no page at this address.", {}, 404)
+        return shell.page(context, "error.html", title="Nothing here", status=404, told=told)
 
     return pages

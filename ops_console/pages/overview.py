@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-from flask import Blueprint, Response
+from flask import Blueprint, Response, request
 
 from ops_console.api.refunds import DEFAULT_AGENT
 from ops_console.context import Context
@@ -58,10 +58,13 @@ def routes(pages: Blueprint, context: Context) -> None:
     @shell.refreshes_itself
     def overview_decisions() -> Response:
         parts = minutes.last_hour(actor().tenant_id)
-        return shell.fragment(
-            "overview_decisions.html", steps=in_steps(parts, 5), outcomes=OUTCOMES, data=_chart(parts), clock=_clock,
-            sums={outcome: sum(part.counts[outcome] for part in parts) for outcome in OUTCOMES},
-        )  # fmt: skip
+        values = {
+            "steps": in_steps(parts, 5), "outcomes": OUTCOMES, "data": _chart(parts), "clock": _clock,
+            "sums": {outcome: sum(part.counts[outcome] for part in parts) for outcome in OUTCOMES},
+        }  # fmt: skip
+        if "HX-Request" in request.headers:
+            return shell.fragment("overview_decisions.html", **values)
+        return shell.page(context, "overview_table.html", title="Decisions of the last hour", **values)
 
 
 def _chart(parts: list[Part]) -> str:

@@ -1,0 +1,1 @@
+"""The console in a real browser, used as people use it."""

@@ -1,0 +1,103 @@
+"""One browser, one filled console for all tests here; each test gets fresh contexts and is told of every complaint."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import pytest
+
+from sentinel.services.actor import Actor
+from sentinel.store.embedded import RunningServer
+from tests.browser.place import Place, filled_place
+from tests.browser.watch import Watch
+from tests.conftest import at
+from tests.integration.console.conftest import PASSWORD
+
+PHONE = {"width": 390, "height": 844}
+DESKTOP = {"width": 1280, "height": 900}
+WAIT_MS = 15_000
+
+
+@pytest.fixture(scope="session")
+def place(pg_server: RunningServer, migrated_template: str) -> Iterator[Place]:
+    """The one filled console."""
+    name = f"browser_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
+        connection.execute(f"create database {name} template {migrated_template} strategy file_copy".encode())
+    with filled_place(at(pg_server.admin_url, name)) as made:
+        yield made
+    with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
+        connection.execute(f"drop database {name} with (force)".encode())
+
+
+@dataclass
+class People:
+    """Opens browsers of people: each a context of its own, with its own cookies."""
+
+    chromium: Any
+    place: Place
+    watch: Watch
+    contexts: list[Any] = field(default_factory=list)
+
+    def visitor(self, **options: Any) -> Any:
+        """A page of somebody who is not signed in."""
+        context = self.chromium.new_context(base_url=self.place.url, **{"viewport": DESKTOP, **options})
+        context.set_default_timeout(WAIT_MS)
+        self.watch.look_at(context)
+        self.contexts.append(context)
+        return context.new_page()
+
+    def operator(self, role: str = "approver", *, path: str = "/ops/account", **options: Any) -> Any:
+        """A page of a new operator, signed in by the form, at `path`."""
+        page = self.visitor(**options)
+        sign_in(page, self.place.operator(role).email, path=path)
+        return page
+
+
+@pytest.fixture
+def watch(place: Place) -> Iterator[Watch]:
+    """Fails the test in the end when a page complained of something that the test did not expect."""
+    made = Watch(place.url)
+    yield made
+    assert made.unexpected() == []
+
+
+@pytest.fixture
+def people(chromium: Any, place: Place, watch: Watch) -> Iterator[People]:
+    """Browsers of this test."""
+    made = People(chromium, place, watch)
+    yield made
+    for context in made.contexts:
+        context.close()
+
+
+@pytest.fixture
+def visitor(people: People) -> Any:
+    """A page of somebody who is not signed in."""
+    return people.visitor()
+
+
+def sign_in(
+    page: Any, who: Actor | str, *, password: str = PASSWORD, code: str = "", path: str = "/ops/account"
+) -> None:
+    """Go to `path` as somebody would who has to sign in first."""
+    page.goto(path)
+    page.get_by_label("E-mail").fill(who if isinstance(who, str) else who.email)
+    page.get_by_label("Password").fill(password)
+    if code:
+        page.get_by_label("Code").fill(code)
+    page.get_by_role("button", name="Sign in").click()
+
+
+def said(page: Any) -> Any:
+    """What the page tells after an act."""
+    return page.locator("#said")
+
+
+def refusal(page: Any) -> Any:
+    """Why an act was refused."""
+    return page.locator("p.said.refused")

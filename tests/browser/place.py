@@ -1,0 +1,166 @@
+"""A filled console to look at: one tenant with something on every page, and the console as a real process.
+
+Shared by the tests in a browser and by the measurement of first paint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import urllib3
+
+from sentinel.app import build_authority
+from sentinel.policy.library import PolicyHolder
+from sentinel.resources import policies_dir
+from sentinel.services.actor import Actor
+from sentinel.services.create_tenant import create_tenant
+from sentinel.services.declare_policies import declare_policies
+from sentinel.services.issue_key import issue_key
+from sentinel.services.passwords import hash_password
+from sentinel.settings import Settings
+from sentinel.store.database import CONSOLE, Pool, with_role
+from tests.acceptance.places import SECRET, clean_env, end, eventually, free_port, module, request
+from tests.confirm_world import SECRETS, Cards
+from tests.integration.console.conftest import World
+from tests.integration.console.test_console_refunds import add_worker
+from tests.integration.console.test_page_in_doubt import doubted
+from tests.integration.console.test_page_ledger import add_life
+from tests.integration.console.test_page_policies import FEE, record
+from tests.orders_console_world import held, queued
+
+ROLES = ("viewer", "approver", "admin")
+HOSTILE = "Pay me twice <b>now</b> or ' else"
+
+
+@dataclass
+class Place:
+    """A console that runs, its world, and where the things are that have a page of their own."""
+
+    world: World
+    url: str
+    cards: Cards
+    paths: dict[str, str] = field(default_factory=dict)
+
+    def operator(self, role: str = "approver") -> Actor:
+        """Somebody new."""
+        return self.world.operator(f"{role}-{uuid.uuid4().hex[:8]}", role)
+
+
+@contextlib.contextmanager
+def filled_place(database_url: str, **env: str) -> Iterator[Place]:
+    """A place on a fresh, migrated database."""
+    pool = Pool(with_role(database_url, CONSOLE), size=4)
+    settings = Settings(database_url=database_url, secret_keys=(SECRET,), pool_size=4)
+    authority = build_authority(settings, PolicyHolder(policies_dir()))
+    cards = Cards(database_url)
+    try:
+        tenant_id = create_tenant(pool, "public-demo")
+        world = World(database_url, pool, authority, tenant_id, hash_password("correct horse battery staple"))
+        declare_policies(authority)
+        with running_console(database_url, **env) as url:
+            place = Place(world, url, cards)
+            fill(place)
+            yield place
+            for app in world.opened:
+                app.extensions["console"].pool.close()
+                app.extensions["console"].board.pool.close()
+    finally:
+        cards.close()
+        pool.close()
+        authority.pool.close()
+
+
+@contextlib.contextmanager
+def running_console(database_url: str, **env: str) -> Iterator[str]:
+    """`python -m ops_console` on a free port; its address."""
+    port, folder = free_port(), Path(tempfile.mkdtemp(prefix="sentinel-console-"))
+    log = folder / "console.log"
+    settings = clean_env(
+        SENTINEL_DATABASE_URL=database_url, SENTINEL_INSECURE_COOKIES="true", CONFIRM_SECRETS=",".join(SECRETS),
+        SENTINEL_PUBLIC_AGENTS="retail-refund-agent=refund:refunds,*", SENTINEL_LOG_LEVEL="warning",
+        SENTINEL_CONSOLE_THREADS="16", **env,
+    )  # fmt: skip
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            module("ops_console", "--port", str(port), "--graceful-seconds", "1"), env=settings, stdout=output,
+            stderr=output, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def ready() -> bool:
+        if process.poll() is not None:
+            raise AssertionError(f"the console ended: {log.read_text()[-2000:]}")
+        with contextlib.suppress(urllib3.exceptions.HTTPError, OSError):
+            return request("GET", f"http://127.0.0.1:{port}/readyz").status == 200
+        return False
+
+    try:
+        assert eventually(ready, within=60), log.read_text()[-2000:]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        end(process)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def fill(place: Place) -> None:
+    """Something for every page: people, decisions of each kind, entries, orders in each lane, a halt, a doubt, a key."""
+    world, paths = place.world, place.paths
+    people = {role: world.operator(role, role) for role in ROLES}
+    issue_key(
+        world.pool, world.tenant_id, agent_id="retail-refund-agent", label="nightly refunds",
+        owner_operator_id=people["viewer"].operator_id,
+    )  # fmt: skip
+    entry = add_life(world)
+    add_entries(world)
+    add_worker(world)
+    for value in ("12.50", "75.00", "120.00", "2000.00"):
+        world.guard(value)
+    hostile = world.guard("300.00", reason=HOSTILE).approval_id
+    world.approval("200.00")
+    world.approval("640.00")
+    doubt = doubted(world, "140.00", 3, "error_reported")
+    order = queued(world)
+    held(world)
+    record(world)
+    world.sql(
+        "insert into sentinel.halts (tenant_id, halt_id, scope, target, level, reason, set_by, set_at)"
+        " values (%s, gen_random_uuid(), 'agent', 'an-agent-that-misbehaved', 'kill', 'refunds nobody asked for', %s, now())",
+        world.tenant_id, people["approver"].email,
+    )  # fmt: skip
+    world.sql(
+        "insert into orders.alerts (tenant_id, kind, source, order_id, summary, attempts, last_error)"
+        " values (%s, 'order_held', 'demo', %s, 'held', 3, 'timeout')", world.tenant_id, order,
+    )  # fmt: skip
+    place.cards.waiting("card-1", value=1250, order="ORD-77")
+    world.publish()
+    proof = request("GET", f"{place.url}/ops/api/live/feed").json["events"][0]["proof_id"]
+    paths |= {
+        "sign in": "/ops/sign-in", "overview": "/ops", "approvals": "/ops/approvals", "decided": "/ops/approvals?status=decided",
+        "approval": f"/ops/approvals/{hostile}", "batch": f"/ops/approvals/batch?id={hostile}", "ledger": "/ops/ledger",
+        "ledger entry": f"/ops/ledger/{entry}", "orders": "/ops/orders", "order": f"/ops/orders/demo/{order}",
+        "policies": "/ops/policies", "policy": "/ops/policies/retail-refund", "cases": "/ops/policies/retail-refund/cases",
+        "switch": f"/ops/policies/switches/{FEE}", "halts": "/ops/halts", "in doubt": "/ops/in-doubt",
+        "doubt": f"/ops/in-doubt/{doubt}", "events": "/ops/events", "keys": "/ops/keys", "operators": "/ops/operators",
+        "operator": f"/ops/operators/{people['viewer'].operator_id}", "account": "/ops/account", "prove": "/ops/account/prove",
+        "nothing": "/ops/nothing-here", "live": "/live", "widget": "/live/widget", "verify": "/verify/",
+        "proof": f"/verify/{proof}", "card": place.cards.link("card-1"),
+    }  # fmt: skip
+
+
+def add_entries(world: World) -> None:
+    """Sixty entries, so that the list has a second page."""
+    world.sql(
+        "set session_replication_role = replica; "
+        "insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, channel, scenario,"
+        " status, decision, reason_code, last_error, account_ref, order_ref, reason)"
+        f" select '{world.tenant_id}', 'entry_' || n, 'refund_' || n, n * 1000, (array['USD','EUR','JPY'])[1 + n % 3],"
+        " 'retail', 'standard', (array['NEW','DENIED','EXECUTED','ERROR'])[1 + n % 4],"
+        " (array[null,'DENY','ALLOW','DENY'])[1 + n % 4], (array[null,'over_limit','within_policy_limit','stale_window'])[1 + n % 4],"
+        " case when n % 4 = 3 then 'the bank did not answer' end, 'acct-secret', 'order-secret', 'my words' from generate_series(1, 60) n"
+    )  # fmt: skip

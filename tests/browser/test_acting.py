@@ -1,0 +1,109 @@
+"""Halts, keys and doubts as people handle them: done once however often one clicks, shown once, and told when it is too late."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import People, refusal, said
+from tests.browser.place import Place
+from tests.browser.watch import Watch
+from tests.integration.console.conftest import PASSWORD
+from tests.integration.console.test_page_in_doubt import doubted
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
+
+
+def fill_halt(page: Any, agent: str) -> None:
+    """The form for stopping one agent."""
+    page.get_by_label("Scope").select_option("agent")
+    page.get_by_label("Of which").fill(agent)
+    page.get_by_label("Reason").last.fill("it pays too much")
+
+
+def test_a_double_click_sets_one_halt_and_lifting_it_takes_a_proof(people: People, place: Place, watch: Watch) -> None:
+    watch.expect("status 400")
+    agent = f"agent-{uuid.uuid4().hex[:8]}"
+    page = people.operator("admin", path="/ops/halts")
+    fill_halt(page, agent)
+    page.get_by_role("button", name="Halt").dblclick()
+    row = page.get_by_role("region", name="In force").get_by_role("row", name=agent)
+    expect(row).to_be_visible()
+    assert place.world.sql("select count(*) from sentinel.halts where target = %s", agent) == [(1,)]
+
+    row.get_by_text("Lift", exact=False).first.click()
+    row.get_by_label("Why it may go on").fill("it was repaired")
+    row.get_by_label("Your password").fill("wrong wrong wrong")
+    row.get_by_role("button", name="Lift").click()
+    expect(refusal(page).first).to_be_visible()
+    assert place.world.sql("select count(*) from sentinel.halts where target = %s and lifted_at is null", agent) == [
+        (1,)
+    ]
+    row.get_by_label("Your password").fill(PASSWORD)
+    row.get_by_role("button", name="Lift").click()
+    expect(page.get_by_role("region", name="Lifted").get_by_role("row", name=agent)).to_be_visible()
+    expect(said(page)).not_to_be_empty()
+    assert place.world.sql("select count(*) from sentinel.halts where target = %s and lifted_at is null", agent) == [
+        (0,)
+    ]
+
+
+def test_an_act_whose_connection_breaks_says_so_and_may_be_done_again(
+    people: People, place: Place, watch: Watch
+) -> None:
+    watch.expect(
+        "request failed.*/ops/halts", "ERR_CONNECTION_REFUSED|ERR_INTERNET_DISCONNECTED", "status", "console: "
+    )
+    agent = f"agent-{uuid.uuid4().hex[:8]}"
+    page = people.operator("approver", path="/ops/halts")
+    fill_halt(page, agent)
+    page.context.set_offline(True)
+    page.get_by_role("button", name="Halt").click()
+    expect(page.get_by_text("The connection was lost.")).to_be_visible()
+    page.context.set_offline(False)
+    page.get_by_role("button", name="Halt").click()
+    expect(page.get_by_role("region", name="In force").get_by_role("row", name=agent)).to_be_visible()
+    expect(page.get_by_text("The connection was lost.")).to_be_hidden()
+    assert place.world.sql("select count(*) from sentinel.halts where target = %s", agent) == [(1,)]
+
+
+def test_a_key_is_shown_once_however_often_its_form_is_sent(people: People, place: Place, watch: Watch) -> None:
+    watch.expect("status 409")
+    label = f"key {uuid.uuid4().hex[:8]}"
+    page = people.operator("admin", path="/ops/keys")
+    page.get_by_role("region", name="Make a key").get_by_label("Label").fill(label)
+    page.get_by_role("region", name="Make a key").get_by_label("Your password").fill(PASSWORD)
+    page.get_by_role("button", name="Make the key").dblclick()
+    shown = page.locator("#secret")
+    expect(shown).to_be_visible()
+    key = shown.inner_text()
+    assert key.startswith("snt_live_")
+    assert place.world.sql("select count(*) from sentinel.agent_keys where label = %s", label) == [(1,)]
+    for leave in (lambda: page.goto("/ops/keys"), page.go_back, page.reload):
+        leave()
+        assert key not in page.content()
+    page.goto("/ops/keys")
+    row = page.get_by_role("row", name=label)
+    row.get_by_text("Rotate or revoke").click()
+    row.get_by_role("button", name="Revoke at once").click()
+    expect(page.get_by_role("region", name="Over").get_by_role("row", name=label)).to_be_visible()
+
+
+def test_a_doubt_is_ended_once_and_a_stale_tab_is_told_what_was_said(
+    people: People, place: Place, watch: Watch
+) -> None:
+    watch.expect("status 409")
+    operation_id = doubted(place.world, "9.00", 1)
+    page, stale = (people.operator("admin", path=f"/ops/in-doubt/{operation_id}") for _ in range(2))
+    for one, word in ((page, "Executed."), (stale, "Not executed.")):
+        one.get_by_role("radio", name=word).first.check()
+        one.get_by_label("Evidence").fill("the bank's statement of today")
+        one.get_by_label("Your password").fill(PASSWORD)
+        one.get_by_role("button", name="Record it").click()
+        expect(one.get_by_role("radio")).to_have_count(0)
+    expect(stale.get_by_text("This was resolved already: executed")).to_be_visible()
+    assert place.world.sql("select status, outcome from sentinel.operation_states where operation_id = %s", operation_id) == [
+        ("completed", "success")]  # fmt: skip

@@ -1,0 +1,110 @@
+"""Each page on desktop and phone, light and dark: it fits, complains of nothing, and axe finds nothing serious."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import DESKTOP, PHONE, People, sign_in
+from tests.browser.place import Place
+from tests.browser.watch import Watch
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
+AXE = (Path(__file__).parent / "axe-4.14.1" / "axe.min.js").read_text()
+PUBLIC = ("sign in", "live", "widget", "verify", "proof", "card")
+PAGES = (
+    *PUBLIC, "overview", "approvals", "decided", "approval", "batch", "ledger", "ledger entry", "orders", "order", "policies",
+    "policy", "cases", "switch", "halts", "in doubt", "doubt", "events", "keys", "operators", "operator", "account", "prove",
+    "nothing",
+)  # fmt: skip
+RUN_AXE = """async () => {
+  const { violations } = await axe.run(document, { resultTypes: ["violations"] });
+  return violations.filter((one) => ["serious", "critical"].includes(one.impact)).flatMap((one) =>
+    one.nodes.slice(0, 3).map((node) => `${one.id}: ${node.target.join(" ")}: ${node.any.concat(node.all).map((check) => check.message).join("; ")}`));
+}"""
+WIDER = """() => {
+  const most = document.documentElement.clientWidth;
+  if (document.documentElement.scrollWidth <= most) return [];
+  const within = (one) => { for (let at = one.parentElement; at; at = at.parentElement)
+    if (getComputedStyle(at).overflowX !== "visible" && at !== document.body && at !== document.documentElement) return true; };
+  return [...document.querySelectorAll("body *")].filter((one) => one.getBoundingClientRect().right > most + 1 && !within(one))
+    .slice(0, 5).map((one) => `${one.tagName}.${one.className} reaches ${Math.round(one.getBoundingClientRect().right)} of ${most}`)
+    .concat(`scrolls to ${document.documentElement.scrollWidth} of ${most}`);
+}"""
+
+
+@pytest.fixture(scope="session")
+def known(chromium: Any, place: Place) -> Any:
+    """The cookies of an admin who is signed in."""
+    context = chromium.new_context(base_url=place.url)
+    page = context.new_page()
+    sign_in(page, place.operator("admin"))
+    page.get_by_role("heading", name="Your account").wait_for()
+    kept = context.storage_state()
+    context.close()
+    return kept
+
+
+def faults(page: Any) -> list[str]:
+    """What is wrong with the page on each screen and scheme."""
+    found = []
+    page.evaluate(AXE)
+    for screen, size in (("desktop", DESKTOP), ("phone", PHONE)):
+        page.set_viewport_size(size)
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+            page.wait_for_timeout(50)
+            found += [f"{screen} {scheme}: {text}" for text in page.evaluate(RUN_AXE)]
+        found += [f"{screen}: {text}" for text in page.evaluate(WIDER)]
+    return found
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_fits_complains_of_nothing_and_is_accessible(
+    name: str, people: People, place: Place, known: Any, watch: Watch
+) -> None:
+    if name == "nothing":
+        watch.expect("status 404")
+    page = people.visitor(**({} if name in PUBLIC else {"storage_state": known}))
+    answer = page.goto(place.paths[name])
+    assert answer.status == (404 if name == "nothing" else 200)
+    page.wait_for_timeout(300)
+    before = watch.unexpected()
+    assert (before, faults(page)) == ([], [])
+
+
+def test_every_page_that_can_be_looked_at_is_looked_at(place: Place) -> None:
+    assert set(PAGES) == place.paths.keys()
+
+
+def test_dark_is_dark_and_light_is_light(people: People, place: Place, known: Any) -> None:
+    page = people.visitor(storage_state=known)
+    for name in ("overview", "live", "widget", "card"):
+        page.goto(place.paths[name])
+        shades = []
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            shown = page.evaluate(
+                "getComputedStyle(document.body).backgroundColor + getComputedStyle(document.documentElement).backgroundColor"
+            )
+            shades.append((shown, hashlib.sha256(page.screenshot()).hexdigest()))
+        assert shades[0][0] != shades[1][0], name
+        assert shades[0][1] != shades[1][1], name
+
+
+def test_the_twin_with_an_inline_script_and_a_foreign_picture_is_seen(
+    people: People, place: Place, watch: Watch
+) -> None:
+    page = people.visitor()
+    page.route("**/live", lambda route: route.fulfill(response=route.fetch(), body=route.fetch().text().replace(
+        "<main", "<script>window.evil = 1</script><img alt='' src='http://elsewhere.example/x.png'><b hidden><input></b><input><main")))  # fmt: skip
+    page.goto("/live")
+    page.wait_for_timeout(300)
+    told = " ".join(watch.unexpected())
+    assert "policy violated: script-src" in told
+    assert "policy violated: img-src" in told
+    assert any("label" in text for text in faults(page))
+    watch.unexpected()

@@ -1,0 +1,193 @@
+"""What anybody may see, in a real browser: the board as it changes, proofs checked by the viewer, the widget, a customer's card."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import threading
+import uuid
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from sentinel.store.ids import proof_id_of
+from tests.browser.conftest import PHONE, People
+from tests.browser.line import line_to
+from tests.browser.place import Place
+from tests.browser.watch import Watch
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
+
+
+def guards(place: Place, *values: str) -> list[str]:
+    """Proof ids of decisions that are published now, in order."""
+    made = [place.world.guard(value).operation_id for value in values]
+    place.world.publish()
+    kept = dict(
+        place.world.sql(
+            "select operation_id, event_id from sentinel.events where kind = 'decision' and operation_id = any(%s)",
+            made,
+        )
+    )
+    return [proof_id_of(kept[one]) for one in made]
+
+
+@contextlib.contextmanager
+def a_shop(html: str) -> Iterator[str]:
+    """Another site's page; its address. Another name of this machine is another site to a browser."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(html.encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://localhost:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+def shown(page: Any) -> list[str]:
+    """Proof ids of the board's rows, newest first."""
+    return [
+        link.rpartition("/")[2] for link in page.locator("#events a").evaluate_all("(all) => all.map((a) => a.href)")
+    ]
+
+
+def test_the_board_shows_decisions_as_they_are_made_and_after_a_cut_none_is_lost_or_doubled(
+    people: People, place: Place, watch: Watch
+) -> None:
+    watch.expect("request failed.*/live/", "console: Failed to load resource: net::ERR_")
+    with line_to(place.url) as line:
+        watch.hosts.append(line.url)
+        page = people.visitor()
+        page.goto(f"{line.url}/live")
+        expect(page.locator("#state")).to_have_text("Live")
+        (first,) = guards(place, "11.00")
+        expect(page.locator(f"#events a[href$='{first}']")).to_be_visible()
+        expect(page.locator("#events tr").first).to_contain_text("11 USD")
+
+        line.cut()
+        expect(page.locator("#state")).to_have_text("Reconnecting…")
+        missed = guards(place, "12.00", "13.00", "2100.00")
+        line.mend()
+        for one in missed:
+            expect(page.locator(f"#events a[href$='{one}']")).to_have_count(1)
+        expect(page.locator("#state")).to_have_text("Live")
+        # The stream begins again behind the last one seen: each once, in order.
+        rows = shown(page)
+        assert rows[:4] == [*reversed(missed), first]
+        assert len(rows) == len(set(rows))
+        page.close()
+
+
+def test_the_boards_stream_can_be_held_to_read_it(place: Place, visitor: Any) -> None:
+    visitor.goto("/live")
+    expect(visitor.locator("#state")).to_have_text("Live")
+    visitor.get_by_role("button", name="Pause").click()
+    before = shown(visitor)
+    (one,) = guards(place, "14.00")
+    visitor.wait_for_timeout(1500)
+    assert shown(visitor) == before
+    visitor.get_by_role("button", name="Go on").click()
+    expect(visitor.locator(f"#events a[href$='{one}']")).to_be_visible()
+
+
+def test_a_proof_is_checked_in_the_viewers_browser_and_a_tampered_one_fails(place: Place, visitor: Any) -> None:
+    visitor.goto(place.paths["proof"])
+    visitor.get_by_role("button", name="Verify in this browser").click()
+    told = visitor.locator("#verify-result")
+    expect(told).to_contain_text("Match: this proof is intact.")
+    pack = json.loads(visitor.request.get(f"{place.paths['proof']}.json").text())
+    expect(told).to_contain_text(pack["hash"])
+    expect(told.locator("pre.bytes")).to_contain_text(pack["proof_id"])
+
+    def paste(text: str) -> Any:
+        visitor.get_by_label("The proof as JSON").fill(text)
+        visitor.get_by_role("button", name="Verify what I pasted").click()
+        return visitor.locator("#paste-result")
+
+    # Order and blanks do not count, the content does.
+    expect(paste(json.dumps(dict(reversed(pack.items())), indent=2))).to_contain_text("Match: this proof is intact.")
+    changed = {**pack, "decision": "ALLOW" if pack["decision"] != "ALLOW" else "DENY"}
+    expect(paste(json.dumps(changed))).to_contain_text("No match: this proof was changed.")
+    expect(visitor.locator("#paste-result")).to_contain_text("decision differs")
+    # A forger recomputes the hash; the record does not know it.
+    body = json.dumps(
+        {k: v for k, v in changed.items() if k != "hash"}, sort_keys=True, separators=(",", ":"), ensure_ascii=False
+    )
+    forged = {**changed, "hash": "sha256:" + hashlib.sha256(body.encode()).hexdigest()}
+    expect(paste(json.dumps(forged))).to_contain_text("this is not the proof of that name")
+    expect(paste("{not json")).to_contain_text("it is not JSON")
+
+
+def test_a_proof_that_the_server_tampered_with_on_its_way_fails(place: Place, visitor: Any) -> None:
+    def tamper(route: Any) -> None:
+        pack = json.loads(route.fetch().text())
+        route.fulfill(json={**pack, "agent_label": "somebody else"})
+
+    visitor.route("**/verify/*.json", tamper)
+    visitor.goto(place.paths["proof"])
+    visitor.get_by_role("button", name="Verify in this browser").click()
+    expect(visitor.locator("#verify-result")).to_contain_text("No match: this proof was changed.")
+
+
+def test_each_decision_of_the_board_opens_its_proof(place: Place, visitor: Any) -> None:
+    visitor.goto("/live")
+    link = visitor.locator("#events a").first
+    proof = link.get_attribute("href").rpartition("/")[2]
+    link.click()
+    expect(visitor.get_by_role("heading", name="Proof of a decision")).to_be_visible()
+    expect(visitor.locator("main")).to_contain_text(proof)
+
+
+def test_the_widget_lives_in_another_sites_page_and_other_pages_do_not(
+    people: People, place: Place, watch: Watch
+) -> None:
+    watch.expect(
+        "frame-ancestors|Refused to display|refused to connect", "request failed.*/live .*ERR_BLOCKED_BY_RESPONSE"
+    )
+    frames = "".join(
+        f'<iframe src="{place.url}{path}" width="600" height="400"></iframe>' for path in ("/live/widget", "/live")
+    )
+    with a_shop(f"<!doctype html><link rel=icon href=data:,><title>A shop</title>{frames}") as shop:
+        watch.hosts.append(shop)
+        page = people.visitor()
+        page.goto(shop)
+        widget = page.frame_locator("iframe >> nth=0")
+        expect(widget.get_by_role("heading", name="Live decisions")).to_be_visible()
+        expect(widget.locator("#state")).to_have_text("Live")
+        (one,) = guards(place, "15.00")
+        expect(widget.locator(f"a[href$='{one}']")).to_be_visible()
+        assert page.context.cookies() == []
+        expect(page.frame_locator("iframe >> nth=1").locator("h1")).to_have_count(0)
+        page.close()
+
+
+def test_a_customer_answers_the_card_on_a_phone_and_once(people: People, place: Place) -> None:
+    name = f"card-{uuid.uuid4().hex[:8]}"
+    place.cards.waiting(name, value=980)
+    page = people.visitor(viewport=PHONE, is_mobile=True, has_touch=True)
+    path = place.cards.link(name)
+    page.goto(path)
+    assert "9.80" in page.locator("main").inner_text()
+    assert place.cards.status(name) == "pending", "looking answers nothing"
+    button = page.get_by_role("button").first
+    assert button.bounding_box()["height"] >= 44, "a thumb must hit it"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    button.tap()
+    expect(page.get_by_role("button")).to_have_count(0)
+    assert place.cards.status(name) == "confirmed"
+    page.goto(path)
+    expect(page.get_by_role("button")).to_have_count(0)
+    assert place.cards.status(name) == "confirmed"

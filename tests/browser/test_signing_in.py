@@ -1,0 +1,86 @@
+"""Signing in as a person does: with a password, with a code, wrongly, and after the session ended elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyotp
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import People, refusal, said, sign_in
+from tests.browser.place import Place
+from tests.browser.watch import Watch
+from tests.integration.console.conftest import PASSWORD
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
+
+
+def test_a_person_signs_in_is_brought_to_the_page_asked_for_and_signs_out(people: People) -> None:
+    page = people.operator("viewer", path="/ops/ledger?status=NEW")
+    expect(page.get_by_role("heading", name="Ledger", exact=True)).to_be_visible()
+    assert page.url.endswith("/ops/ledger?status=NEW")
+    expect(page.get_by_role("link", name="Ledger", exact=True)).to_have_attribute("aria-current", "page")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    page.go_back()
+    page.reload()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def test_whoever_cannot_sign_in_is_told_one_and_the_same(
+    people: People, place: Place, visitor: Any, watch: Watch
+) -> None:
+    watch.expect("status 401")
+    who = place.operator()
+    told = set()
+    for email, password in ((who.email, "wrong wrong wrong"), ("nobody@demo.local", PASSWORD)):
+        sign_in(visitor, email, password=password)
+        expect(refusal(visitor)).to_be_visible()
+        told.add(refusal(visitor).inner_text())
+        expect(visitor.get_by_label("E-mail")).to_have_value(email)
+        expect(visitor.get_by_label("Password")).to_have_value("")
+    assert len(told) == 1
+
+
+def test_a_second_factor_is_set_up_and_then_asked_for(people: People, place: Place, watch: Watch) -> None:
+    watch.expect("status 401")
+    who = place.operator("approver")
+    page = people.visitor()
+    sign_in(page, who)
+    factor = page.get_by_role("region", name="Second factor")
+    factor.get_by_label("Your password").fill(PASSWORD)
+    factor.get_by_role("button", name="Set one up").click()
+    secret = page.locator("code.secret").inner_text().replace(" ", "")
+    expect(page.locator(".qr svg")).to_be_visible()
+    page.get_by_label("Code").fill(pyotp.TOTP(secret).now())
+    page.get_by_role("button", name="Confirm").click()
+    expect(said(page)).to_contain_text("From now on signing in asks for a code.")
+
+    elsewhere = people.visitor()
+    sign_in(elsewhere, who)
+    expect(refusal(elsewhere)).to_be_visible()
+    # The code that confirmed it is used up; the next one is not waited for here.
+    place.world.sql("update sentinel.second_factors set last_step = 0")
+    sign_in(elsewhere, who, code=pyotp.TOTP(secret).now())
+    expect(elsewhere.get_by_role("heading", name="Your account")).to_be_visible()
+
+
+def test_an_act_in_a_tab_whose_session_ended_elsewhere_does_nothing_and_says_so(people: People, place: Place) -> None:
+    page = people.operator("approver", path="/ops/halts")
+    other = page.context.new_page()
+    other.goto("/ops/account")
+    other.get_by_role("button", name="Sign out").click()
+    expect(other.get_by_role("heading", name="Sign in")).to_be_visible()
+    page.get_by_label("Scope").select_option("agent")
+    page.get_by_label("Of which").fill("after-the-end")
+    page.get_by_label("Reason").fill("nobody is signed in any more")
+    page.get_by_role("button", name="Halt").click()
+    expect(page.get_by_text("what you just sent was not done")).to_be_visible()
+    assert place.world.sql("select from sentinel.halts where target = 'after-the-end'") == []
+    # The sign-in page goes on to where the act belonged.
+    who = place.operator()
+    page.get_by_label("E-mail").fill(who.email)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Halts")).to_be_visible()
