@@ -6,11 +6,12 @@ race like several processes do, because nothing is shared between them but the d
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -66,6 +67,14 @@ def at_once(jobs: Sequence[Callable[[], T]], *, seconds: float = 60) -> list[T |
     for thread in threads:
         thread.join(seconds)
     return results
+
+
+def on_a_loop(waiting: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on a loop of its own, in a thread: a browser that is open in this one has a loop running."""
+    (result,) = at_once([lambda: asyncio.run(waiting)])
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
 @dataclass

@@ -40,8 +40,13 @@ def order_view(row: order_views.OrderRow) -> dict[str, Any]:
     return present({
         **shown, "amount": amount(row.amount_minor, row.currency), "signals": row.signals or [],
         "reason": {"code": row.reason_code, "text": reason_text(row.reason_code)} if row.reason_code else None,
-        "offers": [FULFIL, REFUND, HOLD] if waits else [],
+        "offers": _offers(row) if waits else [],
     })  # fmt: skip
+
+
+def _offers(row: order_views.OrderRow) -> list[str]:
+    """The words an analyst may say; there is nothing to refund where nothing was paid."""
+    return [FULFIL, REFUND, HOLD] if (row.amount_minor or 0) > 0 else [FULFIL, HOLD]
 
 
 def routes(blueprint: Blueprint, context: Context) -> None:

@@ -63,7 +63,10 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         return shown("verify.html", lambda: {"pack": None})
 
     @blueprint.get("/verify/<proof_id>")
-    @documented("A proof pack as a page, checked in the browser", problems=(503,), **_HTML)
+    @documented(
+        "A proof pack as a page, checked in the browser", problems=(503,), content_type="text/html",
+        responses={**_HTML["responses"], 404: ("The page, for pasting a pack: there is none of that id.", {"type": "string"})},
+    )  # fmt: skip
     def verify(proof_id: str) -> Response:
         try:
             pack = public_pack(read_proof(board.pool, board.tenant()[0], None, proof_id))

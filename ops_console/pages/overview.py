@@ -58,7 +58,7 @@ def routes(pages: Blueprint, context: Context) -> None:
     @shell.refreshes_itself
     def overview_decisions() -> Response:
         parts = minutes.last_hour(actor().tenant_id)
-        values = {
+        values: dict[str, Any] = {
             "steps": in_steps(parts, 5), "outcomes": OUTCOMES, "data": _chart(parts), "clock": _clock,
             "sums": {outcome: sum(part.counts[outcome] for part in parts) for outcome in OUTCOMES},
         }  # fmt: skip

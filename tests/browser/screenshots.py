@@ -24,6 +24,8 @@ SHOWN = {
     "overview": "desktop", "approval": "desktop", "ledger-entry": "desktop", "live": "desktop", "card": "phone",
 }  # fmt: skip
 """In the README: the page and the screen."""
+PART = {"ledger-entry": ".life-and-graph"}
+"""Of these the part that says it all."""
 MOST_BYTES = 250_000
 _FIXED = {
     "sign-in": "/ops/sign-in", "overview": "/ops", "approvals": "/ops/approvals", "approvals-decided": "/ops/approvals?status=decided",
@@ -81,9 +83,9 @@ def fill(page: Any) -> None:
     page.locator("p.said").first.wait_for()
 
 
-def paths(page: Any, data_dir: Path) -> dict[str, str]:
-    """Every page: its name in files → its path."""
-    found = {**_FIXED, "card": card_path(data_dir)}
+def paths(page: Any) -> dict[str, str]:
+    """The operators' pages and the board's: name in files → path."""
+    found = dict(_FIXED)
     for name, (where, link) in _FOUND.items():
         page.goto(where)
         found[name] = page.locator(link).first.get_attribute("href")
@@ -98,7 +100,12 @@ def shoot(page: Any, name: str, screen: str, scheme: str) -> None:
     page.screenshot(path=ALL / f"{name}-{screen}-{scheme}.png", full_page=True)
     if SHOWN.get(name) == screen and (scheme == "light" or name in ("overview", "live")):
         path = BEST / f"{name}-{scheme}.png"
-        page.screenshot(path=path)
+        if name in PART:
+            box = page.locator(PART[name]).bounding_box()
+            around = {"x": 0, "y": box["y"], "width": page.viewport_size["width"], "height": box["height"]}
+            page.screenshot(path=path, full_page=True, clip=around)
+        else:
+            page.screenshot(path=path)
         if path.stat().st_size > MOST_BYTES:
             raise SystemExit(
                 f"{path.name} has {path.stat().st_size} bytes; the README's pictures have {MOST_BYTES} at most"
@@ -111,8 +118,10 @@ def take(browser: Any, demo: dict[str, Any], data_dir: Path) -> int:
     context = browser.new_context(base_url=demo["console_url"], viewport=SIZES["desktop"])
     page = context.new_page()
     sign_in(page, person)
+    # The card first: it is delivered for a fee, and what is halted below are the fees.
+    card = card_path(data_dir)
     fill(page)
-    found = paths(page, data_dir)
+    found = {**paths(page), "card": card}
     known = context.storage_state()
     context.close()
     for screen, size in SIZES.items():

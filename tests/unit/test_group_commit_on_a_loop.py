@@ -14,30 +14,30 @@ from sentinel.core.errors import EngineUnavailable
 from sentinel.store import writer
 from sentinel.store.database import DatabaseUnreachable
 from sentinel.store.writer import GroupCommit
-from tests.harness import scaled, seeded
+from tests.harness import on_a_loop, scaled, seeded
 from tests.unit.test_group_commit import Store
 
 
-def on_a_loop(group: GroupCommit[int], number: int) -> list[Any]:
+def all_at_once(group: GroupCommit[int], number: int) -> list[Any]:
     """Records `number` rows at once from one loop; answers or what was raised."""
 
     async def all_of_them() -> list[Any]:
         return await asyncio.gather(*(group.recorded({"n": n}) for n in range(number)), return_exceptions=True)
 
-    return asyncio.run(all_of_them())
+    return on_a_loop(all_of_them())
 
 
 def test_every_row_gets_its_own_answer_and_is_kept_once() -> None:
     dice = seeded(12, 200)
     for _ in range(scaled(5)):
         commit = Store(seconds=0.002, dice=dice)
-        assert on_a_loop(GroupCommit(commit), 100) == list(range(100))
+        assert all_at_once(GroupCommit(commit), 100) == list(range(100))
         assert commit.kept == Counter(range(100)) and len(commit.batches) < 20
 
 
 def test_one_bad_row_spoils_nobody_elses() -> None:
     commit = Store(seconds=0.001, poisoned=[3, 17])
-    answers = on_a_loop(GroupCommit(commit), 40)
+    answers = all_at_once(GroupCommit(commit), 40)
     assert [n for n, answer in enumerate(answers) if isinstance(answer, EngineUnavailable)] == [3, 17]
     assert commit.kept == Counter(set(range(40)) - {3, 17})
 
@@ -51,9 +51,9 @@ def test_an_unreachable_database_is_told_to_everybody_and_the_next_row_is_tried_
         return [row["n"] for row in rows]
 
     group = GroupCommit(commit)
-    assert all(isinstance(answer, DatabaseUnreachable) for answer in on_a_loop(group, 20))
+    assert all(isinstance(answer, DatabaseUnreachable) for answer in all_at_once(group, 20))
     down[0] = False
-    assert on_a_loop(group, 3) == [0, 1, 2]
+    assert all_at_once(group, 3) == [0, 1, 2]
 
 
 def test_rows_of_threads_and_of_a_loop_share_one_line() -> None:
@@ -63,7 +63,7 @@ def test_rows_of_threads_and_of_a_loop_share_one_line() -> None:
     threads = [threading.Thread(target=lambda n=n: found.append(group.record({"n": n}))) for n in range(100, 130)]
     for thread in threads:
         thread.start()
-    assert on_a_loop(group, 100) == list(range(100))
+    assert all_at_once(group, 100) == list(range(100))
     for thread in threads:
         thread.join(10)
     assert sorted(found) == list(range(100, 130))
@@ -81,7 +81,7 @@ def test_a_client_that_goes_away_disturbs_nobody() -> None:
             task.cancel()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
-    answers = asyncio.run(some_leave())
+    answers = on_a_loop(some_leave())
     assert answers[1::2] == list(range(1, 20, 2))
     assert all(isinstance(one, asyncio.CancelledError) for one in answers[::2])
     assert commit.kept == Counter(range(20)), "what was in the line is committed; its retry gets the recorded answer"
@@ -98,7 +98,7 @@ def test_a_row_that_waits_too_long_is_given_up_and_never_committed_late(monkeypa
         second = asyncio.ensure_future(group.recorded({"n": 1}))
         return await asyncio.gather(first, second, return_exceptions=True)
 
-    answers = asyncio.run(two())
+    answers = on_a_loop(two())
     assert all(isinstance(one, EngineUnavailable) for one in answers)
     time.sleep(0.5)
     assert commit.kept == Counter([0]), "the one in hand is not taken back; the one in the line is"
@@ -115,4 +115,4 @@ def test_the_loop_goes_on_while_a_commit_is_slow() -> None:
             count += 1
         return count
 
-    assert asyncio.run(ticks()) >= 10
+    assert on_a_loop(ticks()) >= 10

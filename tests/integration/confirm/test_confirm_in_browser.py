@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,18 +19,10 @@ LEAST_TARGET = 44
 """CSS pixels of what a thumb can hit (WCAG 2.2, 2.5.5)."""
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A headless Chromium: the system's, else the one that playwright brought."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    with sync_api.sync_playwright() as playwright:
-        try:
-            found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        except sync_api.Error as error:
-            pytest.skip(f"no Chromium to be started: {str(error).splitlines()[0]}")
-        yield found
-        found.close()
+@pytest.fixture
+def browser(chromium: Any) -> Any:
+    """The browser that all tests of a process share."""
+    return chromium
 
 
 @pytest.fixture

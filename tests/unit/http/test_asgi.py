@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from sentinel.core.errors import InvalidInput
 from sentinel.http.asgi import HotRoutes
 from sentinel.http.strict_json import MAX_BYTES
 from sentinel.http.wire import Answer, Request
+from tests.harness import on_a_loop
 
 JSON = (b"content-type", b"application/json")
 
@@ -36,7 +36,7 @@ def ask(
         sent.append(message)
 
     scope = {"type": "http", "method": method, "path": path, "headers": list(headers)}
-    asyncio.run(app(scope, receive, send))
+    on_a_loop(app(scope, receive, send))
     return sent[0]["status"], dict(sent[0]["headers"]), b"".join(one.get("body", b"") for one in sent)
 
 
