@@ -41,7 +41,9 @@ def test_approving_needs_a_proof_and_then_counts_once(people: People, place: Pla
     expect(page.get_by_role("alert").first).to_be_visible()
     expect(page.get_by_label("Reason")).to_have_value("looked at it")
     assert place.world.approval_status(approval) == "pending"
+    expect(page.locator("small.fault")).to_contain_text("is needed")
     decide(page, "Approve", proof="wrong wrong wrong")
+    expect(page.locator("small.fault")).to_contain_text("is wrong")
     expect(refusal(page)).to_be_visible()
     assert place.world.approval_status(approval) == "pending"
     decide(page, "Approve", proof=PASSWORD)
