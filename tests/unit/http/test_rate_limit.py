@@ -86,3 +86,18 @@ def test_a_refusal_costs_nothing() -> None:
             limit.take(KEY)
     now[0] += 0.11
     limit.take(KEY)
+
+
+def test_a_process_that_dies_with_the_lock_holds_up_one_request_and_no_more() -> None:
+    limit = SharedRateLimit(per_second=1, burst=100, clock=standing_still)
+    lock = limit._locks[KEY[0] % len(limit._locks)]
+    child = os.fork()
+    if child == 0:
+        lock.acquire()
+        os._exit(9)
+    os.waitpid(child, 0)
+    assert not lock.acquire(block=False), "the dead process holds it"
+    limit.take(KEY)
+    assert lock.acquire(block=False), "the first who came took it over and gave it back"
+    lock.release()
+    limit.take(KEY)
