@@ -24,7 +24,11 @@ DEFAULT_TOKEN_DAYS = 30
 
 def routes(blueprint: Blueprint, context: Context) -> None:
     """Add the session and token routes."""
+    _sessions(blueprint, context)
+    _tokens(blueprint, context)
 
+
+def _sessions(blueprint: Blueprint, context: Context) -> None:
     @blueprint.post("/session")
     @documented(
         "Sign in", request=_SIGN_IN, responses={200: ("A session cookie, and the token unsafe requests carry.", SessionSchema())},
@@ -75,6 +79,8 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         step_up(context.pool, g.signed_in, proof=proof, address=request.remote_addr or "unknown", door=context.door)
         return Response(status=204)
 
+
+def _tokens(blueprint: Blueprint, context: Context) -> None:
     @blueprint.post("/tokens")
     @documented("Make a token for one's own scripts", request=_CREATE_TOKEN,
                 responses={201: ("The token, shown this once.", {"type": "object"})}, problems=WRITING, security=OPERATOR)  # fmt: skip
@@ -89,13 +95,11 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         listing = issued.listing
         return json_response(
             {
-                "token": issued.token,
-                "token_id": listing.token_id,
-                "label": listing.label,
+                "token": issued.token, "token_id": listing.token_id, "label": listing.label,
                 "expires_at": listing.expires_at,
             },
             201,
-        )
+        )  # fmt: skip
 
     @blueprint.get("/tokens")
     @documented("One's own tokens", responses={200: ("Without the tokens themselves.", {"type": "object"})},
