@@ -41,7 +41,7 @@ def say_ready(ready: Ready, *, as_json: bool) -> None:
     out = Console(width=None if sys.stdout.isatty() else 120)
     out.print(_places(ready))
     out.print(_people(ready))
-    out.print("Sign and post an order; a low one is fulfilled, the others are in /ops/api/orders:")
+    out.print("Sign and post an order; a low one is fulfilled, the others wait in the console:")
     # As it is: a line that is folded or coloured cannot be copied.
     click.echo(curl_line(ready.order_source))
     out.print("Ctrl-C stops everything; starting again continues with the same data.")
@@ -51,7 +51,7 @@ def _places(ready: Ready) -> Table:
     authority, console = ready.authority_url, ready.console_url
     return _table("sentinel is running", (), (
         ("Authority", authority), ("  documentation", f"{authority}/docs"), ("Public board", f"{console}/live"),
-        ("  feed", f"{console}/ops/api/live/feed"), ("Operators' API", f"{console}/ops/api/session"),
+        ("  feed", f"{console}/ops/api/live/feed"), ("Console", f"{console}/ops"),
         ("Order intake", ready.order_source.url), ("  source", ready.order_source.name), ("  secret", ready.order_source.secret),
         ("Tenant", ready.tenant_id), ("Agent key", ready.agent_api_key), ("Database", ready.database_url),
     ))  # fmt: skip
