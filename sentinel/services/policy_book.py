@@ -27,8 +27,8 @@ from sentinel.store.database import Pool
 
 
 @dataclass(frozen=True, slots=True)
-class LimitView:
-    """A limit in minor units of the operation's currency. `window` is the policy's; `window_seconds` 0 for a calendar one."""
+class LimitFor:
+    """One limit as it would hold for an operation, in minor units of the operation's currency. `window` is the policy's; `window_seconds` 0 for a calendar one."""
 
     limit_id: str
     window: str
@@ -46,7 +46,7 @@ class PolicyBook:
         self._directory = directory
         self._read: tuple[object, PolicyLibrary | None] = (None, None)
 
-    def limits_of(self, pool: Pool, tenant_id: uuid.UUID, canonical: str, moment: datetime) -> list[LimitView]:
+    def limits_of(self, pool: Pool, tenant_id: uuid.UUID, canonical: str, moment: datetime) -> list[LimitFor]:
         """The limits of a canonical operation at a moment of the database's clock; none where no policy can say it."""
         operation = operation_of(canonical)
         library = self._library()
@@ -99,6 +99,6 @@ def operation_of(canonical: str) -> Operation:
     )
 
 
-def _view(ask: LimitAsk, fill: LimitFill) -> LimitView:
+def _view(ask: LimitAsk, fill: LimitFill) -> LimitFor:
     name = ask.limit_key.removesuffix(ask.subject).rstrip("|").rpartition("/")[2]
-    return LimitView(name, str(ask.window), ask.window_seconds, ask.subject, fill.cap_minor, fill.used_minor, fill.fits)
+    return LimitFor(name, str(ask.window), ask.window_seconds, ask.subject, fill.cap_minor, fill.used_minor, fill.fits)
