@@ -28,7 +28,7 @@ from sentinel.store.database import Pool
 
 @dataclass(frozen=True, slots=True)
 class LimitFor:
-    """One limit as it would hold for an operation, in minor units of the operation's currency. `window` is the policy's; `window_seconds` 0 for a calendar one."""
+    """A limit as it holds for an operation, in minor units of its currency; `window_seconds` is 0 for a calendar window."""
 
     limit_id: str
     window: str
