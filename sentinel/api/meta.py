@@ -9,6 +9,7 @@ from sentinel import metrics
 from sentinel.api.context import Context
 from sentinel.core.errors import SentinelError
 from sentinel.http.openapi import documented, openapi_document
+from sentinel.services.declare_policies import are_declared
 from sentinel.store.figures import readiness
 from sentinel.store.migrate import HEAD
 
@@ -43,9 +44,10 @@ def routes(app: Flask, context: Context) -> None:
     def readyz() -> Response:
         try:
             revision, writable = readiness(context.authority.pool)
+            declared = revision == HEAD and are_declared(context.authority)
         except SentinelError:
-            revision, writable = "", False
-        checks = {"database": bool(revision), "writable": writable, "schema": revision == HEAD}
+            revision, writable, declared = "", False, False
+        checks = {"database": bool(revision), "writable": writable, "schema": revision == HEAD, "policies": declared}
         ready = all(checks.values())
         response = Response(
             orjson.dumps({"status": "ready" if ready else "not ready", "checks": checks}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sentinel.core.canonical import canonical_json
 from sentinel.services.authority import Authority
-from sentinel.store.policies import remember_policies
+from sentinel.store.policies import are_known, remember_policies
 
 
 def declare_policies(authority: Authority) -> None:
@@ -13,3 +13,8 @@ def declare_policies(authority: Authority) -> None:
         (one.digest, one.policy.policy_id, one.policy.version, canonical_json(one.policy.document()))
         for one in authority.policies.library.policies
     ])  # fmt: skip
+
+
+def are_declared(authority: Authority) -> bool:
+    """Whether the database knows every loaded policy: before that, launch gates and proof packs miss it. Raises `EngineUnavailable`."""
+    return are_known(authority.pool, [one.digest for one in authority.policies.library.policies])

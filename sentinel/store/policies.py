@@ -108,6 +108,10 @@ select prefix, left(encode(sha256(convert_to(%(tenant_id)s::text || '/' || subje
        cap_minor, held_minor, captured_minor, override_minor
 from filled where nth <= %(most)s order by prefix, nth
 """
+ARE_KNOWN = """
+select not exists (select from unnest(%(digests)s::text[]) as asked (digest)
+                   where not exists (select from sentinel.policies p where p.policy_digest = asked.digest))
+"""
 TAKE_OUT_OF_FORCE = "delete from sentinel.policies_in_force where policy_id <> all (%(ids)s::text[])"
 
 
@@ -123,6 +127,12 @@ def remember_policies(pool: Pool, policies: Iterable[tuple[str, str, str, str]])
         connection.execute(TAKE_OUT_OF_FORCE, in_force)
 
     in_one_call(pool, call)
+
+
+def are_known(pool: Pool, digests: Sequence[str]) -> bool:
+    """Whether the database keeps the text of each. Raises `EngineUnavailable`."""
+    found = in_one_call(pool, lambda connection: connection.execute(ARE_KNOWN, {"digests": list(digests)}).fetchone())
+    return bool(found and found[0])
 
 
 def policies_in_force(pool: Pool) -> list[InForceRow]:
