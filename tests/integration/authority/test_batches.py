@@ -140,7 +140,7 @@ def test_twin_that_overlooks_a_full_budget_is_caught(world: World) -> None:
         twins.cut(
             batched, "sentinel.fitted_limits", "while exists (select from unnest(states) where not fits)", "while false"
         )
-        twins.cut(batched, "sentinel.decide_new", "where not s.fits", "where false")
+        twins.cut(batched, "sentinel.decide_new", "where not l.fits", "where false")
         assert any("instead of" in found for found in differences(batched, single, seeded(23, 8 * 16), 8))
 
 

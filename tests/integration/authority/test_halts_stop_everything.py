@@ -126,8 +126,8 @@ def test_twin_that_starts_without_the_halt_lock_starts_under_a_halt_and_is_caugh
         twins.cut(
             world,
             "sentinel.start_operation",
-            "event_hash := sentinel.append_body(",
-            "perform pg_sleep(0.03); event_hash := sentinel.append_body(",
+            "e := sentinel.event_of(",
+            "perform pg_sleep(0.03); e := sentinel.event_of(",
         )
         assert "a start was committed under a halt" in passed_a_halt(world, 6)
     finally:

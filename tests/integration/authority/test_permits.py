@@ -146,7 +146,7 @@ def test_twin_that_reads_then_writes_starts_twice_and_is_caught(database_url: st
     world = make_world(database_url)
     try:
         twins.cut(world, "sentinel.start_operation", "for update", "")
-        twins.cut(world, "sentinel.start_operation", "and status in ('allowed', 'approved')", "")
+        twins.cut(world, "sentinel.write_starts", "and t.status in ('allowed', 'approved')", "")
         twins.slow_events(world, 0.02)
         assert any("winners" in found for found in started_more_than_once(world, 1))
     finally:

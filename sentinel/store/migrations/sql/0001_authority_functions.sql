@@ -24,7 +24,7 @@ create function sentinel.canonical(fields jsonb) returns text language sql immut
         from jsonb_each(fields) where jsonb_typeof(value) <> 'null') as members
 $$;
 
--- The same for the hot path, where every value is an identifier and needs no escaping: the caller writes the body.
+-- An event whose body the caller wrote.
 create function sentinel.append_body(
   tenant uuid, event uuid, event_kind text, operation uuid, agent text, moment timestamptz, body_text text
 ) returns text language plpgsql as $$
@@ -88,47 +88,6 @@ begin
       select coalesce(sum(u.held_minor + u.captured_minor), 0)::bigint as minor from sentinel.usage u
       where u.tenant_id = tenant and u.limit_key = ask.limit_key and u.bucket >= coalesce(part.first_rolling, part.bucket)) as used
     order by ask.limit_key);
-end $$;
-
-create function sentinel.hold_budget(
-  tenant uuid, permit uuid, operation uuid, budget_subject text, amount bigint, states sentinel.limit_state[], moment timestamptz
-) returns void language plpgsql as $$
-begin
-  if cardinality(states) = 0 then return; end if;
-  -- Rows in key order, as everywhere; what does not fit is held beside the cap, because a person lifted it.
-  insert into sentinel.usage as u (tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor, override_held_minor)
-    select tenant, leg.limit_key, leg.bucket, leg.window_seconds, leg.cap_minor,
-           case when leg.fits then amount else 0 end, case when leg.fits then 0 else amount end
-    from unnest(states) as leg order by leg.limit_key, leg.bucket
-  on conflict (tenant_id, limit_key, bucket) do update set
-    held_minor = u.held_minor + excluded.held_minor,
-    override_held_minor = u.override_held_minor + excluded.override_held_minor,
-    -- A lowered cap counts from the next reservation that fits; one that was within the old cap stays within it.
-    cap_minor = case when excluded.held_minor > 0 then excluded.cap_minor else u.cap_minor end;
-  insert into sentinel.reservations
-    (tenant_id, permit_id, operation_id, subject, amount_minor, limit_keys, buckets, overrides, state, created_at)
-  select tenant, permit, operation, budget_subject, amount,
-         array_agg(limit_key), array_agg(bucket), array_agg(not fits), 'held', moment from unnest(states);
-end $$;
-
--- Held budget becomes captured (success) or free again (not executed, expired). Null permit: nothing was held.
-create function sentinel.settle_budget(tenant uuid, permit uuid, settlement text, moment timestamptz)
-returns void language plpgsql as $$
-declare
-  r sentinel.reservations;
-begin
-  update sentinel.reservations set state = settlement, settled_at = moment
-  where tenant_id = tenant and permit_id = permit and state = 'held' returning * into r;
-  if not found then return; end if;
-  for i in 1 .. cardinality(r.limit_keys) loop
-    update sentinel.usage set
-      held_minor = held_minor - case when r.overrides[i] then 0 else r.amount_minor end,
-      override_held_minor = override_held_minor - case when r.overrides[i] then r.amount_minor else 0 end,
-      captured_minor = captured_minor + case when settlement = 'captured' and not r.overrides[i] then r.amount_minor else 0 end,
-      override_captured_minor = override_captured_minor
-        + case when settlement = 'captured' and r.overrides[i] then r.amount_minor else 0 end
-    where tenant_id = tenant and limit_key = r.limit_keys[i] and bucket = r.buckets[i];
-  end loop;
 end $$;
 
 -- A permit whose time is over un-started gives back its budget and what it held once. An approval stays good.
@@ -238,72 +197,6 @@ begin
   update sentinel.operation_states set status = 'started', started_at = moment,
     start_event_id = ask.second_event_id, start_hash = event_hash
   where tenant_id = ask.tenant_id and operation_id = operation and status in ('allowed', 'approved');
-end $$;
-
-create function sentinel.decide_new(ask sentinel.guard_input, began timestamptz, moment timestamptz)
-returns sentinel.guard_output language plpgsql as $$
-declare
-  verdict text := ask.verdict;
-  code text := ask.reason_code;
-  why text[] := ask.reasons;
-  states sentinel.limit_state[] := '{}';
-  tight record;
-  pack_text text;
-  pack_digest text;
-  latency integer;
-  allowed boolean;
-  out sentinel.guard_output;
-begin
-  if sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is not null then
-    verdict := 'DENY'; code := 'halted'; why := array_prepend('halted'::text, why);
-  elsif verdict <> 'DENY' and ask.once_key is not null and exists (
-      select from sentinel.operation_states s
-      where s.tenant_id = ask.tenant_id and s.once_key = ask.once_key and s.once_live)
-      and sentinel.release_expired_permits(ask.tenant_id, null, ask.once_key, 1) = 0 then
-    verdict := 'DENY'; code := 'duplicate_resource'; why := array_prepend('duplicate_resource'::text, why);
-  elsif verdict <> 'DENY' and ask.amount_minor is not null and jsonb_array_length(ask.limits) > 0 then
-    states := sentinel.fitted_limits(ask, moment);
-    for tight in select s.verdict, s.reason_code from unnest(states) as s where not s.fits
-                 order by s.verdict = 'DENY' desc, s.limit_key loop
-      if sentinel.stricter(verdict, tight.verdict) <> verdict then
-        verdict := tight.verdict; code := tight.reason_code;
-      end if;
-      if not tight.reason_code = any(why) then why := why || tight.reason_code; end if;
-    end loop;
-  end if;
-  allowed := verdict = 'ALLOW';
-
-  latency := ask.elapsed_ms + ceil(extract(epoch from clock_timestamp() - began) * 1000)::integer;
-  pack_text := ask.pack_parts[1] || sentinel.utc_text(moment) || '","decision":"' || verdict || '"' || ask.pack_parts[2]
-    || latency || ask.pack_parts[3] || code || ask.pack_parts[4];
-  pack_digest := sentinel.sha256_text(pack_text);
-  insert into sentinel.events (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at)
-  values (ask.tenant_id, ask.event_id, 'decision', ask.operation_id, ask.agent_id, pack_text, pack_digest, moment);
-
-  insert into sentinel.operation_states
-    (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label, policy_digest,
-     decision_event_id, once_key, once_live, approval_id, permit_id, permit_expires_at)
-  values (ask.tenant_id, ask.operation_id, case verdict when 'ALLOW' then 'allowed' when 'DENY' then 'denied' else 'pending' end,
-     verdict, code, ask.policy_id, ask.policy_version, ask.policy_label, ask.policy_digest, ask.event_id,
-     ask.once_key, ask.once_key is not null and verdict <> 'DENY',
-     case when verdict = 'APPROVAL_REQUIRED' then ask.approval_id end, case when allowed then ask.permit_id end,
-     case when allowed then moment + make_interval(secs => ask.permit_seconds) end);
-  if allowed then
-    perform sentinel.hold_budget(ask.tenant_id, ask.permit_id, ask.operation_id, ask.limits -> 0 ->> 'subject',
-                                 ask.amount_minor, states, moment);
-    if ask.hand_out_is_start then perform sentinel.start_on_hand_out(ask, ask.operation_id, moment); end if;
-  elsif verdict = 'APPROVAL_REQUIRED' then
-    perform sentinel.new_approval(ask, ask.operation_id, why, moment);
-  end if;
-
-  out := (ask.seq, 'decided', ask.operation_id, ask.event_id, verdict, code,
-    case verdict when 'ALLOW' then 'allowed' when 'DENY' then 'denied' else 'pending' end, ask.policy_id, ask.policy_version,
-    ask.policy_label, ask.resource, ask.risk_class, ask.digest, null,
-    case when allowed then ask.permit_id end, case when allowed then moment + make_interval(secs => ask.permit_seconds) end,
-    case when verdict = 'APPROVAL_REQUIRED' then ask.approval_id end,
-    case when verdict = 'APPROVAL_REQUIRED' then moment + make_interval(secs => ask.approval_seconds) end,
-    null, null, null, pack_text, pack_digest, moment)::sentinel.guard_output;
-  return out;
 end $$;
 
 -- A permit for an operation decided before: approved since, or its permit ran out un-started. Everything is asked again;
@@ -418,41 +311,6 @@ begin
   return out;
 end $$;
 
--- The one way a decision is recorded: {"locks": [text…], "rows": [guard_input…]}, one or many rows, one transaction, each
--- with exactly the outcome it would have alone. Locks are taken in one order for the whole batch: halts, then what the
--- batch names (its budgets and once-keys) by hash, then keys by name.
-create function sentinel.record_decisions(batch jsonb) returns setof sentinel.guard_output language plpgsql
-set plan_cache_mode = force_generic_plan as $$
-declare
-  ask sentinel.guard_input;
-  o sentinel.operations;
-  began timestamptz := clock_timestamp();
-begin
-  if current_setting('transaction_isolation') <> 'read committed' then
-    raise exception 'record_decisions needs READ COMMITTED' using errcode = 'invalid_transaction_state';
-  end if;
-  perform pg_advisory_xact_lock_shared(sentinel.halt_lock());
-  perform pg_advisory_xact_lock(lock) from (
-    select distinct hashtextextended(name, 1) as lock from jsonb_array_elements_text(batch -> 'locks') as name order by 1) as locks;
-
-  for ask in select * from jsonb_populate_recordset(null::sentinel.guard_input, batch -> 'rows')
-             order by tenant_id, idempotency_key, seq loop
-    insert into sentinel.operations
-      (tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class, digest, request, salt,
-       scenario, once_key, amount_minor, currency, created_at)
-    values (ask.tenant_id, ask.operation_id, ask.idempotency_key, ask.principal_id, ask.agent_id, ask.action, ask.resource,
-       ask.risk_class, ask.digest, ask.request, ask.salt, ask.scenario, ask.once_key, ask.amount_minor, ask.currency, began)
-    on conflict (tenant_id, idempotency_key) do nothing;
-    if found then
-      return next sentinel.decide_new(ask, began, clock_timestamp());
-    else
-      select * into o from sentinel.operations
-      where tenant_id = ask.tenant_id and idempotency_key = ask.idempotency_key;
-      return next sentinel.replay(ask, o, clock_timestamp());
-    end if;
-  end loop;
-end $$;
-
 -- A question without effect: the same halts, once-keys and limits as record_decisions, nothing written.
 create function sentinel.peek_decision(ask_json jsonb) returns table (decision text, reason_code text) language plpgsql stable as $$
 declare
@@ -487,139 +345,16 @@ $$;
 -- result: started | duplicate | unknown | differs | already_started | not_startable | expired | halted
 create type sentinel.receipt as (result text, field text, event_id uuid, hash text, operation_id uuid);
 
-create function sentinel.start_operation(
-  tenant uuid, key text, act text, agent text, bound_resource text, bound_risk text, permit uuid, bound_digest text,
-  start uuid, event uuid
-) returns sentinel.receipt language plpgsql as $$
-declare
-  o sentinel.operations;
-  s sentinel.operation_states;
-  moment timestamptz;
-  differs text;
-  event_hash text;
-begin
-  perform pg_advisory_xact_lock_shared(sentinel.halt_lock());
-  select * into o from sentinel.operations where tenant_id = tenant and idempotency_key = key;
-  if not found then return row('unknown', null, null, null, null)::sentinel.receipt; end if;
-  select * into s from sentinel.operation_states where tenant_id = tenant and operation_id = o.operation_id for update;
-  moment := clock_timestamp();
-  differs := case when o.action <> act then 'action' when o.agent_id <> agent then 'agent_id'
-                  when o.resource <> bound_resource then 'resource' when o.risk_class <> bound_risk then 'risk_class'
-                  when o.digest <> bound_digest then 'permit_token' end;
-  if differs is not null then return row('differs', differs, null, null, o.operation_id)::sentinel.receipt; end if;
-  if s.status in ('started', 'in_doubt', 'completed') then
-    if s.start_id = start and s.permit_id = permit then
-      return row('duplicate', null, s.start_event_id, s.start_hash, o.operation_id)::sentinel.receipt;
-    end if;
-    return row('already_started', null, null, null, o.operation_id)::sentinel.receipt;
-  end if;
-  if s.status not in ('allowed', 'approved') then
-    return row('not_startable', s.status, null, null, o.operation_id)::sentinel.receipt;
-  end if;
-  if s.permit_id is null then return row('expired', null, null, null, o.operation_id)::sentinel.receipt; end if;
-  if s.permit_id <> permit then return row('differs', 'permit_token', null, null, o.operation_id)::sentinel.receipt; end if;
-  if s.permit_expires_at <= moment then return row('expired', null, null, null, o.operation_id)::sentinel.receipt; end if;
-  if sentinel.halt_over(tenant, agent, act, o.scenario) is not null then
-    return row('halted', null, null, null, o.operation_id)::sentinel.receipt;
-  end if;
-  event_hash := sentinel.append_body(tenant, event, 'start', o.operation_id, agent, moment, format(
-    '{"action":"%s","agent_id":"%s","event":"start","event_id":"%s","occurred_at":"%s","operation_id":"%s","permit_id":"%s","start_id":"%s"}',
-    act, agent, event, sentinel.utc_text(moment), o.operation_id, permit, start));
-  update sentinel.operation_states set status = 'started', started_at = moment, start_id = start,
-    start_event_id = event, start_hash = event_hash
-  where tenant_id = tenant and operation_id = o.operation_id and status in ('allowed', 'approved');
-  return row('started', null, event, event_hash, o.operation_id)::sentinel.receipt;
-end $$;
-
 create type sentinel.start_input as (
   seq integer, tenant_id uuid, idempotency_key text, action text, agent_id text, resource text, risk_class text,
   permit_id uuid, digest text, start_id uuid, event_id uuid
 );
 
--- One or many starts in one transaction, in key order; each answer is the one it would have alone.
-create function sentinel.start_operations(batch jsonb) returns table (seq integer, receipt sentinel.receipt) language plpgsql as $$
-declare
-  ask sentinel.start_input;
-begin
-  for ask in select * from jsonb_populate_recordset(null::sentinel.start_input, batch) order by tenant_id, idempotency_key, seq loop
-    seq := ask.seq;
-    receipt := sentinel.start_operation(ask.tenant_id, ask.idempotency_key, ask.action, ask.agent_id, ask.resource,
-      ask.risk_class, ask.permit_id, ask.digest, ask.start_id, ask.event_id);
-    return next;
-  end loop;
-end $$;
-
 -- result: received | duplicate | contradicts | unknown | differs | not_started
-create function sentinel.report_outcome(
-  tenant uuid, key text, act text, agent text, bound_resource text, bound_risk text, permit uuid, told text,
-  content_digest text, report uuid, event uuid
-) returns sentinel.receipt language plpgsql as $$
-declare
-  o sentinel.operations;
-  s sentinel.operation_states;
-  moment timestamptz;
-  differs text;
-  event_hash text;
-begin
-  select * into o from sentinel.operations where tenant_id = tenant and idempotency_key = key;
-  if not found then return row('unknown', null, null, null, null)::sentinel.receipt; end if;
-  select * into s from sentinel.operation_states where tenant_id = tenant and operation_id = o.operation_id for update;
-  moment := clock_timestamp();
-  differs := case when o.action <> act then 'action' when o.agent_id <> agent then 'agent_id'
-                  when o.resource <> coalesce(bound_resource, o.resource) then 'resource'
-                  when o.risk_class <> coalesce(bound_risk, o.risk_class) then 'risk_class'
-                  when s.permit_id <> permit then 'permit_token' end;
-  if differs is not null then return row('differs', differs, null, null, o.operation_id)::sentinel.receipt; end if;
-  if s.report_digest is not null then
-    return row(case when s.report_digest = content_digest then 'duplicate' else 'contradicts' end, null,
-               s.report_event_id, s.report_hash, o.operation_id)::sentinel.receipt;
-  end if;
-  if s.status = 'completed' and s.outcome is distinct from told then
-    return row('contradicts', null, null, null, o.operation_id)::sentinel.receipt;
-  end if;
-  if s.status not in ('started', 'in_doubt', 'completed') then
-    return row('not_started', s.status, null, null, o.operation_id)::sentinel.receipt;
-  end if;
-  event_hash := sentinel.append_body(tenant, event, 'outcome', o.operation_id, agent, moment, format(
-    '{"action":"%s","agent_id":"%s","event":"outcome","event_id":"%s","occurred_at":"%s","operation_id":"%s","outcome":"%s"%s}',
-    act, agent, event, sentinel.utc_text(moment), o.operation_id, told, ',"report_id":"' || report || '"'));
-  update sentinel.operation_states set
-    -- "error" after a start means unknown: the money may have moved, so budget and uniqueness stay held.
-    status = case when told = 'success' or status = 'completed' then 'completed' else 'in_doubt' end,
-    outcome = told, report_digest = content_digest, reported_at = moment, report_event_id = event, report_hash = event_hash,
-    in_doubt_since = case when told = 'success' or status = 'completed' then null else coalesce(in_doubt_since, moment) end,
-    in_doubt_reason = case when told = 'success' or status = 'completed' then null else 'error_reported' end
-  where tenant_id = tenant and operation_id = o.operation_id;
-  if told = 'success' then perform sentinel.settle_budget(tenant, s.permit_id, 'captured', moment); end if;
-  return row('received', null, event, event_hash, o.operation_id)::sentinel.receipt;
-end $$;
-
 create type sentinel.report_input as (
   seq integer, tenant_id uuid, idempotency_key text, action text, agent_id text, resource text, risk_class text,
   permit_id uuid, outcome text, content_digest text, report_id uuid, event_id uuid
 );
-
--- One or many reports in one transaction, in key order.
-create function sentinel.report_outcomes(batch jsonb) returns table (seq integer, receipt sentinel.receipt) language plpgsql as $$
-declare
-  ask sentinel.report_input;
-begin
-  -- Several budgets are touched in the order of keys: hold them all first, in the order in which guards hold theirs.
-  if jsonb_array_length(batch) > 1 then
-    perform pg_advisory_xact_lock(lock) from (
-      select distinct sentinel.budget_lock(r.tenant_id, r.subject) as lock
-      from jsonb_populate_recordset(null::sentinel.report_input, batch) a
-      join sentinel.operations o on o.tenant_id = a.tenant_id and o.idempotency_key = a.idempotency_key
-      join sentinel.reservations r on r.tenant_id = o.tenant_id and r.operation_id = o.operation_id and r.state = 'held'
-      where a.outcome = 'success' order by 1) as locks;
-  end if;
-  for ask in select * from jsonb_populate_recordset(null::sentinel.report_input, batch) order by tenant_id, idempotency_key, seq loop
-    seq := ask.seq;
-    receipt := sentinel.report_outcome(ask.tenant_id, ask.idempotency_key, ask.action, ask.agent_id, ask.resource,
-      ask.risk_class, ask.permit_id, ask.outcome, ask.content_digest, ask.report_id, ask.event_id);
-    return next;
-  end loop;
-end $$;
 
 -- The partner of action/check: recorded once per request id. result: received | duplicate | contradicts
 create function sentinel.record_check_report(
