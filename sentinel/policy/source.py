@@ -177,7 +177,23 @@ def plain(source: Source, node: Node) -> Any:
     return source.text(node, "a value") if node.text else ""
 
 
-class _Loader(yaml.SafeLoader):
+# libyaml reads four times as fast as the reader in Python, and the nodes are the same; not every platform has it.
+_Reader: Any = yaml.SafeLoader
+if yaml.__with_libyaml__:
+    _Parser: Any = yaml.cyaml.CParser  # type: ignore[attr-defined]
+
+    class _LibYaml(yaml.composer.Composer, _Parser, yaml.resolver.Resolver):  # type: ignore[misc]
+        """libyaml's events, composed in Python, where a node can be refused."""
+
+        def __init__(self, text: str) -> None:
+            _Parser.__init__(self, text)
+            yaml.composer.Composer.__init__(self)
+            yaml.resolver.Resolver.__init__(self)
+
+    _Reader = _LibYaml
+
+
+class _Loader(_Reader):
     """The safe loader, stopped at anchors, aliases and depth before it builds anything."""
 
     depth = 0
