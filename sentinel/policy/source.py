@@ -193,13 +193,13 @@ if yaml.__with_libyaml__:
     _Reader = _LibYaml
 
 
-class _Loader(_Reader):
+class _Loader(_Reader):  # type: ignore[misc]
     """The safe loader, stopped at anchors, aliases and depth before it builds anything."""
 
     depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
+        event = self.peek_event()
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise yaml.composer.ComposerError(None, None, "anchors and aliases are not allowed", event.start_mark)
         self.depth += 1
