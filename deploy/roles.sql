@@ -35,8 +35,8 @@ grant select on public.schema_version to sentinel_authority, sentinel_worker, se
 -- authority ---------------------------------------------------------------------------------------------------------
 grant usage on schema sentinel to sentinel_authority;
 grant select on all tables in schema sentinel to sentinel_authority;
-revoke select on sentinel.operator_sessions, sentinel.operator_tokens, sentinel.sign_in_attempts, sentinel.second_factors
-  from sentinel_authority;
+revoke select on sentinel.operator_sessions, sentinel.operator_tokens, sentinel.sign_in_attempts, sentinel.second_factors,
+  sentinel.known_devices from sentinel_authority;
 revoke select on sentinel.operators from sentinel_authority;
 grant select (tenant_id, operator_id, email, role, active) on sentinel.operators to sentinel_authority;
 grant insert on sentinel.operations, sentinel.operation_states, sentinel.usage, sentinel.reservations, sentinel.approvals,
@@ -58,7 +58,7 @@ revoke execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt,
 -- worker ------------------------------------------------------------------------------------------------------------
 grant usage on schema refunds to sentinel_worker;
 grant select on all tables in schema refunds to sentinel_worker;
-grant insert on refunds.orders, refunds.ledger_entries, refunds.executions, refunds.outbox, refunds.ledger_events,
+grant insert on refunds.orders, refunds.ledger_entries, refunds.executions, refunds.outbox,
   refunds.workers, refunds.approval_cursors to sentinel_worker;
 grant update (status, last_event, event_number, claim_epoch, claimed_by, lease_until, attempts, next_attempt_at, guard_request, operation_id,
   decision_event_id, decision, reason_code, proof_id, approval_id, waiting_for, permit_token, start_id, last_error)
@@ -68,6 +68,8 @@ grant update (attempts, next_attempt_at, last_error, acknowledged_at) on refunds
 grant update on refunds.workers, refunds.approval_cursors to sentinel_worker;
 grant update (claimed_by, lease_until, finished_at, result) on refunds.process_requests to sentinel_worker;
 grant execute on all functions in schema refunds to sentinel_worker;
+-- Runs with its owner's rights; who may execute it could hang it on a table of its own and write any trail.
+revoke execute on function refunds.write_ledger_events from sentinel_worker;
 
 -- worker: the refund workflow's facts and trails
 grant insert on refunds.step_trails, refunds.order_flags, refunds.blacklist, refunds.proof_images to sentinel_worker;
@@ -152,7 +154,7 @@ grant select on refunds.wrong_executions to sentinel_console;
 grant usage on schema orders, refunds to sentinel_orders;
 grant select on refunds.defaults to sentinel_orders;
 grant select on all tables in schema orders to sentinel_orders;
-grant insert on orders.reviews, orders.events, orders.deliveries, orders.effects, orders.approval_cursors, orders.alerts,
+grant insert on orders.reviews, orders.deliveries, orders.effects, orders.approval_cursors, orders.alerts,
   orders.simulated_shop to sentinel_orders;
 grant update (status, lane, last_event, epoch, holder, lease_until, attempts, next_attempt_at, last_error, band, signals, model,
   score_ms, guard_params, operation_id, decision_event_id, decision, reason_code, proof_id, approval_id, permit_token, start_id,
@@ -163,6 +165,7 @@ grant update (state, tries, tried_at, next_attempt_at, shop_reference, last_erro
 grant update (attempts, next_attempt_at, last_error, delivered_at, delivered_by) on orders.alerts to sentinel_orders;
 grant update (since) on orders.approval_cursors to sentinel_orders;
 grant execute on all functions in schema orders to sentinel_orders;
+revoke execute on function orders.write_events from sentinel_orders;               -- as refunds.write_ledger_events
 
 -- order review: analysts ------------------------------------------------------------------------------------------------
 -- The console sees where orders stand and what was noticed, no customer and no permit; all it can change is by one function.
@@ -187,3 +190,10 @@ grant execute on function sentinel.operators_lock, sentinel.add_operator, sentin
 
 -- approvals: in which order they are looked at, and how full the limits are that one would use ---------------------------
 grant execute on function sentinel.risk_rank, sentinel.limit_states to sentinel_console;
+
+-- keys: when each was last used ------------------------------------------------------------------------------------------
+-- The one thing of a key that an authority writes.
+grant update (last_used_at) on sentinel.agent_keys to sentinel_authority;
+
+-- browsers that are known ------------------------------------------------------------------------------------------------
+grant insert, delete, update (last_signed_in_at) on sentinel.known_devices to sentinel_console;

@@ -12,9 +12,7 @@ from ops_console.identity import cookie_name, set_cookie
 from sentinel.core.errors import RateLimited, Unauthenticated
 from sentinel.services.sign_in import Opened, Presented, sign_in
 from sentinel.services.sign_out import sign_out
-
-# Browsers keep a cookie for 400 days at most.
-_DEVICE_SECONDS = 400 * 86400
+from sentinel.store.known_devices import KNOWN_SECONDS
 
 
 def enter(context: Context, given: dict[str, Any], *, kind: str) -> Opened:
@@ -48,7 +46,7 @@ def remember_device(context: Context, response: Response, opened: Opened) -> Non
     if opened.device is not None:
         insecure = context.settings.insecure_cookies
         response.set_cookie(
-            _device_name(context), opened.device, max_age=_DEVICE_SECONDS, path="/", httponly=True, secure=not insecure,
+            _device_name(context), opened.device, max_age=KNOWN_SECONDS, path="/", httponly=True, secure=not insecure,
             samesite="Strict",
         )  # fmt: skip
 

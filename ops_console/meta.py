@@ -7,13 +7,11 @@ from flask import Blueprint, Response, current_app
 
 from ops_console import metrics
 from ops_console.api.documentation import DESCRIPTION, SECURITY_SCHEMES
-from ops_console.api.rendering import json_response
 from ops_console.context import Context
-from sentinel.core.errors import SentinelError
 from sentinel.http.openapi import documented, openapi_document
+from sentinel.http.readiness import alive, database_checks, exposition_answer, holds, readiness_answer
 from sentinel.store.database import Pool
 from sentinel.store.figures import readiness
-from sentinel.store.migrate import HEAD
 from sentinel.store.tenants import public_tenants
 
 
@@ -23,19 +21,14 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     @blueprint.get("/healthz")
     @documented("Whether the process answers", responses={200: ("It does.", {"type": "object"})})
     def healthz() -> Response:
-        return json_response({"status": "ok"})
+        return alive()
 
     @blueprint.get("/readyz")
     @documented("Whether operators and the public can be served",
                 responses={200: ("They can.", {"type": "object"}), 503: ("Not now, and why.", {"type": "object"})})  # fmt: skip
     def readyz() -> Response:
-        checks = {**_console_checks(context.pool), "board": _board_answers(context.board.pool)}
-        ready = all(checks.values())
-        response = json_response({"status": "ready" if ready else "not ready", "checks": checks}, 200 if ready else 503)
-        response.headers["Cache-Control"] = "no-store"
-        if not ready:
-            response.headers["Retry-After"] = "1"
-        return response
+        checks = database_checks(lambda: readiness(context.pool))
+        return readiness_answer({**checks, "board": holds(lambda: _board_answers(context.board.pool))})
 
     @blueprint.get("/metrics")
     @documented(
@@ -44,7 +37,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     def exposition() -> Response:
         metrics.POOL_IN_USE.labels("operators").set(context.pool.in_use)
         metrics.POOL_IN_USE.labels("board").set(context.board.pool.in_use)
-        return Response(metrics.exposition(), content_type="text/plain; version=0.0.4; charset=utf-8")
+        return exposition_answer(metrics.exposition())
 
     @blueprint.get("/openapi.json")
     @documented("This document", responses={200: ("OpenAPI 3.1.", {"type": "object"})})
@@ -55,17 +48,6 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         return Response(orjson.dumps(document), content_type="application/json")
 
 
-def _console_checks(pool: Pool) -> dict[str, bool]:
-    try:
-        revision, writable = readiness(pool)
-    except SentinelError:
-        revision, writable = "", False
-    return {"database": bool(revision), "writable": writable, "schema": revision == HEAD}
-
-
 def _board_answers(pool: Pool) -> bool:
-    try:
-        public_tenants(pool)
-    except SentinelError:
-        return False
+    public_tenants(pool)
     return True

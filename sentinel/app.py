@@ -79,7 +79,7 @@ def create_edge(
 def _context(settings: Settings, authority: Authority, limit: SharedRateLimit, stopping: Callable[[], bool]) -> Context:
     return Context(
         authority=authority,
-        identity=Identity(authority.pool, limit),
+        identity=Identity(authority.pool, limit, uses=authority.key_uses),
         switches=SwitchFile(authority.policies.directory),
         stream_slots=threading.BoundedSemaphore(settings.max_streams),
         stopping=stopping,

@@ -6,77 +6,31 @@ Both count what they really did by reference. A naive one does not know a refere
 from __future__ import annotations
 
 import json
-import threading
 import uuid
-from collections import Counter, deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
 from typing import Any
 
 from sentinel.resources import invariants_sql
 from sentinel.store.invariants import run_invariants
 from tests.ledger_world import LedgerWorld, new_row
-from tests.scripted_server import Asked, Script, ScriptedServer
+from tests.recording_server import RecordingServer, problem
+from tests.scripted_server import Asked
 from worker.rows import Change, Execution, LedgerRow
 from worker.settlement import Answer, NoAnswer, Refused, Settled
 from worker.sql import ROW_COLUMNS
 from worker.states import LedgerEvent, LedgerState
 
-PROBLEM = "application/problem+json"
 
-
-def problem(status: int, title: str = "no") -> Script:
-    """A refusal as a problem document."""
-    body = json.dumps({"type": "about:blank", "title": title, "status": status}).encode()
-    return lambda asked: asked.answer(status, body, PROBLEM)
-
-
-class EffectsServer:
-    """A well-behaved system behind HTTP, but for the `faults` it is given: each used once, first come first served.
-
-    A fault is (method, does it first, script): with "does it first" the effect happens and only the answer fails.
-    """
+class EffectsServer(RecordingServer):
+    """A settlement system that counts what it did by idempotency key."""
 
     def __init__(self, *, naive: bool = False) -> None:
-        self.naive = naive
+        super().__init__(naive=naive)
         self.done: Counter[str] = Counter()
         self.gone: set[str] = set()
-        self.bodies: list[dict[str, Any]] = []
-        self.faults: deque[tuple[str, bool, Script]] = deque()
-        self.forever: tuple[str, bool, Script] | None = None
-        self.http = ScriptedServer()
-        self.http.script = self._answer
-        self._lock = threading.Lock()
 
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        return self.http.url
-
-    @contextmanager
-    def running(self) -> Iterator[EffectsServer]:
-        """Listens inside."""
-        with self.http.running():
-            yield self
-
-    def _answer(self, asked: Asked) -> None:
-        fault = self._fault(asked.method)
-        if fault is None:
-            return self._act(asked)
-        if fault[1]:
-            self._do(asked)
-        return fault[2](asked)
-
-    def _fault(self, method: str) -> tuple[str, bool, Script] | None:
-        with self._lock:
-            if self.forever is not None and self.forever[0] == method:
-                return self.forever
-            if self.faults and self.faults[0][0] == method:
-                return self.faults.popleft()
-        return None
-
-    def _do(self, asked: Asked) -> None:
-        with self._lock:
+    def do(self, asked: Asked) -> None:
+        with self.lock:
             if asked.method == "POST":
                 key = asked.headers["idempotency-key"]
                 self.bodies.append(asked.json)
@@ -85,17 +39,13 @@ class EffectsServer:
             elif asked.method == "DELETE":
                 self.gone.add(asked.path.rpartition("/")[2])
 
-    def do_later(self, asked: Asked) -> None:
-        """What a slow system does with a call that its caller has given up."""
-        self._do(asked)
-
-    def _act(self, asked: Asked) -> None:
+    def act(self, asked: Asked) -> None:
         if asked.path == "/ready":
             return asked.say({})
         key = asked.headers["idempotency-key"]
         if asked.method == "GET" and (not self.done[key] or key in self.gone):
             return problem(404)(asked)
-        self._do(asked)
+        self.do(asked)
         if asked.method == "DELETE":
             return asked.raw(b"HTTP/1.1 204 X\r\n\r\n")
         return asked.answer(201 if asked.method == "POST" else 200, self.yes(key))

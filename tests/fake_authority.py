@@ -1,7 +1,7 @@
 """A small scripted authority for tests of the client and the worker: it keeps decisions and starts by key, like the real one.
 
 It lives in the test's process, so it survives a worker that is killed. `misbehave` replaces the answer of the next calls
-(or of all) by one of the ways in which a dependency fails.
+(or of all) by one of the ways in which a dependency fails (`fake_faults.py`).
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.fake_exchange import Exchange, FakeServer, Part, handler_for
 
 SWITCHES = (
     "retail.standard", "small_refund.enabled", "small_refund.refund_fee", "small_refund.price_diff",
     "small_refund.compensation", "small_refund.defect", "small_refund.quality",
 )  # fmt: skip
-Handler = Callable[["Exchange"], None]
 
 
 @dataclass
@@ -45,61 +45,6 @@ class Operation:
     report: Any = None
     asked_for: set[str] = field(default_factory=set)
     lifted: set[str] = field(default_factory=set)
-
-
-class Exchange:
-    """One request on its way to an answer."""
-
-    def __init__(self, handler: BaseHTTPRequestHandler, body: dict[str, Any] | None) -> None:
-        self.handler, self.body = handler, body
-        self.is_answered = False
-        self.path = urlsplit(handler.path).path
-
-    def answer(self, status: int, body: Any, *, content_type: str = "application/json", **headers: str) -> None:
-        """Send a whole answer in one write."""
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        lines = [f"HTTP/1.1 {status} x", f"Content-Type: {content_type}", f"Content-Length: {len(data)}"]
-        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-        self.raw("\r\n".join([*lines, "", ""]).encode() + data)
-
-    def problem(self, status: int, code: str, detail: str = "no") -> None:
-        """Send a problem document."""
-        body = {"type": f"https://sentinel.test/problems/{code}", "title": code, "status": status, "detail": detail}
-        self.answer(status, body, content_type="application/problem+json")
-
-    def raw(self, data: bytes) -> None:
-        """Send bytes as they are."""
-        self.is_answered = True
-        with contextlib.suppress(OSError):
-            self.handler.wfile.write(data)
-            self.handler.wfile.flush()
-
-    def hang_up(self) -> None:
-        """Close without another byte."""
-        self.is_answered = True
-        self.handler.close_connection = True
-
-
-class _Part(Exchange):
-    """One request of a batch; its answer is kept for the batch's."""
-
-    def __init__(self, whole: Exchange, body: dict[str, Any]) -> None:
-        super().__init__(whole.handler, body)
-        self.path = self.path.removesuffix("/batch")
-        self.whole = whole
-        self.said: Any = None
-
-    def answer(self, status: int, body: Any, *, content_type: str = "application/json", **headers: str) -> None:
-        if isinstance(body, bytes) or "json" not in content_type:
-            self.whole.answer(status, body, content_type=content_type, **headers)
-        else:
-            self.said = {"status": status, "replayed": "Idempotent_Replayed" in headers, "body": body}
-
-    def raw(self, data: bytes) -> None:
-        self.whole.raw(data)
-
-    def hang_up(self) -> None:
-        self.whole.hang_up()
 
 
 class FakeAuthority:
@@ -127,7 +72,7 @@ class FakeAuthority:
     @contextlib.contextmanager
     def running(self, port: int = 0) -> Iterator[FakeAuthority]:
         """Serve for the block."""
-        self._server = _Server(("127.0.0.1", port), _handler(self))
+        self._server = FakeServer(("127.0.0.1", port), handler_for(self.handle))
         thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
@@ -173,7 +118,7 @@ class FakeAuthority:
 
     def _batch(self, exchange: Exchange) -> None:
         """Each request as if it came alone; what breaks a connection breaks that of the whole batch."""
-        parts = [_Part(exchange, body) for body in (exchange.body or {})["requests"]]
+        parts = [Part(exchange, body) for body in (exchange.body or {})["requests"]]
         for part in parts:
             self.handle(part)
             if exchange.is_answered:
@@ -293,125 +238,3 @@ class FakeAuthority:
                 "duplicate": duplicate,
             },
         )
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A worker that is killed in the middle is what these tests are about: no noise."""
-
-
-def _handler(authority: FakeAuthority) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            authority.handle(Exchange(self, json.loads(body)))
-
-        def do_GET(self) -> None:
-            authority.handle(Exchange(self, None))
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    return Handler
-
-
-def _sleep(seconds: float) -> Handler:
-    def run(exchange: Exchange) -> None:
-        time.sleep(seconds)
-        exchange.hang_up()
-
-    return run
-
-
-def _drip(exchange: Exchange) -> None:
-    """A byte every 50 ms: never idle for long, never done."""
-    exchange.raw(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n")
-    for _ in range(60):
-        exchange.raw(b"{")
-        time.sleep(0.05)
-    exchange.hang_up()
-
-
-def _drip_head(exchange: Exchange) -> None:
-    for _ in range(60):
-        exchange.raw(b"H")
-        time.sleep(0.05)
-    exchange.hang_up()
-
-
-def _cut(exchange: Exchange) -> None:
-    """Half an answer."""
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 999\r\n\r\n"
-    exchange.raw(head + json.dumps(_ALLOW).encode())
-    exchange.hang_up()
-
-
-_ALLOW = {
-    "decision": "ALLOW", "status": "allowed", "reason_code": "ok", "reason": "ok", "operation_id": str(uuid.uuid4()),
-    "decision_event_id": str(uuid.uuid4()), "resource": "refund/rf_1", "risk_class": "standard", "permit_token": "p",
-}  # fmt: skip
-
-
-def _shape(**over: Any) -> Handler:
-    """An ALLOW for the asked resource that is wrong in one place; None takes the field away."""
-
-    def run(exchange: Exchange) -> None:
-        body = {**_ALLOW, "resource": (exchange.body or {}).get("resource", "x"), **over}
-        exchange.answer(200, {name: value for name, value in body.items() if value is not None})
-
-    return run
-
-
-FAULTS: dict[str, Handler] = {
-    "hangs": _sleep(3.0),
-    "drips the body": _drip,
-    "drips the head": _drip_head,
-    "closes at once": lambda exchange: exchange.hang_up(),
-    "500": lambda exchange: exchange.answer(500, {"decision": "ALLOW", "status": "allowed"}),
-    "503 with an ALLOW in it": lambda exchange: exchange.answer(503, _ALLOW),
-    "429": lambda exchange: exchange.answer(429, {}, Retry_After="1"),
-    "302": lambda exchange: exchange.answer(302, _ALLOW, Location="http://127.0.0.1:1/"),
-    "HTML": lambda exchange: exchange.answer(200, b"<html>ALLOW</html>", content_type="text/html"),
-    "JSON as HTML": lambda exchange: exchange.answer(200, _ALLOW, content_type="text/html"),
-    "garbage": lambda exchange: exchange.answer(200, b"\xff\xfe{{{"),
-    "not HTTP": lambda exchange: exchange.raw(b"SSH-2.0-OpenSSH\r\n\r\n"),
-    "a list": lambda exchange: exchange.answer(200, [_ALLOW]),
-    "nothing": lambda exchange: exchange.answer(200, b""),
-    "cut in the middle": _cut,
-    "two lengths": lambda exchange: exchange.raw(
-        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}"
-    ),
-    "too large": lambda exchange: exchange.answer(200, b'{"x":"' + b"x" * (1 << 20) + b'"}'),
-    "ALLOW without a permit": _shape(permit_token=None),
-    "ALLOW with an empty permit": _shape(permit_token=""),
-    "ALLOW with a permit that is no text": _shape(permit_token=["p"]),
-    "ALLOW in lower case": _shape(decision="allow"),
-    "ALLOW that is true": _shape(decision=True),
-    "ALLOW with status denied": _shape(status="denied"),
-    "DENY with status allowed": _shape(decision="DENY"),
-    "an unknown status": _shape(status="fine"),
-    "no operation": _shape(operation_id=None),
-    "an operation that is no id": _shape(operation_id="op"),
-    "another resource": _shape(resource="refund/other"),
-    "another risk class": _shape(risk_class="other"),
-    "pending without an approval": _shape(decision="APPROVAL_REQUIRED", status="pending", permit_token=None),
-}  # fmt: skip
-"""Every way in which an answer is no permission, by name."""
-
-
-def always(fault: Handler, *names: str) -> Callable[[Exchange], bool]:
-    """A `misbehave` that breaks every call to `names` (default: all)."""
-
-    def misbehave(exchange: Exchange) -> bool:
-        if names and exchange.path.removeprefix("/api/sentinel/") not in names:
-            return False
-        fault(exchange)
-        return True
-
-    return misbehave

@@ -1,21 +1,14 @@
-"""A shop behind HTTP on loopback that counts what it really ships and holds, with faults on request; and reviews for it.
-
-A naive one knows no key again: it ships whenever it is asked.
-"""
+"""A shop behind HTTP on loopback that counts what it really ships and holds; and reviews for it."""
 
 from __future__ import annotations
 
 import json
-import threading
 import uuid
-from collections import Counter, deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections import Counter
 from urllib.parse import unquote
 
-from tests.effects_server import problem
-from tests.scripted_server import Asked, Script, ScriptedServer
+from tests.recording_server import RecordingServer, problem
+from tests.scripted_server import Asked
 from worker.order_review.model import Band, Lane, Review, ReviewStatus, Signal
 
 
@@ -27,62 +20,27 @@ def review(order_id: str = "o-1", *, lane: Lane = Lane.LOW, source: str = "demo"
     )  # fmt: skip
 
 
-class ShopServer:
-    """`faults`: (method, does it first, script), each used once in order; `forever` instead of one for every call of its method."""
+class ShopServer(RecordingServer):
+    """Ships and holds by order; which order went which way, and under which key, it keeps."""
 
     def __init__(self, *, naive: bool = False) -> None:
-        self.naive = naive
+        super().__init__(naive=naive)
         self.shipped: Counter[str] = Counter()
         self.held: Counter[str] = Counter()
         self.keys: dict[tuple[str, str], str] = {}
-        self.bodies: list[dict[str, Any]] = []
-        self.faults: deque[tuple[str, bool, Script]] = deque()
-        self.forever: tuple[str, bool, Script] | None = None
-        self.late: list[Asked] = []
-        self.http = ScriptedServer()
-        self.http.script = self._answer
-        self._lock = threading.Lock()
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        return self.http.url
-
-    @contextmanager
-    def running(self) -> Iterator[ShopServer]:
-        """Listens inside."""
-        with self.http.running():
-            yield self
-
-    def _answer(self, asked: Asked) -> None:
-        fault = self._fault(asked.method)
-        if fault is None:
-            return self._act(asked)
-        if fault[1]:
-            self.do(asked)
-        return fault[2](asked)
-
-    def _fault(self, method: str) -> tuple[str, bool, Script] | None:
-        with self._lock:
-            if self.forever is not None and self.forever[0] == method:
-                return self.forever
-            if self.faults and self.faults[0][0] == method:
-                return self.faults.popleft()
-        return None
 
     def do(self, asked: Asked) -> None:
-        """What it is asked for; a slow shop does it when its caller has given up."""
         if asked.method != "POST":
             return
         order, verb = asked.path.split("/")[-2:]
-        with self._lock:
+        with self.lock:
             self.bodies.append(asked.json)
             counter = self.shipped if verb == "fulfill" else self.held
             if self.naive or (unquote(order), verb) not in self.keys:
                 counter[unquote(order)] += 1
             self.keys.setdefault((unquote(order), verb), asked.headers["idempotency-key"])
 
-    def _act(self, asked: Asked) -> None:
+    def act(self, asked: Asked) -> None:
         if asked.method == "GET":
             return self._tell(asked, unquote(asked.path.rpartition("/")[2]))
         order, verb = (unquote(part) for part in asked.path.split("/")[-2:])

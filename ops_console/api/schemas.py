@@ -28,7 +28,11 @@ class WordSchema(StrictSchema):
     """A person's word on an approval. `digest` is what was shown; given, it must be the approval's."""
 
     reason = Text(most=2000, least=1, required=True)
-    digest = Identifier(most=80)
+    digest = Identifier(
+        most=80,
+        means="The approval's digest as it was shown to the person: another one than the approval's is refused with 409."
+        " May be left out, and then the word is about the approval as it stands; a program that shows it to people sends it.",
+    )
 
 
 class HandledSchema(WordSchema):

@@ -131,6 +131,7 @@ def _create(context: Context) -> IssuedKey:
         context.pool, actor().tenant_id, agent_id=wanted.get("agent_id"), label=wanted.get("label", ""),
         scopes=tuple(wanted["scopes"]), owner_operator_id=_owner(context, wanted.get("owner")),
         expires_days=_whole(wanted, "expires_days", MOST_DAYS), test="test" in wanted, key_id=_form_id(wanted),
+        by=actor().name,
     )  # fmt: skip
 
 
@@ -140,7 +141,7 @@ def _rotate(context: Context, about: str) -> IssuedKey:
     hours = _whole(wanted, "overlap_hours", MOST_OVERLAP_HOURS, least=0)
     return rotate_key(
         context.pool, actor().tenant_id, path_id(about), overlap_seconds=(hours or 0) * 3600,
-        expires_days=_whole(wanted, "expires_days", MOST_DAYS), new_key_id=_form_id(wanted),
+        expires_days=_whole(wanted, "expires_days", MOST_DAYS), new_key_id=_form_id(wanted), by=actor().name,
     )  # fmt: skip
 
 
@@ -148,7 +149,7 @@ def _revoke(context: Context, about: str) -> str:
     prove(context)
     if shell.typed():
         raise InvalidInput("a key is revoked without further words")
-    revoke_key(context.pool, actor().tenant_id, path_id(about))
+    revoke_key(context.pool, actor().tenant_id, path_id(about), by=actor().name)
     return "The key is revoked; it is refused everywhere within a second."
 
 

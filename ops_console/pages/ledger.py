@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from flask import Blueprint, Response, request
 
@@ -25,16 +26,23 @@ from sentinel.store.refund_views import LedgerRow
 from sentinel.store.uuids import uuid_or_none
 
 ADDRESS = "/ops/ledger"
+LIVE = "/ops/ledger-now"
+"""The newest rows for an open page; not below the list's address, where every name is a row's."""
 PAGE = 50
 _NAME_CHARACTERS = 120
 
 
 def routes(pages: Blueprint, context: Context) -> None:
-    """Add the list, a row's page and the one act."""
+    """Add the list, its part that refreshes itself, a row's page and the one act."""
 
     @pages.get("/ledger")
     def ledger() -> Response:
         return _list(context)
+
+    @pages.get("/ledger-now")
+    @shell.refreshes_itself
+    def ledger_now() -> Response:
+        return shell.fragment("ledger_now.html", **_rows(context, ledger_filter.given()))
 
     @pages.post("/ledger")
     def ledger_process_one() -> Response:
@@ -46,21 +54,35 @@ def routes(pages: Blueprint, context: Context) -> None:
 
 
 def _list(context: Context, refused: shell.Refused | None = None) -> Response:
-    tenant_id, asked = actor().tenant_id, ledger_filter.given()
-    told, rows = None, []
+    asked, told = ledger_filter.given(), None
     try:
-        wanted, before = ledger_filter.read_filter(asked), cursor_in()
-        rows = search_ledger(context.ledger, tenant_id, _named(context, wanted), before=before, limit=PAGE + 1)
+        values = _rows(context, asked)
     except InvalidInput as error:
         told = shell.refused(error)
-    following = _following(asked, rows[PAGE - 1]) if len(rows) > PAGE else None
+        values = _values(context, asked, [])
     fault = refused or told
+    live = ledger_filter.address(LIVE, asked) if values["is_first"] and not fault else None
     return shell.page(
-        context, "ledger.html", title="Ledger", status=fault.status if fault else 200, rows=rows[:PAGE], counts=counted(context.ledger, tenant_id),
-        asked=asked, told=told, refused=refused, older=following, newest=ledger_filter.address(ADDRESS, asked),
-        is_first="cursor" not in request.args, reasons=REASONS,
-        decisions=ledger_filter.DECISIONS, request_id=new_id(), words=reason_in_words,
+        context, "ledger.html", title="Ledger", status=fault.status if fault else 200, told=told, refused=refused, live=live,
+        reasons=REASONS, decisions=ledger_filter.DECISIONS, request_id=new_id(), **values,
     )  # fmt: skip
+
+
+def _rows(context: Context, asked: dict[str, str]) -> dict[str, Any]:
+    """One page of the list. Raises `InvalidInput` for a filter or a cursor that is none."""
+    wanted, before = ledger_filter.read_filter(asked), cursor_in()
+    found = search_ledger(
+        context.ledger, actor().tenant_id, _named(context, wanted), before=before, limit=PAGE + 1
+    )  # fmt: skip
+    return _values(context, asked, found)
+
+
+def _values(context: Context, asked: dict[str, str], found: list[LedgerRow]) -> dict[str, Any]:
+    return {
+        "asked": asked, "rows": found[:PAGE], "counts": counted(context.ledger, actor().tenant_id), "words": reason_in_words,
+        "older": _following(asked, found[PAGE - 1]) if len(found) > PAGE else None, "is_first": "cursor" not in request.args,
+        "newest": ledger_filter.address(ADDRESS, asked),
+    }  # fmt: skip
 
 
 def _named(context: Context, wanted: LedgerFilter) -> LedgerFilter:

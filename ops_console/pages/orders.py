@@ -6,6 +6,7 @@ An analyst gives their word on the order's approval card; here they find it.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from flask import Blueprint, Response, current_app, request, url_for
 
@@ -21,17 +22,24 @@ from sentinel.store import order_search, order_views
 from sentinel.store.events import events_of
 
 ADDRESS = "/ops/orders"
+LIVE = "/ops/orders-now"
+"""What an open first page asks for again and again."""
 PAGE, QUEUE_SHOWN, ALERTS_SHOWN = 50, 50, 20
 _FIELDS = ("q", "lane", "status")
 _SOON = timedelta(minutes=30)
 
 
 def routes(pages: Blueprint, context: Context) -> None:
-    """Add the list and an order's page."""
+    """Add the list, its part that refreshes itself, and an order's page."""
 
     @pages.get("/orders")
     def orders() -> Response:
         return _list(context)
+
+    @pages.get("/orders-now")
+    @shell.refreshes_itself
+    def orders_now() -> Response:
+        return shell.fragment("orders_now.html", **_rows(context, _asked()))
 
     @pages.get("/orders/<source>/<path:order_id>")
     def orders_one(source: str, order_id: str) -> Response:
@@ -39,30 +47,46 @@ def routes(pages: Blueprint, context: Context) -> None:
 
 
 def _list(context: Context) -> Response:
-    tenant_id = actor().tenant_id
-    asked = {name: text for name in _FIELDS if (text := request.args.get(name, "").strip())}
-    told, rows = None, []
+    asked, told = _asked(), None
     try:
-        _check(asked)
-        rows = order_search.search_orders(
-            context.pool, tenant_id, lane=asked.get("lane"), status=asked.get("status"), prefix=asked.get("q"),
-            before=before(), limit=PAGE + 1,
-        )  # fmt: skip
+        values = _rows(context, asked)
     except InvalidInput as error:
         told = shell.refused(error)
-    last = rows[PAGE - 1] if len(rows) > PAGE else None
-    cursor = {"cursor": cursor_out(last.received_at, str(last.review_id))} if last else {}
-    is_first = "cursor" not in request.args
+        values = _values(context, asked, [])
+    live = ledger_filter.address(LIVE, asked) if values["is_first"] and not told else None
     return shell.page(
-        context, "orders.html", title="Orders", status=told.status if told else 200, asked=asked, told=told, rows=rows[:PAGE],
-        older=ledger_filter.address(ADDRESS, asked, **cursor) if last else None, newest=ledger_filter.address(ADDRESS, asked),
-        is_first=is_first, lanes=order_views.LANES, statuses=order_views.STATUSES, words=reason_in_words, now=datetime.now(UTC),
-        soon=_SOON, **(_overview(context) if is_first else {}),
+        context, "orders.html", title="Orders", status=told.status if told else 200, told=told, live=live,
+        statuses=order_views.STATUSES, **values,
     )  # fmt: skip
 
 
+def _asked() -> dict[str, str]:
+    return {name: text for name in _FIELDS if (text := request.args.get(name, "").strip())}
+
+
+def _rows(context: Context, asked: dict[str, str]) -> dict[str, Any]:
+    """One page of the list. Raises `InvalidInput` for a filter or a cursor that is none."""
+    _check(asked)
+    found = order_search.search_orders(
+        context.pool, actor().tenant_id, lane=asked.get("lane"), status=asked.get("status"), prefix=asked.get("q"),
+        before=before(), limit=PAGE + 1,
+    )  # fmt: skip
+    return _values(context, asked, found)
+
+
+def _values(context: Context, asked: dict[str, str], found: list[Any]) -> dict[str, Any]:
+    last = found[PAGE - 1] if len(found) > PAGE else None
+    cursor = {"cursor": cursor_out(last.received_at, str(last.review_id))} if last else {}
+    is_first = "cursor" not in request.args
+    return {
+        "asked": asked, "rows": found[:PAGE], "is_first": is_first, "lanes": order_views.LANES, "words": reason_in_words,
+        "older": ledger_filter.address(ADDRESS, asked, **cursor) if last else None, "now": datetime.now(UTC), "soon": _SOON,
+        "newest": ledger_filter.address(ADDRESS, asked), **(_overview(context) if is_first and not asked else {}),
+    }  # fmt: skip
+
+
 def _overview(context: Context) -> dict[str, object]:
-    """What stands above the list on its first page."""
+    """What stands above the list on its first page, while nothing is looked for."""
     tenant_id = actor().tenant_id
     return {
         "queue": order_search.queue(context.pool, tenant_id, limit=QUEUE_SHOWN),

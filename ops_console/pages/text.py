@@ -6,13 +6,16 @@ texts that differ never look the same (`GUARANTEES.md` G13, G38).
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from markupsafe import Markup, escape
 
-from sentinel.core.money import Money, money_out
+from sentinel.core.money import DIGITS, major_text
 
 _MOST_SHOWN = 2000
 _ODD = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
@@ -53,11 +56,22 @@ def _odd(text: str, title: str) -> Markup:
 
 
 def money(amount_minor: int | None, currency: str | None) -> str:
-    """12650, "USD" → "126.50 USD", always exact; "–" where there is no amount."""
+    """12600, "USD" → "126.00 USD": exact, with the currency's digits; "–" where there is no amount."""
     if amount_minor is None or currency is None:
         return "–"
-    out = money_out(Money(amount_minor, currency))
-    value = str(out["value"])
+    return _grouped(major_text(amount_minor, currency), currency)
+
+
+def wire_money(amount: Mapping[str, Any] | None) -> str:
+    """The wire's {"value": 126, "currency": "USD"} as `money` writes it; nothing where there is none."""
+    if not amount:
+        return ""
+    whole, _, rest = str(amount["value"]).partition(".")
+    digits = DIGITS.get(amount["currency"], len(rest))
+    return _grouped(f"{whole}.{rest.ljust(digits, '0')}" if digits else whole, amount["currency"])
+
+
+def _grouped(value: str, currency: str) -> str:
     whole, dot, rest = value.partition(".")
     return f"{int(whole):,}{dot}{rest} {currency}"
 
@@ -104,4 +118,8 @@ def short(identifier: object) -> Markup:
 
 
 FILTERS = {"visible": visible, "when": when, "span": span, "short": short}
-FUNCTIONS = {"money": money}
+FUNCTIONS = {
+    "money": money, "wire_money": wire_money,
+    # For scripts that write the wire's money as `wire_money` does: the currencies that have not two digits.
+    "other_digits": json.dumps({currency: digits for currency, digits in DIGITS.items() if digits != 2}),
+}  # fmt: skip

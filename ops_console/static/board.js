@@ -6,6 +6,7 @@
   const list = document.getElementById("events");
   const state = document.getElementById("state");
   const most = Number(list.dataset.most);
+  const digits = JSON.parse(list.dataset.digits); // of the currencies that have not two
   const words = new Map(
     [...document.getElementById("words").content.querySelectorAll("[data-word]")].map((one) => [one.dataset.word, one.textContent]),
   );
@@ -38,7 +39,10 @@
       chip.textContent = words.get(text) ?? text;
     },
     amount(cell, money) {
-      cell.textContent = `${money.value} ${money.currency}`;
+      const [whole, rest = ""] = String(money.value).split(".");
+      const count = digits[money.currency] ?? 2;
+      const grouped = whole.replace(/\B(?=(\d{3})+$)/g, ",");
+      cell.textContent = `${grouped}${count ? `.${rest.padEnd(count, "0")}` : ""} ${money.currency}`;
     },
     reason_code(cell, text) {
       cell.title = text;

@@ -1,5 +1,6 @@
 // Parts of a page that refresh themselves ([data-live]): they rest while nobody looks, say when they could not be refreshed,
-// and never put another page in their place. What closes a form closes it. Countdowns count.
+// and never put another page in their place. A list ([data-when-calm]) also rests while somebody types, has chosen something
+// in a form or marks text: it does not move under their hand. What closes a form closes it. Countdowns count.
 "use strict";
 
 (() => {
@@ -9,8 +10,21 @@
   };
   const note = (hidden) => document.querySelectorAll("[data-stale-note]").forEach((one) => { one.hidden = hidden; });
 
+  const chosen = (list) => Math.max([...list.options].findIndex((one) => one.defaultSelected), 0);
+  const isTouched = (field) => {
+    if (field.type === "hidden") return false;
+    if (field.tagName === "SELECT") return field.selectedIndex !== chosen(field);
+    if (field.type === "checkbox" || field.type === "radio") return field.checked !== field.defaultChecked;
+    return field.value !== field.defaultValue;
+  };
+  const isBusy = () => {
+    const marked = getSelection();
+    return (marked && !marked.isCollapsed) || [...document.querySelectorAll("main :is(input, select, textarea)")].some(isTouched);
+  };
+
   document.addEventListener("htmx:before:request", (event) => {
-    if (live(event) && document.hidden) event.preventDefault();
+    const source = live(event);
+    if (source && (document.hidden || (source.hasAttribute("data-when-calm") && isBusy()))) event.preventDefault();
   });
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden) document.querySelectorAll("[data-live]").forEach((one) => htmx.trigger(one, "refresh"));

@@ -12,6 +12,7 @@ from sentinel.core.errors import Forbidden, RateLimited, Unauthenticated
 from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.metrics import RATE_LIMITED
 from sentinel.services.authority import Caller
+from sentinel.services.key_uses import KeyUses
 from sentinel.store.agent_keys import find_key, key_hash, looks_like_key
 from sentinel.store.database import Pool
 
@@ -25,9 +26,13 @@ _REMEMBER_MOST = 10_000
 class Identity:
     """Finds callers by key and holds them to their rate and scope."""
 
-    def __init__(self, pool: Pool, limit: SharedRateLimit, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, pool: Pool, limit: SharedRateLimit, *, uses: KeyUses | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._pool = pool
         self._limit = limit
+        self._uses = uses or KeyUses()
         self._clock = clock
         self._known: dict[bytes, tuple[float, Caller | None]] = {}
 
@@ -75,6 +80,7 @@ class Identity:
             caller = Caller(
                 row.tenant_id, row.key_id, row.principal_id, row.agent_id, frozenset(row.scopes), row.owner_operator_id
             )
+            self._uses.note(row.tenant_id, row.key_id)
         if len(self._known) >= _REMEMBER_MOST:
             self._known.clear()
         # Remembered from before the question was asked: the age of an answer never exceeds the promise.

@@ -7,11 +7,10 @@ from flask import Blueprint, Flask, Response, render_template, send_from_directo
 
 from sentinel import metrics
 from sentinel.api.context import Context
-from sentinel.core.errors import SentinelError
 from sentinel.http.openapi import documented, openapi_document
+from sentinel.http.readiness import alive, database_checks, exposition_answer, holds, readiness_answer
 from sentinel.services.declare_policies import are_declared
 from sentinel.store.figures import readiness
-from sentinel.store.migrate import HEAD
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
@@ -34,7 +33,7 @@ def routes(app: Flask, context: Context) -> None:
     @meta.get("/healthz")
     @documented("Whether the process answers", responses={200: ("It does.", {"type": "object"})})
     def healthz() -> Response:
-        return Response(b'{"status":"ok"}', content_type="application/json")
+        return alive()
 
     @meta.get("/readyz")
     @documented(
@@ -42,21 +41,9 @@ def routes(app: Flask, context: Context) -> None:
         responses={200: ("They can.", {"type": "object"}), 503: ("Not now, and why.", {"type": "object"})},
     )
     def readyz() -> Response:
-        try:
-            revision, writable = readiness(context.authority.pool)
-            declared = revision == HEAD and are_declared(context.authority)
-        except SentinelError:
-            revision, writable, declared = "", False, False
-        checks = {"database": bool(revision), "writable": writable, "schema": revision == HEAD, "policies": declared}
-        ready = all(checks.values())
-        response = Response(
-            orjson.dumps({"status": "ready" if ready else "not ready", "checks": checks}),
-            status=200 if ready else 503, content_type="application/json",
-        )  # fmt: skip
-        response.headers["Cache-Control"] = "no-store"
-        if not ready:
-            response.headers["Retry-After"] = "1"
-        return response
+        checks = database_checks(lambda: readiness(context.authority.pool))
+        declared = checks["schema"] and holds(lambda: are_declared(context.authority))
+        return readiness_answer({**checks, "policies": declared})
 
     @meta.get("/metrics")
     @documented(
@@ -65,9 +52,7 @@ def routes(app: Flask, context: Context) -> None:
     def exposition() -> Response:
         metrics.POOL_IN_USE.set(context.authority.pool.in_use)
         metrics.POOL_SIZE.set(context.authority.pool.size)
-        return Response(
-            metrics.exposition(context.authority.pool), content_type="text/plain; version=0.0.4; charset=utf-8"
-        )
+        return exposition_answer(metrics.exposition(context.authority.pool))
 
     @meta.get("/openapi.json")
     @documented("This document", responses={200: ("OpenAPI 3.1.", {"type": "object"})})

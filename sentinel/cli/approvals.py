@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 import click
@@ -21,7 +21,7 @@ from sentinel.cli.common import (
 )  # fmt: skip
 from sentinel.core.money import Money
 from sentinel.services.resolve_approval import APPROVE, HANDLED, REJECT, resolve_approval
-from sentinel.store.approvals import ApprovalRow, list_approvals
+from sentinel.store.approvals import ApprovalRow, find_approval, list_approvals
 
 COLUMNS = ("approval_id", "status", "action", "resource", "amount", "reasons", "people", "offers", "expires_at")
 """Columns for people; `--json` has everything."""
@@ -80,18 +80,21 @@ def _decide(
     with open_pool() as pool:
         actor = acting_as(pool, tenant_of(pool, tenant), email)
         wanted = as_uuid(approval_id, "ID")
-        done = resolve_approval(pool, actor, wanted, verdict=verdict, reason=reason, digest=digest, reference=reference)
+        row = find_approval(pool, actor.tenant_id, wanted)
+        # Also the one that is only printed binds the word: what is told afterwards is what was decided.
+        bound = digest or (row.digest if row is not None else None)
+        done = resolve_approval(pool, actor, wanted, verdict=verdict, reason=reason, digest=bound, reference=reference)
     told = f"{done.result.capitalize()} as {actor.name}."
     if done.result == "recorded":
         told = f"Recorded as {actor.name}: {done.approvals_given} of {done.people_required} people have approved."
-    show(done, as_json, told)
+    show({**asdict(done), "digest": bound}, as_json, f"{told}\nDigest: {bound}")
 
 
 @group.command()
 @click.argument("approval_id", metavar="ID")
 @click.option("--as", "email", required=True, metavar="EMAIL", help="The operator in whose name; the rules are theirs.")
 @click.option("--reason", required=True, help="Why; kept with the approval.")
-@click.option("--digest", help="The digest you looked at; refused when it is not the approval's.")
+@click.option("--digest", help="The digest you looked at (`list --json`); refused when it is not the approval's.")
 @tenant_option
 @json_option
 def approve(approval_id: str, email: str, reason: str, digest: str | None, tenant: str | None, as_json: bool) -> None:
@@ -103,7 +106,7 @@ def approve(approval_id: str, email: str, reason: str, digest: str | None, tenan
 @click.argument("approval_id", metavar="ID")
 @click.option("--as", "email", required=True, metavar="EMAIL", help="The operator in whose name; the rules are theirs.")
 @click.option("--reason", required=True, help="Why; kept with the approval and told to the agent.")
-@click.option("--digest", help="The digest you looked at; refused when it is not the approval's.")
+@click.option("--digest", help="The digest you looked at (`list --json`); refused when it is not the approval's.")
 @tenant_option
 @json_option
 def reject(approval_id: str, email: str, reason: str, digest: str | None, tenant: str | None, as_json: bool) -> None:
@@ -116,7 +119,7 @@ def reject(approval_id: str, email: str, reason: str, digest: str | None, tenant
 @click.option("--as", "email", required=True, metavar="EMAIL", help="The operator in whose name; the rules are theirs.")
 @click.option("--reason", required=True, help="Why; kept with the approval and told to the agent.")
 @click.option("--reference", required=True, help="Where it was handled: a ticket, a payment; 1 to 200 characters.")
-@click.option("--digest", help="The digest you looked at; refused when it is not the approval's.")
+@click.option("--digest", help="The digest you looked at (`list --json`); refused when it is not the approval's.")
 @tenant_option
 @json_option
 def handled(

@@ -154,10 +154,10 @@ def _database(data_dir: Path, say: Callable[[str], None]) -> Iterator[dict[str, 
         yield dict.fromkeys(("admin", "authority", "worker", "orders", "console"), given)
         return
     from sentinel.store.database import AUTHORITY, ORDERS, WORKER
-    from sentinel.store.embedded import running
+    from sentinel.store.embedded import kept_running
 
     say("Starting PostgreSQL …")
-    with running(data_dir, own=True) as server:
+    with kept_running(data_dir) as server:
         # The console's login is the administrator's: it takes two roles, the operators' and the board's.
         yield {
             "admin": server.admin_url, "console": server.admin_url,

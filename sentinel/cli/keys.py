@@ -20,7 +20,8 @@ from sentinel.services.revoke_key import revoke_key
 from sentinel.services.rotate_key import OVERLAP_SECONDS, rotate_key
 from sentinel.store.agent_keys import DEFAULT_SCOPES, SCOPES, list_keys
 
-COLUMNS = ("key_id", "hint", "label", "agent_id", "scopes", "owner", "created_at", "expires_at", "revoked_at", "usable")
+COLUMNS = ("key_id", "hint", "label", "agent_id", "scopes", "owner", "created_at", "expires_at", "revoked_at", "last_used_at",
+           "usable")  # fmt: skip
 
 
 @click.group(cls=OneLineErrors)

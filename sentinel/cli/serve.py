@@ -29,13 +29,13 @@ def command(graceful_seconds: int, **options: Any) -> None:
     is not this program's (run `sentinel migrate`), on unsafe settings and on a taken port.
     """
     from sentinel.settings import load_settings
-    from sentinel.store.embedded import running
+    from sentinel.store.embedded import kept_running
     from sentinel.wsgi import serve
 
     with contextlib.ExitStack() as stack:
         if not os.environ.get("SENTINEL_DATABASE_URL"):
             data_dir = Path(os.environ.get("SENTINEL_DATA_DIR", "var"))
-            server = stack.enter_context(running(data_dir, own=True))
+            server = stack.enter_context(kept_running(data_dir))
             options["database_url"] = server.admin_url
             os.environ.setdefault("SENTINEL_SECRET_KEYS", kept_secret(data_dir))
         serve(load_settings(**options), graceful_seconds=graceful_seconds)

@@ -91,10 +91,11 @@ def without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Identifier(fields.String):
-    """ASCII identifier of bounded length."""
+    """ASCII identifier of bounded length. `means` is its description in the OpenAPI document."""
 
-    def __init__(self, *, most: int = 200, **rest: Any) -> None:
-        super().__init__(metadata={"pattern": "^[A-Za-z0-9._:/@-]+$", "minLength": 1, "maxLength": most}, **rest)
+    def __init__(self, *, most: int = 200, means: str = "", **rest: Any) -> None:
+        told = {"pattern": "^[A-Za-z0-9._:/@-]+$", "minLength": 1, "maxLength": most}
+        super().__init__(metadata={**told, **({"description": means} if means else {})}, **rest)
         self.most = most
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **rest: Any) -> str:

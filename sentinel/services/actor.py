@@ -12,6 +12,8 @@ from sentinel.core.errors import Forbidden
 from sentinel.store.operators import ROLES
 
 CONSOLE, LOCAL_ADMINISTRATOR = "console", "local_administrator"
+ON_THE_MACHINE = "local administrator"
+"""How records name who acts on the machine itself in nobody's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +49,4 @@ def has_role(held: str, wanted: str) -> bool:
 
 def local_administrator(tenant_id: uuid.UUID) -> Actor:
     """Someone at the machine itself, acting in nobody's name."""
-    return Actor(tenant_id, None, "local administrator", "admin", LOCAL_ADMINISTRATOR)
+    return Actor(tenant_id, None, ON_THE_MACHINE, "admin", LOCAL_ADMINISTRATOR)

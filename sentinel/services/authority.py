@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from sentinel.core.permit import PermitSigner
 from sentinel.policy.library import PolicyHolder
+from sentinel.services.key_uses import KeyUses
 from sentinel.store.database import Pool
 from sentinel.store.decisions import Peeked, Receipt, Recorded
 from sentinel.store.writer import GroupCommit
@@ -44,3 +45,4 @@ class Authority:
     permit_seconds: int = 120
     report_deadline_seconds: int = 300
     clock: Callable[[], datetime] = field(default=_utc_now)
+    key_uses: KeyUses = field(default_factory=KeyUses)

@@ -1,4 +1,4 @@
-"""Make an agent key: the key itself is in the answer and nowhere else, ever again."""
+"""Make an agent key: the key itself is in the answer and nowhere else, ever again; that it was made is an event."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sentinel.core.errors import Conflict, InvalidInput
 from sentinel.core.operation import check_identifier
+from sentinel.services.actor import ON_THE_MACHINE
 from sentinel.store.agent_keys import DEFAULT_SCOPES, LIVE, SCOPES, TEST, insert_key, make_key
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
@@ -43,11 +44,12 @@ def issue_key(
     expires_days: int | None = None,
     test: bool = False,
     key_id: uuid.UUID | None = None,
+    by: str = ON_THE_MACHINE,
 ) -> IssuedKey:
     """A new key of a new principal. The owner answers for it and can never approve what it asks.
 
-    `agent_id` binds the key to one agent, None to any. With a `key_id` asking twice makes one key. Raises `InvalidInput`
-    naming the field, or `MadeBefore`.
+    `agent_id` binds the key to one agent, None to any. With a `key_id` asking twice makes one key. `by` is who made
+    it, for the event. Raises `InvalidInput` naming the field, or `MadeBefore`.
     """
     if agent_id is not None:
         check_identifier(agent_id, "agent_id", 128)
@@ -57,7 +59,7 @@ def issue_key(
     made = insert_key(
         pool, tenant_id=tenant_id, key_id=issued.key_id, principal_id=issued.principal_id, key=issued.key, label=label,
         agent_id=agent_id, scopes=scopes, owner_operator_id=owner_operator_id,
-        expires_seconds=seconds_of(expires_days),
+        expires_seconds=seconds_of(expires_days), by=by, event_id=new_id(),
     )  # fmt: skip
     if not made:
         raise MadeBefore

@@ -1,6 +1,7 @@
 """What time does by itself: permits and approvals run out, silent operations fall in doubt, events get positions.
 
-Any process may do it at any moment; the database lets one at a time and skips what others hold.
+Any process may do it at any moment; the database lets one at a time and skips what others hold. When keys were used each
+process writes for itself.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Housekeeper(threading.Thread):
                     pass
                 if rounds % round(HOUSE_SECONDS / SEQUENCE_SECONDS) == 0:
                     self._tell(keep_house(self._authority.pool, self._authority.report_deadline_seconds))
+                    self._authority.key_uses.write(self._authority.pool)
                 away = False
             except SentinelError as error:
                 if not away:

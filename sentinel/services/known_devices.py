@@ -1,7 +1,7 @@
 """Browsers that came in before as a person: a signed name in a cookie gives such a browser a throttle of its own.
 
 Whoever hammers an account from outside does not lock its person out of a known browser (`GUARANTEES.md` G37). The cookie
-opens nothing; without a setting to sign with no browser is known.
+opens nothing, and is forgotten 90 days after its last good sign-in; without a setting to sign with no browser is known.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ class Devices:
         return name + _signature(self._keys[0], name, email)
 
     def known(self, value: str, email: str) -> bytes | None:
-        """What its attempts are counted under; None for a browser that never came in as `email`."""
+        """What its attempts are counted under; None for a browser that never came in as `email`.
+
+        Whether that is too long ago the database says (`store/known_devices.py`).
+        """
         name, given = value[:_NAME_LENGTH], value[_NAME_LENGTH:]
         if not any(
             hmac.compare_digest(_signature(key, name, email).encode(), given.encode(errors="replace"))

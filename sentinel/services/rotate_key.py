@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
+from sentinel.services.actor import ON_THE_MACHINE
 from sentinel.services.issue_key import IssuedKey, MadeBefore, seconds_of
 from sentinel.store.agent_keys import LIVE, find_key_by_id, make_key
 from sentinel.store.agent_keys import rotate_key as rotate
@@ -22,10 +23,11 @@ def rotate_key(
     overlap_seconds: int = OVERLAP_SECONDS,
     expires_days: int | None = None,
     new_key_id: uuid.UUID | None = None,
+    by: str = ON_THE_MACHINE,
 ) -> IssuedKey:
     """The successor of a usable key: same principal, agent, scopes and owner; the old one ends after the overlap.
 
-    With a `new_key_id` asking twice makes one key. Raises `NotFound`, `MadeBefore`, or `Conflict` when the old key is over.
+    With a `new_key_id` asking twice makes one key. `by` is who did it, for the event. Raises `NotFound`, `MadeBefore`, or `Conflict` when the old key is over.
     """
     if overlap_seconds < 0:
         raise InvalidInput.of("overlap_seconds", "must not be negative")
@@ -35,7 +37,7 @@ def rotate_key(
     issued = IssuedKey(make_key(LIVE), new_key_id or new_id(), old.principal_id)
     done = rotate(
         pool, tenant_id=tenant_id, old_key_id=key_id, key_id=issued.key_id, key=issued.key,
-        overlap_seconds=overlap_seconds, expires_seconds=seconds_of(expires_days),
+        overlap_seconds=overlap_seconds, expires_seconds=seconds_of(expires_days), by=by, event_id=new_id(),
     )  # fmt: skip
     if not done:
         if find_key_by_id(pool, tenant_id, issued.key_id) is not None:

@@ -18,6 +18,7 @@ from sentinel.services.actor import Actor
 from sentinel.services.known_devices import Devices
 from sentinel.services.passwords import is_right
 from sentinel.services.second_factor import Vault, step_of, use_code
+from sentinel.store import known_devices
 from sentinel.store.database import Pool
 from sentinel.store.operators import Credentials, credentials
 from sentinel.store.sessions import SignedIn, find_session, insert_session, touch_session
@@ -81,7 +82,7 @@ def sign_in(pool: Pool, given: Presented, door: Doorkeeper) -> Opened:
     Raises `RateLimited` before looking at the password, `Unauthenticated` for everything that does not fit.
     """
     email = given.email.strip().lower()
-    device_hash = door.devices.known(given.device, email)
+    device_hash = _known_device(pool, email, given, door)
     attempt = begin_attempt(
         pool, email=email, address=given.address, throttle=door.throttle, device_hash=device_hash
     )  # fmt: skip
@@ -97,8 +98,27 @@ def sign_in(pool: Pool, given: Presented, door: Doorkeeper) -> Opened:
         absolute_seconds=door.terms.absolute_seconds,
     )  # fmt: skip
     actor = Actor(who.tenant_id, who.operator_id, who.email, who.role)
-    device = given.device if device_hash is not None else door.devices.new(email)
+    device = (
+        _remembered(pool, email, given.device if device_hash is not None else None, door)
+        if given.kind == "page"
+        else None
+    )
     return Opened(cookie, csrf_token, expires_at, actor, who.tenant_label, device)
+
+
+def _known_device(pool: Pool, email: str, given: Presented, door: Doorkeeper) -> bytes | None:
+    """What the browser's attempts are counted under; None where it never came in as `email`, or too long ago."""
+    device_hash = door.devices.known(given.device, email)
+    return device_hash if device_hash is not None and known_devices.is_known(pool, email, device_hash) else None
+
+
+def _remembered(pool: Pool, email: str, device: str | None, door: Doorkeeper) -> str | None:
+    """The cookie of a browser that just came in, its own or a new one; None where there is nothing to sign it with."""
+    device = device or door.devices.new(email)
+    device_hash = door.devices.known(device, email) if device is not None else None
+    if device_hash is not None:
+        known_devices.remember(pool, email, device_hash)
+    return device
 
 
 def _who_fits(pool: Pool, email: str, given: Presented, vault: Vault) -> Credentials:

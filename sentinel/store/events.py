@@ -24,6 +24,7 @@ KINDS = (
     "gate_report_recorded", "check_report", "operator_added", "operator_role_set", "operator_shut_out", "operator_let_in",
     "operator_password_reset", "operator_second_factor_reset", "operator_sessions_ended",
     "operator_password_changed", "operator_second_factor_set", "operator_second_factor_removed",
+    "key_created", "key_rotated", "key_revoked",
 )  # fmt: skip
 """The kinds that there are, for choosing; another one is only another text."""
 

@@ -27,8 +27,8 @@ REFUSALS = {
 
 
 @dataclass(frozen=True, slots=True)
-class GateReport:
-    """One run. `correct` of `cases` were right, `not_covered` proved nothing; the bound is of the correct rate, in ppm."""
+class GateFigures:
+    """What a run found: `correct` of `cases` were right, `not_covered` proved nothing; the bound is of the correct rate, in ppm."""
 
     switch: str
     scenario: str
@@ -39,6 +39,12 @@ class GateReport:
     lower_bound_ppm: int
     wrong_executions: int
     not_covered: int
+
+
+@dataclass(frozen=True, slots=True)
+class GateReport(GateFigures):
+    """One run, with its evidence."""
+
     report: Mapping[str, Any]
 
 
@@ -63,18 +69,10 @@ class GateState:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportRow:
+class ReportRow(GateFigures):
     """One kept report; `about_in_force` when it is about the text that decides now."""
 
     report_id: uuid.UUID
-    scenario: str
-    policy_digest: str
-    passed: bool
-    cases: int
-    correct: int
-    lower_bound_ppm: int
-    wrong_executions: int
-    not_covered: int
     created_at: datetime
     recorded_by: str
     about_in_force: bool
@@ -98,7 +96,7 @@ left join lateral (
 """
 
 REPORTS = """
-select report_id, scenario, policy_digest, passed, cases, correct, lower_bound_ppm, wrong_executions, not_covered, created_at,
+select report_id, switch, scenario, policy_digest, passed, cases, correct, lower_bound_ppm, wrong_executions, not_covered, created_at,
        recorded_by, exists (select from sentinel.policies_in_force f where f.policy_digest = g.policy_digest) as about_in_force
 from sentinel.gate_reports g where tenant_id = %(tenant_id)s and switch = %(switch)s
 order by created_at desc, report_id desc limit %(limit)s

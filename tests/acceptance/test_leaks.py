@@ -70,11 +70,9 @@ def read_some(url: str, path: str, seconds: float = 1.5, **headers: str) -> byte
     return got
 
 
-@pytest.fixture(scope="module")
-def planted(demo: Demo) -> Iterator[dict[str, str]]:
-    """Secrets that went through everything: refused, approved, rejected, paid, halted, reported, wrong."""
-    mark = uuid.uuid4().hex[:10]
-    secrets = {
+def secrets_of(demo: Demo, mark: str) -> dict[str, str]:
+    """What nobody outside may ever see, by what it is: made-up customers and reasons, and the demo's own keys."""
+    return {
         "customer's words": f"my card 4111111111111111 of {mark} was charged twice, call Zoë & O'Neil",
         "account": f"acct_canary_{mark}", "order": f"order_canary_{mark}", "note": f"note canary {mark} <script>",
         "operator's reason": f"approved because of canary {mark}", "report error": f"bank said canary-error-{mark}",
@@ -82,40 +80,39 @@ def planted(demo: Demo) -> Iterator[dict[str, str]]:
         **{f"{one['role']}'s address": one["email"] for one in demo.told["operators"]}, **{f"{one['role']}'s password": one["password"] for one in demo.told["operators"]},
         "signing secret": (demo.data_dir / "secret_key").read_text().strip(),
     }  # fmt: skip
+
+
+def enqueue_refunds(demo: Demo, secrets: dict[str, str], mark: str) -> None:
+    """Refunds of the customer that are paid, asked about and refused."""
     account = {"account_ref": secrets["account"], "order_ref": secrets["order"], "reason": secrets["customer's words"]}
     rows = [refund(f"canary-{mark}-{n}", value, **account) for n, value in enumerate((3, 300, 400, 9000))]
     worker = {"WORKER_DATABASE_URL": demo.database_url, "SENTINEL_TENANT_ID": demo.told["tenant_id"]}
     done = run("enqueue", "-", program="worker.cli", stdin="".join(json.dumps(row) + "\n" for row in rows), **worker)
     assert done.returncode == 0, done.stderr
-    headers = {"X-API-Key": demo.key}
+
+
+def ask_authority(demo: Demo, secrets: dict[str, str], mark: str) -> str:
+    """Every call of the wire with the secrets in it, good ones and broken ones; returns the permit token."""
 
     def post(path: str, body: Any) -> Any:
-        return request("POST", f"{demo.authority}/api/sentinel/{path}", body=body, headers=headers)
+        return request("POST", f"{demo.authority}/api/sentinel/{path}", body=body, headers={"X-API-Key": demo.key})
 
     params = {"account_ref": secrets["account"], "order_ref": secrets["order"], "note": secrets["note"]}
-    body = guard_body(
-        f"canary-{mark}",
-        value=7,
-        params=params,
-        evidence_context={"correlation_id": secrets["correlation"], "n": secrets["note"]},
-    )
+    evidence = {"correlation_id": secrets["correlation"], "n": secrets["note"]}
+    body = guard_body(f"canary-{mark}", value=7, params=params, evidence_context=evidence)
     answer = post("action/guard", body).json
     assert answer["decision"] == "ALLOW", answer
-    secrets["permit token"] = answer["permit_token"]
     post("action/guard/start", start_body(body, answer))
-    post(
-        "action/guard/report",
-        {
-            **{k: body[k] for k in ("idempotency_key", "action", "agent_id")},
-            "outcome": "error",
-            "error": secrets["report error"],
-        },
-    )
+    named = {name: body[name] for name in ("idempotency_key", "action", "agent_id")}
+    post("action/guard/report", {**named, "outcome": "error", "error": secrets["report error"]})
     post("action/guard", {**body, "params": {**params, "amount": "nonsense " + secrets["note"]}})
     post("action/check", {"agent_id": "a", "action": "data.read", "params": {"note": secrets["note"]}})
     post("action/guard", b'{"agent_id": "' + secrets["note"].encode())
+    return str(answer["permit_token"])
 
-    admin = demo.sign_in("admin")
+
+def decide_two(demo: Demo, admin: dict[str, str], reason: str, mark: str) -> str:
+    """One of the planted approvals is approved, another rejected; returns the id of the first."""
 
     def pending() -> list[Any]:
         found = request("GET", f"{demo.console}/ops/api/approvals?status=pending&limit=100", headers=admin).json
@@ -123,28 +120,33 @@ def planted(demo: Demo) -> Iterator[dict[str, str]]:
 
     assert eventually(lambda: len(pending()) >= 2, within=10), pending()
     approve, reject = pending()[:2]
-    secrets["approval id"] = approve["approval_id"]
     for one, verb in ((approve, "approve"), (reject, "reject")):
-        done = request(
-            "POST",
-            f"{demo.console}/ops/api/approvals/{one['approval_id']}/{verb}",
-            body={"reason": secrets["operator's reason"]},
-            headers=admin,
-        )
+        url = f"{demo.console}/ops/api/approvals/{one['approval_id']}/{verb}"
+        done = request("POST", url, body={"reason": reason}, headers=admin)
         assert done.status == 200, done.body
-    halt = request(
-        "POST",
-        f"{demo.console}/ops/api/halts",
-        body={"scope": "agent", "target": f"nobody-{mark}", "reason": secrets["halt reason"]},
-        headers=admin,
-    )
+    return str(approve["approval_id"])
+
+
+def halt_nobody(demo: Demo, admin: dict[str, str], reason: str, mark: str) -> str:
+    """A halt of an agent that does not exist; returns its id."""
+    body = {"scope": "agent", "target": f"nobody-{mark}", "reason": reason}
+    halt = request("POST", f"{demo.console}/ops/api/halts", body=body, headers=admin)
     assert halt.status in (200, 201), halt.body
-    secrets["halt id"] = halt.json["halt_id"]
-    request(
-        "POST",
-        f"{demo.console}/ops/api/session",
-        body={"email": demo.operator("viewer")["email"], "password": secrets["note"]},
-    )
+    return str(halt.json["halt_id"])
+
+
+@pytest.fixture(scope="module")
+def planted(demo: Demo) -> Iterator[dict[str, str]]:
+    """Secrets that went through everything: refused, approved, rejected, paid, halted, reported, wrong."""
+    mark = uuid.uuid4().hex[:10]
+    secrets = secrets_of(demo, mark)
+    enqueue_refunds(demo, secrets, mark)
+    secrets["permit token"] = ask_authority(demo, secrets, mark)
+    admin = demo.sign_in("admin")
+    secrets["approval id"] = decide_two(demo, admin, secrets["operator's reason"], mark)
+    secrets["halt id"] = halt_nobody(demo, admin, secrets["halt reason"], mark)
+    wrong = {"email": demo.operator("viewer")["email"], "password": secrets["note"]}
+    request("POST", f"{demo.console}/ops/api/session", body=wrong)
     time.sleep(1.0)
     yield secrets
     request("POST", f"{demo.console}/ops/api/halts/{secrets['halt id']}/lift", body={"reason": "over"}, headers=admin)
@@ -220,7 +222,9 @@ def test_no_planted_secret_is_in_any_public_byte(demo: Demo, planted: dict[str, 
 
 
 def test_no_planted_secret_is_in_any_log_line(demo: Demo, planted: dict[str, str]) -> None:
-    assert leaks(planted, log_places(demo)) == []
+    places = log_places(demo)
+    assert leaks(planted, places) == []
+    print(f"{len(planted)} secrets, {sum(map(len, places.values()))} bytes of logs: 0 hits")
 
 
 def test_the_same_search_finds_a_secret_in_any_spelling() -> None:

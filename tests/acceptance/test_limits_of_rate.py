@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.conftest import NewDatabase
+from tests.acceptance.contract import problem
 from tests.acceptance.places import served_on
-from tests.acceptance.test_contract import problem
 from tests.world import add_tenant, unique
 
 BURST = 25

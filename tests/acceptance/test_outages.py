@@ -14,9 +14,9 @@ import pytest
 
 from sentinel.store.embedded import Embedded, remove
 from sentinel.store.migrate import migrate
+from tests.acceptance.contract import problem
 from tests.acceptance.ledgers import Shop, broken_invariants, open_shop, refund
 from tests.acceptance.places import Served, demo_folder, eventually, request, served_on
-from tests.acceptance.test_contract import problem
 from tests.world import add_tenant, guard_body, unique
 
 pytestmark = pytest.mark.slow

@@ -92,6 +92,30 @@ def test_a_key_is_shown_once_however_often_its_form_is_sent(people: People, plac
     expect(page.get_by_role("region", name="Over").get_by_role("row", name=label)).to_be_visible()
 
 
+def test_a_list_shows_what_comes_but_not_under_a_hand_that_types_or_marks(people: People, place: Place) -> None:
+    page, asked = people.operator("viewer", path="/ops/ledger"), []
+    page.on("request", lambda request: asked.append(request.url) if "/ops/ledger-now" in request.url else None)
+
+    def entered() -> str:
+        name = f"lge_{uuid.uuid4().hex[:12]}"
+        place.world.sql(
+            "insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, next_attempt_at)"
+            " values (%s, %s, %s, 100, 'USD', now() + interval '1 day')", place.world.tenant_id, name, name)  # fmt: skip
+        return name
+
+    expect(page.get_by_role("row", name=entered())).to_be_visible(timeout=15_000)
+    page.get_by_label("Search").fill("abc")
+    before, late = len(asked), entered()
+    page.wait_for_timeout(6_000)
+    page.get_by_label("Search").fill("")
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('h1'))")
+    page.wait_for_timeout(6_000)
+    assert len(asked) == before
+    expect(page.get_by_role("row", name=late)).to_have_count(0)
+    page.evaluate("getSelection().removeAllRanges()")
+    expect(page.get_by_role("row", name=late)).to_be_visible(timeout=15_000)
+
+
 def test_a_doubt_is_ended_once_and_a_stale_tab_is_told_what_was_said(
     people: People, place: Place, watch: Watch
 ) -> None:

@@ -75,7 +75,7 @@ def test_the_board_shows_decisions_as_they_are_made_and_after_a_cut_none_is_lost
         expect(page.locator("#state")).to_have_text("Live")
         (first,) = guards(place, "11.00")
         expect(page.locator(f"#events a[href$='{first}']")).to_be_visible()
-        expect(page.locator("#events tr").first).to_contain_text("11 USD")
+        expect(page.locator("#events tr").first).to_contain_text("11.00 USD")
 
         line.cut()
         expect(page.locator("#state")).to_have_text("Reconnecting…")

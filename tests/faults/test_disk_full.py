@@ -9,7 +9,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,13 @@ from tests.world import World, add_tenant, guard_body, unique
 Body = dict[str, Any]
 SIZE_MB, LEFT_KB = 192, 1536
 """The disk, and what a test leaves of it: room for some hundred decisions. WAL has its file already."""
+
+
+ROOM_IN_LOG = (
+    "select 16777216 * (1 + (select count(*) from pg_ls_waldir() where name > file_name)) - file_offset"
+    " from pg_walfile_name_offset(pg_current_wal_insert_lsn())"
+)
+"""Bytes in the log's file in use and in those that lie ready after it."""
 
 
 @contextmanager
@@ -61,6 +68,49 @@ def small() -> Iterator[tuple[Path, Embedded]]:
         finally:
             embedded.stop()
             remove(disk / "base")
+
+
+@pytest.fixture
+def small_wal() -> Iterator[tuple[Path, Embedded]]:
+    """A migrated server that has only its write-ahead log on the small disk: that, and nothing else, finds no room."""
+    with small_disk() as disk:
+        base = disk.with_suffix(".base")
+        embedded = Embedded(base, own=True, settings={"min_wal_size": "32MB"})
+        try:
+            server = embedded.start()
+            migrate(server.admin_url)
+            embedded.stop()
+            log = server.data_dir / "pg_wal"
+            shutil.copytree(log, disk / "pg_wal")
+            owner = log.stat()
+            for path in [disk / "pg_wal", *(disk / "pg_wal").rglob("*")]:
+                os.chown(path, owner.st_uid, owner.st_gid)
+            shutil.rmtree(log)
+            log.symlink_to(disk / "pg_wal")
+            yield disk, embedded
+        finally:
+            embedded.stop()
+            remove(base)
+            shutil.rmtree(base, ignore_errors=True)
+
+
+def fill_the_log(disk: Path, url: str) -> Path:
+    """A file that takes all space beside the log, whose files at hand are used up to the last megabyte."""
+    ballast = disk / "ballast"
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute("checkpoint")
+        with suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while True:  # the log takes and gives back files meanwhile, so what is free cannot be known before
+                file.write(bytes(65536))
+        while (room := int(admin.execute(ROOM_IN_LOG).fetchone()[0]) - LEFT_KB * 1024) > 0:  # type: ignore[index]
+            admin.execute("select pg_logical_emit_message(false, 'ballast', repeat('x', %s))", [min(room, 4 * 1024**2)])
+    return ballast
+
+
+def log_found_no_room(disk: Path) -> bool:
+    """Whether PostgreSQL itself says so: the rest of its data lies elsewhere."""
+    said = [file.read_text(errors="replace") for file in disk.with_suffix(".base").rglob("server.log")]
+    return any("pg_wal" in line and "No space left" in line for text in said for line in text.splitlines())
 
 
 def fill(disk: Path, url: str) -> Path:
@@ -147,6 +197,38 @@ def test_a_full_disk_is_a_refusal_loses_nothing_and_ends_with_space_alone(
         assert {answer["decision"] for answer in answers.values()} == {"ALLOW"}
         assert served.process.poll() is None
         assert embedded.start().pid == began, "nobody had to start anything again"
+        assert lost(url, {**given, **answers}) == []
+    with psycopg.connect(url, autocommit=True) as admin:
+        assert [one.name for one in run_invariants(admin, invariants_sql()) if one.violations] == []
+
+
+def test_a_full_disk_under_the_log_is_a_refusal_loses_nothing_and_ends_with_space(
+    small_wal: tuple[Path, Embedded], tmp_path: Path
+) -> None:
+    """No room for the log stops PostgreSQL as a crash would: it comes back by itself, or its keeper starts it again."""
+    disk, embedded = small_wal
+    url = embedded.start().admin_url
+    tenant_id, key, _ = add_tenant(url, unique("full").replace("_", "-"))
+    with served_on(url, tmp_path, tenant_id=str(tenant_id), key=key) as served:
+        before = served.guard(guard_body())
+        ballast = fill_the_log(disk, url)
+        given, refused, wrong = ask_until_refused(served, times=3)
+        kept = embedded.is_alive()
+        print(
+            f"N={len(given)} given out on the way, {len(refused)} refused; the server {'stayed' if kept else 'ended'}"
+        )
+        assert [reply.body for reply in wrong] == []
+        assert given, "it was full before it began"
+        assert len(refused) >= 24, "it never became full"
+        assert log_found_no_room(disk), "something else than the log was full"
+        assert before["decision"] == "ALLOW"
+        ballast.unlink()
+        assert embedded.start().admin_url == url, "started again where it ended, and otherwise the one that came back"
+        again = refused[0]
+        assert eventually(lambda: served.post("action/guard", again).status == 200, within=20)
+        answers = {body["idempotency_key"]: served.guard(body) for body in refused}
+        assert {answer["decision"] for answer in answers.values()} == {"ALLOW"}
+        assert served.process.poll() is None, "the authority was not started again"
         assert lost(url, {**given, **answers}) == []
     with psycopg.connect(url, autocommit=True) as admin:
         assert [one.name for one in run_invariants(admin, invariants_sql()) if one.violations] == []

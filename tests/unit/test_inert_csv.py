@@ -44,6 +44,7 @@ def test_no_cell_of_an_export_begins_like_a_formula() -> None:
     assert len(rows) == 1 + len(HOSTILE) and all(len(row) == 3 for row in rows)
     assert [row for row in rows for cell in (row[0], row[2]) if begins_formula(cell)] == []
     assert [row[0] for row in rows[1:]] == [f"'{text}" for text in HOSTILE], "the text itself is kept"
+    print(f"N={len(HOSTILE)} hostile texts, {2 * len(HOSTILE)} cells, 0 begin a formula")
 
 
 def test_the_twin_without_the_guard_turns_red() -> None:

@@ -7,13 +7,12 @@ from typing import Any
 import orjson
 from flask import Flask, Response, request
 
-from sentinel.core.errors import SentinelError
 from sentinel.http import problems
 from sentinel.http.openapi import Documentation, documented, openapi_document
+from sentinel.http.readiness import alive, database_checks, exposition_answer, readiness_answer
 from sentinel.http.responses import wire_response
 from sentinel.http.strict_json import MAX_BYTES
 from sentinel.http.wire import HotRoutes, answer
-from sentinel.store.migrate import HEAD
 from worker.order_review import metrics
 from worker.order_review.intake import Intake, source_of
 from worker.order_review.store import OrderStore
@@ -79,7 +78,7 @@ def _meta_routes(app: Flask, store: OrderStore) -> None:
     @app.get("/healthz")
     @documented("Whether the process answers", responses={200: ("It does.", {"type": "object"})})
     def healthz() -> Response:
-        return Response(b'{"status":"ok"}', content_type="application/json")
+        return alive()
 
     @app.get("/readyz")
     @documented(
@@ -87,34 +86,17 @@ def _meta_routes(app: Flask, store: OrderStore) -> None:
         responses={200: ("They can.", {"type": "object"}), 503: ("Not now, and why.", {"type": "object"})},
     )
     def readyz() -> Response:
-        return _readiness(store)
+        return readiness_answer(database_checks(store.readiness))
 
     @app.get("/metrics")
     @documented(
         "Prometheus metrics", responses={200: ("The exposition.", {"type": "string"})}, content_type="text/plain"
     )
     def exposition() -> Response:
-        return Response(metrics.exposition(store), content_type="text/plain; version=0.0.4; charset=utf-8")
+        return exposition_answer(metrics.exposition(store))
 
     @app.get("/openapi.json")
     @documented("This document", responses={200: ("OpenAPI 3.1.", {"type": "object"})})
     def openapi() -> Response:
         document = openapi_document(app, title="sentinel order review", description=DESCRIPTION, security_schemes={})
         return Response(orjson.dumps(document), content_type="application/json")
-
-
-def _readiness(store: OrderStore) -> Response:
-    try:
-        revision, writable = store.readiness()
-    except SentinelError:
-        revision, writable = "", False
-    checks = {"database": bool(revision), "writable": writable, "schema": revision == HEAD}
-    ready = all(checks.values())
-    response = Response(
-        orjson.dumps({"status": "ready" if ready else "not ready", "checks": checks}),
-        status=200 if ready else 503, content_type="application/json",
-    )  # fmt: skip
-    response.headers["Cache-Control"] = "no-store"
-    if not ready:
-        response.headers["Retry-After"] = "1"
-    return response

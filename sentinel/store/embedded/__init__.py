@@ -16,5 +16,15 @@ from sentinel.store.embedded.binaries import Binaries, find_binaries
 from sentinel.store.embedded.failures import EmbeddedError
 from sentinel.store.embedded.removal import remove
 from sentinel.store.embedded.server import Embedded, RunningServer, running
+from sentinel.store.embedded.watch import kept_running
 
-__all__ = ["Binaries", "Embedded", "EmbeddedError", "RunningServer", "find_binaries", "remove", "running"]
+__all__ = [
+    "Binaries",
+    "Embedded",
+    "EmbeddedError",
+    "RunningServer",
+    "find_binaries",
+    "kept_running",
+    "remove",
+    "running",
+]

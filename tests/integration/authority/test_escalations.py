@@ -1,63 +1,17 @@
-"""G17 and the one human queue: asking for a person, approving only what is listed, and handling by hand."""
+"""An agent asks for a person: it waits, an approval lifts what it lists, and some questions offer none (G17)."""
 
 from __future__ import annotations
 
-import json
-import uuid
 from typing import Any
 
 import psycopg
 import pytest
 
-from sentinel.core.errors import Conflict, Forbidden, InvalidInput
-from sentinel.services.actor import local_administrator
-from sentinel.services.lift_halt import lift_halt
-from sentinel.services.resolve_approval import HANDLED, Resolved, resolve_approval
-from sentinel.services.set_halt import set_halt
-from sentinel.store.approvals import ApprovalRow, find_approval
+from sentinel.core.errors import Conflict, Forbidden
 from tests import twins
-from tests.harness import actor, at_once, decide, dump, let_approvals_expire, let_permits_expire
+from tests.escalations import Body, asks, shown, small_body, status
+from tests.harness import decide, dump, let_permits_expire
 from tests.world import World, guard_body, make_world, unique
-
-Body = dict[str, Any]
-
-
-def asks(body: Body, escalation: Any = None, *, ready: bool | None = None) -> Body:
-    """The same operation, asked with another evidence context."""
-    evidence: Body = {"correlation_id": unique("c")}
-    evidence |= {"escalation": escalation} if escalation is not None else {}
-    evidence |= {"settlement_ready": ready} if ready is not None else {}
-    return {**body, "evidence_context": evidence}
-
-
-def shown(world: World, answer: Body) -> ApprovalRow:
-    """The approval behind an answer, as the console lists it."""
-    row = find_approval(world.console_pool, world.tenant_id, uuid.UUID(answer["approval_id"]))
-    assert row is not None
-    return row
-
-
-def by_hand(
-    world: World, answer: Body, *, reference: str | None = "ticket 7", role: str = "approver", digest: str | None = None
-) -> Resolved:
-    """A person says that it was handled elsewhere."""
-    return resolve_approval(
-        world.console_pool, actor(world, role), uuid.UUID(answer["approval_id"]), verdict=HANDLED,
-        reason="paid by bank transfer", reference=reference, digest=digest,
-    )  # fmt: skip
-
-
-def small_body(scenario: str = "fee", value: str = "8.00", **over: Any) -> Body:
-    """A guard request that the small refund policy allows."""
-    more = {"channel": "private", "scenario": scenario, "order": {"paid": {"value": "100.00", "currency": "USD"}}}
-    return guard_body(value=value, action=f"refund.small.{scenario}", params={**more, **over.pop("params", {})}, **over)
-
-
-def status(answer: Body) -> tuple[str, str, str]:
-    return answer["decision"], answer["status"], answer["reason_code"]
-
-
-# Asking for a person
 
 
 @pytest.mark.parametrize("make", [guard_body, small_body])
@@ -142,9 +96,6 @@ def test_a_denial_of_the_policy_is_softened_by_no_escalation(world: World) -> No
     assert world.one("select count(*) from sentinel.approvals") == 0
 
 
-# G17: an approval lifts what it lists
-
-
 def after_a_new_reason(world: World, **over: Any) -> tuple[Body, Body]:
     """(first approved question, answer to the same operation asked with another reason)."""
     body = guard_body(**over)
@@ -197,9 +148,6 @@ def test_an_allowed_permit_that_ran_out_is_asked_about_again_with_the_new_reason
     assert world.broken_invariants() == []
 
 
-# Where "approve" is not offered
-
-
 def test_a_system_that_is_not_ready_offers_no_approval_and_a_try_changes_nothing(world: World) -> None:
     answer = world.guard(asks(small_body(), "system_not_ready", ready=False))
     row = shown(world, answer)
@@ -240,172 +188,3 @@ def test_a_reason_that_nobody_knows_reaches_a_person_who_cannot_approve_it(world
     answer = world.guard(asks(guard_body(), "because_i_say_so"))
     assert status(answer) == ("APPROVAL_REQUIRED", "pending", "unknown_escalation")
     assert shown(world, answer).offers == ["reject", "handled"]
-
-
-# Handled by a person
-
-
-def test_handled_by_hand_is_recorded_with_its_reference_and_denied_to_the_machine(world: World) -> None:
-    body = asks(guard_body(), "open_complaint")
-    answer = world.guard(body)
-    assert by_hand(world, answer).result == "handled"
-    assert status(world.guard(body)) == ("DENY", "denied", "handled_by_person")
-    row = shown(world, answer)
-    assert (row.status, row.handled_reference, row.offers) == ("rejected", "ticket 7", [])
-    told = json.loads(world.one("select body from sentinel.events where kind = 'approval_handled'"))
-    assert (told["operator"], told["reference"], told["reasons"]) == (
-        f"approver@{world.one('select label from sentinel.tenants')}.example", "ticket 7", ["open_complaint"])  # fmt: skip
-    agents = world.get(f"approval/{answer['approval_id']}").get_json()
-    assert (agents["status"], agents["reason"]) == ("rejected", "paid by bank transfer")
-    assert "ticket 7" not in json.dumps(agents)
-    for verdict in ("approve", "reject"):
-        with pytest.raises(Conflict):
-            decide(world, answer["approval_id"], verdict, role="admin")
-    assert world.broken_invariants() == []
-
-
-def paid_again_after_handling(world: World) -> bool:
-    """Whether what a person handled by hand is decided once more under another key."""
-    body = guard_body()
-    by_hand(world, world.guard(asks(body, "open_complaint")))
-    other = guard_body(params={"refund_id": body["params"]["refund_id"]})
-    return world.guard(other)["decision"] != "DENY"
-
-
-def test_what_was_handled_by_hand_is_not_done_again_under_another_key(world: World) -> None:
-    assert not paid_again_after_handling(world)
-
-
-def test_twin_that_frees_what_was_handled_is_caught(database_url: str) -> None:
-    world = make_world(database_url)
-    try:
-        twins.cut(
-            world, "sentinel.resolve_approval", "once_live and vote <> 'reject'", "once_live and vote = 'approve'"
-        )
-        assert paid_again_after_handling(world)
-    finally:
-        world.close()
-
-
-@pytest.mark.parametrize("reference", [None, "", "   ", "x" * 201, "a\u202eb", "a\x00b"])
-def test_a_handling_without_a_plain_reference_is_refused_and_changes_nothing(world: World, reference: Any) -> None:
-    answer = world.guard(asks(guard_body(), "open_complaint"))
-    before = dump(world.admin)
-    with pytest.raises(InvalidInput, match="reference"):
-        by_hand(world, answer, reference=reference)
-    assert dump(world.admin) == before
-
-
-def test_handling_keeps_every_rule_of_a_persons_word(world: World) -> None:
-    answer = world.guard(asks(guard_body(value=600), "open_complaint"))
-    with pytest.raises(Forbidden):
-        by_hand(world, answer, role="viewer")
-    with pytest.raises(Conflict, match="digest"):
-        by_hand(world, answer, digest="sha256:" + "0" * 64)
-    owned = world.post(
-        "action/guard", asks(guard_body(), "open_complaint"), key=world.new_key(owner=world.operators["approver"])
-    )
-    with pytest.raises(Forbidden, match="asking key"):
-        by_hand(world, owned.get_json())
-    # One person is enough, also where approving would take two: nothing is released by it.
-    assert by_hand(world, answer, digest=shown(world, answer).digest).result == "handled"
-    late = world.guard(asks(guard_body(), "open_complaint"))
-    let_approvals_expire(world)
-    with pytest.raises(Conflict, match="expired"):
-        by_hand(world, late)
-    assert world.broken_invariants() == []
-
-
-def test_of_many_words_at_once_one_decides(world: World) -> None:
-    for _ in range(3):
-        body = asks(guard_body(), "open_complaint")
-        answer = world.guard(body)
-        words = [lambda: by_hand(world, answer).result, lambda: decide(world, answer["approval_id"], role="admin").result,
-                 lambda: decide(world, answer["approval_id"], "reject", role="admin").result] * 3  # fmt: skip
-        told = at_once(words)
-        assert sum(isinstance(one, str) for one in told) == 1, told
-        assert world.guard(body)["status"] in ("approved", "denied")
-    assert world.broken_invariants() == []
-
-
-# Under a halt
-
-
-def halt(world: World) -> uuid.UUID:
-    set_halt(world.console_pool, local_administrator(world.tenant_id), scope="tenant", reason="drill")
-    found: uuid.UUID = world.one("select halt_id from sentinel.halts where lifted_at is null")
-    return found
-
-
-def test_under_a_halt_an_escalation_waits_for_a_person_and_nothing_is_paid_before_the_halt_is_lifted(
-    world: World,
-) -> None:
-    halted = halt(world)
-    body = asks(guard_body(), "halted")
-    question = {name: body[name] for name in ("agent_id", "action", "params", "evidence_context")}
-    assert world.post("action/check", question).get_json()["decision"] == "APPROVAL_REQUIRED"
-    answer = world.guard(body)
-    assert status(answer) == ("APPROVAL_REQUIRED", "pending", "halted")
-    assert shown(world, answer).reasons == ["halted"]
-    decide(world, answer["approval_id"])
-    refused = world.guard(body)
-    assert (status(refused), "permit_token" in refused) == (("DENY", "denied", "halted"), False)
-    lift_halt(world.console_pool, local_administrator(world.tenant_id), halted, reason="over")
-    assert "permit_token" in world.guard(asks(body))
-    assert world.broken_invariants() == []
-
-
-def test_under_a_halt_the_policys_own_reasons_are_asked_about_too(world: World) -> None:
-    halt(world)
-    answer = world.guard(asks(guard_body(value=200), "blacklisted"))
-    assert shown(world, answer).reasons == ["halted", "blacklisted", "amount_needs_approval"]
-
-
-def test_under_a_halt_everything_that_asks_for_nobody_is_denied_for_good_as_ever(world: World) -> None:
-    halt(world)
-    bodies = {
-        "no escalation": asks(guard_body()),
-        "needs a person anyway": asks(guard_body(value=200)),
-        "a system that is not ready": asks(guard_body(), ready=False),
-        "a denial of the policy": asks(guard_body(value=1001), "blacklisted"),
-        "an action that no policy covers": asks(guard_body(action="unknown.action"), "blacklisted"),
-        "a policy that knows no escalation": asks(guard_body(action="gift_card.issue"), "blacklisted"),
-    }
-    assert {name: status(world.guard(body)) for name, body in bodies.items()} == dict.fromkeys(
-        bodies, ("DENY", "denied", "halted")
-    )
-    assert world.one("select count(*) from sentinel.approvals") == 0
-
-
-def test_under_a_halt_a_second_key_for_the_same_refund_is_still_a_duplicate(world: World) -> None:
-    body = guard_body()
-    world.guard(body)
-    halt(world)
-    other = asks(guard_body(params={"refund_id": body["params"]["refund_id"]}), "halted")
-    assert status(world.guard(other)) == ("DENY", "denied", "duplicate_resource")
-    assert world.broken_invariants() == []
-
-
-def paid_under_a_halt(world: World) -> bool:
-    """Whether asking for a person is a way around a halt."""
-    halt(world)
-    body = asks(guard_body(), "halted")
-    answer = world.guard(body)
-    if "permit_token" in answer or answer["status"] != "pending":
-        return True
-    decide(world, answer["approval_id"])
-    return "permit_token" in world.guard(body)
-
-
-def test_asking_for_a_person_is_no_way_around_a_halt(world: World) -> None:
-    assert not paid_under_a_halt(world)
-
-
-def test_twin_whose_approval_lifts_the_halt_is_caught(database_url: str) -> None:
-    world = make_world(database_url)
-    try:
-        twins.cut(world, "sentinel.replay",
-                  "if sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is not null then", "if false then")  # fmt: skip
-        assert paid_under_a_halt(world)
-    finally:
-        world.close()

@@ -11,8 +11,8 @@ from psycopg import errors as pg
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, WORKER, with_role
 from tests.conftest import at
 from tests.harness import actor
-from tests.integration.authority.test_program_roles import let_through
 from tests.order_world import make_intake, order_body, served
+from tests.role_attempts import hung_on_a_table_of_ones_own, let_through
 from tests.world import World, make_world
 
 TABLES = (
@@ -43,6 +43,15 @@ OF_NOBODY = (
     "update public.schema_version set version_num = '0'",
 )  # fmt: skip
 WORD = "orders.resolve_review(gen_random_uuid(), 'demo', 'o-medium', gen_random_uuid(), 'fulfil', '', null, 'console', gen_random_uuid(), gen_random_uuid())"
+TRAIL = (
+    "insert into orders.events (tenant_id, review_id, from_status, event, to_lane, to_status, epoch)"
+    " select tenant_id, review_id, 'STARTED', 'fulfilled', 'low', 'FULFILLED', 1 from orders.reviews",
+    "insert into orders.events default values",
+    hung_on_a_table_of_ones_own("orders.write_events"),
+    "drop trigger write_events on orders.reviews",
+    "create or replace function orders.write_events() returns trigger language plpgsql as 'begin return null; end'",
+)
+"""The trail of a review is written by its trigger and by nobody else, nor by a trigger of somebody's own."""
 
 
 def of_the_intake() -> Iterator[str]:
@@ -61,6 +70,7 @@ def of_the_intake() -> Iterator[str]:
     yield "alter table orders.effects drop constraint effects_no_fulfilment_of_high"
     yield "insert into orders.transitions values ('high', 'HELD', 'fulfilled', 'high', 'FULFILLED')"
     yield "create or replace function orders.check_effect() returns trigger language plpgsql as 'begin return new; end'"
+    yield from TRAIL
     yield f"select {WORD}"
     yield "select orders.file_refund(r) from orders.reviews r"
     for table in OF_THE_AUTHORITY:
@@ -140,6 +150,9 @@ def test_twin_with_one_grant_too_many_is_caught(reviewed: World) -> None:
          (WORKER, "select * from orders.reviews")),
         ("grant execute on function orders.resolve_review to sentinel_orders", "revoke execute on function orders.resolve_review from sentinel_orders",
          (ORDERS, f"select {WORD}")),
+        ("grant insert on orders.events to sentinel_orders", "revoke insert on orders.events from sentinel_orders", (ORDERS, TRAIL[0])),
+        ("grant execute on function orders.write_events to sentinel_orders",
+         "revoke execute on function orders.write_events from sentinel_orders", (ORDERS, TRAIL[2])),
     ):  # fmt: skip
         assert attempt in list(attempts())
         reviewed.admin.execute(grant.encode())
@@ -160,7 +173,7 @@ def test_each_program_runs_its_own_functions_and_no_others(reviewed: World) -> N
     for role in OTHERS:
         assert may_run(role) == set()
     assert may_run(CONSOLE) == {"resolve_review", "refund_name"}
-    assert may_run("sentinel_owner") - may_run(ORDERS) == {"resolve_review", "file_refund"}
+    assert may_run("sentinel_owner") - may_run(ORDERS) == {"resolve_review", "file_refund", "write_events"}
 
 
 INVENTED = (

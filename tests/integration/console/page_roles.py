@@ -44,6 +44,8 @@ PAGES: dict[tuple[str, str], str] = {
     ("POST", "/ops/keys/<key_id>/revoke"): "admin",
     ("GET", "/ops"): "viewer",
     ("GET", "/ops/overview/now"): "viewer",
+    ("GET", "/ops/ledger-now"): "viewer",
+    ("GET", "/ops/orders-now"): "viewer",
     ("GET", "/ops/overview/decisions"): "viewer",
     ("GET", "/ops/approvals"): "viewer",
     ("GET", "/ops/approvals/standing"): "viewer",

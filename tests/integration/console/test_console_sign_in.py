@@ -208,7 +208,9 @@ def guesses_looked_at(world: Any, guesses: int = 50) -> int:
         raise AssertionError("a wrong password got in")
 
     with ThreadPoolExecutor(max_workers=guesses) as threads:
-        return sum(threads.map(guess, range(guesses)))
+        looked_at = sum(threads.map(guess, range(guesses)))
+    print(f"N={guesses} guesses at once, {looked_at} looked at")
+    return looked_at
 
 
 @pytest.fixture
@@ -303,8 +305,9 @@ FORGED = {
 
 def forgeries_that_work(world: Any, person: Any) -> list[str]:
     """Unsafe requests with the victim's cookie that changed or answered something."""
-    approval_id, found = world.approval(), []
+    approval_id, found, tried = world.approval(), [], 0
     for name, (headers, _) in FORGED.items():
+        tried += 5
         for path, body in (
             ("/ops/api/halts", {"scope": "tenant", "reason": "forged"}),
             (f"/ops/api/approvals/{approval_id}/approve", {"reason": "forged"}),
@@ -320,6 +323,7 @@ def forgeries_that_work(world: Any, person: Any) -> list[str]:
             found.append(f"{name}: sign out")
     if world.approval_status(approval_id) != "pending" or world.sql("select 1 from sentinel.halts"):
         found.append("an effect")
+    print(f"N={tried} forged requests, {len(found)} worked")
     return found
 
 

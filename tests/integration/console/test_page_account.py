@@ -13,7 +13,7 @@ from ops_console import identity
 from sentinel.services import second_factor, sign_in, step_up
 from sentinel.services.known_devices import Devices
 from sentinel.services.second_factor import Vault
-from sentinel.store import second_factors
+from sentinel.store import known_devices, second_factors
 from tests.integration.console.conftest import PASSWORD
 
 SECRET, OLD_SECRET = "one-secret-for-tests-0123456789abcdef", "old-secret-for-tests-0123456789abcdef"
@@ -398,6 +398,25 @@ def test_hammering_an_account_does_not_lock_its_known_browser_out(world: Any, mo
         stranger.set_cookie(name, forged)
         assert page(stranger) == 429
     assert [page(browser.client, password=WRONG) for _ in range(11)] == [401] * 10 + [429]
+    # Known it is for a while after its last good sign-in, by the database's clock, however long the cookie is kept.
+    world.sql("delete from sentinel.sign_in_attempts")
+    world.sql("update sentinel.known_devices set last_signed_in_at = clock_timestamp() - interval '89 days'")
+    assert [page(attacker, password=WRONG) for _ in range(11)][-1] == 429
+    assert page(browser.client) == 303, "and coming in makes it known anew"
+    assert world.sql(
+        "select min(clock_timestamp() - last_signed_in_at) < interval '1 h' from sentinel.known_devices"
+    ) == [(True,)]
+    world.sql("update sentinel.known_devices set last_signed_in_at = clock_timestamp() - interval '91 days'")
+    assert page(browser.client) == 429
+    with monkeypatch.context() as twin:
+        twin.setattr(known_devices, "KNOWN_SECONDS", 10_000 * 86_400)
+        assert page(browser.client) == 303
+    world.sql("update sentinel.known_devices set last_signed_in_at = clock_timestamp() - interval '91 days'")
+    world.sql("delete from sentinel.sign_in_attempts")
+    assert page(browser.client) == 303
+    renamed = browser.client.get_cookie(name)
+    assert renamed is not None and renamed.value != known.value, "a forgotten browser gets another name"
+    assert world.sql("select count(*) from sentinel.known_devices") == [(1,)], "what is over is not kept"
     # The twin: a console that knows no browser.
     world.sql("delete from sentinel.sign_in_attempts")
     monkeypatch.setattr(Devices, "known", lambda *_: None)

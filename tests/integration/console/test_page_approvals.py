@@ -169,8 +169,8 @@ def test_a_card_shows_what_is_bound_and_who_may_see_whose_account_it_is(world: A
     assert account in page
     assert account not in viewed
     assert "shown to approvers" in viewed
-    for words in ("640 USD", "The amount needs a person&#39;s approval.", "boss@demo.local", "0 of 2", digest_on(page),
-                  "lifts no halt", "account month", "1,000 USD", "/verify/pf_"):  # fmt: skip
+    for words in ("640.00 USD", "The amount needs a person&#39;s approval.", "boss@demo.local", "0 of 2", digest_on(page),
+                  "lifts no halt", "account month", "1,000.00 USD", "/verify/pf_"):  # fmt: skip
         assert words in page, words
     assert "You answer for the key that asks this" in card(world.at_page(boss.email), approval_id)
     assert "<form" not in viewed.split("<main")[1]

@@ -44,9 +44,10 @@ def walked(vic: Any, path: str) -> list[str]:
 
 @pytest.fixture
 def log(world: Any) -> Any:
-    """Eleven events of ours and one of somebody else's."""
+    """Twelve events of ours, one that made the key, and one of somebody else's."""
+    caller = world.caller()
     for value in ("10.00", "20.00", "200.00"):
-        world.guard(value)
+        world.guard(value, caller)
     for number in range(8):
         kind = "halt_set" if number % 4 == 0 else "start"
         world.sql(EVENT, world.tenant_id, new_id(), kind, EVIL if number == 5 else "an-agent", EVIL)
@@ -57,10 +58,10 @@ def log(world: Any) -> Any:
 def test_pages_of_any_size_show_every_event_of_the_tenant_once(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     vic, ours = log.browser("vic", "viewer"), "select hash from sentinel.events where tenant_id = %s"
     every = [row[0] for row in log.sql(f"{ours} order by event_id desc", log.tenant_id)]
-    assert len(every) == 11 and walked(vic, "/ops/events") == every
+    assert len(every) == 12 and walked(vic, "/ops/events") == every
     first = vic.get("/ops/events")
     assert "not ours" not in first.get_data(as_text=True) and "<script>\u202e" not in first.get_data(as_text=True)
-    assert "U+202E" in words(first) and "200 USD" in words(first) and "halt set" in words(first)
+    assert "U+202E" in words(first) and "200.00 USD" in words(first) and "halt set" in words(first)
     halts = [row[0] for row in log.sql(f"{ours} and kind = 'halt_set' order by event_id desc", log.tenant_id)]
     starts = [
         row[0]
@@ -79,7 +80,7 @@ def test_a_filter_finds_by_operation_and_time_and_says_what_it_does_not_understa
     (operation_id,) = log.sql("select operation_id from sentinel.operations limit 1")[0]
     assert len(walked(vic, f"/ops/events?operation={operation_id}")) == 1
     assert walked(vic, "/ops/events?since=2000-01-01T00:00&until=2001-01-01T00:00") == []
-    assert len(walked(vic, "/ops/events?since=2000-01-01T00:00&until=2199-01-01T00:00")) == 11
+    assert len(walked(vic, "/ops/events?since=2000-01-01T00:00&until=2199-01-01T00:00")) == 12
     for query in (
         "operation=7",
         "since=yesterday",
@@ -104,13 +105,13 @@ def test_the_export_is_complete_inert_and_proves_its_bodies(log: Any, monkeypatc
         answer.headers["Content-Type"].startswith("text/csv") and answer.headers["X-Content-Type-Options"] == "nosniff"
     )
     rows = list(csv.DictReader(StringIO(answer.get_data(as_text=True), newline=""), strict=True))
-    assert len(rows) == 11 and tuple(rows[0]) == page.COLUMNS
+    assert len(rows) == 12 and tuple(rows[0]) == page.COLUMNS
     for row in rows:
         assert not [cell for cell in row.values() if cell[:1] in tuple("=+-@\t\r")], row
         assert "sha256:" + hashlib.sha256(row["body"].encode()).hexdigest() == row["hash"]
     assert {row["amount_minor"] for row in rows} == {"", "1000", "2000", "20000"}
     assert ("'" + EVIL) in {row["agent_id"] for row in rows}
-    assert sorted(int(row["position"]) for row in rows) == list(range(1, 12))
+    assert sorted(int(row["position"]) for row in rows) == list(range(1, 13))
     monkeypatch.setattr(page, "MOST_EXPORTED", 4)
     assert len(vic.get("/ops/events/export.csv").get_data(as_text=True).splitlines()) == 5
     halts = vic.get("/ops/events/export.csv?kind=halt_set").get_data(as_text=True)

@@ -31,9 +31,9 @@ def test_doubts_are_listed_by_age_or_money_and_each_shows_its_evidence(world: An
     )  # fmt: skip
     assert by_age.index(small_old) < by_age.index(large_new) and by_money.index(large_new) < by_money.index(small_old)
     told = words(vic.get("/ops/in-doubt"))
-    assert "150 USD 2 operations" in told and "the money may have moved all the same" in told
+    assert "150.00 USD 2 operations" in told and "the money may have moved all the same" in told
     one = vic.get(f"/ops/in-doubt/{large_new}")
-    assert "140 USD" in words(one) and "sha256:" in words(one) and "An administrator resolves it." in words(one)
+    assert "140.00 USD" in words(one) and "sha256:" in words(one) and "An administrator resolves it." in words(one)
     assert "/resolve" not in one.get_data(as_text=True)
     assert vic.get("/ops/in-doubt?sort=luck").status_code == 400
     other = world.at_page(
@@ -51,7 +51,7 @@ def test_a_word_with_evidence_and_proof_ends_a_doubt_once(world: Any, word: str,
     form = {"executed": word, "evidence": EVIL}
     assert ann.submit(path, **form).status_code == 403
     shown = words(abe.get(f"/ops/in-doubt/{operation_id}"))
-    assert "100 USD count as paid against its limits" in shown and "can be done twice" in shown
+    assert "100.00 USD count as paid against its limits" in shown and "can be done twice" in shown
     for given in ({}, {"proof": "wrong"}):
         assert abe.submit(path, **form, **given).status_code == 400
     for given in ({"executed": ""}, {"executed": "perhaps"}, {"evidence": " "}, {"evidence": "\u202etxt"}):

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psycopg
+import pytest
+
+from sentinel.core.errors import SentinelError
+from sentinel.services.issue_key import issue_key
+from sentinel.services.revoke_key import revoke_key
+from sentinel.services.rotate_key import rotate_key
 from sentinel.store.agent_keys import find_key, key_hash
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.test_page_policies import EVIL, words
@@ -90,3 +98,74 @@ def test_a_key_is_rotated_and_revoked_with_proof(world: Any) -> None:
     assert world.sql("select count(*) from sentinel.agent_keys where revoked_at is null") == [(1,)]
     other = world.at_page(world.operator("oda", "admin", world.tenant("elsewhere")).email, app, proved=True)
     assert other.submit(f"/ops/keys/{row.key_id}/revoke").status_code == 404, "another tenant's is not there"
+
+
+def key_events(world: Any) -> list[tuple[str, dict[str, Any]]]:
+    """(kind, body) of what the log says about keys, in order."""
+    rows = world.sql("select kind, body from sentinel.events where kind like 'key%' order by occurred_at")
+    return [(kind, json.loads(body)) for kind, body in rows]
+
+
+def test_what_is_done_with_a_key_is_one_event_without_the_key_and_not_public(world: Any) -> None:
+    app = world.app()
+    abe = world.browser("abe", "admin", app, proved=True)
+    form = {"key_id": form_id(abe.get("/ops/keys")), "label": "one", "scopes": SCOPES, "agent_id": "an-agent"}
+    key = key_in(abe.submit("/ops/keys", **form))
+    turn = {"key_id": form_id(abe.get("/ops/keys")), "overlap_hours": "1"}
+    path, new_path = f"/ops/keys/{form['key_id']}", f"/ops/keys/{turn['key_id']}"
+    new_key = key_in(abe.submit(f"{path}/rotate", **turn))
+    assert abe.submit(f"{new_path}/revoke").status_code == 303
+    for again in (("/ops/keys", form), (f"{path}/rotate", {**turn, "overlap_hours": "0"}), (f"{new_path}/revoke", {})):
+        assert abe.submit(again[0], **again[1]).status_code == 409
+    assert world.sql("select count(*) from sentinel.agent_keys where expires_at > clock_timestamp()") == [(1,)]
+    events = key_events(world)
+    assert [kind for kind, _ in events] == ["key_created", "key_rotated", "key_revoked"]
+    for _, body in events:
+        assert (body["by"], body["agent_id"], body["scopes"]) == ("abe@demo.local", "an-agent", SCOPES)
+    assert [body["key_id"] for _, body in events] == [form["key_id"], turn["key_id"], turn["key_id"]]
+    assert events[1][1]["old_key_id"] == form["key_id"] and events[1][1]["old_expires_at"]
+    for secret in (key, new_key):
+        assert secret[:14] not in str(events) and key_hash(secret).hex() not in str(events)
+    page = abe.get("/ops/events?kind=key_rotated")
+    assert "key rotated" in words(page) and turn["key_id"] in page.get_data(as_text=True)
+    assert "key created" in words(abe.get("/ops/events?agent=an-agent"))
+    world.publish()
+    public = app.test_client()
+    assert "an-agent" not in public.get("/ops/api/live/feed").get_data(as_text=True)
+    assert world.sql("select count(*) from sentinel.public_proofs") == [(0,)]
+    # On the machine itself, in nobody's name.
+    made = issue_key(world.pool, world.tenant_id, agent_id=None)
+    revoke_key(world.pool, world.tenant_id, made.key_id)
+    assert [body["by"] for _, body in key_events(world)[3:]] == ["local administrator"] * 2
+
+
+def test_a_key_is_not_changed_where_the_log_cannot_be_written(world: Any) -> None:
+    old = issue_key(world.pool, world.tenant_id, agent_id=None)
+    before = world.sql("select k::text from sentinel.agent_keys k")
+    world.sql("alter table sentinel.events add constraint full_log check (kind not like 'key%') not valid")
+    for act in (
+        lambda: issue_key(world.pool, world.tenant_id, agent_id=None),
+        lambda: rotate_key(world.pool, world.tenant_id, old.key_id),
+        lambda: revoke_key(world.pool, world.tenant_id, old.key_id),
+    ):
+        with pytest.raises((SentinelError, psycopg.Error)):
+            act()
+    assert world.sql("select k::text from sentinel.agent_keys k") == before
+    # The twin: the same acts where the log can be written.
+    world.sql("alter table sentinel.events drop constraint full_log")
+    rotate_key(world.pool, world.tenant_id, old.key_id)
+    revoke_key(world.pool, world.tenant_id, old.key_id)
+    assert world.sql("select k::text from sentinel.agent_keys k") != before
+
+
+def test_the_page_says_when_a_key_was_last_used(world: Any) -> None:
+    caller, app = world.caller(), world.app()
+    abe = world.browser("abe", "admin", app)
+    assert "not yet" in words(abe.get("/ops/keys"))
+    world.authority.key_uses.note(caller.tenant_id, caller.key_id)
+    assert world.authority.key_uses.write(world.authority.pool) == 1
+    (used,) = world.sql(
+        "select to_char(last_used_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS') from sentinel.agent_keys"
+    )[0]
+    page = words(abe.get("/ops/keys"))
+    assert f"{used} UTC" in page and "not yet" not in page

@@ -52,8 +52,8 @@ def test_the_overview_counts_what_needs_a_person_and_refreshes_itself(world: Any
     shown = lines(page)
     assert shown["Refunds"][:3] == ["3", "1 high", "1,050.50 USD"]
     assert shown["Refunds"][4].startswith("in 29 min")
-    assert shown["Escalations"][:3] == ["1", "–", "300 USD"]
-    assert shown["In"][:4] == ["1", "–", "10 USD", "2 h 0 min"]
+    assert shown["Escalations"][:3] == ["1", "–", "300.00 USD"]
+    assert shown["In"][:4] == ["1", "–", "10.00 USD", "2 h 0 min"]
     assert shown["Alerts"][0] == "1"
     assert "a-halted-one" in page
     assert "refund.small.fee" in page

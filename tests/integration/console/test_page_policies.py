@@ -43,14 +43,14 @@ def test_what_is_in_force_is_told_in_words_and_how_full_its_limits_are_without_a
     declare_policies(world.authority)
     world.guard("120.00", account_ref="acct_very_private")
     listed = vic.get("/ops/policies")
-    assert "Retail Refund Policy v1" in words(listed) and "40 % of account_day, 300 USD" in words(listed)
+    assert "Retail Refund Policy v1" in words(listed) and "40 % of account_day, 300.00 USD" in words(listed)
     page = vic.get("/ops/policies/retail-refund")
     assert page.status_code == 200 and "acct_very_private" not in page.get_data(as_text=True)
     told = words(page)
     for wanted in (
         "This refund was already made or is under way.", "amount_minor <= numbers.allow_up_to",
         "at most 300.00 EUR, 300.00 GBP, 300.00 USD for each account, currency per calendar day in UTC",
-        "one person with role approver", "40 % today", "120 USD", "retail_refund.yaml: the text that is in force",
+        "one person with role approver", "40 % today", "120.00 USD", "retail_refund.yaml: the text that is in force",
     ):  # fmt: skip
         assert wanted in told, wanted
     assert vic.get("/ops/policies/nothing").status_code == 404

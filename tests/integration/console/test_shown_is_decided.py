@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from sentinel.cli.approvals import group
+from sentinel.cli import approvals as cli
 
 VERDICTS = ("approve", "reject", "handled")
 FENCE = "when shown_digest is not null and shown_digest <> a.digest then 'changed'"
@@ -47,7 +47,7 @@ class CommandLine:
         self.url, self.email = world.url, world.operator(next(_names)).email
 
     def run(self, *arguments: str) -> Any:
-        return CliRunner().invoke(group, list(arguments), env={"SENTINEL_DATABASE_URL": self.url})
+        return CliRunner().invoke(cli.group, list(arguments), env={"SENTINEL_DATABASE_URL": self.url})
 
     def shown(self, approval_id: uuid.UUID) -> str:
         listed = json.loads(self.run("list", "--json").stdout)
@@ -77,7 +77,9 @@ def taken_unseen(world: Any, make_way: Any, verdict: str) -> list[str]:
     """Digests of something else under which a word was taken all the same; the checker of this file."""
     way, found = make_way(world), []
     approval_id = world.approval("200.00")
-    for digest in other_digests(world, way, approval_id):
+    others = other_digests(world, way, approval_id)
+    print(f"N={len(others)} other digests")
+    for digest in others:
         if way.word(approval_id, verdict, digest):
             found.append(digest)
             approval_id = world.approval("200.00")
@@ -102,6 +104,43 @@ def test_what_changed_since_it_was_shown_is_refused(world: Any, way: str) -> Non
     world.sql("update sentinel.approvals set amount_minor = 90000, digest = 'sha256:' || repeat('9', 64)")
     assert [verdict for verdict in VERDICTS if hand.word(approval_id, verdict, seen)] == []
     assert world.approval_status(approval_id) == "pending"
+
+
+def test_the_command_line_tells_the_digest_it_decided_on_and_binds_the_word_to_it(world: Any) -> None:
+    hand, first, second = CommandLine(world), world.approval("200.00"), world.approval("200.00")
+    seen = hand.shown(first)
+    spoken = ("--as", hand.email, "--reason", "looked")
+    done = hand.run("approve", str(first), *spoken, "--digest", seen)
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, f"Digest: {seen}")
+    seen = hand.shown(second)
+    assert json.loads(hand.run("reject", str(second), *spoken, "--json").stdout)["digest"] == seen
+
+
+def test_the_command_line_without_a_digest_decides_on_what_it_read_itself(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand, approval_id = CommandLine(world), world.approval("200.00")
+    read = cli.find_approval
+
+    def read_and_changed(*which: Any) -> Any:
+        row = read(*which)
+        world.sql("update sentinel.approvals set digest = 'sha256:' || repeat('9', 64)")
+        return row
+
+    monkeypatch.setattr(cli, "find_approval", read_and_changed)
+    done = hand.run("approve", str(approval_id), "--as", hand.email, "--reason", "looked")
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert "look at it again" in done.stderr
+    assert world.approval_status(approval_id) == "pending"
+
+
+def test_a_program_may_leave_the_digest_out_and_the_document_says_what_that_means(world: Any) -> None:
+    approval_id, person = world.approval("200.00"), world.person(next(_names))
+    told = world.app().test_client().get("/openapi.json").json["components"]["schemas"]
+    for name in ("Word", "Handled"):
+        assert "digest" not in told[name]["required"]
+        assert "May be left out" in told[name]["properties"]["digest"]["description"]
+    assert person.post(f"/ops/api/approvals/{approval_id}/approve", {"reason": "x"}).status_code == 200
 
 
 @pytest.mark.parametrize("way", WAYS)

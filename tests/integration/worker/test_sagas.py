@@ -14,11 +14,11 @@ from tests.effects_server import (
     allowed_row,
     broken,
     execute,
-    problem,
     taken_over,
     until_settled,
 )
 from tests.ledger_world import LedgerWorld
+from tests.recording_server import problem
 from tests.scripted_server import faults
 from worker.effects import Effects
 from worker.settlement import Effect, NoAnswer, Refused, Saga, Settled
@@ -79,7 +79,7 @@ def test_a_call_that_may_still_be_under_way_is_not_made_again(
         assert isinstance(saga.settle(row, row.start_id), NoAnswer)
         row = taken_over(ledger_world, row.ledger_entry_id)
         saga.settle(row, row.start_id)
-        servers[0].do_later(late[0])
+        servers[0].do(late[0])
         row = taken_over(ledger_world, row.ledger_entry_id, "worker-3")
         assert isinstance(saga.settle(row, row.start_id), Settled)
         doubles[wait] = servers[0].done[str(row.start_id)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fake_authority import FAULTS, FakeAuthority, always
+from tests.fake_authority import FakeAuthority
+from tests.fake_faults import FAULTS, always
 from tests.ledger_world import LedgerWorld, looping, new_row, wait_until, worker_settings
 
 CALLS = ("action/guard", "action/guard/start")

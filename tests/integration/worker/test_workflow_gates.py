@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from sentinel.core.canary import in_canary
-from tests.fake_authority import FAULTS, FakeAuthority, always
+from tests.fake_authority import FakeAuthority
+from tests.fake_faults import FAULTS, always
 from tests.ledger_world import LedgerWorld
 from tests.obstacles import NEVER_MET, OBSTACLES, Scene
 from tests.workflow_world import BRANCHES, FEE, Branch, Shop, executed_once

@@ -13,7 +13,8 @@ import pytest
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.switches import SwitchFile
 from sentinel.resources import policies_dir
-from tests.fake_authority import FAULTS, FakeAuthority, always
+from tests.fake_authority import FakeAuthority
+from tests.fake_faults import FAULTS, always
 from tests.ledger_world import CLEAN, LedgerWorld, new_row
 from tests.workflow_world import BRANCHES, FEE, PUBLIC_FEE, Branch, Shop, Spy, executed_once
 from worker.critic.critic import Critic

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.effects_server import problem
+from tests.recording_server import problem
 from tests.scripted_server import SLACK, Asked, Script, deadline_for, faults, took
 from tests.shop_server import ShopServer, review
 from worker.order_review.effects import NOT_THERE, EffectKind, Tried, look, perform

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.effects_server import EffectsServer, problem
+from tests.effects_server import EffectsServer
+from tests.recording_server import problem
 from tests.scripted_server import faults, took
 from worker.rows import LedgerRow
 from worker.settings import BadSettings, WorkerSettings, read_settings

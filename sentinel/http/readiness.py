@@ -1,0 +1,49 @@
+"""The answers to "are you there?" and "can you work?", the same for every program; what is checked is each one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import orjson
+from flask import Response
+
+from sentinel.core.errors import SentinelError
+from sentinel.store.migrate import HEAD
+
+
+def alive() -> Response:
+    """200: the process answers."""
+    return Response(b'{"status":"ok"}', content_type="application/json")
+
+
+def database_checks(ask: Callable[[], tuple[str, bool]]) -> dict[str, bool]:
+    """Whether the database of which `ask` tells (revision, is it writable) is there, writable, and at the schema we need."""
+    try:
+        revision, writable = ask()
+    except SentinelError:
+        revision, writable = "", False
+    return {"database": bool(revision), "writable": writable, "schema": revision == HEAD}
+
+
+def holds(check: Callable[[], bool]) -> bool:
+    """What the check says; False where nobody could say."""
+    try:
+        return check()
+    except SentinelError:
+        return False
+
+
+def readiness_answer(checks: Mapping[str, bool]) -> Response:
+    """200 when every check holds; else 503, to be asked again in a second. Nobody may store it."""
+    ready = all(checks.values())
+    body = {"status": "ready" if ready else "not ready", "checks": dict(checks)}
+    response = Response(orjson.dumps(body), status=200 if ready else 503, content_type="application/json")
+    response.headers["Cache-Control"] = "no-store"
+    if not ready:
+        response.headers["Retry-After"] = "1"
+    return response
+
+
+def exposition_answer(text: bytes) -> Response:
+    """Prometheus' text format."""
+    return Response(text, content_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,0 +1,40 @@
+"""Browsers that came in before, by the hash of the name in their cookie: how long they stay known is the database clock's word."""
+
+from __future__ import annotations
+
+import hashlib
+
+from sentinel.store.database import Pool
+from sentinel.store.rows import changed, single
+
+KNOWN_SECONDS = 90 * 86400
+"""How long after its last good sign-in a browser is known."""
+
+IS_KNOWN = """
+select exists (select from sentinel.known_devices where device_hash = %(device_hash)s and account_hash = %(account_hash)s
+               and last_signed_in_at > clock_timestamp() - make_interval(secs => %(known_seconds)s))
+"""
+# What is over goes by the way; nothing else ever looks at it.
+REMEMBER = """
+with over as (
+  delete from sentinel.known_devices
+  where last_signed_in_at <= clock_timestamp() - make_interval(secs => %(known_seconds)s) and device_hash <> %(device_hash)s
+)
+insert into sentinel.known_devices (device_hash, account_hash) values (%(device_hash)s, %(account_hash)s)
+on conflict (device_hash) do update set last_signed_in_at = clock_timestamp()
+"""
+
+
+def is_known(pool: Pool, email: str, device_hash: bytes) -> bool:
+    """Whether the browser came in as `email` not too long ago."""
+    return bool(single(pool, IS_KNOWN, _fields(email, device_hash)))
+
+
+def remember(pool: Pool, email: str, device_hash: bytes) -> None:
+    """The browser came in as `email` just now."""
+    changed(pool, REMEMBER, _fields(email, device_hash))
+
+
+def _fields(email: str, device_hash: bytes) -> dict[str, bytes | int]:
+    account_hash = hashlib.sha256(email.encode()).digest()
+    return {"device_hash": device_hash, "account_hash": account_hash, "known_seconds": KNOWN_SECONDS}

@@ -1,0 +1,92 @@
+"""The public board's figures: each decision counted once, however many look."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ops_console.board.figures import Counts, percentile
+from sentinel.store.feed import MinuteCount
+from tests.feeds import NOW
+
+
+def test_the_figures_count_each_decision_once_and_many_viewers_cost_one_count(world: Any) -> None:
+    app = world.app()
+    asked: list[int] = []
+    client = app.test_client()
+    for value in ("10.00", "11.00", "200.00"):
+        world.guard(value)
+    world.publish()
+    assert "3 decisions" in client.get("/live/figures").get_data(as_text=True)
+    real = app.extensions["console"].board.pool.connection
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        asked.append(1)
+        return real(*arguments, **named)
+
+    app.extensions["console"].board.pool.connection = counted
+    for _ in range(200):
+        assert client.get("/live/figures").status_code == 200
+    assert len(asked) < 20
+
+
+class Decided:
+    """A feed in memory: (position, minutes ago, decision, latency)."""
+
+    def __init__(self, rows: list[tuple[int, int, str, int]]) -> None:
+        self.rows, self.reads, self.seconds = rows, 0, 0.0
+
+    def read(self, after: int, limit: int) -> list[MinuteCount]:
+        self.reads += 1
+        found = sorted(row for row in self.rows if row[0] > after)[:limit]
+        return [
+            MinuteCount(NOW - timedelta(minutes=ago, seconds=30), decision, ms, 1, at)
+            for at, ago, decision, ms in found
+        ]
+
+    def counts(self, start: int = 0) -> Counts:
+        return Counts(lambda _: start, self.read, now=lambda: NOW, clock=lambda: self.seconds)
+
+
+def test_the_figures_tell_the_hour_and_the_day_apart_and_grow_by_what_is_new() -> None:
+    feed = Decided(
+        [(1, 1500, "ALLOW", 9), (2, 90, "ALLOW", 4), (3, 5, "ALLOW", 1), (4, 5, "DENY", 7), (5, 4, "ALLOW", 3)]
+    )
+    counts = feed.counts()
+    first = counts.current()
+    assert [(one.decision, one.count) for one in first.hour] == [("ALLOW", 2), ("APPROVAL_REQUIRED", 0), ("DENY", 1)]
+    assert [(one.decision, one.count) for one in first.day] == [("ALLOW", 3), ("APPROVAL_REQUIRED", 0), ("DENY", 1)]
+    assert (first.hour[0].median_ms, first.hour[0].p99_ms, first.hour[1].median_ms) == (1, 3, None)
+    feed.rows.append((6, 0, "DENY", 8))
+    assert counts.current() is first
+    feed.seconds = 6.0
+    assert counts.current().hour[2].count == 2
+    assert feed.reads == 2
+
+
+def test_a_long_day_is_counted_in_steps_and_it_is_said_until_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ops_console.board.figures.AT_ONCE", 10)
+    feed = Decided([(number, 5, "ALLOW", 1) for number in range(1, 26)])
+
+    def slow(after: int, limit: int) -> list[MinuteCount]:
+        feed.seconds += 1.0
+        return feed.read(after, limit)
+
+    counts = Counts(lambda _: 0, slow, now=lambda: NOW, clock=lambda: feed.seconds)
+    seen = []
+    for _ in range(3):
+        found = counts.current()
+        seen.append((found.is_complete, found.day[0].count))
+        feed.seconds += 1.0
+    assert seen == [(False, 10), (False, 20), (True, 25)]
+
+
+def test_percentiles_are_of_the_nearest_rank() -> None:
+    from collections import Counter
+
+    assert percentile(Counter({1: 50, 2: 49, 900: 1}), 0.5) == 1
+    assert percentile(Counter({1: 50, 2: 49, 900: 1}), 0.99) == 2
+    assert percentile(Counter({1: 50, 2: 48, 900: 2}), 0.99) == 900
+    assert percentile(Counter(), 0.5) is None

@@ -1,0 +1,209 @@
+"""The embedded PostgreSQL when somebody is killed. Each "never" has a twin in which the guard is taken out: the same check must then fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from sentinel.store.embedded import (
+    Embedded,
+    EmbeddedError,
+    find_binaries,
+    kept_running,
+    process,
+    remove,
+    running,
+)
+from tests.embedded_servers import IS_ROOT, Holder, alive, ask, eventually, launch_without_watch, needs_linux
+
+
+def _survivors(base: Path, create: str) -> int:
+    """Rows still there after the server was killed in mid-flight and started again by the same object."""
+    embedded = Embedded(base, own=True)
+    try:
+        url = embedded.start().admin_url
+        ask(url, f"{create} kept AS SELECT generate_series(1, 500) AS n")
+        with suppress(psycopg.OperationalError), psycopg.connect(url) as busy:
+            busy.execute("INSERT INTO kept SELECT 0")
+            embedded.kill()
+            assert not embedded.is_alive()
+        row = ask(embedded.start().admin_url, "SELECT count(*) FROM kept")
+        assert row is not None
+        return int(str(row[0]))
+    finally:
+        embedded.stop()
+
+
+def test_committed_rows_survive_kill_9_and_restart(base: Path) -> None:
+    assert _survivors(base, "CREATE TABLE") == 500
+
+
+def test_twin_rows_that_are_not_logged_are_seen_to_be_lost(base: Path) -> None:
+    assert _survivors(base, "CREATE UNLOGGED TABLE") != 500
+
+
+def _answers_again(url: str) -> bool:
+    with suppress(psycopg.OperationalError):
+        return ask(url, "SELECT 1") is not None
+    return False
+
+
+def test_a_server_that_ends_by_itself_is_started_again_at_the_same_address(base: Path) -> None:
+    with kept_running(base) as server:
+        ask(server.admin_url, "CREATE TABLE kept AS SELECT generate_series(1, 500) AS n")
+        for _ in range(2):
+            pid = process.live_server(server.data_dir)
+            assert pid is not None
+            os.kill(pid, signal.SIGQUIT)
+            assert eventually(lambda: process.live_server(server.data_dir) not in (None, pid), 10)
+            assert eventually(lambda: _answers_again(server.admin_url), 10)
+        assert ask(server.admin_url, "SELECT count(*) FROM kept") == (500,)
+    assert process.live_server(server.data_dir) is None
+
+
+def test_twin_that_nobody_watches_stays_gone(base: Path) -> None:
+    with running(base, own=True) as server:
+        os.kill(server.pid, signal.SIGQUIT)
+        assert not eventually(lambda: process.live_server(server.data_dir) not in (None, server.pid), 3)
+
+
+def _server_left_after_starter_was_killed(base: Path, holders: list[Holder], extra: str) -> int | None:
+    holders.append(Holder(base, "own", extra))
+    pid, _, _ = holders[-1].server()
+    holders[-1].kill()
+    return None if eventually(lambda: not alive(pid), 1.5) else pid
+
+
+@needs_linux
+def test_a_killed_starter_leaves_no_server(base: Path, holders: list[Holder]) -> None:
+    assert _server_left_after_starter_was_killed(base, holders, "") is None
+    with running(base, own=True) as running_server:
+        assert running_server.started_by_us
+
+
+@needs_linux
+def test_twin_without_the_parent_death_signal_leaves_one_that_the_next_start_ends(
+    base: Path, holders: list[Holder]
+) -> None:
+    broken = f"launch.TRAMPOLINE = Path({str(launch_without_watch(base.parent))!r})"
+    left = _server_left_after_starter_was_killed(base, holders, broken)
+    assert left is not None
+    with running(base, own=True) as running_server:
+        assert running_server.pid != left and not alive(left)
+
+
+@needs_linux
+def test_remove_ends_a_server_that_was_left_there(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedded = Embedded(base, own=True)
+    left = embedded.start()
+    forgotten: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(process, "end_child", forgotten.append)
+    embedded.stop()
+    assert alive(left.pid)
+    remove(base)
+    assert forgotten[0].wait(0) == 0, "it was not a clean stop"
+    assert not base.exists() and not left.socket_dir.exists()
+
+
+@needs_linux
+def test_a_server_started_from_a_thread_outlives_the_thread_but_not_the_stop(base: Path) -> None:
+    embedded = Embedded(base, own=True)
+    with ThreadPoolExecutor(1) as pool:
+        started = pool.submit(embedded.start).result()
+    assert not any(thread.name.startswith("ThreadPool") for thread in threading.enumerate())
+    assert not eventually(lambda: not embedded.is_alive(), 0.3), "the server ended with the thread"
+    embedded.stop()
+    assert not alive(started.pid)
+
+
+FORKED_WORKER = """
+import sentinel.store.embedded.server as server_module
+{extra}
+with running(Path(sys.argv[1]), own=True) as server:
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        try:
+            psycopg.connect(server.admin_url).close()
+            print("answers", flush=True)
+        except psycopg.OperationalError:
+            print("gone", flush=True)
+sys.exit(0)
+"""
+
+
+def _answers_after_forked_copy_left(base: Path, holders: list[Holder], extra: str) -> bool:
+    """Does the server still answer when a forked worker has unwound through its parent's block?"""
+    holders.append(Holder(base, "own", FORKED_WORKER.format(extra=extra)))
+    return holders[-1].said() == "answers"
+
+
+@needs_linux
+def test_a_forked_worker_that_unwinds_never_stops_its_parents_server(base: Path, holders: list[Holder]) -> None:
+    assert _answers_after_forked_copy_left(base, holders, "")
+
+
+@needs_linux
+def test_twin_that_forgets_who_started_it_breaks_the_parents_server(base: Path, holders: list[Holder]) -> None:
+    forget = "server_module.Embedded._is_starter = lambda self: True"
+    assert not _answers_after_forked_copy_left(base, holders, forget)
+
+
+@pytest.mark.parametrize("whose", ["a dead process", "a stranger"])
+def test_a_stale_pid_file_does_not_stop_a_start(base: Path, whose: str) -> None:
+    with running(base) as running_server:
+        pid_file = running_server.data_dir / "postmaster.pid"
+        text = pid_file.read_text()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    stale = os.getpid() if whose == "a stranger" else ended.pid
+    pid_file.write_text(text.replace(str(running_server.pid), str(stale), 1))
+    if IS_ROOT:
+        owner = running_server.data_dir.stat()
+        os.chown(pid_file, owner.st_uid, owner.st_gid)
+    with running(base, own=True) as again:
+        assert ask(again.admin_url, "SELECT 1") == (1,)
+
+
+def _stranger_lives_through_remove(base: Path) -> bool:
+    data_dir = base / "postgres" / "18"
+    data_dir.mkdir(parents=True)
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        (data_dir / "postmaster.pid").write_text(f"{stranger.pid}\n{data_dir}\n")
+        with suppress(EmbeddedError):
+            remove(base)
+        return stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_a_process_that_is_not_ours_is_never_signalled(base: Path) -> None:
+    assert _stranger_lives_through_remove(base)
+
+
+def test_twin_that_believes_the_pid_file_signals_a_stranger(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "belongs_to", lambda pid, _: alive(pid))
+    monkeypatch.setattr(process, "strays", lambda _: [])
+    assert not _stranger_lives_through_remove(base)
+
+
+def test_an_initdb_cut_short_is_done_again(base: Path) -> None:
+    half_made = base / "postgres" / f"{find_binaries().major}.new-halfmade"
+    half_made.mkdir(parents=True)
+    (half_made / "PG_VERSION").write_text("18\n")
+    for folder in (base, base / "postgres"):
+        folder.chmod(0o711)
+    with running(base) as running_server:
+        assert ask(running_server.admin_url, "SELECT 1") == (1,)
+    assert not half_made.exists()

@@ -1,0 +1,134 @@
+"""What the embedded PostgreSQL refuses, each in one line that says what to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from sentinel.store.embedded import (
+    Embedded,
+    EmbeddedError,
+    cluster,
+    failures,
+    find_binaries,
+    layout,
+    running,
+)
+from sentinel.store.embedded.account import server_account
+from sentinel.store.embedded.binaries import inspect
+from tests.embedded_servers import IS_ROOT, ask, needs_linux, needs_root, refusal
+
+
+def _data_of_another_major(base: Path, major: int) -> Path:
+    other = base / "postgres" / str(major)
+    other.mkdir(parents=True)
+    (other / "PG_VERSION").write_text(f"{major}\n")
+    for folder in (base, base / "postgres"):
+        folder.chmod(0o711)
+    if IS_ROOT:
+        account = server_account(None)
+        os.chown(other, account.uid, account.gid)
+    return other
+
+
+def test_the_data_of_another_major_version_is_never_silently_left_behind(base: Path) -> None:
+    _data_of_another_major(base, 14)
+    detail = refusal(base)
+    assert "PostgreSQL 14" in detail and find_binaries().version in detail
+    assert "SENTINEL_PG_BIN" in detail and "--data-dir" in detail
+
+
+def test_twin_that_does_not_look_starts_empty(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _data_of_another_major(base, 14)
+    monkeypatch.setattr(cluster, "data_folders", lambda _: {})
+    with pytest.raises(pytest.fail.Exception):
+        refusal(base)
+
+
+@needs_linux
+@needs_root
+@pytest.mark.parametrize(("mib", "when"), [(16, "at the first start"), (120, "later")])
+def test_a_full_disk_is_said_in_one_line(base: Path, mib: int, when: str) -> None:
+    base.mkdir(mode=0o711)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={mib}m,mode=711", "none", str(base)], capture_output=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip("mounting a small disk is not permitted here")
+    try:
+        if when == "later":
+            with running(base):
+                pass
+            _fill(base)
+        assert "no space left on the disk" in refusal(base)
+        if when == "later":
+            (base / "filler").unlink()
+            with running(base, own=True) as running_server:
+                assert ask(running_server.admin_url, "SELECT 1") == (1,)
+    finally:
+        subprocess.run(["umount", str(base)], check=True)
+
+
+def _fill(folder: Path) -> None:
+    with suppress(OSError), (folder / "filler").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(65536))
+
+
+def test_a_wrong_sentinel_pg_bin_is_refused(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENTINEL_PG_BIN", str(base))
+    assert "SENTINEL_PG_BIN" in refusal(base)
+
+
+def test_a_too_old_postgresql_is_refused(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base.mkdir()
+    for name in ("postgres", "initdb"):
+        (base / name).write_text("#!/bin/sh\necho 'postgres (PostgreSQL) 13.4'\n")
+        (base / name).chmod(0o755)
+    found = inspect(base)
+    assert found is not None and (found.major, found.version) == (13, "13.4")
+    monkeypatch.setenv("SENTINEL_PG_BIN", str(base))
+    with pytest.raises(EmbeddedError, match="15 or newer"):
+        find_binaries()
+
+
+def test_a_server_that_cannot_start_says_its_own_reason(base: Path) -> None:
+    with pytest.raises(EmbeddedError, match='starting PostgreSQL failed: FATAL:.*"work_mem"'):
+        Embedded(base, settings={"work_mem": "no number"}).start()
+    with running(base, own=True) as running_server:
+        assert running_server.started_by_us
+
+
+@needs_root
+def test_a_socket_folder_made_by_somebody_else_is_refused(base: Path) -> None:
+    trap = layout.Layout.of(base).socket_dirs()[0]
+    trap.mkdir()
+    os.chown(trap, 1, 1)
+    try:
+        assert "made by somebody else" in refusal(base)
+    finally:
+        trap.rmdir()
+
+
+def test_a_folder_that_is_no_data_folder_is_not_overwritten(base: Path) -> None:
+    stranger = base / "postgres" / str(find_binaries().major)
+    stranger.mkdir(parents=True)
+    (stranger / "diary.txt").write_text("mine")
+    for folder in (base, base / "postgres"):
+        folder.chmod(0o711)
+    assert "move it away" in refusal(base)
+    assert (stranger / "diary.txt").read_text() == "mine"
+
+
+def test_the_last_complaint_is_chosen_over_hints_and_notices() -> None:
+    output = (
+        "2026-11-21 10:00:00.123 UTC [12] LOG:  starting\n"
+        "2026-11-21 10:00:00.124 UTC [12] FATAL:  could not do it\n"
+        "2026-11-21 10:00:00.124 UTC [12] HINT:  Try again.\n"
+        "2026-11-21 10:00:00.125 UTC [12] LOG:  database system is shut down\n"
+    )
+    assert failures.last_meaningful_line(output) == "FATAL:  could not do it"

@@ -1,0 +1,72 @@
+"""Several programs at one embedded PostgreSQL. Each "never" has a twin in which the guard is taken out: the same check must then fail."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from sentinel.store.embedded import (
+    running,
+)
+from tests.embedded_servers import Holder, alive, ask
+
+
+def test_two_short_commands_at_once_share_one_server(base: Path, holders: list[Holder]) -> None:
+    holders.extend(Holder(base, "shared") for _ in range(2))
+    answers = [holder.server() for holder in holders]
+    assert len({pid for pid, _, _ in answers}) == 1
+    assert sorted(started for _, started, _ in answers) == [False, True]
+    starter = holders[[started for _, started, _ in answers].index(True)]
+    joiner = next(holder for holder in holders if holder is not starter)
+    # The starter is done first and lets the other finish.
+    assert starter.process.stdin is not None
+    starter.process.stdin.close()
+    starter.process.stdin = None
+    time.sleep(0.3)
+    joined_url = next(url for _, started, url in answers if not started)
+    assert ask(joined_url, "SELECT 1") == (1,)
+    assert joiner.finish() == 0
+    assert starter.finish() == 0
+    assert not alive(answers[0][0])
+
+
+def _second_owner(base: Path, extra: str, holders: list[Holder]) -> str:
+    holders.append(Holder(base, "own"))
+    holders[0].server()
+    holders.append(Holder(base, "own", extra))
+    return holders[1].said()
+
+
+def _assert_refused(answer: str, first: Holder) -> None:
+    assert answer.startswith(f"refused: already running (process {first.process.pid})"), answer
+
+
+def test_a_second_lasting_program_is_never_let_in(base: Path, holders: list[Holder]) -> None:
+    _assert_refused(_second_owner(base, "", holders), holders[0])
+    # What runs is not disturbed, and a short command may join it.
+    with running(base) as joined:
+        assert not joined.started_by_us
+        assert ask(joined.admin_url, "SELECT 1") == (1,)
+    assert holders[0].finish() == 0
+
+
+def test_twin_without_locks_lets_a_second_program_in(base: Path, holders: list[Holder]) -> None:
+    unlocked = "import fcntl; fcntl.flock = lambda *_: None"
+    answer = _second_owner(base, unlocked, holders)
+    with pytest.raises(AssertionError):
+        _assert_refused(answer, holders[0])
+
+
+def test_a_lasting_program_waits_for_a_short_command_and_then_runs_its_own(base: Path, holders: list[Holder]) -> None:
+    holders.append(Holder(base, "shared"))
+    short_pid, _, _ = holders[0].server()
+    holders.append(Holder(base, "own"))
+    time.sleep(0.5)
+    assert alive(short_pid), "the short command lost its server"
+    assert holders[0].finish() == 0
+    lasting_pid, started, url = holders[1].server()
+    assert started and lasting_pid != short_pid
+    assert ask(url, "SELECT 1") == (1,)
+    assert holders[1].finish() == 0
