@@ -230,7 +230,7 @@ def private_fees(bench: Bench, rows: int) -> None:
 def orders(bench: Bench, seconds: float) -> None:
     """Orders through an intake: first deliveries, and the same ones again."""
     place = order_load.Place(bench.orders_url, bench.port, bench.tenant_id, bench.key)
-    for name, result in zip(("orders 32", "redelivery 32"), order_load.measure(place, seconds), strict=True):
+    for name, result in zip(("orders 24", "redelivery 24"), order_load.measure(place, seconds), strict=True):
         bench.note(name, result.per_second)
         bench.note(f"{name} p50", result.percentile(0.50))
         bench.note(f"{name} p99", result.percentile(0.99))
@@ -291,7 +291,7 @@ def plan(bench: Bench, folder: Path, seconds: float, rows: int) -> list[tuple[st
         ("check 32", lambda: http(bench, "check 32", seconds, connections=32, path="/api/sentinel/action/check")),
         ("refunds/s", lambda: refunds(bench, rows)),
         ("private fees/s", lambda: private_fees(bench, rows)),
-        ("orders 32", lambda: orders(bench, seconds)),
+        ("orders 24", lambda: orders(bench, seconds)),
         ("guard with 500 viewers", lambda: board_viewers(bench, seconds)),
     ]
 
@@ -301,15 +301,15 @@ RATIOS = (
     ("guard 32 hot / guard 32", "guard 32 hot", "guard 32", 0.6),
     ("guard 32 hot / pgbench 32 hot", "guard 32 hot", "pgbench 32 hot", None),
     ("check 32 / guard 32", "check 32", "guard 32", None),
-    ("redelivery 32 / orders 32", "redelivery 32", "orders 32", 3.0),
+    ("redelivery 24 / orders 24", "redelivery 24", "orders 24", 3.0),
     ("guard with 500 viewers / without", "guard with 500 viewers", "guard without viewers", 0.9),
 )
 BOUNDS = (
     ("guard 32 p99", "≤", 60.0, "ms"),
     ("refunds/s", "≥", 400.0, "rows/s"),
     ("private fees/s", "≥", 300.0, "rows/s"),
-    ("orders 32", "≥", 300.0, "orders/s"),
-    ("orders 32 p99", "≤", 150.0, "ms"),
+    ("orders 24", "≥", 300.0, "orders/s"),
+    ("orders 24 p99", "≤", 150.0, "ms"),
 )
 
 
