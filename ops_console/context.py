@@ -7,9 +7,11 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from ops_console.board.agents import PublicAgents
+from ops_console.board.figures import Counts
 from ops_console.board.hub import Hub
 from ops_console.settings import ConsoleSettings
 from sentinel.services.known_devices import Devices
@@ -55,6 +57,7 @@ class Board:
         self._wanted = wanted_tenant
         self._tenant = Remembered(_REMEMBER_TENANT_SECONDS)
         self._answers = Remembered(_REMEMBER_BOARD_SECONDS)
+        self.counts = Counts(self._before, self._counted)
 
     def tenant(self) -> tuple[uuid.UUID, str]:
         """(id, label) of the public tenant; a nil id, under which there is nothing, where there is none or several."""
@@ -73,6 +76,15 @@ class Board:
             limit, lambda: feed.newest(self.pool, self.tenant()[0], self.agents.ids, limit)
         )
         return rows
+
+    def _before(self, moment: datetime) -> int:
+        """The position before the first decision since `moment`."""
+        newest = feed.head(self.pool, self.tenant()[0])
+        first = feed.first_since(self.pool, self.tenant()[0], moment)
+        return newest if first is None else first - 1
+
+    def _counted(self, position: int, limit: int) -> list[feed.MinuteCount]:
+        return feed.count_after(self.pool, self.tenant()[0], self.agents.ids, position, limit)
 
     def after(self, position: int, limit: int) -> list[feed.FeedRow]:
         """Public decisions behind a position, oldest first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from typing import Any
 
 import structlog
@@ -17,6 +18,7 @@ from sentinel.store.safety import require_ready
 
 # Connections of requests, to the database, of the program itself.
 _OTHER_FILES = 1500
+_BETWEEN_COUNTS_SECONDS = 0.3
 
 log = structlog.get_logger("console")
 
@@ -43,7 +45,10 @@ def serve(settings: ConsoleSettings, *, graceful_seconds: int = 5) -> None:
 
 
 def _warm(app: Flask) -> None:
-    """Compile the pages and read the policies before somebody waits for them."""
+    """Compile the pages, read the policies and count the board's day before somebody waits for them."""
     for name in app.jinja_env.list_templates(extensions=["html"]):
         app.jinja_env.get_template(name)
-    app.extensions["console"].book.read()
+    console = app.extensions["console"]
+    console.book.read()
+    while not console.board.counts.current().is_complete:
+        time.sleep(_BETWEEN_COUNTS_SECONDS)

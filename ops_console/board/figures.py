@@ -1,7 +1,7 @@
 """How many decisions came out which way, and how fast, over the last hour and the last day: counted once, kept by minute.
 
 A process counts each decision once, by its position in the feed, so that a look costs what is new since the last look. A
-process that has just begun counts the day in steps of bounded time, and says so until it is done. Viewers share one count.
+process that has just begun counts the day in short steps, and says so until it is done. Viewers share one count.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from sentinel.store.feed import MinuteCount
 
 OUTCOMES = ("ALLOW", "APPROVAL_REQUIRED", "DENY")
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-AT_ONCE = 10_000
+AT_ONCE = 2_000
 FRESH_SECONDS = 5.0
 _AGAIN_SECONDS = 0.3
-_BUDGET_SECONDS = 0.12
+_BUDGET_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from sentinel.core.canonical import canonical_json
 from sentinel.core.errors import NotFound
 from sentinel.http.openapi import documented
 from sentinel.services.verify_proof import read_proof
-from sentinel.store import feed
 
 _CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'none';"
@@ -33,7 +32,7 @@ _HTML: dict[str, Any] = {"responses": {200: ("HTML.", {"type": "string"})}, "con
 def routes(blueprint: Blueprint, context: Context) -> None:
     """Add the public pages."""
     board, base = context.board, origin(context.settings)
-    counts, rendered = Counts(*_counting(board)), Remembered(_RENDERED_SECONDS)
+    counts, rendered = board.counts, Remembered(_RENDERED_SECONDS)
 
     def shown(template: str, make: Callable[[], dict[str, Any]], **how: Any) -> Response:
         return cacheable(_html(rendered.get(template, lambda: _render(template, base=base, **make())), **how))
@@ -116,15 +115,3 @@ def _figures(board: Board, counts: Counts) -> dict[str, Any]:
         for agent_id, row in board.latest_by_agent().items()
     ]  # fmt: skip
     return {"figures": counts.current(), "agents": agents}
-
-
-def _counting(board: Board) -> tuple[Callable[..., int], Callable[..., Any]]:
-    def start(moment: Any) -> int:
-        newest = feed.head(board.pool, board.tenant()[0])
-        first = feed.first_since(board.pool, board.tenant()[0], moment)
-        return newest if first is None else first - 1
-
-    def read(position: int, limit: int) -> list[feed.MinuteCount]:
-        return feed.count_after(board.pool, board.tenant()[0], board.agents.ids, position, limit)
-
-    return start, read
