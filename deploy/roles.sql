@@ -157,7 +157,7 @@ grant select on all tables in schema orders to sentinel_orders;
 grant insert on orders.reviews, orders.deliveries, orders.effects, orders.approval_cursors, orders.alerts,
   orders.simulated_shop to sentinel_orders;
 grant update (status, lane, last_event, epoch, holder, lease_until, attempts, next_attempt_at, last_error, band, signals, model,
-  score_ms, guard_params, operation_id, decision_event_id, decision, reason_code, proof_id, approval_id, permit_token, start_id,
+  score_ms, guard_params, operation_id, decision_event_id, decision, reason_code, proof_id, approval_id, start_id,
   decided_at, due_at) on orders.reviews to sentinel_orders;
 grant delete on orders.deliveries to sentinel_orders;
 grant update (state, tries, tried_at, next_attempt_at, shop_reference, last_error, report_due_at, report_tries, reported_at,
@@ -168,7 +168,7 @@ grant execute on all functions in schema orders to sentinel_orders;
 revoke execute on function orders.write_events from sentinel_orders;               -- as refunds.write_ledger_events
 
 -- order review: analysts ------------------------------------------------------------------------------------------------
--- The console sees where orders stand and what was noticed, no customer and no permit; all it can change is by one function.
+-- The console sees where orders stand and what was noticed, no customer and no start id; all it can change is by one function.
 revoke execute on function orders.resolve_review, orders.file_refund from sentinel_orders;
 grant usage on schema orders to sentinel_console;
 grant select (tenant_id, review_id, source, order_id, amount_minor, currency, status, lane, last_event, attempts, next_attempt_at,

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from sentinel.api.guard import to_operation
+from sentinel.api.guard import to_asked
 from sentinel.api.identity import Identity
 from sentinel.app import build_authority
 from sentinel.core.errors import SentinelError
@@ -86,8 +86,11 @@ class Desk:
 
     def guard(self, body: dict[str, Any]) -> Recorded:
         """The committed row behind a guard's answer."""
-        operation, _, has_start_step = to_operation(body)
-        return guard_action(self.authority, self.caller, operation, has_start_step=has_start_step, elapsed_ms=0)
+        asked = to_asked(body)
+        return guard_action(
+            self.authority, self.caller, asked.operation, has_start_step=asked.has_start_step, elapsed_ms=0,
+            start_id=asked.start_id,
+        )  # fmt: skip
 
     def start(self, body: dict[str, Any], permit: Recorded, start_id: uuid.UUID | None = None) -> Receipt:
         """Redeem what `guard` handed out. Raises the service's refusals."""

@@ -1,13 +1,15 @@
 """The guard, its start and its report over HTTP: parse → one service call → render.
 
-`to_operation` and `to_answer` are the pure ends of the guard: request object → operation, committed row → response
+`to_asked` and `to_answer` are the pure ends of the guard: request object → operation, committed row → response
 bytes. Whatever edge serves the guard calls these two.
 """
 
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -62,15 +64,29 @@ def params_of(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def to_operation(body: Mapping[str, Any]) -> tuple[Operation, str | None, bool]:
-    """A guard request's object → (operation, claimed tenant, whether the caller has a start step)."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A guard request: the operation, and how its caller goes on."""
+
+    operation: Operation
+    tenant_id: str | None
+    """As the caller claims it."""
+    has_start_step: bool
+    start_id: uuid.UUID | None
+    """Under which a permission is redeemed in the commit that gives it; None: the caller starts it later, if at all."""
+
+
+def to_asked(body: Mapping[str, Any]) -> Asked:
+    """A guard request's object, read. Raises `InvalidInput`."""
     fields = load(_guard, without_nulls(body))
     operation = build_operation(
         idempotency_key=fields["idempotency_key"], agent_id=fields["agent_id"], action=fields["action"],
         params=params_of(fields), resource=fields.get("resource"), risk_class=fields.get("risk_class"),
         evidence=fields.get("evidence_context"),
     )  # fmt: skip
-    return operation, fields.get("tenant_id"), not START_STEP_KEYS.isdisjoint(body)
+    start_id = fields.get("start_id")
+    has_start_step = start_id is not None or not START_STEP_KEYS.isdisjoint(body)
+    return Asked(operation, fields.get("tenant_id"), has_start_step, start_id)
 
 
 def rfc3339(moment: datetime) -> str:
@@ -110,6 +126,8 @@ def to_answer(caller: Caller, recorded: Recorded, permits: PermitSigner) -> byte
         answer["approved_at"] = rfc3339(recorded.approved_at)
     if recorded.outcome is not None:
         answer["outcome"] = recorded.outcome
+    if recorded.start_event_id is not None:
+        answer["start"] = _start_receipt(recorded.start_event_id, recorded.start_hash, recorded.start_duplicate)
     return orjson.dumps(answer)
 
 
@@ -118,12 +136,15 @@ def calls(context: Context) -> dict[str, Call]:
     authority = context.authority
 
     def prepare_guard(caller: Caller, body: Mapping[str, Any], began: float) -> tuple[dict[str, Any], Any]:
-        operation, tenant, has_start_step = to_operation(body)
-        same_tenant(caller, tenant, "tenant_id")
-        same_agent(caller, operation.agent_id)
+        asked = to_asked(body)
+        same_tenant(caller, asked.tenant_id, "tenant_id")
+        same_agent(caller, asked.operation.agent_id)
         elapsed_ms = int((time.perf_counter() - began) * 1000)
-        row = decided_row(authority, caller, operation, has_start_step=has_start_step, elapsed_ms=elapsed_ms)
-        return row, (operation, began)
+        row = decided_row(
+            authority, caller, asked.operation, has_start_step=asked.has_start_step, start_id=asked.start_id,
+            elapsed_ms=elapsed_ms,
+        )  # fmt: skip
+        return row, (asked.operation, began)
 
     def render_guard(caller: Caller, prepared: Any, recorded: Recorded, request_id: str) -> Answer:
         operation, began = prepared
@@ -148,9 +169,7 @@ def calls(context: Context) -> dict[str, Call]:
         receipt = judged_start(recorded)
         duplicate = receipt.result == "duplicate"
         log.info("start", operation_id=receipt.operation_id, duplicate=duplicate, request_id=request_id)
-        return Answer(orjson.dumps({
-            "started": True, "start_event_id": receipt.event_id, "start_hash": receipt.hash, "duplicate": duplicate,
-        }))  # fmt: skip
+        return Answer(orjson.dumps(_start_receipt(receipt.event_id, receipt.hash, duplicate)))
 
     def prepare_report(caller: Caller, body: Mapping[str, Any], began: float) -> tuple[dict[str, Any], Any]:
         fields = _bound(caller, load(_report, without_nulls(body)))
@@ -181,6 +200,10 @@ def _bound(caller: Caller, fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
+def _start_receipt(event_id: uuid.UUID | None, event_hash: str | None, duplicate: bool | None) -> dict[str, Any]:
+    return {"started": True, "start_event_id": event_id, "start_hash": event_hash, "duplicate": bool(duplicate)}
+
+
 def report_receipt(receipt: Receipt) -> Answer:
     """The answer to a report."""
     return Answer(orjson.dumps({
@@ -192,7 +215,8 @@ def report_receipt(receipt: Receipt) -> Answer:
 DOCUMENTATION = {
     "/action/guard": Documentation(
         "Decide one exact action",
-        description="The decision is committed before it is given. The same key gives the recorded decision.",
+        description="The decision is committed before it is given. The same key gives the recorded decision."
+        " With `start_id` a permission is started in the same commit, and the answer encloses the start's receipt.",
         request=_guard, responses={200: ("The decision.", GuardAnswerSchema())}, problems=(*PROBLEMS, 409, 422),
         security=SECURITY,
     ),

@@ -32,6 +32,12 @@ class GuardRequestSchema(_Bound):
     context = JsonObject(metadata={"description": "Another name of params."})
     resource = Identifier(most=255)
     risk_class = Identifier(most=64)
+    start_id = fields.UUID(
+        metadata={
+            "description": "For a caller that acts at once: a permission is redeemed under this id in the same commit,"
+            " as by guard/start. Stable over retries."
+        }
+    )
 
 
 class CheckRequestSchema(_Bound):
@@ -119,6 +125,15 @@ class ProofPackSchema(Schema):
     hash = fields.String(required=True)
 
 
+class StartReceiptSchema(Schema):
+    """Proof that the start is recorded."""
+
+    started = fields.Boolean(required=True)
+    start_event_id = fields.String(required=True)
+    start_hash = fields.String(required=True)
+    duplicate = fields.Boolean(required=True)
+
+
 class GuardAnswerSchema(Schema):
     """The committed decision; optional members are left out, never null."""
 
@@ -145,15 +160,9 @@ class GuardAnswerSchema(Schema):
     approver = fields.String()
     approved_at = fields.String()
     outcome = fields.String()
-
-
-class StartReceiptSchema(Schema):
-    """Proof that the start is recorded."""
-
-    started = fields.Boolean(required=True)
-    start_event_id = fields.String(required=True)
-    start_hash = fields.String(required=True)
-    duplicate = fields.Boolean(required=True)
+    start = fields.Nested(
+        StartReceiptSchema, metadata={"description": "With `start_id`: the start under it, if it is recorded."}
+    )
 
 
 class ReportReceiptSchema(Schema):

@@ -29,10 +29,20 @@ _HEARTBEATS = ("OK", "PAUSE", "KILL")
 
 
 @dataclass(frozen=True, slots=True)
+class StartReceipt:
+    """The start is recorded; `duplicate` when this start id was recorded before."""
+
+    start_event_id: str
+    start_hash: str
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
 class GuardAnswer:
     """One answer to `guard`. `action`, `agent_id` and `idempotency_key` are the question's own.
 
-    `permit_token` is there exactly when `may_start`. Times are timezone-aware; ids are UUID text.
+    `permit_token` is there exactly when `may_start`. `start` is there when the question named a start id and the action is
+    started under it, just now or (`duplicate`) before. Times are timezone-aware; ids are UUID text.
     """
 
     action: str
@@ -55,6 +65,7 @@ class GuardAnswer:
     outcome: str | None = None
     proof_pack: Mapping[str, Any] | None = None
     replayed: bool = False
+    start: StartReceipt | None = None
 
     @property
     def may_start(self) -> bool:
@@ -66,15 +77,6 @@ class GuardAnswer:
         """The proof pack's public name, if a pack came along."""
         found = (self.proof_pack or {}).get("proof_id")
         return found if isinstance(found, str) else None
-
-
-@dataclass(frozen=True, slots=True)
-class StartReceipt:
-    """The start is recorded; `duplicate` when this start id was recorded before."""
-
-    start_event_id: str
-    start_hash: str
-    duplicate: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,7 @@ def guard_answer(
         outcome=maybe_text(body, "outcome"),
         proof_pack=maybe_mapping(body, "proof_pack"),
         replayed=replayed,
+        start=start_receipt(started) if (started := maybe_mapping(body, "start")) is not None else None,
     )
 
 

@@ -66,7 +66,11 @@ class Client:
         self._retries = retries
 
     def guard(self, **question: Unpack[GuardQuestion]) -> answers.GuardAnswer:
-        """Ask whether exactly this may happen. Only `answer.may_start` is a permission, and it still needs `start`."""
+        """Ask whether exactly this may happen. Only `answer.may_start` is a permission, and it still needs `start`.
+
+        With a `start_id` the question starts what it permits: then `answer.start` is the go-ahead, and a `duplicate` one
+        may have been acted on before.
+        """
         body = guard_body(question, self._agent(question.get("agent_id")))
         return self._call(
             "POST", "/action/guard", body, lambda raw, found: _guard_answer(body, found, replayed=raw.replayed)
@@ -259,6 +263,8 @@ def _guard_answer(body: Mapping[str, Any], found: Mapping[str, Any], *, replayed
     )
     if (answer.resource, answer.risk_class) != (body["resource"], body["risk_class"]):
         malformed("the answer is about another resource or risk class")
+    if answer.start is None and answer.may_start and "start_id" in body:
+        malformed("a permission for a start id does not say that it is started")
     return answer
 
 

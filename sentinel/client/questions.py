@@ -17,6 +17,8 @@ class GuardQuestion(TypedDict):
     risk_class: NotRequired[str | None]
     evidence_context: NotRequired[Mapping[str, Any] | None]
     agent_id: NotRequired[str | None]
+    start_id: NotRequired[str | uuid.UUID | None]
+    """For who acts at once: a permission is started under this id in the same call. Stable over retries."""
 
 
 class CheckQuestion(TypedDict):
@@ -46,9 +48,10 @@ class Outcome(TypedDict):
 def guard_body(question: GuardQuestion, agent_id: str) -> dict[str, Any]:
     """The request of a guard.
 
-    Its last three keys are what tells the authority that this caller starts separately; without them handing out the
+    `resource`, `risk_class` and `evidence_context` are what tells the authority that this caller starts separately; without them handing out the
     permit would already count as the start.
     """
+    start_id = question.get("start_id")
     return {
         "agent_id": agent_id,
         "action": question["action"],
@@ -57,6 +60,7 @@ def guard_body(question: GuardQuestion, agent_id: str) -> dict[str, Any]:
         "resource": question.get("resource") or question["action"],
         "risk_class": question.get("risk_class") or "standard",
         "evidence_context": question.get("evidence_context") or {},
+        **({"start_id": str(start_id)} if start_id else {}),
     }
 
 

@@ -6,6 +6,7 @@ transaction needs; the database then finds the twin, reads halts, reserves limit
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 from sentinel.core.decision import Decision, LimitAsk, Verdict, no_matching_policy
@@ -23,14 +24,22 @@ NEVER = {"required_role": "approver", "required_people": 1, "approval_seconds": 
 
 
 def guard_action(
-    authority: Authority, caller: Caller, operation: Operation, *, has_start_step: bool, elapsed_ms: int
+    authority: Authority,
+    caller: Caller,
+    operation: Operation,
+    *,
+    has_start_step: bool,
+    elapsed_ms: int,
+    start_id: uuid.UUID | None = None,
 ) -> Recorded:
     """The committed decision on `operation`, or the one its key has had all along.
 
     Raises `KeyReused` when the key belongs to another operation, `StillDeciding` after two seconds of waiting for a
     twin, `EngineUnavailable` when nothing could be committed.
     """
-    row = decided_row(authority, caller, operation, has_start_step=has_start_step, elapsed_ms=elapsed_ms)
+    row = decided_row(
+        authority, caller, operation, has_start_step=has_start_step, elapsed_ms=elapsed_ms, start_id=start_id
+    )
     return judged(operation, authority.decisions.record(row))
 
 
@@ -50,7 +59,13 @@ def provisional(authority: Authority, operation: Operation) -> Decision:
 
 
 def decided_row(
-    authority: Authority, caller: Caller, operation: Operation, *, has_start_step: bool, elapsed_ms: int
+    authority: Authority,
+    caller: Caller,
+    operation: Operation,
+    *,
+    has_start_step: bool,
+    elapsed_ms: int,
+    start_id: uuid.UUID | None = None,
 ) -> dict[str, Any]:
     """One row of `sentinel.guard_input`: JSON-ready, in memory, nothing asked of anybody."""
     decision = provisional(authority, operation)
@@ -65,6 +80,7 @@ def decided_row(
         "salt": salt,
         "request": operation.canonical,
         "hand_out_is_start": not has_start_step,
+        "start_id": start_id,
         "permit_seconds": authority.permit_seconds,
         "pack_parts": pack_parts(operation, decision, proof_id=proof_id_of(event_id), salt=salt),
         "elapsed_ms": elapsed_ms,

@@ -59,6 +59,9 @@ class Recorded:
     pack: str
     pack_hash: str
     decided_at: datetime
+    start_event_id: uuid.UUID | None
+    start_hash: str | None
+    start_duplicate: bool | None
 
 
 @dataclass(frozen=True, slots=True)

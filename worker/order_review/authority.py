@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sentinel.client import (
-    Client,
-    GuardAnswer,
-    NoAnswerKind,
-    Outcome,
-    Rejected,
-    ReportReceipt,
-    StartReceipt,
-    Unreachable,
-)
+from sentinel.client import Client, GuardAnswer, NoAnswerKind, Outcome, Rejected, ReportReceipt, Unreachable
 from sentinel.client.answers import ApprovalDecision
 from sentinel.core.errors import EngineUnavailable
 from worker.order_review.crowd import Crowd, Gathering
@@ -27,24 +17,16 @@ _MOST = 32
 
 
 class Authority:
-    """Guard, start and report of `order.fulfill`. Thread-safe; what goes wrong is a value."""
+    """Guard with its start, and report, of `order.fulfill`. Thread-safe; what goes wrong is a value."""
 
     def __init__(self, client: Client, crowd: Crowd | None = None) -> None:
         self._client, crowd = client, crowd or Crowd()
         self._guards: Gathering[GuardAnswer | Unreachable | Rejected] = Gathering(self._guard_many, crowd, most=_MOST)
-        self._starts: Gathering[StartReceipt | Unreachable | Rejected] = Gathering(self._start_many, crowd, most=_MOST)
 
     def guard(self, work: Work) -> GuardAnswer | Unreachable | Rejected:
-        """Ask what is stored with the order: the same at every try."""
+        """Ask what is stored with the order, the same at every try; a permission is started with its answer."""
         try:
             return self._guards.record({"work": work})
-        except EngineUnavailable as error:
-            return Unreachable(NoAnswerKind.TIMEOUT, error.detail)
-
-    def start(self, work: Work, start_id: uuid.UUID) -> StartReceipt | Unreachable | Rejected:
-        """Redeem the stored permit under the stored start id."""
-        try:
-            return self._starts.record({"permission": work.permission(), "start_id": start_id})
         except EngineUnavailable as error:
             return Unreachable(NoAnswerKind.TIMEOUT, error.detail)
 
@@ -62,11 +44,8 @@ class Authority:
                 {
                     "action": ACTION, "agent_id": AGENT_ID, "idempotency_key": order_key(work.source, work.order_id),
                     "resource": resource_of(work.source, work.order_id), "risk_class": RISK_CLASS,
-                    "params": work.guard_params or {},
+                    "params": work.guard_params or {}, "start_id": work.own_start_id,
                 }
                 for work in (row["work"] for row in rows)
             ]
         )  # fmt: skip
-
-    def _start_many(self, rows: Sequence[Mapping[str, Any]]) -> list[StartReceipt | Unreachable | Rejected]:
-        return self._client.start_many([(row["permission"], row["start_id"]) for row in rows])

@@ -13,8 +13,6 @@ class Place(StrEnum):
     BEFORE_GUARD = "before_guard"
     AFTER_GUARD = "after_guard"
     AFTER_DECIDED = "after_decided"
-    BEFORE_START = "before_start"
-    AFTER_START = "after_start"
     BEFORE_SHOP = "before_shop"
     AFTER_SHOP = "after_shop"
     AFTER_SETTLED = "after_settled"

@@ -1,7 +1,7 @@
-"""An order's way: take, enrich, score, ask the authority, then start and fulfil, queue, or hold.
+"""An order's way: take, enrich, score, ask the authority, which starts what it permits, then fulfil, queue, or hold.
 
 Every step is on record before the next is tried, so whoever takes an order up after a crash goes on where it stands: it
-asks the authority the same question, starts under the stored start id, and looks into the shop before it asks it again.
+asks the authority the same question under the same start id, and looks into the shop before it asks it again.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ from worker.order_review.model import KnownAccount, Lane, Order, ReviewStatus, S
 from worker.order_review.reports import Reports
 from worker.order_review.shop import Shop
 from worker.order_review.shop import told as told_to_shop
-from worker.order_review.store import OrderStore
+from worker.order_review.store import OrderStore, Shipped
 from worker.order_review.verdicts import (
     event_of,
     guard_params,
     held_alert,
+    is_settled_elsewhere,
+    is_started,
     pause_seconds,
     refused_alert,
     row_of,
@@ -89,7 +91,7 @@ class Pipeline:
     scores_at_once: bool = False
     """The scorer asks nobody: an order of a source without look-ups is scored in the commit that takes it."""
     ships_here: bool = False
-    """The shop is the simulated one of this database: its row is written in the commit that settles the order."""
+    """The shop is the simulated one of this database: its row is written in the commit that decides the order."""
     crowd: Crowd = field(default_factory=Crowd)
     """The deliveries in hand."""
 
@@ -202,16 +204,42 @@ class Pipeline:
         work = replace(
             work, status=status, lane=lane, decision=answer.decision, reason_code=row["reason_code"],
             operation_id=work.operation_id or uuid.UUID(answer.operation_id), decision_event_id=row["decision_event_id"],
-            approval_id=row["approval_id"] or work.approval_id, permit_token=row["permit_token"], start_id=row["start_id"],
+            approval_id=row["approval_id"] or work.approval_id, start_id=row["start_id"] or work.start_id,
             due_at=row["due_at"] or work.due_at,
         )  # fmt: skip
-        if status == ReviewStatus.STARTED:
-            _mine(self.store.decide(work, row))
-            self.failpoints.hit(Place.AFTER_DECIDED)
-            metrics.decided(work, event)
-            way.is_first_try = True
+        if status != ReviewStatus.STARTED:
+            return self._end(work, event, row)
+        way.is_first_try = True
+        return self._ship(work, event, row) if self.ships_here else self._intend(work, event, row)
+
+    def _intend(self, work: Work, event: str, row: dict[str, Any]) -> Work:
+        """The fulfilment is on record before the shop is asked."""
+        _mine(self.store.decide(work, row))
+        self.failpoints.hit(Place.AFTER_DECIDED)
+        metrics.decided(work, event)
+        return work
+
+    def _ship(self, work: Work, event: str, row: dict[str, Any]) -> Told | Work:
+        """Decided, fulfilled and settled in one commit; the order, where the simulated shop has something else to say."""
+        assert work.operation_id is not None
+        after = replace(work, status=ReviewStatus.FULFILLED)
+        given, reference = told(after), str(work.operation_id)
+        settlement = {
+            "done": True, "reference": reference, "answered": given.as_json(),
+            "told": told_to_shop(work.review, work.operation_id),
+        }  # fmt: skip
+        self.failpoints.hit(Place.BEFORE_SHOP)
+        shipped = self.store.ship(work, row, settlement)
+        _mine(shipped is not Shipped.NOT_MINE)
+        self.failpoints.hit(Place.AFTER_DECIDED)
+        metrics.decided(work, event)
+        if shipped is Shipped.DECIDED:
             return work
-        return self._end(work, event, row)
+        self.failpoints.hit(Place.AFTER_SHOP)
+        self.failpoints.hit(Place.AFTER_SETTLED)
+        metrics.settled(after)
+        self.reports.soon(after, done=True, reference=reference, error=None)
+        return given
 
     def _end(self, work: Work, event: str, row: dict[str, Any]) -> Told:
         """Queued or held: told as it is stored."""
@@ -233,22 +261,15 @@ class Pipeline:
             log.warning("hold_not_recorded", review_id=str(work.review_id), error=error.detail)
 
     def _execute(self, work: Work, way: _Way) -> Told | Work:
-        """Redeem the permit, then have the shop fulfil it, once."""
-        assert work.start_id is not None and work.operation_id is not None
-        self.failpoints.hit(Place.BEFORE_START)
-        receipt = self.authority.start(work, work.start_id)
-        self.failpoints.hit(Place.AFTER_START)
-        if isinstance(receipt, Unreachable):
-            self._without_authority(work, receipt)
-        if isinstance(receipt, Rejected):
-            return self._start_refused(work, receipt, way)
-        # A start that was recorded before may have been followed by the shop's call: then the shop is looked at first.
+        """Have the shop fulfil what is started, once."""
+        assert work.operation_id is not None
         tried = Tried()
-        if receipt.duplicate or not way.is_first_try:
+        if not way.is_first_try:
+            # Whoever left it may have asked the shop: then it is looked at first.
             tried = Tried(max(1, work.tries or 0), work.seconds_since_try or 0.0)
+            if (other := self._not_started(work)) is not None:
+                return other
         self.failpoints.hit(Place.BEFORE_SHOP)
-        if self.ships_here and tried.times == 0 and (given := self._ship_here(work)):
-            return given
         answer = perform(
             self.shop, work.review, EffectKind.FULFIL, work.operation_id, tried, under_way_seconds=self.under_way_seconds
         )  # fmt: skip
@@ -258,22 +279,18 @@ class Pipeline:
             return self._put_off(work, answer.detail, pause, tried=True)
         return self._settle(work, answer)
 
-    def _ship_here(self, work: Work) -> Told | None:
-        """Fulfilled and settled in one commit; None: somebody else has the order, or the shop something else to say."""
-        assert work.operation_id is not None
-        after = replace(work, status=ReviewStatus.FULFILLED)
-        given, reference = told(after), str(work.operation_id)
-        row = {
-            "done": True, "reference": reference, "answered": given.as_json(),
-            "told": told_to_shop(work.review, work.operation_id),
-        }  # fmt: skip
-        if not self.store.settle(work, row):
+    def _not_started(self, work: Work) -> Told | Work | None:
+        """What to do with an order left STARTED that the authority does not have as started by it; None: it has."""
+        answer = self.authority.guard(work)
+        if isinstance(answer, (Unreachable, Rejected)):
+            self._without_authority(work, answer)
+        if is_started(answer):
             return None
-        self.failpoints.hit(Place.AFTER_SHOP)
-        self.failpoints.hit(Place.AFTER_SETTLED)
-        metrics.settled(after)
-        self.reports.soon(after, done=True, reference=reference, error=None)
-        return given
+        if is_settled_elsewhere(answer):
+            return self._settle(work, Refused("started or settled elsewhere"))
+        # Surely nothing happened: it is asked again, as one that is not started.
+        _mine(self.store.refuse_start(work, answer.reason_code))
+        return replace(work, status=ReviewStatus.DECIDED if work.lane == Lane.LOW else ReviewStatus.QUEUED)
 
     def _settle(self, work: Work, answer: Settled | Refused) -> Told:
         done = isinstance(answer, Settled)
@@ -291,17 +308,6 @@ class Pipeline:
         if not done:
             self._hold_now(after)
         return given
-
-    def _start_refused(self, work: Work, refused: Rejected, way: _Way) -> Told | Work:
-        """Surely nothing happened under this start id."""
-        if refused.code == "already-started":
-            return self._settle(work, Refused(f"started elsewhere: {refused.detail}"))
-        _mine(self.store.refuse_start(work, refused.detail))
-        status = ReviewStatus.DECIDED if work.lane == Lane.LOW else ReviewStatus.QUEUED
-        back = replace(work, status=status, permit_token=None)
-        if refused.code == "permit-expired" and way.may_ask_again():
-            return back
-        return self._put_off(back, refused.detail, 30.0)
 
     def _put_off(self, work: Work, why: str, pause: float, *, tried: bool = False) -> Told:
         given = told(work)
@@ -336,12 +342,6 @@ class _Way:
     deadline: float
     is_first_try: bool = False
     """This very run has put the fulfilment on record, so nobody else can have asked the shop."""
-    asked_again: bool = False
-
-    def may_ask_again(self) -> bool:
-        """Once per run."""
-        again, self.asked_again = not self.asked_again, True
-        return again
 
 
 def _mine(still: bool) -> None:

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
+from enum import Enum, auto
 from functools import partial
 from typing import Any
 
@@ -33,6 +34,15 @@ ScoreNow = Callable[[Work, KnownAccount], tuple[Work, Row]]
 """A score that asks nobody and takes no time: the order as it is then, and what `score` stores of it."""
 
 
+class Shipped(Enum):
+    """What became of an order whose decision and fulfilment were to be one commit."""
+
+    NOT_MINE = auto()
+    DECIDED = auto()
+    """The order stands otherwise in the shop: it is started, and not settled."""
+    SETTLED = auto()
+
+
 class OrderStore:
     """Reviews, deliveries and effects of one tenant. Thread-safe."""
 
@@ -43,6 +53,7 @@ class OrderStore:
         self._scores = self._steps(sql.SCORE_REVIEWS)
         self._decisions = self._steps(sql.DECIDE_REVIEWS)
         self._settled = self._steps(sql.SETTLE_FULFILMENTS)
+        self._shipments = Gathering(partial(_ship, pool), self._crowd)
         self._put_off = self._steps(sql.PUT_OFF_REVIEWS)
 
     def _steps(self, statement: str) -> Gathering[bool]:
@@ -68,11 +79,13 @@ class OrderStore:
         return self._decisions.record({**self._whose(work), **row})
 
     def settle(self, work: Work, row: Row) -> bool:
-        """The shop's final word: {done, reference, error, answered?, alert?}.
-
-        With `told`, what the simulated shop is told, its row is written too; False then also where it has another.
-        """
+        """The shop's final word: {done, reference, error, answered?, alert?}."""
         return self._settled.record({**self._whose(work), **row})
+
+    def ship(self, work: Work, decision: Row, settlement: Row) -> Shipped:
+        """`decide` and `settle` in one commit, with the simulated shop's row: the settlement's `told`, what it is told."""
+        whose = self._whose(work)
+        return self._shipments.record({"decision": {**whose, **decision}, "settlement": {**whose, **settlement}})
 
     def put_off(self, work: Work, row: Row) -> bool:
         """Let go until later: {error, pause_seconds, tried?, answered?, alert?}."""
@@ -226,6 +239,19 @@ def _step(pool: Pool, statement: str, rows: Sequence[Row]) -> list[bool]:
     return [row["review_id"] in moved for row in rows]
 
 
+def _ship(pool: Pool, rows: Sequence[Row]) -> list[Shipped]:
+    batches = [_json([row[part] for row in rows]) for part in ("decision", "settlement")]
+
+    def call(connection: psycopg.Connection[Any]) -> list[Any]:
+        with connection.cursor(binary=True, row_factory=tuple_row) as cursor:
+            return cursor.execute(sql.SHIP_REVIEWS, batches).fetchall()
+
+    moved = {
+        review_id: Shipped.SETTLED if settled else Shipped.DECIDED for review_id, settled in in_one_call(pool, call)
+    }
+    return [moved.get(row["decision"]["review_id"], Shipped.NOT_MINE) for row in rows]
+
+
 def _fetch(pool: Pool, statement: str, rows: Sequence[Row]) -> list[Any]:
     return in_one_call(pool, lambda connection: _rows(connection, statement, rows))
 
@@ -239,4 +265,4 @@ def _json(value: Any) -> Jsonb:
     return Jsonb(value, dumps=orjson.dumps)
 
 
-__all__ = ["OrderStore", "default_tenant"]
+__all__ = ["OrderStore", "Shipped", "default_tenant"]

@@ -1,11 +1,10 @@
 """What an answer of the authority means for a review: pure functions from answer to what is stored.
 
-Only a well-formed permission leads to STARTED. What is unsure is put off; what was started elsewhere is held.
+Only a start under the order's own start id leads to STARTED. What is unsure is put off; what was started elsewhere is held.
 """
 
 from __future__ import annotations
 
-import uuid
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +15,7 @@ from worker.order_review.model import Lane, ReviewStatus, Score, order_key
 from worker.order_review.work import Work
 
 APPROVED = "approved"
-"""A person said yes: the review stays QUEUED for a moment, with its permit, and is started in the same transaction."""
+"""A person said yes: the review stays QUEUED for a moment and is started in the same transaction."""
 
 LONGEST_PAUSE_SECONDS = 300.0
 _UNDECIDED = (ReviewStatus.SCORED, ReviewStatus.DECIDED)
@@ -37,12 +36,12 @@ def guard_params(work: Work, score: Score) -> dict[str, Any]:
 def event_of(work: Work, answer: GuardAnswer) -> str | None:
     """The event that a guard's answer is; None: not now, ask again later."""
     undecided = work.status in _UNDECIDED
+    if is_started(answer):
+        if not undecided:
+            return APPROVED
+        # Approved before we had it queued: it is queued first, its way is the medium lane's.
+        return LaneEvent.ALLOWED if answer.decision == "ALLOW" else LaneEvent.NEEDS_ANALYST
     match answer.status:
-        case "allowed":
-            return LaneEvent.ALLOWED if undecided else None
-        case "approved":
-            # Approved before we had it queued: it is queued first, its way is the medium lane's.
-            return LaneEvent.NEEDS_ANALYST if undecided else APPROVED
         case "pending":
             return LaneEvent.NEEDS_ANALYST if undecided else None
         case "denied" if answer.reason_code == "halted" and work.status != ReviewStatus.SCORED:
@@ -52,13 +51,22 @@ def event_of(work: Work, answer: GuardAnswer) -> str | None:
             return LaneEvent.DENIED if undecided else LaneEvent.REJECTED
 
 
+def is_started(answer: GuardAnswer) -> bool:
+    """Started under the order's start id, by this question or an earlier one, and no person has said that it was not done."""
+    return answer.start is not None and not (answer.status == "completed" and answer.outcome == "error")
+
+
+def is_settled_elsewhere(answer: GuardAnswer) -> bool:
+    """Started by somebody else, or resolved by a person: nothing may be started any more."""
+    return answer.status in ("already_started", "completed") and not is_started(answer)
+
+
 def row_of(work: Work, answer: GuardAnswer, event: str) -> dict[str, Any]:
     """What is stored with the event."""
     return {
         "event": event, "operation_id": answer.operation_id, "decision_event_id": answer.decision_event_id,
         "decision": answer.decision, "reason_code": reason_of(answer), "proof_id": answer.proof_id,
-        "approval_id": answer.approval_id, "permit_token": answer.permit_token,
-        "start_id": work.start_id or (uuid.uuid4() if answer.may_start else None),
+        "approval_id": answer.approval_id, "start_id": work.own_start_id if answer.start else None,
         "due_at": answer.expires_at if event == LaneEvent.NEEDS_ANALYST else None,
     }  # fmt: skip
 

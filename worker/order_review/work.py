@@ -9,12 +9,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sentinel.client import GuardAnswer
 from sentinel.core.money import Money
 from worker.order_review.facts import order_of
 from worker.order_review.model import (
-    ACTION,
-    AGENT_ID,
     Band,
     KnownAccount,
     Lane,
@@ -22,8 +19,6 @@ from worker.order_review.model import (
     Review,
     ReviewStatus,
     Signal,
-    order_key,
-    resource_of,
 )
 
 
@@ -51,7 +46,6 @@ class Work:
     decision: str | None
     reason_code: str | None
     approval_id: uuid.UUID | None
-    permit_token: str | None
     start_id: uuid.UUID | None
     decided_at: datetime | None
     due_at: datetime | None
@@ -84,14 +78,10 @@ class Work:
             start_id=self.start_id, decided_at=self.decided_at,
         )  # fmt: skip
 
-    def permission(self) -> GuardAnswer:
-        """The stored permission, for the start that belongs to it."""
-        return GuardAnswer(
-            action=ACTION, agent_id=AGENT_ID, idempotency_key=order_key(self.source, self.order_id),
-            decision=self.decision or "", status="allowed", reason_code=self.reason_code or "", reason="",
-            operation_id=str(self.operation_id), decision_event_id=str(self.decision_event_id),
-            resource=resource_of(self.source, self.order_id), risk_class="standard", permit_token=self.permit_token,
-        )  # fmt: skip
+    @property
+    def own_start_id(self) -> uuid.UUID:
+        """What its fulfilment is started under: made of what is stored, so the same whoever takes the order up."""
+        return self.start_id or uuid.uuid5(self.review_id, "start")
 
 
 class TakeOutcome(StrEnum):

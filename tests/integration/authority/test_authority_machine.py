@@ -29,7 +29,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from sentinel.api.guard import to_operation
+from sentinel.api.guard import to_asked
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.services.actor import Actor, local_administrator
 from sentinel.services.check_action import check_row
@@ -150,7 +150,7 @@ class Machine(RuleBasedStateMachine):
     @rule(tenant=TENANTS, account=ACCOUNTS, refund=REFUNDS, minor=AMOUNTS)
     def check(self, tenant: int, account: str, refund: str, minor: int) -> None:
         desk = self.tenants[tenant].desk
-        operation, _, _ = to_operation(self.body(f"{self.stamp}-check", account, refund, minor))
+        operation = to_asked(self.body(f"{self.stamp}-check", account, refund, minor)).operation
         got = desk.authority.checks.record(check_row(desk.authority, desk.caller, operation))
         assert (got.decision, got.reason_code) == self.model.foresee(tenant, account, refund, minor)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from sentinel.api.guard import to_operation
+from sentinel.api.guard import to_asked
 from sentinel.core.errors import EngineUnavailable
 from sentinel.services.guard_action import decided_row
 from sentinel.store.decisions import Recorded, record_decisions
@@ -19,7 +20,7 @@ from tests.harness import caller_of, decide, let_permits_expire, scaled, seeded
 from tests.world import World, four_keys, guard_body, make_world
 
 Body = dict[str, Any]
-Seen = tuple[str, str, str, str, str]
+Seen = tuple[str, str, str, str, str, bool | None]
 
 
 @contextmanager
@@ -46,6 +47,9 @@ def a_batch(dice: random.Random, turn: int, number: int) -> list[Body]:
             params={"account_ref": f"acct_{known.randint(1, 3)}", "refund_id": f"rf_{known.randint(1, 40)}"})  # fmt: skip
         if known.random() < 0.2:
             body = four_keys(body)
+        elif known.random() < 0.3:
+            # Now and then somebody else's id: it gets no receipt.
+            body["start_id"] = str(uuid.UUID(int=known.getrandbits(128) + (dice.random() < 0.1)))
         if dice.random() < 0.05:
             body["params"]["amount"]["value"] = 7
         bodies.append(body)
@@ -54,13 +58,20 @@ def a_batch(dice: random.Random, turn: int, number: int) -> list[Body]:
 
 def seen(row: Recorded, body: Body) -> Seen:
     """What a caller could tell apart, without ids and times."""
-    return (body["idempotency_key"], row.result, row.decision or "", row.reason_code or "", row.status or "")
+    return (
+        body["idempotency_key"],
+        row.result,
+        row.decision or "",
+        row.reason_code or "",
+        row.status or "",
+        row.start_duplicate,
+    )
 
 
 def state(world: World) -> dict[str, list[Any]]:
     """Everything that counts, without ids and times."""
     queries = {
-        "operations": "select o.idempotency_key, s.status, s.decision, s.reason_code, s.once_live, s.permit_id is not null"
+        "operations": "select o.idempotency_key, s.status, s.decision, s.reason_code, s.once_live, s.permit_id is not null, s.start_id"
                       " from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id) order by 1",
         "usage": "select limit_key, sum(held_minor), sum(captured_minor), sum(override_held_minor) from sentinel.usage group by 1 order by 1",
         "reservations": "select o.idempotency_key, r.state, r.amount_minor, r.overrides from sentinel.reservations r"
@@ -76,8 +87,13 @@ def rows_of(world: World, bodies: Sequence[Body]) -> list[dict[str, Any]]:
     caller = caller_of(world)
     made = []
     for body in bodies:
-        operation, _, has_start_step = to_operation(body)
-        made.append(decided_row(world.authority, caller, operation, has_start_step=has_start_step, elapsed_ms=0))
+        asked = to_asked(body)
+        made.append(
+            decided_row(
+                world.authority, caller, asked.operation, has_start_step=asked.has_start_step, elapsed_ms=0,
+                start_id=asked.start_id,
+            )
+        )  # fmt: skip
     return made
 
 
@@ -130,7 +146,9 @@ def test_a_batch_gives_every_row_what_it_would_get_alone(world: World, seed: int
     turns = scaled(8)
     with two_worlds(world) as (batched, single):
         assert differences(batched, single, seeded(seed, turns * 16), turns) == []
-        statuses = {status for _, status, *_ in state(batched)["operations"]}
+        operations = state(batched)["operations"]
+        statuses = {status for _, status, *_ in operations}
+        assert sum(start_id is not None for *_, start_id in operations) > 3, "few started with the answer"
         assert statuses >= {"allowed", "started", "denied", "pending"}, "the batches were too tame"
 
 

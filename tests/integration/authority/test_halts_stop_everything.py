@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
+import uuid
 from typing import Any
 
 import pytest
@@ -45,7 +47,7 @@ def body_of(**over: Any) -> dict[str, Any]:
 
 
 class Load:
-    """Threads that guard and start without pause; what they met besides refusals of a halt is kept."""
+    """Threads that guard and start, apart or in one, without pause; what they met besides refusals of a halt is kept."""
 
     def __init__(self, bench: list[Desk], threads: int) -> None:
         self.bench = bench
@@ -54,12 +56,13 @@ class Load:
         self.threads = [threading.Thread(target=self._run, args=(place,), daemon=True) for place in range(threads)]
 
     def _run(self, place: int) -> None:
-        desk = self.bench[place % len(self.bench)]
+        desk, turn = self.bench[place % len(self.bench)], itertools.count(place)
         while not self.stop.is_set():
             body = body_of()
+            starts_at_once = next(turn) % 2
             try:
-                decision = desk.guard(body)
-                if decision.permit_id is not None:
+                decision = desk.guard({**body, "start_id": str(uuid.uuid4())} if starts_at_once else body)
+                if decision.permit_id is not None and not starts_at_once:
                     desk.start(body, decision)
             except BaseException as error:
                 if getattr(error, "code", "") != "permit-refused":
@@ -126,8 +129,8 @@ def test_twin_that_starts_without_the_halt_lock_starts_under_a_halt_and_is_caugh
         twins.cut(
             world,
             "sentinel.start_operation",
-            "e := sentinel.event_of(",
-            "perform pg_sleep(0.03); e := sentinel.event_of(",
+            "e := sentinel.start_event(",
+            "perform pg_sleep(0.03); e := sentinel.start_event(",
         )
         assert "a start was committed under a halt" in passed_a_halt(world, 6)
     finally:

@@ -34,7 +34,7 @@ OF_THE_AUTHORITY = ("tenants", "events", "operations", "operation_states", "usag
 OF_THE_WORKER = ("ledger_entries", "executions", "orders", "outbox", "effects", "confirmations", "workers", "ledger_events", "blacklist",
                  "order_flags")  # fmt: skip
 HIDDEN_FROM_THE_CONSOLE = {
-    "reviews": ("*", "order_facts", "account_ref", "permit_token", "guard_params", "body_sha256"), "deliveries": ("*", "response_body"),
+    "reviews": ("*", "order_facts", "account_ref", "guard_params", "body_sha256"), "deliveries": ("*", "response_body"),
     "simulated_shop": ("*", "told"), "approval_cursors": ("*",),
 }  # fmt: skip
 OF_NOBODY = (

@@ -1,8 +1,15 @@
-"""Callers without a start step: handing out the permit is the start."""
+"""Starts in the commit that gives the answer: callers without a start step, and those that name a start id."""
 
 from __future__ import annotations
 
-from tests.harness import at_once, decide
+import uuid
+from typing import Any
+
+from sentinel.services.actor import local_administrator
+from sentinel.services.lift_halt import lift_halt
+from sentinel.services.set_halt import set_halt
+from tests import twins
+from tests.harness import at_once, decide, let_permits_expire
 from tests.world import World, four_keys, guard_body
 
 
@@ -40,3 +47,112 @@ def test_an_approved_operation_starts_when_it_is_handed_out_without_a_start_step
     assert world.guard(body)["status"] == "approved"
     assert world.guard(body)["status"] == "already_started"
     assert world.broken_invariants() == []
+
+
+def with_start(body: dict[str, Any], start_id: str | None = None) -> dict[str, Any]:
+    return {**body, "start_id": start_id or str(uuid.uuid4())}
+
+
+def started(world: World) -> list[tuple[Any, ...]]:
+    """Every start there is: its event, and the state that names it."""
+    return world.admin.execute(
+        "select e.event_id::text, e.hash, s.start_id::text, e.body::jsonb ->> 'start_id', e.body::jsonb ->> 'permit_id' = s.permit_id::text"
+        " from sentinel.events e join sentinel.operation_states s on s.operation_id = e.operation_id and s.start_event_id = e.event_id"
+        " where e.kind = 'start' and e.hash = s.start_hash"
+    ).fetchall()  # fmt: skip
+
+
+def test_a_permission_is_started_under_the_start_id_of_its_question(world: World) -> None:
+    body = with_start(guard_body(value=40))
+    answer = world.guard(body)
+    receipt = answer["start"]
+    assert (answer["status"], receipt["started"], receipt["duplicate"]) == ("allowed", True, False)
+    assert started(world) == [
+        (receipt["start_event_id"], receipt["start_hash"], body["start_id"], body["start_id"], True)
+    ]
+    assert world.one("select sum(held_minor) from sentinel.usage where limit_key like '%%day%%'") == 4000
+    # The same again, also as a separate start: the same receipt, and nothing more happens.
+    again = world.guard(body)
+    assert (again["status"], again["start"]) == ("already_started", {**receipt, "duplicate": True})
+    assert "permit_token" not in again
+    assert world.start(guard_body(body["idempotency_key"], value=40), answer, body["start_id"]).get_json() == {
+        **receipt, "duplicate": True,
+    }  # fmt: skip
+    assert world.report(guard_body(body["idempotency_key"], value=40)).status_code == 200
+    done = world.guard(body)
+    assert (done["status"], done["outcome"], done["start"]["duplicate"]) == ("completed", "success", True)
+    assert len(started(world)) == 1
+    assert world.broken_invariants() == []
+
+
+def test_another_start_id_learns_that_it_came_too_late(world: World) -> None:
+    body = with_start(guard_body(value=40))
+    first = world.guard(body)
+    late = world.guard(with_start(body))
+    assert (late["status"], "start" in late, "permit_token" in late) == ("already_started", False, False)
+    plain = {name: value for name, value in body.items() if name != "start_id"}
+    assert "start" not in world.guard(plain)
+    assert world.start(plain, first, str(uuid.uuid4())).status_code == 409
+    assert len(started(world)) == 1
+
+
+def test_what_is_not_permitted_is_not_started(world: World) -> None:
+    denied, asked = with_start(guard_body(value=5000)), with_start(guard_body(value=200))
+    assert (world.guard(denied)["status"], world.guard(asked)["status"]) == ("denied", "pending")
+    set_halt(world.console_pool, local_administrator(world.tenant_id), scope="tenant", reason="drill")
+    halted = world.guard(with_start(guard_body(value=1)))
+    assert (halted["decision"], halted["reason_code"], "start" in halted) == ("DENY", "halted", False)
+    assert started(world) == []
+
+
+def test_an_approved_operation_starts_with_the_answer_unless_a_halt_covers_it(world: World) -> None:
+    body = with_start(guard_body(value=200))
+    decide(world, world.guard(body)["approval_id"])
+    halted = set_halt(world.console_pool, local_administrator(world.tenant_id), scope="tenant", reason="drill")
+    assert "start" not in world.guard(body)
+    lift_halt(world.console_pool, local_administrator(world.tenant_id), halted.halt_id, reason="over")
+    answer = world.guard(body)
+    assert (answer["status"], answer["start"]["duplicate"]) == ("approved", False)
+    assert world.guard(body)["start"] == {**answer["start"], "duplicate": True}
+    assert len(started(world)) == 1
+    assert world.broken_invariants() == []
+
+
+def test_an_expired_permit_is_renewed_and_started_at_once(world: World) -> None:
+    plain = guard_body(value=40)
+    first = world.guard(plain)
+    let_permits_expire(world)
+    answer = world.guard(with_start(plain))
+    assert (answer["status"], answer["start"]["duplicate"]) == ("allowed", False)
+    assert answer["permit_token"] != first["permit_token"]
+    assert world.one("select sum(held_minor) from sentinel.usage where limit_key like '%%day%%'") == 4000
+    assert world.broken_invariants() == []
+
+
+def several_starts(world: World) -> int:
+    """How many of 24 callers at once, each with a start id of its own, got a fresh receipt for the one operation."""
+    plain, headers = guard_body(value=40), {"X-API-Key": world.key}
+    answers = at_once(
+        [
+            lambda: world.app.test_client().post("/api/sentinel/action/guard", json=with_start(plain), headers=headers).json
+            for _ in range(24)
+        ]
+    )  # fmt: skip
+    return sum("start" in answer for answer in answers)  # type: ignore[operator]
+
+
+def test_of_many_start_ids_at_once_one_starts(world: World) -> None:
+    assert several_starts(world) == 1
+    assert len(started(world)) == 1
+
+
+def test_twin_that_gives_everybody_a_receipt_is_caught(world: World) -> None:
+    twins.cut(world, "sentinel.guard_view", "case when s.start_id = ask.start_id then", "case when true then")
+    assert several_starts(world) == 24
+
+
+def test_a_start_id_that_is_none_is_refused_by_name(world: World) -> None:
+    refused = world.post("action/guard", {**guard_body(), "start_id": "soon"})
+    assert refused.status_code == 400
+    assert "start_id" in refused.get_data(as_text=True)
+    assert world.one("select count(*) from sentinel.operations") == 0

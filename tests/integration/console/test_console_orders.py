@@ -262,7 +262,7 @@ def test_without_the_function_the_console_can_change_no_order_and_file_no_refund
         (CONSOLE, "insert into orders.simulated_shop select * from orders.simulated_shop"),
         (CONSOLE, "select account_ref from orders.reviews"),
         (CONSOLE, "select order_facts from orders.reviews"),
-        (CONSOLE, "select permit_token from orders.reviews"),
+        (CONSOLE, "select start_id from orders.reviews"),
         (CONSOLE, "select orders.file_refund(r) from orders.reviews r"),
         (ORDERS, "update orders.reviews set resolution = 'fulfil'"),
         (ORDERS, "select orders.resolve_review(gen_random_uuid(), '', '', gen_random_uuid(), 'fulfil', '', null, 'console', gen_random_uuid(), gen_random_uuid())"),

@@ -7,7 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from sentinel.services.actor import local_administrator
+from sentinel.services.lift_halt import lift_halt
+from sentinel.services.set_halt import set_halt
 from tests.order_world import LANES, OrderWorld, intake_process, make_intake, order_body
+from tests.shop_server import ShopServer
 from tests.world import World
 from worker.failpoints import Failpoints
 from worker.order_review.failpoints import Place
@@ -18,7 +22,7 @@ CRASHES = [
 ]  # fmt: skip
 
 
-def crash(orders: OrderWorld, lane: str, place: Place) -> int | None:
+def crash(orders: OrderWorld, lane: str, place: Place, **env: str) -> int | None:
     """Deliver one order to an intake that kills itself at `place`; what the sender got."""
     world = orders.world
     armed = {"SENTINEL_FAILPOINT": f"{place}:kill", "SENTINEL_ALLOW_FAILPOINTS": "1"}
@@ -28,7 +32,7 @@ def crash(orders: OrderWorld, lane: str, place: Place) -> int | None:
         "SENTINEL_ORDERS_LEASE_SECONDS": "60",
         "SENTINEL_ORDERS_POLL_SECONDS": "60",
     }
-    with intake_process(world, orders.authority_url, orders.key, **armed, **slow) as process:
+    with intake_process(world, orders.authority_url, orders.key, **armed, **slow, **env) as process:
         return process.post(body_of(lane, place))
 
 
@@ -76,6 +80,53 @@ def test_killed_at_any_place_every_order_ends_in_one_lane_with_its_effect_once(o
     assert broken(orders, CRASHES) == []
     assert orders.one("select count(*) from sentinel.operation_states where outcome = 'success'") == len(Place)
     assert orders.world.broken_invariants() == []
+
+
+INTENDED = (Place.AFTER_GUARD, Place.AFTER_DECIDED, Place.BEFORE_SHOP, Place.AFTER_SHOP, Place.AFTER_SETTLED)
+"""Where the fulfilment is on record before the shop is asked: with a shop outside this database."""
+
+
+def test_killed_around_the_call_of_a_shop_that_knows_no_keys_it_ships_once(orders: OrderWorld) -> None:
+    with ShopServer(naive=True).running() as shop:
+        crashed = [crash(orders, "low", place, SENTINEL_SHOP_URL=shop.url) for place in INTENDED]
+        assert crashed == [None] * len(INTENDED)
+        assert 0 < sum(shop.shipped.values()) < len(INTENDED), "the places are on both sides of the call"
+        successor = make_intake(orders.world, orders.authority_url, shop_url=shop.url)
+        for _ in range(4):
+            successor.make_due()
+            successor.rounds()
+        successor.review.pool.close()
+        assert shop.shipped == {f"low-{place}": 1 for place in INTENDED}
+    assert set(orders.all("select status, lane from orders.reviews")) == {("FULFILLED", "low")}
+    assert orders.one("select count(*) from sentinel.operation_states where outcome = 'success'") == len(INTENDED)
+    assert orders.world.broken_invariants() == []
+
+
+def test_an_order_left_started_that_the_authority_does_not_have_so_is_asked_again(
+    world: World, authority_url: str
+) -> None:
+    """As one from before starts came with the answer: its permit was handed out, and nobody had used it."""
+    from tests.integration.orders.test_order_outages import FlakyShop
+
+    shop = FlakyShop("down")
+    orders = make_intake(world, authority_url, parts={"shop": shop})
+    body = order_body("o-1")
+    assert orders.deliver(body).json["status"] == "fulfilling"
+    world.admin.execute(
+        "update sentinel.operation_states set status = 'allowed', started_at = null, start_id = null, start_event_id = null"
+    )
+    halted = set_halt(world.console_pool, local_administrator(world.tenant_id), scope="tenant", reason="drill")
+    orders.make_due()
+    orders.rounds()
+    assert (orders.standing("o-1"), shop.done) == (("DECIDED", "low"), [])
+    lift_halt(world.console_pool, local_administrator(world.tenant_id), halted.halt_id, reason="over")
+    orders.make_due()
+    orders.rounds()
+    assert [row[0] for row in orders.all("select event from orders.events order by event_id")] == [
+        "scored", "allowed", "started", "start_refused", "started", "fulfilled",
+    ]  # fmt: skip
+    assert shop.done == [("fulfilled", "o-1")]
+    orders.review.pool.close()
 
 
 def test_a_successor_that_asks_the_shop_without_looking_is_found_out(

@@ -111,7 +111,7 @@ FULFIL = """insert into orders.effects (tenant_id, review_id, kind, lane, operat
 WAYS_TO_FULFIL = [
     FULFIL.format(lane="lane"),
     FULFIL.format(lane="'low'"),
-    "update orders.reviews set status = 'STARTED', last_event = 'started', permit_token = 'x', start_id = gen_random_uuid()",
+    "update orders.reviews set status = 'STARTED', last_event = 'started', start_id = gen_random_uuid()",
     "update orders.reviews set status = 'FULFILLED', last_event = 'fulfilled'",
     "update orders.reviews set lane = 'low', status = 'DECIDED', last_event = 'allowed'",
 ]

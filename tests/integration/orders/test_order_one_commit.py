@@ -1,4 +1,4 @@
-"""What shares a commit since it can: the taking with the score, the simulated shop's row with the settlement."""
+"""What shares a commit since it can: the taking with the score, the decision with the simulated shop's row and the settlement."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def test_an_order_is_taken_and_scored_in_one_commit_and_its_trail_says_both(orde
     assert orders.deliver(order_body("o-one")).status_code == 200
     written = orders.all("select event, xmin::text from orders.events order by event_id")
     assert [event for event, _ in written] == ["scored", "allowed", "started", "fulfilled"]
-    # The fulfilment, the shop's row and the answer for repeats stand or fall together.
+    # The decision, the fulfilment, the shop's row and the answer for repeats stand or fall together.
     told = {
         row[0]
         for row in orders.all(
             "select xmin::text from orders.simulated_shop union select xmin::text from orders.deliveries"
         )
     }
-    assert told == {written[-1][1]}
+    assert told == {transaction for _, transaction in written[1:]}
 
 
 def test_an_order_left_before_its_score_is_scored_by_whoever_takes_it_up(
