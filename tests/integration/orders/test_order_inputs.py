@@ -118,9 +118,9 @@ def test_a_source_has_a_limit_of_its_own(world: World, authority_url: str) -> No
         builder = EnvironBuilder(path="/webhooks/demo/orders", method="POST", data=GOOD, headers=signed(GOOD))
         return answer(intake.deliver, builder.get_environ()).status
 
-    statuses = [again() for _ in range(150)]
-    assert statuses[:120] == [200] * 120
-    assert 429 in statuses[120:]
+    assert {again() for _ in range(120)} == {200}
+    # What comes back meanwhile, 20 a second, is used up too.
+    assert any(again() == 429 for _ in range(600))
     orders.review.pool.close()
 
 
