@@ -46,7 +46,8 @@ main.add_command(workflow)
 def enqueue(file: BinaryIO, as_json: bool) -> None:
     """Enter refund rows from FILE: JSON lines, one object or an array; - reads standard input.
 
-    Good rows are entered, the others are named line by line.
+    Good rows are entered, the others are named line by line: the field, the rule, and for a channel, scenario or mode that
+    nobody knows the nearest known name.
 
     \b
     Examples:
