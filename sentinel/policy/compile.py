@@ -199,7 +199,9 @@ def _check_per(source: Source, limit: Limit, policy: Policy, place: Place) -> No
     texts = [fact.name for fact in policy.facts if fact.type is FactType.STRING]
     for name in limit.per:
         if name != "currency" and name not in texts:
-            raise source.error(place, f'per: "{name}" is not a fact of type string', nearest(name, texts))
+            raise source.error(
+                place, f'per: "{name}" is not a fact of type string', nearest(name, [*texts, "currency"])
+            )
     if "currency" not in limit.per:
         raise source.error(place, "per must contain currency: caps are per currency and nothing is converted")
     if len(set(limit.per)) < len(limit.per):
