@@ -14,6 +14,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from sentinel.resources import policies_dir
+from worker.check import check_folder
 from worker.connect import make_reconciler, open_client, open_ledger
 from worker.drawing import write_drawings
 from worker.facts_file import read_facts, tell
@@ -46,7 +48,8 @@ main.add_command(workflow)
 def enqueue(file: BinaryIO, as_json: bool) -> None:
     """Enter refund rows from FILE: JSON lines, one object or an array; - reads standard input.
 
-    Good rows are entered, the others are named line by line.
+    Good rows are entered, the others are named line by line: the field, the rule, and for a channel, scenario or mode that
+    nobody knows the nearest known name.
 
     \b
     Examples:
@@ -155,6 +158,33 @@ def reconcile(as_json: bool) -> None:
             click.echo(f"wrong: {one}; its switch is {one.switch}", err=True)
         click.echo(f"{len(found)} wrong executions." if found else "Every execution is as it should be.")
     sys.exit(FAILED if found else 0)
+
+
+@main.command()
+@click.argument(
+    "directory",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    required=False,
+    envvar="SENTINEL_POLICIES_DIR",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the faults as a JSON list.")
+def check(directory: Path | None, as_json: bool) -> None:
+    """Check the files of DIRECTORY that the worker and the order intake read. Exit 1 when there is a fault.
+
+    Routes, order sources, order signals, gates, and the scenarios of the switches. DIRECTORY defaults to
+    SENTINEL_POLICIES_DIR, else to the shipped policies. `sentinel policy check` does this and compiles the policies too.
+    """
+    found = list(check_folder(directory or policies_dir()))
+    faults = [fault for _, wrong in found for fault in wrong]
+    if as_json:
+        click.echo(json.dumps([fault.as_json() for fault in faults]))
+    else:
+        for name, wrong in found:
+            for fault in wrong:
+                click.echo(fault.explain() + "\n", err=True)
+            if not wrong:
+                click.echo(f"ok  {name}")
+    sys.exit(FAILED if faults else 0)
 
 
 @main.group()

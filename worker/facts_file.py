@@ -17,10 +17,12 @@ from typing import Any
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import parse_money
 from sentinel.core.operation import check_identifier
+from sentinel.policy.errors import nearest
 from worker.images.proof import ImageRefused, ProofImage, proof_image
-from worker.intake import Refusal, read_objects
+from worker.intake import Refusal, known_name, read_objects
 from worker.ledger import Ledger
 from worker.rows import OrderFacts
+from worker.workflow.routes import CHANNELS
 
 _MAX_NAME, _MAX_NOTE = 128, 2000
 
@@ -74,8 +76,9 @@ def _fact(found: Any, folder: Path) -> Fact:
         raise InvalidInput.of("fact", "must be an object")
     given = {name: value for name, value in found.items() if value is not None}
     kind = given.pop("kind", None)
-    if kind not in _KINDS:
-        raise InvalidInput.of("kind", f"must be one of {', '.join(_KINDS)}")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        hint = nearest(kind, _KINDS) if isinstance(kind, str) else None
+        raise InvalidInput.of("kind", f"must be one of {', '.join(_KINDS)}" + (f"; {hint}" if hint else ""))
     return _KINDS[kind](_Given(given), folder)
 
 
@@ -91,6 +94,9 @@ class _Given:
         if field not in self._fields:
             raise InvalidInput.of(field, "is required")
         return check_identifier(self._fields.pop(field), field, _MAX_NAME)
+
+    def channel(self, default: str | None = None) -> str:
+        return known_name(self.name("channel", default), "channel", CHANNELS)
 
     def maybe_name(self, field: str) -> str | None:
         return self.name(field) if field in self._fields else None
@@ -140,7 +146,7 @@ def _order(given: _Given, folder: Path) -> OrderFacts:
         raise InvalidInput.of("ordered_at" if ordered_at is None else "paid", "is required")
     found = OrderFacts(
         given.name("order_ref"), ordered_at, paid, currency, given.maybe_name("account_ref"),
-        given.name("channel", "retail"), given.moment("delivered_at"), given.minor("shipping_fee", currency),
+        given.channel("retail"), given.moment("delivered_at"), given.minor("shipping_fee", currency),
         given.minor("item_paid", currency), given.minor("price_now", currency), given.text("note", _MAX_NOTE),
     )  # fmt: skip
     given.done()
@@ -149,7 +155,7 @@ def _order(given: _Given, folder: Path) -> OrderFacts:
 
 def _flagged(flag: str) -> Callable[[_Given, Path], Flag]:
     def read(given: _Given, folder: Path) -> Flag:
-        found = Flag(given.name("channel"), given.name("order_ref"), flag, given.flag("closed"))
+        found = Flag(given.channel(), given.name("order_ref"), flag, given.flag("closed"))
         given.done()
         return found
 
@@ -157,7 +163,7 @@ def _flagged(flag: str) -> Callable[[_Given, Path], Flag]:
 
 
 def _blacklisted(given: _Given, folder: Path) -> Blacklisted:
-    found = Blacklisted(given.name("channel"), given.name("account_ref"))
+    found = Blacklisted(given.channel(), given.name("account_ref"))
     given.done()
     return found
 

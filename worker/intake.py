@@ -1,13 +1,14 @@
 """Reading refund requests from JSON: strict, line by line, and every refusal names the field and the rule it breaks.
 
-One object, one array, or JSON lines; rows as in `CONTRACT.md` §6. Money never passes a binary float.
+One object, one array, or JSON lines; rows as in `CONTRACT.md` §6. Money never passes a binary float. A channel, scenario or
+mode that nobody knows is a misspelling and is refused; a known one that has no route goes to a person, as the table says.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -16,7 +17,9 @@ from typing import Any
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import parse_money
 from sentinel.core.operation import check_identifier
+from sentinel.policy.errors import nearest
 from worker.rows import NewRow
+from worker.workflow.routes import CHANNELS, MODES, SCENARIOS
 
 _FIELDS = frozenset(
     {"ledger_entry_id", "refund_id", "agent_id", "action", "status", "amount", "idempotency_key", "channel", "scenario",
@@ -89,17 +92,24 @@ def parse_row(found: Any) -> NewRow:
         currency=amount[1],
         agent_id=_identifier(given, "agent_id", _MAX_NAME, "retail-refund-agent"),
         action=_identifier(given, "action", _MAX_NAME, "refund.create"),
-        channel=_identifier(given, "channel", _MAX_NAME, "retail"),
-        scenario=_identifier(given, "scenario", _MAX_NAME, "standard"),
+        channel=known_name(_identifier(given, "channel", _MAX_NAME, "retail"), "channel", CHANNELS),
+        scenario=known_name(_identifier(given, "scenario", _MAX_NAME, "standard"), "scenario", SCENARIOS),
         account_ref=_maybe_identifier(given, "account_ref"),
         order_ref=_maybe_identifier(given, "order_ref"),
         requested_at=_moment(given),
         reason=_reason(given),
         risk=_risk(given.get("risk", {})),
-        mode=_form(given, "mode", _MODE, "a word of a-z and _, at most 40 characters"),
+        mode=_mode(given),
         language=_form(given, "language", _LANGUAGE, "a language tag like en or de-AT"),
         contact=_form(given, "contact", _CONTACT, "an address of at most 320 printable characters without spaces"),
     )
+
+
+def known_name(name: str, field: str, known: Collection[str]) -> str:
+    """`name` if it is a known one; else `InvalidInput` with the nearest that is."""
+    if name in known:
+        return name
+    raise InvalidInput.of(field, f'unknown {field} "{name}"; {nearest(name, known) or "known: " + ", ".join(known)}')
 
 
 def read_objects(text: str) -> Iterator[tuple[int, Any]]:
@@ -215,6 +225,11 @@ def _form(given: dict[str, Any], name: str, form: re.Pattern[str], means: str) -
     if found is not None and not (isinstance(found, str) and form.fullmatch(found)):
         raise InvalidInput.of(name, f"must be {means}")
     return found
+
+
+def _mode(given: dict[str, Any]) -> str | None:
+    mode = _form(given, "mode", _MODE, "a word of a-z and _, at most 40 characters")
+    return None if mode is None else known_name(mode, "mode", MODES)
 
 
 def _risk(found: Any) -> dict[str, Any]:

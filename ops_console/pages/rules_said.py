@@ -6,11 +6,14 @@ import uuid
 
 from ops_console.context import Context
 from ops_console.identity import actor
-from sentinel.services.policy_book import RuleSaid
+from sentinel.core.decision import NO_POLICY_DIGEST
+from sentinel.services.policy_book import RulesSaid
 from sentinel.store.operations import find_decided
 
 
-def rules_of(context: Context, operation_id: uuid.UUID | None) -> list[RuleSaid]:
-    """The rules in the policy's order; none before a decision, or where that policy's file was changed since."""
+def rules_of(context: Context, operation_id: uuid.UUID | None) -> RulesSaid | None:
+    """The rules of the policy that decided; None before a decision, and where no policy covered the action."""
     found = find_decided(context.pool, actor().tenant_id, operation_id) if operation_id is not None else None
-    return context.book.rules_of(found.request, found.policy_digest, found.decided_at) if found is not None else []
+    if found is None or found.policy_digest == NO_POLICY_DIGEST:
+        return None
+    return context.book.rules_of(context.pool, found.request, found.policy_digest, found.decided_at)

@@ -47,6 +47,11 @@ def exit_code(error: SentinelError) -> int:
     return REFUSED
 
 
+def import_paths() -> str:
+    """Where a Python program that we start finds what we find, as its `PYTHONPATH`."""
+    return os.pathsep.join(path for path in sys.path if path)
+
+
 def one_line_errors(command: Command) -> Command:
     """Our own errors end the command with one line on standard error and an exit code, not with a traceback."""
 

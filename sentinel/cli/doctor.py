@@ -13,7 +13,7 @@ import psycopg
 from sentinel.cli.common import database_url, json_option
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.policy.cases import run_cases
-from sentinel.policy.library import check_directory
+from sentinel.policy.folder import check_folder
 from sentinel.resources import invariants_sql, policies_dir
 from sentinel.settings import load_settings
 from sentinel.store.database import AUTHORITY, CONSOLE, describe, first_line, with_role
@@ -58,7 +58,7 @@ def _examine(url: str) -> Iterator[Check]:
         lambda: load_settings(database_url=url, secret_keys=("unused-by-the-doctor-0123456789abcdef",)),
         "readable",
     )
-    faults = check_directory(policies_dir())
+    faults = check_folder(policies_dir())
     yield Check("policies", not faults, "; ".join(fault.detail for fault in faults) or "compile")
     yield Check("policy cases", run_cases(policies_dir()).passed, "see `sentinel policy test`")
     with psycopg.connect(with_role(url, AUTHORITY), autocommit=True) as connection:

@@ -24,6 +24,7 @@ from sentinel.cli.common import (
     WrongUse,
     acting_as,
     database_url,
+    import_paths,
     json_option,
     open_pool,
     print_json,
@@ -157,8 +158,8 @@ def _program() -> Iterator[subprocess.Popen[bytes]]:
 def _clean_environment() -> dict[str, str]:
     """Without settings: none of an operator's systems may be asked by a replay."""
     ours = ("SENTINEL_", "WORKER_", "CONFIRM_", "HALTSTATE_", "SMTP_")
-    paths = os.pathsep.join(path for path in sys.path if path)
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | {"PYTHONPATH": paths}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return kept | {"PYTHONPATH": import_paths()}
 
 
 def _job(

@@ -1,8 +1,14 @@
-"""`sentinel policy`: check, show and test policy files. Needs no database."""
+"""`sentinel policy`: check, show and test policy files. Needs no database.
+
+What only the worker reads of the folder is checked by a program of the worker's, started as a process: the authority never
+loads the worker.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,12 +16,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from sentinel.cli.common import json_option
+from sentinel.cli.common import import_paths, json_option
 from sentinel.policy.cases import run_cases
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe, remarks
 from sentinel.policy.errors import PolicyError
-from sentinel.policy.library import PolicyLibrary, check_directory
+from sentinel.policy.folder import check_folder
+from sentinel.policy.library import NOT_POLICIES, PolicyLibrary
 from sentinel.resources import policies_dir
 
 DIRECTORY = click.argument(
@@ -35,27 +42,46 @@ def group() -> None:
 @DIRECTORY
 @json_option
 def check(directory: Path | None, as_json: bool) -> None:
-    """Compile every policy and explain each fault with file, line and rule. Exit 1 when there is one."""
-    faults = check_directory(directory or policies_dir())
+    """Check the whole folder: compile every policy, read switches and cases, and have `worker check` read the rest.
+
+    The rest is routes.yaml, order_sources.yaml, order_signals.yaml and gates/. Each fault is explained with file, line and
+    rule, and with the nearest known name. Exit 1 when there is one.
+    """
+    folder = directory or policies_dir()
+    faults = check_folder(folder)
+    known = {str(fault) for fault in faults}
+    faults += [fault for fault in _faults_of_the_worker(folder) if str(fault) not in known]
     if as_json:
-        click.echo(json.dumps([_fault(fault) for fault in faults]))
+        click.echo(json.dumps([fault.as_json() for fault in faults]))
     else:
         for fault in faults:
             click.echo(fault.explain() + "\n", err=True)
         if not faults:
-            library = PolicyLibrary.load(directory or policies_dir())
-            for policy in library.policies:
-                click.echo(f"ok  {policy.policy.version}  {policy.digest}")
-                for remark in remarks(policy):
-                    click.echo(f"    note: {remark}")
+            _print_good(folder)
     sys.exit(1 if faults else 0)
 
 
-def _fault(fault: PolicyError) -> dict[str, object]:
-    return {
-        "file": str(fault.file), "line": fault.line, "column": fault.column, "rule": fault.rule,
-        "message": fault.message, "hint": fault.hint,
-    }  # fmt: skip
+def _faults_of_the_worker(folder: Path) -> list[PolicyError]:
+    done = subprocess.run(
+        [sys.executable, "-m", "worker.cli", "check", str(folder), "--json"], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": import_paths()},
+    )  # fmt: skip
+    if done.returncode not in (0, 1) or not done.stdout:
+        said = (done.stderr.strip().splitlines() or ["no answer"])[-1]
+        raise click.ClickException(f"the worker's files could not be checked: {said}")
+    return [PolicyError.from_json(found) for found in json.loads(done.stdout)]
+
+
+def _print_good(folder: Path) -> None:
+    for policy in PolicyLibrary.load(folder).policies:
+        click.echo(f"ok  {policy.policy.version}  {policy.digest}")
+        for remark in remarks(policy):
+            click.echo(f"    note: {remark}")
+    others = [folder / name for name in sorted(NOT_POLICIES)]
+    others += sorted(path for part in ("cases", "gates") for path in (folder / part).glob("*.*") if path.is_file())
+    for path in others:
+        if path.suffix in (".yaml", ".jsonl") and path.exists():
+            click.echo(f"ok  {path.relative_to(folder)}")
 
 
 @group.command()

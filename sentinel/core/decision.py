@@ -6,7 +6,7 @@ that failed to answer. These values are what the policy returns, the store keeps
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -143,6 +143,10 @@ class LimitAsk:
     reason_code: str
 
 
+NO_POLICY_DIGEST = "sha256:" + "0" * 64
+"""Stands where no policy covered the action."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApprovalTerms:
     """Who may lift an APPROVAL_REQUIRED, how many people, and for how long the question stands."""
@@ -172,7 +176,7 @@ class Decision:
     policy_id: str = "none"
     policy_version: str = "none"
     policy_label: str = "No policy"
-    policy_digest: str = field(default="sha256:" + "0" * 64)
+    policy_digest: str = NO_POLICY_DIGEST
 
 
 def no_matching_policy() -> Decision:

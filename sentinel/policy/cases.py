@@ -6,7 +6,7 @@ how much of a limit is already used; `null` in a case takes a field of the base 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.evaluate import decide
 from sentinel.policy.facts import FactSet, gather
 from sentinel.policy.library import PolicyLibrary
-from sentinel.policy.source import Node, Source, plain, read_source
+from sentinel.policy.source import Node, Source, Table, plain, read_source
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 """The instant at which all cases are decided."""
@@ -92,13 +92,22 @@ def run_cases(directory: Path, *, library: PolicyLibrary | None = None) -> CaseR
     return CaseReport(tuple(results), coverage)
 
 
-def read_cases(path: Path) -> tuple[Case, ...]:
-    """A cases file → its cases, with base request and money normalised. Raises `PolicyError`."""
+def read_cases(path: Path, *, limits: Mapping[str, Collection[str]] | None = None) -> tuple[Case, ...]:
+    """A cases file → its cases, with base request and money normalised. Raises `PolicyError`.
+
+    `limits`, where the caller knows them, are those of every policy by its id: a case that names another is refused.
+    """
     source, root = read_source(path)
     fields = source.fields(root, "a cases file", known=_FILE, required=("cases",)).entries
     base = plain(source, fields["base"]) if "base" in fields else {}
     policy = source.text(fields["policy"], "policy") if "policy" in fields else None
-    cases = tuple(_case(source, node, base, policy) for node in source.listing(fields["cases"], "cases"))
+    nodes = source.listing(fields["cases"], "cases")
+    cases = tuple(_case(source, node, base, policy) for node in nodes)
+    if limits is not None:
+        if "policy" in fields:
+            source.one_of(fields["policy"], "policy", limits)
+        for node, case in zip(nodes, cases, strict=True):
+            _check_names(source.within(case.name), source.table(node, "a case"), case, limits)
     names = [case.name for case in cases]
     for case in cases:
         if names.count(case.name) > 1:
@@ -124,6 +133,14 @@ def _case(source: Source, node: Node, base: Mapping[str, Any], policy: str | Non
     except InvalidInput as error:
         raise view.error(table.place, f"request: {error.detail}") from error
     return Case(name, f"{source.name}:{table.place.line}", policy, request, usage, plain(view, entries["want"]))
+
+
+def _check_names(source: Source, case: Table, read: Case, limits: Mapping[str, Collection[str]]) -> None:
+    """Whether there are the policy and the limits that a case names; "none" is said where no policy may answer."""
+    if "policy" in case.entries:
+        source.one_of(case.entries["policy"], "policy", (*limits, "none"))
+    if "usage" in case.entries:
+        source.fields(case.entries["usage"], "usage", known=limits.get(read.policy, ()))
 
 
 def _merged(base: Any, change: Any) -> Any:

@@ -125,6 +125,12 @@ def _compile(source: Source, written: Written) -> CompiledPolicy | None:
         check_evidence(source, written, known)
     if source.errors:
         return None
+    return assemble(policy, conditions, {name: one for name, one in compiled.items() if one is not None})
+
+
+def assemble(policy: Policy, conditions: Conditions, compiled: Mapping[str, Condition]) -> CompiledPolicy:
+    """A sound policy and its compiled conditions, by the id of rule or limit, as what decides; nothing is checked."""
+    known = variables(policy)
     texts = [rule.when for rule in policy.rules] + [limit.when for limit in policy.limits if limit.when]
     used = frozenset(name for text in texts for name in references(text, known))
     return CompiledPolicy(
@@ -193,16 +199,16 @@ def _check_per(source: Source, limit: Limit, policy: Policy, place: Place) -> No
     texts = [fact.name for fact in policy.facts if fact.type is FactType.STRING]
     for name in limit.per:
         if name != "currency" and name not in texts:
-            raise source.error(place, f'per: "{name}" is not a fact of type string', nearest(name, texts))
+            raise source.error(
+                place, f'per: "{name}" is not a fact of type string', nearest(name, [*texts, "currency"])
+            )
     if "currency" not in limit.per:
         raise source.error(place, "per must contain currency: caps are per currency and nothing is converted")
     if len(set(limit.per)) < len(limit.per):
         raise source.error(place, "per: a name is listed twice")
 
 
-def _compiled_rule(policy: Policy, rule: Rule, compiled: Mapping[str, Condition | None]) -> CompiledRule:
-    condition = compiled[rule.rule_id]
-    assert condition is not None  # a failed one left an error, and errors ended the compilation
+def _compiled_rule(policy: Policy, rule: Rule, compiled: Mapping[str, Condition]) -> CompiledRule:
     taken = rule.reason_from is not None
     asks = taken and rule.verdict is Verdict.APPROVAL_REQUIRED
     said = Finding(rule.rule_id, rule.verdict, rule.reason_code, approvable=rule.approvable, asks_person=asks)
@@ -213,10 +219,10 @@ def _compiled_rule(policy: Policy, rule: Rule, compiled: Mapping[str, Condition 
     # An ALLOW that cannot answer is not an ALLOW: at least a person has to look.
     verdict = Verdict.APPROVAL_REQUIRED if rule.verdict is Verdict.ALLOW else rule.verdict
     failed = Finding(rule.rule_id, verdict, "fact_missing", failed=True, approvable=rule.approvable)
-    return CompiledRule(rule, condition, matched, failed, by_value)
+    return CompiledRule(rule, compiled[rule.rule_id], matched, failed, by_value)
 
 
-def _compiled_limit(policy: Policy, limit: Limit, compiled: Mapping[str, Condition | None]) -> CompiledLimit:
+def _compiled_limit(policy: Policy, limit: Limit, compiled: Mapping[str, Condition]) -> CompiledLimit:
     # A limit that cannot be asked could not be reserved either, not even for a person who approves: so it is a DENY.
     failed = Finding(limit.limit_id, Verdict.DENY, "fact_missing", failed=True)
     prefix = f"{policy.policy_id}/{limit.limit_id}|"

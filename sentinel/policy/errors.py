@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
 from sentinel.core.errors import SentinelError
 
@@ -50,6 +51,20 @@ class PolicyError(SentinelError):
         rule = f'rule "{self.rule}": ' if self.rule else ""
         return f"{self.where}: {rule}{self.message}" + (f" ({self.hint})" if self.hint else "")
 
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`; `source_line` is the text that the fault stands on."""
+        return {
+            "file": self.file, "line": self.line, "column": self.column, "rule": self.rule, "message": self.message,
+            "hint": self.hint, "source_line": self.source_line,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> PolicyError:
+        """The way back of `as_json`."""
+        place = Place(found["line"], found["column"]) if found["line"] else None
+        return cls(found["message"], file=found["file"], place=place, rule=found["rule"], hint=found["hint"],
+                   source_line=found["source_line"])  # fmt: skip
+
     def explain(self) -> str:
         """Several lines: what is wrong, the line it stands on with a caret under it, and what may be meant."""
         rule = f'rule "{self.rule}": ' if self.rule else ""
@@ -60,6 +75,15 @@ class PolicyError(SentinelError):
         if self.hint:
             lines.append(f"      = {self.hint}")
         return "\n".join(lines)
+
+
+def faults_of(read: Callable[[], object]) -> list[PolicyError]:
+    """What a reader of one file says of it: its first fault, or nothing."""
+    try:
+        read()
+    except PolicyError as error:
+        return [error]
+    return []
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

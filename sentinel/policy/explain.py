@@ -1,22 +1,23 @@
 """What each rule of a policy says about a request: for people who look at a decision, not for deciding.
 
-The rules are asked one by one on the request as it is on record. What comes from evidence is not on record with it, so a
-rule that reads evidence is not asked again.
+The rules are asked one by one on the request as it is on record. What came from evidence is not on record with it: a rule
+whose answer hangs on that says so, and one whose answer is the same whatever the evidence was is answered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any
 
 from sentinel.core.decision import Verdict
 from sentinel.policy.compile import CompiledPolicy, CompiledRule, variables
 from sentinel.policy.conditions import references
-from sentinel.policy.facts import gather
-from sentinel.policy.model import variable_name
+from sentinel.policy.facts import carries, gather
+from sentinel.policy.model import EVIDENCE, Fact, variable_name
 
 
 class Said(StrEnum):
@@ -25,7 +26,7 @@ class Said(StrEnum):
     HOLDS = "holds"
     DOES_NOT_HOLD = "does not hold"
     COULD_NOT_ANSWER = "could not answer"
-    NOT_ASKED = "reads evidence"
+    EVIDENCE_NOT_KEPT = "asked of evidence that is not kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +45,31 @@ def explain(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime) -
     facts = gather(policy, request).variables
     if "now" in policy.used:
         facts["now"] = now
-    activation = policy.conditions.activation(facts)
-    known = variables(policy.policy)
     unknown = {
-        name for fact in policy.facts if fact.from_evidence for name in (variable_name(fact), f"present.{fact.name}")
+        name
+        for fact in policy.facts
+        if fact.from_evidence and not _is_on_record(fact, request)
+        for name in (variable_name(fact), f"present.{fact.name}")
     }
-    return [
-        _said(rule, facts, Said.NOT_ASKED if references(rule.rule.when, known) & unknown else _answer(rule, activation))
-        for rule in policy.rules
-    ]
+    # Taken out, not false: CEL answers "no && unknown" with no, and gives no answer where the unknown would decide.
+    activation = policy.conditions.activation({name: value for name, value in facts.items() if name not in unknown})
+    known = variables(policy.policy)
+    return [_said(rule, facts, _answer(rule, activation, known, unknown)) for rule in policy.rules]
 
 
-def _answer(rule: CompiledRule, activation: Any) -> Said:
+def _is_on_record(fact: Fact, request: Mapping[str, Any]) -> bool:
+    """Whether what was asked of is known: evidence is there, or the request carries the fact at a path before it."""
+    return EVIDENCE in request or carries(request, tuple(takewhile(lambda path: path[0] != EVIDENCE, fact.paths)))
+
+
+def _answer(rule: CompiledRule, activation: Any, known: Mapping[str, str], unknown: Set[str]) -> Said:
     holds = rule.condition.holds(activation)
-    return Said.COULD_NOT_ANSWER if holds is None else Said.HOLDS if holds else Said.DOES_NOT_HOLD
+    if holds is False:
+        return Said.DOES_NOT_HOLD
+    if holds is None:
+        return Said.EVIDENCE_NOT_KEPT if references(rule.rule.when, known) & unknown else Said.COULD_NOT_ANSWER
+    # It holds either way, but which of its reasons it gave stood in the evidence.
+    return Said.EVIDENCE_NOT_KEPT if rule.rule.reason_from in unknown else Said.HOLDS
 
 
 def _said(rule: CompiledRule, facts: Mapping[str, Any], said: Said) -> RuleSaid:

@@ -58,6 +58,11 @@ def gather(policy: CompiledPolicy, request: Mapping[str, Any]) -> FactSet:
     return found
 
 
+def carries(request: Mapping[str, Any], paths: tuple[FactPath, ...]) -> bool:
+    """Whether the request holds anything, even something malformed, at any of the paths."""
+    return _first(request, paths) is not None
+
+
 def identifier(value: Any) -> str | None:
     """The value if it is an identifier of at most 200 characters (`CONTRACT.md` §1), else None."""
     return value if isinstance(value, str) and _SUBJECT.fullmatch(value) else None

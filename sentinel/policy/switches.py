@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,12 +86,22 @@ def read_book(directory: Path) -> SwitchBook:
         return SwitchBook(fault=str(error))
 
 
-def read_switches(path: Path) -> dict[str, DeclaredSwitch]:
-    """The declared switches by name. Raises the first `PolicyError`, also for a missing or unreadable file."""
+def read_switches(
+    path: Path, *, policies: Collection[str] | None = None, gates: Collection[str] | None = None
+) -> dict[str, DeclaredSwitch]:
+    """The declared switches by name. Raises the first `PolicyError`, also for a missing or unreadable file.
+
+    `policies` and `gates`, where the caller knows which there are: a switch that names another is refused.
+    """
     source, root = read_source(path)
     top = source.fields(root, "the file", known=("switches",), required=("switches",))
     table = source.table(top.entries["switches"], "switches")
     found = {name: _declared(source, name, node) for name, node in table.entries.items()}
+    for name, node in table.entries.items():
+        for key, known in (("policy", policies), ("gate", gates)):
+            named = source.table(node, name).entries.get(key)
+            if named is not None and known is not None:
+                source.one_of(named, f'switch "{name}": {key}', known)
     if not found:
         raise source.error(table.place, "switches must not be empty")
     return found

@@ -1,5 +1,5 @@
-"""The policies on disk, asked for people who look: which limits an operation would use and how full they are, and what
-each rule says of it.
+"""Policies asked for people who look: which limits an operation would use and how full they are, by the files on disk, and
+what each rule of the policy that decided said of it, by the text that the database keeps.
 
 This informs and decides nothing. The decision's transaction asks again.
 """
@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 import uuid
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,13 +20,18 @@ import orjson
 
 from sentinel.core.decision import LimitAsk
 from sentinel.core.operation import Operation
+from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.evaluate import evaluate
-from sentinel.policy.explain import RuleSaid as RuleSaid
-from sentinel.policy.explain import explain
+from sentinel.policy.explain import RuleSaid, explain
+from sentinel.policy.kept import compile_kept
 from sentinel.policy.library import PolicyLibrary
 from sentinel.store.approval_queue import LimitFill, limit_fills
 from sentinel.store.database import Pool
+from sentinel.store.policies import policy_text
+
+MOST_KEPT = 32
+"""How many policies that decided stay compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +47,22 @@ class LimitFor:
     fits: bool
 
 
+@dataclass(frozen=True, slots=True)
+class RulesSaid:
+    """What every rule of the policy that decided said, in its order; `rules` is None where its text cannot be asked here."""
+
+    policy_digest: str
+    policy_label: str
+    rules: Sequence[RuleSaid] | None
+
+
 class PolicyBook:
-    """The policies of a folder, read again whenever a file in it changed. Safe for threads."""
+    """The policies of a folder, read again whenever a file in it changed, and those that decided before. Safe for threads."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._kept: OrderedDict[str, CompiledPolicy | None] = OrderedDict()
+        self._lock = threading.Lock()
         self._read: tuple[object, PolicyLibrary | None] = (None, None)
 
     def limits_of(self, pool: Pool, tenant_id: uuid.UUID, canonical: str, moment: datetime) -> list[LimitFor]:
@@ -60,18 +79,38 @@ class PolicyBook:
         fills = limit_fills(pool, tenant_id, sent, operation.amount.amount_minor)
         return [_view(asks[fill.limit_key], fill) for fill in fills]
 
-    def rules_of(self, canonical: str, policy_digest: str, moment: datetime) -> list[RuleSaid]:
-        """What each rule of the policy that decided says; none where the folder has that very policy no more."""
-        operation = operation_of(canonical)
-        library = self._library()
-        policy = library.find(operation.action) if library is not None else None
-        if policy is None or policy.digest != policy_digest:
-            return []
-        return explain(policy, operation.facts(), moment)
+    def rules_of(self, pool: Pool, canonical: str, policy_digest: str, moment: datetime) -> RulesSaid:
+        """What each rule of the policy of that digest says of a canonical operation, whatever the files say by now."""
+        policy = self._decided(pool, policy_digest)
+        if policy is None:
+            return RulesSaid(policy_digest, "", None)
+        rules = explain(policy, operation_of(canonical).facts(), moment)
+        return RulesSaid(policy_digest, f"{policy.policy.label}, {policy.policy.version}", rules)
 
     def read(self) -> None:
         """Read the policies now, so that nobody waits for it later."""
         self._library()
+
+    def _decided(self, pool: Pool, policy_digest: str) -> CompiledPolicy | None:
+        """The policy of that digest. A digest never stands for another text: what is compiled once holds."""
+        with self._lock:
+            if policy_digest in self._kept:
+                self._kept.move_to_end(policy_digest)
+                return self._kept[policy_digest]
+        text = policy_text(pool, policy_digest)
+        if text is None:
+            return self._on_disk(policy_digest)
+        policy = compile_kept(text, policy_digest)
+        with self._lock:
+            self._kept[policy_digest] = policy
+            while len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+        return policy
+
+    def _on_disk(self, policy_digest: str) -> CompiledPolicy | None:
+        """The policy among the files: before an authority declared its texts, nothing else has it."""
+        library = self._library()
+        return next((one for one in library.policies if one.digest == policy_digest), None) if library else None
 
     def _library(self) -> PolicyLibrary | None:
         stamp = self._stamp()

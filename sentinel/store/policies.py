@@ -13,7 +13,7 @@ from typing import Any
 
 from sentinel.store.database import Pool
 from sentinel.store.failures import in_one_call
-from sentinel.store.rows import all_rows
+from sentinel.store.rows import all_rows, single
 
 OPERATIONS_LOOKED_AT = 500
 """Of how many of the latest operations the limits are shown."""
@@ -112,6 +112,7 @@ ARE_KNOWN = """
 select not exists (select from unnest(%(digests)s::text[]) as asked (digest)
                    where not exists (select from sentinel.policies p where p.policy_digest = asked.digest))
 """
+POLICY_TEXT = "select canonical from sentinel.policies where policy_digest = %(policy_digest)s"
 TAKE_OUT_OF_FORCE = "delete from sentinel.policies_in_force where policy_id <> all (%(ids)s::text[])"
 
 
@@ -133,6 +134,12 @@ def are_known(pool: Pool, digests: Sequence[str]) -> bool:
     """Whether the database keeps the text of each. Raises `EngineUnavailable`."""
     found = in_one_call(pool, lambda connection: connection.execute(ARE_KNOWN, {"digests": list(digests)}).fetchone())
     return bool(found and found[0])
+
+
+def policy_text(pool: Pool, policy_digest: str) -> str | None:
+    """The canonical text of a policy that decides or decided; None where no authority declared it here."""
+    found: str | None = single(pool, POLICY_TEXT, {"policy_digest": policy_digest})
+    return found
 
 
 def policies_in_force(pool: Pool) -> list[InForceRow]:

@@ -120,6 +120,26 @@ def test_a_fault_in_a_policy_is_explained_with_file_line_and_rule(
     assert abs(fault["line"] - place) <= 2, fault
 
 
+def test_one_command_checks_the_whole_folder_with_what_only_the_worker_reads(policies: Path) -> None:
+    good = run("policy", "check", str(policies))
+    assert good.returncode == 0, good.stderr
+    assert {"ok  routes.yaml", "ok  switches.yaml", "ok  cases/small_refund.yaml", "ok  gates/fee.yaml"} <= set(
+        good.stdout.splitlines()
+    )
+    for name, old, new in (
+        ("small_refund.yaml", "then: DENY", "then: DENNY"), ("routes.yaml", "scenario: fee", "scenario: fe"),
+        ("gates/fee.yaml", "channel: private", "channel: privat"), ("switches.yaml", "default: false", "defalt: false"),
+    ):  # fmt: skip
+        (policies / name).write_text((policies / name).read_text().replace(old, new, 1))
+    told = run("policy", "check", str(policies))
+    assert told.returncode == 1
+    for part in ('did you mean "DENY"?', 'did you mean "fee"?', 'did you mean "private"?', 'did you mean "default"?'):
+        assert told.stderr.count(part) == 1, part
+    files = {Path(fault["file"]).name for fault in json.loads(run("policy", "check", str(policies), "--json").stdout)}
+    assert files == {"small_refund.yaml", "routes.yaml", "fee.yaml", "switches.yaml"}
+    assert "worker check" in run("policy", "check", "--help").stdout
+
+
 def test_policy_test_tells_rules_that_no_case_reaches(policies: Path) -> None:
     assert "rule coverage" in run("policy", "test", str(policies)).stdout
     cases = policies / "cases" / "retail_refund.yaml"

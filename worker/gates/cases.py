@@ -26,6 +26,8 @@ from sentinel.core.decision import REASONS
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.source import Listing, Node, Scalar, Source, Table, parse_source, read_source
 from worker.gates.given import FIELDS, Given, read_given
+from worker.settlement.registry import system_names
+from worker.workflow.routes import CHANNELS, SCENARIOS
 
 ENDS = ("execute", "person", "deny", "error", "waiting")
 MOST_CASES = 2000
@@ -34,7 +36,6 @@ _HEAD = ("scenario", "systems", "base")
 _CASE = ("id", "each", "given", "want")
 _REASONS = (*REASONS, AWAITING_CUSTOMER)
 _ID = re.compile(r"[a-z0-9][a-z0-9_.-]{0,59}", re.ASCII)
-_WORD = re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,10 @@ def read_cases(path: Path) -> CaseFile:
     for key in ("scenario", "systems"):
         if key not in head.entries:
             raise source.error(head.place, f'a cases file: "{key}" is missing')
-    scenario = source.text(head.entries["scenario"], "scenario", form=_WORD, means="a scenario's name")
+    scenario = source.one_of(head.entries["scenario"], "scenario", SCENARIOS)
+    named = source.fields(head.entries["systems"], "systems", known=CHANNELS)
     systems = {
-        channel: source.text(node, f"systems: {channel}", form=_WORD, means="a system's name")
-        for channel, node in source.table(head.entries["systems"], "systems").entries.items()
+        channel: source.one_of(node, f"systems: {channel}", system_names()) for channel, node in named.entries.items()
     }
     base = source.fields(head.entries["base"], "base", known=FIELDS) if "base" in head.entries else None
     found: dict[str, Case] = {}

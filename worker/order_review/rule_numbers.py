@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import DIGITS, parse_money
+from sentinel.policy.errors import nearest
 from sentinel.policy.source import Node, Source, Table, read_source
 from worker.order_review.model import Band
 
@@ -163,7 +164,7 @@ def _amounts(source: Source, node: Node, what: str) -> Amounts:
     found = {}
     for currency, value in table.entries.items():
         if currency not in DIGITS:
-            raise source.error(table.keys[currency], f'{what}: "{currency}" is no currency')
+            raise source.error(table.keys[currency], f'{what}: "{currency}" is no currency', nearest(currency, DIGITS))
         try:
             found[currency] = parse_money(source.text(value, f"{what} {currency}"), currency).amount_minor
         except InvalidInput as error:

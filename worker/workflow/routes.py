@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.core.errors import InvalidInput
-from sentinel.core.money import Money, parse_money
-from sentinel.policy.errors import PolicyError
+from sentinel.core.money import DIGITS, Money, parse_money
+from sentinel.policy.errors import PolicyError, nearest
 from sentinel.policy.source import Node, Scalar, Source, Table, read_source
 from worker.workflow.graph import StepName
 from worker.workflow.reasons import Escalation
@@ -110,6 +110,8 @@ def _route(source: Source, node: Node, switches: Collection[str] | None, systems
     switch = (
         source.text(at["switch"], "switch") if switches is None else source.one_of(at["switch"], "switch", switches)
     )
+    if switches is not None:
+        _check_master(source, at["switch"], switch, switches)
     if "to_person" in at:
         _only(source, table, ("channel", "scenario", "mode", "action", "switch", "to_person"))
         reason = Escalation(source.one_of(at["to_person"], "to_person", tuple(Escalation)))
@@ -132,6 +134,20 @@ def _route(source: Source, node: Node, switches: Collection[str] | None, systems
     )  # fmt: skip
 
 
+def _check_master(source: Source, node: Node, switch: str, switches: Collection[str]) -> None:
+    """A family's master that is not declared is off for ever, and with it every switch of the family."""
+    master = master_of(switch)
+    if master is not None and master not in switches:
+        message = f'switch: "{switch}" stands under "{master}", which is not declared'
+        raise source.error(node.place, message, nearest(master, switches))
+
+
+def master_of(switch: str) -> str | None:
+    """The switch that must be on as well; the shop's ordinary refunds have none."""
+    family = switch.partition(".")[0]
+    return None if family == "retail" else f"{family}.enabled"
+
+
 def _only(source: Source, table: Table, keys: Collection[str]) -> None:
     for key in table.entries:
         if key not in keys:
@@ -146,6 +162,9 @@ def _flag(source: Source, node: Node) -> bool:
 
 def _amounts(source: Source, node: Node) -> Mapping[str, int]:
     table = source.table(node, "no_proof_up_to")
+    for currency in table.entries.keys() - DIGITS.keys():
+        message = f'no_proof_up_to: "{currency}" is no currency'
+        raise source.error(table.keys[currency], message, nearest(currency, DIGITS))
     return {currency: _minor(source, currency, value) for currency, value in table.entries.items()}
 
 

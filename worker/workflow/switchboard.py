@@ -10,7 +10,7 @@ import threading
 import time
 
 from sentinel.client import Client, Rejected, Switches
-from worker.workflow.routes import Route
+from worker.workflow.routes import Route, master_of
 
 FRESH_SECONDS = 0.5
 NOTHING_ON = Switches(switches={}, halts=(), policies={})
@@ -56,5 +56,5 @@ def _names(target: str | None, action: str) -> bool:
 
 def switches_of(route: Route) -> tuple[str, ...]:
     """The switches that must be on for a route: its own, and the master's where its family has one."""
-    family, _, name = route.switch.partition(".")
-    return (route.switch,) if family == "retail" else (f"{family}.enabled", f"{family}.{name}")
+    master = master_of(route.switch)
+    return (route.switch,) if master is None else (master, route.switch)

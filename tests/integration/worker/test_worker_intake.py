@@ -111,6 +111,32 @@ def test_good_rows_are_kept_and_the_others_named_line_by_line(run: Any, ledger_w
     ]
 
 
+@pytest.mark.parametrize(
+    "field, name, hint",
+    [("channel", "privat", 'did you mean "private"?'), ("channel", "marketplace", "known: retail, private, public"),
+     ("channel", "Retail", 'did you mean "retail"?'), ("scenario", "compensaton", 'did you mean "compensation"?'),
+     ("mode", "price_dropp", 'did you mean "price_drop"?')],
+)  # fmt: skip
+def test_a_name_that_nobody_knows_is_refused_with_the_nearest_known_one_and_good_lines_are_kept(
+    run: Any, ledger_world: LedgerWorld, field: str, name: str, hint: str
+) -> None:
+    bad = GOOD | {"ledger_entry_id": "lge_2", field: name}
+    result = run("enqueue", "-", text=f"{json.dumps(GOOD)}\n{json.dumps(bad)}\n")
+    assert result.exit_code == 1
+    assert f'line 2 (lge_2): {field}: unknown {field} "{name}"; {hint}' in result.output
+    assert set(ledger_world.states()) == {"lge_1"}
+
+
+def test_known_names_without_a_route_are_entered_for_a_person_to_look_at() -> None:
+    for names in (
+        {"channel": "retail", "scenario": "quality"},
+        {"channel": "public"},
+        {"mode": "rebuy"},
+        {"channel": None},
+    ):
+        assert refusals(json.dumps(GOOD | names)) == [], names
+
+
 def test_bytes_that_are_no_text_are_refused(run: Any, ledger_world: LedgerWorld) -> None:
     result = run("enqueue", "-", text=b"\xff\xfe")
     assert result.exit_code == 2

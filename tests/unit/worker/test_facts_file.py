@@ -48,7 +48,12 @@ def test_every_kind_of_fact_is_read_to_the_minor_unit() -> None:
     "kind, change, field, rule",
     [
         ("order", {"kind": "ordr"}, "kind", "must be one of order, complaint, delay, blacklist, image"),
+        ("order", {"kind": "ordr"}, "kind", 'did you mean "order"?'),
         ("order", {"kind": None}, "kind", "must be one of"),
+        ("order", {"kind": ["order"]}, "kind", "must be one of"),
+        ("order", {"channel": "privat"}, "channel", 'unknown channel "privat"; did you mean "private"?'),
+        ("complaint", {"channel": "marketplace"}, "channel", "known: retail, private, public"),
+        ("blacklist", {"channel": "pubic"}, "channel", 'did you mean "public"?'),
         ("order", {"order_ref": None}, "order_ref", "is required"),
         ("order", {"order_ref": "o 1"}, "order_ref", ""),
         ("order", {"ordered_at": None}, "ordered_at", "is required"),

@@ -1,0 +1,38 @@
+"""Everything in a folder of policies that the authority reads, checked at once: policies, `switches.yaml`, `cases/`.
+
+What only the worker reads (`routes.yaml`, `order_sources.yaml`, `order_signals.yaml`, `gates/`) its own `worker check` checks.
+A file that is not there is no fault: whoever needs it says so at its start.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sentinel.policy.cases import read_cases
+from sentinel.policy.errors import PolicyError, faults_of
+from sentinel.policy.library import PolicyLibrary, check_directory
+from sentinel.policy.switches import FILE_NAME, read_switches
+
+
+def check_folder(directory: Path) -> list[PolicyError]:
+    """Everything that is wrong, file by file: every fault of a policy, the first of any other file."""
+    errors = check_directory(directory)
+    # Against policies that do not compile no name can be held.
+    limits = None if errors else _limits_by_policy(directory)
+    switches = directory / FILE_NAME
+    if switches.exists():
+        errors += faults_of(lambda: read_switches(switches, policies=limits))
+    for path in sorted((directory / "cases").glob("*.y*ml")):
+        errors += faults_of(lambda path=path: _read_cases(path, limits))  # type: ignore[misc]
+    return errors
+
+
+def _limits_by_policy(directory: Path) -> dict[str, tuple[str, ...]]:
+    found = (one.policy for one in PolicyLibrary.load(directory).policies)
+    return {policy.policy_id: tuple(limit.limit_id for limit in policy.limits) for policy in found}
+
+
+def _read_cases(path: Path, limits: dict[str, tuple[str, ...]] | None) -> object:
+    if path.suffix != ".yaml":
+        raise PolicyError("is not read under this name", file=str(path), hint="rename it to .yaml")
+    return read_cases(path, limits=limits)

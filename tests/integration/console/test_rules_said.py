@@ -1,0 +1,90 @@
+"""A row's card tells what each rule of the policy that decided said, whatever became of that policy's file since."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.resources import policies_dir
+from sentinel.services import policy_book
+from sentinel.services.declare_policies import declare_policies
+
+CARD = re.compile(r'<details class="findings">.*?</details>', re.DOTALL)
+RULE = re.compile(
+    r'data-label="Rule"><code>([^<]+)</code></td>\s*<td data-label="Says">([^<]+)</td>\s*<td data-label="Finds">(.*?)</td>',
+    re.DOTALL,
+)
+NOT_KEPT = "asked of evidence that is not kept"
+
+
+def put_row(world: Any, recorded: Any) -> str:
+    """The ledger row of a decision; its name."""
+    ((key,),) = world.sql(
+        "select idempotency_key from sentinel.operations where operation_id = %s", recorded.operation_id
+    )
+    entry = str(key).removeprefix("refund:")
+    world.sql("set session_replication_role = replica; insert into refunds.ledger_entries"
+              " (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, status, operation_id)"
+              f" values ('{world.tenant_id}', '{entry}', 'rf', 20000, 'USD', 'DENIED', '{recorded.operation_id}')")  # fmt: skip
+    return entry
+
+
+def rules(page: Any) -> dict[str, tuple[str, str]]:
+    """Rule → what it says and what it finds, of the page's card."""
+    assert page.status_code == 200, page.text
+    card = CARD.search(page.text)
+    return {rule: (said, finds) for rule, said, finds in RULE.findall(card[0] if card else "")}
+
+
+def test_the_card_tells_every_rule_of_the_policy_that_decided_also_when_its_file_was_changed_or_is_gone(
+    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_book, "MOST_KEPT", 1)
+    declare_policies(world.authority)
+    recorded = world.guard("200.00")
+    own = world.guard("201.00", escalation="blacklisted")
+    entry, own_entry = put_row(world, recorded), put_row(world, own)
+    uncovered = world.guard("20.00")
+    world.sql(
+        "update sentinel.operation_states set policy_digest = 'sha256:' || repeat('0', 64) where operation_id = %s",
+        uncovered.operation_id,
+    )
+    folder = tmp_path / "policies"
+    shutil.copytree(policies_dir(), folder)
+    app = world.app(policies_dir=folder)
+    ann = world.browser("ann", "approver", app)
+    before = rules(ann.get(f"/ops/ledger/{entry}"))
+    assert before["duplicate"][0] == "does not hold"
+    assert before["amount_needs_approval"][0] == "holds"
+    assert "APPROVAL_REQUIRED" in before["amount_needs_approval"][1]
+    assert before["escalated"] == before["system_not_ready"] == (NOT_KEPT, "–")
+    policy = folder / "retail_refund.yaml"
+    policy.write_text(policy.read_text().replace("customer_attempts_24h >= 3", "customer_attempts_24h >= 4"))
+    assert rules(ann.get(f"/ops/ledger/{entry}")) == before
+    policy.unlink()
+    fresh = world.at_page(ann.email, world.app(policies_dir=folder))
+    assert rules(fresh.get(f"/ops/ledger/{entry}")) == before
+    assert rules(fresh.get(f"/ops/approvals/{recorded.approval_id}")) == before
+    told = rules(fresh.get(f"/ops/ledger/{own_entry}"))["escalated"]
+    assert told[0] == "holds", "the operation itself says it"
+    assert CARD.search(fresh.get(f"/ops/ledger/{put_row(world, uncovered)}").text) is None
+    world.sql("set session_replication_role = replica; delete from sentinel.policies")
+    gone = CARD.search(world.at_page(ann.email, world.app(policies_dir=folder)).get(f"/ops/ledger/{entry}").text)
+    assert gone is not None
+    assert "is not kept here" in gone[0]
+
+
+def test_what_is_compiled_of_kept_texts_is_bounded(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy_book, "MOST_KEPT", 2)
+    declare_policies(world.authority)
+    book, canonical = policy_book.PolicyBook(policies_dir()), world.sql("select request, created_at from sentinel.operations where operation_id = %s", world.guard("20.00").operation_id)[0]  # fmt: skip
+    digests = [one.digest for one in world.authority.policies.library.policies]
+    assert len(digests) > 2
+    for digest in (*digests, digests[0]):
+        assert book.rules_of(world.pool, canonical[0], digest, canonical[1]).rules
+        assert len(book._kept) <= 2
+    assert list(book._kept) == [digests[-1], digests[0]]

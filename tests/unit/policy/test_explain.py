@@ -1,0 +1,97 @@
+"""What each rule said is told by the policy's kept text, and what hung on evidence that is not kept is named so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from policy_samples import NOW, POLICY, compile_text, sample_request
+
+from sentinel.core.canonical import canonical_json
+from sentinel.policy import explain as explaining
+from sentinel.policy.compile import CompiledPolicy
+from sentinel.policy.evaluate import evaluate
+from sentinel.policy.explain import Said, explain
+from sentinel.policy.kept import compile_kept
+from sentinel.policy.library import PolicyLibrary
+from sentinel.resources import policies_dir
+
+EVIDENCE_RULES = POLICY.replace(
+    "numbers:\n",
+    "  why:   {type: string, from: [params.why, evidence_context.why], one_of: [late, halted]}\n"
+    "  ready: {type: bool,   from: evidence_context.ready}\nnumbers:\n",
+    1,
+).replace(
+    "rules:\n",
+    "rules:\n"
+    "  - {id: asked, when: present.why, then: APPROVAL_REQUIRED, reason_from: why}\n"
+    "  - {id: unready, when: present.ready && !ready, then: APPROVAL_REQUIRED, reason: not_ready}\n"
+    "  - {id: known_or_unready, when: risk.known && !ready, then: DENY, reason: both}\n"
+    "  - {id: small_or_late, when: 'amount_minor < 100000 || why == \"late\"', then: APPROVAL_REQUIRED, reason_from: why}\n",
+    1,
+)
+KEPT = Said.EVIDENCE_NOT_KEPT
+
+
+def kept(policy: CompiledPolicy) -> CompiledPolicy:
+    found = compile_kept(canonical_json(policy.policy.document()), policy.digest)
+    assert found is not None
+    return found
+
+
+def said(policy: CompiledPolicy, request: dict[str, Any]) -> dict[str, tuple[Said, str]]:
+    return {one.rule_id: (one.said, one.reason_code) for one in explain(policy, request, NOW)}
+
+
+@pytest.mark.parametrize("policy", PolicyLibrary.load(policies_dir()).policies, ids=lambda one: one.policy.policy_id)
+def test_a_policys_kept_text_says_what_its_file_said(policy: CompiledPolicy) -> None:
+    for action in (*policy.policy.actions, "refund.create"):
+        for params in (
+            {},
+            {"amount": {"amount_minor": 12000, "currency": "USD"}, "band": "low", "risk": {"stale_window": True}},
+        ):
+            request = {"params": params, "action": action, "agent_id": "a", "resource": "r", "risk_class": "standard"}
+            assert explain(kept(policy), request, NOW) == explain(policy, request, NOW)
+            assert evaluate(kept(policy), request, NOW).findings == evaluate(policy, request, NOW).findings
+
+
+def test_a_text_of_another_digest_or_that_cannot_be_asked_any_more_tells_nothing(tmp_path: Path) -> None:
+    policy = compile_text(tmp_path, POLICY)
+    text = canonical_json(policy.policy.document())
+    document = orjson.loads(text)
+    for spoilt in ("", "[]", "{}", '"x"', "null", text.replace("known_fraud", "other_fraud"), text.replace(">= 3", ">= three"),
+                   canonical_json({**document, "approval": None}), text.replace('"bool"', '"double"')):  # fmt: skip
+        assert compile_kept(spoilt, policy.digest) is None, spoilt[:40]
+
+
+def test_a_rule_whose_answer_hangs_on_evidence_says_so_and_any_other_is_answered(tmp_path: Path) -> None:
+    policy, request = kept(compile_text(tmp_path, EVIDENCE_RULES)), sample_request()
+    found = said(policy, request)
+    assert (found["asked"][0], found["unready"][0]) == (KEPT, KEPT)
+    assert found["known_or_unready"][0] is Said.DOES_NOT_HOLD, "no evidence could have made it hold"
+    assert found["small_or_late"][0] is KEPT, "it held, but which reason it gave stood in the evidence"
+    assert found["small"] == (Said.HOLDS, "small_amount")
+    risky = {**request, "params": {**request["params"], "risk": {**request["params"]["risk"], "known": True}}}
+    assert said(policy, risky)["known_or_unready"][0] is KEPT
+    missing = {**request, "params": {**request["params"], "risk": {"known": False}}}
+    assert said(policy, missing)["often"] == (Said.COULD_NOT_ANSWER, "fact_missing")
+
+
+def test_what_the_operation_itself_carries_or_evidence_that_is_there_is_used(tmp_path: Path) -> None:
+    policy, request = kept(compile_text(tmp_path, EVIDENCE_RULES)), sample_request()
+    own = said(policy, {**request, "params": {**request["params"], "why": "late"}})
+    assert own["asked"] == (Said.HOLDS, "late")
+    assert own["unready"][0] is KEPT
+    there = said(policy, {**request, "evidence_context": {"ready": False}})
+    assert there["unready"] == (Said.HOLDS, "not_ready")
+    assert there["asked"][0] is Said.DOES_NOT_HOLD, "the evidence is there and says nothing of it"
+
+
+def test_twin_that_takes_what_is_not_kept_for_silence_would_tell_of_an_escalation_that_it_was_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = kept(compile_text(tmp_path, EVIDENCE_RULES))
+    monkeypatch.setattr(explaining, "_is_on_record", lambda fact, request: True)
+    assert said(policy, sample_request())["asked"][0] is Said.DOES_NOT_HOLD

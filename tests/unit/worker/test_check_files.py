@@ -1,0 +1,112 @@
+"""`worker check`: every file that only the worker and the order intake read, with place and nearest known name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from sentinel.policy.errors import PolicyError
+from sentinel.resources import policies_dir
+from worker.check import check_folder
+from worker.cli import main
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the shipped folder, to be broken."""
+    shutil.copytree(policies_dir(), tmp_path / "policies", ignore=shutil.ignore_patterns("__pycache__", "*.py"))
+    return tmp_path / "policies"
+
+
+def faults(folder: Path) -> list[PolicyError]:
+    return [fault for _, wrong in check_folder(folder) for fault in wrong]
+
+
+def test_the_shipped_folder_is_good_and_what_is_not_there_is_no_fault(folder: Path, tmp_path: Path) -> None:
+    names = [name for name, wrong in check_folder(folder) if not wrong]
+    assert names[:4] == ["switches.yaml", "routes.yaml", "order_sources.yaml", "order_signals.yaml"]
+    assert "gates/fee.yaml" in names and faults(folder) == []
+    (tmp_path / "empty").mkdir()
+    assert list(check_folder(tmp_path / "empty")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "says"),
+    [
+        ("routes.yaml", "channel: private", "channel: privat", '"private"'),
+        ("routes.yaml", "scenario: compensation", "scenario: compensaton", '"compensation"'),
+        ("routes.yaml", "mode: price_drop", "mode: price_drp", '"price_drop"'),
+        ("routes.yaml", "[image, scenario_validate,", "[image, scenario_valdate,", '"scenario_validate"'),
+        (
+            "routes.yaml",
+            "switch: small_refund.refund_fee",
+            "switch: small_refund.refnd_fee",
+            '"small_refund.refund_fee"',
+        ),
+        ("routes.yaml", "settles_to: private_refund", "settles_to: privat_refund", '"private_refund"'),
+        ("routes.yaml", '{USD: "8.00"', '{USDD: "8.00"', '"USD"'),
+        ("switches.yaml", "gate: compensation", "gate: compensaton", '"compensation"'),
+        ("order_sources.yaml", "scheme: hex", "scheme: hexx", '"hex"'),
+        ("order_sources.yaml", "    secret:", "    secrt:", '"secret"'),
+        ("order_signals.yaml", "band: medium", "band: medum", '"medium"'),
+        ("order_signals.yaml", "{USD:", "{USDD:", '"USD"'),
+        ("gates/fee.yaml", "scenario: fee", "scenario: fees", '"fee"'),
+        ("gates/fee.yaml", "channel: private", "channel: privat", '"private"'),
+        ("gates/fee.yaml", "{private: private_refund", "{privat: private_refund", '"private"'),
+        ("gates/fee.yaml", "{private: private_refund", "{private: privat_refund", '"private_refund"'),
+    ],
+)
+def test_a_misspelt_name_has_file_line_and_the_nearest_known_one(
+    folder: Path, name: str, old: str, new: str, says: str
+) -> None:
+    text = (folder / name).read_text()
+    before, found, _ = text.partition(old)
+    assert found
+    (folder / name).write_text(text.replace(old, new, 1))
+    (fault,) = faults(folder)
+    assert fault.file == str(folder / name)
+    assert fault.line == before.count("\n") + 1
+    assert f"did you mean {says}?" in str(fault)
+
+
+def test_a_masters_switch_that_is_not_declared_is_told_where_a_route_rests_on_it(folder: Path) -> None:
+    switches = folder / "switches.yaml"
+    switches.write_text(switches.read_text().replace("small_refund.enabled:", "small_refund.enabld:"))
+    (fault,) = faults(folder)
+    assert Path(fault.file).name == "routes.yaml"
+    assert '"small_refund.enabled", which is not declared' in str(fault)
+    assert 'did you mean "small_refund.enabld"?' in str(fault)
+
+
+def test_the_command_explains_every_files_fault_and_its_exit_code_says_whether_there_is_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = CliRunner().invoke(main, ["check", str(folder)])
+    assert (good.exit_code, good.stderr) == (0, "")
+    assert "ok  routes.yaml" in good.stdout
+    for name, old, new in (
+        ("routes.yaml", "channel: public", "channel: pubic"),
+        ("switches.yaml", "default: false", "defualt: false"),
+    ):
+        (folder / name).write_text((folder / name).read_text().replace(old, new, 1))
+    (folder / "gates" / "late.yml").write_text("scenario: fee")
+    bad = CliRunner().invoke(main, ["check", str(folder)])
+    assert bad.exit_code == 1
+    for part in (
+        "routes.yaml:",
+        'did you mean "public"?',
+        "switches.yaml:",
+        'did you mean "default"?',
+        "late.yml",
+        "rename it",
+    ):
+        assert part in bad.stderr, part
+    assert "ok  order_sources.yaml" in bad.stdout
+    monkeypatch.setenv("SENTINEL_POLICIES_DIR", str(folder))
+    listed = CliRunner().invoke(main, ["check", "--json"])
+    assert [Path(one["file"]).name for one in json.loads(listed.stdout)] == ["switches.yaml", "routes.yaml", "late.yml"]
+    assert CliRunner().invoke(main, ["check", str(folder / "nowhere")]).exit_code == 2
