@@ -25,6 +25,8 @@ from worker.order_review.verdicts import pause_seconds
 from worker.order_review.work import DueReport, Work
 
 _AT_ONCE = 32
+_GATHER_SECONDS = 0.05
+"""What is settled within this time is told in one call; nobody waits for it."""
 _MOST_WAITING = 2000
 _REFUSED_FOR_GOOD = (400, 409, 422)
 
@@ -57,6 +59,7 @@ class Reports:
             first = self._waiting.get()
             if first is None:
                 return
+            self._stopping.wait(_GATHER_SECONDS)
             batch = [first]
             while len(batch) < _AT_ONCE and not self._waiting.empty():
                 following = self._waiting.get()
