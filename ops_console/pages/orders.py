@@ -17,6 +17,7 @@ from ops_console.identity import actor
 from ops_console.pages import graph, ledger_filter, shell
 from ops_console.pages.ledger_life import reason_in_words
 from ops_console.pages.order_life import timeline, way_of
+from ops_console.pages.rules_said import rules_of
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.store import order_search, order_views
 from sentinel.store.events import events_of
@@ -126,6 +127,7 @@ def _order(context: Context, source: str, order_id: str) -> Response:
         drawn=graph.lit(graph.LANES, places=way.places, ways=way.ways, end=way.end, told=way.told),
         waits=row.status == "QUEUED" and row.resolution is None and row.approval_status == "pending",
         events_address=events_address(str(row.operation_id)) if row.operation_id else None,
+        rules=rules_of(context, row.operation_id),
     )  # fmt: skip
 
 

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tests.harness import at_once, decide, let_permits_expire
 from tests.lifecycle import fill_account, policy_change
 from tests.world import World, guard_body, unique
+
+Body = dict[str, Any]
+
+
+def asked_again_under(world: World, folder: Path, old: str, new: str) -> tuple[Body, Body]:
+    """A question about 140 USD whose permit ran out, and its answer after the policy's text changed."""
+    body = guard_body(value=140)
+    world.guard(body)
+    let_permits_expire(world)
+    policy_change(world, folder, old, new)
+    return body, world.guard(body)
 
 
 def test_an_expired_permit_is_renewed_under_the_recorded_decision(world: World) -> None:
@@ -22,11 +34,9 @@ def test_an_expired_permit_is_renewed_under_the_recorded_decision(world: World) 
 
 
 def test_a_renewal_meets_a_policy_that_became_stricter_with_a_final_refusal(world: World, tmp_path: Path) -> None:
-    body = guard_body(value=140)
-    world.guard(body)
-    let_permits_expire(world)
-    policy_change(world, tmp_path, 'approve_up_to: {USD: "1000.00"', 'approve_up_to: {USD: "100.00"')
-    refused = world.guard(body)
+    body, refused = asked_again_under(
+        world, tmp_path, 'approve_up_to: {USD: "1000.00"', 'approve_up_to: {USD: "100.00"'
+    )
     assert (refused["decision"], refused["status"], refused["reason_code"]) == ("DENY", "denied", "over_limit")
     assert "permit_token" not in refused
     assert world.guard(body)["status"] == "denied"
@@ -34,11 +44,7 @@ def test_a_renewal_meets_a_policy_that_became_stricter_with_a_final_refusal(worl
 
 
 def test_a_renewal_meets_a_policy_that_now_wants_a_person_with_a_fresh_question(world: World, tmp_path: Path) -> None:
-    body = guard_body(value=140)
-    world.guard(body)
-    let_permits_expire(world)
-    policy_change(world, tmp_path, 'allow_up_to:   {USD: "150.00"', 'allow_up_to:   {USD: "100.00"')
-    asked = world.guard(body)
+    body, asked = asked_again_under(world, tmp_path, 'allow_up_to:   {USD: "150.00"', 'allow_up_to:   {USD: "100.00"')
     assert (asked["status"], asked["reason_code"], "permit_token" in asked) == (
         "pending",
         "amount_needs_approval",

@@ -96,6 +96,7 @@ def test_an_orders_page_fences_what_was_noticed_and_lights_its_lane(world: Any) 
     assert "It went RECEIVED → SCORED → medium DECIDED → medium QUEUED." in page.text
     assert "It waits for an analyst" in page.text
     assert "Look at its card" in page.text
+    assert "What each rule says" in page.text
 
 
 def test_a_resolved_orders_life_says_who_why_and_what_came_of_it(world: Any) -> None:

@@ -1,0 +1,163 @@
+"""The second factor: set up, asked for, removed; a code works once, and a refusal does not tell its cause."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from sentinel.services import second_factor, sign_in
+from sentinel.services.second_factor import Vault
+from sentinel.store import second_factors
+from tests.integration.console.conftest import PASSWORD
+from tests.integration.console.second_factors import (
+    OLD_SECRET,
+    SECRET,
+    WRONG,
+    api_sign_in,
+    code_of,
+    enrol,
+    forget_used_codes,
+    with_secrets,
+)
+
+
+def test_a_second_factor_is_set_up_asked_for_and_removed(world: Any) -> None:
+    app = with_secrets(world)
+    browser = world.browser("ann", app=app)
+    # A stolen cookie neither sees the secret nor sets one up.
+    assert browser.submit("/ops/account/second-factor").status_code == 400
+    assert 'class="secret"' not in browser.get("/ops/account/second-factor").get_data(as_text=True)
+    assert browser.submit("/ops/account/second-factor", proof=PASSWORD).status_code == 303
+    page = browser.get("/ops/account/second-factor").get_data(as_text=True)
+    assert "<svg" in page
+    assert "style=" not in page
+    assert page.count('class="secret"') == 1
+    assert browser.get("/ops/account/second-factor").get_data(as_text=True).count("<svg") == 1
+    assert browser.submit("/ops/account/second-factor/confirm", code="000000").status_code == 400
+    # Not confirmed, it is not asked for.
+    assert api_sign_in(app, "ann@demo.local").status_code == 200
+    secret = enrol(world, browser)
+    assert browser.submit("/ops/account/second-factor/confirm", code="000000").status_code == 303
+    assert browser.submit("/ops/account/second-factor", proof=PASSWORD).status_code == 409
+    kept = str(world.sql("select f::text, e.body from sentinel.second_factors f, sentinel.events e"))
+    assert secret not in kept
+    forget_used_codes(world)
+    assert api_sign_in(app, "ann@demo.local").status_code == 401
+    code = code_of(world, secret)
+    assert api_sign_in(app, "ann@demo.local", code=f"{code[:3]} {code[3:]}").status_code == 200
+    # A used code is no proof either; the next one is.
+    world.sql("update sentinel.operator_sessions set stepped_up_at = null")
+    assert browser.submit("/ops/account/prove", proof=code).status_code == 400
+    assert browser.submit("/ops/account/prove", proof=code_of(world, secret, 1)).status_code == 303
+    assert browser.submit("/ops/account/second-factor/remove").status_code == 303
+    assert browser.submit("/ops/account/second-factor/remove").status_code == 404
+    assert api_sign_in(app, "ann@demo.local").status_code == 200
+    kinds = [kind for (kind,) in world.sql("select kind from sentinel.events order by occurred_at")]
+    assert kinds == ["operator_second_factor_set", "operator_second_factor_removed"]
+
+
+def test_a_code_works_once_and_only_around_now(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = with_secrets(world)
+    secret = enrol(world, world.browser("ann", app=app))
+
+    def enter(code: str) -> int:
+        return int(api_sign_in(app, "ann@demo.local", code=code).status_code)
+
+    forget_used_codes(world)
+    assert [enter(code_of(world, secret, steps)) for steps in (-3, 3)] == [401, 401]
+    code = code_of(world, secret)
+    assert [enter(code), enter(code)] == [200, 401]
+    # What is older than a used one is over as well.
+    assert enter(code_of(world, secret, -1)) == 401
+    # Two at once: the database lets one through.
+    forget_used_codes(world)
+    known = world.sql("select tenant_id, operator_id, secret from sentinel.second_factors")[0]
+    used = [second_factors.use_step(world.pool, *known[:2], step=7, secret=known[2]) for _ in range(2)]
+    assert used == [True, False]
+    # The twin: a console that does not write down what was used.
+    forget_used_codes(world)
+    monkeypatch.setattr(second_factors, "use_step", lambda *_, **__: True)
+    code = code_of(world, secret)
+    assert [enter(code), enter(code)] == [200, 200]
+
+
+def flat_refusals(world: Any, app: Any, secret: str, monkeypatch: pytest.MonkeyPatch) -> tuple[set[Any], list[Any]]:
+    """(distinct answers, work done) over what must be refused alike. Work: password checks and secrets opened."""
+    work: list[Any] = []
+    real_right, real_open = sign_in.is_right, Vault.open
+    monkeypatch.setattr(sign_in, "is_right", lambda *given: work[-1].append("password") or real_right(*given))
+    monkeypatch.setattr(Vault, "open", lambda *given: work[-1].append("secret") or real_open(*given))
+    causes = {
+        "wrong password": ("ann@demo.local", WRONG, code_of(world, secret)), "unknown address": ("no@demo.local", PASSWORD, "123456"),
+        "shut out": ("gone@demo.local", PASSWORD, "123456"), "missing code": ("ann@demo.local", PASSWORD, ""),
+        "wrong code": ("ann@demo.local", PASSWORD, code_of(world, secret, 5)),
+    }  # fmt: skip
+    told = set()
+    for email, password, code in causes.values():
+        work.append([])
+        answer = api_sign_in(app, email, password, **({"code": code} if code else {}))
+        body = answer.json
+        told.add((answer.status_code, body["type"], body["title"], body["detail"], "Set-Cookie" in answer.headers))
+        page = app.test_client().post("/ops/sign-in", data={"email": email, "password": password, "code": code})
+        text = re.sub(r'value="[^"]*"', "", page.get_data(as_text=True))
+        told.add((page.status_code, text, "Set-Cookie" in page.headers))
+    world.sql("delete from sentinel.sign_in_attempts")
+    return told, work
+
+
+def test_five_causes_are_one_refusal_for_the_same_work(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = with_secrets(world)
+    secret = enrol(world, world.browser("ann", app=app))
+    world.operator("gone")
+    world.sql("update sentinel.operators set active = false where email like 'gone%%'")
+    forget_used_codes(world)
+    told, work = flat_refusals(world, app, secret, monkeypatch)
+    assert len(told) == 2
+    assert all(status == 401 for status, *_ in told)
+    assert all(one == ["password", "secret"] * 2 for one in work), work
+    # The right code of a refused sign-in was not used up.
+    assert world.sql("select last_step from sentinel.second_factors") == [(0,)]
+    # The twin: nobody's secret is not opened.
+    monkeypatch.setattr(Vault, "open_nobodys", lambda self: None)
+    _, work = flat_refusals(world, app, secret, monkeypatch)
+    assert len({len(one) for one in work}) > 1
+
+
+def test_secrets_move_to_the_newest_key_and_without_keys_nobody_gets_in_by_a_code(world: Any) -> None:
+    secret = enrol(world, world.browser("ann", app=with_secrets(world, OLD_SECRET)))
+    both, new_only, none = with_secrets(world, SECRET, OLD_SECRET), with_secrets(world), world.app()
+
+    def enter(app: Any) -> int:
+        forget_used_codes(world)
+        return int(api_sign_in(app, "ann@demo.local", code=code_of(world, secret)).status_code)
+
+    assert [enter(app) for app in (new_only, none, both, new_only)] == [401, 401, 200, 200]
+    page = world.at_page("bob@demo.local", none) if world.operator("bob") else None
+    assert page is not None
+    assert "It cannot be set up here" in page.get("/ops/account").get_data(as_text=True)
+    assert page.submit("/ops/account/second-factor", proof=PASSWORD).status_code == 409
+    # A secret that was copied to somebody else's row opens nothing.
+    bob = world.sql("select operator_id from sentinel.operators where email like 'bob%%'")[0][0]
+    world.sql(
+        "insert into sentinel.second_factors (tenant_id, operator_id, secret, confirmed_at)"
+        " select tenant_id, %s, secret, now() from sentinel.second_factors", bob)  # fmt: skip
+    assert api_sign_in(new_only, "bob@demo.local", code=code_of(world, secret)).status_code == 401
+
+
+def test_a_console_that_requires_a_second_factor_lets_nobody_past_setting_one_up(world: Any) -> None:
+    app = with_secrets(world, require_second_factor=True)
+    browser = world.browser("ann", "admin", app)
+    for path in ("/ops/halts", "/ops/operators", "/ops/nope"):
+        assert browser.get(path).headers["Location"] == "/ops/account", path
+    refused = browser.client.get("/ops/api/halts")
+    assert (refused.status_code, refused.json["type"]) == (403, "urn:sentinel:problem:second-factor-required")
+    assert browser.submit("/ops/halts", scope="tenant", reason="x").status_code == 403
+    enrol(world, browser)
+    assert browser.get("/ops/halts").status_code == 200
+
+
+def test_a_used_code_is_told_from_a_fresh_one_without_asking_again() -> None:
+    assert second_factor.clean_code(" 123-456 ") == "123456"
+    assert not any(second_factor.is_code(one) for one in ("", "12345", "1234567", "١٢٣٤٥٦", "12345a"))
