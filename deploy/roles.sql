@@ -72,7 +72,8 @@ grant execute on all functions in schema refunds to sentinel_worker;
 revoke execute on function refunds.write_ledger_events from sentinel_worker;
 
 -- worker: the refund workflow's facts and trails
-grant insert on refunds.step_trails, refunds.order_flags, refunds.blacklist, refunds.proof_images to sentinel_worker;
+grant insert on refunds.step_trails, refunds.order_flags, refunds.blacklist, refunds.proof_images, refunds.orders_taken
+  to sentinel_worker;
 grant update (since, closed_at) on refunds.order_flags to sentinel_worker;
 grant update (recognised, recognised_by) on refunds.proof_images to sentinel_worker;
 grant update (delivered_at, shipping_fee_minor, item_paid_minor, price_now_minor, note) on refunds.orders to sentinel_worker;

@@ -112,11 +112,18 @@ class Ledger:
         return set(self._column(sql.FIX_REQUESTS, requests=_json(batch)))
 
     def apply(self, changes: Sequence[Change]) -> dict[str, uuid.UUID | None]:
-        """Apply events; returns id → the row's start id, for those that were where they were expected."""
+        """Apply events; returns id → the row's start id, for those that were where they were expected.
+
+        One that `takes_order` is not applied where another row has taken the order.
+        """
         if not changes:
             return {}
         found = self._run(sql.APPLY_CHANGES, changes=_json([change.as_json() for change in changes]))
         return dict(found)
+
+    def with_order_taken(self, ids: Sequence[str]) -> set[str]:
+        """Which of `ids` are about an order that another row has taken."""
+        return set(self._column(sql.FIND_TAKEN, ids=list(ids))) if ids else set()
 
     def let_lapse(self, lapses: Sequence[Lapse]) -> None:
         """Let rows go whose outcome is not known here."""

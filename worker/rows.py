@@ -108,6 +108,8 @@ class Change:
     approval_id: str | None = None
     permit_token: str | None = None
     start_id: str | None = None
+    takes_order: bool = False
+    """Only applied if no other row has taken the order, which is then taken for good."""
     last_error: str | None = None
     failures: int = 0
     due_at: str | None = None
@@ -127,6 +129,7 @@ class Change:
             "event": self.event, "to_status": self.to_state, "decision": self.decision, "reason_code": self.reason_code,
             "operation_id": self.operation_id, "decision_event_id": self.decision_event_id, "proof_id": self.proof_id,
             "approval_id": self.approval_id, "permit_token": self.permit_token, "start_id": self.start_id,
+            "takes_order": self.takes_order,
             "last_error": self.last_error, "failures": self.failures, "due_at": self.due_at,
             "due_in_seconds": self.due_in_seconds, "waiting_for": self.waiting_for, "steps": self.steps,
         }  # fmt: skip

@@ -133,9 +133,18 @@ where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = q.ledger_entry_id and 
 returning e.ledger_entry_id
 """
 
-# What happened to rows, each from the state and the epoch it is expected in; the others are left alone.
+# What happened to rows, each from the state and the epoch it is expected in; the others are left alone, and so are those
+# whose order another one has taken.
 APPLY_CHANGES = """
-with trails as (
+with taken as (
+  insert into refunds.orders_taken (tenant_id, channel, order_ref, ledger_entry_id)
+  select e.tenant_id, e.channel, e.order_ref, e.ledger_entry_id
+  from jsonb_to_recordset(%(changes)s) as c (ledger_entry_id text, epoch bigint, from_status text, takes_order boolean)
+  join refunds.ledger_entries e on e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id
+    and e.claim_epoch = c.epoch and e.status = c.from_status
+  where c.takes_order order by e.order_ref, e.channel, e.created_at, e.ledger_entry_id
+  on conflict do nothing returning ledger_entry_id),
+trails as (
   insert into refunds.step_trails (tenant_id, ledger_entry_id, claim_epoch, steps)
   select %(tenant_id)s, c.ledger_entry_id, c.epoch, c.steps
   from jsonb_to_recordset(%(changes)s) as c (ledger_entry_id text, epoch bigint, from_status text, steps jsonb)
@@ -156,10 +165,19 @@ update refunds.ledger_entries e set
 from jsonb_to_recordset(%(changes)s) as c (ledger_entry_id text, epoch bigint, from_status text, event text, to_status text,
   decision text, reason_code text, operation_id uuid, decision_event_id uuid, proof_id text, approval_id uuid,
   permit_token text, start_id uuid, last_error text, failures integer, due_at timestamptz, due_in_seconds double precision,
-  waiting_for text)
+  waiting_for text, takes_order boolean)
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id and e.status = c.from_status
   and e.claim_epoch = c.epoch
+  and (not c.takes_order or e.ledger_entry_id in (select ledger_entry_id from taken) or exists (
+    select from refunds.orders_taken t where t.order_ref = e.order_ref and t.channel = e.channel
+      and t.tenant_id = e.tenant_id and t.ledger_entry_id = e.ledger_entry_id))
 returning e.ledger_entry_id, e.start_id
+"""
+# Those of the rows whose order another one has taken.
+FIND_TAKEN = """
+select e.ledger_entry_id from refunds.ledger_entries e
+join refunds.orders_taken t on t.order_ref = e.order_ref and t.channel = e.channel and t.tenant_id = e.tenant_id
+where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[]) and t.ledger_entry_id <> e.ledger_entry_id
 """
 
 # The outcome is not known here: let go without a word, so that the row is taken again and asks again.

@@ -19,6 +19,7 @@ from worker.states import LedgerState
 from worker.workflow.context import Context, StepResult
 from worker.workflow.graph import StepName
 from worker.workflow.reasons import Escalation
+from worker.workflow.routes import IN_PARTS
 
 AT_ONCE = 32
 
@@ -63,13 +64,21 @@ class ExecuteBySystem:
         return self._systems.get(context.route.settles_to if context.route else "")
 
     def _record_allowed(self, contexts: Sequence[Context]) -> list[Context]:
-        changes = [context.event for context in contexts if isinstance(context.event, Change)]
-        start_ids = self._ledger.apply(changes)
+        start_ids = self._ledger.apply(
+            [replace(each.event, takes_order=_takes_order(each)) for each in contexts if isinstance(each.event, Change)]
+        )
+        left = [
+            context.row.ledger_entry_id for context in contexts if start_ids.get(context.row.ledger_entry_id) is None
+        ]
+        taken = self._ledger.with_order_taken(left)
         permitted = []
         for context in contexts:
             change = context.event
             context.event = None
             start_id = start_ids.get(context.row.ledger_entry_id)
+            context.order_taken = context.row.ledger_entry_id in taken
+            if context.order_taken:
+                continue
             if not isinstance(change, Change) or start_id is None:
                 context.outcome = outcomes.lost(context.row, LedgerState.GUARDING)
                 continue
@@ -99,6 +108,10 @@ class ExecuteBySystem:
         row, name = context.row, self._system(context).name
         if context.outcome is not None:
             return StepResult({"claim": "lost"})
+        if context.order_taken:
+            # Another row of this order was quicker: the permit is given back with the question to a person.
+            context.event = None
+            return StepResult({"order": "taken"}, StepName.TRANSFER_TO_HUMAN, Escalation.REFUNDED_BEFORE)
         if context.started is None:
             # Became unready after the decision: the permit is given back with the question to a person.
             context.event = None
@@ -119,6 +132,14 @@ class ExecuteBySystem:
         why = {Refused: "refused", NoAnswer: "no answer"}.get(type(settled), "failed")
         context.event = next_steps.after_silence(row, f"{name}: {settled}", self._patience)
         return StepResult({"settlement": why}, tool_used=name)
+
+
+def _takes_order(context: Context) -> bool:
+    """Whether this is the one refund that its order gets without a person's word."""
+    row = context.row
+    return (
+        row.order_ref is not None and row.channel not in IN_PARTS and Escalation.REFUNDED_BEFORE not in context.lifted
+    )
 
 
 def _permit(context: Context) -> GuardAnswer:

@@ -1,0 +1,84 @@
+"""Where an order is refunded once without a person's word, it is: also for rows that are looked at at the same time."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fake_authority import FakeAuthority
+from tests.harness import at_once
+from tests.ledger_world import LedgerWorld
+from tests.workflow_world import FEE, Shop
+from worker.workflow.reasons import Escalation
+from worker.workflow.steps import execute_by_system
+
+ORDERS = tuple("abcdef")
+
+
+@pytest.fixture
+def shop(ledger_world: LedgerWorld, authority: FakeAuthority) -> Shop:
+    return Shop(ledger_world, authority.url)
+
+
+def two_of_each(shop: Shop) -> None:
+    """Two rows for each order, all of them confirmed by their customers."""
+    for name in ORDERS:
+        shop.enter(FEE, name, value=90)
+        shop.enter(FEE, f"{name}-again", value=80, order_ref=f"ord_{name}", account_ref=f"acct_{name}", has_order=False)
+    shop.run()
+    assert shop.cards() == 2 * len(ORDERS), "no row knows of the other yet"
+    shop.answer(*(name + which for name in ORDERS for which in ("", "-again")))
+
+
+def refunded_twice(shop: Shop) -> list[str]:
+    """The checker: orders with more than one execution."""
+    rows = shop.world.all(
+        "select e.order_ref from refunds.executions join refunds.ledger_entries e using (tenant_id, ledger_entry_id)"
+        " group by 1 having count(*) > 1"
+    )
+    return [row[0] for row in rows]
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_of_two_rows_for_one_order_one_is_paid_and_the_other_is_put_to_a_person(shop: Shop, workers: int) -> None:
+    two_of_each(shop)
+    assert at_once([shop.run] * workers) == [None] * workers
+    assert refunded_twice(shop) == []
+    assert shop.world.executions() == len(ORDERS)
+    stands = sorted(shop.stands(name + which)[0::2] for name in ORDERS for which in ("", "-again"))
+    assert stands == [("APPROVAL_REQUIRED", Escalation.REFUNDED_BEFORE)] * len(ORDERS) + [
+        ("EXECUTED", "within_policy_limit")
+    ] * len(ORDERS)
+
+
+def test_a_person_may_have_the_other_paid_too(shop: Shop, authority: FakeAuthority) -> None:
+    two_of_each(shop)
+    shop.run()
+    [waiting] = [name for name in ("a", "a-again") if shop.stands(name)[0] != "EXECUTED"]
+    authority.approve(f"refund:{waiting}")
+    shop.world.make_due()
+    shop.run()
+    assert shop.stands(waiting)[0] == "EXECUTED"
+    assert refunded_twice(shop) == ["ord_a"]
+
+
+def test_a_row_taken_up_again_keeps_the_order_it_has_taken(shop: Shop, authority: FakeAuthority) -> None:
+    shop.enter(FEE, "a", value=90)
+    shop.run()
+    shop.answer("a")
+    spy = shop.spies["private_refund"]
+    settle, spy.settle = spy.settle, lambda row, reference: spy.look_up(reference)  # type: ignore[method-assign, assignment]
+    shop.run()
+    assert shop.world.one("select ledger_entry_id from refunds.orders_taken") == "a"
+    assert shop.stands("a")[0] != "EXECUTED"
+    spy.settle = settle  # type: ignore[method-assign]
+    for _ in range(3):
+        shop.world.make_due()
+        shop.run()
+    assert shop.stands("a")[0] == "EXECUTED"
+
+
+def test_twin_that_only_looks_before_it_asks_pays_twice(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute_by_system, "_takes_order", lambda context: False)
+    two_of_each(shop)
+    shop.run()
+    assert refunded_twice(shop), "the gate alone was enough: the rows did not stand side by side"
