@@ -132,7 +132,7 @@ grant update (permit_for_person) on sentinel.operation_states to sentinel_author
 -- Only operators turn on and record launch-gate reports. An authority may turn off, and says which policies it decides by.
 revoke execute on function sentinel.flip_switch, sentinel.record_gate_report from sentinel_authority;
 grant insert, delete, update (policy_digest, since) on sentinel.policies_in_force to sentinel_authority;
-grant insert, update (is_on, canary_percent, changed_at, changed_by, reason) on sentinel.switches to sentinel_authority, sentinel_console;
+grant insert, update (is_on, canary_percent, changed_at, changed_by, reason, proven_after) on sentinel.switches to sentinel_authority, sentinel_console;
 grant insert on sentinel.gate_reports to sentinel_console;
 grant execute on function sentinel.flip_switch, sentinel.turn_switch_off, sentinel.record_gate_report, sentinel.gate_refusal,
   sentinel.gate_report_lasts to sentinel_console;

@@ -14,6 +14,7 @@ from sentinel.cli.common import (
     as_uuid,
     json_option,
     open_pool,
+    reason_option,
     show,
     show_rows,
     tenant_of,
@@ -93,7 +94,7 @@ def _decide(
 @group.command()
 @click.argument("approval_id", metavar="ID")
 @click.option("--as", "email", required=True, metavar="EMAIL", help="The operator in whose name; the rules are theirs.")
-@click.option("--reason", required=True, help="Why; kept with the approval.")
+@reason_option("Why; kept with the approval.")
 @click.option("--digest", help="The digest you looked at (`list --json`); refused when it is not the approval's.")
 @tenant_option
 @json_option
@@ -105,7 +106,7 @@ def approve(approval_id: str, email: str, reason: str, digest: str | None, tenan
 @group.command()
 @click.argument("approval_id", metavar="ID")
 @click.option("--as", "email", required=True, metavar="EMAIL", help="The operator in whose name; the rules are theirs.")
-@click.option("--reason", required=True, help="Why; kept with the approval and told to the agent.")
+@reason_option("Why; kept with the approval and told to the agent.")
 @click.option("--digest", help="The digest you looked at (`list --json`); refused when it is not the approval's.")
 @tenant_option
 @json_option
@@ -117,8 +118,8 @@ def reject(approval_id: str, email: str, reason: str, digest: str | None, tenant
 @group.command()
 @click.argument("approval_id", metavar="ID")
 @click.option("--as", "email", required=True, metavar="EMAIL", help="The operator in whose name; the rules are theirs.")
-@click.option("--reason", required=True, help="Why; kept with the approval and told to the agent.")
-@click.option("--reference", required=True, help="Where it was handled: a ticket, a payment; 1 to 200 characters.")
+@reason_option("Why; kept with the approval and told to the agent.")
+@reason_option("Where it was handled: a ticket, a payment; 1 to 200 characters.", "--reference", most=200)
 @click.option("--digest", help="The digest you looked at (`list --json`); refused when it is not the approval's.")
 @tenant_option
 @json_option

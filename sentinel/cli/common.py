@@ -17,8 +17,10 @@ from typing import Any, TypeVar, cast
 import click
 import orjson
 import psycopg
+from marshmallow import ValidationError
 
 from sentinel.core.errors import EngineUnavailable, InvalidInput, NotFound, SentinelError
+from sentinel.http.bodies import Text
 from sentinel.services.actor import LOCAL_ADMINISTRATOR, Actor, local_administrator
 from sentinel.services.create_operator import known_operator
 from sentinel.settings import UnsafeConfiguration
@@ -79,6 +81,27 @@ class OneLineErrors(click.Group):
 def json_option(command: Command) -> Command:
     """`--json`: one JSON document on standard output, for scripts."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")(command)
+
+
+class PersonsText(click.ParamType[str]):
+    """What a person says, by the same rule as over HTTP: something, not too long, with nothing in it that is not seen."""
+
+    name = "text"
+
+    def __init__(self, most: int) -> None:
+        self._rule = Text(most=most, least=1)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text as it is. Fails as wrong use."""
+        try:
+            return str(self._rule.deserialize(value))
+        except ValidationError as error:
+            self.fail(" ".join(error.messages), param, ctx)
+
+
+def reason_option(about: str, name: str = "--reason", *, most: int = 2000) -> Callable[[Command], Command]:
+    """A person's word that is kept: `--reason`, or what it is called there."""
+    return click.option(name, required=True, type=PersonsText(most), help=about)
 
 
 def tenant_option(command: Command) -> Command:

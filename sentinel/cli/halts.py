@@ -10,6 +10,7 @@ from sentinel.cli.common import (
     as_uuid,
     json_option,
     open_pool,
+    reason_option,
     show,
     show_rows,
     tenant_of,
@@ -42,7 +43,7 @@ def list_(lifted_too: bool, tenant: str | None, as_json: bool) -> None:
 @click.option("--scope", type=click.Choice(SCOPES), required=True, help="What to stop; global stops every tenant.")
 @click.option("--target", default="", help='The agent, action (or "refund.*") or scenario.')
 @click.option("--level", type=click.Choice(LEVELS), default="kill", show_default=True, help="What agents are told.")
-@click.option("--reason", required=True, help="Why; kept with the halt.")
+@reason_option("Why; kept with the halt.")
 @click.option("--as", "email", metavar="EMAIL", help="The operator in whose name; else nobody's account.")
 @tenant_option
 @json_option
@@ -58,7 +59,7 @@ def set_(
 
 @group.command()
 @click.argument("halt_id", metavar="ID")
-@click.option("--reason", required=True, help="Why; kept as evidence.")
+@reason_option("Why; kept as evidence.")
 @click.option("--as", "email", metavar="EMAIL", help="The operator in whose name; else nobody's account.")
 @tenant_option
 @json_option

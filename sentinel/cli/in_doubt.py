@@ -10,6 +10,7 @@ from sentinel.cli.common import (
     as_uuid,
     json_option,
     open_pool,
+    reason_option,
     show,
     show_rows,
     tenant_of,
@@ -42,7 +43,7 @@ def list_(tenant: str | None, as_json: bool) -> None:
 @group.command()
 @click.argument("operation_id", metavar="OPERATION")
 @click.option("--executed/--not-executed", default=None, help="Whether it happened: captures or frees its budget.")
-@click.option("--evidence", required=True, help="How you know; kept as evidence.")
+@reason_option("How you know; kept as evidence.", "--evidence")
 @click.option("--as", "email", required=True, metavar="EMAIL", help="The administrator in whose name.")
 @tenant_option
 @json_option

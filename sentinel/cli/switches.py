@@ -14,6 +14,7 @@ from sentinel.cli.common import (
     json_option,
     open_pool,
     print_json,
+    reason_option,
     show,
     show_rows,
     tenant_of,
@@ -100,7 +101,7 @@ def list_(directory: Path | None, tenant: str | None, as_json: bool) -> None:
 @group.command()
 @click.argument("name")
 @click.option("--canary", type=click.IntRange(0, 100), metavar="PERCENT", help="For how many percent of the accounts.")
-@click.option("--reason", required=True, help="Why; kept as evidence.")
+@reason_option("Why; kept as evidence.")
 @click.option("--as", "email", required=True, metavar="EMAIL", help="The operator in whose name: an administrator.")
 @DIRECTORY
 @tenant_option
@@ -122,7 +123,7 @@ def on(
 
 @group.command()
 @click.argument("name")
-@click.option("--reason", required=True, help="Why; kept as evidence.")
+@reason_option("Why; kept as evidence.")
 @click.option("--as", "email", metavar="EMAIL", help="The operator in whose name; else nobody's account.")
 @DIRECTORY
 @tenant_option

@@ -116,7 +116,9 @@ class Text(fields.String):
         if not isinstance(value, str):
             raise ValidationError("must be a text")
         if len(value.strip()) < self.least:
-            raise ValidationError(f"must have at least {self.least} characters")
+            raise ValidationError(
+                "must say something" if self.least == 1 else f"must have at least {self.least} characters"
+            )
         try:
             return check_text(value, "", self.most)
         except InvalidInput as error:

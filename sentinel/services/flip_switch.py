@@ -71,13 +71,18 @@ def turn_switch_off(pool: Pool, actor: Actor, book: SwitchBook, name: str, *, re
 
 
 def turn_switch_off_by_agent(pool: Pool, caller: Caller, book: SwitchBook, name: str, *, reason: str) -> Flipped:
-    """An agent stops itself, e.g. after a wrong execution. Raises `InvalidInput` for a switch that is not there."""
+    """An agent stops itself, e.g. after a wrong execution: on again it goes only by a report from after that.
+
+    Raises `InvalidInput` for a switch that is not there.
+    """
     try:
         _known_or_any(book, name)
     except NotFound as error:
         raise InvalidInput.of("switch", error.detail) from None
     who = f"agent {caller.agent_id}" if caller.agent_id else f"agent key {caller.key_id}"
-    done = switches.turn_off(pool, tenant_id=caller.tenant_id, name=name, who=who, reason=reason, event_id=new_id())
+    done = switches.turn_off(
+        pool, tenant_id=caller.tenant_id, name=name, who=who, reason=reason, event_id=new_id(), went_wrong=True
+    )
     return Flipped(name, False, 0, already=not done)
 
 

@@ -49,7 +49,9 @@ where lifted_at is null and tenant_id = any(%(owners)s)
 TURN_ON = """
 select sentinel.flip_switch(%(tenant_id)s, %(name)s, %(gate)s, %(policy)s, %(percent)s, %(who)s, %(reason)s, %(event_id)s)
 """
-TURN_OFF = "select sentinel.turn_switch_off(%(tenant_id)s, %(name)s, %(who)s, %(reason)s, %(event_id)s)"
+TURN_OFF = """
+select sentinel.turn_switch_off(%(tenant_id)s, %(name)s, %(who)s, %(reason)s, %(event_id)s, %(went_wrong)s)
+"""
 
 
 def list_switches(pool: Pool, tenant_id: uuid.UUID) -> list[SwitchRow]:
@@ -81,8 +83,20 @@ def turn_on(
     }))  # fmt: skip
 
 
-def turn_off(pool: Pool, *, tenant_id: uuid.UUID, name: str, who: str, reason: str, event_id: uuid.UUID) -> bool:
-    """Turn off, whatever the file or a report says. False when it had been turned off before."""
+def turn_off(
+    pool: Pool,
+    *,
+    tenant_id: uuid.UUID,
+    name: str,
+    who: str,
+    reason: str,
+    event_id: uuid.UUID,
+    went_wrong: bool = False,
+) -> bool:
+    """Turn off, whatever the file or a report says. False when it had been turned off before.
+
+    Where something `went_wrong`, only a report from after it turns the switch on again.
+    """
     return bool(single(pool, TURN_OFF, {
-        "tenant_id": tenant_id, "name": name, "who": who, "reason": reason, "event_id": event_id,
+        "tenant_id": tenant_id, "name": name, "who": who, "reason": reason, "event_id": event_id, "went_wrong": went_wrong,
     }))  # fmt: skip

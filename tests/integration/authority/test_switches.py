@@ -198,6 +198,25 @@ def test_turning_off_works_when_a_report_failed_the_policy_is_gone_and_the_file_
         off(world, "Not A Name", book=record_failed)
 
 
+def test_what_an_agent_turned_off_goes_on_again_only_by_a_report_from_after_that(world: World) -> None:
+    record(world)
+    on(world)
+    went_wrong = {"switch": FEE, "reason": "a wrong execution"}
+    assert world.post("switches/off", went_wrong).get_json()["already"] is False
+    with pytest.raises(GateRefused, match="from before something went wrong"):
+        on(world)
+    record(world)
+    on(world)
+    # A person's own word takes nothing away from the report, and what goes wrong while it is off counts too.
+    off(world)
+    on(world)
+    off(world)
+    assert world.post("switches/off", went_wrong).get_json()["already"] is True
+    with pytest.raises(GateRefused):
+        on(world)
+    assert seen(world)["on"] is False
+
+
 def test_what_needs_no_gate_is_on_or_off_by_word_alone(world: World) -> None:
     assert seen(world, MASTER) == {"on": False, "canary_percent": 0}
     assert seen(world, STANDARD) == {"on": True, "canary_percent": 100}
