@@ -23,6 +23,7 @@ from psycopg.types.json import Jsonb
 from sentinel.core.errors import EngineUnavailable
 from sentinel.store.database import Pool, first_line
 from worker.order_review.addresses import NotAllowed, Outward
+from worker.order_review.outlets import outward
 from worker.outside import Answered
 from worker.settlement.gateway import one_line
 
@@ -115,6 +116,11 @@ class LogChannel:
         """Always taken."""
         log.warning("order_alert", kind=alert.kind, source=alert.source, order_id=alert.order_id)
         return None
+
+
+def channel_from(*, slack_webhook_url: str, on_this_machine: bool = False) -> Channel:
+    """The channel at the address, else the log."""
+    return SlackChannel(slack_webhook_url, outward(on_this_machine)) if slack_webhook_url else LogChannel()
 
 
 class SlackChannel:

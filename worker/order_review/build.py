@@ -9,7 +9,7 @@ from sentinel.client import Client
 from sentinel.settings import UnsafeConfiguration
 from sentinel.store.database import ORDERS, Pool, with_role
 from worker.failpoints import BadFailpoint, Failpoints
-from worker.order_review.alerts import Alerts
+from worker.order_review.alerts import Alerts, channel_from
 from worker.order_review.authority import Authority
 from worker.order_review.background import Background
 from worker.order_review.crowd import Crowd
@@ -17,7 +17,7 @@ from worker.order_review.enrich import Enricher, Lookup
 from worker.order_review.failpoints import Place
 from worker.order_review.model import AGENT_ID
 from worker.order_review.model_score import ModelScore
-from worker.order_review.outlets import channel_from, shop_from
+from worker.order_review.outlets import shop_from
 from worker.order_review.pipeline import Enriching, Pipeline, Scoring
 from worker.order_review.reports import Reports
 from worker.order_review.rule_numbers import RuleNumbers

@@ -1,4 +1,4 @@
-"""Choosing the shop and the alert channel from settings, and what can be wrong with those."""
+"""The shop of the settings, where alerts may go, and what can be wrong with those."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import uuid
 from sentinel.store.database import Pool
 from worker.addresses import is_http_url
 from worker.order_review.addresses import ON_THIS_MACHINE, Outward
-from worker.order_review.alerts import Channel, LogChannel, SlackChannel
 from worker.order_review.shop import HttpShop, Shop
 from worker.order_review.simulated_shop import SimulatedShop
 
@@ -28,7 +27,7 @@ def outlet_faults(
     if not 0 < shop_timeout_seconds <= 10:
         # Two calls and a look must fit into an order's 30 seconds.
         found.append("SENTINEL_SHOP_TIMEOUT_SECONDS must be more than 0 and at most 10")
-    if slack_webhook_url and (why := _outward(alerts_on_this_machine).fault(slack_webhook_url)):
+    if slack_webhook_url and (why := outward(alerts_on_this_machine).fault(slack_webhook_url)):
         found.append(f"SLACK_WEBHOOK_URL cannot be used ({why}): it must be https and an outside address")
     return found
 
@@ -38,11 +37,6 @@ def shop_from(*, url: str, key: str, timeout_seconds: float, pool: Pool, tenant_
     return HttpShop(url, key, timeout_seconds) if url else SimulatedShop(pool, tenant_id)
 
 
-def channel_from(*, slack_webhook_url: str, on_this_machine: bool = False) -> Channel:
-    """The channel at the address, else the log."""
-    return SlackChannel(slack_webhook_url, _outward(on_this_machine)) if slack_webhook_url else LogChannel()
-
-
-def _outward(on_this_machine: bool) -> Outward:
+def outward(on_this_machine: bool) -> Outward:
     """A channel on this very machine is for a demo and for tests: nothing else inside may be named."""
     return ON_THIS_MACHINE if on_this_machine else Outward()

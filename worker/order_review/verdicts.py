@@ -39,7 +39,7 @@ def event_of(work: Work, answer: GuardAnswer) -> str | None:
     if is_started(answer):
         if not undecided:
             return APPROVED
-        # Approved before we had it queued: it is queued first, its way is the medium lane's.
+        # Approved before we had it queued: it is queued first, its way is the medium lane's, and goes on at once.
         return LaneEvent.ALLOWED if answer.decision == "ALLOW" else LaneEvent.NEEDS_ANALYST
     match answer.status:
         case "pending":
@@ -67,7 +67,7 @@ def row_of(work: Work, answer: GuardAnswer, event: str) -> dict[str, Any]:
         "event": event, "operation_id": answer.operation_id, "decision_event_id": answer.decision_event_id,
         "decision": answer.decision, "reason_code": reason_of(answer), "proof_id": answer.proof_id,
         "approval_id": answer.approval_id, "start_id": work.own_start_id if answer.start else None,
-        "due_at": answer.expires_at if event == LaneEvent.NEEDS_ANALYST else None,
+        "due_at": answer.expires_at if event == LaneEvent.NEEDS_ANALYST else None, "at_once": answer.start is not None,
     }  # fmt: skip
 
 

@@ -24,11 +24,11 @@ from worker.order_review.alerts import (
     LogChannel,
     SlackChannel,
     alert_fields,
+    channel_from,
     pause_seconds,
     text_of,
 )
 from worker.order_review.effects import EffectKind, Tried, perform
-from worker.order_review.outlets import channel_from
 from worker.order_review.shop import Standing
 from worker.order_review.simulated_shop import SimulatedShop
 from worker.settlement.gateway import NoAnswer, Refused, Settled

@@ -10,6 +10,8 @@ import pytest
 from tests.harness import decide, let_permits_expire
 from tests.order_world import make_intake, order_body, served
 from tests.world import World
+from worker.failpoints import Failpoints
+from worker.order_review.failpoints import Place
 from worker.order_review.model import KnownAccount, Order, Review, Score, Signal
 from worker.order_review.shop import Standing
 from worker.settlement.gateway import Answer, NoAnswer, Refused, Settled
@@ -130,6 +132,26 @@ def test_what_the_shop_refuses_is_held_and_told_to_people(world: World, authorit
     orders.rounds()
     # Whether it happened is for a person to say.
     assert orders.one("select count(*) from sentinel.operation_states where status = 'in_doubt'") == 1
+    orders.review.pool.close()
+
+
+def test_an_order_approved_before_it_was_queued_goes_on_at_once(world: World, authority_url: str) -> None:
+    """The authority had it and a person said yes, but its answer never came: it is started with the next question."""
+    cut_off = make_intake(world, authority_url, failpoints=Failpoints(Place.AFTER_GUARD, "raise"))
+    assert cut_off.deliver(order_body("o-1", "medium")).status_code == 503
+    cut_off.review.pool.close()
+    decide(world, cut_off.one("select approval_id from sentinel.approvals"))
+    orders = make_intake(world, authority_url)
+    # Another one's decision has moved the cursor on: nobody will tell of this one any more.
+    world.admin.execute(
+        "insert into orders.approval_cursors (tenant_id, since) values (%s, clock_timestamp() + interval '1 minute')",
+        [world.tenant_id],
+    )
+    orders.make_due()
+    orders.rounds(until=lambda: orders.standing("o-1") == ("FULFILLED", "medium"))
+    assert [row[0] for row in orders.all("select event from orders.events order by event_id")] == [
+        "scored", "needs_analyst", "queued", "started", "fulfilled",
+    ]  # fmt: skip
     orders.review.pool.close()
 
 

@@ -394,10 +394,11 @@ begin
     on conflict (review_id, kind, tenant_id) do update set state = 'intended' where f.state = 'cancelled';
   end if;
   if batch @? '$[*] ? (@.event == "needs_analyst")' then
-    -- Due at some time in any case: what waits is found by when it is due.
+    -- Due at some time in any case: what waits is found by when it is due. What somebody has approved by now is due at once.
     update orders.reviews r set status = 'QUEUED', last_event = 'queued', lease_until = null, holder = null, attempts = 0,
-      next_attempt_at = coalesce(i.due_at, clock_timestamp() + interval '1 hour') + interval '1 second'
-    from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, event text, due_at timestamptz)
+      next_attempt_at = case when i.at_once then clock_timestamp()
+                             else coalesce(i.due_at, clock_timestamp() + interval '1 hour') + interval '1 second' end
+    from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, event text, due_at timestamptz, at_once boolean)
     where r.review_id = any(mine) and r.review_id = i.review_id and r.tenant_id = i.tenant_id and i.event = 'needs_analyst';
   end if;
   if held is not null then

@@ -1,0 +1,20 @@
+"""An order that is started was permitted."""
+
+from pathlib import Path
+
+from alembic import op
+
+revision = "0012"
+down_revision = "0011"
+
+_SQL = Path(__file__).parent.parent / "sql"
+
+
+def upgrade() -> None:
+    """Run the file."""
+    op.get_bind().exec_driver_sql((_SQL / "0012_orders_permitted.sql").read_text().replace("%", "%%"))
+
+
+def downgrade() -> None:
+    """Evidence is not thrown away by a command."""
+    raise RuntimeError("There is no way back from this migration; restore a backup instead.")

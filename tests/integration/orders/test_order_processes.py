@@ -1,0 +1,33 @@
+"""The intake as processes of its own: what they count is counted together."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+from tests.ledger_world import ROOT
+from tests.order_world import OrderWorld, intake_process, order_body
+
+
+def test_what_several_processes_count_is_one_sum(orders: OrderWorld) -> None:
+    env = {"SENTINEL_ORDERS_PROCESSES": "2"}
+    with intake_process(orders.world, orders.authority_url, orders.key, **env) as process:
+        bodies = [order_body(f"o-{number}") for number in range(8)]
+        assert [process.post(body) for body in [*bodies, bodies[0]]] == [200] * 9
+        with urllib.request.urlopen(f"http://127.0.0.1:{process.port}/metrics", timeout=10) as answer:
+            counted = answer.read().decode()
+    assert 'orders_deliveries_total{result="200",source="demo"} 8.0' in counted
+    assert 'orders_deliveries_total{result="replayed",source="demo"} 1.0' in counted
+    assert 'orders_decided_total{event="allowed",lane="low"} 8.0' in counted
+    for name in ("orders_score_seconds_count", "orders_delivery_seconds_count", "orders_queued", "orders_model_total"):
+        assert name in counted
+
+
+@pytest.mark.parametrize("module", ["worker.order_review.wsgi", "sentinel.wsgi", "ops_console.__main__"])
+def test_counters_are_imported_only_once_their_folder_is_there(module: str) -> None:
+    """Where they are imported earlier, each process counts for itself and tells nobody."""
+    look = f"import sys, {module}; sys.exit('prometheus_client' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", look], cwd=ROOT, check=False).returncode == 0
