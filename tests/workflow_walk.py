@@ -156,6 +156,10 @@ class Walk:
     def fix_requests(self, rows: Sequence[LedgerRow], requests: Mapping[str, Any]) -> set[str]:
         return {row.ledger_entry_id for row in rows}
 
+    def with_order_taken(self, ids: Sequence[str]) -> set[str]:
+        """Nobody else is about."""
+        return set()
+
     def apply(self, changes: Sequence[Change]) -> dict[str, uuid.UUID]:
         return {change.row.ledger_entry_id: uuid.UUID(change.start_id or str(uuid.uuid4())) for change in changes}
 

@@ -24,6 +24,8 @@ MODES = ("rebuy", "price_drop")
 CRITICS = ("rules", "model")
 IN_PARTS = ("retail",)
 """Channels whose orders may be refunded in parts: there the policy's duplicate rule counts against what was paid."""
+UNROUTED_ACTION = "refund.small.unrouted"
+"""What is asked about a row that no route takes up: nothing settles it."""
 GENERAL_ACTION = "refund.create"
 """What a row asks for that leaves it to its route which refund it is."""
 
@@ -95,9 +97,14 @@ class Routes:
         return self._by_cell.get((channel, scenario, mode))
 
     def action_of(self, action: str, channel: str, scenario: str, mode: str | None) -> str:
-        """What is asked of the authority: the route's action, unless the row itself asks for a particular one."""
+        """What is asked of the authority: the route's action, unless the row itself asks for a particular one.
+
+        A row without a route is a question for a person, whatever is not known of it.
+        """
+        if action != GENERAL_ACTION:
+            return action
         route = self.find(channel, scenario, mode)
-        return route.action if route is not None and action == GENERAL_ACTION else action
+        return UNROUTED_ACTION if route is None else route.action
 
 
 def _route(source: Source, node: Node, switches: Collection[str] | None, systems: Collection[str]) -> Route:

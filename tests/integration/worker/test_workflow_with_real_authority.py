@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -113,6 +114,23 @@ def test_exactly_the_limit_is_paid_and_one_minor_unit_more_goes_to_a_person(shop
     shop.run()
     assert shop.stands("over") == ("APPROVAL_REQUIRED", "operator", "over_limit_early")
     assert executed_once(shop, names, "private_refund")
+
+
+@pytest.mark.parametrize(
+    ("channel", "scenario", "known"),
+    [("private", "fe", True), ("private", "fe", False), ("privat", "fee", True), ("privat", "fee", False),
+     ("public", "compensation", True), ("public", "compensation", False), ("retail", "fee", True)],
+)  # fmt: skip
+def test_a_row_that_no_route_takes_up_goes_to_a_person_whatever_is_known_of_it(
+    shop: Shop, world: World, channel: str, scenario: str, known: bool
+) -> None:
+    shop.enter(replace(FEE, channel=channel, scenario=scenario), has_order=known)
+    shop.run()
+    assert shop.stands()[:2] == ("APPROVAL_REQUIRED", "operator")
+    reasons, approve_offered = offers(world, "r")
+    assert {"no_route", "order_unknown"} & set(reasons)
+    assert not approve_offered
+    assert shop.nothing_paid()
 
 
 def test_approved_it_asks_its_customer_and_passes_every_hard_rule_again(shop: Shop, world: World) -> None:
