@@ -29,8 +29,8 @@ REQUIRED = ("amount",)
 DEFAULTS: FieldMap = {"order_id": (("order", "id"),)}
 
 MAX_TEXT, MAX_ITEMS, MAX_COUNT = 500, 1000, 10**6
-# Begins with a letter or a digit, and no slash: it becomes part of addresses, resources and keys.
-_ORDER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}", re.ASCII)
+# It becomes part of addresses, resources and keys: it begins with a letter or a digit, and no part of it is "", "." or "..".
+_ORDER_ID = re.compile(r"(?=.{1,100}$)[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9_:@-][A-Za-z0-9._:@-]*)*", re.ASCII)
 _REF = re.compile(r"[A-Za-z0-9._:/@-]{1,200}", re.ASCII)
 _ZERO = re.compile(r"0(\.0{1,6})?", re.ASCII)
 _COUNT = re.compile(r"0|[1-9][0-9]{0,6}", re.ASCII)

@@ -44,7 +44,7 @@ def event_of(work: Work, answer: GuardAnswer) -> str | None:
     match answer.status:
         case "pending":
             return LaneEvent.NEEDS_ANALYST if undecided else None
-        case "denied" if answer.reason_code == "halted" and work.status != ReviewStatus.SCORED:
+        case "denied" if answer.reason_code == "halted" and recorded_decision(answer) != "DENY":
             # Decided before the halt: refused now, not for ever.
             return None
         case _:
@@ -54,6 +54,11 @@ def event_of(work: Work, answer: GuardAnswer) -> str | None:
 def is_started(answer: GuardAnswer) -> bool:
     """Started under the order's start id, by this question or an earlier one, and no person has said that it was not done."""
     return answer.start is not None and not (answer.status == "completed" and answer.outcome == "error")
+
+
+def recorded_decision(answer: GuardAnswer) -> str:
+    """What was decided, whatever a halt makes of it now: the proof's word, where there is a proof."""
+    return str((answer.proof_pack or {}).get("decision") or answer.decision)
 
 
 def is_settled_elsewhere(answer: GuardAnswer) -> bool:

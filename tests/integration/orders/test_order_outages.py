@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from sentinel.services.actor import local_administrator
+from sentinel.services.lift_halt import lift_halt
+from sentinel.services.set_halt import set_halt
 from tests.harness import decide, let_permits_expire
 from tests.order_world import make_intake, order_body, served
 from tests.world import World
@@ -147,6 +150,11 @@ def test_an_order_approved_before_it_was_queued_goes_on_at_once(world: World, au
         "insert into orders.approval_cursors (tenant_id, since) values (%s, clock_timestamp() + interval '1 minute')",
         [world.tenant_id],
     )
+    halted = set_halt(world.console_pool, local_administrator(world.tenant_id), scope="tenant", reason="drill")
+    orders.make_due()
+    orders.rounds()
+    assert orders.standing("o-1") == ("SCORED", None), "a halt is for now; what was decided before it stands"
+    lift_halt(world.console_pool, local_administrator(world.tenant_id), halted.halt_id, reason="over")
     orders.make_due()
     orders.rounds(until=lambda: orders.standing("o-1") == ("FULFILLED", "medium"))
     assert [row[0] for row in orders.all("select event from orders.events order by event_id")] == [

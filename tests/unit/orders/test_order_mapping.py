@@ -148,7 +148,28 @@ ABSENT = [None, ""]
 
 
 @pytest.mark.parametrize(
-    "value", [*ABSENT, True, 1.5, [], {}, ["1"], "a b", "a/b", "..", ".", "é", "１", "x" * 101, -1, "a\n"]
+    "value",
+    [
+        *ABSENT,
+        True,
+        1.5,
+        [],
+        {},
+        ["1"],
+        "a b",
+        "a//b",
+        "/a",
+        "a/",
+        "a/../b",
+        "a/.b",
+        "..",
+        ".",
+        "é",
+        "１",
+        "x" * 101,
+        -1,
+        "a\n",
+    ],
 )
 def test_an_order_id_that_is_none_is_refused_by_its_path(value: Any) -> None:
     for name, payload, path in (("demo", CASE, "order.id"), ("shopify", SHOPIFY, "id")):
@@ -157,6 +178,11 @@ def test_an_order_id_that_is_none_is_refused_by_its_path(value: Any) -> None:
         assert list(caught.value.errors) == [path]
         with pytest.raises(InvalidInput):
             source(name).order_id(put(payload, path, value))
+
+
+@pytest.mark.parametrize("value", ["a/b", "2026/11/a-7", "1", "A.b_c:d@e-f", "x" * 100])
+def test_an_order_id_is_an_identifier_as_every_other(value: str) -> None:
+    assert read("demo", put(CASE, "order.id", value)).order_id == value
 
 
 @pytest.mark.parametrize("payload", [{}, {"order": None}, {"order": []}, {"order": "id"}, {"order": {}}, {"id": "1"}])
