@@ -200,6 +200,8 @@ def test_it_ends_within_three_seconds_leaves_nothing_and_continues() -> None:
             before, told, ports = ledger(first.database_url), first.told, first.ports
             reviewed = reviews(first.database_url)
             assert len(reviewed) == len(ORDERS)
+            with psycopg.connect(first.database_url, autocommit=True) as connection:
+                connection.execute("create database sentinel_scratch_left")  # as by a replay that was killed
             with (
                 socket.create_connection(("127.0.0.1", ports[0])),
                 socket.create_connection(("127.0.0.1", ports[1])) as viewer,
@@ -212,6 +214,9 @@ def test_it_ends_within_three_seconds_leaves_nothing_and_continues() -> None:
         with running_demo(folder, ports=ports) as second:
             assert second.told == told
             assert ledger(second.database_url) == before
+            with psycopg.connect(second.database_url) as connection:
+                left = connection.execute("select 1 from pg_database where datname = 'sentinel_scratch_left'")
+                assert left.fetchone() is None
             assert reviews(second.database_url) == reviewed
             assert request("GET", f"{second.console}/ops/api/session", headers=second.sign_in("admin")).status == 200
             second.stop(signal.SIGINT)
