@@ -21,6 +21,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from sentinel.cli.scratch_left import PREFIX
 from sentinel.policy.library import PolicyHolder
 from sentinel.services.create_tenant import create_tenant
 from sentinel.services.issue_key import issue_key
@@ -28,8 +29,6 @@ from sentinel.settings import Settings
 from sentinel.store.database import CONSOLE, Pool, with_role
 from sentinel.store.embedded import remove, running
 from sentinel.store.migrate import SchemaNotReady, migrate
-
-PREFIX = "sentinel_scratch_"
 
 
 @dataclass(frozen=True, slots=True)
