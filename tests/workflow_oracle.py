@@ -46,6 +46,7 @@ class Situation:
     replays: bool = False  # the authority answers ALLOW to who asks for a person
     guard: str = "answers"  # or silent
     start: str = "answers"  # or silent, refused
+    settles: str = "answers"  # or silent, refused: what the settlement system says
 
 
 def unmet(cell: str, now: Situation) -> set[str]:
@@ -95,6 +96,6 @@ def _branch(cell: str, channel: str, scenario: str, now: Situation) -> set[str]:
 
 def _end(cell: str, channel: str, now: Situation) -> set[str]:
     no_word = channel != "retail" and now.card != "confirmed"
-    silent = now.guard != "answers" or now.start != "answers"
+    silent = now.guard != "answers" or now.start != "answers" or now.settles != "answers"
     needs_person = {"policy"} if now.policy == "APPROVAL_REQUIRED" else set()
     return ({NEVER} if no_word or silent or not now.ready or now.policy == "DENY" else set()) | needs_person

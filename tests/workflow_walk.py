@@ -26,7 +26,9 @@ from worker.failpoints import Failpoints
 from worker.images.recogniser import Recognised, Unrecognised
 from worker.next_steps import Patience
 from worker.outside import NoAnswer, Trouble
-from worker.rows import Change, Execution, KeptImage, KnownFacts, LedgerRow, OrderFacts
+from worker.rows import Change, Execution, KeptImage, KnownFacts, Lapse, LedgerRow, OrderFacts
+from worker.settlement import Answer, Refused
+from worker.settlement import NoAnswer as NoAnswerThere
 from worker.settlement.registry import Systems, system_names
 from worker.workflow import build
 from worker.workflow.build import Parts
@@ -56,14 +58,17 @@ class Walk:
     started: list[str] = field(default_factory=list)
     executions: list[Execution] = field(default_factory=list)
     request: str | None = None
+    ended: Change | Lapse | None = None
     change_parts: Callable[[Parts], Parts] = lambda parts: parts
 
     # The run
 
     def run(self, build_runner: Callable[..., Runner] = build.build_runner) -> Context:
         """From the start, as after a claim."""
+        said: dict[str, list[Answer]] = {"silent": [NoAnswerThere("lost")], "refused": [Refused("422 account closed")]}
         for spy in self.systems.values():
             spy.ready = self.now.ready
+            spy.says = said.get(self.now.settles, [])[:]
         self.asked = None
         parts = self.change_parts(Parts(
             ledger=self, client=self, crew=_Alone(), patience=Patience(8, 0.01, 0.05, random.Random(1)), routes=ROUTES,
@@ -74,6 +79,7 @@ class Walk:
         runner = build_runner(parts, failpoints=Failpoints(), stopping=threading.Event())
         (context,) = Knowing(parts.routes, self).contexts([self.row()], {"r": self.facts()})  # type: ignore[arg-type]
         runner.run([context])
+        self.ended = context.event
         return context
 
     def row(self) -> LedgerRow:

@@ -14,6 +14,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
 from sentinel.client import Client
 from sentinel.core.money import Money
 from tests.ledger_world import LedgerWorld, new_row, worker_settings
@@ -27,9 +29,11 @@ from worker.images.recogniser import Recognised, Unrecognised
 from worker.outside import NoAnswer as NoReading
 from worker.outside import Trouble
 from worker.rows import LedgerRow, OrderFacts
-from worker.settlement import NoAnswer, Settled
+from worker.settlement import Answer, NoAnswer, Refused, Settled
 from worker.settlement.registry import Systems, system_names
 from worker.workflow.build import Parts
+from worker.workflow.context import Context, StepResult
+from worker.workflow.steps.execute_by_system import ExecuteBySystem
 
 SECRETS = ("only-for-tests-of-the-workflow-0123456789",)
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
@@ -68,20 +72,21 @@ FEE, PUBLIC_FEE = BRANCHES["private/fee"], BRANCHES["public/fee"]
 
 
 class Spy:
-    """A settlement system that writes down every touch."""
+    """A settlement system that writes down every touch. `says` are its next answers; then it settles."""
 
     moves_money = True
 
     def __init__(self, name: str) -> None:
         self.name, self.ready = name, True
+        self.says: list[Answer] = []
         self.touches: list[tuple[str, str]] = []
 
     def is_ready(self) -> bool:
         return self.ready
 
-    def settle(self, row: LedgerRow, reference: uuid.UUID) -> Settled:
+    def settle(self, row: LedgerRow, reference: uuid.UUID) -> Answer:
         self.touches.append(("settle", row.ledger_entry_id))
-        return Settled(str(reference))
+        return self.says.pop(0) if self.says else Settled(str(reference))
 
     def look_up(self, reference: uuid.UUID) -> NoAnswer:
         self.touches.append(("look_up", str(reference)))
@@ -229,6 +234,18 @@ class Shop:
     def nothing_paid(self) -> bool:
         """No system touched, no execution written."""
         return not self.touches() and self.world.executions() == 0
+
+
+def take_refusals_for_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broken twin of the step that settles: what was refused for good is asked for again."""
+    real = ExecuteBySystem._settled
+
+    def settled(self: ExecuteBySystem, context: Context, name: str) -> StepResult:
+        if isinstance(context.settled, Refused):
+            context.settled = NoAnswer(context.settled.reason)
+        return real(self, context, name)
+
+    monkeypatch.setattr(ExecuteBySystem, "_settled", settled)
 
 
 def executed_once(shop: Shop, names: Sequence[str], system: str) -> bool:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from random import Random
 
 from sentinel.client import GuardAnswer, KeyConflict, Rejected, Unreachable
-from worker.rows import Change, Lapse, LedgerRow
+from worker.rows import Change, Lapse, LedgerRow, report_body
 from worker.states import LedgerEvent, LedgerState
 
 _GUARDING, _ALLOWED = LedgerState.GUARDING, LedgerState.ALLOWED
@@ -20,6 +20,9 @@ _OVER_BY = timedelta(seconds=1)
 
 ENDED = "the worker ended"
 """Why a row was let go although nothing was wrong with it."""
+
+REFUSED = "settlement_refused"
+"""The reason of a row whose settlement was refused for good."""
 
 _WRONG_FOR_GOOD = (400, 404, 405, 409, 411, 413, 415, 422)
 """A guard refused with these will be refused again; 401 and 403 may be a key that is being replaced."""
@@ -97,6 +100,22 @@ def after_start_refused(row: LedgerRow, refused: Rejected, patience: Patience) -
 def after_silence(row: LedgerRow, detail: str, patience: Patience) -> Lapse:
     """A start or settlement whose outcome is not known here: let the claim lapse and find out with the same ids."""
     return Lapse(row, detail, patience.pause_seconds(row.attempts))
+
+
+def after_settlement_refused(row: LedgerRow, operation_id: str | None, *, system: str, reason: str) -> Change:
+    """Its settlement system refused a started refund for good: ERROR at once, and a report that leaves it in doubt.
+
+    Nothing happened, but an agent's word frees no budget: a person reads the refusal here and says so to the authority.
+    """
+    report = uuid.uuid4()
+    why = (
+        f"{system} refused: {reason.removeprefix(f'{system}: ')[:300]}. Nothing was executed; an administrator "
+        f"says so: `sentinel in-doubt resolve {operation_id} --not-executed`"
+    )
+    return Change(
+        row, _ALLOWED, LedgerEvent.SETTLEMENT_REFUSED, last_error=why, failures=1, reason_code=REFUSED, report_id=report,
+        report=report_body(row, report, "error", error=f"{system} refused, nothing was executed"),
+    )  # fmt: skip
 
 
 def await_customer(row: LedgerRow, expires_at: datetime) -> Change:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+import orjson
+
 from sentinel.client import Rejected, Unreachable
 from worker import next_steps, outcomes
 from worker.failpoints import Failpoint, Failpoints
@@ -16,7 +18,7 @@ from worker.ledger import Ledger
 from worker.next_steps import Patience
 from worker.outcomes import RowOutcome
 from worker.reporter import Reporter
-from worker.rows import Change, KnownFacts, Lapse, LedgerRow
+from worker.rows import Change, KnownFacts, Lapse, LedgerRow, Report
 from worker.states import LedgerState
 from worker.workflow.context import Context
 from worker.workflow.knowing import Knowing
@@ -81,6 +83,7 @@ class Pipeline:
         for context, change in changes:
             if context.row.ledger_entry_id in applied:
                 context.outcome = outcomes.of_change(change, harmless=change.last_error == next_steps.ENDED)
+                context.report = _report_of(change) or context.report
             else:
                 context.outcome = outcomes.lost(context.row, change.from_state)
         self._ledger.let_lapse([lapse for _, lapse in lapses])
@@ -100,6 +103,12 @@ class Pipeline:
                 batch.detail = said.detail
                 return
         batch.answered += context.said is not None or context.started is not None
+
+
+def _report_of(change: Change) -> Report | None:
+    if change.report is None or change.report_id is None:
+        return None
+    return Report(change.report_id, change.row.ledger_entry_id, orjson.dumps(change.report).decode(), 1)
 
 
 def _nothing_known(row: LedgerRow) -> KnownFacts:

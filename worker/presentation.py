@@ -96,7 +96,7 @@ def _open_lines(counts: OpenCounts) -> list[str]:
         (counts.paused, "paused after a failure"),
         (counts.waiting, "waiting for a person or a customer"),
         (counts.held, "held by a claim that is running or about to lapse"),
-        (counts.unreported, "executed but not yet acknowledged by the authority"),
+        (counts.unreported, "ended but not yet acknowledged by the authority"),
     )
     return [f"{count} {what}." for count, what in said if count]
 

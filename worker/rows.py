@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -115,6 +115,9 @@ class Change:
     due_at: str | None = None
     due_in_seconds: float | None = None
     waiting_for: str | None = None
+    report_id: uuid.UUID | None = None
+    report: Mapping[str, Any] | None = None
+    """What the authority is to be told about it, in the outbox by the same statement."""
     steps: Sequence[Mapping[str, Any]] | None = None
 
     @property
@@ -131,7 +134,8 @@ class Change:
             "approval_id": self.approval_id, "permit_token": self.permit_token, "start_id": self.start_id,
             "takes_order": self.takes_order,
             "last_error": self.last_error, "failures": self.failures, "due_at": self.due_at,
-            "due_in_seconds": self.due_in_seconds, "waiting_for": self.waiting_for, "steps": self.steps,
+            "due_in_seconds": self.due_in_seconds, "waiting_for": self.waiting_for, "report_id": self.report_id,
+            "report": self.report, "steps": self.steps,
         }  # fmt: skip
 
 
@@ -150,6 +154,16 @@ class Lapse:
             "ledger_entry_id": self.row.ledger_entry_id, "epoch": self.row.claim_epoch, "last_error": self.last_error,
             "due_in_seconds": self.due_in_seconds, "steps": self.steps,
         }  # fmt: skip
+
+
+def report_body(
+    row: LedgerRow, report_id: uuid.UUID, outcome: Literal["success", "error"], **told: Any
+) -> dict[str, Any]:
+    """A report to the authority; `told` is `result` or `error`. It says what was guarded, so that nothing else is meant."""
+    return {
+        "idempotency_key": row.idempotency_key, "action": row.action, "agent_id": row.agent_id, "outcome": outcome, **told,
+        "resource": row.resource, "risk_class": RISK_CLASS, "report_id": str(report_id),
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

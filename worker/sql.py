@@ -134,7 +134,7 @@ returning e.ledger_entry_id
 """
 
 # What happened to rows, each from the state and the epoch it is expected in; the others are left alone, and so are those
-# whose order another one has taken.
+# whose order another one has taken. What the authority is to be told of it comes into the outbox with it, or not at all.
 APPLY_CHANGES = """
 with taken as (
   insert into refunds.orders_taken (tenant_id, channel, order_ref, ledger_entry_id)
@@ -150,7 +150,8 @@ trails as (
   from jsonb_to_recordset(%(changes)s) as c (ledger_entry_id text, epoch bigint, from_status text, steps jsonb)
   join refunds.ledger_entries e on e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id
     and e.claim_epoch = c.epoch and e.status = c.from_status
-  where c.steps is not null)
+  where c.steps is not null),
+changed as (
 update refunds.ledger_entries e set
   status = c.to_status, last_event = c.event, event_number = e.event_number + 1, decision = coalesce(c.decision, e.decision),
   reason_code = coalesce(c.reason_code, e.reason_code), operation_id = coalesce(c.operation_id, e.operation_id),
@@ -165,13 +166,17 @@ update refunds.ledger_entries e set
 from jsonb_to_recordset(%(changes)s) as c (ledger_entry_id text, epoch bigint, from_status text, event text, to_status text,
   decision text, reason_code text, operation_id uuid, decision_event_id uuid, proof_id text, approval_id uuid,
   permit_token text, start_id uuid, last_error text, failures integer, due_at timestamptz, due_in_seconds double precision,
-  waiting_for text, takes_order boolean)
+  waiting_for text, takes_order boolean, report_id uuid, report jsonb)
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id and e.status = c.from_status
   and e.claim_epoch = c.epoch
   and (not c.takes_order or e.ledger_entry_id in (select ledger_entry_id from taken) or exists (
     select from refunds.orders_taken t where t.order_ref = e.order_ref and t.channel = e.channel
       and t.tenant_id = e.tenant_id and t.ledger_entry_id = e.ledger_entry_id))
-returning e.ledger_entry_id, e.start_id
+returning e.ledger_entry_id, e.start_id, c.report_id, c.report),
+reports as (
+  insert into refunds.outbox (tenant_id, outbox_id, ledger_entry_id, payload)
+  select %(tenant_id)s, report_id, ledger_entry_id, report from changed where report_id is not null)
+select ledger_entry_id, start_id from changed
 """
 # Those of the rows whose order another one has taken.
 FIND_TAKEN = """

@@ -44,6 +44,9 @@ class LedgerEvent(StrEnum):
     """Execution row, state and report were written in one transaction."""
     START_REFUSED = "start_refused"
     """The start was refused, or not asked for because nothing could settle: surely nothing has happened."""
+    SETTLEMENT_REFUSED = "settlement_refused"
+    """The settlement system refused a started refund for good: surely nothing has happened, and the report that leaves it in
+    doubt, for a person to say so, was written in the same transaction."""
     AWAITING_CUSTOMER = "awaiting_customer"
     """The customer must confirm first."""
     CUSTOMER_ENDED = "customer_ended"
@@ -67,6 +70,7 @@ TRANSITIONS: Mapping[tuple[LedgerState, LedgerEvent], LedgerState] = MappingProx
         (_S.GUARDING, _E.CUSTOMER_ENDED): _S.DENIED,
         (_S.ALLOWED, _E.EXECUTED): _S.EXECUTED,
         (_S.ALLOWED, _E.START_REFUSED): _S.GUARDING,
+        (_S.ALLOWED, _E.SETTLEMENT_REFUSED): _S.ERROR,
     }
 )
 TERMINAL = frozenset({_S.EXECUTED, _S.DENIED, _S.ERROR})

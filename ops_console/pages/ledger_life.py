@@ -26,7 +26,7 @@ _TITLES = {
     "claimed": "Claimed by a worker", "reclaimed": "Claimed again: the last claim had lapsed", "allowed": "The worker has its permit",
     "approval_required": "Waits for a person", "awaiting_customer": "Waits for the customer", "customer_ended": "The customer ended it",
     "denied": "Refused", "put_back": "Put back, to be tried again", "gave_up": "Given up", "executed": "Executed",
-    "start_refused": "The start was refused",
+    "start_refused": "The start was refused", "settlement_refused": "The settlement system refused for good",
 }  # fmt: skip
 _EVIDENCE = {
     "decision": "Decision", "start": "Start: the permit was redeemed", "outcome": "Outcome reported", "refused": "Refused when asked again",

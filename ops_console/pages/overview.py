@@ -121,7 +121,7 @@ def _in_doubt(context: Context, tenant_id: uuid.UUID, now: datetime) -> Line:
 
 
 def _failed(load: figures.LedgerLoad) -> list[Line]:
-    about = "given up by the worker; nothing was executed"
+    about = "given up by the worker or refused where it settles; not executed"
     oldest = load.failed_oldest_seconds if load.failed else None
     return [Line("Errors", "/ops/ledger?status=ERROR", about, load.failed, 0, [], oldest, None)]
 

@@ -18,7 +18,11 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Surely not done; from a look-up: surely not there."""
+    """Surely not done; from a look-up: surely not there.
+
+    From `settle` it is final: whoever asks again under the same reference is refused again, so the refund ends there. What
+    a later try may lift (a limit, a key, a busy system), and what is only not there yet, is `NoAnswer`.
+    """
 
     reason: str
 

@@ -28,8 +28,9 @@ from worker.settlement.gateway import Answer, NoAnswer, Refused, Settled, one_li
 MAX_BYTES = 64 * 1024
 _JSON, _PROBLEM = "application/json", "application/problem+json"
 
-_NOT_FINAL = (401, 403, 404, 405, 407, 408, 409, 423, 425, 429)
-"""Refusals of the question, not of the effect: a key being replaced, an address, a limit, the same key under way."""
+_NOT_FINAL = (401, 403, 404, 405, 407, 408, 409, 421, 423, 424, 425, 429)
+"""Refusals of the question, not of the effect: a key being replaced, an address, a limit, the same key under way. The
+others are final: the refund ends by them."""
 
 
 @dataclass(frozen=True, slots=True)

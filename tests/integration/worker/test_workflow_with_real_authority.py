@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
@@ -23,8 +24,11 @@ from sentinel.resources import policies_dir
 from sentinel.services.flip_switch import turn_switch_off, turn_switch_on
 from sentinel.services.record_gate_report import record_gate_report
 from sentinel.services.resolve_approval import resolve_approval
+from sentinel.services.resolve_in_doubt import resolve_in_doubt
 from sentinel.services.set_halt import set_halt
 from sentinel.store.gate_reports import GateReport
+from sentinel.store.in_doubt import list_in_doubt
+from sentinel.store.overview import ledger_load
 from tests.harness import actor, dump
 from tests.ledger_world import ROOT, LedgerWorld
 from tests.workflow_world import BRANCHES, FEE, SECRETS, Branch, Shop, Spy, executed_once
@@ -32,6 +36,7 @@ from tests.world import World
 from worker.images.recogniser import Recognised
 from worker.intake import parse_row
 from worker.settings import WorkerSettings
+from worker.settlement import Refused
 from worker.settlement.registry import Systems
 
 BOOK = SwitchFile(policies_dir()).book
@@ -220,6 +225,46 @@ def test_a_permit_that_was_never_used_is_taken_back_when_its_system_goes_away(sh
     assert shop.stands()[:2] == ("APPROVAL_REQUIRED", "operator")
     assert offers(world, "r")[1] is False
     assert world.broken_invariants() == []
+
+
+def test_what_its_system_refuses_for_good_is_in_doubt_at_once_and_its_budget_free_when_a_person_has_said_so(
+    shop: Shop, world: World
+) -> None:
+    """The account's day is 30.00: two fees of 15.00, of which one is refused, leave room for one more, and only then."""
+    over = {"order": {"shipping_fee_minor": 2000, "account_ref": "acct"}, "account_ref": "acct", "image": RECEIPT}
+    yesterday = datetime.now(UTC) - timedelta(hours=25)  # so that no third request of a day is why somebody is asked
+    for name in ("kept", "refused"):
+        shop.show(shop.enter(FEE, name, value=1500, requested_at=yesterday, **over), RECEIPT)
+        shop.run()
+        shop.answer(name)
+        shop.spies["private_refund"].says = [Refused("account closed")] if name == "refused" else []
+        shop.run()
+    assert shop.stands("refused") == ("ERROR", None, "settlement_refused")
+    (doubt,) = list_in_doubt(world.console_pool, world.tenant_id)
+    assert (doubt.resource, doubt.amount_minor, doubt.in_doubt_reason) == ("refund/rf_refused", 1500, "error_reported")
+    assert f"resolve {doubt.operation_id} --not-executed" in shop.world.one(
+        "select last_error from refunds.ledger_entries where ledger_entry_id = 'refused'"
+    )
+    shop.show(shop.enter(FEE, "before", value=1500, **over), RECEIPT)
+    shop.run()
+    assert shop.stands("before")[1:] == ("operator", "over_limit_early"), "what is in doubt holds its budget"
+    assert "limit_exceeded" in str(shop.steps("before"))
+    word(world, "before", "reject")
+    admin = actor(world, "admin")
+    resolve_in_doubt(world.console_pool, admin, doubt.operation_id, executed=False, evidence="refused: account closed")
+    assert list_in_doubt(world.console_pool, world.tenant_id) == []
+    shop.show(shop.enter(FEE, "after", value=1500, **over), RECEIPT)
+    shop.run()
+    shop.answer("after")
+    shop.run()
+    assert executed_ids(world) == ["after", "kept"] and shop.stands("refused")[0] == "ERROR"
+    assert ledger_load(shop.world.pool, world.tenant_id).failed == 1, "a person still sees the refund that was not made"
+    assert world.broken_invariants() == []
+
+
+def executed_ids(world: World) -> list[str]:
+    """The rows that were executed."""
+    return [row[0] for row in world.admin.execute("select ledger_entry_id from refunds.executions order by 1")]
 
 
 def test_the_same_words_from_many_accounts_go_to_a_person(shop: Shop, world: World) -> None:

@@ -18,7 +18,10 @@ from hypothesis.errors import NoSuchExample
 from tests.harness import scaled
 from tests.workflow_oracle import NEVER, SYSTEMS, Situation, unmet
 from tests.workflow_walk import ROUTES, Walk
+from tests.workflow_world import take_refusals_for_silence
+from worker.rows import Change, Lapse
 from worker.settlement import UnknownSystem
+from worker.states import LedgerEvent
 from worker.workflow import build
 from worker.workflow.build import Parts
 from worker.workflow.context import Context, Step, StepResult
@@ -48,6 +51,7 @@ OTHERWISE: dict[str, list[Any]] = {
     "model": ["critic_rejected", "critic_timeout", "critic_error", "critic_malformed"], "ready": [False],
     "card": ["none", "pending", "declined", "expired", "other"], "policy": ["DENY", "APPROVAL_REQUIRED"], "replays": [True],
     "guard": ["silent"], "start": ["silent", "refused"],
+    "settles": ["silent", "refused"],
 }  # fmt: skip
 """Per field of a situation, how it may be otherwise than it should be."""
 
@@ -99,7 +103,7 @@ def wrong_in(life: Life, runner: Callable[..., Runner] = build.build_runner, cha
         met, approved = walk.now, set(walk.approved)
         walk.run(runner)
         if walk.executions or touched(walk):
-            return judged(walk, unmet(life.cell, met), approved)
+            return judged(walk, unmet(life.cell, replace(met, settles="answers")), approved)
         if not unmet(life.cell, met) and not met.replays:
             return "nothing stood in the way, and it was not executed"
         if walk.started and met.start == "answers":
@@ -118,12 +122,23 @@ def touched(walk: Walk) -> list[tuple[str, str]]:
 def judged(walk: Walk, missing: set[str], approved: set[str]) -> str:
     if missing - approved or NEVER in missing:
         return f"executed although: {sorted(missing - approved)}"
-    if touched(walk) != [(SYSTEMS[walk.cell], "settle")] or len(walk.executions) != 1 or len(walk.started) != 1:
+    wanted = 1 if walk.now.settles == "answers" else 0
+    if touched(walk) != [(SYSTEMS[walk.cell], "settle")] or len(walk.executions) != wanted or len(walk.started) != 1:
         return f"not executed once by its own system: {touched(walk)}, {len(walk.started)} starts"
+    if not wanted:
+        return "" if ended_rightly(walk) else f"{walk.now.settles} by its system, and it ended by {walk.ended}"
     (execution,) = walk.executions
     if (execution.row.amount_minor, execution.system) != (walk.now.amount, SYSTEMS[walk.cell]):
         return "executed with another amount or system"
     return ""
+
+
+def ended_rightly(walk: Walk) -> bool:
+    """What its system refused for good ends, and the authority is told; what it left open is asked for again."""
+    if walk.now.settles == "silent":
+        return isinstance(walk.ended, Lapse)
+    refused = isinstance(walk.ended, Change) and walk.ended.event is LedgerEvent.SETTLEMENT_REFUSED
+    return refused and (walk.ended.report or {}).get("outcome") == "error"  # type: ignore[union-attr]
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
@@ -215,6 +230,13 @@ class _Closest:
     def find(channel: str, scenario: str, mode: str | None) -> Route:
         here = [route for route in ROUTES.all if route.to_person is None]
         return max(here, key=lambda route: (route.channel == channel, route.scenario == scenario, route.mode == mode))
+
+
+def test_a_worker_that_takes_a_refusal_for_silence_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    take_refusals_for_silence(monkeypatch)
+    walk = Walk("retail/standard", Situation(settles="refused"))
+    walk.run()
+    assert judged(walk, set(), set()).startswith("refused by its system, and it ended by Lapse")
 
 
 TWINS: dict[str, dict[str, Any]] = {

@@ -35,7 +35,7 @@ FAULTS = {name: script for name, (script, _) in faults(EffectsServer.yes()).item
     "not found as HTML": lambda asked: asked.answer(404, b"<h1>404</h1>", "text/html"),
     "not found as JSON": lambda asked: asked.answer(404, b"{}"),
     "a problem that is no JSON": lambda asked: asked.answer(422, b"no", "application/problem+json"),
-    **{f"problem {status}": problem(status) for status in (401, 403, 408, 409, 429, 500, 503)},
+    **{f"problem {status}": problem(status) for status in (401, 403, 408, 409, 421, 423, 424, 425, 429, 500, 503)},
 }
 """Every answer that says nothing about the effect."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ops_console.pages import ledger_life
 from sentinel.client import GuardAnswer, KeyConflict, NoAnswerKind, Rejected, Unreachable
 from worker import drawing, next_steps
 from worker.facts import risk_facts
@@ -72,6 +73,10 @@ def test_nothing_leaves_a_terminal_state_and_every_state_can_be_reached_and_ende
     for state in set(LedgerState) - TERMINAL:
         assert [pair for pair in TRANSITIONS if pair[0] is state]
     assert {LedgerState.APPROVAL_REQUIRED} == WAITING
+
+
+def test_the_console_has_words_for_every_event() -> None:
+    assert set(LedgerEvent) <= set(ledger_life._TITLES)
 
 
 def test_every_pair_outside_the_table_is_refused() -> None:
@@ -251,6 +256,23 @@ def test_a_refused_start_leads_back_before_anything_else(error: Rejected, then: 
     first, second = next_steps.after_start_refused(row(), error, PATIENCE)
     assert (first.event, first.to_state) == (LedgerEvent.START_REFUSED, LedgerState.GUARDING)
     assert second.event is then
+
+
+def test_a_refused_settlement_ends_its_row_and_tells_the_authority_that_a_person_must_say() -> None:
+    step = next_steps.after_settlement_refused(
+        row(start_id=uuid.uuid4()), "op-1", system="platform", reason="platform: 422 account closed " + "x" * 900
+    )
+    assert (step.from_state, step.event, step.to_state) == (
+        LedgerState.ALLOWED, LedgerEvent.SETTLEMENT_REFUSED, LedgerState.ERROR
+    )  # fmt: skip
+    said = step.last_error or ""
+    assert said.startswith("platform refused: 422 account closed x") and len(said) <= 500
+    assert said.endswith("`sentinel in-doubt resolve op-1 --not-executed`")
+    assert step.report == {
+        "idempotency_key": "refund:r", "action": "refund.create", "agent_id": "a", "outcome": "error",
+        "error": "platform refused, nothing was executed", "resource": "refund/rf", "risk_class": "standard",
+        "report_id": str(step.report_id),
+    }  # fmt: skip
 
 
 # Gate

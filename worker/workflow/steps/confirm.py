@@ -7,7 +7,6 @@ often as it takes; money is not moved again for it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import orjson
 from psycopg import errors as pg
@@ -18,7 +17,7 @@ from worker.failpoints import Failpoint, Failpoints
 from worker.ledger import Ledger, LedgerUnavailable
 from worker.next_steps import Patience
 from worker.reporter import report_id
-from worker.rows import RISK_CLASS, Execution, Report
+from worker.rows import Execution, Report, report_body
 from worker.states import LedgerState
 from worker.workflow.context import Context, StepResult
 from worker.workflow.graph import StepName
@@ -71,11 +70,8 @@ class Confirm:
 def _execution(context: Context) -> Execution:
     row, report, route = context.row, report_id(), context.route
     assert isinstance(context.started, StartReceipt) and context.execution_id is not None and route is not None
-    payload: dict[str, Any] = {
-        "idempotency_key": row.idempotency_key, "action": row.action, "agent_id": row.agent_id, "outcome": "success",
-        "result": {"execution_id": str(context.execution_id), "system": route.settles_to}, "resource": row.resource,
-        "risk_class": RISK_CLASS, "report_id": str(report),
-    }  # fmt: skip
+    result = {"execution_id": str(context.execution_id), "system": route.settles_to}
+    payload = report_body(row, report, "success", result=result)
     # This step's own line is written with the execution, which the trail must not outlive.
     context.note(StepName.CONFIRM, StepResult({"report": str(report)}, tool_used="outbox"))
     return Execution(

@@ -104,7 +104,10 @@ class ExecuteBySystem:
         return receipts
 
     def run(self, context: Context) -> StepResult:
-        """On when settled; a refused start goes back, an unknown outcome is found out with the same ids."""
+        """On when settled; a refused start goes back, an unknown outcome is found out with the same ids.
+
+        A refused settlement is final and ends the row; what only may have been refused is no answer.
+        """
         row, name = context.row, self._system(context).name
         if context.outcome is not None:
             return StepResult({"claim": "lost"})
@@ -129,9 +132,15 @@ class ExecuteBySystem:
         row, settled = context.row, context.settled
         if isinstance(settled, Settled):
             return StepResult({"reference": settled.reference}, StepName.CONFIRM, tool_used=name)
-        why = {Refused: "refused", NoAnswer: "no answer"}.get(type(settled), "failed")
-        context.event = next_steps.after_silence(row, f"{name}: {settled}", self._patience)
-        return StepResult({"settlement": why}, tool_used=name)
+        if isinstance(settled, Refused):
+            operation_id = _permit(context).operation_id
+            context.event = event = next_steps.after_settlement_refused(
+                row, operation_id, system=name, reason=settled.reason
+            )
+            return StepResult({"settlement": "refused", "report": str(event.report_id)}, tool_used=name)
+        why = f"{name}: {settled.detail}" if isinstance(settled, NoAnswer) else f"{name}: no usable answer"
+        context.event = next_steps.after_silence(row, why, self._patience)
+        return StepResult({"settlement": "no answer" if isinstance(settled, NoAnswer) else "failed"}, tool_used=name)
 
 
 def _takes_order(context: Context) -> bool:
