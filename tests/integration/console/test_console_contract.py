@@ -115,3 +115,20 @@ def test_all_faults_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SENTINEL_CONSOLE_THREADS", "-1")
     with pytest.raises(UnsafeConfiguration, match=r"SENTINEL_CONSOLE_PORT.*\n.*SENTINEL_CONSOLE_THREADS"):
         load_console_settings()
+
+
+def test_what_is_malformed_and_what_is_unsafe_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "SENTINEL_SESSION_IDLE_SECONDS": "x",
+        "SENTINEL_SESSION_SECONDS": "10",
+        "CONFIRM_SECRETS": "short",
+        "SENTINEL_CONSOLE_ORIGIN": "nowhere",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UnsafeConfiguration) as refused:
+        load_console_settings()
+    told = [line.partition(":")[0] for line in refused.value.detail.splitlines()]
+    # A session of ten seconds is shorter than the default for idleness, which nobody asked for.
+    assert told == [
+        "SENTINEL_SESSION_IDLE_SECONDS", "CONFIRM_SECRETS", "SENTINEL_SECOND_FACTOR_SECRETS", "SENTINEL_CONSOLE_ORIGIN",
+    ]  # fmt: skip
