@@ -8,9 +8,6 @@ import os
 import signal
 import sys
 import threading
-import time
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -21,21 +18,15 @@ import psycopg
 
 from sentinel.cli.demo_ledger import demo_rows
 from sentinel.cli.demo_orders import SECRET_FILE, OrderSource, order_source, post_demo_orders
+from sentinel.cli.demo_ready import DemoFailed, wait_ready
 from sentinel.cli.demo_shown import Ready, say_ready
 from sentinel.cli.demo_small_refunds import SmallRefunds
-from sentinel.cli.processes import Processes
+from sentinel.cli.processes import Processes, Stopped, go_on
 from sentinel.cli.serve import kept_secret
 from sentinel.core.errors import SentinelError
 
 TENANT = "public-demo"
-READY_SECONDS = 30.0
 OPERATORS = ("viewer", "approver", "admin")
-
-
-class DemoFailed(SentinelError):
-    """A part of the demo did not come up; `detail` names it and its log."""
-
-    code = "demo-failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +78,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, **given: int) -
 
     With a demo ledger, a simulated shop and a few orders in each lane. Runs until Ctrl-C or SIGTERM, and stops all of it.
     Starting again continues with the same data; SIGHUP reloads the policies. Uses SENTINEL_DATABASE_URL instead of the
-    embedded database where it is set.
+    embedded database where it is set. A signal while it starts ends it as soon: what comes next is not begun.
     """
     data_dir = data_dir or Path(os.environ.get("SENTINEL_DATA_DIR", "var"))
     ports = Ports(given["port"], given["console_port"], given["orders_port"])
@@ -100,14 +91,12 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, **given: int) -
         if not as_json:
             click.echo(text, err=True)
 
-    with _database(data_dir, say) as urls, contextlib.ExitStack() as stack:
-        processes = Processes(data_dir / "log")
+    with _quiet_end(stop), _database(data_dir, say, stop) as urls, contextlib.ExitStack() as stack:
+        processes = Processes(data_dir / "log", stop)
         stack.callback(processes.stop)
-        access = _prepare(urls["admin"], data_dir)
+        access = _prepare(urls["admin"], data_dir, stop)
         env = _environment(urls, data_dir, access, ports)
         _start_all(processes, env, access, ports, data_dir, stop, say)
-        if stop.is_set():
-            return
         source = order_source(ports.url("orders"), env["orders"]["ORDERS_DEMO_SECRET"])
         posting = threading.Thread(target=_post_orders, args=(source, access, data_dir, stop, say), daemon=True)
         posting.start()
@@ -119,17 +108,36 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, **given: int) -
         )
         if not once:
             processes.start("worker", _module("worker.retail_refund_agent", "--loop"), env["worker"])
-        posting.join()
+        while posting.is_alive():
+            go_on(stop)
+            posting.join(0.05)
         _announce(access, ports, source, urls["admin"], as_json=as_json)
         if once:
             sys.exit(failed)
         # The launch gate takes some seconds; the demo is ready without it, and its rows come in while one looks.
-        threading.Thread(target=small.begin, daemon=True, name="small-refunds").start()
+        threading.Thread(target=_begin_small_refunds, args=(small,), daemon=True, name="small-refunds").start()
         signal.signal(signal.SIGHUP, lambda *_: processes.signal("authority", signal.SIGHUP))
         while not stop.wait(0.5):
             for name in processes.restart_ended():
                 click.echo(f"{name} ended and was started again; see {data_dir / 'log' / f'{name}.log'}", err=True)
         say("Stopping.")
+
+
+@contextlib.contextmanager
+def _quiet_end(stop: threading.Event) -> Iterator[None]:
+    """What does not succeed once we are told to stop has not failed: nobody waits for it any more."""
+    try:
+        yield
+    except Stopped:
+        pass
+    except (SentinelError, psycopg.Error):
+        if not stop.is_set():
+            raise
+
+
+def _begin_small_refunds(small: SmallRefunds) -> None:
+    with contextlib.suppress(Stopped):
+        small.begin()
 
 
 def _module(name: str, *arguments: str) -> list[str]:
@@ -147,7 +155,7 @@ def _require_ports(ports: Ports) -> None:
 
 
 @contextlib.contextmanager
-def _database(data_dir: Path, say: Callable[[str], None]) -> Iterator[dict[str, str]]:
+def _database(data_dir: Path, say: Callable[[str], None], stop: threading.Event) -> Iterator[dict[str, str]]:
     """Addresses by program: the embedded server's, each with its own login, or the given database for all."""
     given = os.environ.get("SENTINEL_DATABASE_URL")
     if given:
@@ -157,7 +165,7 @@ def _database(data_dir: Path, say: Callable[[str], None]) -> Iterator[dict[str, 
     from sentinel.store.embedded import kept_running
 
     say("Starting PostgreSQL …")
-    with kept_running(data_dir) as server:
+    with kept_running(data_dir, is_over=stop.is_set) as server:
         # The console's login is the administrator's: it takes two roles, the operators' and the board's.
         yield {
             "admin": server.admin_url, "console": server.admin_url,
@@ -166,11 +174,13 @@ def _database(data_dir: Path, say: Callable[[str], None]) -> Iterator[dict[str, 
         }  # fmt: skip
 
 
-def _prepare(admin_url: str, data_dir: Path) -> Access:
+def _prepare(admin_url: str, data_dir: Path, stop: threading.Event) -> Access:
     """Migrate, and make the tenant, the people and the key the first time."""
     from sentinel.store.migrate import migrate
 
+    go_on(stop)
     migrate(admin_url)
+    go_on(stop)
     with psycopg.connect(admin_url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True) as connection:
         if not os.environ.get("SENTINEL_DATABASE_URL"):
             for role in ("sentinel_authority", "sentinel_worker", "sentinel_orders"):
@@ -180,6 +190,7 @@ def _prepare(admin_url: str, data_dir: Path) -> Access:
             access = Access(**json.loads(path.read_text()))
             if connection.execute("select 1 from sentinel.tenants where tenant_id = %s", [access.tenant_id]).fetchone():
                 return access
+    # Without a look at `stop`: half made, it would be made again under another name.
     access = _make_access(admin_url)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -258,28 +269,16 @@ def _start_all(
         if processes.run("enqueue", _module("worker.cli", "enqueue", "-"), env["worker"], stdin=demo_rows()) != 0:
             raise DemoFailed(f"the demo ledger could not be loaded; see {data_dir / 'log' / 'enqueue.log'}")
         loaded.write_text(access.tenant_id)
-    for name in ("authority", "console", "orders"):
-        _wait_ready(processes, name, f"{ports.url(name)}/readyz", data_dir, stop)
+    addresses = {name: f"{ports.url(name)}/readyz" for name in ("authority", "console", "orders")}
+    wait_ready(processes, addresses, data_dir / "log", stop)
 
 
 def _post_orders(
     source: OrderSource, access: Access, data_dir: Path, stop: threading.Event, say: Callable[[str], None]
 ) -> None:
-    if fault := post_demo_orders(source, data_dir, access.tenant_id, stop.is_set):
+    fault = post_demo_orders(source, data_dir, access.tenant_id, stop.is_set)
+    if fault and not stop.is_set():
         say(f"Not all demo orders are there: {fault}; see {data_dir / 'log' / 'orders.log'}")
-
-
-def _wait_ready(processes: Processes, name: str, url: str, data_dir: Path, stop: threading.Event) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    while time.monotonic() < deadline and not stop.is_set():
-        if processes.ended() is not None:
-            raise DemoFailed(f"{processes.ended()} ended at once; see {data_dir / 'log' / f'{processes.ended()}.log'}")
-        with contextlib.suppress(urllib.error.URLError, OSError), urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310
-            if answer.status == 200:
-                return
-        stop.wait(0.05)
-    if not stop.is_set():
-        raise DemoFailed(f"{name} did not become ready; see {data_dir / 'log' / f'{name}.log'}")
 
 
 def _announce(access: Access, ports: Ports, source: OrderSource, database_url: str, *, as_json: bool) -> None:

@@ -33,7 +33,7 @@ class SmallRefunds:
         self._admin_env = {**env["authority"], "SENTINEL_DATABASE_URL": admin_url}
 
     def begin(self) -> None:
-        """Gate, switches, facts, rows."""
+        """Gate, switches, facts, rows. Raises `Stopped` between and in them when the processes are to end."""
         done = self._data_dir / "demo_small_refunds"
         if done.exists() and done.read_text() == self._access.tenant_id:
             return

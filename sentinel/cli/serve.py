@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import signal
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +31,43 @@ def command(graceful_seconds: int, **options: Any) -> None:
     Uses SENTINEL_DATABASE_URL, or starts an embedded PostgreSQL in SENTINEL_DATA_DIR. Refuses to start on a schema that
     is not this program's (run `sentinel migrate`), on unsafe settings and on a taken port.
     """
-    from sentinel.settings import load_settings
-    from sentinel.store.embedded import kept_running
-    from sentinel.wsgi import serve
-
+    told = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: told.set())
     with contextlib.ExitStack() as stack:
         if not os.environ.get("SENTINEL_DATABASE_URL"):
             data_dir = Path(os.environ.get("SENTINEL_DATA_DIR", "var"))
-            server = stack.enter_context(kept_running(data_dir))
-            options["database_url"] = server.admin_url
+            options["database_url"] = _database(stack, data_dir, told)
             os.environ.setdefault("SENTINEL_SECRET_KEYS", kept_secret(data_dir))
-        serve(load_settings(**options), graceful_seconds=graceful_seconds)
+        _serve(graceful_seconds, told, options)
+
+
+def _database(stack: contextlib.ExitStack, data_dir: Path, told: threading.Event) -> str:
+    """The embedded server's address. Told to stop while it starts, it is gone and so are we, with status 0."""
+    from sentinel.store.embedded import StartGivenUp, kept_running
+
+    try:
+        return stack.enter_context(kept_running(data_dir, is_over=told.is_set)).admin_url
+    except StartGivenUp:
+        sys.exit(0)
+
+
+def _serve(graceful_seconds: int, told: threading.Event, options: dict[str, Any]) -> None:
+    from sentinel.settings import load_settings
+    from sentinel.wsgi import serve
+
+    def leave(*_: Any) -> None:
+        # Once: a second signal must not cut short what the first one ends.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        sys.exit(0)
+
+    # From here on nothing but the database, which the caller ends, is there to end; the server has its own handlers.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, leave)
+    if told.is_set():
+        leave()
+    serve(load_settings(**options), graceful_seconds=graceful_seconds)
 
 
 def kept_secret(data_dir: Path, name: str = "secret_key") -> str:

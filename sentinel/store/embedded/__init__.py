@@ -13,7 +13,7 @@ says what to do.
 from __future__ import annotations
 
 from sentinel.store.embedded.binaries import Binaries, find_binaries
-from sentinel.store.embedded.failures import EmbeddedError
+from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp
 from sentinel.store.embedded.removal import remove
 from sentinel.store.embedded.server import Embedded, RunningServer, running
 from sentinel.store.embedded.watch import kept_running
@@ -23,6 +23,7 @@ __all__ = [
     "Embedded",
     "EmbeddedError",
     "RunningServer",
+    "StartGivenUp",
     "find_binaries",
     "kept_running",
     "remove",

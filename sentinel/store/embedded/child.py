@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
 from sentinel.store.embedded import connection
 from sentinel.store.embedded.account import Account
-from sentinel.store.embedded.failures import EmbeddedError, from_output
+from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, from_output, never
 from sentinel.store.embedded.launch import launch_lasting
+from sentinel.store.embedded.layout import open_ours
 from sentinel.store.embedded.options import PORT
 from sentinel.store.embedded.process import end_child
 
@@ -24,14 +25,19 @@ _LOG_LIMIT_BYTES = 10 * 1024 * 1024
 _MEMORY_STILL_HELD = ("pre-existing shared memory block", 'lock file "postmaster.pid" already exists')
 
 
-def start_server(command: Sequence[str], account: Account, socket_dir: Path, log: Path) -> subprocess.Popen[bytes]:
-    """The child once it answers, its database there. Raises `EmbeddedError`; then no child is left."""
+def start_server(
+    command: Sequence[str], account: Account, socket_dir: Path, log: Path, *, is_over: Callable[[], bool] = never
+) -> subprocess.Popen[bytes]:
+    """The child once it answers, its database there.
+
+    Raises `EmbeddedError`, and `StartGivenUp` once `is_over`; then no child is left.
+    """
     deadline = time.monotonic() + _RETRY_SECONDS
     while True:
         with _open_log(log) as output:
             began = output.tell()
             child = launch_lasting(command, account, output)
-        if _is_ready(child, socket_dir):
+        if _is_ready(child, socket_dir, is_over):
             return child
         said = _read_from(log, began)
         # Backends of a killed server hold its memory for a moment.
@@ -41,9 +47,9 @@ def start_server(command: Sequence[str], account: Account, socket_dir: Path, log
         time.sleep(0.1)
 
 
-def _is_ready(child: subprocess.Popen[bytes], socket_dir: Path) -> bool:
+def _is_ready(child: subprocess.Popen[bytes], socket_dir: Path, is_over: Callable[[], bool]) -> bool:
     try:
-        if _await_ready(child, socket_dir):
+        if _await_ready(child, socket_dir, is_over):
             connection.ensure_database(socket_dir)
             return True
     except BaseException:
@@ -52,13 +58,15 @@ def _is_ready(child: subprocess.Popen[bytes], socket_dir: Path) -> bool:
     return False
 
 
-def _await_ready(child: subprocess.Popen[bytes], socket_dir: Path) -> bool:
+def _await_ready(child: subprocess.Popen[bytes], socket_dir: Path, is_over: Callable[[], bool]) -> bool:
     """True when a real connection works, False when the child ended first."""
     deadline = time.monotonic() + _READY_SECONDS
     socket = socket_dir / f".s.PGSQL.{PORT}"
     while child.poll() is None:
         if socket.exists() and connection.answers(socket_dir):
             return child.poll() is None
+        if is_over():
+            raise StartGivenUp
         if time.monotonic() > deadline:
             raise EmbeddedError(f"PostgreSQL did not answer within {_READY_SECONDS:.0f} s: look into its server.log")
         time.sleep(_POLL_SECONDS)
@@ -68,8 +76,7 @@ def _await_ready(child: subprocess.Popen[bytes], socket_dir: Path) -> bool:
 def _open_log(path: Path) -> IO[bytes]:
     if path.exists() and path.stat().st_size > _LOG_LIMIT_BYTES:
         path.replace(path.with_suffix(".log.1"))
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-    return os.fdopen(fd, "ab")
+    return os.fdopen(open_ours(path, os.O_WRONLY | os.O_APPEND), "ab")
 
 
 def _read_from(path: Path, offset: int) -> str:

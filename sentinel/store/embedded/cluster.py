@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from sentinel.store.embedded.account import Account, give
 from sentinel.store.embedded.binaries import Binaries
-from sentinel.store.embedded.failures import EmbeddedError, from_output
+from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, from_output, never
 from sentinel.store.embedded.launch import launch
 from sentinel.store.embedded.layout import data_folders
 
 SUPERUSER = "sentinel_admin"
 _INITDB_SECONDS = 180
+_POLL_SECONDS = 0.05
 _INITDB_OPTIONS = (
     f"--username={SUPERUSER}",
     # Without the encoding the C locale means SQL_ASCII, and text comes back as bytes.
@@ -24,11 +29,16 @@ _INITDB_OPTIONS = (
     "--data-checksums",
     "--auth-local=trust",
     "--auth-host=reject",
+    # What it leaves when it fails is deleted by us, after a look at the room on the disk.
+    "--no-clean",
 )
 
 
-def ensure_cluster(home: Path, binaries: Binaries, account: Account) -> Path:
-    """The initialised data folder in `home` for this major version. Call under the gate."""
+def ensure_cluster(home: Path, binaries: Binaries, account: Account, *, is_over: Callable[[], bool] = never) -> Path:
+    """The initialised data folder in `home` for this major version. Call under the gate.
+
+    Raises `EmbeddedError`, and `StartGivenUp` once `is_over`; no half-made folder is left then.
+    """
     data_dir = home / str(binaries.major)
     present = data_folders(home)
     if binaries.major in present:
@@ -38,7 +48,7 @@ def ensure_cluster(home: Path, binaries: Binaries, account: Account) -> Path:
     for half_made in home.glob("*.new-*"):
         shutil.rmtree(half_made, ignore_errors=True)
     _require_absent(data_dir)
-    _initialise(data_dir, binaries, account)
+    _initialise(data_dir, binaries, account, is_over)
     return data_dir
 
 
@@ -60,12 +70,12 @@ def _require_absent(data_dir: Path) -> None:
         raise EmbeddedError(f"{data_dir} is not a PostgreSQL data folder: move it away and start again") from error
 
 
-def _initialise(data_dir: Path, binaries: Binaries, account: Account) -> None:
+def _initialise(data_dir: Path, binaries: Binaries, account: Account, is_over: Callable[[], bool]) -> None:
     # Under another name until it is complete: whatever cuts initdb short, no half folder is taken for data.
     draft = Path(tempfile.mkdtemp(prefix=f"{data_dir.name}.new-", dir=data_dir.parent))
     try:
         give(draft, account)
-        _run_initdb(draft, binaries, account)
+        _run_initdb(draft, binaries, account, is_over)
         draft.rename(data_dir)
         _sync(data_dir.parent)
     except BaseException:
@@ -73,16 +83,31 @@ def _initialise(data_dir: Path, binaries: Binaries, account: Account) -> None:
         raise
 
 
-def _run_initdb(draft: Path, binaries: Binaries, account: Account) -> None:
+def _run_initdb(draft: Path, binaries: Binaries, account: Account, is_over: Callable[[], bool]) -> None:
     command = [str(binaries.bin_dir / "initdb"), "-D", str(draft), *_INITDB_OPTIONS]
     with launch(command, account, subprocess.PIPE) as process:
         try:
-            said, _ = process.communicate(timeout=_INITDB_SECONDS)
+            said = _output(process, is_over)
         except BaseException:
+            # With the server that it runs, which would go on writing into a folder that is deleted.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.kill()
             raise
     if process.returncode != 0:
         raise from_output(said.decode(errors="replace"), "initdb", draft.parent)
+
+
+def _output(process: subprocess.Popen[bytes], is_over: Callable[[], bool]) -> bytes:
+    deadline = time.monotonic() + _INITDB_SECONDS
+    while True:
+        try:
+            return process.communicate(timeout=_POLL_SECONDS)[0]
+        except subprocess.TimeoutExpired:
+            if is_over():
+                raise StartGivenUp from None
+            if time.monotonic() > deadline:
+                raise EmbeddedError(f"initdb did not end within {_INITDB_SECONDS} s: is the disk very slow?") from None
 
 
 def _sync(folder: Path) -> None:

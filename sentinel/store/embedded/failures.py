@@ -13,7 +13,8 @@ import psycopg
 
 from sentinel.core.errors import SentinelError
 
-_DISK_FULL = "No space left on device"
+# PostgreSQL gives the hint, without the system's words, when a file could be written in part.
+_DISK_FULL = ("No space left on device", "Check free disk space", "Disk quota exceeded")
 # Less than this free and a missing message is itself the symptom: the log is on the same disk.
 _NEARLY_FULL_BYTES = 256 * 1024
 _PREFIX = re.compile(r"^\d{4}-\d\d-\d\d [\d:.]+ \S+ \[\d+\]\s*")
@@ -26,6 +27,18 @@ class EmbeddedError(SentinelError):
     code = "embedded-postgres"
 
 
+class StartGivenUp(EmbeddedError):
+    """The starter was told to stop before the server answered; nothing of the start is left."""
+
+    def __init__(self) -> None:
+        super().__init__("told to stop while PostgreSQL was starting")
+
+
+def never() -> bool:
+    """The answer of a starter that waits as long as it takes."""
+    return False
+
+
 def disk_full(where: Path) -> EmbeddedError:
     """The refusal when the disk that holds `where` has no room."""
     return EmbeddedError(
@@ -36,7 +49,7 @@ def disk_full(where: Path) -> EmbeddedError:
 
 def from_output(output: str, what: str, where: Path) -> EmbeddedError:
     """The refusal for a PostgreSQL program that ended early; `output` is what it printed."""
-    if _DISK_FULL in output or _is_nearly_full(where):
+    if any(sign in output for sign in _DISK_FULL) or _is_nearly_full(where):
         return disk_full(where)
     return EmbeddedError(f"{what} failed: {last_meaningful_line(output)}")
 
@@ -64,6 +77,9 @@ def as_one_line(where: Path) -> Iterator[None]:
     except psycopg.errors.DiskFull as error:
         raise disk_full(where) from error
     except psycopg.Error as error:
+        # A server that cannot write its log of changes ends without an answer.
+        if _is_nearly_full(where):
+            raise disk_full(where) from error
         raise EmbeddedError(f"PostgreSQL in {where} refused: {last_meaningful_line(str(error))}") from error
     except OSError as error:
         raise _from_os_error(error, where) from error

@@ -194,6 +194,23 @@ def _claim(path: Path, account: Account) -> None:
     give(path, account)
 
 
+def open_ours(path: Path, flags: int) -> int:
+    """A file of the run folder, made with mode 0600 if missing; its descriptor.
+
+    Made by root in somebody's folder it is the folder's owner's, who could not open it otherwise. One that is there
+    already keeps its owner: it may be another name of a file that is not ours to give away.
+    """
+    flags |= os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        fd = os.open(path, flags | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return os.open(path, flags, 0o600)
+    folder = path.parent.stat()
+    if os.geteuid() == 0 != folder.st_uid:
+        os.fchown(fd, folder.st_uid, folder.st_gid)
+    return fd
+
+
 def delete_socket_dir(folder: Path) -> None:
     """Delete a socket folder; only sockets and their lock files are in it, anything else makes it stay."""
     with suppress(OSError):

@@ -9,8 +9,12 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from sentinel.store.embedded.failures import never
+from sentinel.store.embedded.layout import open_ours
 
 GATE, KEEPER, USERS = "gate.lock", "keeper.lock", "users.lock"
 _POLL_SECONDS = 0.02
@@ -36,7 +40,7 @@ class FileLock:
 
 def try_lock(path: Path, *, shared: bool = False) -> FileLock | None:
     """The lock on `path`, or None if another holds it. Creates the file."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fd = open_ours(path, os.O_RDWR)
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         if _still_there(fd, path):
@@ -50,10 +54,10 @@ def try_lock(path: Path, *, shared: bool = False) -> FileLock | None:
     return None
 
 
-def wait_lock(path: Path, seconds: float) -> FileLock | None:
-    """The exclusive lock on `path`, or None after `seconds`."""
+def wait_lock(path: Path, seconds: float, *, is_over: Callable[[], bool] = never) -> FileLock | None:
+    """The exclusive lock on `path`, or None after `seconds` or once `is_over`."""
     deadline = time.monotonic() + seconds
-    while (lock := try_lock(path)) is None and time.monotonic() < deadline:
+    while (lock := try_lock(path)) is None and time.monotonic() < deadline and not is_over():
         time.sleep(_POLL_SECONDS)
     return lock
 

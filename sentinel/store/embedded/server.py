@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from sentinel.store.embedded.binaries import Binaries, find_binaries
 from sentinel.store.embedded.child import start_server
 from sentinel.store.embedded.cluster import SUPERUSER, ensure_cluster
 from sentinel.store.embedded.engine import usable_binaries
-from sentinel.store.embedded.failures import EmbeddedError, as_one_line
+from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, as_one_line, never
 from sentinel.store.embedded.layout import (
     Layout,
     choose_home,
@@ -76,12 +76,17 @@ class Embedded:
     `own=True` (a lasting program): we run it ourselves; raises `EmbeddedError` when another such
     program does, and waits up to 10 s for a short command to end. `own=False`: join what runs, else
     start it and stop it afterwards. `settings` add to or replace ours, where we are the starter.
+    A start ends early, with `StartGivenUp`, once `is_over` says so.
     """
 
-    def __init__(self, base_dir: Path, *, own: bool = False, settings: Mapping[str, str] = _NO_SETTINGS) -> None:
+    def __init__(
+        self, base_dir: Path, *, own: bool = False, settings: Mapping[str, str] = _NO_SETTINGS,
+        is_over: Callable[[], bool] = never,
+    ) -> None:  # fmt: skip
         self._layout = Layout.of(base_dir)
         self._own = own
         self._settings = dict(settings)
+        self._is_over = is_over
         self._keeper: locks.FileLock | None = None
         self._share: locks.FileLock | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -147,7 +152,11 @@ class Embedded:
     def _start_or_join(self) -> RunningServer:
         deadline = time.monotonic() + _HANDOVER_SECONDS
         while True:
-            gate = locks.wait_lock(self._layout.run_dir / locks.GATE, _GATE_SECONDS)
+            gate = locks.wait_lock(self._layout.run_dir / locks.GATE, _GATE_SECONDS, is_over=self._is_over)
+            if self._is_over():
+                if gate is not None:
+                    gate.close()
+                raise StartGivenUp
             if gate is None:
                 raise EmbeddedError(
                     f"another program has been starting the database in {self._layout.run_dir} for too long"
@@ -217,10 +226,16 @@ class Embedded:
     def _run(self) -> RunningServer:
         account, data_dir, binaries = self._prepare()
         process.clear_leftovers(data_dir)
+        if self._is_over():
+            raise StartGivenUp
         socket_dir = make_socket_dir(self._layout, account)
         options = server_options(socket_dir, self._settings)
         command = [str(binaries.bin_dir / "postgres"), "-D", str(data_dir), *options]
-        self._process = start_server(command, account, socket_dir, self._layout.log)
+        try:
+            self._process = start_server(command, account, socket_dir, self._layout.log, is_over=self._is_over)
+        except BaseException:
+            delete_socket_dir(socket_dir)
+            raise
         self._starter = os.getpid()
         return _described(socket_dir, data_dir, self._process.pid, started_by_us=True)
 
@@ -231,7 +246,7 @@ class Embedded:
         account = server_account(owner)
         home = choose_home(self._layout, account)
         binaries = usable_binaries(found, account, home)
-        return account, ensure_cluster(home, binaries, account), binaries
+        return account, ensure_cluster(home, binaries, account, is_over=self._is_over), binaries
 
 
 def _described(socket_dir: Path, data_dir: Path, pid: int, *, started_by_us: bool) -> RunningServer:

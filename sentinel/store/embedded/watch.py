@@ -6,13 +6,13 @@ For programs that last. What they serve refuses meanwhile; the address stays the
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import structlog
 
-from sentinel.store.embedded.failures import EmbeddedError
+from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, never
 from sentinel.store.embedded.server import Embedded, RunningServer
 
 _LOOK_SECONDS = 0.5
@@ -22,11 +22,14 @@ log = structlog.get_logger("sentinel.embedded")
 
 
 @contextmanager
-def kept_running(base_dir: Path) -> Iterator[RunningServer]:
-    """As `running(base_dir, own=True)`, and started again whenever it is gone. Raises `EmbeddedError` at the first start."""
-    embedded = Embedded(base_dir, own=True)
-    server = embedded.start()
+def kept_running(base_dir: Path, *, is_over: Callable[[], bool] = never) -> Iterator[RunningServer]:
+    """As `running(base_dir, own=True)`, and started again whenever it is gone. Raises `EmbeddedError` at the first start.
+
+    A start, the first or a later one, is given up once `is_over`; `StartGivenUp` is raised then.
+    """
     ended = threading.Event()
+    embedded = Embedded(base_dir, own=True, is_over=lambda: ended.is_set() or is_over())
+    server = embedded.start()
     watcher = threading.Thread(target=_watch, args=(embedded, ended), name="embedded-watch", daemon=True)
     watcher.start()
     try:
@@ -46,6 +49,8 @@ def _watch(embedded: Embedded, ended: threading.Event) -> None:
         log.warning("database_gone", what_next="it is started again")
         try:
             embedded.start()
+        except StartGivenUp:
+            return
         except EmbeddedError as error:
             log.error("database_not_back", cause=str(error), again_in_seconds=_AGAIN_SECONDS)
             pause = _AGAIN_SECONDS

@@ -103,3 +103,21 @@ def test_a_killed_program_leaves_no_stale_lock(base: Path, holders: list[Holder]
     holders[0].process.wait()
     with running(base, own=True) as running_server:
         assert running_server.started_by_us
+
+
+@needs_root
+def test_what_root_makes_in_somebodys_folder_is_theirs_and_what_was_there_stays_whose_it_was(base: Path) -> None:
+    base.mkdir()
+    os.chown(base, 1, 1)
+    lock = locks.try_lock(base / locks.USERS)
+    assert lock is not None
+    lock.close()
+    assert ((base / locks.USERS).stat().st_uid, stat.S_IMODE((base / locks.USERS).stat().st_mode)) == (1, 0o600)
+    # A name that its owner gave to a file of root's.
+    ours = base.with_name("ours")
+    ours.touch()
+    os.link(ours, base / locks.GATE)
+    lock = locks.try_lock(base / locks.GATE)
+    assert lock is not None
+    lock.close()
+    assert ours.stat().st_uid == 0

@@ -6,21 +6,25 @@ import os
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from sentinel.store.embedded import (
     Embedded,
     EmbeddedError,
+    StartGivenUp,
     cluster,
+    connection,
     failures,
     find_binaries,
     layout,
+    process,
     running,
 )
 from sentinel.store.embedded.account import server_account
 from sentinel.store.embedded.binaries import inspect
-from tests.embedded_servers import IS_ROOT, ask, needs_linux, needs_root, refusal
+from tests.embedded_servers import IS_ROOT, alive, ask, eventually, needs_linux, needs_root, refusal
 
 
 def _data_of_another_major(base: Path, major: int) -> Path:
@@ -51,7 +55,7 @@ def test_twin_that_does_not_look_starts_empty(base: Path, monkeypatch: pytest.Mo
 
 @needs_linux
 @needs_root
-@pytest.mark.parametrize(("mib", "when"), [(16, "at the first start"), (120, "later")])
+@pytest.mark.parametrize(("mib", "when"), [(16, "at the first start"), (20, "at the first start"), (120, "later")])
 def test_a_full_disk_is_said_in_one_line(base: Path, mib: int, when: str) -> None:
     base.mkdir(mode=0o711)
     mounted = subprocess.run(
@@ -77,6 +81,63 @@ def _fill(folder: Path) -> None:
     with suppress(OSError), (folder / "filler").open("wb", buffering=0) as filler:
         while True:
             filler.write(bytes(65536))
+
+
+def _programs_that_fail(folder: Path, initdb: str) -> Path:
+    """A folder with a `postgres` of a good version and an `initdb` that runs this shell line."""
+    folder.mkdir(mode=0o711)
+    for name, line in (("postgres", "echo 'postgres (PostgreSQL) 17.1'"), ("initdb", initdb)):
+        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+_SAID_BY_A_FULL_DISK = {
+    "nothing could be written": 'FATAL:  could not extend file "base/1/1249": No space left on device\nHINT:  Check free disk space.',
+    "a part could be written": 'FATAL:  could not extend file "base/1/2691": wrote only 4096 of 8192 bytes at block 10\n'
+    "HINT:  Check free disk space.",
+    "a quota is used up": 'PANIC:  could not write to file "pg_wal/xlogtemp.7": Disk quota exceeded',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", _SAID_BY_A_FULL_DISK.values(), ids=_SAID_BY_A_FULL_DISK)
+def test_a_full_disk_is_named_whatever_the_last_complaint_is(
+    base: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    line = f"cat <<'SAID'\n{said}\nPANIC:  cannot abort transaction 1, it was already committed\nSAID\nexit 1"
+    monkeypatch.setenv("SENTINEL_PG_BIN", str(_programs_that_fail(base.with_name("bin"), line)))
+    assert "no space left on the disk" in refusal(base)
+    assert list((base / "postgres").glob("*.new-*")) == []
+
+
+def test_a_full_disk_is_named_when_nothing_could_be_said(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENTINEL_PG_BIN", str(_programs_that_fail(base.with_name("bin"), "echo oh: no; exit 1")))
+    assert refusal(base) == "initdb failed: oh: no"
+    monkeypatch.setattr(failures.shutil, "disk_usage", lambda _: SimpleNamespace(free=4096))
+    assert "no space left on the disk" in refusal(base)
+
+
+@pytest.mark.parametrize("moment", ["before initdb ends", "before the server answers"])
+def test_a_start_that_is_given_up_leaves_nothing(base: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    if moment == "before initdb ends":
+        lines = 'sleep 60 & echo $! >"$2/child"; chmod 644 "$2/child"; wait'
+        monkeypatch.setenv("SENTINEL_PG_BIN", str(_programs_that_fail(base.with_name("bin"), lines)))
+    else:
+        monkeypatch.setattr(connection, "answers", lambda _: False)
+    children: list[int] = []
+
+    def is_over() -> bool:
+        children.extend(int(one.read_text()) for one in base.glob("postgres/*.new-*/child") if one.stat().st_size)
+        children.extend(filter(None, (process.live_server(one) for one in base.glob("postgres/[0-9]*[0-9]"))))
+        return bool(children)
+
+    embedded = Embedded(base, own=True, is_over=is_over)
+    with pytest.raises(StartGivenUp):
+        embedded.start()
+    assert children and eventually(lambda: not any(map(alive, children)))
+    assert list((base / "postgres").glob("*.new-*")) == []
+    assert not any(folder.exists() for folder in layout.Layout.of(base).socket_dirs())
+    embedded.stop()
 
 
 def test_a_wrong_sentinel_pg_bin_is_refused(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
