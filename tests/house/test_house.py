@@ -13,7 +13,7 @@ from sentinel.settings_table import programs, render
 
 REPO = Path(__file__).resolve().parents[2]
 VENDORS = (
-    REPO / "sentinel" / "api" / "static" / "vendor",
+    REPO / "sentinel" / "http" / "static" / "vendor",
     REPO / "ops_console" / "static" / "vendor",
     REPO / "tests" / "browser" / "axe-4.14.1",
 )

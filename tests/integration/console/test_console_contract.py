@@ -10,6 +10,7 @@ from openapi_spec_validator import validate
 from ops_console.settings import load_console_settings
 from sentinel.http.openapi import undocumented_routes
 from sentinel.settings import UnsafeConfiguration
+from tests.docs_page import require_docs_page
 
 ID = "01a20050-35be-7df6-b26d-7b9b84e55383"
 
@@ -78,6 +79,10 @@ def test_what_is_no_id_names_nothing(world: Any, bad: str) -> None:
     assert abe.get(f"/ops/api/approvals/{bad}").status_code == 404
     assert abe.post(f"/ops/api/approvals/{bad}/approve", {"reason": "x"}).status_code == 404
     assert abe.post(f"/ops/api/halts/{bad}/lift", {"reason": "x"}).status_code == 404
+
+
+def test_the_document_is_a_page_too_for_everybody_who_may_read_it(world: Any) -> None:
+    require_docs_page(world.app().test_client())
 
 
 def test_a_wrong_method_on_a_public_route_says_what_is_allowed(world: Any) -> None:
