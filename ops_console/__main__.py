@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from sentinel.cli.common import database_url, one_line_errors
+from sentinel.command_line import OneLineCommand
 
 
-@click.command(name="ops_console")
+@click.command(name="ops_console", cls=OneLineCommand)
 @click.option("--host", help="Address to listen on.  [SENTINEL_CONSOLE_HOST, default 127.0.0.1]")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on.  [SENTINEL_CONSOLE_PORT, default 7861]")
 @click.option(

@@ -15,6 +15,7 @@ from ops_console.context import build_context
 from ops_console.pages import shell
 from ops_console.settings import ConsoleSettings
 from sentinel.http import problems
+from sentinel.http.docs_page import docs_page
 from sentinel.http.strict_json import MAX_BYTES
 
 CSP = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -47,6 +48,7 @@ def create_app(settings: ConsoleSettings, *, stopping: Callable[[], bool] = lamb
     meta.routes(top, context)
     app.register_blueprint(api)
     app.register_blueprint(top)
+    app.register_blueprint(docs_page("sentinel console"))
     app.register_blueprint(pages.blueprint(context))
     shell.install(app)
     app.url_map.converters["anything"] = confirm_routes.Anything

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from environs import Env, EnvValidationError
+from environs import Env
 from marshmallow.validate import Length, OneOf, Range
 
 from ops_console.board.agents import PublicAgents, parse_public_agents
 from sentinel.core.errors import InvalidInput
 from sentinel.resources import policies_dir
-from sentinel.settings import UnsafeConfiguration, confirm_secrets, is_weak, setting
+from sentinel.settings import confirm_secrets, is_weak, malformed, readable, refuse_unsafe, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,24 +129,13 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
         ),
     }
     values["confirm_secrets"] = confirm_secrets()
-    try:
-        env.seal()
-    except EnvValidationError as error:
-        raise UnsafeConfiguration("\n".join(_lines(error))) from None
+    bad = malformed(env)
+    values = readable(ConsoleSettings, values, bad)
     given = tuple(secret.strip() for secret in values["second_factor_secrets"] if secret.strip())
     values["second_factor_secrets"] = given or values["confirm_secrets"]
     settings = ConsoleSettings(**{**values, **{key: value for key, value in overrides.items() if value is not None}})
-    faults = unsafe(settings)
-    if faults:
-        raise UnsafeConfiguration("\n".join(faults))
+    refuse_unsafe(bad, unsafe(settings))
     return settings
-
-
-def _lines(error: EnvValidationError) -> list[str]:
-    told = error.error_messages
-    if not isinstance(told, Mapping):
-        return [str(message) for message in told]
-    return [f"{name}: {'; '.join(map(str, messages))}" for name, messages in sorted(told.items())]
 
 
 def unsafe(settings: ConsoleSettings) -> list[str]:

@@ -27,6 +27,9 @@ RATE_LIMITED = Counter("sentinel_rate_limited", "Requests refused by the rate li
 POLICY_RELOADS = Counter(
     "sentinel_policy_reloads", "Policy reloads by result: loaded, or kept the last good set.", ["result"]
 )
+for _result in ("loaded", "kept_last_good"):
+    # There from the start, at zero: a rate over a series that begins with its first event does not see that event.
+    POLICY_RELOADS.labels(_result)
 HOUSEKEEPING = Counter("sentinel_housekeeping", "What time did by itself.", ["what"])
 POOL_IN_USE = Gauge("sentinel_pool_in_use", "Database connections handed out.", multiprocess_mode="livesum")
 POOL_SIZE = Gauge("sentinel_pool_size", "Database connections at most.", multiprocess_mode="livesum")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,37 @@ class UnsafeConfiguration(SentinelError):
 def is_weak(secret: str) -> bool:
     """Whether somebody could guess a signing secret."""
     return len(secret) < 32 or secret.lower() in WEAK_SECRETS or len(set(secret)) < 8
+
+
+def malformed(env: Env) -> dict[str, str]:
+    """Variable → what is wrong with its text, of all that `env` (not eager) has read."""
+    try:
+        env.seal()
+    except EnvValidationError as error:
+        told = dict(error.error_messages)  # type: ignore[arg-type]
+        return {name: "; ".join(map(str, messages)) for name, messages in sorted(told.items())}
+    return {}
+
+
+def readable(kind: type[Any], values: Mapping[str, Any], bad: Iterable[str]) -> dict[str, Any]:
+    """`values` by field name; where a field's variable is among the `bad`, its default stands in, so that the rest can be judged."""
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    return {
+        name: fields[name].default if fields[name].metadata["env"] in bad else value for name, value in values.items()
+    }
+
+
+def not_about(bad: Iterable[str], faults: Iterable[str]) -> list[str]:
+    """The faults that name no `bad` variable: what is said about a text that nobody could read is said once."""
+    known = set(bad)
+    return [fault for fault in faults if not known & set(re.findall(r"\w+", fault))]
+
+
+def refuse_unsafe(bad: Mapping[str, str], faults: Iterable[str]) -> None:
+    """Raises `UnsafeConfiguration` when anything is malformed (`malformed`) or unsafe (a line each): all of it at once."""
+    told = [f"{name}: {text}" for name, text in bad.items()] + not_about(bad, faults)
+    if told:
+        raise UnsafeConfiguration("\n".join(told))
 
 
 def confirm_secrets() -> tuple[str, ...]:
@@ -117,18 +150,11 @@ def load_settings(**overrides: Any) -> Settings:
         "rate_burst",
     ):
         values[name] = env.int(_FIELDS[name], getattr(default, name), validate=positive)
-    faults = []
-    try:
-        env.seal()
-    except EnvValidationError as error:
-        told = dict(error.error_messages)  # type: ignore[arg-type]
-        faults = [f"{name}: {'; '.join(map(str, messages))}" for name, messages in sorted(told.items())]
-        raise UnsafeConfiguration("; ".join(faults)) from None
+    bad = malformed(env)
+    values = readable(Settings, values, bad)
     values["secret_keys"] = tuple(secret.strip() for secret in values["secret_keys"] if secret.strip())
     settings = Settings(**{**values, **{key: value for key, value in overrides.items() if value is not None}})
-    faults = unsafe(settings)
-    if faults:
-        raise UnsafeConfiguration("; ".join(faults))
+    refuse_unsafe(bad, unsafe(settings))
     return settings
 
 

@@ -10,6 +10,10 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from sentinel.resources import policies_dir
+
 _HEAD = """# Settings
 
 Environment variables, all optional unless the text says otherwise. Made from the code by `make docs`; edit the fields'
@@ -30,18 +34,48 @@ def programs() -> list[tuple[str, type[Any]]]:
     ]  # fmt: skip
 
 
+_COLUMNS = "| Variable | Default | Meaning |\n|---|---|---|\n"
+
+_SOURCES = """
+## Senders of orders
+
+Where a sender's secret and a lookup's key come from is said in `order_sources.yaml` (`secret`, `old_secret`, `key`); these
+are the ones of the shipped file. A sender whose secret is not set is closed: nothing is genuine there. A secret has at
+least 16 bytes, one for Standard Webhooks 24. `sentinel demo` makes the one of `demo` and keeps it in its data folder, if
+none is given.
+
+"""
+
 _EMBEDDED = """
 ## Embedded PostgreSQL
 
 | Variable | Default | Meaning |
 |---|---|---|
 | `SENTINEL_PG_BIN` | – | Folder with `postgres` and `initdb` to use instead of the ones found. |
+| `TMPDIR` | `/tmp` | Where the folder of the server's socket is made; a path too long for a socket is passed over for `/tmp`. |
 """
 
 
 def render() -> str:
     """The whole document as Markdown."""
-    return _HEAD + "".join(f"\n## {title}\n\n{_table(kind)}" for title, kind in programs()) + _EMBEDDED
+    return (
+        _HEAD
+        + "".join(f"\n## {title}\n\n{_table(kind)}" for title, kind in programs())
+        + _SOURCES
+        + _senders()
+        + _EMBEDDED
+    )
+
+
+def _senders() -> str:
+    shipped = yaml.safe_load((policies_dir() / "order_sources.yaml").read_text())["sources"]
+    rows = []
+    for name, source in shipped.items():
+        rows.append((source["secret"], f"Secret of `{name}`: {source['about']}"))
+        if old := source.get("old_secret"):
+            rows.append((old["env"], f"Secret of `{name}` until {old['until']}"))
+        rows += [(one["key"], f"Key for {one['url']}") for one in source.get("lookups", ()) if "key" in one]
+    return _COLUMNS + "".join(f"| `{variable}` | – | {_sentence(text)} |\n" for variable, text in rows)
 
 
 def _table(kind: type[Any]) -> str:
@@ -49,7 +83,7 @@ def _table(kind: type[Any]) -> str:
         f"| `{field.metadata['env']}` | {_default(field.default)} | {_sentence(field.metadata['help'])} |\n"
         for field in dataclasses.fields(kind)
     ]
-    return "| Variable | Default | Meaning |\n|---|---|---|\n" + "".join(rows)
+    return _COLUMNS + "".join(rows)
 
 
 def _default(value: Any) -> str:

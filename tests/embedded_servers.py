@@ -119,6 +119,12 @@ def ask(url: str, statement: str) -> tuple[object, ...] | None:
         return cursor.fetchone() if cursor.description else None
 
 
+def answers_again(url: str) -> bool:
+    with suppress(psycopg.OperationalError):
+        return ask(url, "SELECT 1") is not None
+    return False
+
+
 def settings_of(url: str, *names: str) -> dict[str, object]:
     with psycopg.connect(url) as connection:
         return {name: connection.execute("SELECT current_setting(%s)", [name]).fetchone()[0] for name in names}  # type: ignore[index]

@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from sentinel.command_line import OneLineGroup
 from sentinel.resources import policies_dir
 from worker.check import check_folder
 from worker.connect import make_reconciler, open_client, open_ledger
@@ -33,7 +34,7 @@ _STEP = 500
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 
-@click.group(context_settings=_HELP)
+@click.group(cls=OneLineGroup, context_settings=_HELP)
 def main() -> None:
     """The refund worker: rows in, executions out, each only as the authority decides."""
 

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 
 import click
 
+from sentinel.command_line import OneLineCommand
 from sentinel.core.errors import SentinelError
 from worker.agent import Agent
 from worker.connect import make_agent, open_client, open_foreseer, open_ledger
@@ -48,7 +49,7 @@ Examples:
 """
 
 
-@click.command(epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=OneLineCommand, epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--once", "mode", flag_value="once", help="Process what is due, then end.")
 @click.option("--loop", "mode", flag_value="loop", help="Keep processing until SIGTERM or Ctrl-C.")
 @click.option("--dry-run", "mode", flag_value="dry-run", help="Say what would be decided; change nothing at all.")

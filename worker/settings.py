@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from environs import Env, EnvError
 
 from sentinel.resources import policies_dir
-from sentinel.settings import confirm_secrets, is_weak
+from sentinel.settings import confirm_secrets, is_weak, not_about
 from worker.critic.settings import faults as critic_faults
 from worker.settlement.settings import faults as settlement_faults
 
@@ -176,21 +176,23 @@ _READERS: Mapping[str, Callable[[Env, str, Any], Any]] = {
 
 def read_settings(*, api_key_file: Path | None = None, needs_authority: bool = True) -> WorkerSettings:
     """Settings from the environment. Raises `BadSettings` with everything that is wrong in one line."""
-    problems: list[str] = []
-    values = _values(problems)
+    bad: dict[str, str] = {}
+    values = _values(bad)
+    problems = [f"{variable} {text}" for variable, text in bad.items()]
     values["confirm_secrets"] = confirm_secrets()
     values["database_url"] = values["database_url"] or os.environ.get("SENTINEL_DATABASE_URL") or None
     if needs_authority:
         values["api_key"] = _api_key(api_key_file, problems)
     settings = WorkerSettings(**values)
-    problems += _contradictions(settings) + _confirm_faults(settings) + critic_faults(settings)
-    problems += settlement_faults(settings)
+    faults = _contradictions(settings) + _confirm_faults(settings) + critic_faults(settings)
+    problems += not_about(bad, faults + settlement_faults(settings))
     if problems:
         raise BadSettings("settings: " + "; ".join(problems))
     return settings
 
 
-def _values(problems: list[str]) -> dict[str, Any]:
+def _values(bad: dict[str, str]) -> dict[str, Any]:
+    """Every field's value; where a variable cannot be read its default stands in, and `bad` says why."""
     env, values = Env(), {}
     for name, spec in WorkerSettings.__dataclass_fields__.items():
         variable = spec.metadata["env"]
@@ -202,7 +204,7 @@ def _values(problems: list[str]) -> dict[str, Any]:
             read = _READERS.get(name, _text)
             values[name] = read(env, variable, spec.default)
         except EnvError:
-            problems.append(f"{variable} is not a valid {spec.type.split(' ')[0]}")
+            bad[variable] = f"is not a valid {spec.type.split(' ')[0]}"
     return values
 
 

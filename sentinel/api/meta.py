@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import orjson
-from flask import Blueprint, Flask, Response, render_template, send_from_directory
+from flask import Blueprint, Flask, Response, send_from_directory
 
 from sentinel import metrics
 from sentinel.api.context import Context
+from sentinel.http.docs_page import FILES, docs_page
 from sentinel.http.openapi import documented, openapi_document
 from sentinel.http.readiness import alive, database_checks, exposition_answer, holds, readiness_answer
 from sentinel.services.declare_policies import are_declared
 from sentinel.store.figures import readiness
 
-CSP = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
-    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 DESCRIPTION = (
     "The authority a money-moving agent asks before it acts. Every route also answers under"
     " `/api/haltstate/sentinel/`. Money is an integer or a decimal string in major units."
@@ -28,7 +25,7 @@ SECURITY_SCHEMES = {
 
 def routes(app: Flask, context: Context) -> None:
     """Add the meta routes to the app."""
-    meta = Blueprint("meta", __name__, static_folder="static", static_url_path="/static", template_folder="templates")
+    meta = Blueprint("meta", __name__)
 
     @meta.get("/healthz")
     @documented("Whether the process answers", responses={200: ("It does.", {"type": "object"})})
@@ -62,20 +59,10 @@ def routes(app: Flask, context: Context) -> None:
         )
         return Response(orjson.dumps(document), content_type="application/json")
 
-    @meta.get("/docs")
-    @documented(
-        "The documentation as a page", responses={200: ("A page.", {"type": "string"})}, content_type="text/html"
-    )
-    def docs() -> Response:
-        response = Response(render_template("docs.html"), content_type="text/html; charset=utf-8")
-        response.headers["Content-Security-Policy"] = CSP
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        response.headers["Referrer-Policy"] = "no-referrer"
-        return response
-
     @meta.get("/favicon.ico")
     @documented("The icon", responses={200: ("An icon.", {"type": "string"})}, content_type="image/svg+xml")
     def favicon() -> Response:
-        return send_from_directory(str(meta.static_folder), "icon.svg", mimetype="image/svg+xml", max_age=86400)
+        return send_from_directory(FILES, "icon.svg", mimetype="image/svg+xml", max_age=86400)
 
     app.register_blueprint(meta)
+    app.register_blueprint(docs_page("sentinel authority"))

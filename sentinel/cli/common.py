@@ -19,6 +19,7 @@ import orjson
 import psycopg
 from marshmallow import ValidationError
 
+from sentinel.command_line import OneLineGroup
 from sentinel.core.errors import EngineUnavailable, InvalidInput, NotFound, SentinelError
 from sentinel.http.bodies import Text
 from sentinel.services.actor import LOCAL_ADMINISTRATOR, Actor, local_administrator
@@ -69,8 +70,8 @@ def one_line_errors(command: Command) -> Command:
     return cast(Command, told)
 
 
-class OneLineErrors(click.Group):
-    """A group all of whose commands have `one_line_errors`."""
+class OneLineErrors(OneLineGroup):
+    """A group all of whose commands have `one_line_errors`, and whose wrong use is one line too."""
 
     @one_line_errors
     def invoke(self, ctx: click.Context) -> Any:

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sentinel.cli.common import import_paths, json_option
+from sentinel.core.errors import NotFound
 from sentinel.policy.cases import run_cases
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe, remarks
@@ -94,7 +95,7 @@ def show(policy_id: str | None, directory: Path | None, as_json: bool) -> None:
     chosen = [one for one in library.policies if policy_id in (None, one.policy.policy_id)]
     if not chosen:
         known = ", ".join(one.policy.policy_id for one in library.policies)
-        raise click.UsageError(f"no policy {policy_id}; there are: {known}")
+        raise NotFound(f"there is no policy {policy_id}; there are: {known}")
     if as_json:
         click.echo(json.dumps([describe(one) for one in chosen], default=str))
         return

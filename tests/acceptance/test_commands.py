@@ -11,10 +11,14 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
+from ops_console.__main__ import command as console
 from sentinel.cli.main import main
 from sentinel.resources import policies_dir
 from tests.acceptance.places import Served, run
 from tests.world import guard_body
+from worker.cli import main as worker
+from worker.order_review.cli import serve as intake
+from worker.retail_refund_agent import main as refund_agent
 
 
 def commands(group: click.Group = main, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
@@ -56,7 +60,7 @@ def test_every_command_that_prints_data_prints_json_for_scripts(served: Served) 
 @pytest.mark.parametrize("command, code", [
     (["approvals", "approve", "01a00000-0000-7000-8000-000000000000", "--as", "nobody@x.example", "--reason", "r"], 1),
     (["keys", "revoke", "01a00000-0000-7000-8000-000000000000"], 1), (["halts", "lift", "01a00000-0000-7000-8000-000000000000", "--reason", "r"], 1),
-    (["keys", "list", "--tenant", "nobody"], 1), (["keys", "revoke", "not-an-id"], 2), (["approvals", "approve"], 2), (["nonsense"], 2), (["halts", "set", "--scope", "moon", "--reason", "r"], 2),
+    (["keys", "list", "--tenant", "nobody"], 1), (["policy", "show", "nonsense"], 1), (["keys", "revoke", "not-an-id"], 2), (["approvals", "approve"], 2), (["nonsense"], 2), (["halts", "set", "--scope", "moon", "--reason", "r"], 2),
     (["in-doubt", "resolve", "01a00000-0000-7000-8000-000000000000", "--evidence", "e", "--as", "x"], 2),
 ])  # fmt: skip
 def test_a_refusal_is_one_line_and_its_exit_code_says_which_kind(served: Served, command: list[str], code: int) -> None:
@@ -64,8 +68,33 @@ def test_a_refusal_is_one_line_and_its_exit_code_says_which_kind(served: Served,
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
-    if code == 1:
-        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert done.stderr.startswith("Error: ")
+
+
+PROGRAMS: dict[str, click.Command] = {
+    "sentinel": main, "worker": worker, "retail-refund-agent": refund_agent, "python -m ops_console": console,
+    "python -m worker.order_review": intake,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_wrong_use_of_any_command_is_one_line_that_says_where_its_help_is(name: str) -> None:
+    program = PROGRAMS[name]
+    for path in commands(program) if isinstance(program, click.Group) else [()]:
+        done = CliRunner().invoke(program, [*path, "--bogus"], prog_name=name)
+        assert (done.exit_code, done.stdout) == (2, ""), path
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert done.stderr.startswith("Error: No such option '--bogus'"), done.stderr
+        assert done.stderr.endswith(f"(see '{' '.join((name, *path))} --help')\n"), done.stderr
+
+
+def test_without_a_command_a_group_says_so_on_one_line() -> None:
+    for program in (main, worker):
+        for path in [(), *{path[:-1] for path in commands(program) if len(path) > 1}]:
+            done = CliRunner().invoke(program, path, prog_name="it")
+            assert (done.exit_code, done.stdout) == (2, ""), path
+            assert done.stderr == f"Error: Missing command (see '{' '.join(('it', *path))} --help')\n"
 
 
 @pytest.mark.parametrize("command", [["keys", "list"], ["doctor"], ["migrate"], ["serve"]])

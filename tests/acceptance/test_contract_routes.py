@@ -57,8 +57,8 @@ def test_a_read_route_refuses_a_post_and_says_what_works(served: Served) -> None
         "/api/sentinel/",
         "/api/sentinel/action",
         "/api//sentinel/action/guard",
-        "/static/../settings.py",
-        "/static/%2e%2e/meta.py",
+        "/docs/static/../docs_page.py",
+        "/docs/static/%2e%2e/docs_page.py",
         "/.env",
     ],
 )
@@ -169,5 +169,9 @@ def test_the_stream_begins_with_connected_whatever_last_seen_says(served: Served
 def test_health_readiness_and_metrics_answer_without_a_key(served: Served) -> None:
     assert request("GET", f"{served.url}/healthz").status == 200
     assert request("GET", f"{served.url}/readyz").json["status"] == "ready"
+    # Before the first reload, too: an alert on a rate needs the zero.
+    for result in (b"loaded", b"kept_last_good"):
+        series = b'sentinel_policy_reloads_total{result="' + result + b'"}'
+        assert series in request("GET", f"{served.url}/metrics").body
     served.guard(guard_body(unique("counted"), value=5))
     assert eventually(lambda: b"sentinel_decisions_total" in request("GET", f"{served.url}/metrics").body, within=5)

@@ -217,6 +217,16 @@ def test_several_mistakes_are_told_together_in_one_line(place: Place, monkeypatc
         require_refusal(ran.exit_code, ran.stdout, ran.stderr, name)
 
 
+def test_what_is_malformed_and_what_is_unsafe_are_told_together(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    unsafe = {"SENTINEL_SECRET_KEYS": "short", "SENTINEL_DEBUG": "1", "SENTINEL_REPORT_DEADLINE_SECONDS": "9"}
+    ran = serve_here(monkeypatch, place.env | unsafe | {"SENTINEL_THREADS": "x", "SENTINEL_MAX_STREAMS": "500"})
+    for name in (*unsafe, "SENTINEL_THREADS"):
+        require_refusal(ran.exit_code, ran.stdout, ran.stderr, name)
+    # Whether 500 streams are too many, nobody can say without the threads.
+    assert ran.stderr.count("SENTINEL_THREADS") == 1
+    assert "SENTINEL_MAX_STREAMS" not in ran.stderr
+
+
 @pytest.mark.parametrize("server_setting", ["fsync=off", "full_page_writes=off"])
 def test_a_server_that_can_lose_what_it_confirmed_is_refused(server_setting: str, place: Place) -> None:
     """The settings are the server's own, so the check is asked about a server that says so."""

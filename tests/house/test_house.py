@@ -13,7 +13,7 @@ from sentinel.settings_table import programs, render
 
 REPO = Path(__file__).resolve().parents[2]
 VENDORS = (
-    REPO / "sentinel" / "api" / "static" / "vendor",
+    REPO / "sentinel" / "http" / "static" / "vendor",
     REPO / "ops_console" / "static" / "vendor",
     REPO / "tests" / "browser" / "axe-4.14.1",
 )
@@ -84,19 +84,35 @@ def test_every_setting_is_named_and_explained_once_per_program() -> None:
         assert len({one["env"] for one in metadata}) == len(metadata), title
 
 
+_FAMILY = "(?:SENTINEL|WORKER|ORDERS|CONFIRM|SMTP|SLACK|HALTSTATE)"
+_NOT_A_SETTING = {"HALTSTATE_REFUND_AGENT_API_KEY", "PROMETHEUS_MULTIPROC_DIR"}
+"""Another name for one that is in the table; and what a program tells its own children."""
+
+
+def in_the_table() -> set[str]:
+    return set(re.findall(r"^\| `([A-Z_]+)` \|", render(), re.MULTILINE))
+
+
+def code() -> str:
+    folders = (REPO / package for package in ("sentinel", "worker", "ops_console"))
+    return "\n".join(path.read_text() for folder in folders for path in folder.rglob("*.py"))
+
+
 def test_every_variable_that_is_read_is_in_the_table() -> None:
-    known = set(re.findall(r"`([A-Z_]+)`", render())) | {
-        "HALTSTATE_REFUND_AGENT_API_KEY",
-        "PROMETHEUS_MULTIPROC_DIR",
-        "PYTHONUNBUFFERED",
-    }
-    used = {
-        name
-        for package in ("sentinel", "worker", "ops_console")
-        for path in (REPO / package).rglob("*.py")
-        for name in re.findall(r'"((?:SENTINEL|WORKER|HALTSTATE)_[A-Z_]*[A-Z])"', path.read_text())
-    }
-    assert used <= known, f"give them a field with env and help: {sorted(used - known)}"
+    used = re.findall(rf'"({_FAMILY}_[A-Z_]*[A-Z])"|os\.environ(?:\.\w+\(|\[)"([A-Z_]+)"', code())
+    unknown = {name for pair in used for name in pair if name} - in_the_table() - _NOT_A_SETTING
+    assert not unknown, f"give them a field with env and help: {sorted(unknown)}"
+
+
+def test_every_variable_of_the_table_is_read() -> None:
+    text = code() + (REPO / "policies" / "order_sources.yaml").read_text()
+    unread = {name for name in in_the_table() if not re.search(rf"(?:\"|secret: |key: ){name}\b", text)}
+    assert not unread, f"nothing reads them: {sorted(unread)}"
+
+
+def test_every_variable_that_the_readme_names_is_in_the_table() -> None:
+    said = set(re.findall(rf"\b({_FAMILY}_[A-Z_]*[A-Z])\b", (REPO / "README.md").read_text()))
+    assert said <= in_the_table(), f"the table is where one looks them up: {sorted(said - in_the_table())}"
 
 
 def test_every_module_opens_with_its_purpose() -> None:

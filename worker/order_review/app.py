@@ -8,6 +8,7 @@ import orjson
 from flask import Flask, Response, request
 
 from sentinel.http import problems
+from sentinel.http.docs_page import docs_page
 from sentinel.http.openapi import Documentation, documented, openapi_document
 from sentinel.http.readiness import alive, database_checks, exposition_answer, readiness_answer
 from sentinel.http.responses import wire_response
@@ -56,6 +57,7 @@ def create_app(intake: Intake, store: OrderStore) -> Flask:
     app.url_map.merge_slashes = False
     _delivery_routes(app, intake)
     _meta_routes(app, store)
+    app.register_blueprint(docs_page("sentinel order review"))
     problems.register(app)
     app.wsgi_app = HotRoutes(  # type: ignore[method-assign]
         app.wsgi_app, lambda path: intake.deliver if source_of(path) else None

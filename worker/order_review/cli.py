@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from sentinel.command_line import OneLineCommand
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.settings import UnsafeConfiguration
 from worker.order_review.drawing import write_drawings
@@ -47,7 +48,7 @@ def order_review() -> None:
     """Order review in three lanes: webhooks in; fulfilled, asked or held."""
 
 
-@order_review.command()
+@order_review.command(cls=OneLineCommand)
 @click.option("--host", help="Address to listen on.  [SENTINEL_ORDERS_HOST, default 127.0.0.1]")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on.  [SENTINEL_ORDERS_PORT, default 7862]")
 @click.option(

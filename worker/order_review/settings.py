@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import os
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from environs import Env, EnvValidationError
+from environs import Env
 from marshmallow.validate import Length, OneOf, Range
 
 from sentinel.resources import policies_dir
-from sentinel.settings import UnsafeConfiguration, setting
+from sentinel.settings import malformed, readable, refuse_unsafe, setting
 from sentinel.store.database import describe, same_database
 from worker.addresses import is_http_url
 from worker.order_review.outlets import outlet_faults
@@ -127,15 +126,12 @@ def load_order_settings(*, needs_authority: bool = True, **overrides: Any) -> Or
             _ENV["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])
         ),
     }
-    try:
-        env.seal()
-    except EnvValidationError as error:
-        raise UnsafeConfiguration("\n".join(_lines(error))) from None
+    bad = malformed(env)
+    values = readable(OrderReviewSettings, values, bad)
     values |= {key: value for key, value in overrides.items() if value is not None}
     values["database_url"] = values["database_url"] or os.environ.get("SENTINEL_DATABASE_URL", "")
     settings = OrderReviewSettings(**values)
-    if faults := _elsewhere(settings.database_url) + unsafe(settings, needs_authority=needs_authority):
-        raise UnsafeConfiguration("\n".join(faults))
+    refuse_unsafe(bad, _elsewhere(settings.database_url) + unsafe(settings, needs_authority=needs_authority))
     return settings
 
 
@@ -178,10 +174,3 @@ def _authority_faults(settings: OrderReviewSettings) -> list[str]:
     elif not key.isascii() or not key.isprintable() or " " in key:
         faults.append("SENTINEL_ORDERS_API_KEY: must be printable ASCII without spaces")
     return faults
-
-
-def _lines(error: EnvValidationError) -> list[str]:
-    told = error.error_messages
-    if not isinstance(told, Mapping):
-        return [str(message) for message in told]
-    return [f"{name}: {'; '.join(map(str, messages))}" for name, messages in sorted(told.items())]

@@ -173,9 +173,12 @@ def _is_ours_alone(parent: Path) -> bool:
     return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() == 0 and not info.st_mode & 0o022
 
 
-def make_socket_dir(layout: Layout, account: Account) -> Path:
-    """The socket folder, mode 0700 and the account's. Refuses a folder that somebody else made."""
-    for path in layout.socket_dirs():
+def make_socket_dir(layout: Layout, account: Account, *, known: Path | None = None) -> Path:
+    """The socket folder, mode 0700 and the account's; the one that is `known` to users already, if it is one of ours.
+
+    Refuses a folder that somebody else made.
+    """
+    for path in sorted(layout.socket_dirs(), key=lambda path: path != known):
         if may_enter(path.parent, account):
             _claim(path, account)
             return path

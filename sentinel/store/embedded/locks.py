@@ -1,7 +1,8 @@
 """File locks that end with the process: whoever is killed leaves nothing stale.
 
-Three files in `<base>/postgres`: `gate.lock` is held while deciding (start, join, stop, remove),
-`keeper.lock` by the process whose child the server is, `users.lock` is shared by those who joined.
+Four files in `<base>/postgres`: `gate.lock` is held while deciding (start, join, stop, remove),
+`keeper.lock` by the process whose child the server is, `owner.lock` by the one program that lasts,
+`users.lock` is shared by the commands that joined.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from sentinel.store.embedded.failures import never
 from sentinel.store.embedded.layout import open_ours
 
-GATE, KEEPER, USERS = "gate.lock", "keeper.lock", "users.lock"
+GATE, KEEPER, OWNER, USERS = "gate.lock", "keeper.lock", "owner.lock", "users.lock"
 _POLL_SECONDS = 0.02
 
 

@@ -1,8 +1,10 @@
 """Run the server, or join the one that runs: one server per data folder, whoever comes when.
 
 Who starts it keeps `keeper.lock` and is its parent; on Linux the server ends with that process.
-Who joins holds a share of `users.lock`, so that a short-lived keeper lets them finish first. Every
-decision is taken under `gate.lock`.
+A command that joins holds a share of `users.lock`, so that a short-lived keeper lets it finish first.
+A program that lasts holds `owner.lock`; where a command keeps the server, a worker's loop say, it joins
+without a share and keeps the server itself once that command has ended. Every decision is taken
+under `gate.lock`.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from sentinel.store.embedded.options import server_options
 
 _GATE_SECONDS = 60.0
 _HANDOVER_SECONDS = 10.0
+_SHORT_COMMAND_SECONDS = 2.0
 # Ctrl-C promises an end within three seconds; a short command can afford to let others finish.
 _LINGER_OWN_SECONDS = 0.2
 _LINGER_SHARED_SECONDS = 10.0
@@ -74,8 +77,10 @@ class Embedded:
     """The server of one base folder, as an object. Not for use by two threads at once.
 
     `own=True` (a lasting program): we run it ourselves; raises `EmbeddedError` when another such
-    program does, and waits up to 10 s for a short command to end. `own=False`: join what runs, else
-    start it and stop it afterwards. `settings` add to or replace ours, where we are the starter.
+    program does. A command that keeps the server gets 2 s to end, then we join it; the server ends
+    with that command, and the next `start` runs our own at the same address (`kept_running` looks).
+    `own=False`: join what runs, else start it and stop it afterwards. `settings` add to or replace
+    ours, where we are the starter.
     A start ends early, with `StartGivenUp`, once `is_over` says so.
     """
 
@@ -88,9 +93,11 @@ class Embedded:
         self._settings = dict(settings)
         self._is_over = is_over
         self._keeper: locks.FileLock | None = None
+        self._owner: locks.FileLock | None = None
         self._share: locks.FileLock | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._server: RunningServer | None = None
+        self._socket_dir: Path | None = None
         self._starter = 0
 
     def start(self) -> RunningServer:
@@ -106,6 +113,7 @@ class Embedded:
             except BaseException:
                 self._let_go()
                 raise
+        self._socket_dir = self._server.socket_dir
         return self._server
 
     def stop(self) -> None:
@@ -142,15 +150,15 @@ class Embedded:
         return self._starter == os.getpid()
 
     def _let_go(self) -> None:
-        for lock in (self._share, self._keeper):
+        for lock in (self._share, self._keeper, self._owner):
             if lock is not None:
                 lock.close()
-        self._share = self._keeper = self._process = self._server = None
+        self._share = self._keeper = self._owner = self._process = self._server = None
 
     # Deciding
 
     def _start_or_join(self) -> RunningServer:
-        deadline = time.monotonic() + _HANDOVER_SECONDS
+        began = time.monotonic()
         while True:
             gate = locks.wait_lock(self._layout.run_dir / locks.GATE, _GATE_SECONDS, is_over=self._is_over)
             if self._is_over():
@@ -161,40 +169,42 @@ class Embedded:
                 raise EmbeddedError(
                     f"another program has been starting the database in {self._layout.run_dir} for too long"
                 )
+            waited = time.monotonic() - began
             try:
-                server = self._decide()
+                server = self._decide(waited)
             finally:
                 gate.close()
             if server is not None:
                 return server
-            if time.monotonic() > deadline:
+            if waited > _HANDOVER_SECONDS:
                 raise self._no_handover()
             time.sleep(_POLL_SECONDS)
 
-    def _decide(self) -> RunningServer | None:
+    def _decide(self, waited: float) -> RunningServer | None:
         """Start if nobody keeps the server, join if we may, None to ask again. Under the gate."""
+        if self._own:
+            self._be_the_only_owner()
         path = self._layout.run_dir / locks.KEEPER
         if self._keeper is None:
             self._keeper = locks.try_lock(path)
         if self._keeper is not None:
-            self._keeper.note(f"{os.getpid()} {'own' if self._own else 'shared'}")
+            self._keeper.note(str(os.getpid()))
             return self._run()
-        if not self._own:
-            return self._join()
-        pid, kind = _keeper_note(path)
-        if kind == "own":
+        return self._join() if not self._own or waited > _SHORT_COMMAND_SECONDS else None
+
+    def _be_the_only_owner(self) -> None:
+        path = self._layout.run_dir / locks.OWNER
+        if self._owner is None:
+            self._owner = locks.try_lock(path)
+        if self._owner is None:
             raise EmbeddedError(
-                f"already running (process {pid}) on {self._layout.base}: "
+                f"already running (process {_noted_pid(path)}) on {self._layout.base}: "
                 "stop that one first, or give another folder with --data-dir"
             )
-        return None
+        self._owner.note(str(os.getpid()))
 
     def _no_handover(self) -> EmbeddedError:
-        pid, _ = _keeper_note(self._layout.run_dir / locks.KEEPER)
-        if self._own:
-            return EmbeddedError(
-                f"a command (process {pid}) still uses the database of {self._layout.base}: let it finish"
-            )
+        pid = _noted_pid(self._layout.run_dir / locks.KEEPER)
         return EmbeddedError(
             f"process {pid} keeps the database of {self._layout.base} and its server does not answer: end that process"
         )
@@ -202,8 +212,11 @@ class Embedded:
     def _join(self) -> RunningServer | None:
         for data_dir in data_folders(self._layout.home()).values():
             pid, socket_dir = process.live_server(data_dir), process.recorded_socket_dir(data_dir)
+            if self._own and socket_dir not in self._layout.socket_dirs():
+                continue  # We could not start one at that address when this one has ended.
             if pid is not None and socket_dir is not None and connection.answers(socket_dir):
-                self._share = locks.try_lock(self._layout.run_dir / locks.USERS, shared=True)
+                if not self._own:
+                    self._share = locks.try_lock(self._layout.run_dir / locks.USERS, shared=True)
                 return _described(socket_dir, data_dir, pid, started_by_us=False)
         return None
 
@@ -228,7 +241,7 @@ class Embedded:
         process.clear_leftovers(data_dir)
         if self._is_over():
             raise StartGivenUp
-        socket_dir = make_socket_dir(self._layout, account)
+        socket_dir = make_socket_dir(self._layout, account, known=self._socket_dir)
         options = server_options(socket_dir, self._settings)
         command = [str(binaries.bin_dir / "postgres"), "-D", str(data_dir), *options]
         try:
@@ -253,6 +266,6 @@ def _described(socket_dir: Path, data_dir: Path, pid: int, *, started_by_us: boo
     return RunningServer(connection.url(socket_dir, SUPERUSER), socket_dir, data_dir, pid, started_by_us)
 
 
-def _keeper_note(path: Path) -> tuple[str, str]:
+def _noted_pid(path: Path) -> str:
     words = path.read_text().split()
-    return (words[0], words[1]) if len(words) == 2 else ("unknown", "shared")
+    return words[0] if words else "unknown"

@@ -10,6 +10,7 @@ from openapi_spec_validator import validate
 from ops_console.settings import load_console_settings
 from sentinel.http.openapi import undocumented_routes
 from sentinel.settings import UnsafeConfiguration
+from tests.docs_page import require_docs_page
 
 ID = "01a20050-35be-7df6-b26d-7b9b84e55383"
 
@@ -80,6 +81,10 @@ def test_what_is_no_id_names_nothing(world: Any, bad: str) -> None:
     assert abe.post(f"/ops/api/halts/{bad}/lift", {"reason": "x"}).status_code == 404
 
 
+def test_the_document_is_a_page_too_for_everybody_who_may_read_it(world: Any) -> None:
+    require_docs_page(world.app().test_client())
+
+
 def test_a_wrong_method_on_a_public_route_says_what_is_allowed(world: Any) -> None:
     client = world.app().test_client()
     for method in ("POST", "TRACE"):
@@ -115,3 +120,20 @@ def test_all_faults_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SENTINEL_CONSOLE_THREADS", "-1")
     with pytest.raises(UnsafeConfiguration, match=r"SENTINEL_CONSOLE_PORT.*\n.*SENTINEL_CONSOLE_THREADS"):
         load_console_settings()
+
+
+def test_what_is_malformed_and_what_is_unsafe_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "SENTINEL_SESSION_IDLE_SECONDS": "x",
+        "SENTINEL_SESSION_SECONDS": "10",
+        "CONFIRM_SECRETS": "short",
+        "SENTINEL_CONSOLE_ORIGIN": "nowhere",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UnsafeConfiguration) as refused:
+        load_console_settings()
+    told = [line.partition(":")[0] for line in refused.value.detail.splitlines()]
+    # A session of ten seconds is shorter than the default for idleness, which nobody asked for.
+    assert told == [
+        "SENTINEL_SESSION_IDLE_SECONDS", "CONFIRM_SECRETS", "SENTINEL_SECOND_FACTOR_SECRETS", "SENTINEL_CONSOLE_ORIGIN",
+    ]  # fmt: skip

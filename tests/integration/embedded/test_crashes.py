@@ -23,7 +23,16 @@ from sentinel.store.embedded import (
     remove,
     running,
 )
-from tests.embedded_servers import IS_ROOT, Holder, alive, ask, eventually, launch_without_watch, needs_linux
+from tests.embedded_servers import (
+    IS_ROOT,
+    Holder,
+    alive,
+    answers_again,
+    ask,
+    eventually,
+    launch_without_watch,
+    needs_linux,
+)
 
 
 def _survivors(base: Path, create: str) -> int:
@@ -51,12 +60,6 @@ def test_twin_rows_that_are_not_logged_are_seen_to_be_lost(base: Path) -> None:
     assert _survivors(base, "CREATE UNLOGGED TABLE") != 500
 
 
-def _answers_again(url: str) -> bool:
-    with suppress(psycopg.OperationalError):
-        return ask(url, "SELECT 1") is not None
-    return False
-
-
 def test_a_server_that_ends_by_itself_is_started_again_at_the_same_address(base: Path) -> None:
     with kept_running(base) as server:
         ask(server.admin_url, "CREATE TABLE kept AS SELECT generate_series(1, 500) AS n")
@@ -65,7 +68,7 @@ def test_a_server_that_ends_by_itself_is_started_again_at_the_same_address(base:
             assert pid is not None
             os.kill(pid, signal.SIGQUIT)
             assert eventually(lambda: process.live_server(server.data_dir) not in (None, pid), 10)
-            assert eventually(lambda: _answers_again(server.admin_url), 10)
+            assert eventually(lambda: answers_again(server.admin_url), 10)
         assert ask(server.admin_url, "SELECT count(*) FROM kept") == (500,)
     assert process.live_server(server.data_dir) is None
 

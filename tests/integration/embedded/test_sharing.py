@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import pytest
 
 from sentinel.store.embedded import (
+    Embedded,
+    kept_running,
+    process,
     running,
 )
-from tests.embedded_servers import Holder, alive, ask
+from tests.embedded_servers import Holder, alive, answers_again, ask, eventually
 
 
 def test_two_short_commands_at_once_share_one_server(base: Path, holders: list[Holder]) -> None:
@@ -70,3 +74,54 @@ def test_a_lasting_program_waits_for_a_short_command_and_then_runs_its_own(base:
     assert started and lasting_pid != short_pid
     assert ask(url, "SELECT 1") == (1,)
     assert holders[1].finish() == 0
+
+
+def _taken_over(base: Path, holders: list[Holder]) -> bool:
+    """Does a lasting program that came after a command that does not end have its database when that one has ended?"""
+    holders.append(Holder(base, "shared"))
+    loop = holders[0]
+    loop_pid, _, _ = loop.server()
+    with kept_running(base) as joined:
+        assert (joined.pid, joined.started_by_us) == (loop_pid, False)
+        ask(joined.admin_url, "CREATE TABLE kept AS SELECT 1")
+        # It lodges there: no second one may, and the command need not wait for it.
+        holders.append(Holder(base, "own"))
+        assert holders[1].said().startswith(f"refused: already running (process {os.getpid()})")
+        began = time.monotonic()
+        assert loop.finish() == 0
+        assert time.monotonic() - began < 8, "the command waited for its lodger"
+        found = eventually(lambda: answers_again(joined.admin_url), 5)
+        assert found is (process.live_server(joined.data_dir) not in (None, loop_pid))
+    assert process.live_server(joined.data_dir) is None
+    return found
+
+
+def test_a_lasting_program_joins_a_command_that_does_not_end_and_keeps_the_server_after_it(
+    base: Path, holders: list[Holder]
+) -> None:
+    assert _taken_over(base, holders)
+
+
+def test_twin_that_does_not_look_loses_its_database_with_the_command(
+    base: Path, holders: list[Holder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Embedded, "is_alive", lambda _: True)
+    assert not _taken_over(base, holders)
+
+
+def test_a_server_that_is_taken_over_stays_where_its_users_know_it(
+    base: Path, holders: list[Holder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holders.append(Holder(base, "shared"))
+    holders[0].server()
+    elsewhere = base.parent / "elsewhere"
+    elsewhere.mkdir(mode=0o711)
+    elsewhere.chmod(0o711)
+    # The command was started with the common TMPDIR, we are not.
+    monkeypatch.setenv("TMPDIR", str(elsewhere))
+    with kept_running(base) as joined:
+        assert joined.socket_dir.parent != elsewhere
+        holders[0].kill()
+        assert eventually(lambda: answers_again(joined.admin_url), 10)
+        with running(base) as other:
+            assert other.socket_dir == joined.socket_dir

@@ -11,6 +11,7 @@ from werkzeug.test import EnvironBuilder
 from sentinel.http.openapi import undocumented_routes
 from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.http.wire import Request, answer
+from tests.docs_page import require_docs_page
 from tests.order_world import OrderWorld, make_intake, order_body, signed
 from tests.world import World
 from worker.order_review.intake import Intake, address_of
@@ -141,6 +142,7 @@ def test_the_other_routes_answer_and_all_are_documented(orders: OrderWorld) -> N
     assert client.post("/webhooks/demo/other", data=GOOD, headers=signed(GOOD)).status_code == 404
     assert undocumented_routes(orders.app) == []
     assert "/webhooks/{source}/orders" in json.loads(client.get("/openapi.json").data)["paths"]
+    require_docs_page(client)
     orders.deliver(GOOD)
     exposed = client.get("/metrics").text
     assert 'orders_deliveries_total{result="200",source="demo"}' in exposed

@@ -69,6 +69,18 @@ def test_both_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+def test_what_is_malformed_and_what_is_unsafe_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENTINEL_ORDERS_LEASE_SECONDS", "x")
+    monkeypatch.setenv("SENTINEL_ORDERS_BUDGET_SECONDS", "60")
+    monkeypatch.setenv("SENTINEL_ORDERS_API_KEY", "")
+    monkeypatch.setenv("SENTINEL_DATABASE_URL", ELSEWHERE)
+    told = CliRunner().invoke(serve, []).stderr
+    for name in ("SENTINEL_ORDERS_LEASE_SECONDS", "SENTINEL_ORDERS_API_KEY", "SENTINEL_DATABASE_URL"):
+        assert told.count(name + ":") + told.count(name + " (") == 1
+    # 60 is more than the lease's default, which nobody asked for.
+    assert "SENTINEL_ORDERS_BUDGET_SECONDS" not in told
+
+
 def test_without_an_address_of_its_own_it_uses_the_authoritys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ORDERS_DATABASE_URL")
     monkeypatch.setenv("SENTINEL_DATABASE_URL", HERE)

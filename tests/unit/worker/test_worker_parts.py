@@ -328,6 +328,16 @@ def test_everything_wrong_is_said_at_once(clean_environment: pytest.MonkeyPatch)
     assert "\n" not in str(bad.value)
 
 
+def test_what_depends_on_a_malformed_setting_is_not_judged(clean_environment: pytest.MonkeyPatch) -> None:
+    for name, value in {"WORKER_LEASE_SECONDS": "5", "WORKER_HEARTBEAT_SECONDS": "x", "WORKER_LANES": "0"}.items():
+        clean_environment.setenv(name, value)
+    with pytest.raises(BadSettings) as bad:
+        read_settings()
+    assert str(bad.value) == (
+        "settings: WORKER_HEARTBEAT_SECONDS is not a valid float; WORKER_LANES must be at least 1"
+    )
+
+
 def test_a_lease_shorter_than_two_calls_and_a_heartbeat_is_refused(clean_environment: pytest.MonkeyPatch) -> None:
     clean_environment.setenv("WORKER_LEASE_SECONDS", "19.9")
     with pytest.raises(BadSettings, match="at least 2 × WORKER_GUARD_TIMEOUT_SECONDS"):
