@@ -76,11 +76,13 @@ def routes(pages: Blueprint, context: Context) -> None:
         return _switch(context, name)
 
     @pages.post("/policies/switches/<name>/on")
+    @shell.shows(lambda told, name: _switch(context, name, told))
     def policies_switch_on(name: str) -> Response:
         actor().must_be("admin")
         return _act(context, name, lambda: _turn_on(context, name))
 
     @pages.post("/policies/switches/<name>/off")
+    @shell.shows(lambda told, name: _switch(context, name, told))
     def policies_switch_off(name: str) -> Response:
         actor().must_be("approver")
         return _act(context, name, lambda: _turn_off(context, name))
