@@ -30,6 +30,10 @@ _SETTING_UP = (ACCOUNT_PAGE, ACCOUNT_PAGE + "/", "/ops/sign-out", SIGN_IN)
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
 
+class FormOfAnotherSession(Forbidden):
+    """A page's form of ours that carries the token of a session before this one: of a tab that was left open."""
+
+
 def cookie_name(insecure: bool) -> str:
     """The `__Host-` prefix makes browsers insist on https, this host and no domain; plain http cannot have it."""
     return "sentinel" if insecure else "__Host-sentinel"
@@ -61,7 +65,7 @@ def install(app: Flask, context: Context) -> None:
             check_csrf(context, who)
         g.signed_in, g.by_cookie = who, by_cookie
         if isinstance(request.routing_exception, MethodNotAllowed) and is_browser_visit():
-            return redirect(_page_of(request.path), 303)
+            return redirect(page_of(request.path), 303)
         if context.settings.require_second_factor and not who.has_second_factor and not _sets_up(request.path):
             if is_browser_visit():
                 return redirect(ACCOUNT_PAGE, 303)
@@ -69,7 +73,7 @@ def install(app: Flask, context: Context) -> None:
         return None
 
 
-def _page_of(path: str) -> str:
+def page_of(path: str) -> str:
     """The page that an act's address belongs to: a refused act leaves its address behind, and people reload."""
     urls = current_app.create_url_adapter(request)
     while urls is not None and "/" in path.strip("/"):
@@ -122,7 +126,21 @@ def check_csrf(context: Context, who: SignedIn) -> None:
     check_origin(context)
     given = request.headers.get("X-CSRF-Token", "") or _form_token()
     if who.csrf_token is None or not hmac.compare_digest(given.encode(), who.csrf_token.encode()):
+        if _is_left_open(context, who):
+            g.signed_in, g.by_cookie = who, True
+            raise FormOfAnotherSession(
+                "Your session was renewed in another tab. Nothing was done: look again, and say it again."
+                f" You are signed in as {who.email}."
+            )
         raise Forbidden("X-CSRF-Token is missing or not this session's")
+
+
+def _is_left_open(context: Context, who: SignedIn) -> bool:
+    """Whether a refused token came with a form that the browser itself says is ours, from somebody whom pages are open to."""
+    is_shut_out = context.settings.require_second_factor and not who.has_second_factor
+    # Where neither header came, the token was all that could have told our form from another site's.
+    says_ours = "Origin" in request.headers or request.headers.get("Sec-Fetch-Site") == "same-origin"
+    return says_ours and not is_shut_out and _is_form() and _form_token() != ""
 
 
 def _form_token() -> str:

@@ -6,7 +6,7 @@ from flask import Blueprint, Response, g
 from werkzeug.exceptions import HTTPException
 
 from ops_console.context import Context
-from ops_console.identity import is_browser_visit
+from ops_console.identity import FormOfAnotherSession, is_browser_visit
 from ops_console.pages import (
     account,
     approval_batch,
@@ -52,8 +52,9 @@ def blueprint(context: Context) -> Blueprint:
         if isinstance(error, Unauthenticated):
             # A stranger gets the same answer everywhere (`identity.install`).
             return problem_response(error)
-        told = shell.refused(error)
-        return shell.page(context, "error.html", title="That was not possible", status=told.status, told=told)
+        if isinstance(error, FormOfAnotherSession):
+            return shell.shown_again(context, error)
+        return shell.not_possible(context, error)
 
     @pages.app_errorhandler(404)
     def nothing_there(error: HTTPException) -> Response:

@@ -55,6 +55,7 @@ def routes(pages: Blueprint, context: Context) -> None:
         return _list(context, ids) if ids else shell.back_to(ADDRESS)
 
     @pages.post("/approvals/batch")
+    @shell.shows(lambda told: _listed_again(context, told))
     def approvals_batch_words() -> Response:
         # Before the body: who may not decide learns nothing about what a decision looks like.
         person = actor()
@@ -69,6 +70,11 @@ def routes(pages: Blueprint, context: Context) -> None:
             context, "approval_batch_done.html", title="What became of them", results=results, words=OFFERED,
             left_out=sum(not line.verdict for line in lines),
         )  # fmt: skip
+
+
+def _listed_again(context: Context, told: shell.Refused) -> Response:
+    actor().must_be("approver")
+    return _list(context, [line.approval_id for line in _lines()], told)
 
 
 def _list(context: Context, ids: list[uuid.UUID], refused: shell.Refused | None = None) -> Response:

@@ -79,6 +79,7 @@ def routes(pages: Blueprint, context: Context) -> None:
         return shell.fragment("approval_changed.html", question=question, row=question.row, about=question.about)
 
     @pages.post("/approvals/<approval_id>")
+    @shell.shows(lambda told, approval_id: _card(context, approval_id, told))
     def approvals_word(approval_id: str) -> Response:
         # Before the body: who may not decide learns nothing about what a decision looks like.
         actor().must_be("approver")

@@ -33,10 +33,12 @@ def routes(pages: Blueprint, context: Context) -> None:
         return page.show()
 
     @pages.post("/halts")
+    @shell.shows(page.show)
     def halts_set() -> Response:
         return shell.attempt(context, lambda: _set(context), again=page.show, then=ADDRESS)
 
     @pages.post("/halts/<halt_id>/lift")
+    @shell.shows(page.show)
     def halts_lift(halt_id: str) -> Response:
         return shell.attempt(
             context, lambda: _lift(context, halt_id), again=lambda told: page.show(told, halt_id), then=ADDRESS
@@ -50,13 +52,13 @@ class _Page:
         self._context = context
         self._soon, self._settled = Remembered(2.0), Remembered(86400.0)
 
-    def show(self, refused: shell.Refused | None = None, about: str = "") -> Response:
-        """The page; `about` is the halt that a refused lifting was of."""
+    def show(self, refused: shell.Refused | None = None, halt_id: str = "") -> Response:
+        """The page; `halt_id` is the halt that a refused lifting was of."""
         tenant_id = actor().tenant_id
         rows = list_halts(self._context.pool, tenant_id, lifted_too=True)
         return shell.page(
             self._context, "halts.html", title="Halts", status=refused.status if refused else 200, refused=refused,
-            about=about, given=request.form, in_force=[row for row in rows if row.lifted_at is None],
+            about=halt_id, given=request.form, in_force=[row for row in rows if row.lifted_at is None],
             lifted=[row for row in rows if row.lifted_at is not None],
             suggestions=[(one.target, one.scope) for one in known_targets(self._context.pool, tenant_id)],
             effects={row.halt_id: self._effect(tenant_id, row) for row in rows[:MEASURED]}, looked=LOOKED_AFTER,

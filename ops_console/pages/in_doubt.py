@@ -48,6 +48,7 @@ def routes(pages: Blueprint, context: Context) -> None:
         return _one(context, path_id(operation_id))
 
     @pages.post("/in-doubt/<operation_id>/resolve")
+    @shell.shows(lambda told, operation_id: _one(context, path_id(operation_id), told))
     def in_doubt_resolve(operation_id: str) -> Response:
         actor().must_be("admin")
         about = path_id(operation_id)

@@ -11,14 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from flask import Flask, Response, current_app, g, render_template, request, url_for
 
 from ops_console.context import Context
+from ops_console.identity import page_of
+from ops_console.pages.refusal_words import in_words
 from ops_console.pages.step_up import needs_proof
 from ops_console.pages.text import FILTERS, FUNCTIONS
-from sentinel.core.errors import InvalidInput, SentinelError
+from sentinel.core.errors import InvalidInput, RateLimited, SentinelError
 from sentinel.http.problems import status_of
 from sentinel.services.actor import has_role
 from sentinel.store.sessions import keep_saying, take_said
@@ -29,11 +31,17 @@ CSP = (
 )
 # Our own forms must say where they come from (`identity.check_origin`); with no-referrer they say "null".
 _HEADERS = {"Content-Security-Policy": CSP, "Cache-Control": "no-store", "Referrer-Policy": "same-origin"}
-# (endpoint, label): the pages in the order of the menu; a page not named here is reached from another.
+# (endpoint, label, least role): the pages in the order of the menu; a page not named here is reached from another.
+# The role only spares a person a refusal: each page asks for itself.
 MENU = (
-    ("overview", "Overview"), ("approvals", "Approvals"), ("ledger", "Ledger"), ("orders", "Orders"), ("policies", "Policies"),
-    ("halts", "Halts"), ("in_doubt", "In doubt"), ("events", "Events"), ("keys", "Keys"), ("operators", "Operators"),
+    ("overview", "Overview", "viewer"), ("approvals", "Approvals", "viewer"), ("ledger", "Ledger", "viewer"),
+    ("orders", "Orders", "viewer"), ("policies", "Policies", "viewer"), ("halts", "Halts", "viewer"),
+    ("in_doubt", "In doubt", "viewer"), ("events", "Events", "viewer"), ("keys", "Keys", "admin"),
+    ("operators", "Operators", "admin"),
 )  # fmt: skip
+View = TypeVar("View", bound=Callable[..., Response])
+Again = Callable[..., Response]
+"""Shows a form again with why it was refused: `(told, **the address's parts)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,7 @@ class Refused:
     detail: str
     fields: dict[str, str]
     status: int
+    retry_after_seconds: int | None = None
 
 
 def install(app: Flask) -> None:
@@ -69,14 +78,20 @@ def may(role: str) -> bool:
 
 def _menu() -> list[tuple[str, str]]:
     known = current_app.view_functions
-    return [(f"pages.{name}", label) for name, label in MENU if f"pages.{name}" in known]
+    return [(f"pages.{name}", label) for name, label, role in MENU if f"pages.{name}" in known and may(role)]
 
 
 def page(context: Context, template: str, *, title: str, status: int = 200, **values: Any) -> Response:
     """A whole page; `template` is below templates/pages. Tells what the last act had to say."""
     said = take_said(context.pool, g.signed_in) if "signed_in" in g and g.get("by_cookie") else []
     html = render_template(f"pages/{template}", title=title, said=said, who=g.get("signed_in"), **values)
-    return Response(html, status=status, content_type="text/html; charset=utf-8", headers=_HEADERS)
+    return Response(html, status=status, content_type="text/html; charset=utf-8", headers=_HEADERS | _wait(values))
+
+
+def _wait(values: dict[str, Any]) -> dict[str, str]:
+    """When to come back, where a page tells that something is asked for too often (`CONTRACT.md` §1)."""
+    waits = [value.retry_after_seconds for value in values.values() if isinstance(value, Refused)]
+    return {"Retry-After": str(seconds)} if (seconds := next(filter(None, waits), None)) else {}
 
 
 def fragment(template: str, **values: Any) -> Response:
@@ -113,8 +128,36 @@ def attempt(context: Context, do: Callable[[], str], *, again: Callable[[Refused
 
 def refused(error: SentinelError) -> Refused:
     """One of our errors as a page tells it."""
-    fields = {field.rpartition(".")[2]: rule for field, rule in error.errors.items()}
-    return Refused(error.detail, fields, status_of(error)[0])
+    detail, fields = in_words(error)
+    wait = error.retry_after_seconds if isinstance(error, RateLimited) else None
+    return Refused(detail, fields, status_of(error)[0], wait)
+
+
+def not_possible(context: Context, error: SentinelError, back: str = "") -> Response:
+    """A page of its own for what was refused; `back` is where it was asked from."""
+    told = refused(error)
+    return page(context, "error.html", title="That was not possible", status=told.status, told=told, back=back)
+
+
+def shows(again: Again) -> Callable[[View], View]:
+    """Name what shows an act's form again, for when the act itself cannot even be looked at (`shown_again`)."""
+
+    def mark(view: View) -> View:
+        view.shown_again = again  # type: ignore[attr-defined]
+        return view
+
+    return mark
+
+
+def shown_again(context: Context, error: SentinelError) -> Response:
+    """The form as it was sent, with this session's token: the act's view is not asked. Else a page that leads back to it."""
+    again = getattr(current_app.view_functions[request.endpoint or ""], "shown_again", None)
+    try:
+        if again is not None:
+            return cast(Response, again(refused(error), **(request.view_args or {})))
+    except SentinelError as other:
+        return not_possible(context, other)
+    return not_possible(context, error, page_of(request.path))
 
 
 def typed(*, lists: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def prove(context: Context) -> None:
         return
     given = request.form.getlist("proof")
     if len(given) != 1 or not given[0].strip() or len(given[0]) > 256:
-        raise InvalidInput.of("proof", "is needed: your password, or a code of your second factor")
+        raise InvalidInput.of("proof", "is needed for this")
     try:
         step_up.step_up(
             context.pool, g.signed_in, proof=given[0], address=request.remote_addr or "unknown", door=context.door

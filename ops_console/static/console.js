@@ -1,19 +1,40 @@
-// What the pages do beyond plain forms: say when the connection is lost, and let no act be sent twice by an impatient finger.
+// What the pages do beyond plain forms: say where one acts what became of the act, and let none be sent twice by an impatient finger.
 "use strict";
 
-const offline = () => document.getElementById("offline");
+// A sentence at the lower edge of the view: "offline" or "signed-out". `near` is what was pressed; it stays in sight.
+const tellBelow = (name, isShown, near) => {
+  const bar = document.getElementById(name);
+  if (!bar) return;
+  bar.hidden = !isShown;
+  if (isShown) near?.scrollIntoView({ block: "nearest" });
+};
 
 // A part that refreshes itself (live.js) is no act: nothing was lost with it, and it takes nobody's place on the page away.
 const isAct = (event) => event.detail?.ctx && !event.detail.ctx.sourceElement?.hasAttribute?.("data-live");
+const pressed = (event) => event.detail.ctx.sourceEvent?.submitter;
 
 document.addEventListener("htmx:before:request", (event) => {
-  if (isAct(event)) offline()?.setAttribute("hidden", "");
+  if (!isAct(event)) return;
+  tellBelow("offline", false);
+  tellBelow("signed-out", false);
+  // The fragment is for browsers without scripts; here it would only stay behind in the address.
+  event.detail.ctx.request.anchor = undefined;
 });
 document.addEventListener("htmx:error", (event) => {
-  if (isAct(event)) offline()?.removeAttribute("hidden");
+  if (isAct(event)) tellBelow("offline", true, pressed(event));
+});
+document.addEventListener("htmx:before:response", (event) => {
+  const answer = event.detail?.ctx?.response?.raw;
+  if (!isAct(event) || !answer?.redirected || !new URL(answer.url).searchParams.has("undone")) return;
+  // The session ended before the act arrived: what was written stays where it is.
+  event.preventDefault();
+  tellBelow("signed-out", true, pressed(event));
 });
 
-// After an act the page is another: readers of the screen begin where it speaks.
+// After an act the page is another: readers of the screen begin where it speaks, and a refusal comes into view.
 document.addEventListener("htmx:after:swap", (event) => {
-  if (isAct(event)) document.getElementById("main")?.focus({ preventScroll: true });
+  if (!isAct(event)) return;
+  const refusal = document.getElementById("refused");
+  (refusal ?? document.getElementById("main"))?.focus({ preventScroll: true });
+  refusal?.scrollIntoView({ block: "center" });
 });

@@ -1,5 +1,5 @@
 // Parts of a page that refresh themselves ([data-live]): they rest while nobody looks, say when they could not be refreshed,
-// and never put another page in their place. A list ([data-when-calm]) also rests while somebody types, has chosen something
+// and never put another page in their place, nor take away what somebody writes. A list ([data-when-calm]) also rests while somebody types, has chosen something
 // in a form or marks text: it does not move under their hand. What closes a form closes it. Countdowns count.
 "use strict";
 
@@ -17,6 +17,7 @@
     if (field.type === "checkbox" || field.type === "radio") return field.checked !== field.defaultChecked;
     return field.value !== field.defaultValue;
   };
+  const isWriting = () => [...document.querySelectorAll("main form[method=post] :is(input, select, textarea)")].some(isTouched);
   const isBusy = () => {
     const marked = getSelection();
     return (marked && !marked.isCollapsed) || [...document.querySelectorAll("main :is(input, select, textarea)")].some(isTouched);
@@ -33,14 +34,16 @@
     if (!live(event)) return;
     const answer = event.detail.ctx.response;
     if (answer.raw.redirected) {
-      // The session is over: the whole page goes to sign in, not a part of it.
+      // The session is over: the whole page goes to sign in, not a part of it; what was begun waits for the person.
       event.preventDefault();
-      location.reload();
+      if (isWriting()) tellBelow("signed-out", true);
+      else location.reload();
     } else if (answer.status >= 400) {
       event.preventDefault();
       note(false);
     } else {
       note(true);
+      tellBelow("signed-out", false);
     }
   });
   document.addEventListener("htmx:error", (event) => { if (live(event)) note(false); });

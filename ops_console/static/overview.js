@@ -28,7 +28,8 @@
     height: 180,
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "UTC"),
     cursor: { drag: { x: false, y: false } },
-    scales: { y: { range: (_, __, most) => [0, Math.max(most, 5)] } },
+    // A minute's column stands around its beginning: half a minute of room on either side keeps the outermost whole.
+    scales: { x: { range: (_, least, most) => [least - 30, most + 30] }, y: { range: (_, __, most) => [0, Math.max(most, 5)] } },
     axes: [
       { stroke: colour("--calm"), grid: { show: false }, values: (_, at) => at.map((t) => new Date(t * 1000).toISOString().slice(11, 16)) },
       { stroke: colour("--calm"), grid: { stroke: colour("--calm-page") }, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] },

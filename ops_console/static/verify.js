@@ -24,6 +24,25 @@ const sha256 = async (text) => {
   return "sha256:" + [...new Uint8Array(digest)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 };
 
+// A pack that reads differently to different programs matches nothing.
+class Mismatch extends Error {}
+
+// The first name that an object of the text has twice: JSON.parse would keep the last one and say nothing. The text is JSON.
+const namedTwice = (text) => {
+  const open = [];
+  for (const [token, colon] of text.matchAll(/"(?:[^"\\]|\\.)*"(\s*:)?|[{}[\]]/g)) {
+    if (token === "{") open.push(new Set());
+    else if (token === "[") open.push(null);
+    else if (token === "}" || token === "]") open.pop();
+    else if (colon) {
+      const name = JSON.parse(token.slice(0, -colon.length));
+      if (open.at(-1).has(name)) return name;
+      open.at(-1).add(name);
+    }
+  }
+  return null;
+};
+
 // What is to be hashed of a pack, and what it states. Throws what a person can read.
 const partsOf = (text) => {
   let pack;
@@ -33,6 +52,8 @@ const partsOf = (text) => {
     throw new Error("it is not JSON");
   }
   if (pack === null || typeof pack !== "object" || Array.isArray(pack)) throw new Error("it is not a JSON object");
+  const twice = namedTwice(text);
+  if (twice !== null) throw new Mismatch(`No match: it names "${twice}" more than once, so programs may read different things in it.`);
   if (typeof pack.hash !== "string") throw new Error("it has no hash");
   const { hash, ...rest } = pack;
   return { pack, stated: hash, body: canonical(rest) };
@@ -88,6 +109,26 @@ const recorded = async (name) => {
 const GOOD = { kind: "done", text: "Match: this proof is intact. Its hash is the hash of its content." };
 const BAD = { kind: "refused", text: "No match: this proof was changed. Its hash is not the hash of its content." };
 
+// What this page shows of the pack, by field; null where it had to name characters that cannot be shown as they are.
+const shownHere = () =>
+  [...document.querySelectorAll("table.pack [data-field]")].map((cell) => [
+    cell.dataset.field,
+    cell.querySelector(".odd") ? null : cell.textContent.trim(),
+  ]);
+
+// As the server's `wire_money` writes it.
+const money = ({ value, currency }) => {
+  const digits = JSON.parse(document.querySelector("table.pack").dataset.digits)[currency] ?? 2;
+  const [whole, rest = ""] = String(value).split(".");
+  return `${whole.replace(/\B(?=(\d{3})+$)/g, ",")}${digits ? `.${rest.padEnd(digits, "0")}` : ""} ${currency}`;
+};
+const written = (value) => (value === null || value === undefined ? "" : typeof value === "object" ? money(value) : String(value));
+
+const noteOnPage = (found) => {
+  const names = shownHere().filter(([name, text]) => text !== null && text !== written(found.pack[name])).map(([name]) => name);
+  return names.length === 0 ? "" : `This is not the proof this page shows: ${names.join(", ")} ${names.length === 1 ? "differs" : "differ"}.`;
+};
+
 const noteOn = (found, known) => {
   if (known === null) return "There is no proof of that name on record here, so only its own hash was checked.";
   const names = differing(found.pack, known);
@@ -98,13 +139,15 @@ const noteOn = (found, known) => {
 const report = async (place, text, isPasted) => {
   try {
     const found = await check(text);
-    const note = isPasted ? noteOn(found, await recorded(found.pack.proof_id)) : "";
+    const note = isPasted ? noteOn(found, await recorded(found.pack.proof_id)) : noteOnPage(found);
     // A hash that somebody recomputed after changing something fits, and is still not what was decided.
-    const forged = found.intact && note.startsWith("It is not");
-    const verdict = forged ? { kind: "refused", text: "Its hash fits its content, but this is not the proof of that name." } : found.intact ? GOOD : BAD;
+    const forged = found.intact && (isPasted ? note.startsWith("It is not") : note !== "");
+    const told = `Its hash fits its content, but this is not the proof ${isPasted ? "of that name" : "this page shows"}.`;
+    const verdict = forged ? { kind: "refused", text: told } : found.intact ? GOOD : BAD;
     tell(place, verdict, { ...found, note });
   } catch (error) {
-    tell(place, { kind: "refused", text: `That is no proof: ${error.message}.` }, {});
+    const told = error instanceof Mismatch ? error.message : `That is no proof: ${error.message}.`;
+    tell(place, { kind: "refused", text: told }, {});
   }
 };
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import People, refusal, said
+from tests.browser.conftest import PHONE, People, refusal, said
 from tests.browser.place import Place
 from tests.browser.watch import Watch
 from tests.integration.console.conftest import PASSWORD
@@ -58,11 +58,11 @@ def test_an_act_whose_connection_breaks_says_so_and_may_be_done_again(
         "request failed.*/ops/halts", "ERR_CONNECTION_REFUSED|ERR_INTERNET_DISCONNECTED", "status", "console: "
     )
     agent = f"agent-{uuid.uuid4().hex[:8]}"
-    page = people.operator("approver", path="/ops/halts")
+    page = people.operator("approver", path="/ops/halts", viewport=PHONE)
     fill_halt(page, agent)
     page.context.set_offline(True)
     page.get_by_role("button", name="Halt").click()
-    expect(page.get_by_text("The connection was lost.")).to_be_visible()
+    expect(page.get_by_text("The connection was lost.")).to_be_in_viewport()
     page.context.set_offline(False)
     page.get_by_role("button", name="Halt").click()
     expect(page.get_by_role("region", name="In force").get_by_role("row", name=agent)).to_be_visible()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import People, refusal, said
+from tests.browser.conftest import PHONE, People, refusal, said, sign_in
 from tests.browser.place import Place
 from tests.browser.watch import Watch
 from tests.integration.console.conftest import PASSWORD
@@ -97,6 +97,34 @@ def test_a_card_that_was_decided_meanwhile_closes_its_form_and_changes_nothing(
     expect(refusal(stale).first).to_be_visible()
     expect(stale.get_by_role("button", name="Give your word")).to_have_count(0)
     assert (place.world.approval_status(approval), votes(place, approval)) == ("rejected", ["reject"])
+
+
+def test_a_refusal_on_a_phone_comes_into_view_and_a_session_that_ends_takes_no_words(
+    people: People, place: Place, watch: Watch
+) -> None:
+    watch.expect("status 40[03]")
+    who, approval = place.operator(), place.world.approval("235.00")
+    page = people.visitor(viewport=PHONE)
+    sign_in(page, who, path=f"/ops/approvals/{approval}")
+    decide(page, "Approve", reason="words that took a while")
+    expect(refusal(page)).to_be_in_viewport()
+    expect(refusal(page)).to_be_focused()
+    other = page.context.new_page()
+    other.goto("/ops/account")
+    other.get_by_role("button", name="Sign out").click()
+    expect(other.get_by_label("E-mail")).to_be_visible()
+    page.get_by_label("Reason").fill("words that took longer")
+    expect(page.get_by_text("You were signed out")).to_be_in_viewport()
+    page.get_by_role("button", name="Give your word").click()
+    expect(page.get_by_text("You were signed out")).to_be_visible()
+    sign_in(other, who)
+    expect(other.get_by_role("heading", name="Your account")).to_be_visible()
+    decide(page, "Reject", reason=page.get_by_label("Reason").input_value())
+    expect(refusal(page)).to_contain_text("Your session was renewed in another tab. Nothing was done")
+    expect(page.get_by_label("Reason")).to_have_value("words that took longer")
+    assert place.world.approval_status(approval) == "pending"
+    page.get_by_role("button", name="Give your word").click()
+    expect(said(page)).to_contain_text("Rejected.")
 
 
 def test_a_double_click_on_approving_is_one_word(people: People, place: Place) -> None:

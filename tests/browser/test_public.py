@@ -129,6 +129,9 @@ def test_a_proof_is_checked_in_the_viewers_browser_and_a_tampered_one_fails(plac
     forged = {**changed, "hash": "sha256:" + hashlib.sha256(body.encode()).hexdigest()}
     expect(paste(json.dumps(forged))).to_contain_text("this is not the proof of that name")
     expect(paste("{not json")).to_contain_text("it is not JSON")
+    # Programs that keep the first of two read another decision than those that keep the last.
+    twice = json.dumps(pack).replace("{", '{"decision": "ALLOW", ', 1)
+    expect(paste(twice)).to_contain_text('No match: it names "decision" more than once')
 
 
 def test_a_proof_that_the_server_tampered_with_on_its_way_fails(place: Place, visitor: Any) -> None:
@@ -140,6 +143,20 @@ def test_a_proof_that_the_server_tampered_with_on_its_way_fails(place: Place, vi
     visitor.goto(place.paths["proof"])
     visitor.get_by_role("button", name="Verify in this browser").click()
     expect(visitor.locator("#verify-result")).to_contain_text("No match: this proof was changed.")
+
+
+def test_another_proof_than_the_page_shows_is_no_match_however_intact(place: Place, visitor: Any) -> None:
+    (other,) = guards(place, "1234.50")
+    fetched = visitor.request.get(f"/verify/{other}.json").text()
+    visitor.route("**/verify/*.json", lambda route: route.fulfill(body=fetched, content_type="application/json"))
+    visitor.goto(place.paths["proof"])
+    visitor.get_by_role("button", name="Verify in this browser").click()
+    told = visitor.locator("#verify-result")
+    expect(told).to_contain_text("this is not the proof this page shows")
+    expect(told).to_contain_text("hash differ")
+    visitor.goto(f"/verify/{other}")
+    visitor.get_by_role("button", name="Verify in this browser").click()
+    expect(told).to_contain_text("Match: this proof is intact.")
 
 
 def test_each_decision_of_the_board_opens_its_proof(place: Place, visitor: Any) -> None:
