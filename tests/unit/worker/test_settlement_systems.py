@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -113,6 +114,11 @@ def test_an_unusable_answer_to_a_settlement_is_no_answer(server: EffectsServer, 
     answer, seconds = took(lambda: http_system(server).settle(ROW, uuid.uuid4()))
     assert isinstance(answer, NoAnswer)
     assert seconds < TIMEOUT + 1
+    # On a busy machine the server may come to do it only when nobody waits for its answer any more.
+    for _ in range(200):
+        if sum(server.done.values()) == does_it:
+            break
+        time.sleep(0.02)
     assert sum(server.done.values()) == does_it
 
 
