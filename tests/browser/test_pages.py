@@ -35,6 +35,17 @@ WIDER = """() => {
     .concat(`scrolls to ${document.documentElement.scrollWidth} of ${most}`);
 }"""
 
+# On a phone: what a thumb cannot hit, and values of a row that fell among the labels.
+CLUMSY = """() => {
+  const seen = (one) => one.getBoundingClientRect().width > 0;
+  const low = [...document.querySelectorAll("main summary")].filter((one) => seen(one) && one.getBoundingClientRect().height < 24)
+    .map((one) => `${one.innerText} is ${one.getBoundingClientRect().height} px high`);
+  const astray = [...document.querySelectorAll("table.rows:not(.compact, .live) td[data-label] > :not(.hidden)")]
+    .filter((one) => seen(one) && one.getBoundingClientRect().left < one.parentElement.getBoundingClientRect().left + 140)
+    .map((one) => `${one.innerText} stands among the labels`);
+  return [...low, ...astray].slice(0, 5);
+}"""
+
 
 @pytest.fixture(scope="session")
 def known(chromium: Any, place: Place) -> Any:
@@ -59,6 +70,7 @@ def faults(page: Any) -> list[str]:
             page.wait_for_timeout(50)
             found += [f"{screen} {scheme}: {text}" for text in page.evaluate(RUN_AXE)]
         found += [f"{screen}: {text}" for text in page.evaluate(WIDER)]
+    found += page.evaluate(CLUMSY)
     return found
 
 

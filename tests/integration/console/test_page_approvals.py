@@ -215,7 +215,7 @@ def test_a_word_needs_its_reason_its_digest_its_role_and_a_proof(world: Any) -> 
     ):
         assert tried(**{**whole, **broken})[0] == 400, broken
     status, page = tried(**whole)
-    assert (status, "is needed: your password" in page) == (400, True)
+    assert (status, "Your password or code is needed" in page) == (400, True)
     assert 'value="looked"' in page
     assert tried(**whole, proof="wrong")[0] == 400
     assert tried(**{**whole, "verdict": "handled"})[0] == 400

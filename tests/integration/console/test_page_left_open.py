@@ -100,7 +100,7 @@ def test_too_many_wrong_proofs_and_passwords_say_when_to_come_back(world: Any) -
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
-        (InvalidInput.of("proof", "is needed: your password"), "Your password or code is needed: your password"),
+        (InvalidInput.of("proof", "is needed for this"), "Your password or code is needed for this"),
         (InvalidInput.of("digest", "Missing data for required field"), "What the page showed is missing"),
         (InvalidInput.of("given.odd_name", "choose one"), "“odd name”: choose one"),
         (Conflict("this approval was decided before"), "this approval was decided before"),

@@ -161,3 +161,12 @@ def test_every_standing_that_an_order_can_have_is_in_the_drawing(world: Any) -> 
         a, b = (f"{'none' if lane == '-' else lane}-{status}" for lane, status in ((start_lane, start), (to_lane, to)))
         for part in (f"at-{a}", f"at-{b}", f"way-{a}--{b}"):
             assert f'id="{part}"' in drawn, part
+
+
+def test_an_order_with_nothing_to_pay_says_so_alike_in_the_list_and_on_its_page(world: Any) -> None:
+    world.sql(
+        "insert into orders.reviews (tenant_id, review_id, source, order_id, body_sha256, amount_minor, currency, account_ref, order_facts)"
+        " values (%s, %s, 'demo', 'free', sha256('x'), 0, 'EUR', 'acct', '{}')", world.tenant_id, uuid.uuid4(),
+    )  # fmt: skip
+    ann = world.browser("ann", "viewer")
+    assert all(">0.00 EUR<" in ann.get(path).text for path in ("/ops/orders", "/ops/orders/demo/free"))
