@@ -77,7 +77,7 @@ def test_a_worker_that_was_not_heard_of_is_not_running(world: Any, status: str, 
     assert ann.get("/ops/api/refunds/agent/status").json["status"] == "not_running"
     refused = ann.post("/ops/api/refunds/process-once")
     assert (refused.status_code, refused.json["type"]) == (503, "urn:sentinel:problem:worker-not-running")
-    assert world.sql("select from refunds.process_requests") == []
+    assert world.sql("select 1 from refunds.process_requests") == []
 
 
 def test_process_once_answers_what_the_worker_did(world: Any) -> None:

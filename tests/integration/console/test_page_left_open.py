@@ -108,3 +108,13 @@ def test_too_many_wrong_proofs_and_passwords_say_when_to_come_back(world: Any) -
 )
 def test_a_page_says_a_refusal_without_the_wires_names(error: Any, sentence: str) -> None:
     assert in_words(error)[0] == sentence
+
+
+def test_without_scripts_a_form_whose_session_ended_leads_to_signing_in_and_says_it_was_not_done(world: Any) -> None:
+    browser = world.browser("ann", "approver")
+    assert browser.submit("/ops/sign-out").status_code == 303
+    sent = browser.submit("/ops/halts", scope="tenant", reason=WORDS)
+    assert sent.status_code == 303 and "undone=yes" in sent.headers["Location"]
+    page = browser.get(sent.headers["Location"]).text
+    assert "what you just sent was not done" in page and 'value="/ops/halts"' in page
+    assert world.sql("select scope from sentinel.halts") == []
