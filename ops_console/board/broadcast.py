@@ -23,7 +23,7 @@ from sentinel.store.feed import FeedRow
 MOST_UNSENT = 1 << 19
 STALLED_SECONDS = 30.0
 PER_SECOND = 10_000
-AT_ONCE = 100_000
+AT_ONCE = 20_000
 _AWAKE_SECONDS = 0.5
 _STOP_SECONDS = 1.0
 _LAST_CHUNK = b"0\r\n\r\n"
