@@ -142,8 +142,8 @@ def test_a_flood_is_cut_to_the_latest_and_the_viewer_is_told_how_many_were_left_
 
 def test_the_pace_lets_a_burst_through_and_slows_what_lasts() -> None:
     pace = Pace(asked_at=100.0)
-    assert pace.allow(150, 500, 100.0) == 150
-    assert pace.allow(150, 500, 100.0) == 50
+    assert pace.allow(30, 500, 100.0) == 30
+    assert pace.allow(30, 500, 100.0) == 10, "the rest of the burst"
     assert pace.allow(150, 500, 101.0) == broadcast.PER_SECOND // 500 == 20
     assert pace.allow(1000, 1, 101.0) == 0
     assert pace.allow(1000, 1, 102.0) == 1000
