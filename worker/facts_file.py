@@ -122,6 +122,12 @@ class _Given:
             return 0
         return parse_money(found, currency, field=field).amount_minor
 
+    def currency(self) -> str:
+        """Of every amount of the fact; each is text, not an object with a currency of its own."""
+        if "currency" not in self._fields:
+            raise InvalidInput.of("currency", "is required")
+        return self.text("currency", 3) or ""
+
     def text(self, field: str, most: int) -> str | None:
         found = self._fields.pop(field, None)
         if found is not None and (not isinstance(found, str) or len(found) > most or "\x00" in found):
@@ -140,7 +146,7 @@ class _Given:
 
 
 def _order(given: _Given, folder: Path) -> OrderFacts:
-    currency = given.text("currency", 3) or ""
+    currency = given.currency()
     ordered_at, paid = given.moment("ordered_at"), given.minor("paid", currency)
     if ordered_at is None or paid is None:
         raise InvalidInput.of("ordered_at" if ordered_at is None else "paid", "is required")
