@@ -25,7 +25,8 @@ SCHEMA: Mapping[str, Any] = {
     "properties": {
         "approved": {"type": "boolean"},
         "reason_code": {"type": "string", "enum": list(DETAILS)},
-        "reason": {"type": "string"},
+        # Short and plain: a small model held to a schema would else fill all its tokens with the last text.
+        "reason": {"type": "string", "pattern": "^[A-Za-z0-9 ,.;:()'-]{1,160}$"},
     },
     "required": ["approved", "reason_code", "reason"],
     "additionalProperties": False,

@@ -308,7 +308,7 @@ def test_a_real_small_model_speaks_the_wire_within_a_minute() -> None:
         params = xllamacpp.CommonParams()
         params.model.path = "<the file>"
         params.n_ctx = 2048
-        params.hostname, params.port = "127.0.0.1", 8099
+        params.hostnames, params.port = ["127.0.0.1"], 8099
         server = xllamacpp.Server(params)
         input()
 
