@@ -14,7 +14,8 @@ from random import Random
 
 from sentinel.client import Client
 from sentinel.policy.errors import PolicyError
-from sentinel.policy.switches import SwitchFile
+from sentinel.policy.switches import FILE_NAME as SWITCHES
+from sentinel.policy.switches import SwitchFile, read_switches
 from sentinel.store.database import WORKER, Pool, with_role
 from worker.agent import Agent, OnRow
 from worker.confirmations import confirmations_from
@@ -41,7 +42,7 @@ from worker.settlement.registry import Systems
 from worker.workflow.build import Parts, build_runner, build_simulator
 from worker.workflow.directories import directories
 from worker.workflow.knowing import Knowing
-from worker.workflow.routes import Routes
+from worker.workflow.routes import SCENARIOS, Routes
 
 
 @contextmanager
@@ -141,11 +142,13 @@ def make_parts(settings: WorkerSettings, ledger: Ledger, client: Client, *, crew
 
 
 def load_routes(policies: Path, systems: Collection[str]) -> Routes:
-    """The route table of a policies folder. Raises `PolicyError`.
+    """The route table of a policies folder. Raises `PolicyError`, also for a switch whose gate is no scenario.
 
     Where the switches cannot be read, everything is off, and no name of one can be checked.
     """
     switches = SwitchFile(policies).book.switches
+    if switches:
+        read_switches(policies / SWITCHES, gates=SCENARIOS)
     return Routes.load(policies / "routes.yaml", switches=switches or None, systems=systems)
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -79,11 +80,26 @@ class SwitchFile:
 
 
 def read_book(directory: Path) -> SwitchBook:
-    """What the folder's file says, once, or why it cannot be used. Never raises, writes no log."""
+    """What the folder's file says, once, or why it cannot be used. Never raises, writes no log.
+
+    A switch that names a policy which is not in the folder is such a reason.
+    """
     try:
-        return SwitchBook(read_switches(directory / FILE_NAME))
+        return SwitchBook(read_switches(directory / FILE_NAME, policies=_policy_ids(directory) or None))
     except PolicyError as error:
         return SwitchBook(fault=str(error))
+
+
+def _policy_ids(directory: Path) -> set[str]:
+    """What the folder's policies call themselves, sound or not; files of other kinds say nothing of the sort."""
+    found = set()
+    for path in directory.glob("*.yaml"):
+        with contextlib.suppress(PolicyError):
+            source, root = read_source(path)
+            named = source.table(root, "the file").entries.get("policy")
+            if named is not None:
+                found.add(source.text(named, "policy"))
+    return found
 
 
 def read_switches(

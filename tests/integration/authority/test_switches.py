@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import uuid
 from dataclasses import replace
@@ -402,6 +403,7 @@ def test_a_missing_or_faulty_file_turns_everything_off_and_guards_go_on(database
             None,
             "switches: {",
             "switches: {small_refund.x: {default: true, gate: fee, policy: p, about: x}}",
+            "switches: {small_refund.x: {default: false, gate: fee, policy: small-refnd, about: x}}",
         ):
             file.unlink() if content is None else file.write_text(content)
             assert world.get("switches").get_json()["switches"] == {}
@@ -410,3 +412,13 @@ def test_a_missing_or_faulty_file_turns_everything_off_and_guards_go_on(database
         assert seen(world, STANDARD)["on"] is True
     finally:
         world.close()
+
+
+def test_a_switch_of_a_policy_that_is_not_there_is_named_with_its_place_and_the_nearest(tmp_path: Path) -> None:
+    folder = tmp_path / "policies"
+    shutil.copytree(policies_dir(), folder)
+    file = folder / "switches.yaml"
+    file.write_text(file.read_text().replace("policy: small-refund", "policy: small-refnd", 1))
+    fault = SwitchFile(folder).book.fault or ""
+    assert re.search(r"switches\.yaml:\d+:\d+: ", fault)
+    assert 'did you mean "small-refund"?' in fault

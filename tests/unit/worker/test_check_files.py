@@ -13,6 +13,8 @@ from sentinel.policy.errors import PolicyError
 from sentinel.resources import policies_dir
 from worker.check import check_folder
 from worker.cli import main
+from worker.connect import load_routes
+from worker.settlement.registry import system_names
 
 
 @pytest.fixture
@@ -110,3 +112,10 @@ def test_the_command_explains_every_files_fault_and_its_exit_code_says_whether_t
     listed = CliRunner().invoke(main, ["check", "--json"])
     assert [Path(one["file"]).name for one in json.loads(listed.stdout)] == ["switches.yaml", "routes.yaml", "late.yml"]
     assert CliRunner().invoke(main, ["check", str(folder / "nowhere")]).exit_code == 2
+
+
+def test_a_worker_does_not_start_on_a_switch_whose_gate_is_no_scenario(folder: Path) -> None:
+    file = folder / "switches.yaml"
+    file.write_text(file.read_text().replace("gate: fee", "gate: fe", 1))
+    with pytest.raises(PolicyError, match=r'switches\.yaml:\d+:\d+: .*did you mean "fee"'):
+        load_routes(folder, system_names())
