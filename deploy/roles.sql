@@ -110,6 +110,9 @@ grant execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, 
   sentinel.settle_budget, sentinel.settle_budgets, sentinel.halt_lock, sentinel.halt_over, sentinel.is_requester to sentinel_console;
 grant execute on function refunds.default_tenant to sentinel_console;
 
+-- Figures for its first page: the console takes them, and throws away what no drawing reaches back to.
+grant insert, delete on sentinel.gauge_samples to sentinel_console;
+
 -- public board --------------------------------------------------------------------------------------------------------
 grant usage on schema sentinel to board_reader;
 grant select on sentinel.public_proofs, sentinel.public_feed, sentinel.public_tenants to board_reader;

@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 from flask import Flask
 
+from ops_console.sampler import start_sampler
 from ops_console.settings import ConsoleSettings
 from sentinel.logs import configure_logs
 from sentinel.server import Server, metrics_folder, require_free_port, require_open_files
@@ -33,7 +34,12 @@ def serve(settings: ConsoleSettings, *, graceful_seconds: int = 5) -> None:
         from ops_console.app import create_app
 
         def make_app(worker: Any) -> Any:
-            app = create_app(settings, stopping=lambda: not worker.alive)
+            def stopping() -> bool:
+                return not worker.alive
+
+            app = create_app(settings, stopping=stopping)
+            console = app.extensions["console"]
+            start_sampler(console.pool, console.ledger, stopping=stopping)
             threading.Thread(target=_warm, args=(app,), name="warm", daemon=True).start()
             return app
 

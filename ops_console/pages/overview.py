@@ -18,9 +18,12 @@ from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.decision_minutes import OUTCOMES, DecisionMinutes, Part, in_steps
+from ops_console.pages.last_hour import BOX, Gauge, drawn
+from ops_console.pages.text import span
+from sentinel.store import gauges
 from sentinel.store import overview as figures
 from sentinel.store.approval_queue import KINDS
-from sentinel.store.halts import list_halts
+from sentinel.store.halts import HaltRow, list_halts
 from sentinel.store.refund_views import last_worker, outbox_lag
 from sentinel.store.switches import list_switches
 
@@ -81,13 +84,38 @@ def _now(context: Context, tenant_id: uuid.UUID) -> dict[str, Any]:
     now = datetime.now(UTC)
     load = figures.ledger_load(context.ledger, tenant_id)
     switches = [row for row in list_switches(context.pool, tenant_id) if _by_machine(row.is_on, row.changed_by)]
+    approvals, in_doubt = _approvals(context, tenant_id, now), _in_doubt(context, tenant_id, now)
+    halts = list_halts(context.pool, tenant_id)
     return {
-        "lines": [*_approvals(context, tenant_id, now), _in_doubt(context, tenant_id, now), *_failed(load),
-                  _alerts(context, tenant_id)],
-        "answers": figures.answers(context.pool, tenant_id), "load": load, "moment": now,
+        "lines": [*approvals, in_doubt, *_failed(load), _alerts(context, tenant_id)],
+        "gauges": _gauges(gauges.last_hour(context.pool, tenant_id), approvals, in_doubt, load, halts),
+        "answers": figures.answers(context.pool, tenant_id), "box": BOX, "moment": now,
         "worker": last_worker(context.ledger, tenant_id, DEFAULT_AGENT), "reports": outbox_lag(context.ledger, tenant_id),
-        "halts": list_halts(context.pool, tenant_id), "switches": switches,
+        "halts": halts, "switches": switches,
     }  # fmt: skip
+
+
+def _gauges(
+    samples: list[gauges.Sample], approvals: list[Line], doubt: Line, load: figures.LedgerLoad, halts: list[HaltRow]
+) -> list[Gauge]:
+    waiting = sum(line.entries for line in approvals)
+    oldest = max((line.oldest_seconds or 0.0 for line in approvals), default=0.0)
+    ages = drawn(samples, lambda one: one.oldest_waiting_seconds, now=oldest, least_top=60)
+    doubts = drawn(samples, lambda one: one.in_doubt, now=doubt.entries, least_top=1)
+    lags = drawn(samples, lambda one: one.worker_lag_seconds, now=load.overdue_seconds, least_top=10)
+    stops = drawn(samples, lambda one: one.halts, now=len(halts), least_top=1)
+    return [
+        Gauge("Oldest question", "/ops/approvals", span(oldest) if waiting else "none",
+              f"{_counted(waiting, 'waits', 'wait')} for a word", span(ages.most), ages),
+        Gauge("In doubt", "/ops/in-doubt", f"{doubt.entries:,}", "started, outcome unknown", f"{doubts.most:,.0f}", doubts),
+        Gauge("Worker lag", "/ops/ledger?status=NEW", span(load.overdue_seconds) if load.due else "none",
+              f"{_counted(load.due, 'entry', 'entries')} due and not begun", span(lags.most), lags),
+        Gauge("Halts in force", "/ops/halts", f"{len(halts):,}", "", f"{stops.most:,.0f}", stops),
+    ]  # fmt: skip
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return f"{count:,} {one if count == 1 else several}"
 
 
 def _by_machine(is_on: bool, changed_by: str) -> bool:

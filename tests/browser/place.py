@@ -134,6 +134,12 @@ def fill(place: Place) -> None:
         world.tenant_id, people["approver"].email,
     )  # fmt: skip
     world.sql(
+        "insert into sentinel.gauge_samples (tenant_id, taken_at, oldest_waiting_seconds, in_doubt, halts, worker_lag_seconds)"
+        " select %s, now() - make_interval(secs => 20 * n), 60 * (170 - n) %% 2700, (n / 40) %% 3, (n < 90)::integer,"
+        " greatest(0, 9 * sin(n / 7.0)) from generate_series(1, 170) n where n not between 100 and 110",
+        world.tenant_id,
+    )  # fmt: skip
+    world.sql(
         "insert into orders.alerts (tenant_id, kind, source, order_id, summary, attempts, last_error)"
         " values (%s, 'order_held', 'demo', %s, 'held', 3, 'timeout')", world.tenant_id, order,
     )  # fmt: skip

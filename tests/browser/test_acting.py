@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import Any
 
@@ -131,3 +132,21 @@ def test_a_doubt_is_ended_once_and_a_stale_tab_is_told_what_was_said(
     expect(stale.get_by_text("This was resolved already: executed")).to_be_visible()
     assert place.world.sql("select status, outcome from sentinel.operation_states where operation_id = %s", operation_id) == [
         ("completed", "success")]  # fmt: skip
+
+
+def test_the_overviews_figures_and_drawings_move_while_somebody_looks(people: People, place: Place) -> None:
+    page = people.operator("viewer", path="/ops")
+    halts, doubt = page.get_by_role("listitem").filter(has_text="Halts in force"), page.locator("#gauge-2")
+    line = doubt.locator("path.line")
+    before = (int(halts.locator("strong").inner_text()), line.get_attribute("d"))
+    doubted(place.world, "33.00", 1, "no_report")
+    other = people.operator("approver", path="/ops/halts")
+    fill_halt(other, f"agent-{uuid.uuid4().hex[:8]}")
+    other.get_by_role("button", name="Halt").click()
+    expect(said(other)).not_to_be_empty()
+
+    expect(halts.locator("strong")).to_have_text(str(before[0] + 1), timeout=15_000)
+    expect(line).not_to_have_attribute("d", before[1])
+    now = doubt.locator("strong").inner_text()
+    told = re.compile(f"^In doubt over the last hour: now {now}, at most [0-9]+$")
+    expect(doubt.get_by_role("img")).to_have_attribute("aria-label", told)

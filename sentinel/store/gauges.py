@@ -1,0 +1,87 @@
+"""How things stood over the last hour: samples that a console takes of every tenant, for drawings and for nothing else.
+
+What is over leaves no other trace that could be counted afterwards: an operation that is not in doubt any more does not say
+since when it was.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from sentinel.store.database import Pool
+from sentinel.store.rows import all_rows, changed
+
+HOUR_SECONDS = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLag:
+    """How late the oldest entry is that the tenant's worker should have begun, in seconds."""
+
+    tenant_id: uuid.UUID
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """How a tenant stood `seconds_ago`: the age of its oldest waiting question, operations in doubt, halts in force, and
+    how late its worker was, in seconds; None where the ledger did not answer."""
+
+    seconds_ago: float
+    oldest_waiting_seconds: float
+    in_doubt: int
+    halts: int
+    worker_lag_seconds: float | None
+
+
+WORKER_LAGS = """
+select tenant_id, greatest(extract(epoch from statement_timestamp() - min(next_attempt_at)), 0)::double precision as seconds
+from refunds.ledger_entries where status = 'NEW' and next_attempt_at <= statement_timestamp() group by tenant_id
+"""
+# Several consoles may sample: who comes soon after another adds nothing. A global halt counts for everybody.
+TAKE = """
+with over as (delete from sentinel.gauge_samples where taken_at < statement_timestamp() - make_interval(secs => %(kept_seconds)s)),
+wanted as (
+  select t.tenant_id from sentinel.tenants t
+  where not exists (select from sentinel.gauge_samples s where s.tenant_id = t.tenant_id
+                    and s.taken_at > statement_timestamp() - make_interval(secs => %(apart_seconds)s)))
+insert into sentinel.gauge_samples (tenant_id, taken_at, oldest_waiting_seconds, in_doubt, halts, worker_lag_seconds)
+select w.tenant_id, statement_timestamp(),
+  greatest(coalesce(extract(epoch from statement_timestamp() - a.oldest_at), 0), 0), coalesce(d.operations, 0),
+  coalesce(h.halts, 0) + (select count(*) from sentinel.halts g where g.lifted_at is null and g.scope = 'global'),
+  case when %(lags_known)s then coalesce(l.seconds, 0) end
+from wanted w
+left join (select tenant_id, min(created_at) as oldest_at from sentinel.approvals
+           where status = 'pending' and expires_at > statement_timestamp() group by tenant_id) a using (tenant_id)
+left join (select tenant_id, count(*) as operations from sentinel.operation_states
+           where status = 'in_doubt' group by tenant_id) d using (tenant_id)
+left join (select tenant_id, count(*) as halts from sentinel.halts
+           where lifted_at is null and scope <> 'global' group by tenant_id) h using (tenant_id)
+left join unnest(%(lag_tenants)s::uuid[], %(lag_seconds)s::double precision[]) l(tenant_id, seconds) using (tenant_id)
+on conflict do nothing
+"""
+LAST_HOUR = """
+select extract(epoch from statement_timestamp() - taken_at)::double precision as seconds_ago,
+  oldest_waiting_seconds, in_doubt, halts, worker_lag_seconds
+from sentinel.gauge_samples
+where tenant_id = %(tenant_id)s and taken_at > statement_timestamp() - make_interval(secs => %(seconds)s) order by taken_at
+"""
+
+
+def worker_lags(ledger: Pool) -> list[WorkerLag]:
+    """The tenants whose worker is late; `ledger` is the ledger's pool. Raises `EngineUnavailable`."""
+    return all_rows(ledger, WorkerLag, WORKER_LAGS)
+
+
+def take_samples(pool: Pool, lags: list[WorkerLag] | None, *, apart_seconds: float) -> int:
+    """Sample every tenant that was not sampled for `apart_seconds`; how many were. `lags` None: the ledger did not answer."""
+    return changed(pool, TAKE, {
+        "apart_seconds": apart_seconds, "kept_seconds": 2 * HOUR_SECONDS, "lags_known": lags is not None,
+        "lag_tenants": [one.tenant_id for one in lags or ()], "lag_seconds": [one.seconds for one in lags or ()],
+    })  # fmt: skip
+
+
+def last_hour(pool: Pool, tenant_id: uuid.UUID) -> list[Sample]:
+    """The tenant's samples of the last hour, oldest first."""
+    return all_rows(pool, Sample, LAST_HOUR, {"tenant_id": tenant_id, "seconds": HOUR_SECONDS})
