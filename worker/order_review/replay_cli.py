@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shlex
+import socket
 import sys
 import uuid
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import urlsplit
 
 import click
 import orjson
@@ -30,6 +32,7 @@ from worker.presentation import out
 
 FAILED, MISUSED = 1, 2
 _SEED = 20101201
+_CONNECT_SECONDS = 5.0
 
 _url = click.option(
     "--url",
@@ -78,12 +81,25 @@ def replay_orders(
     if redeliver:
         deliveries = deliveries * 2
         random.Random(seed).shuffle(deliveries)
+    _require_somebody(url)
     tally = _run(Sender(url, source), deliveries, rate)
     if as_json:
         click.echo(json.dumps({**tally.as_json(), "not_sent": len(imported.refunds), "refused": len(imported.refused)}))
     else:
         _show(tally)
     sys.exit(0 if tally.is_good else FAILED)
+
+
+def _require_somebody(url: str) -> None:
+    """An intake that is not there at all is said at once; one that goes away meanwhile is waited for."""
+    try:
+        address = urlsplit(url)
+        port = address.port or (443 if address.scheme == "https" else 80)
+        socket.create_connection((address.hostname or "", port), timeout=_CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise click.ClickException(
+            f"nobody answers at {url}: {error}; start `worker order-review serve` or name the intake's address with --url"
+        ) from None
 
 
 def _run(sender: Sender, deliveries: list[Delivery], rate: float) -> Tally:

@@ -161,6 +161,14 @@ def test_what_cannot_be_sent_is_said_in_a_line(intake: Intake, orders: Path, mor
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://127.0.0.1:99999", "not an address"])
+def test_an_intake_that_is_not_there_is_said_at_once(intake: Intake, orders: Path, url: str) -> None:
+    result = CliRunner().invoke(replay_orders, [str(orders), "--url", url])
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: nobody answers at {url}: ")
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_a_file_that_is_another_one_or_a_source_without_a_secret_is_refused(
     orders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
