@@ -3,40 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
 import threading
-import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import psycopg
 
+from sentinel.cli.demo_access import Access, prepare
 from sentinel.cli.demo_ledger import demo_rows
 from sentinel.cli.demo_orders import SECRET_FILE, OrderSource, order_source, post_demo_orders
 from sentinel.cli.demo_ready import DemoFailed, wait_ready
 from sentinel.cli.demo_shown import Ready, say_ready
 from sentinel.cli.demo_small_refunds import SmallRefunds
 from sentinel.cli.processes import Processes, Stopped, go_on
-from sentinel.cli.scratch_left import drop_left
 from sentinel.cli.serve import kept_secret
 from sentinel.core.errors import SentinelError
-
-TENANT = "public-demo"
-OPERATORS = ("viewer", "approver", "admin")
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """What a visitor needs; kept in the data folder, readable by its owner only, so that a restart shows the same."""
-
-    tenant_id: str
-    agent_api_key: str
-    operators: list[dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +81,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, **given: int) -
     with _quiet_end(stop), _database(data_dir, say, stop) as urls, contextlib.ExitStack() as stack:
         processes = Processes(data_dir / "log", stop)
         stack.callback(processes.stop)
-        access = _prepare(urls["admin"], data_dir, stop)
+        access = prepare(urls["admin"], data_dir, stop)
         env = _environment(urls, data_dir, access, ports)
         _start_all(processes, env, access, ports, data_dir, stop, say)
         source = order_source(ports.url("orders"), env["orders"]["ORDERS_DEMO_SECRET"])
@@ -178,58 +164,6 @@ def _database(data_dir: Path, say: Callable[[str], None], stop: threading.Event)
             "authority": server.url(user=AUTHORITY), "worker": server.url(user=WORKER),
             "orders": server.url(user=ORDERS),
         }  # fmt: skip
-
-
-def _prepare(admin_url: str, data_dir: Path, stop: threading.Event) -> Access:
-    """Migrate, and make the tenant, the people and the key the first time."""
-    from sentinel.store.migrate import migrate
-
-    go_on(stop)
-    migrate(admin_url)
-    go_on(stop)
-    with psycopg.connect(admin_url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True) as connection:
-        if not os.environ.get("SENTINEL_DATABASE_URL"):
-            for role in ("sentinel_authority", "sentinel_worker", "sentinel_orders"):
-                connection.execute(f"alter role {role} login".encode())
-            drop_left(connection)
-        path = data_dir / "demo.json"
-        if path.exists():
-            access = Access(**json.loads(path.read_text()))
-            if connection.execute("select 1 from sentinel.tenants where tenant_id = %s", [access.tenant_id]).fetchone():
-                return access
-    # Without a look at `stop`: half made, it would be made again under another name.
-    access = _make_access(admin_url)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(asdict(access), file)
-    return access
-
-
-def _make_access(admin_url: str) -> Access:
-    import secrets
-
-    from sentinel.services.create_operator import create_operator
-    from sentinel.services.create_tenant import create_tenant
-    from sentinel.services.issue_key import issue_key
-    from sentinel.store.database import CONSOLE, Pool, with_role
-    from sentinel.store.tenants import list_tenants
-
-    pool = Pool(with_role(admin_url, CONSOLE), size=1)
-    try:
-        label = TENANT if all(one.label != TENANT for one in list_tenants(pool)) else f"demo-{uuid.uuid4().hex[:8]}"
-        tenant_id = create_tenant(pool, label)
-        operators = []
-        for role in OPERATORS:
-            password = secrets.token_urlsafe(12)
-            email = f"{role}@demo.example"
-            create_operator(pool, tenant_id, email=email, password=password, role=role)
-            operators.append({"email": email, "password": password, "role": role})
-        key = issue_key(pool, tenant_id, agent_id=None, label="demo agent")
-    finally:
-        pool.close()
-    with psycopg.connect(admin_url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True) as connection:
-        connection.execute("insert into refunds.defaults (tenant_id) values (%s) on conflict do nothing", [tenant_id])
-    return Access(str(tenant_id), key.key, operators)
 
 
 _NOT_PASSED_ON = (

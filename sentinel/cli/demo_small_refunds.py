@@ -10,13 +10,11 @@ import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sentinel.cli.demo_access import Access
 from sentinel.cli.demo_ledger import ledger_row
 from sentinel.cli.processes import Processes
-
-if TYPE_CHECKING:
-    from sentinel.cli.demo import Access
 
 MASTER, SWITCH, SCENARIO = "small_refund.enabled", "small_refund.refund_fee", "fee"
 

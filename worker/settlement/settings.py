@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from worker.addresses import is_http_url
 
-if TYPE_CHECKING:
-    from worker.settings import WorkerSettings
+
+class SettlementSettings(Protocol):
+    """The fields that are looked at here."""
+
+    @property
+    def settlement_timeout_seconds(self) -> float: ...
+    @property
+    def price_difference_url(self) -> str: ...
+    @property
+    def price_difference_key(self) -> str: ...
+    @property
+    def platform_url(self) -> str: ...
+    @property
+    def platform_key(self) -> str: ...
+    @property
+    def ticket_url(self) -> str: ...
+    @property
+    def ticket_key(self) -> str: ...
 
 
-def faults(settings: WorkerSettings) -> list[str]:
+def faults(settings: SettlementSettings) -> list[str]:
     """One text per fault."""
     found = _timeout_faults(settings.settlement_timeout_seconds)
-    for name in ("PRICE_DIFFERENCE", "PLATFORM", "TICKET"):
-        url, key = getattr(settings, f"{name.lower()}_url"), getattr(settings, f"{name.lower()}_key")
+    systems = {
+        "PRICE_DIFFERENCE": (settings.price_difference_url, settings.price_difference_key),
+        "PLATFORM": (settings.platform_url, settings.platform_key),
+        "TICKET": (settings.ticket_url, settings.ticket_key),
+    }
+    for name, (url, key) in systems.items():
         if url and not is_http_url(url):
             found.append(f"WORKER_{name}_URL must look like https://host or https://host/path")
         if bool(url) != bool(key):
