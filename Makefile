@@ -55,13 +55,13 @@ format: .venv/.lint  ## format the code
 	$(BIN)/ruff check --fix .
 
 docs: .venv/.runtime  ## write the documents that are made from the code
-	$(BIN)/python -m sentinel.settings_table > deploy/settings.md
+	$(BIN)/python -m tests.settings_table > deploy/settings.md
 	$(BIN)/worker states draw
 	$(BIN)/worker workflow draw
 	$(BIN)/worker order-review lanes draw
 
 docs-check: .venv/.runtime  ## are the made documents the ones the code makes, and do links lead somewhere?
-	@$(BIN)/python -m sentinel.settings_table | diff -u deploy/settings.md - || { echo "Error: deploy/settings.md is stale; run make docs"; exit 1; }
+	@$(BIN)/python -m tests.settings_table | diff -u deploy/settings.md - || { echo "Error: deploy/settings.md is stale; run make docs"; exit 1; }
 	@folder=$$(mktemp -d); for what in states workflow "order-review lanes"; do $(BIN)/worker $$what draw --folder "$$folder" >/dev/null; done; \
 	for file in "$$folder"/*; do diff -u "deploy/$$(basename "$$file")" "$$file" || { echo "Error: deploy/$$(basename "$$file") is stale; run make docs"; exit 1; }; done; rm -r "$$folder"
 	@$(BIN)/python tests/links.py

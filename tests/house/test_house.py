@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.settings_table import programs, render
+from tests.settings_table import programs, render
 
 REPO = Path(__file__).resolve().parents[2]
 VENDORS = (

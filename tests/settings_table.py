@@ -1,4 +1,4 @@
-"""The documented table of settings, made from the fields themselves: `python -m sentinel.settings_table`.
+"""The documented table of settings, made from the fields themselves: `python -m tests.settings_table`.
 
 Each program's settings are a dataclass whose fields carry the variable's name and meaning, so that the table cannot say
 anything else than the program does.
@@ -12,7 +12,11 @@ from typing import Any
 
 import yaml
 
+from ops_console.settings import ConsoleSettings
 from sentinel.resources import policies_dir
+from sentinel.settings import Settings
+from worker.order_review.settings import OrderReviewSettings
+from worker.settings import WorkerSettings
 
 _HEAD = """# Settings
 
@@ -23,11 +27,6 @@ texts there. Whatever is missing, malformed or unsafe is named at start, all of 
 
 def programs() -> list[tuple[str, type[Any]]]:
     """(title, settings class) of every program, in the order in which one meets them."""
-    from ops_console.settings import ConsoleSettings
-    from sentinel.settings import Settings
-    from worker.order_review.settings import OrderReviewSettings
-    from worker.settings import WorkerSettings
-
     return [
         ("Authority", Settings), ("Refund worker", WorkerSettings), ("Order intake", OrderReviewSettings),
         ("Console and public board", ConsoleSettings),
