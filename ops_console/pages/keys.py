@@ -117,7 +117,7 @@ def _shown_once(context: Context, make: Callable[[], IssuedKey], about: str = ""
         issued = make()
     except MadeBefore as error:
         told = shell.Refused(
-            f"{error.detail}. Whoever did not see it revokes it below and makes another.", {}, 409
+            f"{error.detail}. Whoever did not see it revokes it in the list and makes another.", {}, 409
         )  # fmt: skip
         return _page(context, told, about)
     except SentinelError as error:
