@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import segno
 from flask import Blueprint, Response, g, request
@@ -37,6 +38,7 @@ _PASSWORD, _CODE, _TOKEN = PasswordSchema(), ConfirmCodeSchema(), CreateTokenSch
 
 def routes(pages: Blueprint, context: Context) -> None:
     """Add the page, its acts and the page of setting a second factor up."""
+    again = partial(_again, context)
 
     @pages.get("/account")
     def account() -> Response:
@@ -47,6 +49,7 @@ def routes(pages: Blueprint, context: Context) -> None:
         return _proving(context)
 
     @pages.post("/account/prove")
+    @shell.shows(lambda told: _proving(context, told))
     def account_prove() -> Response:
         def do() -> str:
             prove(context)
@@ -57,22 +60,27 @@ def routes(pages: Blueprint, context: Context) -> None:
         )
 
     @pages.post("/account/password")
+    @shell.shows(again("password"))
     def account_password() -> Response:
         return _act(context, "password", lambda: _change_password(context))
 
     @pages.post("/account/sessions/<session_id>/end")
+    @shell.shows(again("sessions"))
     def account_end_session(session_id: str) -> Response:
         return _act(context, "sessions", lambda: _end(context, session_id))
 
     @pages.post("/account/sessions/end-others")
+    @shell.shows(again("sessions"))
     def account_end_others() -> Response:
         return _act(context, "sessions", lambda: _end_others(context))
 
     @pages.post("/account/tokens")
+    @shell.shows(again("tokens"))
     def account_make_token() -> Response:
         return _make_token(context)
 
     @pages.post("/account/tokens/<token_id>/revoke")
+    @shell.shows(again("tokens"))
     def account_revoke_token(token_id: str) -> Response:
         return _act(context, "tokens", lambda: _revoke(context, token_id))
 
@@ -80,11 +88,14 @@ def routes(pages: Blueprint, context: Context) -> None:
 
 
 def _second_factor(pages: Blueprint, context: Context) -> None:
+    again = partial(_again, context)
+
     @pages.get("/account/second-factor")
     def account_second_factor() -> Response:
         return _setting_up(context)
 
     @pages.post("/account/second-factor")
+    @shell.shows(again("second-factor"))
     def account_begin_second_factor() -> Response:
         def begin() -> str:
             prove(context)
@@ -96,6 +107,7 @@ def _second_factor(pages: Blueprint, context: Context) -> None:
         )
 
     @pages.post("/account/second-factor/confirm")
+    @shell.shows(lambda told: _setting_up(context, told))
     def account_confirm_second_factor() -> Response:
         def confirm() -> str:
             prove(context)
@@ -105,6 +117,7 @@ def _second_factor(pages: Blueprint, context: Context) -> None:
         return shell.attempt(context, confirm, again=lambda told: _setting_up(context, told), then=ADDRESS)
 
     @pages.post("/account/second-factor/remove")
+    @shell.shows(again("second-factor"))
     def account_remove_second_factor() -> Response:
         def remove() -> str:
             prove(context)
@@ -112,6 +125,11 @@ def _second_factor(pages: Blueprint, context: Context) -> None:
             return "Your second factor is removed."
 
         return _act(context, "second-factor", remove)
+
+
+def _again(context: Context, about: str) -> shell.Again:
+    """Shows the page with the refusal at one of its parts; whose session or token the act was about stands in the table."""
+    return lambda told, **_ids: _page(context, told, about)
 
 
 def _act(context: Context, about: str, do: Callable[[], str]) -> Response:

@@ -45,6 +45,7 @@ def routes(pages: Blueprint, context: Context) -> None:
         return shell.fragment("ledger_now.html", **_rows(context, ledger_filter.given()))
 
     @pages.post("/ledger")
+    @shell.shows(lambda told: _list(context, told))
     def ledger_process_one() -> Response:
         return shell.attempt(context, lambda: _process(context), again=lambda told: _list(context, told), then=ADDRESS)
 

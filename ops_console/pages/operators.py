@@ -42,25 +42,26 @@ def routes(pages: Blueprint, context: Context) -> None:
 
     @pages.get("/operators")
     def operators() -> Response:
-        actor().must_be("admin")
         return _list(context)
 
     @pages.post("/operators")
+    @shell.shows(lambda told: _list(context, told, password=make_password()))
     def operators_add() -> Response:
         actor().must_be("admin")
         return _add(context)
 
     @pages.get("/operators/<operator_id>")
     def operators_one(operator_id: str) -> Response:
-        actor().must_be("admin")
         return _one(context, operator_id)
 
     @pages.post("/operators/<operator_id>/role")
+    @shell.shows(lambda told, operator_id: _one(context, operator_id, told, "role"))
     def operators_set_role(operator_id: str) -> Response:
         actor().must_be("admin")
         return _act(context, operator_id, "role", lambda: _set_role(context, operator_id))
 
     @pages.post("/operators/<operator_id>/password")
+    @shell.shows(lambda told, operator_id: _one(context, operator_id, told, "password", password=make_password()))
     def operators_reset_password(operator_id: str) -> Response:
         actor().must_be("admin")
         return _reset_password(context, operator_id)
@@ -71,17 +72,21 @@ def routes(pages: Blueprint, context: Context) -> None:
 
 def _add_act(pages: Blueprint, context: Context, word: str) -> None:
     @pages.post(f"/operators/<operator_id>/{word}", endpoint=f"operators_{word.replace('-', '_')}")
+    @shell.shows(lambda told, operator_id: _one(context, operator_id, told, word))
     def operators_change(operator_id: str) -> Response:
         actor().must_be("admin")
         return _act(context, operator_id, word, lambda: _change(context, operator_id, word))
 
 
-def _list(context: Context, told: shell.Refused | None = None) -> Response:
+def _list(context: Context, told: shell.Refused | None = None, *, password: str = "") -> Response:
+    """The people and the form; `password` is suggested instead of the one that the form brought along."""
+    # Here too: an act's form may be shown again without its view being asked.
+    actor().must_be("admin")
     people = list_people(context.pool, actor().tenant_id, idle_seconds=context.settings.idle_seconds)
     return shell.page(
         context, "operators.html", title="Operators", status=told.status if told else 200, told=told, people=people,
         roles=ROLES, given=request.form, operator_id=request.form.get("operator_id") or new_id(),
-        password=request.form.get("password") or make_password(),
+        password=password or request.form.get("password") or make_password(),
     )  # fmt: skip
 
 
@@ -101,12 +106,15 @@ def _add(context: Context) -> Response:
                       secret=given["password"], back=ADDRESS)  # fmt: skip
 
 
-def _one(context: Context, operator_id: str, told: shell.Refused | None = None, about: str = "") -> Response:
+def _one(
+    context: Context, operator_id: str, told: shell.Refused | None = None, about: str = "", *, password: str = ""
+) -> Response:
+    actor().must_be("admin")
     person = _person(context, operator_id)
     return shell.page(
         context, "operators_one.html", title=person.email, status=told.status if told else 200, told=told, about=about,
         person=person, roles=ROLES, given=request.form, is_self=person.operator_id == actor().operator_id,
-        password=request.form.get("password") or make_password(),
+        password=password or request.form.get("password") or make_password(),
     )  # fmt: skip
 
 

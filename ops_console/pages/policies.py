@@ -10,7 +10,8 @@ from flask import Blueprint, Response, request
 from ops_console.api.schemas import SwitchOffSchema, SwitchOnSchema
 from ops_console.context import Context, Remembered
 from ops_console.identity import actor
-from ops_console.pages import condition_words, shell
+from ops_console.pages import shell
+from ops_console.pages.limit_words import cap_in_words
 from ops_console.pages.step_up import prove
 from sentinel.core.decision import reason_text
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
@@ -60,7 +61,7 @@ def routes(pages: Blueprint, context: Context) -> None:
         return shell.page(
             context, "policy.html", title=str(view.told["label"]), view=view, shelf=folder.shelf(),
             full=fullness([view], MOST_PER_LIMIT), most=MOST_PER_LIMIT, looked=OPERATIONS_LOOKED_AT, run=folder.last_run(), reason_text=reason_text,
-            in_words=condition_words.in_words, switches=[one for one in switches if one.policy == policy_id],
+            cap_in_words=cap_in_words, switches=[one for one in switches if one.policy == policy_id],
         )  # fmt: skip
 
     @pages.get("/policies/<policy_id>/cases")

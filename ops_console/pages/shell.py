@@ -17,6 +17,7 @@ from flask import Flask, Response, current_app, g, render_template, request, url
 
 from ops_console.context import Context
 from ops_console.identity import page_of
+from ops_console.pages import condition_words
 from ops_console.pages.refusal_words import in_words
 from ops_console.pages.step_up import needs_proof
 from ops_console.pages.text import FILTERS, FUNCTIONS
@@ -58,6 +59,7 @@ def install(app: Flask) -> None:
     """Give templates what they write with."""
     app.jinja_env.filters.update(FILTERS)
     app.jinja_env.globals.update(FUNCTIONS, asset=asset, menu=_menu, may=may, needs_proof=needs_proof)
+    app.jinja_env.globals.update(in_words=condition_words.in_words)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
 
 

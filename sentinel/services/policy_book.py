@@ -11,16 +11,18 @@ import json
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 from sentinel.core.decision import LimitAsk
 from sentinel.core.operation import Operation
 from sentinel.policy.compile import CompiledPolicy
+from sentinel.policy.describe import describe
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.explain import RuleSaid, explain
@@ -30,13 +32,18 @@ from sentinel.store.approval_queue import LimitFill, limit_fills
 from sentinel.store.database import Pool
 from sentinel.store.policies import policy_text
 
+Amounts = Mapping[str, Mapping[str, str]]
+"""By a number's name: its amount in major units by currency."""
 MOST_KEPT = 32
 """How many policies that decided stay compiled."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitFor:
-    """A limit as it holds for an operation, in minor units of its currency; `window_seconds` is 0 for a calendar window."""
+    """A limit as it holds for an operation, in minor units of its currency; `window_seconds` is 0 for a calendar window.
+
+    `told` is `describe`'s of it: for each what it is, and `when` it counts (CEL; None for always). `zone` is its calendar's.
+    """
 
     limit_id: str
     window: str
@@ -45,15 +52,22 @@ class LimitFor:
     cap_minor: int
     used_minor: int
     fits: bool
+    told: Mapping[str, Any]
+    zone: str
+    numbers: Amounts
 
 
 @dataclass(frozen=True, slots=True)
 class RulesSaid:
-    """What every rule of the policy that decided said, in its order; `rules` is None where its text cannot be asked here."""
+    """What every rule of the policy that decided said, in its order; `rules` is None where its text cannot be asked here.
+
+    `numbers` are the policy's, that its conditions name.
+    """
 
     policy_digest: str
     policy_label: str
     rules: Sequence[RuleSaid] | None
+    numbers: Amounts = field(default_factory=dict)
 
 
 class PolicyBook:
@@ -77,7 +91,8 @@ class PolicyBook:
             return []
         sent = orjson.dumps([dataclasses.asdict(ask) for ask in asks.values()]).decode()
         fills = limit_fills(pool, tenant_id, sent, operation.amount.amount_minor)
-        return [_view(asks[fill.limit_key], fill) for fill in fills]
+        told = describe(policy)
+        return [_view(asks[fill.limit_key], fill, told) for fill in fills]
 
     def rules_of(self, pool: Pool, canonical: str, policy_digest: str, moment: datetime) -> RulesSaid:
         """What each rule of the policy of that digest says of a canonical operation, whatever the files say by now."""
@@ -85,7 +100,8 @@ class PolicyBook:
         if policy is None:
             return RulesSaid(policy_digest, "", None)
         rules = explain(policy, operation_of(canonical).facts(), moment)
-        return RulesSaid(policy_digest, f"{policy.policy.label}, {policy.policy.version}", rules)
+        label = f"{policy.policy.label}, {policy.policy.version}"
+        return RulesSaid(policy_digest, label, rules, describe(policy)["numbers"])
 
     def read(self) -> None:
         """Read the policies now, so that nobody waits for it later."""
@@ -138,6 +154,11 @@ def operation_of(canonical: str) -> Operation:
     )
 
 
-def _view(ask: LimitAsk, fill: LimitFill) -> LimitFor:
+def _view(ask: LimitAsk, fill: LimitFill, policy: Mapping[str, Any]) -> LimitFor:
+    """`policy` is what `describe` tells of the limit's."""
     name = ask.limit_key.removesuffix(ask.subject).rstrip("|").rpartition("/")[2]
-    return LimitFor(name, str(ask.window), ask.window_seconds, ask.subject, fill.cap_minor, fill.used_minor, fill.fits)
+    (told,) = [one for one in policy["limits"] if one["id"] == name]
+    return LimitFor(
+        name, str(ask.window), ask.window_seconds, ask.subject, fill.cap_minor, fill.used_minor, fill.fits, told, policy["zone"],
+        policy["numbers"],
+    )  # fmt: skip

@@ -36,12 +36,11 @@ _ABOUT_LIMIT = {
 
 @dataclass(frozen=True, slots=True)
 class LimitView:
-    """A limit in words and the window it counts in."""
+    """A limit as `describe` tells it and the window it counts in; `lately` names the window as it stands now."""
 
     limit_id: str
-    words: str
-    verdict: str
-    when: str
+    told: Mapping[str, Any]
+    lately: str
     window: LimitWindow
 
 
@@ -150,18 +149,16 @@ def how_full(
 def _view(row: InForceRow) -> PolicyView:
     policy = policy_of(orjson.loads(row.canonical))
     told = describe_policy(policy, digest=row.policy_digest, covered=covered_currencies(policy))
-    limits = tuple(
-        _limit(policy, one, str(said["words"])) for one, said in zip(policy.limits, told["limits"], strict=True)
-    )
+    limits = tuple(_limit(policy, one, said) for one, said in zip(policy.limits, told["limits"], strict=True))
     return PolicyView(policy.policy_id, row.policy_digest, row.since, row.earlier, row.canonical, told, limits)
 
 
-def _limit(policy: Policy, limit: Limit, words: str) -> LimitView:
+def _limit(policy: Policy, limit: Limit, told: Mapping[str, Any]) -> LimitView:
     window = LimitWindow(
         f"{policy.policy_id}/{limit.limit_id}|", limit.window.value, limit.window_seconds, limit.bucket_seconds, policy.zone,
         limit.per.index("currency") + 1,
     )  # fmt: skip
-    return LimitView(limit.limit_id, words, limit.verdict.value, _ABOUT_LIMIT[limit.window], window)
+    return LimitView(limit.limit_id, told, _ABOUT_LIMIT[limit.window], window)
 
 
 def _yaml(folder: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import PHONE, People, refusal, said
+from tests.browser.conftest import PHONE, People, refusal, said, sign_in
 from tests.browser.place import Place
 from tests.browser.watch import Watch
 from tests.integration.console.conftest import PASSWORD
@@ -91,6 +91,48 @@ def test_a_key_is_shown_once_however_often_its_form_is_sent(people: People, plac
     row.get_by_text("Rotate or revoke").click()
     row.get_by_role("button", name="Revoke at once").click()
     expect(page.get_by_role("region", name="Over").get_by_role("row", name=label)).to_be_visible()
+
+
+def test_a_form_filled_before_signing_in_anew_elsewhere_is_kept_where_one_acts_and_sent_once_more(
+    people: People, place: Place, watch: Watch
+) -> None:
+    watch.expect("status 403")
+    who, whom, label = place.operator("admin"), place.operator("viewer"), f"key {uuid.uuid4().hex[:8]}"
+    page = people.visitor(viewport=PHONE)
+    sign_in(page, who, path="/ops/keys")
+    page.get_by_role("region", name="Make a key").get_by_label("Label").fill(label)
+    page.get_by_label("Ends after days").fill("77")
+    sign_in_anew(page, who)
+    page.get_by_role("region", name="Make a key").get_by_label("Your password").fill(PASSWORD)
+    page.get_by_role("button", name="Make the key").click()
+    expect(refusal(page)).to_contain_text("Your session was renewed in another tab. Nothing was done")
+    expect(refusal(page)).to_be_in_viewport()
+    expect(page.get_by_label("Ends after days")).to_have_value("77")
+    expect(page.get_by_role("region", name="Make a key").get_by_label("Your password")).to_have_value("")
+    page.get_by_role("region", name="Make a key").get_by_label("Your password").fill(PASSWORD)
+    page.get_by_role("button", name="Make the key").click()
+    expect(page.locator("#secret")).to_be_visible()
+    assert place.world.sql("select count(*) from sentinel.agent_keys where label = %s", label) == [(1,)]
+
+    page.goto(f"/ops/operators/{whom.operator_id}")
+    page.get_by_role("combobox", name="Role").select_option("approver")
+    sign_in_anew(page, who)
+    page.get_by_role("button", name="Change the role").click()
+    expect(page.get_by_role("combobox", name="Role")).to_have_value("approver")
+    page.get_by_label("Your password").fill(PASSWORD)
+    page.get_by_role("button", name="Change the role").click()
+    expect(said(page)).to_contain_text("is approver.")
+
+
+def sign_in_anew(page: Any, who: Any) -> None:
+    """Sign out and in again in another tab of the same browser."""
+    other = page.context.new_page()
+    other.goto("/ops/account")
+    other.get_by_role("button", name="Sign out").click()
+    expect(other.get_by_label("E-mail")).to_be_visible()
+    sign_in(other, who)
+    expect(other.get_by_role("heading", name="Your account")).to_be_visible()
+    other.close()
 
 
 def test_a_list_shows_what_comes_but_not_under_a_hand_that_types_or_marks(people: People, place: Place) -> None:

@@ -6,14 +6,18 @@ import html
 import json
 import re
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
+from markupsafe import Markup
 
 from ops_console.pages import approval_words, text
 from ops_console.pages.approval_facts import facts_of
 from sentinel.core.canonical import canonical_json, sha256_hex
 from tests.integration.console.conftest import PASSWORD
+from tests.integration.console.test_page_policies import BARE, SOURCE, with_odd_policy
+from tests.integration.console.test_page_policies import words as words_of
 from tests.integration.console.test_shown_is_decided import FENCE
 from tests.orders_console_world import queued, standing
 
@@ -176,6 +180,34 @@ def test_a_card_shows_what_is_bound_and_who_may_see_whose_account_it_is(world: A
     assert "<form" not in viewed.split("<main")[1]
     assert "this needs the role approver" in viewed.lower()
     assert "<form" not in vic.get("/ops/approvals").get_data(as_text=True).split("<table")[1]
+
+
+def test_a_card_says_each_condition_in_words_with_its_source_beside_it(
+    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = with_odd_policy(world, tmp_path / "policies")
+    ann, approval_id = world.browser("ann", app=app), world.approval("200.00")
+    page = card(ann, approval_id)
+    (policy,) = [
+        one.policy for one in world.authority.policies.library.policies if one.policy.policy_id == "retail-refund"
+    ]
+    said, bare = ([html.unescape(one) for one in found.findall(page)] for found in (SOURCE, BARE))
+    assert sorted(said + bare) == sorted(one.when for one in (*policy.rules, *policy.limits) if one.when)
+    assert sorted(bare) == ["amount_minor % 2 < 9", "amount_minor % 2 == 7"]
+    told = words_of(ann.get(f"/ops/approvals/{approval_id}"))
+    for wanted in (
+        "the amount is more than 150.00 (EUR, GBP, USD) and the amount is at most 1,000.00 (EUR, GBP, USD) amount_minor >",
+        "account is “<script>alert(1)</script>” account ==", "account month for each account, currency per calendar month in UTC",
+        "where account is not “<img src=x onerror=alert(1)>” account !=", "account 24h for each account, currency in any 24 hours where amount_minor % 2",
+    ):  # fmt: skip
+        assert wanted in told, wanted
+    assert "<script>alert" not in page
+    assert "<img src=x" not in page
+    # The twin writes foreign text as it is.
+    monkeypatch.setitem(text.FILTERS, "visible", Markup)
+    raw = card(world.at_page(ann.email, world.app(policies_dir=tmp_path / "policies")), approval_id)
+    assert "<script>alert" in raw
+    assert "<img src=x" in raw
 
 
 def test_a_halt_and_an_operation_that_is_not_the_digests_are_told_on_the_card(world: Any) -> None:

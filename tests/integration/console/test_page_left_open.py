@@ -7,13 +7,20 @@ from typing import Any
 
 import pytest
 
+from ops_console.pages import ledger, operators
 from ops_console.pages.refusal_words import in_words
 from sentinel.core.errors import Conflict, InvalidInput
+from sentinel.services.declare_policies import declare_policies
 from tests.integration.console.conftest import PASSWORD, Browser
-from tests.integration.console.test_page_in_doubt import doubted
+from tests.integration.console.left_open_forms import FORMS, HIDDEN, NOTHING_TO_SHOW, WORDS, filled, things
+from tests.integration.console.page_roles import PAGES
+from tests.integration.console.second_factors import with_secrets
 
 OURS = {"Accept": "text/html", "Origin": "http://localhost"}
-WORDS = "five minutes of <b>thinking</b>"
+TABLES = (
+    "events", "operators", "operator_tokens", "agent_keys", "halts", "switches", "approvals", "operation_states",
+)  # fmt: skip
+SENTENCE = "Your session was renewed in another tab. Nothing was done"
 
 
 def again(browser: Browser, path: str, **fields: Any) -> Any:
@@ -27,34 +34,72 @@ def token_of(answer: Any) -> str:
     return found[1]
 
 
-def test_a_form_of_an_earlier_session_does_nothing_and_comes_back_with_its_words(world: Any) -> None:
-    approval, operation = world.approval("220.00"), doubted(world, "9.00", 1)
-    (digest,) = world.sql("select digest from sentinel.approvals")[0]
-    browser = world.browser("ann", "admin", proved=True)
-    word = {"digest": digest, "verdict": "reject", "reason": WORDS}
-    forms: tuple[tuple[str, dict[str, Any]], ...] = (
-        (f"/ops/approvals/{approval}", word),
-        ("/ops/approvals/batch", {**word, "id": approval}),
-        (f"/ops/in-doubt/{operation}/resolve", {"executed": "yes", "evidence": WORDS}),
-        ("/ops/halts", {"scope": "tenant", "level": "kill", "reason": WORDS}),
-        ("/ops/policies/switches/small_refund.refund_fee/on", {"canary_percent": "5", "reason": WORDS}),
-    )
-    for path, fields in forms:
-        answer = again(browser, path, **fields)
-        assert answer.status_code == 403, path
-        assert "Your session was renewed in another tab. Nothing was done" in answer.text, path
-        assert WORDS.replace("<", "&lt;").replace(">", "&gt;") in answer.text, path
-        assert token_of(answer) == browser.csrf, path
-    assert world.approval_status(approval) == "pending"
-    assert world.sql("select count(*) from sentinel.halts") == [(0,)]
-    assert world.sql("select status from sentinel.operation_states where operation_id = %s", operation) == [("in_doubt",)]  # fmt: skip
-    assert browser.submit(*forms[0][:1], **word).status_code == 303
-    assert world.approval_status(approval) == "rejected"
-    # What shows no form again says so and leads back to the page.
-    answer = again(browser, "/ops/account/tokens", label="nightly")
-    assert answer.status_code == 403 and 'href="/ops/account">back to the page' in answer.text
+def faults(world: Any, browser: Browser, about: dict[str, str], *, proved: bool = True) -> list[str]:
+    """What is wrong with each form that a tab of an earlier session sends."""
+    found, before = [], state(world)
+    for route, form in FORMS.items():
+        typed = {name: filled(text, about) for name, text in form.typed.items()}
+        answer = again(browser, filled(route, about), proof=HIDDEN, **typed)
+        title = form.title if proved else form.unproved or form.title
+        wanted = (f"<title>{title}", SENTENCE, *form.back)
+        found += [f"{route}: no {piece}" for piece in wanted if piece not in answer.text]
+        found += [f"{route}: {answer.status_code}"] if answer.status_code != 403 else []
+        found += [f"{route}: a secret came back"] if HIDDEN in answer.text else []
+        found += [f"{route}: another token"] if token_of(answer) != browser.csrf else []
+        found += [f"{route}: something was done"] if state(world) != before else []
+    return found
+
+
+def state(world: Any) -> list[Any]:
+    """What the forms could have changed, the pages' own session aside."""
+    rows = [
+        world.sql(f"select md5(string_agg(t::text, ' ' order by t::text)) from sentinel.{name} t") for name in TABLES
+    ]
+    return [*rows, world.sql("select count(*) from sentinel.operator_sessions where revoked_at is null")]
+
+
+def test_every_form_of_an_earlier_session_does_nothing_and_comes_back_on_its_page_with_its_words(world: Any) -> None:
+    posts = {route for method, route in PAGES if method == "POST"}
+    assert posts == FORMS.keys() | NOTHING_TO_SHOW.keys(), "say what the form shows again: tests/…/left_open_forms.py"
+    declare_policies(world.authority)
+    app = with_secrets(world)
+    browser = world.browser("ann", "admin", app, proved=True)
+    about = things(world, browser)
+    assert faults(world, browser, about) == []
+    world.sql("update sentinel.operator_sessions set stepped_up_at = null")
+    assert faults(world, browser, about, proved=False) == [], "who just signed in anew has proved nothing yet"
+    # And the next word counts.
+    word = {"digest": about["digest"], "verdict": "reject", "reason": WORDS}
+    assert browser.submit(f"/ops/approvals/{about['approval_id']}", **word).status_code == 303
+    assert world.approval_status(about["approval_id"]) == "rejected"
     gone = again(browser, "/ops/approvals/00000000-0000-0000-0000-000000000000", **word)
     assert gone.status_code == 404
+
+
+def test_the_twins_that_show_no_form_again_or_a_secret_too_are_seen(world: Any) -> None:
+    declare_policies(world.authority)
+    app = with_secrets(world)
+    browser = world.browser("ann", "admin", app, proved=True)
+    about = things(world, browser)
+    context = app.extensions["console"]
+    del app.view_functions["pages.account_make_token"].shown_again
+    app.view_functions["pages.operators_add"].shown_again = lambda told: operators._list(context, told)
+    app.view_functions["pages.keys_create"].shown_again = lambda told: ledger._list(context, told)
+    found = faults(world, browser, about)
+    assert {fault.partition(":")[0] for fault in found} == {"/ops/account/tokens", "/ops/operators", "/ops/keys"}
+    assert "/ops/operators: a secret came back" in found
+    # What shows no form again says so and leads back to the page.
+    assert 'href="/ops/account">back to the page' in again(browser, "/ops/account/tokens", label="nightly").text
+
+
+def test_signing_out_from_a_tab_left_open_does_nothing_and_offers_it_again(world: Any) -> None:
+    browser = world.browser("ann", "viewer")
+    answer = again(browser, "/ops/sign-out")
+    assert answer.status_code == 403
+    assert SENTENCE in answer.text
+    assert 'href="/ops">back to the page' in answer.text
+    assert browser.get("/ops").status_code == 200
+    assert 'action="/ops/sign-out"' in answer.text and token_of(answer) == browser.csrf
 
 
 def test_only_a_form_that_the_browser_says_is_ours_comes_back(world: Any) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+from sentinel.policy.library import PolicyHolder
 from sentinel.resources import policies_dir
 from sentinel.services.actor import local_administrator
 from sentinel.services.declare_policies import declare_policies
@@ -54,6 +56,53 @@ def test_what_is_in_force_is_told_in_words_and_how_full_its_limits_are_without_a
     ):  # fmt: skip
         assert wanted in told, wanted
     assert vic.get("/ops/policies/nothing").status_code == 404
+
+
+ODD_RULES = """rules:
+  - {id: hostile, when: 'account == "<script>alert(1)</script>"', then: DENY, reason: hostile}
+  - {id: wordless, when: "amount_minor % 2 == 7", then: DENY, reason: wordless}
+"""
+ODD_LIMITS = {
+    "account_day": "account != '<img src=x onerror=alert(1)>'",
+    "account_24h": "amount_minor % 2 < 9",
+}
+SOURCE = re.compile(r'<br>\s*<code class="when source">([^<]+)</code>')
+BARE = re.compile(r'<code class="when">([^<]+)</code>')
+
+
+def with_odd_policy(world: Any, folder: Path) -> Any:
+    """The retail policy with conditions that have markup in them, and such as have no words; a console that reads it."""
+    shutil.copytree(policies_dir(), folder)
+    file = folder / "retail_refund.yaml"
+    text = file.read_text().replace("rules:\n", ODD_RULES)
+    for limit, when in ODD_LIMITS.items():
+        text = text.replace(f"- id: {limit}\n", f'- id: {limit}\n    when: "{when}"\n')
+    file.write_text(text)
+    world.authority = dataclasses.replace(world.authority, policies=PolicyHolder(folder))
+    declare_policies(world.authority)
+    return world.app(policies_dir=folder)
+
+
+def test_every_condition_stands_in_words_with_its_source_beside_it_and_one_without_words_as_it_is(
+    world: Any, tmp_path: Path
+) -> None:
+    vic = world.browser("vic", "viewer", with_odd_policy(world, tmp_path / "policies"))
+    for policy in world.authority.policies.library.policies:
+        page = vic.get(f"/ops/policies/{policy.policy.policy_id}").get_data(as_text=True)
+        wanted = [one.when for one in (*policy.policy.rules, *policy.policy.limits) if one.when]
+        said, bare = ([html.unescape(one) for one in found.findall(page)] for found in (SOURCE, BARE))
+        assert sorted(said + bare) == sorted(wanted)
+        odd = policy.policy.policy_id == "retail-refund"
+        assert bare == (["amount_minor % 2 == 7", "amount_minor % 2 < 9"] if odd else [])
+    page = vic.get("/ops/policies/retail-refund")
+    told = words(page)
+    assert "account is “<script>alert(1)</script>” account == " in told
+    assert ("per calendar day in UTC, where account is not “<img src=x onerror=alert(1)>”; over it APPROVAL_REQUIRED"
+            " A spending limit would be exceeded.") in told  # fmt: skip
+    assert "in any 24 hours, where amount_minor % 2 < 9 ; over it" in told
+    assert "<script>alert" not in page.get_data(as_text=True)
+    assert "<img src=x" not in page.get_data(as_text=True)
+    assert "Only once per refund id params.refund_id" in told
 
 
 def test_the_cases_are_run_when_somebody_asks_and_a_file_that_differs_is_named(world: Any, tmp_path: Path) -> None:
