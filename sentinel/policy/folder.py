@@ -17,11 +17,11 @@ from sentinel.policy.switches import FILE_NAME, read_switches
 def check_folder(directory: Path) -> list[PolicyError]:
     """Everything that is wrong, file by file: every fault of a policy, the first of any other file."""
     errors = check_directory(directory)
-    # Against policies that do not compile no name can be held.
+    # Against policies that do not compile no name of a case can be held.
     limits = None if errors else _limits_by_policy(directory)
     switches = directory / FILE_NAME
     if switches.exists():
-        errors += faults_of(lambda: read_switches(switches, policies=limits))
+        errors += faults_of(lambda: read_switches(switches))
     for path in sorted((directory / "cases").glob("*.y*ml")):
         errors += faults_of(lambda path=path: _read_cases(path, limits))  # type: ignore[misc]
     return errors
