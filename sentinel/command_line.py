@@ -1,15 +1,36 @@
-"""Wrong use of a command is told on one line of standard error, with where its help is: exit code 2. For every program.
+"""What ends a command is told on one line of standard error: its wrong use, and our own errors. For every program.
 
-What is wrong with what a command found or was refused is not said here; each program has its own words and codes for it.
+Wrong use says where the command's help is, exit code 2. The exit codes of our own errors are each program's to say.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
 
 import click
+
+from sentinel.core.errors import SentinelError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def told_on_one_line(command: Command, exit_code: Callable[[SentinelError], int]) -> Command:
+    """The command, ended by our own errors with one line on standard error and an exit code, not with a traceback."""
+
+    @functools.wraps(command)
+    def told(*args: Any, **options: Any) -> Any:
+        try:
+            return command(*args, **options)
+        except SentinelError as error:
+            lines = [" ".join(line.split()) for line in error.detail.splitlines()]
+            click.echo(f"Error: {'; '.join(lines)}", err=True)
+            sys.exit(exit_code(error))
+
+    return cast(Command, told)
 
 
 class _WrongUse(click.ClickException):

@@ -45,7 +45,7 @@ def malformed(env: Env) -> dict[str, str]:
 
 
 def readable(kind: type[Any], values: Mapping[str, Any], bad: Iterable[str]) -> dict[str, Any]:
-    """`values` by field name; where a field's variable is among the `bad`, its default stands in, so that the rest can be judged."""
+    """`values` by field name, with the default where a field's variable is among the `bad`, so that the rest can be judged."""
     fields = {field.name: field for field in dataclasses.fields(kind)}
     return {
         name: fields[name].default if fields[name].metadata["env"] in bad else value for name, value in values.items()

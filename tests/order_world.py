@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -17,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from werkzeug.serving import make_server
 from werkzeug.test import TestResponse
 
 from sentinel.http.rate_limit import SharedRateLimit
@@ -120,20 +118,6 @@ def settings_of(world: World, authority_url: str, key: str, **over: Any) -> Orde
         "pool_size": 40, "shop_under_way_seconds": 0.0, "poll_seconds": 0.05,
     }  # fmt: skip
     return OrderReviewSettings(**{**fields, **over})
-
-
-@contextmanager
-def served(world: World) -> Iterator[str]:
-    """The world's authority over HTTP; yields its address."""
-    server = make_server("127.0.0.1", 0, world.app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join(5)
-        server.server_close()
 
 
 def make_intake(

@@ -38,19 +38,17 @@ _COLUMNS = "| Variable | Default | Meaning |\n|---|---|---|\n"
 _SOURCES = """
 ## Senders of orders
 
-Where a sender's secret and a lookup's key come from is said in `order_sources.yaml` (`secret`, `old_secret`, `key`); these
-are the ones of the shipped file. A sender whose secret is not set is closed: nothing is genuine there. A secret has at
-least 16 bytes, one for Standard Webhooks 24. `sentinel demo` makes the one of `demo` and keeps it in its data folder, if
-none is given.
+Where a sender's secret and a lookup's key come from is said in `order_sources.yaml` (`secret`, `old_secret`, `key`);
+these are the ones of the shipped file. A sender whose secret is not set is closed: nothing is genuine there. A secret has
+at least 16 bytes, one for Standard Webhooks 24. `sentinel demo` makes the one of `demo` and keeps it in its data folder,
+if none is given.
 
 """
 
-_EMBEDDED = """
+_EMBEDDED = f"""
 ## Embedded PostgreSQL
 
-| Variable | Default | Meaning |
-|---|---|---|
-| `SENTINEL_PG_BIN` | – | Folder with `postgres` and `initdb` to use instead of the ones found. |
+{_COLUMNS}| `SENTINEL_PG_BIN` | – | Folder with `postgres` and `initdb` to use instead of the ones found. |
 | `TMPDIR` | `/tmp` | Where the folder of the server's socket is made; a path too long for a socket is passed over for `/tmp`. |
 """
 

@@ -1,4 +1,4 @@
-"""A shop behind HTTP on loopback that counts what it really ships and holds; and reviews for it."""
+"""Shops that count what they really ship and hold, one behind HTTP on loopback and one in this process; reviews for them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from urllib.parse import unquote
 from tests.recording_server import RecordingServer, problem
 from tests.scripted_server import Asked
 from worker.order_review.model import Band, Lane, Review, ReviewStatus, Signal
+from worker.order_review.shop import Standing
+from worker.settlement.gateway import Answer, NoAnswer, Refused, Settled
 
 
 def review(order_id: str = "o-1", *, lane: Lane = Lane.LOW, source: str = "demo") -> Review:
@@ -61,3 +63,36 @@ class ShopServer(RecordingServer):
     def yes(verb: str = "fulfill") -> bytes:
         """The answer that says done."""
         return json.dumps({"status": "fulfilled" if verb == "fulfill" else "held", "reference": "S-1"}).encode()
+
+
+class FlakyShop:
+    """Says what it is told to say, and counts what it really does."""
+
+    name = "flaky"
+
+    def __init__(self, *script: str) -> None:
+        self.script, self.done = list(script), list[tuple[str, str]]()
+
+    def fulfil(self, review: Review, operation_id: uuid.UUID) -> Answer:
+        """As scripted: down, late (done, but not said), refuse, else done."""
+        return self._do("fulfilled", review, operation_id)
+
+    def hold(self, review: Review, operation_id: uuid.UUID) -> Answer:
+        """The same."""
+        return self._do("held", review, operation_id)
+
+    def look(self, review: Review) -> Standing | NoAnswer:
+        """What it really did."""
+        if self.script and self.script[0] == "blind":
+            self.script.pop(0)
+            return NoAnswer("blind")
+        status = {order: status for status, order in self.done}.get(review.order_id, "open")
+        return Standing(status)
+
+    def _do(self, status: str, review: Review, operation_id: uuid.UUID) -> Answer:
+        how = self.script.pop(0) if self.script else "ok"
+        if how == "refuse":
+            return Refused("cancelled by the customer")
+        if how in ("ok", "late"):
+            self.done.append((status, review.order_id))
+        return Settled(str(operation_id)) if how == "ok" else NoAnswer(how)

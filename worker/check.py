@@ -7,6 +7,7 @@ themselves are compiled by `sentinel policy check`, which asks for this too. A f
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 
 from sentinel.policy.errors import PolicyError, faults_of
@@ -33,10 +34,10 @@ def check_folder(directory: Path) -> Iterator[tuple[str, list[PolicyError]]]:
     for name, read in _READERS:
         path = directory / name
         if path.exists():
-            yield name, faults_of(lambda path=path, read=read: read(path))  # type: ignore[misc]
+            yield name, faults_of(partial(read, path))
     for path in sorted((directory / "gates").glob("*")):
         if path.suffix in (".yaml", ".yml", ".jsonl", ".json"):
-            yield f"gates/{path.name}", faults_of(lambda path=path: _read_gate(path))  # type: ignore[misc]
+            yield f"gates/{path.name}", faults_of(partial(_read_gate, path))
 
 
 def _switches(directory: Path) -> Collection[str] | None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-import orjson
-
 from sentinel.client import Rejected, Unreachable
 from worker import next_steps, outcomes
 from worker.failpoints import Failpoint, Failpoints
@@ -108,7 +106,7 @@ class Pipeline:
 def _report_of(change: Change) -> Report | None:
     if change.report is None or change.report_id is None:
         return None
-    return Report(change.report_id, change.row.ledger_entry_id, orjson.dumps(change.report).decode(), 1)
+    return Report.just_written(change.row, change.report_id, change.report)
 
 
 def _nothing_known(row: LedgerRow) -> KnownFacts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 
 import orjson
@@ -72,8 +71,3 @@ class Reporter:
             refused_for_good = answer.status in _CONTRADICTED
             return answer.detail[:500], None if refused_for_good else self._patience.pause_seconds(report.attempts)
         return None
-
-
-def report_id() -> uuid.UUID:
-    """A new report's id; the authority recognises a repeated report by its content, people by this."""
-    return uuid.uuid4()

@@ -159,7 +159,10 @@ class Lapse:
 def report_body(
     row: LedgerRow, report_id: uuid.UUID, outcome: Literal["success", "error"], **told: Any
 ) -> dict[str, Any]:
-    """A report to the authority; `told` is `result` or `error`. It says what was guarded, so that nothing else is meant."""
+    """A report to the authority; `told` is `result` or `error`. It says what was guarded, so that nothing else is meant.
+
+    The authority recognises a repeated report by its content, people by its id.
+    """
     return {
         "idempotency_key": row.idempotency_key, "action": row.action, "agent_id": row.agent_id, "outcome": outcome, **told,
         "resource": row.resource, "risk_class": RISK_CLASS, "report_id": str(report_id),
@@ -174,6 +177,11 @@ class Report:
     ledger_entry_id: str
     payload: str
     attempts: int
+
+    @classmethod
+    def just_written(cls, row: LedgerRow, report_id: uuid.UUID, body: Mapping[str, Any]) -> Report:
+        """One that came into the outbox this moment, for sending it at once."""
+        return cls(report_id, row.ledger_entry_id, orjson.dumps(body).decode(), 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from flask import Blueprint, Response, render_template, request
 
 from ops_console.board.events import agent_status, live_event, policy_label, public_pack
 from ops_console.board.explained import HIDDEN, MEANINGS, OUTCOME_WORDS
-from ops_console.board.figures import Counts
 from ops_console.context import Board, Context, Remembered
 from ops_console.settings import ConsoleSettings
 from sentinel.core.canonical import canonical_json
@@ -32,7 +31,7 @@ _HTML: dict[str, Any] = {"responses": {200: ("HTML.", {"type": "string"})}, "con
 def routes(blueprint: Blueprint, context: Context) -> None:
     """Add the public pages."""
     board, base = context.board, origin(context.settings)
-    counts, rendered = board.counts, Remembered(_RENDERED_SECONDS)
+    rendered = Remembered(_RENDERED_SECONDS)
 
     def shown(template: str, make: Callable[[], dict[str, Any]], **how: Any) -> Response:
         return cacheable(_html(rendered.get(template, lambda: _render(template, base=base, **make())), **how))
@@ -40,19 +39,17 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     @blueprint.get("/live")
     @documented("The board as a page", problems=(503,), **_HTML)
     def live() -> Response:
-        return shown("live.html", lambda: {**_events(board, ON_PAGE), **_figures(board, counts), "hidden": HIDDEN})
+        return shown("live.html", lambda: {**_events(board, ON_PAGE), **_figures(board), "hidden": HIDDEN})
 
     @blueprint.get("/live/figures")
     @documented("The part of the board that is fetched again", problems=(503,), **_HTML)
     def live_figures() -> Response:
-        return shown("figures.html", lambda: _figures(board, counts))
+        return shown("figures.html", lambda: _figures(board))
 
     @blueprint.get("/live/widget")
     @documented("The board for a frame on another site", problems=(503,), **_HTML)
     def widget() -> Response:
-        response = shown(
-            "widget.html", lambda: {**_events(board, IN_WIDGET), **_figures(board, counts)}, frame_ancestors="*"
-        )
+        response = shown("widget.html", lambda: {**_events(board, IN_WIDGET), **_figures(board)}, frame_ancestors="*")
         response.headers["Cross-Origin-Resource-Policy"] = "cross-origin"
         return response
 
@@ -109,9 +106,9 @@ def _events(board: Board, most: int) -> dict[str, Any]:
     }
 
 
-def _figures(board: Board, counts: Counts) -> dict[str, Any]:
+def _figures(board: Board) -> dict[str, Any]:
     agents = [
         {"name": board.agents.name(agent_id), "policy": policy_label(row), "at": row.occurred_at if row else None, **agent_status(row)}
         for agent_id, row in board.latest_by_agent().items()
     ]  # fmt: skip
-    return {"figures": counts.current(), "agents": agents}
+    return {"figures": board.counts.current(), "agents": agents}

@@ -1,4 +1,5 @@
-// What the pages do beyond plain forms: say where one acts what became of the act, and let none be sent twice by an impatient finger.
+// What the pages do beyond plain forms: say where one acts what became of the act, and let none be sent twice by an
+// impatient finger.
 "use strict";
 
 // A sentence at the lower edge of the view: "offline" or "signed-out". `near` is what was pressed; it stays in sight.

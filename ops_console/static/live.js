@@ -1,6 +1,7 @@
-// Parts of a page that refresh themselves ([data-live]): they rest while nobody looks, say when they could not be refreshed,
-// and never put another page in their place, nor take away what somebody writes. A list ([data-when-calm]) also rests while somebody types, has chosen something
-// in a form or marks text: it does not move under their hand. What closes a form closes it. Countdowns count.
+// Parts of a page that refresh themselves ([data-live]): they rest while nobody looks, say when they could not be
+// refreshed, and never put another page in their place, nor take away what somebody writes. A list ([data-when-calm]) also
+// rests while somebody types, has chosen something in a form or marks text: it does not move under their hand. What closes
+// a form closes it. Countdowns count.
 "use strict";
 
 (() => {

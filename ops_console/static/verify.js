@@ -27,7 +27,7 @@ const sha256 = async (text) => {
 // A pack that reads differently to different programs matches nothing.
 class Mismatch extends Error {}
 
-// The first name that an object of the text has twice: JSON.parse would keep the last one and say nothing. The text is JSON.
+// The first name that an object of the text, which is JSON, has twice: JSON.parse would keep the last one and say nothing.
 const namedTwice = (text) => {
   const open = [];
   for (const [token, colon] of text.matchAll(/"(?:[^"\\]|\\.)*"(\s*:)?|[{}[\]]/g)) {

@@ -6,20 +6,19 @@ Exit codes: 0 done, 1 refused or not found, 2 wrong use or configuration, 3 the 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import click
 import orjson
 import psycopg
 from marshmallow import ValidationError
 
-from sentinel.command_line import OneLineGroup
+from sentinel.command_line import Command, OneLineGroup, told_on_one_line
 from sentinel.core.errors import EngineUnavailable, InvalidInput, NotFound, SentinelError
 from sentinel.http.bodies import Text
 from sentinel.services.actor import LOCAL_ADMINISTRATOR, Actor, local_administrator
@@ -31,8 +30,6 @@ from sentinel.store.migrate import SchemaNotReady, require_head
 from sentinel.store.tenants import list_tenants
 
 REFUSED, WRONG_USE, NO_DATABASE = 1, 2, 3
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class WrongUse(SentinelError):
@@ -56,18 +53,8 @@ def import_paths() -> str:
 
 
 def one_line_errors(command: Command) -> Command:
-    """Our own errors end the command with one line on standard error and an exit code, not with a traceback."""
-
-    @functools.wraps(command)
-    def told(*args: Any, **options: Any) -> Any:
-        try:
-            return command(*args, **options)
-        except SentinelError as error:
-            lines = [" ".join(line.split()) for line in error.detail.splitlines()]
-            click.echo(f"Error: {'; '.join(lines)}", err=True)
-            sys.exit(exit_code(error))
-
-    return cast(Command, told)
+    """Our own errors end the command with one line and the `exit_code` of this program."""
+    return told_on_one_line(command, exit_code)
 
 
 class OneLineErrors(OneLineGroup):

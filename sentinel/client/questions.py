@@ -48,8 +48,8 @@ class Outcome(TypedDict):
 def guard_body(question: GuardQuestion, agent_id: str) -> dict[str, Any]:
     """The request of a guard.
 
-    `resource`, `risk_class` and `evidence_context` are what tells the authority that this caller starts separately; without them handing out the
-    permit would already count as the start.
+    `resource`, `risk_class` and `evidence_context` tell the authority that this caller starts in a step of its own; without
+    them, handing out the permit would already count as the start.
     """
     start_id = question.get("start_id")
     return {

@@ -1,6 +1,6 @@
-"""The page that shows an API's document, `/docs`: a vendored viewer of `/openapi.json` under a policy that lets nothing else in.
+"""The page that shows an API's document, `/docs`: a vendored viewer of `/openapi.json`.
 
-It shows what the document says and nothing besides, so it is as public as that.
+Its content policy lets nothing else in. It shows what the document says and nothing besides, so it is as public as that.
 """
 
 from __future__ import annotations

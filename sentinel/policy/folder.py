@@ -1,11 +1,12 @@
 """Everything in a folder of policies that the authority reads, checked at once: policies, `switches.yaml`, `cases/`.
 
-What only the worker reads (`routes.yaml`, `order_sources.yaml`, `order_signals.yaml`, `gates/`) its own `worker check` checks.
-A file that is not there is no fault: whoever needs it says so at its start.
+What only the worker reads (`routes.yaml`, `order_sources.yaml`, `order_signals.yaml`, `gates/`) is checked by its own
+`worker check`. A file that is not there is no fault: whoever needs it says so at its start.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from sentinel.policy.cases import read_cases
@@ -17,13 +18,13 @@ from sentinel.policy.switches import FILE_NAME, read_switches
 def check_folder(directory: Path) -> list[PolicyError]:
     """Everything that is wrong, file by file: every fault of a policy, the first of any other file."""
     errors = check_directory(directory)
-    # Against policies that do not compile no name can be held.
+    # Against policies that do not compile no name of a case can be held.
     limits = None if errors else _limits_by_policy(directory)
     switches = directory / FILE_NAME
     if switches.exists():
-        errors += faults_of(lambda: read_switches(switches, policies=limits))
+        errors += faults_of(partial(read_switches, switches))
     for path in sorted((directory / "cases").glob("*.y*ml")):
-        errors += faults_of(lambda path=path: _read_cases(path, limits))  # type: ignore[misc]
+        errors += faults_of(partial(_read_cases, path, limits))
     return errors
 
 

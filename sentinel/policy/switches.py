@@ -80,14 +80,32 @@ class SwitchFile:
 
 
 def read_book(directory: Path) -> SwitchBook:
-    """What the folder's file says, once, or why it cannot be used. Never raises, writes no log.
-
-    A switch that names a policy which is not in the folder is such a reason.
-    """
+    """What the folder's file says, once, or why it cannot be used. Never raises, writes no log."""
     try:
-        return SwitchBook(read_switches(directory / FILE_NAME, policies=_policy_ids(directory) or None))
+        return SwitchBook(read_switches(directory / FILE_NAME))
     except PolicyError as error:
         return SwitchBook(fault=str(error))
+
+
+def read_switches(path: Path, gates: Collection[str] | None = None) -> dict[str, DeclaredSwitch]:
+    """The declared switches by name. Raises the first `PolicyError`, also for a missing or unreadable file.
+
+    A switch is refused that names a policy which is not beside the file, or a gate that is none of `gates`; where there is
+    no policy, or no `gates` are given, any name is taken.
+    """
+    source, root = read_source(path)
+    top = source.fields(root, "the file", known=("switches",), required=("switches",))
+    table = source.table(top.entries["switches"], "switches")
+    found = {name: _declared(source, name, node) for name, node in table.entries.items()}
+    policies = _policy_ids(path.parent) or None
+    for name, node in table.entries.items():
+        for key, known in (("policy", policies), ("gate", gates)):
+            named = source.table(node, name).entries.get(key)
+            if named is not None and known is not None:
+                source.one_of(named, f'switch "{name}": {key}', known)
+    if not found:
+        raise source.error(table.place, "switches must not be empty")
+    return found
 
 
 def _policy_ids(directory: Path) -> set[str]:
@@ -99,27 +117,6 @@ def _policy_ids(directory: Path) -> set[str]:
             named = source.table(root, "the file").entries.get("policy")
             if named is not None:
                 found.add(source.text(named, "policy"))
-    return found
-
-
-def read_switches(
-    path: Path, *, policies: Collection[str] | None = None, gates: Collection[str] | None = None
-) -> dict[str, DeclaredSwitch]:
-    """The declared switches by name. Raises the first `PolicyError`, also for a missing or unreadable file.
-
-    `policies` and `gates`, where the caller knows which there are: a switch that names another is refused.
-    """
-    source, root = read_source(path)
-    top = source.fields(root, "the file", known=("switches",), required=("switches",))
-    table = source.table(top.entries["switches"], "switches")
-    found = {name: _declared(source, name, node) for name, node in table.entries.items()}
-    for name, node in table.entries.items():
-        for key, known in (("policy", policies), ("gate", gates)):
-            named = source.table(node, name).entries.get(key)
-            if named is not None and known is not None:
-                source.one_of(named, f'switch "{name}": {key}', known)
-    if not found:
-        raise source.error(table.place, "switches must not be empty")
     return found
 
 

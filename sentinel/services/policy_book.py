@@ -1,6 +1,6 @@
-"""Policies asked for people who look: which limits an operation would use and how full they are, by the files on disk, and
-what each rule of the policy that decided said of it, by the text that the database keeps.
+"""Policies asked for people who look: how full the limits are that an operation would use, and what each rule said of it.
 
+Limits are those of the files on disk; rules are those of the policy that decided, by the text that the database keeps.
 This informs and decides nothing. The decision's transaction asks again.
 """
 

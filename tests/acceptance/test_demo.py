@@ -19,16 +19,11 @@ import pytest
 
 from sentinel.cli.demo_orders import OrderSource, curl_line
 from sentinel.core.proof import is_intact
-from sentinel.store.embedded.layout import Layout
 from tests.acceptance.places import (
     KEYS,
     Demo,
-    clean_env,
     demo_folder,
     eventually,
-    free_port,
-    listens,
-    module,
     overload,
     port_options,
     processes_naming,
@@ -289,74 +284,3 @@ def _ready(url: str) -> bool:
         return request("GET", f"{url}/readyz").status == 200
     except Exception:
         return False
-
-
-def begun(folder: Path) -> set[str]:
-    """The children there have been, by the name of the file their output goes to."""
-    return {one.stem for one in (folder / "log").glob("*.log")}
-
-
-def has_come(folder: Path, moment: str) -> bool:
-    """Whether a first start is at a moment: PostgreSQL's programs at work, or a child begun."""
-    if moment == "initdb":
-        return any((folder / "postgres").glob("*.new-*"))
-    if moment == "server":
-        return any((folder / "postgres").glob("[0-9]*/postmaster.pid"))
-    return moment in begun(folder)
-
-
-# When the signals come, which, and what is not begun after them.
-EARLY = [
-    ("initdb", [signal.SIGTERM], {"authority", "console", "orders", "enqueue"}),
-    ("server", [signal.SIGINT, signal.SIGINT], {"authority", "console", "orders", "enqueue"}),
-    ("authority", [signal.SIGTERM], {"refund-agent", "worker", "gates"}),
-    ("refund-agent", [signal.SIGINT, signal.SIGINT], {"worker", "gates"}),
-    ("gates", [signal.SIGTERM], {"switches"}),
-]
-
-
-@pytest.mark.parametrize(("moment", "numbers", "not_begun"), EARLY, ids=[one[0] for one in EARLY])
-def test_a_signal_while_it_starts_begins_nothing_more_and_leaves_nothing(
-    moment: str, numbers: list[int], not_begun: set[str]
-) -> None:
-    ports = (free_port(), free_port(), free_port())
-    with demo_folder("early") as folder:
-        process = subprocess.Popen(
-            module("sentinel.cli.main", "demo", "--json", "--data-dir", str(folder), *port_options(*ports)),
-            env=clean_env(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
-        try:
-            assert eventually(lambda: has_come(folder, moment), within=40 * overload(), every=0.005)
-            before = begun(folder)
-            for number in numbers:
-                process.send_signal(number)
-                time.sleep(0.02)
-            _, said = process.communicate(timeout=30 * overload())
-        finally:
-            process.kill()
-            process.wait()
-        assert (process.returncode, said) == (0, "")
-        assert not (begun(folder) - before) & not_begun
-        assert eventually(lambda: not processes_naming(str(folder)), within=3)
-        assert not any(map(listens, ports))
-        assert not any(one.exists() for one in Layout.of(folder).socket_dirs())
-        assert not any((folder / "postgres").glob("*.new-*"))
-
-
-def test_serve_told_to_stop_while_its_database_starts_leaves_nothing() -> None:
-    for moment in ("initdb", "server"):
-        with demo_folder("served") as folder:
-            process = subprocess.Popen(
-                module("sentinel.cli.main", "serve"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, env=clean_env(SENTINEL_DATA_DIR=str(folder), SENTINEL_PORT=str(free_port())),
-            )  # fmt: skip
-            try:
-                assert eventually(lambda: has_come(folder, moment), within=40 * overload(), every=0.005)
-                process.terminate()
-                assert process.wait(30 * overload()) == 0
-            finally:
-                process.kill()
-                process.wait()
-            assert eventually(lambda: not processes_naming(str(folder)), within=3)
-            assert not any(one.exists() for one in Layout.of(folder).socket_dirs())
-            assert not any((folder / "postgres").glob("*.new-*"))

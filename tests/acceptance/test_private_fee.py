@@ -13,19 +13,16 @@ from typing import Any
 
 import pytest
 
-from sentinel.policy.switches import SwitchFile
-from sentinel.resources import policies_dir
 from sentinel.services.actor import Actor
 from sentinel.services.record_gate_report import record_gate_report
 from sentinel.store.database import CONSOLE, Pool, with_role
-from sentinel.store.gate_reports import GateReport
 from tests.acceptance.ledgers import Shop, broken_invariants
 from tests.acceptance.places import SECRET, Served, clean_env, end, eventually, free_port, listens, module, run
 from tests.integration.confirm.test_confirm_in_browser import browser, phone  # noqa: F401 - a fixture
+from tests.switch_world import BOOK, FEE, MASTER, passing_report
 from tests.world import add_tenant, unique
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
-MASTER, FEE = "small_refund.enabled", "small_refund.refund_fee"
 ROW = "lge_fee"
 
 
@@ -65,11 +62,7 @@ def report_passing(served: Served, approver: Actor) -> None:
                 b"select policy_digest from sentinel.policies_in_force where policy_id = 'small-refund'"
             ).fetchone()
         assert found is not None
-        report = GateReport(
-            switch=FEE, scenario="fee", policy_digest=found[0], passed=True, cases=200, correct=199,
-            lower_bound_ppm=964_300, wrong_executions=0, not_covered=0, report={"by": "a test"},
-        )  # fmt: skip
-        record_gate_report(pool, approver, SwitchFile(policies_dir()).book, report)
+        record_gate_report(pool, approver, BOOK, passing_report(found[0]))
 
 
 def tell(shop: Shop, command: str, line: dict[str, Any]) -> None:

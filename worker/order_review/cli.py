@@ -6,35 +6,24 @@ Exit status: 0 all well, 1 something was refused or failed, 2 usage or settings,
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import click
 
-from sentinel.command_line import OneLineCommand
+from sentinel.command_line import Command, OneLineCommand, told_on_one_line
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.settings import UnsafeConfiguration
 from worker.order_review.drawing import write_drawings
 from worker.order_review.replay_cli import replay_orders, sign, sources
 
 FAILED, MISUSED, NO_DATABASE = 1, 2, 3
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def _one_line_errors(command: Command) -> Command:
-    @functools.wraps(command)
-    def told(*args: Any, **options: Any) -> Any:
-        try:
-            return command(*args, **options)
-        except SentinelError as error:
-            click.echo(f"Error: {'; '.join(error.detail.splitlines())}", err=True)
-            sys.exit(_status(error))
-
-    return cast(Command, told)
+    return told_on_one_line(command, _status)
 
 
 def _status(error: SentinelError) -> int:

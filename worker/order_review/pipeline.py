@@ -144,19 +144,16 @@ class Pipeline:
         for _ in range(_ROUNDS):
             match work.status:
                 case ReviewStatus.RECEIVED:
-                    work = self._score(work, way)
+                    found: Work | Told = self._score(work, way)
                 case ReviewStatus.SCORED | ReviewStatus.DECIDED | ReviewStatus.QUEUED:
                     found = self._ask(work, way)
-                    if isinstance(found, Told):
-                        return found
-                    work = found
                 case ReviewStatus.STARTED:
-                    done = self._execute(work, way)
-                    if isinstance(done, Told):
-                        return done
-                    work = done
+                    found = self._execute(work, way)
                 case _:
                     return told(work)
+            if isinstance(found, Told):
+                return found
+            work = found
         raise TryLater("the order goes round in circles")
 
     def _score(self, work: Work, way: _Way) -> Work:

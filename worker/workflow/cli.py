@@ -62,7 +62,8 @@ def explain(row: str, as_json: bool) -> None:
 def simulate(file: BinaryIO, as_json: bool) -> None:
     """Say where the rows of FILE would end now. Nothing is entered, asked for good, sent or paid.
 
-    FILE is as for `worker enqueue`, and lines are refused as there; a row that is in the ledger already is simulated as it stands there.
+    FILE is as for `worker enqueue`, and lines are refused as there; a row that is in the ledger already is simulated as it
+    stands there.
 
     \b
     Example:

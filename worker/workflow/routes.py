@@ -169,9 +169,9 @@ def _flag(source: Source, node: Node) -> bool:
 
 def _amounts(source: Source, node: Node) -> Mapping[str, int]:
     table = source.table(node, "no_proof_up_to")
-    for currency in table.entries.keys() - DIGITS.keys():
-        message = f'no_proof_up_to: "{currency}" is no currency'
-        raise source.error(table.keys[currency], message, nearest(currency, DIGITS))
+    for currency, place in table.keys.items():
+        if currency not in DIGITS:
+            raise source.error(place, f'no_proof_up_to: "{currency}" is no currency', nearest(currency, DIGITS))
     return {currency: _minor(source, currency, value) for currency, value in table.entries.items()}
 
 

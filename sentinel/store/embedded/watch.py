@@ -25,9 +25,8 @@ log = structlog.get_logger("sentinel.embedded")
 def kept_running(base_dir: Path, *, is_over: Callable[[], bool] = never) -> Iterator[RunningServer]:
     """As `running(base_dir, own=True)`, and started again whenever it is gone. Raises `EmbeddedError` at the first start.
 
-    Gone is also a server that a command kept and that ended with it: from then on it is ours.
-
-    A start, the first or a later one, is given up once `is_over`; `StartGivenUp` is raised then.
+    Gone is also a server that a command kept and that ended with it: from then on it is ours. A start, the first or a later
+    one, is given up once `is_over`; the first raises `StartGivenUp` then.
     """
     ended = threading.Event()
     embedded = Embedded(base_dir, own=True, is_over=lambda: ended.is_set() or is_over())

@@ -10,8 +10,8 @@ from psycopg import errors as pg
 
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, WORKER, with_role
 from tests.conftest import at
-from tests.harness import actor
-from tests.order_world import make_intake, order_body, served
+from tests.harness import actor, listening
+from tests.order_world import make_intake, order_body
 from tests.role_attempts import hung_on_a_table_of_ones_own, let_through
 from tests.world import World, make_world
 
@@ -123,7 +123,7 @@ def reviewed(pg_server, migrated_template) -> Iterator[World]:  # type: ignore[n
     with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
         connection.execute(f"create database orders_role_tried template {migrated_template}".encode())
     world = make_world(at(pg_server.admin_url, "orders_role_tried"))
-    with served(world) as authority_url:
+    with listening(world.app) as authority_url:
         intake = make_intake(world, authority_url)
         for lane in ("low", "medium", "high"):
             assert intake.deliver(order_body(f"o-{lane}", lane)).status_code in (200, 202)

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from werkzeug.serving import make_server
 
 from sentinel.client import Client, HaltInForce, NoAnswerKind, Rejected, Switches, SwitchState, Unreachable
 from sentinel.client.switches import switched_off, switches_answer
+from tests.harness import listening
 from tests.world import World
 
 
 @pytest.fixture
 def client(world: World) -> Iterator[Client]:
     """A client of this world's authority, over a loopback socket."""
-    server = make_server("127.0.0.1", 0, world.app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    with Client(f"http://127.0.0.1:{server.server_port}", world.key, agent_id="a") as made:
+    with listening(world.app) as url, Client(url, world.key, agent_id="a") as made:
         yield made
-    server.shutdown()
-    thread.join(5)
-    server.server_close()
 
 
 def test_a_client_sees_a_flip_and_a_halt_with_its_next_question(world: World, client: Client) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from werkzeug.serving import make_server
 
 from tests.confirm_world import Cards
+from tests.harness import listening
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -28,13 +27,8 @@ def browser(chromium: Any) -> Any:
 @pytest.fixture
 def address(cards: Cards) -> Iterator[str]:
     """A console that listens."""
-    server = make_server("127.0.0.1", 0, cards.app(), threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join(5)
-    server.server_close()
+    with listening(cards.app()) as url:
+        yield url
 
 
 @contextmanager

@@ -10,14 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sentinel.cli import switches
-from sentinel.policy.switches import SwitchFile
-from sentinel.resources import policies_dir
 from sentinel.services.actor import local_administrator
 from sentinel.services.declare_policies import declare_policies
 from sentinel.services.record_gate_report import record_gate_report
-from sentinel.store.gate_reports import GateReport
+from tests.switch_world import BOOK, FEE, passing_report
 
-FEE = "small_refund.refund_fee"
 PATH = f"/ops/api/switches/{FEE}"
 ON = {"canary_percent": 5, "reason": "ready"}
 
@@ -26,9 +23,8 @@ def record(world: Any, **over: Any) -> None:
     """A passing report of the fee gate about the policy in force."""
     declare_policies(world.authority)
     digest = world.sql("select policy_digest from sentinel.policies_in_force where policy_id = 'small-refund'")[0][0]
-    report = GateReport(FEE, "fee", digest, True, 200, 198, 964_300, 0, 1, {"by": "a test"})
-    book = SwitchFile(policies_dir()).book
-    record_gate_report(world.pool, local_administrator(world.tenant_id), book, replace(report, **over))
+    report = replace(passing_report(digest), **over)
+    record_gate_report(world.pool, local_administrator(world.tenant_id), BOOK, report)
 
 
 def shown(person: Any) -> dict[str, Any]:

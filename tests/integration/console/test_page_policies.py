@@ -13,12 +13,10 @@ from sentinel.policy.library import PolicyHolder
 from sentinel.resources import policies_dir
 from sentinel.services.actor import local_administrator
 from sentinel.services.declare_policies import declare_policies
-from sentinel.services.list_switches import SwitchFile
 from sentinel.services.record_gate_report import record_gate_report
-from sentinel.store.gate_reports import GateReport
 from tests.integration.console.conftest import PASSWORD
+from tests.switch_world import BOOK, FEE, passing_report
 
-FEE = "small_refund.refund_fee"
 SWITCH = f"/ops/policies/switches/{FEE}"
 EVIL = '<img src=x onerror=alert(1)> "quoted"'
 
@@ -35,8 +33,7 @@ def stamp(answer: Any) -> str:
 
 def record(world: Any) -> None:
     digest = world.sql("select policy_digest from sentinel.policies_in_force where policy_id = 'small-refund'")[0][0]
-    report = GateReport(FEE, "fee", digest, True, 200, 198, 964_300, 0, 1, {"by": "a test"})
-    record_gate_report(world.pool, local_administrator(world.tenant_id), SwitchFile(policies_dir()).book, report)
+    record_gate_report(world.pool, local_administrator(world.tenant_id), BOOK, passing_report(digest))
 
 
 def test_what_is_in_force_is_told_in_words_and_how_full_its_limits_are_without_any_account(world: Any) -> None:

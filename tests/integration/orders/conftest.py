@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.order_world import OrderWorld, make_intake, served
+from tests.harness import listening
+from tests.order_world import OrderWorld, make_intake
 from tests.world import World
 
 
 @pytest.fixture
 def authority_url(world: World) -> Iterator[str]:
     """Where the world's authority listens."""
-    with served(world) as url:
+    with listening(world.app) as url:
         yield url
 
 

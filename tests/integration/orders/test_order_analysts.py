@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from werkzeug.serving import make_server
 
 from sentinel.core.errors import SentinelError
 from sentinel.services.resolve_order import WORDS, resolve_order
-from tests.harness import actor, at_once
+from tests.harness import actor, at_once, listening
 from tests.ledger_world import worker_process
 from tests.order_world import SECRET, OrderWorld, make_intake, order_body
 from tests.scripted_server import ScriptedServer
@@ -128,26 +124,12 @@ def test_an_alert_channel_that_is_down_leaves_the_order_held_and_the_alert_waiti
 REAL = Path(__file__).parents[4] / "shared" / "data" / "online_retail.csv"
 
 
-@contextmanager
-def listening(orders: OrderWorld) -> Iterator[str]:
-    """The intake over HTTP."""
-    server = make_server("127.0.0.1", 0, orders.app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join(5)
-        server.server_close()
-
-
 @pytest.mark.skipif(not REAL.is_file(), reason="the data set is not here")
 def test_real_orders_sent_twice_out_of_order_and_concurrently_have_each_effect_once(
     orders: OrderWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORDERS_DEMO_SECRET", SECRET)
-    with listening(orders) as url:
+    with listening(orders.app) as url:
         result = CliRunner().invoke(
             replay_orders, [str(REAL), "--url", url, "--redeliver", "--rate", "300", "--limit", "80", "--json"]
         )

@@ -11,9 +11,11 @@ from sentinel.services.actor import local_administrator
 from sentinel.services.lift_halt import lift_halt
 from sentinel.services.set_halt import set_halt
 from tests.order_world import LANES, OrderWorld, intake_process, make_intake, order_body
-from tests.shop_server import ShopServer
+from tests.shop_server import FlakyShop, ShopServer
 from tests.world import World
 from worker.failpoints import Failpoints
+from worker.order_review import pipeline
+from worker.order_review.effects import Tried, perform
 from worker.order_review.failpoints import Place
 
 CRASHES = [
@@ -106,8 +108,6 @@ def test_an_order_left_started_that_the_authority_does_not_have_so_is_asked_agai
     world: World, authority_url: str
 ) -> None:
     """As one from before starts came with the answer: its permit was handed out, and nobody had used it."""
-    from tests.integration.orders.test_order_outages import FlakyShop
-
     shop = FlakyShop("down")
     orders = make_intake(world, authority_url, parts={"shop": shop})
     body = order_body("o-1")
@@ -133,9 +133,6 @@ def test_a_successor_that_asks_the_shop_without_looking_is_found_out(
     world: World, authority_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The twin: a pipeline whose second try is like its first, before a shop that knows no keys."""
-    from tests.integration.orders.test_order_outages import FlakyShop
-    from worker.order_review import pipeline
-    from worker.order_review.effects import Tried, perform
 
     def blind(shop, review, kind, operation_id, tried, **rest):  # type: ignore[no-untyped-def]
         return perform(shop, review, kind, operation_id, Tried(), **rest)

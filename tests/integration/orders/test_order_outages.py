@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 
 import pytest
@@ -10,49 +9,15 @@ import pytest
 from sentinel.services.actor import local_administrator
 from sentinel.services.lift_halt import lift_halt
 from sentinel.services.set_halt import set_halt
-from tests.harness import decide, let_permits_expire
-from tests.order_world import make_intake, order_body, served
+from tests.harness import decide, let_permits_expire, listening
+from tests.order_world import make_intake, order_body
+from tests.shop_server import FlakyShop
 from tests.world import World
 from worker.failpoints import Failpoints
 from worker.order_review.failpoints import Place
-from worker.order_review.model import KnownAccount, Order, Review, Score, Signal
-from worker.order_review.shop import Standing
-from worker.settlement.gateway import Answer, NoAnswer, Refused, Settled
+from worker.order_review.model import KnownAccount, Order, Score, Signal
 
 NOWHERE = "http://127.0.0.1:9"
-
-
-class FlakyShop:
-    """Says what it is told to say, and counts what it really does."""
-
-    name = "flaky"
-
-    def __init__(self, *script: str) -> None:
-        self.script, self.done = list(script), list[tuple[str, str]]()
-
-    def fulfil(self, review: Review, operation_id: uuid.UUID) -> Answer:
-        """As scripted: down, late (done, but not said), refuse, else done."""
-        return self._do("fulfilled", review, operation_id)
-
-    def hold(self, review: Review, operation_id: uuid.UUID) -> Answer:
-        """The same."""
-        return self._do("held", review, operation_id)
-
-    def look(self, review: Review) -> Standing | NoAnswer:
-        """What it really did."""
-        if self.script and self.script[0] == "blind":
-            self.script.pop(0)
-            return NoAnswer("blind")
-        status = {order: status for status, order in self.done}.get(review.order_id, "open")
-        return Standing(status)
-
-    def _do(self, status: str, review: Review, operation_id: uuid.UUID) -> Answer:
-        how = self.script.pop(0) if self.script else "ok"
-        if how == "refuse":
-            return Refused("cancelled by the customer")
-        if how in ("ok", "late"):
-            self.done.append((status, review.order_id))
-        return Settled(str(operation_id)) if how == "ok" else NoAnswer(how)
 
 
 def test_without_the_authority_nothing_is_answered_and_the_senders_retry_succeeds(
@@ -164,7 +129,7 @@ def test_an_order_approved_before_it_was_queued_goes_on_at_once(world: World, au
 
 
 def test_a_permit_that_ran_out_is_asked_for_again(world: World) -> None:
-    with served(world) as url:
+    with listening(world.app) as url:
         orders = make_intake(world, url)
         orders.deliver(order_body("o-1", "medium"))
         decide(world, orders.one("select approval_id from orders.reviews"))

@@ -1,4 +1,4 @@
-"""A ledger of its own and a fake authority for each test of the worker."""
+"""A ledger of its own, a fake authority and a shop of both for each test of the worker."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from tests.fake_authority import FakeAuthority
 from tests.ledger_world import LedgerWorld
+from tests.workflow_world import Shop
 
 
 @pytest.fixture
@@ -23,3 +24,9 @@ def authority() -> Iterator[FakeAuthority]:
     """A scripted authority that listens."""
     with FakeAuthority().running() as running:
         yield running
+
+
+@pytest.fixture
+def shop(ledger_world: LedgerWorld, authority: FakeAuthority) -> Shop:
+    """A shop whose refunds that authority decides."""
+    return Shop(ledger_world, authority.url)

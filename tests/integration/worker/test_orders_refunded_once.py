@@ -6,17 +6,11 @@ import pytest
 
 from tests.fake_authority import FakeAuthority
 from tests.harness import at_once
-from tests.ledger_world import LedgerWorld
 from tests.workflow_world import FEE, Shop
 from worker.workflow.reasons import Escalation
 from worker.workflow.steps import execute_by_system
 
 ORDERS = tuple("abcdef")
-
-
-@pytest.fixture
-def shop(ledger_world: LedgerWorld, authority: FakeAuthority) -> Shop:
-    return Shop(ledger_world, authority.url)
 
 
 def two_of_each(shop: Shop) -> None:

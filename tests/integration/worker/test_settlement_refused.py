@@ -24,11 +24,6 @@ RETAIL, DEFECT, PRICE = (BRANCHES[name] for name in ("retail/standard", "public/
 ENDED = ("ERROR", None, "settlement_refused")
 
 
-@pytest.fixture
-def shop(ledger_world: LedgerWorld, authority: FakeAuthority) -> Shop:
-    return Shop(ledger_world, authority.url)
-
-
 def said(shop: Shop, name: str = "r") -> str:
     """The row's last error."""
     return str(shop.world.one("select last_error from refunds.ledger_entries where ledger_entry_id = %s", name))

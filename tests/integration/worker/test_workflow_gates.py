@@ -9,7 +9,6 @@ import pytest
 from sentinel.core.canary import in_canary
 from tests.fake_authority import FakeAuthority
 from tests.fake_faults import FAULTS, always
-from tests.ledger_world import LedgerWorld
 from tests.obstacles import NEVER_MET, OBSTACLES, Scene
 from tests.workflow_world import BRANCHES, FEE, Branch, Shop, executed_once
 from worker.workflow.reasons import Escalation
@@ -18,11 +17,6 @@ E = Escalation
 START = "action/guard/start"
 NEVER_LIFTED = {E.SYSTEM_NOT_READY, E.NO_ROUTE, E.MODE_NEEDS_PERSON, E.ORDER_UNKNOWN, E.STEP_REFUSED, E.UNKNOWN}
 """What no machine could pay, whoever approved it."""
-
-
-@pytest.fixture
-def shop(ledger_world: LedgerWorld, authority: FakeAuthority) -> Shop:
-    return Shop(ledger_world, authority.url)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from sentinel.policy.switches import SwitchFile
 from sentinel.resources import policies_dir
 from tests.fake_authority import FakeAuthority
 from tests.fake_faults import FAULTS, always
-from tests.ledger_world import CLEAN, LedgerWorld, new_row
+from tests.ledger_world import CLEAN, new_row
 from tests.workflow_world import BRANCHES, FEE, PUBLIC_FEE, Branch, Shop, Spy, executed_once
 from worker.critic.critic import Critic
 from worker.critic.model import ModelCritic
@@ -30,11 +30,6 @@ from worker.workflow.routes import Routes
 
 NOBODY = "http://127.0.0.1:9"
 START = "action/guard/start"
-
-
-@pytest.fixture
-def shop(ledger_world: LedgerWorld, authority: FakeAuthority) -> Shop:
-    return Shop(ledger_world, authority.url)
 
 
 # Cells

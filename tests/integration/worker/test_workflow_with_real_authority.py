@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -15,22 +14,19 @@ from unittest.mock import patch
 
 import pytest
 from psycopg.types.json import Jsonb
-from werkzeug.serving import make_server
 
 from sentinel.core.errors import SentinelError
 from sentinel.core.money import Money
-from sentinel.policy.switches import SwitchFile
-from sentinel.resources import policies_dir
-from sentinel.services.flip_switch import turn_switch_off, turn_switch_on
+from sentinel.services.flip_switch import turn_switch_off
 from sentinel.services.record_gate_report import record_gate_report
 from sentinel.services.resolve_approval import resolve_approval
 from sentinel.services.resolve_in_doubt import resolve_in_doubt
 from sentinel.services.set_halt import set_halt
-from sentinel.store.gate_reports import GateReport
 from sentinel.store.in_doubt import list_in_doubt
 from sentinel.store.overview import ledger_load
-from tests.harness import actor, dump
+from tests.harness import actor, dump, listening
 from tests.ledger_world import ROOT, LedgerWorld
+from tests.switch_world import BOOK, MASTER, on, passing_report
 from tests.workflow_world import BRANCHES, FEE, SECRETS, Branch, Shop, Spy, executed_once
 from tests.world import World
 from worker.images.recogniser import Recognised
@@ -39,8 +35,6 @@ from worker.settings import WorkerSettings
 from worker.settlement import Refused
 from worker.settlement.registry import Systems
 
-BOOK = SwitchFile(policies_dir()).book
-MASTER = "small_refund.enabled"
 RECEIPT = Recognised("fee_receipt", Money(2000, "USD"))
 
 
@@ -49,13 +43,9 @@ def switch_on(world: World, name: str, percent: int = 100) -> None:
     declared = BOOK.switches[name]
     if declared.gate is not None:
         digest = world.one("select policy_digest from sentinel.policies_in_force where policy_id = %s", declared.policy)
-        report = GateReport(
-            switch=name, scenario=declared.gate, policy_digest=digest, passed=True, cases=200, correct=199,
-            lower_bound_ppm=964_300, wrong_executions=0, not_covered=0, report={"by": "a test"},
-        )  # fmt: skip
+        report = passing_report(digest, name, declared.gate)
         record_gate_report(world.console_pool, actor(world, "approver"), BOOK, report)
-    admin = actor(world, "admin")
-    turn_switch_on(world.console_pool, admin, BOOK, name, canary_percent=percent, reason="ready")
+    on(world, name, percent)
 
 
 @pytest.fixture
@@ -63,14 +53,9 @@ def shop(world: World) -> Iterator[Shop]:
     """A shop whose authority is the real one, in this process, with every switch on."""
     for name in (MASTER, *(name for name in BOOK.switches if name.startswith("small_refund.") and name != MASTER)):
         switch_on(world, name)
-    server = make_server("127.0.0.1", 0, world.app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
     ledger = LedgerWorld(world.url, world.tenant_id)
-    yield Shop(ledger, f"http://127.0.0.1:{server.server_port}", world.key)
-    server.shutdown()
-    thread.join(5)
-    server.server_close()
+    with listening(world.app) as url:
+        yield Shop(ledger, url, world.key)
     ledger.close()
 
 

@@ -6,9 +6,9 @@ often as it takes; money is not moved again for it.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 
-import orjson
 from psycopg import errors as pg
 
 from sentinel.client import StartReceipt
@@ -16,7 +16,6 @@ from worker import next_steps, outcomes
 from worker.failpoints import Failpoint, Failpoints
 from worker.ledger import Ledger, LedgerUnavailable
 from worker.next_steps import Patience
-from worker.reporter import report_id
 from worker.rows import Execution, Report, report_body
 from worker.states import LedgerState
 from worker.workflow.context import Context, StepResult
@@ -41,8 +40,7 @@ class Confirm:
             row = context.row
             if row.ledger_entry_id in done:
                 context.outcome = outcomes.untouched(row, LedgerState.EXECUTED, None)
-                payload = orjson.dumps(execution.report).decode()
-                context.report = Report(execution.report_id, row.ledger_entry_id, payload, 1)
+                context.report = Report.just_written(row, execution.report_id, execution.report)
             elif row.ledger_entry_id in impossible:
                 context.event = next_steps.after_silence(row, "the database refused the execution", self._patience)
             else:
@@ -68,7 +66,7 @@ class Confirm:
 
 
 def _execution(context: Context) -> Execution:
-    row, report, route = context.row, report_id(), context.route
+    row, report, route = context.row, uuid.uuid4(), context.route
     assert isinstance(context.started, StartReceipt) and context.execution_id is not None and route is not None
     result = {"execution_id": str(context.execution_id), "system": route.settles_to}
     payload = report_body(row, report, "success", result=result)

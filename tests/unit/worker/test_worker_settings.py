@@ -1,0 +1,107 @@
+"""The worker's settings and failpoints: all that is wrong is said at once, and nothing is armed without permission."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+
+from worker.failpoints import BadFailpoint, Failpoint, FailpointHit, Failpoints
+from worker.settings import BadSettings, WorkerSettings, read_settings
+
+
+@pytest.fixture
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Nothing of ours set but the key."""
+    for name in list(os.environ):
+        if name.startswith(("SENTINEL_", "WORKER_", "HALTSTATE_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("SENTINEL_REFUND_AGENT_API_KEY", "key")
+    return monkeypatch
+
+
+def test_everything_wrong_is_said_at_once(clean_environment: pytest.MonkeyPatch) -> None:
+    clean_environment.delenv("SENTINEL_REFUND_AGENT_API_KEY")
+    for name, value in {
+        "WORKER_BATCH": "many",
+        "WORKER_LEASE_SECONDS": "5",
+        "SENTINEL_URL": "nowhere",
+        "SENTINEL_TENANT_ID": "x",
+    }.items():
+        clean_environment.setenv(name, value)
+    with pytest.raises(BadSettings) as bad:
+        read_settings()
+    for name in (
+        "WORKER_BATCH",
+        "WORKER_LEASE_SECONDS",
+        "SENTINEL_URL",
+        "SENTINEL_TENANT_ID",
+        "SENTINEL_REFUND_AGENT_API_KEY",
+    ):
+        assert name in str(bad.value)
+    assert "\n" not in str(bad.value)
+
+
+def test_what_depends_on_a_malformed_setting_is_not_judged(clean_environment: pytest.MonkeyPatch) -> None:
+    for name, value in {"WORKER_LEASE_SECONDS": "5", "WORKER_HEARTBEAT_SECONDS": "x", "WORKER_LANES": "0"}.items():
+        clean_environment.setenv(name, value)
+    with pytest.raises(BadSettings) as bad:
+        read_settings()
+    assert str(bad.value) == (
+        "settings: WORKER_HEARTBEAT_SECONDS is not a valid float; WORKER_LANES must be at least 1"
+    )
+
+
+def test_a_lease_shorter_than_two_calls_and_a_heartbeat_is_refused(clean_environment: pytest.MonkeyPatch) -> None:
+    clean_environment.setenv("WORKER_LEASE_SECONDS", "19.9")
+    with pytest.raises(BadSettings, match="at least 2 × WORKER_GUARD_TIMEOUT_SECONDS"):
+        read_settings()
+    clean_environment.setenv("WORKER_LEASE_SECONDS", "20")
+    assert read_settings().lease_seconds == 20
+
+
+def test_the_key_comes_from_either_name_or_a_file(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("from-file\n")
+    assert read_settings(api_key_file=file).api_key == "from-file"
+    clean_environment.delenv("SENTINEL_REFUND_AGENT_API_KEY")
+    clean_environment.setenv("HALTSTATE_REFUND_AGENT_API_KEY", "old-name")
+    assert read_settings().api_key == "old-name"
+    with pytest.raises(BadSettings, match="cannot be read"):
+        read_settings(api_key_file=tmp_path / "none")
+
+
+def test_the_ledgers_database_defaults_to_the_authoritys(clean_environment: pytest.MonkeyPatch) -> None:
+    assert read_settings().database_url is None
+    clean_environment.setenv("SENTINEL_DATABASE_URL", "postgresql:///a")
+    assert read_settings().database_url == "postgresql:///a"
+    clean_environment.setenv("WORKER_DATABASE_URL", "postgresql:///b")
+    assert read_settings().database_url == "postgresql:///b"
+
+
+def test_every_setting_says_its_variable_and_its_meaning() -> None:
+    for field in dataclasses.fields(WorkerSettings):
+        assert field.metadata["env"].startswith(("WORKER_", "SENTINEL_", "CONFIRM_", "SMTP_"))
+        assert field.metadata["help"]
+
+
+def test_a_failpoint_fires_at_its_place_at_its_time_and_only_with_permission() -> None:
+    armed = Failpoints.parse("after_start:raise:2", allowed=True)
+    armed.hit(Failpoint.AFTER_START)
+    armed.hit(Failpoint.BEFORE_START)
+    with pytest.raises(FailpointHit):
+        armed.hit(Failpoint.AFTER_START)
+    armed.hit(Failpoint.AFTER_START)
+    with pytest.raises(BadFailpoint, match="SENTINEL_ALLOW_FAILPOINTS"):
+        Failpoints.parse("after_start:raise", allowed=False)
+    Failpoints.parse(None, allowed=False).hit(Failpoint.AFTER_START)
+
+
+@pytest.mark.parametrize(
+    "text", ["nowhere:kill", "after_start", "after_start:explode", "after_start:kill:0", "after_start:kill:x"]
+)
+def test_a_failpoint_that_means_nothing_is_refused(text: str) -> None:
+    with pytest.raises(BadFailpoint):
+        Failpoints.parse(text, allowed=True)
