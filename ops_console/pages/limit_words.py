@@ -14,14 +14,15 @@ _CALENDAR = {"calendar_day": "per calendar day", "calendar_month": "per calendar
 
 
 def cap_in_words(told: Mapping[str, Any], zone: str) -> str:
-    """A limit as `describe` tells it → "at most 30.00 EUR, 30.00 USD for each account, currency in any 24 hours"."""
+    """A limit as `describe` tells it → "at most 30.00 EUR, 30.00 USD for each account and currency in any 24 hours"."""
     amounts = ", ".join(wire_money({"value": text, "currency": currency}) for currency, text in told["cap"].items())
     return f"at most {amounts} for {each_in_words(told['per'])} {window_in_words(told['window'], told['window_seconds'], zone)}"
 
 
 def each_in_words(per: Sequence[str]) -> str:
     """What each has a budget of its own: names stay the policy's, with blanks for their dots and strokes."""
-    return "each " + ", ".join(name.replace(".", " ").replace("_", " ") for name in per)
+    *others, last = (name.replace(".", " ").replace("_", " ") for name in per)
+    return f"each {', '.join(others)} and {last}" if others else f"each {last}"
 
 
 def window_in_words(window: str, seconds: int, zone: str) -> str:

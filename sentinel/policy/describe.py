@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sentinel.core.decision import Verdict, WindowKind
@@ -79,7 +79,7 @@ def _limit(limit: Limit, zone: str) -> dict[str, Any]:
     window = f"{_CALENDAR[limit.window]} in {zone}" if limit.window in _CALENDAR else _rolling(limit.window_seconds)
     amounts = ", ".join(f"{text} {currency}" for currency, text in _amounts(limit.cap).items())
     scope = f" when {limit.when}" if limit.when else ""
-    words = f"at most {amounts} for each {', '.join(limit.per)} {window}{scope}; over it {limit.verdict.value}"
+    words = f"at most {amounts} for each {_listed(limit.per)} {window}{scope}; over it {limit.verdict.value}"
     return {
         "id": limit.limit_id,
         "window": limit.window.value,
@@ -91,6 +91,11 @@ def _limit(limit: Limit, zone: str) -> dict[str, Any]:
         "when": limit.when,
         "words": f"{words} ({limit.reason_code})",
     }
+
+
+def _listed(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _rolling(seconds: int) -> str:

@@ -71,4 +71,4 @@ def test_a_limits_window_and_what_each_has_its_own_budget_of_are_told() -> None:
     windows = {("calendar_day", 0): "per calendar day in Asia/Tokyo", ("calendar_month", 0): "per calendar month in Asia/Tokyo",
                ("rolling", 3600 * 24): "in any 24 hours", ("rolling", 3600 * 48): "in any 2 days", ("rolling", 3600 * 36): "in any 36 hours"}  # fmt: skip
     assert {key: window_in_words(*key, "Asia/Tokyo") for key in windows} == windows
-    assert each_in_words(("risk.customer_band", "currency")) == "each risk customer band, currency"
+    assert each_in_words(("risk.customer_band", "currency")) == "each risk customer band and currency"

@@ -197,8 +197,8 @@ def test_a_card_says_each_condition_in_words_with_its_source_beside_it(
     told = words_of(ann.get(f"/ops/approvals/{approval_id}"))
     for wanted in (
         "the amount is more than 150.00 (EUR, GBP, USD) and the amount is at most 1,000.00 (EUR, GBP, USD) amount_minor >",
-        "account is “<script>alert(1)</script>” account ==", "account month for each account, currency per calendar month in UTC",
-        "where account is not “<img src=x onerror=alert(1)>” account !=", "account 24h for each account, currency in any 24 hours where amount_minor % 2",
+        "account is “<script>alert(1)</script>” account ==", "account month for each account and currency per calendar month in UTC",
+        "where account is not “<img src=x onerror=alert(1)>” account !=", "account 24h for each account and currency in any 24 hours where amount_minor % 2",
     ):  # fmt: skip
         assert wanted in told, wanted
     assert "<script>alert" not in page

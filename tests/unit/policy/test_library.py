@@ -134,7 +134,7 @@ def test_a_policy_can_be_told_in_words() -> None:
     told = describe(compiled)
     assert told["rules"][0]["words"] == "DENY (duplicate_refund) when risk.duplicate_refund"
     assert told["limits"][0]["words"].startswith(
-        "at most 300.00 USD, 300.00 EUR, 300.00 GBP for each account, currency"
+        "at most 300.00 USD, 300.00 EUR, 300.00 GBP for each account and currency"
     )
     assert told["approval"]["words"].startswith(
         "one person with role approver, within 30 minutes; two people from 500.00"
