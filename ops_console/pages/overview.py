@@ -6,6 +6,7 @@ Its figures refresh themselves; each is a link to the page where something can b
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +19,7 @@ from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.decision_minutes import OUTCOMES, DecisionMinutes, Part, in_steps
-from ops_console.pages.last_hour import BOX, Gauge, drawn
+from ops_console.pages.last_hour import BOX, Drawing, Gauge, drawn
 from ops_console.pages.text import span
 from sentinel.store import gauges
 from sentinel.store import overview as figures
@@ -106,12 +107,20 @@ def _gauges(
     stops = drawn(samples, lambda one: one.halts, now=len(halts), least_top=1)
     return [
         Gauge("Oldest question", "/ops/approvals", span(oldest) if waiting else "none",
-              f"{_counted(waiting, 'waits', 'wait')} for a word", span(ages.most), ages),
-        Gauge("In doubt", "/ops/in-doubt", f"{doubt.entries:,}", "started, outcome unknown", f"{doubts.most:,.0f}", doubts),
+              f"{_counted(waiting, 'waits', 'wait')} for a word", _at_most(ages, span), ages),
+        Gauge("In doubt", "/ops/in-doubt", f"{doubt.entries:,}", "started, outcome unknown", _at_most(doubts, _whole), doubts),
         Gauge("Worker lag", "/ops/ledger?status=NEW", span(load.overdue_seconds) if load.due else "none",
-              f"{_counted(load.due, 'entry', 'entries')} due and not begun", span(lags.most), lags),
-        Gauge("Halts in force", "/ops/halts", f"{len(halts):,}", "", f"{stops.most:,.0f}", stops),
+              f"{_counted(load.due, 'entry', 'entries')} due and not begun", _at_most(lags, span), lags),
+        Gauge("Halts in force", "/ops/halts", f"{len(halts):,}", "", _at_most(stops, _whole), stops),
     ]  # fmt: skip
+
+
+def _at_most(drawing: Drawing, written: Callable[[float], str]) -> str:
+    return f"at most {written(drawing.most)}" if drawing.most else "none"
+
+
+def _whole(number: float) -> str:
+    return f"{number:,.0f}"
 
 
 def _counted(count: int, one: str, several: str) -> str:

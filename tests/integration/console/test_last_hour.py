@@ -93,10 +93,10 @@ def test_the_overview_draws_the_hour_and_says_it_in_words(world: Any) -> None:
               " values (%s, now() - interval '30 min', 7200, 3, 1)", world.tenant_id)  # fmt: skip
     shown = vic.get("/ops/overview/now").get_data(as_text=True)
     assert re.findall(r'aria-label="([^"]+)"', shown) == [
-        "Oldest question over the last hour: now none, at most 2 h 0 min",
-        "In doubt over the last hour: now 0, at most 3",
-        "Worker lag over the last hour: now none, at most 0.0 s",
-        "Halts in force over the last hour: now 0, at most 1",
+        "Oldest question over the last hour: at most 2 h 0 min; now none",
+        "In doubt over the last hour: at most 3; now 0",
+        "Worker lag over the last hour: none; now none",
+        "Halts in force over the last hour: at most 1; now 0",
     ]
     assert re.findall(r'class="line" d="([^"]+)"', shown)[1] == f"M{WIDTH / 2:.1f} 3.0h-2M{WIDTH:.1f} {HEIGHT:.1f}h-2"
 
