@@ -62,6 +62,6 @@ def blueprint(context: Context) -> Blueprint:
         if "signed_in" not in g or not is_browser_visit():
             return http_response(error)
         told = shell.Refused("There is no page at this address.", {}, 404)
-        return shell.page(context, "error.html", title="Nothing here", status=404, told=told)
+        return shell.page(context, "error.html", title="Nothing here", told=told)
 
     return pages

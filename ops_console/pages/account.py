@@ -139,7 +139,7 @@ def _act(context: Context, about: str, do: Callable[[], str]) -> Response:
 def _page(context: Context, told: shell.Refused | None = None, about: str = "") -> Response:
     who = g.signed_in
     return shell.page(
-        context, "account.html", title="Your account", status=told.status if told else 200, told=told, about=about,
+        context, "account.html", title="Your account", told=told, about=about,
         given=request.form, can_have_second_factor=context.door.vault.usable, most_days=MOST_DAYS,
         must_have_second_factor=context.settings.require_second_factor and not who.has_second_factor,
         sessions=list_sessions(
@@ -153,7 +153,7 @@ def _page(context: Context, told: shell.Refused | None = None, about: str = "") 
 def _proving(context: Context, told: shell.Refused | None = None) -> Response:
     """A page that asks for a proof and goes back to where one was."""
     return shell.page(
-        context, "prove.html", title="Prove who you are", status=told.status if told else 200, told=told,
+        context, "prove.html", title="Prove who you are", told=told,
         next=ours(request.values.get("next", "")),
     )  # fmt: skip
 
@@ -164,7 +164,7 @@ def _setting_up(context: Context, told: shell.Refused | None = None) -> Response
         return _page(context, told, "second-factor")
     secret = begin_second_factor(context.pool, context.door.vault, actor())
     return shell.page(
-        context, "second_factor.html", title="Second factor", status=told.status if told else 200, told=told,
+        context, "second_factor.html", title="Second factor", told=told,
         secret=secret, picture=_picture(address_of(secret, actor().email)),
     )  # fmt: skip
 

@@ -82,7 +82,7 @@ def _list(context: Context, ids: list[uuid.UUID], refused: shell.Refused | None 
     questions = [asked(context, person, approval_id) for approval_id in ids]
     chosen = dict(zip(request.form.getlist("id"), request.form.getlist("verdict"), strict=False))
     return shell.page(
-        context, "approval_batch.html", title="Decide these", status=refused.status if refused else 200, refused=refused,
+        context, "approval_batch.html", title="Decide these", refused=refused,
         given=request.form, chosen=chosen, risks=RISKS, reason_text=reason_text,
         lines=[(one, one.hindrance(person), one.words()) for one in questions],
     )  # fmt: skip

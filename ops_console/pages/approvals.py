@@ -180,7 +180,7 @@ def _card(context: Context, approval_id: str, refused: shell.Refused | None = No
         "seconds_left": (row.expires_at - about.moment).total_seconds(),
     }  # fmt: skip
     return shell.page(
-        context, "approval.html", title=f"Approval of {row.resource}", status=refused.status if refused else 200,
+        context, "approval.html", title=f"Approval of {row.resource}",
         refused=refused, given=request.form, **values,
     )  # fmt: skip
 

@@ -61,7 +61,7 @@ def _page(context: Context, wanted: EventFilter, refused: shell.Refused | None =
     query = {name: value for name, value in given.items() if value}
     further = found.before if found is not None else None
     return shell.page(
-        context, "events.html", title="Events", status=refused.status if refused else 200, refused=refused, given=given,
+        context, "events.html", title="Events", refused=refused, given=given,
         found=found, kinds=KINDS, most=MOST_EXPORTED, filtered=bool(query),
         agents=[one.target for one in known_targets(context.pool, tenant_id) if one.scope == "agent"],
         export=f"{ADDRESS}/export.csv?{urlencode(query)}", newest=f"{ADDRESS}?{urlencode(query)}",

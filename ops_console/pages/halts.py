@@ -57,7 +57,7 @@ class _Page:
         tenant_id = actor().tenant_id
         rows = list_halts(self._context.pool, tenant_id, lifted_too=True)
         return shell.page(
-            self._context, "halts.html", title="Halts", status=refused.status if refused else 200, refused=refused,
+            self._context, "halts.html", title="Halts", refused=refused,
             about=halt_id, given=request.form, in_force=[row for row in rows if row.lifted_at is None],
             lifted=[row for row in rows if row.lifted_at is not None],
             suggestions=[(one.target, one.scope) for one in known_targets(self._context.pool, tenant_id)],

@@ -65,7 +65,7 @@ def _one(context: Context, operation_id: uuid.UUID, refused: shell.Refused | Non
     events = events_of(context.pool, actor().tenant_id, operation_id)
     return shell.page(
         context, "in_doubt_one.html", title="Operation in doubt" if found.status == "in_doubt" else "Operation",
-        status=refused.status if refused else 200, refused=refused, given=request.form, row=found, events=events, why=WHY,
+        refused=refused, given=request.form, row=found, events=events, why=WHY,
         reason_text=reason_text, word=_last_word(events),
     )  # fmt: skip
 

@@ -102,7 +102,7 @@ def _page(context: Context, refused: shell.Refused | None = None, about: str = "
     tenant_id = actor().tenant_id
     known = list_keys(context.pool, tenant_id)
     return shell.page(
-        context, "keys.html", title="Keys", status=refused.status if refused else 200, refused=refused, about=about,
+        context, "keys.html", title="Keys", refused=refused, about=about,
         given=request.form, chosen=request.form.getlist("scopes") if refused and not about else DEFAULT_SCOPES,
         usable=[row for row in reversed(known) if row.usable], over=[row for row in reversed(known) if not row.usable],
         scopes=SCOPES, scope_words=SCOPE_WORDS, new_id=str(new_id()), overlap_hours=OVERLAP_SECONDS // 3600,

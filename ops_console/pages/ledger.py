@@ -64,7 +64,7 @@ def _list(context: Context, refused: shell.Refused | None = None) -> Response:
     fault = refused or told
     live = ledger_filter.address(LIVE, asked) if values["is_first"] and not fault else None
     return shell.page(
-        context, "ledger.html", title="Ledger", status=fault.status if fault else 200, told=told, refused=refused, live=live,
+        context, "ledger.html", title="Ledger", refused=refused, told=told, live=live,
         reasons=REASONS, decisions=ledger_filter.DECISIONS, request_id=new_id(), **values,
     )  # fmt: skip
 

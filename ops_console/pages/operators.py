@@ -84,7 +84,7 @@ def _list(context: Context, told: shell.Refused | None = None, *, password: str 
     actor().must_be("admin")
     people = list_people(context.pool, actor().tenant_id, idle_seconds=context.settings.idle_seconds)
     return shell.page(
-        context, "operators.html", title="Operators", status=told.status if told else 200, told=told, people=people,
+        context, "operators.html", title="Operators", told=told, people=people,
         roles=ROLES, given=request.form, operator_id=request.form.get("operator_id") or new_id(),
         password=password or request.form.get("password") or make_password(),
     )  # fmt: skip
@@ -112,7 +112,7 @@ def _one(
     actor().must_be("admin")
     person = _person(context, operator_id)
     return shell.page(
-        context, "operators_one.html", title=person.email, status=told.status if told else 200, told=told, about=about,
+        context, "operators_one.html", title=person.email, told=told, about=about,
         person=person, roles=ROLES, given=request.form, is_self=person.operator_id == actor().operator_id,
         password=password or request.form.get("password") or make_password(),
     )  # fmt: skip

@@ -56,7 +56,7 @@ def _list(context: Context) -> Response:
         values = _values(context, asked, [])
     live = ledger_filter.address(LIVE, asked) if values["is_first"] and not told else None
     return shell.page(
-        context, "orders.html", title="Orders", status=told.status if told else 200, told=told, live=live,
+        context, "orders.html", title="Orders", told=told, live=live,
         statuses=order_views.STATUSES, **values,
     )  # fmt: skip
 

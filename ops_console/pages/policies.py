@@ -97,7 +97,7 @@ def _act(context: Context, name: str, do: Any) -> Response:
 def _switch(context: Context, name: str, refused: shell.Refused | None = None) -> Response:
     view = _known(context, name)
     return shell.page(
-        context, "switch.html", title=f"Switch {name}", status=refused.status if refused else 200, refused=refused,
+        context, "switch.html", title=f"Switch {name}", refused=refused,
         given=request.form, view=view, stamp=stamp_of(view), why=REFUSALS, book=context.switches.book,
         reports=list_reports(context.pool, actor().tenant_id, name),
     )  # fmt: skip

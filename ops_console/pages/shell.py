@@ -83,17 +83,22 @@ def _menu() -> list[tuple[str, str]]:
     return [(f"pages.{name}", label) for name, label, role in MENU if f"pages.{name}" in known and may(role)]
 
 
-def page(context: Context, template: str, *, title: str, status: int = 200, **values: Any) -> Response:
-    """A whole page; `template` is below templates/pages. Tells what the last act had to say."""
+def page(context: Context, template: str, *, title: str, status: int | None = None, **values: Any) -> Response:
+    """A whole page; `template` is below templates/pages. Tells what the last act had to say.
+
+    Without a `status` it is that of the first `Refused` among the values, else 200.
+    """
     said = take_said(context.pool, g.signed_in) if "signed_in" in g and g.get("by_cookie") else []
     html = render_template(f"pages/{template}", title=title, said=said, who=g.get("signed_in"), **values)
-    return Response(html, status=status, content_type="text/html; charset=utf-8", headers=_HEADERS | _wait(values))
+    refusal = next((value for value in values.values() if isinstance(value, Refused)), None)
+    status = status or (refusal.status if refusal else 200)
+    return Response(html, status=status, content_type="text/html; charset=utf-8", headers=_HEADERS | _wait(refusal))
 
 
-def _wait(values: dict[str, Any]) -> dict[str, str]:
+def _wait(refusal: Refused | None) -> dict[str, str]:
     """When to come back, where a page tells that something is asked for too often (`CONTRACT.md` §1)."""
-    waits = [value.retry_after_seconds for value in values.values() if isinstance(value, Refused)]
-    return {"Retry-After": str(seconds)} if (seconds := next(filter(None, waits), None)) else {}
+    seconds = refusal.retry_after_seconds if refusal else None
+    return {"Retry-After": str(seconds)} if seconds else {}
 
 
 def fragment(template: str, **values: Any) -> Response:
@@ -138,7 +143,7 @@ def refused(error: SentinelError) -> Refused:
 def not_possible(context: Context, error: SentinelError, back: str = "") -> Response:
     """A page of its own for what was refused; `back` is where it was asked from."""
     told = refused(error)
-    return page(context, "error.html", title="That was not possible", status=told.status, told=told, back=back)
+    return page(context, "error.html", title="That was not possible", told=told, back=back)
 
 
 def shows(again: Again) -> Callable[[View], View]:

@@ -55,11 +55,8 @@ def ours(address: str) -> str:
 
 def _form(context: Context, refused: shell.Refused | None = None) -> Response:
     given = {"email": request.form.get("email", ""), "next": ours(request.values.get("next", ""))}
-    status = refused.status if refused is not None else 200
     undone = request.method == "GET" and "undone" in request.args
-    return shell.page(
-        context, "sign_in.html", title="Sign in", status=status, refused=refused, given=given, undone=undone
-    )
+    return shell.page(context, "sign_in.html", title="Sign in", refused=refused, given=given, undone=undone)
 
 
 def _given() -> dict[str, Any]:
