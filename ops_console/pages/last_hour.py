@@ -16,6 +16,7 @@ BOX = f"0 0 {WIDTH} {HEIGHT}"
 """What the paths are drawn in, as an SVG's `viewBox`."""
 _TOP = 3
 _GAP_SECONDS = 90.0
+_LEAST_SECONDS = 180
 Point = tuple[float, float]
 """Seconds ago, and what was measured then."""
 
@@ -41,15 +42,25 @@ class Gauge:
     drawing: Drawing
 
 
+def seconds_drawn(samples: Sequence[Sample]) -> int:
+    """How far back the drawings go: the hour, or while there is less, back to the first sample, and three minutes at least."""
+    oldest = max((one.seconds_ago for one in samples), default=0.0)
+    # The first sample of a whole hour may be a few seconds younger than the hour is.
+    return HOUR_SECONDS if oldest > HOUR_SECONDS - _GAP_SECONDS else max(round(oldest), _LEAST_SECONDS)
+
+
 def drawn(
     samples: Sequence[Sample], value: Callable[[Sample], float | None], *, now: float, least_top: float
 ) -> Drawing:
-    """The values over the hour, oldest first, and `now`. A value of `least_top` at least fills the height: a trifle is no peak."""
+    """The values over `seconds_drawn`, oldest first, and `now`.
+
+    A value of `least_top` at least fills the height: a trifle is no peak.
+    """
     points = [(one.seconds_ago, found) for one in samples if (found := value(one)) is not None]
     points.append((0.0, now))
     most = max(measured for _, measured in points)
-    top = max(most, least_top)
-    runs = [[_place(point, top) for point in run] for run in _runs(points)]
+    top, width = max(most, least_top), seconds_drawn(samples)
+    runs = [[_place(ago / width, measured / top) for ago, measured in run] for run in _runs(points)]
     return Drawing("".join(map(_line, runs)), "".join(map(_area, runs)), most)
 
 
@@ -64,9 +75,9 @@ def _runs(points: Sequence[Point]) -> Iterator[list[Point]]:
     yield run
 
 
-def _place(point: Point, top: float) -> tuple[float, float]:
-    ago, measured = point
-    return WIDTH * (1 - min(ago / HOUR_SECONDS, 1)), HEIGHT - (HEIGHT - _TOP) * measured / top
+def _place(ago: float, high: float) -> tuple[float, float]:
+    """Where a share of the width, from the right, and of the height is in the box."""
+    return WIDTH * (1 - min(ago, 1)), HEIGHT - (HEIGHT - _TOP) * high
 
 
 def _line(run: Sequence[tuple[float, float]]) -> str:

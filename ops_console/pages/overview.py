@@ -19,7 +19,7 @@ from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.decision_minutes import OUTCOMES, DecisionMinutes, Part, in_steps
-from ops_console.pages.last_hour import BOX, Drawing, Gauge, drawn
+from ops_console.pages.last_hour import BOX, Drawing, Gauge, drawn, seconds_drawn
 from ops_console.pages.text import span
 from sentinel.store import gauges
 from sentinel.store import overview as figures
@@ -86,10 +86,10 @@ def _now(context: Context, tenant_id: uuid.UUID) -> dict[str, Any]:
     load = figures.ledger_load(context.ledger, tenant_id)
     switches = [row for row in list_switches(context.pool, tenant_id) if _by_machine(row.is_on, row.changed_by)]
     approvals, in_doubt = _approvals(context, tenant_id, now), _in_doubt(context, tenant_id, now)
-    halts = list_halts(context.pool, tenant_id)
+    halts, samples = list_halts(context.pool, tenant_id), gauges.last_hour(context.pool, tenant_id)
     return {
         "lines": [*approvals, in_doubt, *_failed(load), _alerts(context, tenant_id)],
-        "gauges": _gauges(gauges.last_hour(context.pool, tenant_id), approvals, in_doubt, load, halts),
+        "gauges": _gauges(samples, approvals, in_doubt, load, halts), "minutes_drawn": seconds_drawn(samples) // 60,
         "answers": figures.answers(context.pool, tenant_id), "box": BOX, "moment": now,
         "worker": last_worker(context.ledger, tenant_id, DEFAULT_AGENT), "reports": outbox_lag(context.ledger, tenant_id),
         "halts": halts, "switches": switches,

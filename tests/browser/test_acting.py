@@ -190,5 +190,5 @@ def test_the_overviews_figures_and_drawings_move_while_somebody_looks(people: Pe
     expect(halts.locator("strong")).to_have_text(str(before[0] + 1), timeout=15_000)
     expect(line).not_to_have_attribute("d", before[1])
     now = doubt.locator("strong").inner_text()
-    told = re.compile(f"^In doubt over the last hour: at most [0-9]+; now {now}$")
+    told = re.compile(f"^In doubt over the last [0-9a-z ]+: at most [0-9]+; now {now}$")
     expect(doubt.get_by_role("img")).to_have_attribute("aria-label", told)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ops_console.pages.last_hour import HEIGHT, WIDTH, Drawing, drawn
+from ops_console.pages.last_hour import HEIGHT, WIDTH, Drawing, drawn, seconds_drawn
 from ops_console.sampler import start_sampler
 from sentinel.core.errors import EngineUnavailable
 from sentinel.store import gauges
@@ -27,7 +27,7 @@ def lag_drawn(*samples: Sample, now: float, least_top: float = 1.0) -> Drawing:
 
 
 def test_a_drawing_ends_with_now_and_its_highest_value_fills_the_height() -> None:
-    found = lag_drawn(stood(1800, 0.0), stood(1740, 8.0), stood(60, 4.0), now=2.0)
+    found = lag_drawn(stood(3600, None), stood(1800, 0.0), stood(1740, 8.0), stood(60, 4.0), now=2.0)
     assert found.most == 8.0
     first, second = found.line.split("M")[1:]
     assert first == f"{WIDTH / 2:.1f} {HEIGHT:.1f}L{WIDTH * 31 / 60:.1f} 3.0", "then nobody measured for half an hour"
@@ -38,6 +38,19 @@ def test_a_drawing_ends_with_now_and_its_highest_value_fills_the_height() -> Non
 def test_a_trifle_is_no_peak_and_a_moment_alone_can_be_seen() -> None:
     assert lag_drawn(now=0.5, least_top=10.0).line == f"M{WIDTH:.1f} {HEIGHT - (HEIGHT - 3) / 20:.1f}h-2"
     assert lag_drawn(stood(3605, 1.0), now=0.0).line.startswith("M0.0 3.0h2M"), "never left of the box"
+
+
+def test_while_there_is_less_than_an_hour_the_drawing_is_as_wide_as_what_there_is() -> None:
+    assert [seconds_drawn(found) for found in ([], [stood(20, 0.0)], [stood(600, None), stood(20, 0.0)])] == [
+        180,
+        180,
+        600,
+    ]
+    assert {seconds_drawn([stood(ago, 0.0)]) for ago in (3609, 3600, 3580)} == {3600}
+    assert (
+        lag_drawn(stood(90, 1.0), stood(45, 1.0), now=1.0).line
+        == f"M{WIDTH / 2:.1f} 3.0L{WIDTH * 3 / 4:.1f} 3.0L{WIDTH:.1f} 3.0"
+    )
 
 
 def test_what_was_not_measured_is_a_gap_and_not_zero() -> None:
@@ -90,7 +103,8 @@ def test_every_tenant_is_sampled_once_in_a_while_and_only_with_its_own(world: An
 def test_the_overview_draws_the_hour_and_says_it_in_words(world: Any) -> None:
     vic = world.browser("vic", "viewer")
     world.sql("insert into sentinel.gauge_samples (tenant_id, taken_at, oldest_waiting_seconds, in_doubt, halts)"
-              " values (%s, now() - interval '30 min', 7200, 3, 1)", world.tenant_id)  # fmt: skip
+              " values (%s, now() - interval '30 min', 7200, 3, 1), (%s, now() - interval '59 min', 0, 0, 0)",
+              world.tenant_id, world.tenant_id)  # fmt: skip
     shown = vic.get("/ops/overview/now").get_data(as_text=True)
     assert re.findall(r'aria-label="([^"]+)"', shown) == [
         "Oldest question over the last hour: at most 2 h 0 min; now none",
@@ -98,7 +112,9 @@ def test_the_overview_draws_the_hour_and_says_it_in_words(world: Any) -> None:
         "Worker lag over the last hour: none; now none",
         "Halts in force over the last hour: at most 1; now 0",
     ]
-    assert re.findall(r'class="line" d="([^"]+)"', shown)[1] == f"M{WIDTH / 2:.1f} 3.0h-2M{WIDTH:.1f} {HEIGHT:.1f}h-2"
+    assert re.findall(r'class="line" d="([^"]+)"', shown)[1] == (
+        f"M{WIDTH / 60:.1f} {HEIGHT:.1f}h-2M{WIDTH / 2:.1f} 3.0h-2M{WIDTH:.1f} {HEIGHT:.1f}h-2"
+    )
 
 
 def test_the_sampler_waits_for_a_database_that_is_away_and_goes_on(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
