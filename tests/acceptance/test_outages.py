@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from sentinel.store.embedded import Embedded, remove
+from sentinel.store.embedded.process import strays
 from sentinel.store.migrate import migrate
 from tests.acceptance.contract import problem
 from tests.acceptance.ledgers import Shop, broken_invariants, open_shop, refund
@@ -46,8 +47,11 @@ def frail(postgres: Embedded, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @contextlib.contextmanager
 def without_database(postgres: Embedded) -> Iterator[None]:
+    data_dir = postgres.start().data_dir
     postgres.kill()
     try:
+        # A backend that outlives its killed server by some milliseconds still decides, and durably.
+        assert eventually(lambda: not strays(data_dir), within=10)
         yield
     finally:
         postgres.start()
