@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from sentinel.store.database import BOARD, CONSOLE
+from tests.acceptance.places import free_port
 
 if TYPE_CHECKING:
     from tests.bench.run import Bench
@@ -55,9 +56,7 @@ def running_console(bench: Bench) -> Iterator[int]:
     with psycopg.connect(bench.url, autocommit=True) as connection:
         for role in (CONSOLE, BOARD):
             connection.execute(f"alter role {role} login".encode())
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-m", "ops_console", "--port", str(port), "--graceful-seconds", "2"],
         stdout=subprocess.DEVNULL,

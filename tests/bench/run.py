@@ -16,7 +16,6 @@ import platform
 import re
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -41,6 +40,7 @@ from sentinel.store.database import AUTHORITY, ORDERS, WORKER
 from sentinel.store.decisions import locks_of
 from sentinel.store.embedded import Embedded, find_binaries, remove
 from sentinel.store.migrate import migrate
+from tests.acceptance.places import free_port
 from tests.bench import orders as order_load
 from tests.bench.board import board_viewers
 from tests.bench.load import LoadResult, request_bytes, run_load
@@ -249,9 +249,7 @@ def running_authority() -> Iterator[Bench]:
         with psycopg.connect(running.admin_url, autocommit=True) as connection:
             for role in (AUTHORITY, WORKER, ORDERS):
                 connection.execute(f"alter role {role} login".encode())
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         with (base / "authority.log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "sentinel.cli.main", "serve", "--port", str(port), "--graceful-seconds", "1"], stdout=log, stderr=log,

@@ -64,6 +64,7 @@ def place(database_url: str, tmp_path: Path) -> Iterator[Place]:
 
 def listen(place: Place) -> None:
     taken = place.stack.enter_context(socket.socket())
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     taken.bind(("127.0.0.1", place.port))
     taken.listen()
 

@@ -172,14 +172,11 @@ def test_a_wait_that_is_longer_than_the_deadline_is_not_waited(authority: FakeAu
 
 
 def test_nobody_listening_is_said_at_once() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with (
-        Client(f"http://127.0.0.1:{port}", "key", agent_id="a", retries=0) as client,
-        pytest.raises(Unreachable) as refused,
-    ):
-        client.heartbeat()
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        with Client(url, "key", agent_id="a", retries=0) as client, pytest.raises(Unreachable) as refused:
+            client.heartbeat()
     assert refused.value.kind is NoAnswerKind.REFUSED
 
 
