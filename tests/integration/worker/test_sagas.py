@@ -45,8 +45,11 @@ def servers() -> Iterator[list[EffectsServer]]:
         yield [first, second]
 
 
-def over_http(servers: list[EffectsServer], book: Effects, *, in_flight_seconds: float = 0) -> Saga:
-    systems = [HttpSystem(name, server.url, "k", 0.15) for name, server in zip("ab", servers, strict=True)]
+def over_http(
+    servers: list[EffectsServer], book: Effects, *, in_flight_seconds: float = 0, patience_seconds: float = 10
+) -> Saga:
+    """`patience_seconds`: how long a server is waited for; short where one never answers."""
+    systems = [HttpSystem(name, server.url, "k", patience_seconds) for name, server in zip("ab", servers, strict=True)]
     return Saga("a_then_b", [Effect(system) for system in systems], book, in_flight_seconds=in_flight_seconds)
 
 
@@ -54,7 +57,7 @@ def over_http(servers: list[EffectsServer], book: Effects, *, in_flight_seconds:
 def test_no_fault_of_a_naive_server_makes_two_effects(
     ledger_world: LedgerWorld, book: Effects, servers: list[EffectsServer], does_it: bool
 ) -> None:
-    saga = over_http(servers, book)
+    saga = over_http(servers, book, patience_seconds=0.15)
     for number, fault in enumerate(FAULTS.values()):
         for server in servers:
             server.faults += [("POST", does_it, fault), ("GET", False, fault)]
@@ -76,7 +79,8 @@ def test_a_call_that_may_still_be_under_way_is_not_made_again(
         servers[0].faults.append(("POST", False, lambda asked, late=late: late.append(asked)))
         row = allowed_row(ledger_world, f"wait_{wait:g}")
         saga = over_http(servers, book, in_flight_seconds=wait)
-        assert isinstance(saga.settle(row, row.start_id), NoAnswer)
+        hasty = over_http(servers, book, in_flight_seconds=wait, patience_seconds=0.5)
+        assert isinstance(hasty.settle(row, row.start_id), NoAnswer)
         row = taken_over(ledger_world, row.ledger_entry_id)
         saga.settle(row, row.start_id)
         servers[0].do(late[0])

@@ -23,7 +23,7 @@ from worker.settlement.http_system import HttpSystem
 
 INSIDE = ("simulated_refund", "private_refund", "coupon")
 OUTSIDE = ("price_difference", "platform_backend", "ticket", "ticket_then_platform")
-TIMEOUT = 0.15
+TIMEOUT = 0.4
 ROW = LedgerRow(
     **dict.fromkeys(LedgerRow.__dataclass_fields__)
     | {"ledger_entry_id": "lge_1", "refund_id": "rf_1", "amount_minor": 980, "currency": "USD", "order_ref": "ord_1"}
