@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import psycopg
-from werkzeug.serving import make_server
 
 from sentinel.api.guard import to_asked
 from sentinel.api.identity import Identity
@@ -139,20 +138,6 @@ def refused(call: Callable[[], Any]) -> str:
     except SentinelError as error:
         return error.code
     return ""
-
-
-@contextmanager
-def listening(app: Any) -> Iterator[str]:
-    """A WSGI application over HTTP, in this process; its address."""
-    server = make_server("127.0.0.1", 0, app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join(5)
-        server.server_close()
 
 
 def actor(world: World, role: str) -> Actor:

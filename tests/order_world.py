@@ -20,8 +20,8 @@ from werkzeug.test import TestResponse
 
 from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.resources import policies_dir
-from tests.acceptance.places import free_port
 from tests.ledger_world import ROOT
+from tests.ports import free_port
 from tests.world import World, unique
 from worker.failpoints import Failpoints
 from worker.order_review.app import create_app

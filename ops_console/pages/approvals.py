@@ -21,7 +21,7 @@ from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.approval_facts import facts_of
 from ops_console.pages.approval_words import OFFERED, PROVEN, Asked, Given, asked, give
-from ops_console.pages.limit_words import each_in_words, window_in_words
+from ops_console.pages.limit_words import each_in_words
 from ops_console.pages.rules_said import rules_of
 from ops_console.pages.step_up import prove
 from sentinel.core.decision import reason_text
@@ -174,7 +174,7 @@ def _card(context: Context, approval_id: str, refused: shell.Refused | None = No
         "words": [] if hindrance else question.words(), "seen": seen(question), "mine": question.word_of(person),
         "facts": facts_of(about.request, accounts=has_role(person.role, "approver")), "risk": RISKS[about.risk_rank],
         "limits": context.book.limits_of(context.pool, person.tenant_id, about.request, about.moment),
-        "rules": rules_of(context, row.operation_id), "each_in_words": each_in_words, "window_in_words": window_in_words,
+        "rules": rules_of(context, row.operation_id), "each_in_words": each_in_words,
         "reason_text": reason_text, "proof_id": proof_id_of(about.decision_event_id), "proven": PROVEN,
         "following": None if question.is_open else _next(context, person),
         "seconds_left": (row.expires_at - about.moment).total_seconds(),

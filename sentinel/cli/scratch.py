@@ -93,9 +93,25 @@ def _own_server(stack: contextlib.ExitStack) -> str:
 
 
 @contextlib.contextmanager
+def listening(app: Any, handler: Any = None) -> Iterator[str]:
+    """A WSGI application over HTTP in this process, on a port of its own; its address. `handler` is werkzeug's if not given."""
+    from werkzeug.serving import make_server
+
+    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+
+
+@contextlib.contextmanager
 def authority_on_loopback(database: str, policies: PolicyHolder) -> Iterator[str]:
     """The authority as it is, served by threads of this process; its address."""
-    from werkzeug.serving import WSGIRequestHandler, make_server
+    from werkzeug.serving import WSGIRequestHandler
 
     from sentinel.app import build_authority, create_app
     from sentinel.http.rate_limit import SharedRateLimit
@@ -112,14 +128,7 @@ def authority_on_loopback(database: str, policies: PolicyHolder) -> Iterator[str
     try:
         declare_policies(authority)
         app = create_app(settings, authority, SharedRateLimit(per_second=1_000_000, burst=1_000_000))
-        server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Handler)
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join(2)
+        with listening(app, Handler) as url:
+            yield url
     finally:
         authority.pool.close()

@@ -76,7 +76,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
 
 
 def _limit(limit: Limit, zone: str) -> dict[str, Any]:
-    window = f"{_CALENDAR[limit.window]} in {zone}" if limit.window in _CALENDAR else _rolling(limit.window_seconds)
+    window = window_in_words(limit.window, limit.window_seconds, zone)
     amounts = ", ".join(f"{text} {currency}" for currency, text in _amounts(limit.cap).items())
     scope = f" when {limit.when}" if limit.when else ""
     words = f"at most {amounts} for each {_listed(limit.per)} {window}{scope}; over it {limit.verdict.value}"
@@ -84,6 +84,7 @@ def _limit(limit: Limit, zone: str) -> dict[str, Any]:
         "id": limit.limit_id,
         "window": limit.window.value,
         "window_seconds": limit.window_seconds,
+        "window_words": window,
         "per": list(limit.per),
         "cap": _amounts(limit.cap),
         "then": limit.verdict.value,
@@ -98,7 +99,10 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def _rolling(seconds: int) -> str:
+def window_in_words(window: WindowKind, seconds: int, zone: str) -> str:
+    """In which window a limit counts; a calendar window's days and months are those of `zone`, and `seconds` is 0 for it."""
+    if window in _CALENDAR:
+        return f"{_CALENDAR[window]} in {zone}"
     is_days = seconds % 86400 == 0 and seconds > 86400
     return f"in any {seconds // 86400} days" if is_days else f"in any {seconds // 3600} hours"
 

@@ -42,7 +42,7 @@ MOST_KEPT = 32
 class LimitFor:
     """A limit as it holds for an operation, in minor units of its currency; `window_seconds` is 0 for a calendar window.
 
-    `told` is `describe`'s of it: for each what it is, and `when` it counts (CEL; None for always). `zone` is its calendar's.
+    `told` is `describe`'s of it: for each what it is, and `when` it counts (CEL; None for always).
     """
 
     limit_id: str
@@ -53,7 +53,6 @@ class LimitFor:
     used_minor: int
     fits: bool
     told: Mapping[str, Any]
-    zone: str
     numbers: Amounts
 
 
@@ -159,6 +158,5 @@ def _view(ask: LimitAsk, fill: LimitFill, policy: Mapping[str, Any]) -> LimitFor
     name = ask.limit_key.removesuffix(ask.subject).rstrip("|").rpartition("/")[2]
     (told,) = [one for one in policy["limits"] if one["id"] == name]
     return LimitFor(
-        name, str(ask.window), ask.window_seconds, ask.subject, fill.cap_minor, fill.used_minor, fill.fits, told, policy["zone"],
-        policy["numbers"],
+        name, str(ask.window), ask.window_seconds, ask.subject, fill.cap_minor, fill.used_minor, fill.fits, told, policy["numbers"],
     )  # fmt: skip

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from sentinel.store.database import BOARD, CONSOLE
-from tests.acceptance.places import free_port
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from tests.bench.run import Bench

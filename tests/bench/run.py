@@ -40,10 +40,10 @@ from sentinel.store.database import AUTHORITY, ORDERS, WORKER
 from sentinel.store.decisions import locks_of
 from sentinel.store.embedded import Embedded, find_binaries, remove
 from sentinel.store.migrate import migrate
-from tests.acceptance.places import free_port
 from tests.bench import orders as order_load
 from tests.bench.board import board_viewers
 from tests.bench.load import LoadResult, request_bytes, run_load
+from tests.ports import free_port
 from tests.world import SECRET, add_tenant, guard_body
 
 OUT = Path(__file__).parent / "out"

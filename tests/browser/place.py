@@ -26,7 +26,7 @@ from sentinel.services.issue_key import issue_key
 from sentinel.services.passwords import hash_password
 from sentinel.settings import Settings
 from sentinel.store.database import CONSOLE, Pool, with_role
-from tests.acceptance.places import SECRET, clean_env, end, eventually, free_port, module, request
+from tests.acceptance.places import SECRET, clean_env, end, eventually, module, request
 from tests.confirm_world import SECRETS, Cards
 from tests.integration.console.conftest import World
 from tests.integration.console.test_console_refunds import add_worker
@@ -34,6 +34,7 @@ from tests.integration.console.test_page_in_doubt import doubted
 from tests.integration.console.test_page_ledger import add_life
 from tests.integration.console.test_page_policies import FEE, record
 from tests.orders_console_world import held, queued
+from tests.ports import free_port
 
 ROLES = ("viewer", "approver", "admin")
 HOSTILE = "Pay me twice <b>now</b> or ' else"

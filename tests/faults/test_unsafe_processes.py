@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from sentinel.store.embedded import RunningServer
-from tests.acceptance.places import clean_env, end, eventually, free_port, listens, module, run
+from tests.acceptance.places import clean_env, end, eventually, module, run
 from tests.conftest import at
 from tests.faults.test_unsafe_starts import (
     BAD,
@@ -25,6 +25,7 @@ from tests.faults.test_unsafe_starts import (
     read_only,
     trigger_off,
 )
+from tests.ports import free_port, listens
 from tests.world import add_tenant, unique
 
 pytestmark = pytest.mark.slow

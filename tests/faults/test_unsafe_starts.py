@@ -18,8 +18,9 @@ from click.testing import CliRunner
 from sentinel.cli.main import main
 from sentinel.resources import policies_dir
 from sentinel.store.embedded import RunningServer
-from tests.acceptance.places import free_port, listens, run
+from tests.acceptance.places import run
 from tests.conftest import at
+from tests.ports import free_port, listens
 
 SECRET = "only-for-unsafe-starts-0123456789abc"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from sentinel.cli.scratch import listening
 from sentinel.client import Client, HaltInForce, NoAnswerKind, Rejected, Switches, SwitchState, Unreachable
 from sentinel.client.switches import switched_off, switches_answer
-from tests.harness import listening
 from tests.world import World
 
 

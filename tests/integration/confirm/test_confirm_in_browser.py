@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from sentinel.cli.scratch import listening
 from tests.confirm_world import Cards
-from tests.harness import listening
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

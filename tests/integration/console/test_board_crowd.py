@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tests.acceptance.places import clean_env, end, eventually, free_port, listens, module
+from tests.acceptance.places import clean_env, end, eventually, module
+from tests.ports import free_port, listens
 
 THREADS, VIEWERS = 4, 40
 

@@ -7,9 +7,10 @@ import re
 import pytest
 
 from ops_console.pages.condition_words import in_words
-from ops_console.pages.limit_words import cap_in_words, each_in_words, window_in_words
+from ops_console.pages.limit_words import cap_in_words, each_in_words
+from sentinel.core.decision import WindowKind
 from sentinel.policy.conditions import normalised
-from sentinel.policy.describe import describe
+from sentinel.policy.describe import describe, window_in_words
 from sentinel.policy.library import PolicyLibrary
 from sentinel.resources import policies_dir
 
@@ -61,7 +62,7 @@ def test_every_limit_that_is_shipped_has_words_that_are_those_of_the_policy_comm
     for policy in PolicyLibrary.load(policies_dir()).policies:
         told = describe(policy)
         for limit in told["limits"]:
-            cap = re.sub(r"(?<=[0-9]),(?=[0-9]{3})", "", cap_in_words(limit, told["zone"]))
+            cap = re.sub(r"(?<=[0-9]),(?=[0-9]{3})", "", cap_in_words(limit))
             condition = f" when {limit['when']}" if limit["when"] else ""
             assert limit["words"] == f"{cap}{condition}; over it {limit['then']} ({limit['reason']})"
             assert bool(limit["when"]) == bool(limit["when"] and in_words(limit["when"], told["numbers"]))
@@ -70,5 +71,5 @@ def test_every_limit_that_is_shipped_has_words_that_are_those_of_the_policy_comm
 def test_a_limits_window_and_what_each_has_its_own_budget_of_are_told() -> None:
     windows = {("calendar_day", 0): "per calendar day in Asia/Tokyo", ("calendar_month", 0): "per calendar month in Asia/Tokyo",
                ("rolling", 3600 * 24): "in any 24 hours", ("rolling", 3600 * 48): "in any 2 days", ("rolling", 3600 * 36): "in any 36 hours"}  # fmt: skip
-    assert {key: window_in_words(*key, "Asia/Tokyo") for key in windows} == windows
+    assert {(kind, n): window_in_words(WindowKind(kind), n, "Asia/Tokyo") for kind, n in windows} == windows
     assert each_in_words(("risk.customer_band", "currency")) == "each risk customer band and currency"

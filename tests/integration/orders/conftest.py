@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness import listening
+from sentinel.cli.scratch import listening
 from tests.order_world import OrderWorld, make_intake
 from tests.world import World
 

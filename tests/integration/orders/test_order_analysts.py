@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from sentinel.cli.scratch import listening
 from sentinel.core.errors import SentinelError
 from sentinel.services.resolve_order import WORDS, resolve_order
-from tests.harness import actor, at_once, listening
+from tests.harness import actor, at_once
 from tests.ledger_world import worker_process
 from tests.order_world import SECRET, OrderWorld, make_intake, order_body
 from tests.scripted_server import ScriptedServer

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from sentinel.cli.scratch import listening
 from sentinel.services.actor import local_administrator
 from sentinel.services.lift_halt import lift_halt
 from sentinel.services.set_halt import set_halt
-from tests.harness import decide, let_permits_expire, listening
+from tests.harness import decide, let_permits_expire
 from tests.order_world import make_intake, order_body
 from tests.shop_server import FlakyShop
 from tests.world import World

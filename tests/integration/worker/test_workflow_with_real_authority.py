@@ -15,6 +15,7 @@ from unittest.mock import patch
 import pytest
 from psycopg.types.json import Jsonb
 
+from sentinel.cli.scratch import listening
 from sentinel.core.errors import SentinelError
 from sentinel.core.money import Money
 from sentinel.services.flip_switch import turn_switch_off
@@ -24,7 +25,7 @@ from sentinel.services.resolve_in_doubt import resolve_in_doubt
 from sentinel.services.set_halt import set_halt
 from sentinel.store.in_doubt import list_in_doubt
 from sentinel.store.overview import ledger_load
-from tests.harness import actor, dump, listening
+from tests.harness import actor, dump
 from tests.ledger_world import ROOT, LedgerWorld
 from tests.switch_world import BOOK, MASTER, on, passing_report
 from tests.workflow_world import BRANCHES, FEE, SECRETS, Branch, Shop, Spy, executed_once
