@@ -1,6 +1,6 @@
 """Approvals as people work through them: one queue of all kinds, and everything one card shows.
 
-What waits comes by risk and then by what runs out first (`risk_rank` in `migrations/sql/0004_console.sql`); what was decided
+What waits comes by risk and then by what runs out first (`risk_rank` in `schema/authority/approvals.sql`); what was decided
 comes newest first. Reading only: giving one's word is `approvals.resolve` and `order_views.resolve`.
 """
 

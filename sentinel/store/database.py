@@ -2,7 +2,7 @@
 
 A program connects with the login of its URL and takes its own role at once (`SET ROLE` as a start-up
 option), so that even an administrator's URL gives a program its program's rights and no more. Statements run
-at READ COMMITTED, because locks are taken first and read after (`migrations/sql/0001_authority_functions.sql`).
+at READ COMMITTED, because locks are taken first and read after (`schema/authority/decisions.sql`).
 """
 
 from __future__ import annotations

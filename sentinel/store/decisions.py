@@ -1,6 +1,6 @@
 """Recording decisions, starts and outcomes: the hot path's SQL, one function call each.
 
-The functions are in `migrations/sql/0001_authority_functions.sql`; here are their typed ends. `record_decisions` takes
+The functions are in `schema/authority/decisions.sql`; here are their typed ends. `record_decisions` takes
 one or many decided operations and commits them in one transaction.
 """
 

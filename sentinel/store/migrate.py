@@ -1,7 +1,8 @@
 """Bringing a database to the schema this program needs, and saying whether it is there.
 
-Several processes may migrate at once: one works under an advisory lock, the others find nothing to do. Grants
-(`deploy/roles.sql`) are applied after every migration, in the same transaction.
+Several processes may migrate at once: one works under an advisory lock, the others find nothing to do. Tables, types and
+triggers change by numbered scripts (`migrations/`). Functions have one present text (`schema/`), which is applied after
+them, and grants (`deploy/roles.sql`) after that, all in the same transaction.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sentinel.store.database import OWNER, describe, first_line
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-HEAD = "0014"
+HEAD = "0015"
 """The revision this program is written for; a test holds it equal to the newest script."""
 
 _LOCK = 7305013942711300
@@ -89,11 +90,34 @@ def _upgrade(connection: Connection) -> tuple[str | None, str]:
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+    _apply_functions(raw)
     raw.execute("reset role")
     raw.execute(roles_sql().read_text().encode())
     after = current_revision(raw)
     assert after is not None
     return before, after
+
+
+def function_texts() -> list[Path]:
+    """The files of `schema/`, in the order in which they are applied."""
+    return sorted((Path(__file__).parent / "schema").rglob("*.sql"))
+
+
+def _apply_functions(raw: psycopg.Connection) -> None:
+    """Make the database's functions those of `schema/`: each is replaced, and what stands in no file is dropped.
+
+    A function whose parameters' names or result changes must be dropped by the migration that comes with the change.
+    """
+    raw.execute("set local check_function_bodies = off")  # a body may name a function of a later file
+    for text in function_texts():
+        raw.execute(text.read_text().encode())
+    # What this transaction has just replaced carries its id.
+    left = raw.execute(
+        "select p.oid::regprocedure::text from pg_proc p where p.xmin <> pg_current_xact_id()::xid"
+        " and p.pronamespace in ('sentinel'::regnamespace, 'refunds'::regnamespace, 'orders'::regnamespace)"
+    ).fetchall()
+    for (function,) in left:
+        raw.execute(f"drop function {function}".encode())
 
 
 def _ensure_owner(raw: psycopg.Connection) -> None:

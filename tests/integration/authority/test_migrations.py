@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import uuid
@@ -14,7 +15,7 @@ import pytest
 
 import sentinel.store.migrations as migrations
 from sentinel.store.embedded import RunningServer
-from sentinel.store.migrate import HEAD, SchemaNotReady, current_revision, migrate, require_head
+from sentinel.store.migrate import HEAD, SchemaNotReady, current_revision, function_texts, migrate, require_head
 from tests.conftest import at
 from tests.harness import at_once, dump
 from tests.world import guard_body, make_world
@@ -60,6 +61,48 @@ def test_migrating_repairs_grants_that_somebody_took_or_gave(database_url: str) 
             "select has_table_privilege('sentinel_authority', 'sentinel.events', 'insert'),"
             " has_table_privilege('sentinel_authority', 'sentinel.events', 'update')").fetchone()  # fmt: skip
     assert found == (True, False)
+
+
+def functions(connection: psycopg.Connection) -> dict[str, str]:
+    """Every function of ours by its signature, with its definition."""
+    found = connection.execute(
+        "select p.oid::regprocedure::text, pg_get_functiondef(p.oid) from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
+        " where n.nspname in ('sentinel', 'refunds', 'orders')").fetchall()  # fmt: skip
+    return dict(found)
+
+
+def test_each_function_is_the_one_of_its_present_text(empty_url: str) -> None:
+    migrate(empty_url)
+    with psycopg.connect(empty_url) as admin:
+        before = functions(admin)
+        texts = "".join(file.read_text() for file in function_texts())
+        names = re.findall(r"^create or replace function ([a-z0-9_.]+)", texts, re.MULTILINE)
+        assert sorted(names) == sorted(signature.split("(")[0] for signature in before)
+        assert len(set(names)) == len(names), "a function stands in two files"
+        admin.execute("set check_function_bodies = off")
+        admin.execute(texts.encode())
+        assert functions(admin) == before
+
+
+def test_an_altered_function_is_mended_and_a_strange_one_dropped(empty_url: str) -> None:
+    migrate(empty_url)
+    with psycopg.connect(empty_url, autocommit=True) as admin:
+        before = functions(admin)
+        admin.execute(
+            "create or replace function sentinel.halt_over(tenant uuid, agent text, act text, scene text)"
+            " returns uuid language sql stable as 'select null::uuid'"
+        )
+        admin.execute("create function refunds.stranger() returns integer language sql as 'select 1'")
+        assert functions(admin) != before
+        migrate(empty_url)
+        assert functions(admin) == before
+
+
+def test_functions_stand_in_their_present_text_alone() -> None:
+    scripts = Path(migrations.__file__).parent / "sql"
+    newer = [file for file in scripts.glob("*.sql") if file.name > "0015"]
+    for file in newer:
+        assert "create or replace function" not in file.read_text().lower(), f"{file.name}: put it into store/schema/"
 
 
 def test_the_programs_revision_is_the_newest_script() -> None:

@@ -1,0 +1,136 @@
+-- Approvals: asked for, decided once by the people they need, or run out.
+
+-- One transition, and none without the voices it takes: who cannot vote (the authority) cannot approve either. What does
+-- not offer "approve" is never approved, whatever a function says.
+create or replace function sentinel.check_approval() returns trigger language plpgsql as $$
+declare
+  wanted text[] := case when new.status = 'approved' then array['approve']
+                        when new.handled_reference is not null then array['handled'] else array['reject'] end;
+begin
+  if tg_op = 'INSERT' and new.status <> 'pending' or tg_op = 'UPDATE' and old.status <> 'pending' and (
+      new.status <> old.status or new.handled_reference is distinct from old.handled_reference) then
+    raise exception 'an approval begins pending and is decided once' using errcode = 'check_violation', constraint = 'approval_decided_once';
+  end if;
+  if tg_op = 'UPDATE' and old.status = 'pending' and new.status = 'approved' and not new.offers_approve then
+    raise exception 'this question does not offer approval' using errcode = 'check_violation', constraint = 'approval_offered';
+  end if;
+  if tg_op = 'UPDATE' and old.status = 'pending' and new.status in ('approved', 'rejected') and (
+      select count(*) from sentinel.approval_votes v
+      where v.tenant_id = new.tenant_id and v.approval_id = new.approval_id and v.verdict = any(wanted)
+    ) < (case new.status when 'approved' then new.required_people else 1 end) then
+    raise exception 'an approval needs the voices of its people' using errcode = 'check_violation', constraint = 'approval_has_voices';
+  end if;
+  return new;
+end $$;
+
+create or replace function sentinel.new_approval(ask sentinel.guard_input, operation uuid, why text[], moment timestamptz)
+returns void language sql as $$
+  insert into sentinel.approvals
+    (tenant_id, approval_id, operation_id, principal_id, requester_operator_id, agent_id, action, resource, amount_minor,
+     currency, digest, reasons, policy_digest, required_role, required_people, offers_approve,
+     created_at, expires_at)
+  values (ask.tenant_id, ask.approval_id, operation, ask.principal_id, ask.owner_operator_id, ask.agent_id, ask.action,
+     ask.resource, ask.amount_minor, ask.currency, ask.digest, why, ask.policy_digest, ask.required_role,
+     ask.required_people, coalesce(ask.approvable, true), moment, moment + make_interval(secs => ask.approval_seconds))
+$$;
+
+create or replace function sentinel.expire_approval(tenant uuid, approval uuid, event uuid, moment timestamptz)
+returns boolean language plpgsql as $$
+declare
+  a sentinel.approvals;
+begin
+  update sentinel.approvals set status = 'expired', decided_at = moment
+  where tenant_id = tenant and approval_id = approval and status = 'pending' and expires_at <= moment returning * into a;
+  if not found then return false; end if;
+  update sentinel.operation_states set status = 'expired', reason_code = 'approval_expired', once_live = false
+  where tenant_id = tenant and operation_id = a.operation_id and status = 'pending' and approval_id = approval;
+  perform sentinel.append_event(tenant, event, 'approval_expired', a.operation_id, a.agent_id, moment,
+    jsonb_build_object('approval_id', approval));
+  return true;
+end $$;
+
+-- Whether an operator answers for who asked: at the time of asking, or by owning any key of the same principal since.
+create or replace function sentinel.is_requester(a sentinel.approvals, operator uuid) returns boolean language sql stable as $$
+  select operator is not distinct from a.requester_operator_id or exists (
+    select from sentinel.agent_keys k
+    where k.tenant_id = a.tenant_id and k.principal_id = a.principal_id and k.owner_operator_id = operator)
+$$;
+
+-- result: approved | rejected | recorded | unknown | not_pending | expired | requester | already_voted | role | changed
+create or replace function sentinel.resolve_approval(
+  tenant uuid, approval uuid, operator uuid, vote text, why text, shown_digest text, how text, event uuid, second_event uuid,
+  elsewhere text default null
+) returns table (result text, approvals_given integer, people_required integer) language plpgsql as $$
+declare
+  a sentinel.approvals;
+  person sentinel.operators;
+  moment timestamptz;
+  given integer;
+  names text;
+begin
+  select * into a from sentinel.approvals where tenant_id = tenant and approval_id = approval for update;
+  if not found then result := 'unknown'; return next; return; end if;
+  moment := clock_timestamp();
+  people_required := a.required_people;
+  select * into person from sentinel.operators where tenant_id = tenant and operator_id = operator and active;
+  result := case
+    when a.status <> 'pending' then 'not_pending'
+    when a.expires_at <= moment then 'expired'
+    when person.operator_id is null or not (person.role = 'admin' or person.role = a.required_role) then 'role'
+    when sentinel.is_requester(a, person.operator_id) then 'requester'
+    when shown_digest is not null and shown_digest <> a.digest then 'changed'
+    when vote = 'approve' and not a.offers_approve then 'not_offered' end;
+  if result is not null then
+    if result = 'expired' then perform sentinel.expire_approval(tenant, approval, event, moment); end if;
+    return next; return;
+  end if;
+  insert into sentinel.approval_votes (tenant_id, approval_id, operator_id, verdict, reason, via, voted_at)
+  values (tenant, approval, operator, vote, why, how, moment) on conflict do nothing;
+  if not found then result := 'already_voted'; return next; return; end if;
+  perform sentinel.append_event(tenant, event, 'approval_vote', a.operation_id, a.agent_id, moment,
+    jsonb_build_object('approval_id', approval, 'digest', a.digest, 'operator', person.email, 'reason', why,
+                       'reference', elsewhere, 'verdict', vote, 'via', how));
+  -- A voice counts while its person could still give it: active, in the role, and not become the requester since.
+  select count(*) filter (where v.verdict = 'approve'), string_agg(p.email, ', ' order by v.voted_at)
+    into given, names from sentinel.approval_votes v join sentinel.operators p using (tenant_id, operator_id)
+    where v.tenant_id = tenant and v.approval_id = approval and v.verdict = vote
+      and p.active and (p.role = 'admin' or p.role = a.required_role) and not sentinel.is_requester(a, p.operator_id);
+  approvals_given := given;
+  if vote = 'approve' and given < a.required_people then result := 'recorded'; return next; return; end if;
+  result := case vote when 'approve' then 'approved' when 'handled' then 'handled' else 'rejected' end;
+  update sentinel.approvals set status = case vote when 'approve' then 'approved' else 'rejected' end,
+    decided_at = moment, decided_by = names, reason = why, handled_reference = elsewhere
+  where tenant_id = tenant and approval_id = approval and status = 'pending' and expires_at > moment;
+  update sentinel.operation_states set status = case vote when 'approve' then 'approved' else 'denied' end,
+    decision = case vote when 'approve' then decision else 'DENY' end,
+    reason_code = case vote when 'approve' then reason_code when 'handled' then 'handled_by_person' else 'approval_rejected' end,
+    -- What a person has done elsewhere is done: no other key may do it again.
+    once_live = once_live and vote <> 'reject'
+  where tenant_id = tenant and operation_id = a.operation_id and status = 'pending' and approval_id = approval;
+  perform sentinel.append_event(tenant, second_event, 'approval_' || result, a.operation_id, a.agent_id, moment,
+    jsonb_build_object('approval_id', approval, 'decided_by', names, 'digest', a.digest, 'reasons', a.reasons,
+                       'operator', case vote when 'handled' then person.email end, 'reference', elsewhere));
+  return next;
+end $$;
+
+-- By reasons and by the policy's own threshold for two people, because amounts of different currencies do not compare.
+-- 1: two people are asked for, or a reason speaks of fraud or manipulation. 2: several reasons, a limit, a large amount or
+-- a repeated attempt. 3: the rest. Within a rank, what runs out first. The page says it in the same words (approvals.html).
+create or replace function sentinel.risk_rank(required_people integer, reasons text[]) returns integer
+language sql immutable parallel safe as $$ select case
+  when required_people > 1 or reasons && array['suspicious_reason', 'account_mismatch', 'blacklisted', 'refunded_before',
+    'image_mismatch', 'critic_amount', 'critic_scenario', 'critic_instructions', 'critic_encoded_text',
+    'critic_repeated_text', 'critic_rejected', 'unknown_escalation']::text[] then 1
+  when cardinality(reasons) > 1 or reasons && array['limit_exceeded', 'over_limit_early', 'amount_needs_approval',
+    'amount_needs_analyst', 'repeated_attempts', 'currency_not_covered', 'fact_missing', 'halted']::text[] then 2
+  else 3 end
+$$;
+
+-- Whether the caller now asks for a person about something that nobody has lifted: then it must not keep a permit.
+create or replace function sentinel.asks_for_person(ask sentinel.guard_input, s sentinel.operation_states)
+returns boolean language plpgsql stable as $$
+begin
+  return coalesce(ask.asks_person, false) and not ask.reasons <@ coalesce((
+    select a.reasons from sentinel.approvals a
+    where a.tenant_id = s.tenant_id and a.approval_id = s.approval_id and a.status = 'approved'), '{}');
+end $$;

@@ -1,0 +1,260 @@
+-- Decisions: recorded once per idempotency key, replayed for whoever asks again.
+
+create or replace function sentinel.stricter(one text, other text) returns text language sql immutable parallel safe as $$
+  select case when 'DENY' in (one, other) then 'DENY' when 'APPROVAL_REQUIRED' in (one, other) then 'APPROVAL_REQUIRED'
+         else 'ALLOW' end
+$$;
+
+-- The recorded operation as the caller sees it now.
+create or replace function sentinel.guard_view(ask sentinel.guard_input, found_operation uuid, result text)
+returns sentinel.guard_output language sql stable as $$
+  select (ask.seq, result, o.operation_id, s.decision_event_id, s.decision, s.reason_code,
+          case when s.status in ('started', 'in_doubt') and s.outcome is null then 'already_started'
+               when s.status in ('started', 'in_doubt', 'completed') then 'completed' else s.status end,
+          s.policy_id, s.policy_version, s.policy_label, o.resource, o.risk_class, o.digest, null,
+          case when s.status in ('allowed', 'approved') then s.permit_id end,
+          case when s.status in ('allowed', 'approved') then s.permit_expires_at end,
+          s.approval_id, a.expires_at, case when a.status = 'approved' then a.decided_by end,
+          case when a.status = 'approved' then a.decided_at end, s.outcome, e.body, e.hash, e.occurred_at,
+          case when s.start_id = ask.start_id then s.start_event_id end, case when s.start_id = ask.start_id then s.start_hash end,
+          case when s.start_id = ask.start_id then true end
+         )::sentinel.guard_output
+  from sentinel.operations o
+  join sentinel.operation_states s using (tenant_id, operation_id)
+  join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id
+  left join sentinel.approvals a on a.tenant_id = s.tenant_id and a.approval_id = s.approval_id
+  where o.tenant_id = ask.tenant_id and o.operation_id = found_operation
+$$;
+
+-- The recorded decision again. A permit that was not used is taken back from who asks for a person instead. What is new then is put
+-- to somebody, by renew_permit. One that was got while asking for a person is exchanged on the straight way: whatever the
+-- question to a person left open is asked there.
+create or replace function sentinel.replay(ask sentinel.guard_input, o sentinel.operations, moment timestamptz)
+returns sentinel.guard_output language plpgsql as $$
+declare
+  s sentinel.operation_states;
+  out sentinel.guard_output;
+begin
+  if o.digest <> ask.digest then
+    out.seq := ask.seq; out.result := 'key_reused'; out.request := o.request;
+    return out;
+  end if;
+  select * into s from sentinel.operation_states
+  where tenant_id = ask.tenant_id and operation_id = o.operation_id for update;
+  if s.status = 'pending' and sentinel.expire_approval(s.tenant_id, s.approval_id, ask.second_event_id, moment) then
+    return sentinel.guard_view(ask, o.operation_id, 'replayed');
+  end if;
+  if s.status not in ('allowed', 'approved') then return sentinel.guard_view(ask, o.operation_id, 'replayed'); end if;
+
+  if sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is not null then
+    -- Refused now, not for ever: the recorded decision stands and the key may ask again when the halt is lifted.
+    out := sentinel.guard_view(ask, o.operation_id, 'replayed');
+    out.decision := 'DENY'; out.status := 'denied'; out.reason_code := 'halted';
+    out.permit_id := null; out.permit_expires_at := null;
+    return out;
+  end if;
+  if s.permit_id is not null and (s.permit_expires_at <= moment or sentinel.asks_for_person(ask, s)
+      or s.permit_for_person and not coalesce(ask.asks_person, false)) then
+    perform sentinel.settle_budget(s.tenant_id, s.permit_id, 'released', moment);
+    s.permit_id := null; s.once_live := s.once_live and s.approval_id is not null;
+    update sentinel.operation_states set permit_id = null, permit_expires_at = null, once_live = s.once_live
+    where tenant_id = s.tenant_id and operation_id = s.operation_id;
+  end if;
+  if s.permit_id is null then perform sentinel.renew_permit(ask, s, moment); end if;
+  out := sentinel.guard_view(ask, o.operation_id, 'replayed');
+  if (ask.hand_out_is_start or ask.start_id is not null) and out.permit_id is not null then
+    -- renew_permit may have used second_event_id only on the ways that hand out no permit.
+    out.start_hash := sentinel.start_on_hand_out(ask, o.operation_id, out.permit_id, moment);
+    if ask.start_id is null then out.start_hash := null;
+    else out.start_event_id := ask.second_event_id; out.start_duplicate := false; end if;
+  end if;
+  return out;
+end $$;
+
+-- A question without effect: the same halts, once-keys and limits as record_decisions, nothing written.
+create or replace function sentinel.peek_decision(ask_json jsonb) returns table (decision text, reason_code text) language plpgsql stable as $$
+declare
+  ask sentinel.guard_input := jsonb_populate_record(null::sentinel.guard_input, ask_json);
+  moment timestamptz := clock_timestamp();
+  halted boolean := sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is not null;
+begin
+  decision := ask.verdict; reason_code := ask.reason_code;
+  if halted and (decision = 'DENY' or not coalesce(ask.asks_person, false)) then
+    decision := 'DENY'; reason_code := 'halted';
+  elsif decision <> 'DENY' and ask.once_key is not null and exists (
+      select from sentinel.operation_states s
+      where s.tenant_id = ask.tenant_id and s.once_key = ask.once_key and s.once_live) then
+    decision := 'DENY'; reason_code := 'duplicate_resource';
+  elsif decision <> 'DENY' and ask.amount_minor is not null and jsonb_array_length(ask.limits) > 0 then
+    select sentinel.stricter(decision, l.verdict), case when sentinel.stricter(decision, l.verdict) <> decision
+             then l.reason_code else peek_decision.reason_code end
+      into decision, reason_code
+    from unnest(sentinel.limit_states(ask.tenant_id, ask.limits, ask.amount_minor, moment)) l
+    where not l.fits order by l.verdict = 'DENY' desc, l.limit_key limit 1;
+    decision := coalesce(decision, ask.verdict); reason_code := coalesce(reason_code, ask.reason_code);
+  end if;
+  if halted and reason_code <> 'duplicate_resource' then
+    decision := sentinel.stricter(decision, 'APPROVAL_REQUIRED'); reason_code := 'halted';
+  end if;
+  return next;
+end $$;
+
+-- Many questions at once; they do not see each other.
+create or replace function sentinel.peek_decisions(batch jsonb) returns table (seq integer, decision text, reason_code text)
+language sql stable as $$
+  select (question ->> 'seq')::integer, p.decision, p.reason_code
+  from jsonb_array_elements(batch) as question cross join lateral sentinel.peek_decision(question) as p
+$$;
+
+create or replace function sentinel.decide_new(ask sentinel.guard_input, began timestamptz, moment timestamptz)
+returns sentinel.decided language plpgsql as $$
+declare
+  verdict text := ask.verdict;
+  code text := ask.reason_code;
+  why text[] := ask.reasons;
+  states sentinel.limit_state[] := '{}';
+  tight record;
+  latency integer;
+  allowed boolean;
+  halted boolean;
+  s sentinel.operation_states;
+  e sentinel.events;
+  started sentinel.events;
+  held sentinel.reservations;
+begin
+  halted := sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is not null;
+  -- Who asks for a person gets one, halted or not: the halt is one more reason, and stops the permit until it is lifted.
+  if halted and (verdict = 'DENY' or not coalesce(ask.asks_person, false)) then
+    verdict := 'DENY'; code := 'halted'; why := array_prepend('halted'::text, array_remove(why, 'halted'));
+  elsif verdict <> 'DENY' and ask.once_key is not null and exists (
+      select from sentinel.operation_states other
+      where other.tenant_id = ask.tenant_id and other.once_key = ask.once_key and other.once_live)
+      and sentinel.once_taken(ask.tenant_id, ask.once_key) then
+    verdict := 'DENY'; code := 'duplicate_resource'; why := array_prepend('duplicate_resource'::text, why);
+  elsif verdict <> 'DENY' and ask.amount_minor is not null and jsonb_array_length(ask.limits) > 0 then
+    states := sentinel.fitted_limits(ask, moment);
+    for tight in select l.verdict, l.reason_code from unnest(states) as l where not l.fits
+                 order by l.verdict = 'DENY' desc, l.limit_key loop
+      if sentinel.stricter(verdict, tight.verdict) <> verdict then
+        verdict := tight.verdict; code := tight.reason_code;
+      end if;
+      if not tight.reason_code = any(why) then why := why || tight.reason_code; end if;
+    end loop;
+  end if;
+  if halted and code <> 'halted' and code <> 'duplicate_resource' then
+    verdict := sentinel.stricter(verdict, 'APPROVAL_REQUIRED'); code := 'halted';
+    why := array_prepend('halted'::text, array_remove(why, 'halted'));
+  end if;
+  allowed := verdict = 'ALLOW';
+
+  latency := ask.elapsed_ms + ceil(extract(epoch from clock_timestamp() - began) * 1000)::integer;
+  e := sentinel.event_of(ask.tenant_id, ask.event_id, 'decision', ask.operation_id, ask.agent_id, moment,
+    ask.pack_parts[1] || sentinel.utc_text(moment) || '","decision":"' || verdict || '"' || ask.pack_parts[2]
+    || latency || ask.pack_parts[3] || code || ask.pack_parts[4]);
+
+  s.tenant_id := ask.tenant_id; s.operation_id := ask.operation_id;
+  s.status := case verdict when 'ALLOW' then 'allowed' when 'DENY' then 'denied' else 'pending' end;
+  s.decision := verdict; s.reason_code := code;
+  s.policy_id := ask.policy_id; s.policy_version := ask.policy_version; s.policy_label := ask.policy_label;
+  s.policy_digest := ask.policy_digest; s.decision_event_id := ask.event_id;
+  s.once_key := ask.once_key; s.once_live := ask.once_key is not null and verdict <> 'DENY';
+  if allowed then
+    s.permit_id := ask.permit_id; s.permit_expires_at := moment + make_interval(secs => ask.permit_seconds);
+    if cardinality(states) > 0 then
+      perform sentinel.hold_usage(ask.tenant_id, ask.amount_minor, states);
+      held := sentinel.reservation_of(ask.tenant_id, ask.permit_id, ask.operation_id, ask.limits -> 0 ->> 'subject',
+                                      ask.amount_minor, states, moment);
+    end if;
+    if ask.hand_out_is_start or ask.start_id is not null then
+      started := sentinel.start_event(ask.tenant_id, ask.second_event_id, ask.operation_id, ask.agent_id, ask.action,
+                                      ask.permit_id, ask.start_id, moment);
+      s.status := 'started'; s.started_at := moment; s.start_id := ask.start_id;
+      s.start_event_id := ask.second_event_id; s.start_hash := started.hash;
+    end if;
+  elsif verdict = 'APPROVAL_REQUIRED' then
+    s.approval_id := ask.approval_id;
+    perform sentinel.new_approval(ask, ask.operation_id, why, moment);
+  end if;
+
+  return row(
+    row(ask.seq, 'decided', ask.operation_id, ask.event_id, verdict, code,
+      case when allowed then 'allowed' else s.status end, ask.policy_id, ask.policy_version,
+      ask.policy_label, ask.resource, ask.risk_class, ask.digest, null, s.permit_id, s.permit_expires_at, s.approval_id,
+      case when s.approval_id is not null then moment + make_interval(secs => ask.approval_seconds) end,
+      null, null, null, e.body, e.hash, moment, case when s.start_id is not null then s.start_event_id end,
+      case when s.start_id is not null then s.start_hash end, case when s.start_id is not null then false end
+      )::sentinel.guard_output,
+    e, s, held, started)::sentinel.decided;
+end $$;
+
+create or replace function sentinel.write_decisions(
+  events sentinel.events[], states sentinel.operation_states[], held sentinel.reservations[]
+) returns void language plpgsql as $$
+begin
+  if cardinality(states) = 0 then return; end if;
+  perform sentinel.write_events(events);
+  insert into sentinel.operation_states
+    (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label, policy_digest,
+     decision_event_id, once_key, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at, start_event_id,
+     start_hash)
+  select s.tenant_id, s.operation_id, s.status, s.decision, s.reason_code, s.policy_id, s.policy_version, s.policy_label,
+     s.policy_digest, s.decision_event_id, s.once_key, s.once_live, s.approval_id, s.permit_id, s.permit_expires_at,
+     s.start_id, s.started_at, s.start_event_id, s.start_hash
+  from unnest(states) as s;
+  if cardinality(held) > 0 then insert into sentinel.reservations select * from unnest(held); end if;
+end $$;
+
+-- One or many decisions in one transaction, decided row by row in key order and written together.
+create or replace function sentinel.record_decisions(batch jsonb) returns setof sentinel.guard_output language plpgsql
+set plan_cache_mode = force_generic_plan as $$
+declare
+  asks sentinel.guard_input[];
+  ask sentinel.guard_input;
+  fresh uuid[];
+  o sentinel.operations;
+  one sentinel.decided;
+  events sentinel.events[] := '{}';
+  states sentinel.operation_states[] := '{}';
+  held sentinel.reservations[] := '{}';
+  once text[] := '{}';
+  began timestamptz := clock_timestamp();
+begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    raise exception 'record_decisions needs READ COMMITTED' using errcode = 'invalid_transaction_state';
+  end if;
+  perform pg_advisory_xact_lock_shared(sentinel.halt_lock());
+  perform pg_advisory_xact_lock(lock) from (
+    select distinct hashtextextended(name, 1) as lock from jsonb_array_elements_text(batch -> 'locks') as name order by 1) as locks;
+
+  asks := array(select a from jsonb_populate_recordset(null::sentinel.guard_input, batch -> 'rows') as a
+                order by a.tenant_id, a.idempotency_key, a.seq);
+  with new as (
+    insert into sentinel.operations
+      (tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class, digest, request, salt,
+       scenario, once_key, amount_minor, currency, created_at)
+    select a.tenant_id, a.operation_id, a.idempotency_key, a.principal_id, a.agent_id, a.action, a.resource, a.risk_class,
+       a.digest, a.request, a.salt, a.scenario, a.once_key, a.amount_minor, a.currency, began
+    from unnest(asks) as a
+    on conflict (tenant_id, idempotency_key) do nothing returning operation_id)
+  select coalesce(array_agg(operation_id), '{}') into fresh from new;
+
+  foreach ask in array asks loop
+    if not ask.operation_id = any(fresh) or coalesce(ask.once_key = any(once), false) then
+      perform sentinel.write_decisions(events, states, held);
+      events := '{}'; states := '{}'; held := '{}'; once := '{}';
+    end if;
+    if not ask.operation_id = any(fresh) then
+      select * into o from sentinel.operations
+      where tenant_id = ask.tenant_id and idempotency_key = ask.idempotency_key;
+      return next sentinel.replay(ask, o, clock_timestamp());
+      continue;
+    end if;
+    one := sentinel.decide_new(ask, began, clock_timestamp());
+    events := events || one.event; states := states || one.state;
+    if (one.start).event_id is not null then events := events || one.start; end if;
+    if (one.reservation).permit_id is not null then held := held || one.reservation; end if;
+    if (one.state).once_live then once := once || ask.once_key; end if;
+    return next one.answer;
+  end loop;
+  perform sentinel.write_decisions(events, states, held);
+end $$;

@@ -1,0 +1,117 @@
+-- Evidence: append-only events with a canonical body and its hash, and their positions in the feed.
+
+create or replace function sentinel.refuse_change() returns trigger language plpgsql as $$
+begin
+  raise exception 'append-only: % on %.% is refused', tg_op, tg_table_schema, tg_table_name using errcode = 'insufficient_privilege';
+end $$;
+
+create or replace function sentinel.utc_text(moment timestamptz) returns text language sql stable parallel safe as
+  $$ select to_char(moment at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') $$;
+
+create or replace function sentinel.sha256_text(body text) returns text language sql immutable parallel safe as
+  $$ select 'sha256:' || encode(sha256(convert_to(body, 'UTF8')), 'hex') $$;
+
+-- An event's body is canonical JSON: jsonb keeps keys unique, this writes them sorted and without spaces.
+create or replace function sentinel.canonical(fields jsonb) returns text language sql immutable parallel safe as $$
+  select '{' || coalesce(string_agg(to_json(key)::text || ':' || value, ',' order by key collate "C"), '') || '}'
+  from (select key, case jsonb_typeof(value) when 'object' then sentinel.canonical(value)
+                                             when 'array' then replace(value::text, '", "', '","')
+                                             else value::text end as value
+        from jsonb_each(fields) where jsonb_typeof(value) <> 'null') as members
+$$;
+
+-- An event whose body the caller wrote.
+create or replace function sentinel.append_body(
+  tenant uuid, event uuid, event_kind text, operation uuid, agent text, moment timestamptz, body_text text
+) returns text language plpgsql as $$
+declare
+  body_hash text := sentinel.sha256_text(body_text);
+begin
+  insert into sentinel.events (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at)
+  values (tenant, event, event_kind, operation, agent, body_text, body_hash, moment);
+  return body_hash;
+end $$;
+
+create or replace function sentinel.append_event(
+  tenant uuid, event uuid, event_kind text, operation uuid, agent text, moment timestamptz, fields jsonb
+) returns text language plpgsql as $$
+begin
+  return sentinel.append_body(tenant, event, event_kind, operation, agent, moment, sentinel.canonical(
+    fields || jsonb_build_object(
+      'event', event_kind, 'event_id', event, 'occurred_at', sentinel.utc_text(moment), 'operation_id', operation)));
+end $$;
+
+-- An event whose body the caller wrote.
+create or replace function sentinel.event_of(
+  tenant uuid, event uuid, event_kind text, operation uuid, agent text, moment timestamptz, body_text text
+) returns sentinel.events language plpgsql as $$
+begin
+  return row(tenant, event, event_kind, operation, agent, body_text, sentinel.sha256_text(body_text), moment, null)::sentinel.events;
+end $$;
+
+create or replace function sentinel.write_events(events sentinel.events[]) returns void language plpgsql as $$
+begin
+  insert into sentinel.events (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at)
+  select e.tenant_id, e.event_id, e.kind, e.operation_id, e.agent_id, e.body, e.hash, e.occurred_at from unnest(events) as e;
+end $$;
+
+-- Hands out feed positions to events whose transactions are all over, so that no position can appear late or be skipped.
+-- Whole transactions at a time, so that the mark is one number and nothing before it is ever looked at again.
+-- One sequencer at a time; whoever comes second leaves at once.
+create or replace function sentinel.sequence_events(most integer) returns integer language plpgsql as $$
+declare
+  seen xid8;
+  last xid8;
+  sequenced integer;
+begin
+  if not pg_try_advisory_xact_lock(7305013942711302) then return 0; end if;
+  select transaction_id into seen from sentinel.sequencer;
+  if seen > pg_snapshot_xmax(pg_current_snapshot()) then return sentinel.sequence_restored(); end if;
+  select e.transaction_id into last from (
+    select transaction_id from sentinel.events
+    where transaction_id > seen and transaction_id < pg_snapshot_xmin(pg_current_snapshot())
+    order by transaction_id limit most) e
+  order by e.transaction_id desc limit 1;
+  if last is null then return 0; end if;
+  with fresh as materialized (
+    select tenant_id, event_id,
+           row_number() over (partition by tenant_id order by transaction_id, event_id) as nth,
+           count(*) over (partition by tenant_id) as many
+    from sentinel.events where transaction_id > seen and transaction_id <= last
+  ), heads as (
+    insert into sentinel.feed_heads as h (tenant_id, position) select distinct tenant_id, many from fresh
+    on conflict (tenant_id) do update set position = h.position + excluded.position returning tenant_id, position
+  ), placed as (
+    insert into sentinel.feed (tenant_id, position, event_id)
+    select f.tenant_id, h.position - f.many + f.nth, f.event_id from fresh f join heads h using (tenant_id) returning 1
+  )
+  select count(*) into sequenced from placed;
+  update sentinel.sequencer set transaction_id = last;
+  return sequenced;
+end $$;
+
+-- After a restore into a new cluster transaction ids begin again below the mark. The restored events that have no position
+-- yet get theirs once, and the mark begins again with this cluster's ids.
+create or replace function sentinel.sequence_restored() returns integer language plpgsql as $$
+declare
+  sequenced integer;
+begin
+  with fresh as materialized (
+    select e.tenant_id, e.event_id,
+           row_number() over (partition by e.tenant_id order by e.transaction_id, e.event_id) as nth,
+           count(*) over (partition by e.tenant_id) as many
+    from sentinel.events e
+    where (e.transaction_id < pg_snapshot_xmin(pg_current_snapshot()) or e.transaction_id > pg_snapshot_xmax(pg_current_snapshot()))
+      and not exists (select from sentinel.feed f where f.tenant_id = e.tenant_id and f.event_id = e.event_id)
+  ), heads as (
+    insert into sentinel.feed_heads as h (tenant_id, position) select distinct tenant_id, many from fresh
+    on conflict (tenant_id) do update set position = h.position + excluded.position returning tenant_id, position
+  ), placed as (
+    insert into sentinel.feed (tenant_id, position, event_id)
+    select f.tenant_id, h.position - f.many + f.nth, f.event_id from fresh f join heads h using (tenant_id) returning 1
+  )
+  select count(*) into sequenced from placed;
+  -- Just below the oldest transaction that may still write: what it writes is to come, what was before is placed.
+  update sentinel.sequencer set transaction_id = (pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1)::text::xid8;
+  return sequenced;
+end $$;

@@ -1,0 +1,57 @@
+-- Halts: the kill switch, and the lock that orders it against decisions and starts.
+
+create or replace function sentinel.halt_lock() returns bigint language sql immutable parallel safe as
+  $$ select 7305013942711301::bigint $$;
+
+-- The first halt in force over this request, or null. PL/pgSQL, like all that the hot path calls: its plans are kept.
+create or replace function sentinel.halt_over(tenant uuid, agent text, act text, scene text) returns uuid language plpgsql stable as $$
+begin
+  return (
+    select halt_id from sentinel.halts
+    where lifted_at is null
+      and (scope = 'global' or tenant_id = tenant and (
+           scope = 'tenant' or scope = 'agent' and target = agent
+           or scope = 'action' and (target = act or right(target, 2) = '.*' and act like left(target, -1) || '%')
+           or scope = 'scenario' and target = scene))
+    limit 1);
+end $$;
+
+create or replace function sentinel.set_halt(
+  owner uuid, halt uuid, halt_scope text, halt_target text, halt_level text, why text, who text, event uuid
+) returns table (halt_id uuid, already boolean) language plpgsql as $$
+declare
+  moment timestamptz;
+  weaker sentinel.halts;
+begin
+  perform pg_advisory_xact_lock(sentinel.halt_lock());
+  moment := clock_timestamp();
+  -- A kill takes the place of a pause within this transaction, so that there is no moment without a halt.
+  update sentinel.halts h set lifted_at = moment, lifted_by = who
+  where h.tenant_id = owner and h.scope = halt_scope and h.target = halt_target and h.lifted_at is null
+    and h.level = 'pause' and halt_level = 'kill' returning * into weaker;
+  select h.halt_id, true into halt_id, already from sentinel.halts h
+  where h.tenant_id = owner and h.scope = halt_scope and h.target = halt_target and h.lifted_at is null;
+  if found then return next; return; end if;
+  insert into sentinel.halts (tenant_id, halt_id, scope, target, level, reason, set_by, set_at)
+  values (owner, halt, halt_scope, halt_target, halt_level, why, who, moment);
+  perform sentinel.append_event(owner, event, 'halt_set', null, null, moment, jsonb_build_object('halt_id', halt,
+    'level', halt_level, 'reason', why, 'replaces', weaker.halt_id, 'scope', halt_scope, 'set_by', who,
+    'target', halt_target));
+  halt_id := halt; already := false;
+  return next;
+end $$;
+
+create or replace function sentinel.lift_halt(owner uuid, halt uuid, who text, why text, event uuid) returns boolean language plpgsql as $$
+declare
+  h sentinel.halts;
+  moment timestamptz;
+begin
+  perform pg_advisory_xact_lock(sentinel.halt_lock());
+  moment := clock_timestamp();
+  update sentinel.halts set lifted_at = moment, lifted_by = who
+  where tenant_id = owner and halt_id = halt and lifted_at is null returning * into h;
+  if not found then return false; end if;
+  perform sentinel.append_event(owner, event, 'halt_lifted', null, null, moment, jsonb_build_object('halt_id', halt,
+    'lifted_by', who, 'reason', why, 'scope', h.scope, 'target', h.target));
+  return true;
+end $$;

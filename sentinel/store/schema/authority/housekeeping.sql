@@ -1,0 +1,32 @@
+-- Housekeeping: what runs out or falls silent by itself.
+
+-- What time does by itself: permits and approvals run out, silent operations fall in doubt. Small steps, skipping locked rows.
+create or replace function sentinel.keep_house(report_deadline_seconds integer, event_ids uuid[])
+returns table (permits_expired integer, approvals_expired integer, fell_in_doubt integer) language plpgsql as $$
+declare
+  due record;
+  used integer := 0;
+  moment timestamptz := clock_timestamp();
+begin
+  permits_expired := sentinel.release_expired_permits(null, null, null, 200);
+  approvals_expired := 0; fell_in_doubt := 0;
+  for due in select tenant_id, approval_id from sentinel.approvals
+             where status = 'pending' and expires_at <= moment
+             order by expires_at limit cardinality(event_ids) / 2 for update skip locked loop
+    used := used + 1;
+    if sentinel.expire_approval(due.tenant_id, due.approval_id, event_ids[used], moment) then
+      approvals_expired := approvals_expired + 1;
+    end if;
+  end loop;
+  for due in select s.tenant_id, s.operation_id from sentinel.operation_states s
+             where s.status = 'started' and s.started_at < moment - make_interval(secs => report_deadline_seconds)
+             order by s.started_at limit cardinality(event_ids) / 2 for update skip locked loop
+    used := used + 1;
+    update sentinel.operation_states set status = 'in_doubt', in_doubt_since = moment, in_doubt_reason = 'no_report'
+    where tenant_id = due.tenant_id and operation_id = due.operation_id and status = 'started';
+    perform sentinel.append_event(due.tenant_id, event_ids[used], 'in_doubt', due.operation_id, null, moment,
+      jsonb_build_object('reason', 'no_report'));
+    fell_in_doubt := fell_in_doubt + 1;
+  end loop;
+  return next;
+end $$;

@@ -1,0 +1,110 @@
+-- Limits: budget used per limit and window part, held by permits, captured by reported successes.
+
+-- The lock of one budget's owner; record_decisions gets the same text from its caller.
+create or replace function sentinel.budget_lock(tenant uuid, subject text) returns bigint language sql immutable parallel safe as
+  $$ select hashtextextended('budget/' || tenant || '/' || subject, 1) $$;
+
+-- Per limit: the window part being filled, and whether the amount still fits. A rolling window also counts the part it
+-- only half covers, so it is never shorter than promised.
+create or replace function sentinel.limit_states(tenant uuid, asks jsonb, amount bigint, moment timestamptz)
+returns sentinel.limit_state[] language plpgsql stable as $$
+begin
+  return array(
+    select (ask.limit_key, part.bucket, ask.window_seconds, ask.cap_minor, used.minor, used.minor + amount <= ask.cap_minor,
+            ask.verdict, ask.reason_code)::sentinel.limit_state
+    from jsonb_populate_recordset(null::sentinel.limit_ask, asks) as ask
+    cross join lateral (
+      select case ask."window"
+               when 'calendar_day' then date_trunc('day', moment, ask.zone)
+               when 'calendar_month' then date_trunc('month', moment, ask.zone)
+               else date_bin(make_interval(secs => ask.bucket_seconds), moment, 'epoch') end as bucket,
+             case when ask."window" = 'rolling' then date_bin(make_interval(secs => ask.bucket_seconds),
+               moment - make_interval(secs => ask.window_seconds), 'epoch') end as first_rolling) as part
+    cross join lateral (
+      select coalesce(sum(u.held_minor + u.captured_minor), 0)::bigint as minor from sentinel.usage u
+      where u.tenant_id = tenant and u.limit_key = ask.limit_key and u.bucket >= coalesce(part.first_rolling, part.bucket)) as used
+    order by ask.limit_key);
+end $$;
+
+-- Budget left for this request, after giving back what expired permits still hold of it, whoever held them.
+create or replace function sentinel.fitted_limits(ask sentinel.guard_input, moment timestamptz)
+returns sentinel.limit_state[] language plpgsql as $$
+declare
+  states sentinel.limit_state[];
+begin
+  states := sentinel.limit_states(ask.tenant_id, ask.limits, ask.amount_minor, moment);
+  while exists (select from unnest(states) where not fits)
+     and sentinel.release_expired_permits(
+           ask.tenant_id, array(select limit_key from unnest(states) where not fits), null, 100) > 0 loop
+    states := sentinel.limit_states(ask.tenant_id, ask.limits, ask.amount_minor, moment);
+  end loop;
+  return states;
+end $$;
+
+-- Adds the amount to every limit's current part. Rows in key order, as everywhere; what does not fit is held beside the
+-- cap, because a person lifted it.
+create or replace function sentinel.hold_usage(tenant uuid, amount bigint, states sentinel.limit_state[]) returns void language plpgsql as $$
+begin
+  insert into sentinel.usage as u (tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor, override_held_minor)
+    select tenant, leg.limit_key, leg.bucket, leg.window_seconds, leg.cap_minor,
+           case when leg.fits then amount else 0 end, case when leg.fits then 0 else amount end
+    from unnest(states) as leg order by leg.limit_key, leg.bucket
+  on conflict (tenant_id, limit_key, bucket) do update set
+    held_minor = u.held_minor + excluded.held_minor,
+    override_held_minor = u.override_held_minor + excluded.override_held_minor,
+    -- A lowered cap counts from the next reservation that fits; one that was within the old cap stays within it.
+    cap_minor = case when excluded.held_minor > 0 then excluded.cap_minor else u.cap_minor end;
+end $$;
+
+-- The row that says what a permit holds.
+create or replace function sentinel.reservation_of(
+  tenant uuid, permit uuid, operation uuid, budget_subject text, amount bigint, states sentinel.limit_state[], moment timestamptz
+) returns sentinel.reservations language plpgsql as $$
+begin
+  return row(tenant, permit, operation, budget_subject, amount,
+    array(select leg.limit_key from unnest(states) as leg), array(select leg.bucket from unnest(states) as leg),
+    array(select not leg.fits from unnest(states) as leg), 'held', moment, null)::sentinel.reservations;
+end $$;
+
+create or replace function sentinel.hold_budget(
+  tenant uuid, permit uuid, operation uuid, budget_subject text, amount bigint, states sentinel.limit_state[], moment timestamptz
+) returns void language plpgsql as $$
+declare
+  held sentinel.reservations;
+begin
+  if cardinality(states) = 0 then return; end if;
+  perform sentinel.hold_usage(tenant, amount, states);
+  held := sentinel.reservation_of(tenant, permit, operation, budget_subject, amount, states, moment);
+  insert into sentinel.reservations values (held.*);
+end $$;
+
+-- Held budget becomes captured (success) or free again (not executed, expired); a permit that holds nothing is passed over.
+-- The plan must not depend on how much was held when it was made: a scan of all that is held is never the way.
+create or replace function sentinel.settle_budgets(tenants uuid[], permits uuid[], settlement text, moment timestamptz)
+returns void language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+begin
+  with settled as (
+    update sentinel.reservations r set state = settlement, settled_at = moment
+    from unnest(tenants, permits) as p (tenant_id, permit_id)
+    where r.tenant_id = p.tenant_id and r.permit_id = p.permit_id and r.state not in ('captured', 'released')
+    returning r.tenant_id, r.amount_minor, r.limit_keys, r.buckets, r.overrides
+  ), legs as (
+    select s.tenant_id, leg.limit_key, leg.bucket,
+           coalesce(sum(s.amount_minor) filter (where not leg.beside), 0)::bigint as within_minor,
+           coalesce(sum(s.amount_minor) filter (where leg.beside), 0)::bigint as beside_minor
+    from settled s cross join lateral unnest(s.limit_keys, s.buckets, s.overrides) as leg (limit_key, bucket, beside)
+    group by s.tenant_id, leg.limit_key, leg.bucket
+  )
+  update sentinel.usage u set
+    held_minor = u.held_minor - l.within_minor, override_held_minor = u.override_held_minor - l.beside_minor,
+    captured_minor = u.captured_minor + case when settlement = 'captured' then l.within_minor else 0 end,
+    override_captured_minor = u.override_captured_minor + case when settlement = 'captured' then l.beside_minor else 0 end
+  from legs l where u.tenant_id = l.tenant_id and u.limit_key = l.limit_key and u.bucket = l.bucket;
+end $$;
+
+create or replace function sentinel.settle_budget(tenant uuid, permit uuid, settlement text, moment timestamptz)
+returns void language plpgsql as $$
+begin
+  perform sentinel.settle_budgets(array[tenant], array[permit], settlement, moment);
+end $$;

@@ -1,0 +1,217 @@
+-- Starts and outcomes: a permit is redeemed once, its outcome reported once; what nobody knows is in doubt.
+
+-- A start under a start id, or, without one, of a caller for whom handing out the permit is the start.
+create or replace function sentinel.start_event(
+  tenant uuid, event uuid, operation uuid, agent text, act text, permit uuid, start uuid, moment timestamptz
+) returns sentinel.events language plpgsql as $$
+begin
+  return sentinel.event_of(tenant, event, 'start', operation, agent, moment, format(
+    '{"action":"%s","agent_id":"%s","event":"start","event_id":"%s","occurred_at":"%s","operation_id":"%s",%s}',
+    act, agent, event, sentinel.utc_text(moment), operation,
+    case when start is null then '"start_step":"none"' else format('"permit_id":"%s","start_id":"%s"', permit, start) end));
+end $$;
+
+-- A start or a report that leaves everything as it is.
+create or replace function sentinel.unmoved(result text, field text, operation uuid, event uuid default null, hash text default null)
+returns sentinel.moved language plpgsql as $$
+begin
+  return row(row(result, field, event, hash, operation)::sentinel.receipt, null, null)::sentinel.moved;
+end $$;
+
+create or replace function sentinel.start_operation(ask sentinel.start_input) returns sentinel.moved language plpgsql as $$
+declare
+  o sentinel.operations;
+  s sentinel.operation_states;
+  e sentinel.events;
+  moment timestamptz;
+  differs text;
+begin
+  select * into o from sentinel.operations where tenant_id = ask.tenant_id and idempotency_key = ask.idempotency_key;
+  if not found then return sentinel.unmoved('unknown', null, null); end if;
+  select * into s from sentinel.operation_states where tenant_id = o.tenant_id and operation_id = o.operation_id for update;
+  moment := clock_timestamp();
+  differs := case when o.action <> ask.action then 'action' when o.agent_id <> ask.agent_id then 'agent_id'
+                  when o.resource <> ask.resource then 'resource' when o.risk_class <> ask.risk_class then 'risk_class'
+                  when o.digest <> ask.digest then 'permit_token' end;
+  if differs is not null then return sentinel.unmoved('differs', differs, o.operation_id); end if;
+  if s.status in ('started', 'in_doubt', 'completed') then
+    if s.start_id = ask.start_id and s.permit_id = ask.permit_id then
+      return sentinel.unmoved('duplicate', null, o.operation_id, s.start_event_id, s.start_hash);
+    end if;
+    return sentinel.unmoved('already_started', null, o.operation_id);
+  end if;
+  if s.status not in ('allowed', 'approved') then return sentinel.unmoved('not_startable', s.status, o.operation_id); end if;
+  if s.permit_id <> ask.permit_id then return sentinel.unmoved('differs', 'permit_token', o.operation_id); end if;
+  if s.permit_id is null or s.permit_expires_at <= moment then return sentinel.unmoved('expired', null, o.operation_id); end if;
+  if sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, o.scenario) is not null then
+    return sentinel.unmoved('halted', null, o.operation_id);
+  end if;
+  e := sentinel.start_event(ask.tenant_id, ask.event_id, o.operation_id, ask.agent_id, ask.action, ask.permit_id, ask.start_id, moment);
+  s.status := 'started'; s.started_at := moment; s.start_id := ask.start_id;
+  s.start_event_id := ask.event_id; s.start_hash := e.hash;
+  return row(row('started', null, ask.event_id, e.hash, o.operation_id)::sentinel.receipt, e, s)::sentinel.moved;
+end $$;
+
+create or replace function sentinel.write_starts(events sentinel.events[], states sentinel.operation_states[]) returns void language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+begin
+  if cardinality(states) = 0 then return; end if;
+  perform sentinel.write_events(events);
+  update sentinel.operation_states t set status = 'started', started_at = s.started_at, start_id = s.start_id,
+    start_event_id = s.start_event_id, start_hash = s.start_hash
+  from unnest(states) as s
+  where t.tenant_id = s.tenant_id and t.operation_id = s.operation_id and t.status in ('allowed', 'approved');
+end $$;
+
+-- One or many starts in one transaction, in key order; each answer is the one it would have alone.
+create or replace function sentinel.start_operations(batch jsonb) returns table (seq integer, receipt sentinel.receipt) language plpgsql as $$
+declare
+  ask sentinel.start_input;
+  last_key text;
+  one sentinel.moved;
+  events sentinel.events[] := '{}';
+  states sentinel.operation_states[] := '{}';
+begin
+  perform pg_advisory_xact_lock_shared(sentinel.halt_lock());
+  for ask in select * from jsonb_populate_recordset(null::sentinel.start_input, batch) order by tenant_id, idempotency_key, seq loop
+    if ask.idempotency_key = last_key then
+      perform sentinel.write_starts(events, states);
+      events := '{}'; states := '{}';
+    end if;
+    last_key := ask.idempotency_key;
+    one := sentinel.start_operation(ask);
+    seq := ask.seq; receipt := one.receipt;
+    if receipt.result = 'started' then events := events || one.event; states := states || one.state; end if;
+    return next;
+  end loop;
+  perform sentinel.write_starts(events, states);
+end $$;
+
+create or replace function sentinel.report_outcome(ask sentinel.report_input) returns sentinel.moved language plpgsql as $$
+declare
+  o sentinel.operations;
+  s sentinel.operation_states;
+  e sentinel.events;
+  moment timestamptz;
+  differs text;
+begin
+  select * into o from sentinel.operations where tenant_id = ask.tenant_id and idempotency_key = ask.idempotency_key;
+  if not found then return sentinel.unmoved('unknown', null, null); end if;
+  select * into s from sentinel.operation_states where tenant_id = o.tenant_id and operation_id = o.operation_id for update;
+  moment := clock_timestamp();
+  differs := case when o.action <> ask.action then 'action' when o.agent_id <> ask.agent_id then 'agent_id'
+                  when o.resource <> coalesce(ask.resource, o.resource) then 'resource'
+                  when o.risk_class <> coalesce(ask.risk_class, o.risk_class) then 'risk_class'
+                  when s.permit_id <> ask.permit_id then 'permit_token' end;
+  if differs is not null then return sentinel.unmoved('differs', differs, o.operation_id); end if;
+  if s.report_digest is not null then
+    return sentinel.unmoved(case when s.report_digest = ask.content_digest then 'duplicate' else 'contradicts' end, null,
+                            o.operation_id, s.report_event_id, s.report_hash);
+  end if;
+  if s.status = 'completed' and s.outcome is distinct from ask.outcome then
+    return sentinel.unmoved('contradicts', null, o.operation_id);
+  end if;
+  if s.status not in ('started', 'in_doubt', 'completed') then
+    return sentinel.unmoved('not_started', s.status, o.operation_id);
+  end if;
+  e := sentinel.event_of(ask.tenant_id, ask.event_id, 'outcome', o.operation_id, ask.agent_id, moment, format(
+    '{"action":"%s","agent_id":"%s","event":"outcome","event_id":"%s","occurred_at":"%s","operation_id":"%s","outcome":"%s","report_id":"%s"}',
+    ask.action, ask.agent_id, ask.event_id, sentinel.utc_text(moment), o.operation_id, ask.outcome, ask.report_id));
+  if ask.outcome = 'success' or s.status = 'completed' then
+    s.status := 'completed'; s.in_doubt_since := null; s.in_doubt_reason := null;
+  else
+    -- "error" after a start means unknown: the money may have moved, so budget and uniqueness stay held.
+    s.status := 'in_doubt'; s.in_doubt_since := coalesce(s.in_doubt_since, moment); s.in_doubt_reason := 'error_reported';
+  end if;
+  s.outcome := ask.outcome; s.report_digest := ask.content_digest; s.reported_at := moment;
+  s.report_event_id := ask.event_id; s.report_hash := e.hash;
+  return row(row('received', null, ask.event_id, e.hash, o.operation_id)::sentinel.receipt, e, s)::sentinel.moved;
+end $$;
+
+create or replace function sentinel.write_reports(events sentinel.events[], states sentinel.operation_states[]) returns void language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+begin
+  if cardinality(states) = 0 then return; end if;
+  perform sentinel.write_events(events);
+  update sentinel.operation_states t set status = s.status, outcome = s.outcome, report_digest = s.report_digest,
+    reported_at = s.reported_at, report_event_id = s.report_event_id, report_hash = s.report_hash,
+    in_doubt_since = s.in_doubt_since, in_doubt_reason = s.in_doubt_reason
+  from unnest(states) as s
+  where t.tenant_id = s.tenant_id and t.operation_id = s.operation_id and t.status in ('started', 'in_doubt', 'completed')
+    and t.report_digest is null;
+  perform sentinel.settle_budgets(array_agg(s.tenant_id), array_agg(s.permit_id), 'captured', max(s.reported_at))
+  from unnest(states) as s where s.outcome = 'success' having count(*) > 0;
+end $$;
+
+-- One or many reports in one transaction, in key order.
+create or replace function sentinel.report_outcomes(batch jsonb) returns table (seq integer, receipt sentinel.receipt) language plpgsql as $$
+declare
+  ask sentinel.report_input;
+  last_key text;
+  one sentinel.moved;
+  events sentinel.events[] := '{}';
+  states sentinel.operation_states[] := '{}';
+begin
+  -- Several budgets are touched in the order of keys: hold them all first, in the order in which guards hold theirs.
+  if jsonb_array_length(batch) > 1 then
+    perform pg_advisory_xact_lock(lock) from (
+      select distinct sentinel.budget_lock(r.tenant_id, r.subject) as lock
+      from jsonb_populate_recordset(null::sentinel.report_input, batch) a
+      join sentinel.operations o on o.tenant_id = a.tenant_id and o.idempotency_key = a.idempotency_key
+      join sentinel.reservations r on r.tenant_id = o.tenant_id and r.operation_id = o.operation_id and r.state = 'held'
+      where a.outcome = 'success' order by 1) as locks;
+  end if;
+  for ask in select * from jsonb_populate_recordset(null::sentinel.report_input, batch) order by tenant_id, idempotency_key, seq loop
+    if ask.idempotency_key = last_key then
+      perform sentinel.write_reports(events, states);
+      events := '{}'; states := '{}';
+    end if;
+    last_key := ask.idempotency_key;
+    one := sentinel.report_outcome(ask);
+    seq := ask.seq; receipt := one.receipt;
+    if receipt.result = 'received' then events := events || one.event; states := states || one.state; end if;
+    return next;
+  end loop;
+  perform sentinel.write_reports(events, states);
+end $$;
+
+-- The partner of action/check: recorded once per request id. result: received | duplicate | contradicts
+create or replace function sentinel.record_check_report(
+  tenant uuid, request text, content_digest text, event uuid, agent text, act text, told text
+) returns sentinel.receipt language plpgsql as $$
+declare
+  moment timestamptz := clock_timestamp();
+  event_hash text;
+  earlier sentinel.check_reports;
+begin
+  insert into sentinel.check_reports (tenant_id, request_id, digest, event_id, received_at)
+  values (tenant, request, content_digest, event, moment) on conflict do nothing;
+  if found then
+    event_hash := sentinel.append_event(tenant, event, 'check_report', null, agent, moment,
+      jsonb_build_object('action', act, 'agent_id', agent, 'request_id', request, 'status', told));
+    return row('received', null, event, event_hash, null)::sentinel.receipt;
+  end if;
+  select * into earlier from sentinel.check_reports where tenant_id = tenant and request_id = request;
+  return row(case when earlier.digest = content_digest then 'duplicate' else 'contradicts' end, null, earlier.event_id,
+    (select hash from sentinel.events e where e.tenant_id = tenant and e.event_id = earlier.event_id), null)::sentinel.receipt;
+end $$;
+
+-- result: resolved | unknown | not_in_doubt
+create or replace function sentinel.resolve_in_doubt(
+  tenant uuid, operation uuid, executed boolean, who text, evidence text, event uuid
+) returns text language plpgsql as $$
+declare
+  s sentinel.operation_states;
+  moment timestamptz := clock_timestamp();
+begin
+  select * into s from sentinel.operation_states where tenant_id = tenant and operation_id = operation for update;
+  if not found then return 'unknown'; end if;
+  if s.status <> 'in_doubt' then return 'not_in_doubt'; end if;
+  update sentinel.operation_states set status = 'completed', outcome = case when executed then 'success' else 'error' end,
+    in_doubt_since = null, in_doubt_reason = null, once_live = once_live and executed
+  where tenant_id = tenant and operation_id = operation and status = 'in_doubt';
+  perform sentinel.settle_budget(tenant, s.permit_id, case when executed then 'captured' else 'released' end, moment);
+  perform sentinel.append_event(tenant, event, 'in_doubt_resolved', operation, null, moment,
+    jsonb_build_object('executed', executed, 'evidence', evidence, 'resolved_by', who));
+  return 'resolved';
+end $$;

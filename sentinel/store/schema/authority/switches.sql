@@ -1,0 +1,98 @@
+-- Scenario switches and the gate reports that let them be turned on.
+
+-- How old a report may be: what customers ask for and how agents behave drifts faster than that.
+create or replace function sentinel.gate_report_lasts() returns interval language sql immutable parallel safe as
+  $$ select interval '7 days' $$;
+
+-- Why the newest report does not let this switch be turned on now; '' when it does.
+create or replace function sentinel.gate_refusal(tenant uuid, switch_name text, gate text, policy text) returns text
+language sql stable as $$
+  select case when f.policy_digest is null then 'policy_not_in_force'
+              when r.report_id is null then 'no_report'
+              when not r.passed then 'report_failed'
+              when r.policy_digest <> f.policy_digest then 'report_stale'
+              when r.created_at < clock_timestamp() - sentinel.gate_report_lasts() then 'report_old'
+              when r.created_at <= s.proven_after then 'report_disproved'
+              else '' end
+  from (values (1)) as always
+  left join sentinel.policies_in_force f on f.policy_id = policy
+  left join sentinel.switches s on s.tenant_id = tenant and s.name = switch_name
+  left join lateral (
+    select g.report_id, g.passed, g.policy_digest, g.created_at from sentinel.gate_reports g
+    where g.tenant_id = tenant and g.switch = switch_name and g.scenario = gate
+    order by g.created_at desc, g.report_id desc limit 1) as r on true
+$$;
+
+-- Turns on, or moves the canary of what is on. '' when done, 'unchanged', else gate_refusal's word.
+-- A switch without a gate (gate null) is only ever refused for being unchanged.
+create or replace function sentinel.flip_switch(
+  tenant uuid, switch_name text, gate text, policy text, percent integer, who text, why text, event uuid
+) returns text language plpgsql as $$
+declare
+  moment timestamptz := clock_timestamp();
+begin
+  insert into sentinel.switches as s (tenant_id, name, is_on, canary_percent, changed_at, changed_by, reason)
+    select tenant, switch_name, true, percent, moment, who, why
+    where gate is null or sentinel.gate_refusal(tenant, switch_name, gate, policy) = ''
+  on conflict (tenant_id, name) do update set
+    is_on = true, canary_percent = excluded.canary_percent, changed_at = excluded.changed_at,
+    changed_by = excluded.changed_by, reason = excluded.reason
+  where not s.is_on or s.canary_percent <> excluded.canary_percent;
+  if not found then
+    return coalesce(case when gate is not null then nullif(sentinel.gate_refusal(tenant, switch_name, gate, policy), '') end,
+                    'unchanged');
+  end if;
+  perform sentinel.append_event(tenant, event, 'switch_on', null, null, moment, jsonb_build_object(
+    'canary_percent', percent, 'changed_by', who, 'gate', gate, 'policy_digest', case when gate is not null then (
+      select f.policy_digest from sentinel.policies_in_force f where f.policy_id = policy) end,
+    'reason', why, 'switch', switch_name));
+  return '';
+end $$;
+
+-- Always works, for anybody who may call it. False when it had been turned off before.
+create or replace function sentinel.turn_switch_off(tenant uuid, switch_name text, who text, why text, event uuid, went_wrong boolean default false)
+returns boolean language plpgsql as $$
+declare
+  moment timestamptz := clock_timestamp();
+  turned boolean;
+begin
+  insert into sentinel.switches as s (tenant_id, name, is_on, canary_percent, changed_at, changed_by, reason)
+    values (tenant, switch_name, false, 0, moment, who, why)
+  on conflict (tenant_id, name) do update set
+    is_on = false, canary_percent = 0, changed_at = excluded.changed_at, changed_by = excluded.changed_by,
+    reason = excluded.reason
+  where s.is_on;
+  turned := found;
+  if went_wrong then
+    update sentinel.switches set proven_after = moment where tenant_id = tenant and name = switch_name;
+  end if;
+  if not turned then return false; end if;
+  perform sentinel.append_event(tenant, event, 'switch_off', null, null, moment,
+    jsonb_build_object('changed_by', who, 'reason', why, 'switch', switch_name));
+  return true;
+end $$;
+
+-- However a row is written, it only comes to say "on" from somebody who may call flip_switch.
+create or replace function sentinel.check_switch() returns trigger language plpgsql as $$
+begin
+  if new.is_on and not has_function_privilege('sentinel.flip_switch(uuid, text, text, text, integer, text, text, uuid)', 'execute') then
+    raise exception 'only operators turn a switch on' using errcode = 'insufficient_privilege';
+  end if;
+  return new;
+end $$;
+
+-- Keeps what a run of the labelled cases found, with the database's time, and its evidence.
+create or replace function sentinel.record_gate_report(
+  tenant uuid, report_id uuid, scenario text, switch_name text, digest text, has_passed boolean, case_count integer,
+  correct_count integer, bound_ppm integer, wrong_count integer, uncovered_count integer, document jsonb, who text, event uuid
+) returns void language plpgsql as $$
+declare
+  moment timestamptz := clock_timestamp();
+begin
+  insert into sentinel.gate_reports values (tenant, report_id, scenario, switch_name, digest, has_passed, case_count,
+    correct_count, bound_ppm, wrong_count, uncovered_count, document, moment, who);
+  perform sentinel.append_event(tenant, event, 'gate_report_recorded', null, null, moment, jsonb_build_object(
+    'passed', has_passed, 'policy_digest', digest, 'recorded_by', who, 'report_id', report_id,
+    'report_digest', sentinel.sha256_text(document::text), 'scenario', scenario, 'switch', switch_name,
+    'wrong_executions', wrong_count));
+end $$;

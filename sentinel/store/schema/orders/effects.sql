@@ -1,0 +1,154 @@
+-- What the shop is asked to do: fulfilments and holds, and the reports of them.
+
+create or replace function orders.check_effect() returns trigger language plpgsql as $$
+declare
+  review orders.reviews;
+begin
+  if tg_op = 'INSERT' and new.state <> 'intended' then
+    raise exception 'an effect begins as intended, not %', new.state using errcode = 'check_violation', constraint = 'effects_begin_intended';
+  end if;
+  if tg_op = 'UPDATE' then
+    if (new.tenant_id, new.review_id, new.kind, new.operation_id) is distinct from (old.tenant_id, old.review_id, old.kind, old.operation_id) then
+      raise exception 'what an effect is cannot change' using errcode = 'check_violation', constraint = 'effects_terms_fixed';
+    end if;
+    if new.state <> old.state and (old.state, new.state) not in
+         (('intended', 'done'), ('intended', 'refused'), ('intended', 'cancelled'), ('cancelled', 'intended')) then
+      raise exception 'no way from % to %', old.state, new.state using errcode = 'check_violation', constraint = 'effects_transition';
+    end if;
+    new.updated_at := clock_timestamp();
+  end if;
+  -- A fulfilment is intended or done only while its order is started, which nothing that was denied ever is.
+  if new.kind = 'fulfil' and new.state in ('intended', 'done') and (tg_op = 'INSERT' or new.state <> old.state) then
+    select * into review from orders.reviews r where r.tenant_id = new.tenant_id and r.review_id = new.review_id;
+    if review.status is distinct from 'STARTED' or review.operation_id is distinct from new.operation_id then
+      raise exception 'nothing is fulfilled that is not started' using errcode = 'check_violation', constraint = 'effects_fulfil_started';
+    end if;
+  end if;
+  if new.kind = 'hold' and tg_op = 'INSERT' and not exists (
+       select from orders.reviews r where r.tenant_id = new.tenant_id and r.review_id = new.review_id and r.status = 'HELD') then
+    raise exception 'nothing is held that is not to be held' using errcode = 'check_violation', constraint = 'effects_hold_held';
+  end if;
+  return new;
+end $$;
+
+-- FULFILLED says that the shop did it; the effect must say so too.
+create or replace function orders.check_fulfilled() returns trigger language plpgsql as $$
+begin
+  if not exists (select from orders.effects f where f.tenant_id = new.tenant_id and f.review_id = new.review_id
+                 and f.kind = 'fulfil' and f.state = 'done') then
+    raise exception 'it is not fulfilled' using errcode = 'check_violation', constraint = 'reviews_fulfilled_effect';
+  end if;
+  return null;
+end $$;
+
+-- The holds that reviews now HELD want; due a little later, because whoever wrote this tries at once.
+create or replace function orders.hold_reviews(ids uuid[]) returns void language sql as $$
+  insert into orders.effects (tenant_id, review_id, kind, lane, operation_id, next_attempt_at)
+  select r.tenant_id, r.review_id, 'hold', r.lane, r.operation_id, clock_timestamp() + interval '15 seconds'
+  from orders.reviews r where r.review_id = any(ids) and r.status = 'HELD'
+  on conflict (review_id, kind, tenant_id) do nothing
+$$;
+
+-- The shop's final word on a fulfilment: done, or refused, which is for a person. With `told` it is done here, by the
+-- simulated shop: its row and the settlement are one transaction, and where the order stands otherwise in the shop
+-- nothing is settled.
+create or replace function orders.settle_fulfilments(batch jsonb) returns setof uuid language plpgsql
+  set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+  ids uuid[] := orders.ids_of(batch);
+  mine uuid[];
+  elsewhere uuid[];
+begin
+  with locked as (
+    select r.review_id from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, epoch bigint)
+    join orders.reviews r on r.review_id = any(ids) and r.review_id = i.review_id and r.tenant_id = i.tenant_id
+    where r.epoch = i.epoch and r.status = 'STARTED' order by r.review_id for update of r)
+  select array_agg(review_id) into mine from locked;
+
+  if batch @? '$[*] ? (@.told != null)' then
+    with done as (
+      insert into orders.simulated_shop (tenant_id, source, order_id, status, operation_id, told)
+      select r.tenant_id, r.source, r.order_id, 'fulfilled', r.operation_id, i.told
+      from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, told jsonb)
+      join orders.reviews r on r.review_id = any(mine) and r.review_id = i.review_id and r.tenant_id = i.tenant_id
+      where i.told is not null order by r.order_id, r.source, r.tenant_id
+      on conflict on constraint simulated_shop_once do nothing
+      returning operation_id)
+    select array_agg(r.review_id) into elsewhere
+    from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, told jsonb)
+    join orders.reviews r on r.review_id = any(mine) and r.review_id = i.review_id and r.tenant_id = i.tenant_id
+    where i.told is not null and r.operation_id not in (select operation_id from done);
+    if elsewhere is not null then
+      mine := array(select m from unnest(mine) m where m <> all(elsewhere));
+    end if;
+  end if;
+
+  update orders.effects f set state = case when i.done then 'done' else 'refused' end, tries = f.tries + 1,
+    tried_at = clock_timestamp(), shop_reference = i.reference, last_error = i.error,
+    report_due_at = clock_timestamp() + interval '10 seconds'
+  from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, done boolean, reference text, error text)
+  where f.review_id = any(mine) and f.review_id = i.review_id and f.tenant_id = i.tenant_id and f.kind = 'fulfil'
+    and f.state = 'intended';
+  update orders.reviews r set status = case when i.done then 'FULFILLED' else 'HELD' end,
+    last_event = case when i.done then 'fulfilled' else 'gave_up' end, lease_until = null, holder = null, last_error = i.error
+  from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, done boolean, error text)
+  where r.review_id = any(mine) and r.review_id = i.review_id and r.tenant_id = i.tenant_id;
+  if batch @? '$[*] ? (@.done == false)' then
+    perform orders.hold_reviews(mine);
+  end if;
+  perform orders.record_told(batch, mine);
+  return query select unnest(mine);
+end $$;
+
+-- A try of a hold: done, refused, or still to be tried.
+create or replace function orders.settle_holds(batch jsonb) returns void language plpgsql
+  set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
+declare
+  ids uuid[] := orders.ids_of(batch);
+begin
+  update orders.effects f set state = i.state, tries = f.tries + 1, tried_at = clock_timestamp(), last_error = i.error,
+    shop_reference = i.reference,
+    next_attempt_at = coalesce(clock_timestamp() + make_interval(secs => i.pause_seconds), f.next_attempt_at)
+  from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, state text, reference text, error text,
+    pause_seconds double precision)
+  where f.review_id = any(ids) and f.review_id = i.review_id and f.tenant_id = i.tenant_id and f.kind = 'hold'
+    and f.state = 'intended';
+  perform orders.raise_alerts(batch);
+end $$;
+
+-- Holds that are due, for one try each.
+create or replace function orders.claim_holds(tenant uuid, most integer, hold_seconds double precision)
+returns table (tries integer, seconds_ago double precision, work orders.work) language sql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan as $$
+  with due as materialized (
+    select f.tenant_id, f.review_id, f.tries, f.tried_at from orders.effects f
+    where f.tenant_id = tenant and f.kind = 'hold' and f.state = 'intended' and f.next_attempt_at <= statement_timestamp()
+    order by f.next_attempt_at limit most for update skip locked),
+  taken as (
+    update orders.effects f set next_attempt_at = clock_timestamp() + make_interval(secs => hold_seconds)
+    from due where f.tenant_id = due.tenant_id and f.review_id = due.review_id and f.kind = 'hold'
+    returning f.review_id)
+  select d.tries, coalesce(extract(epoch from clock_timestamp() - d.tried_at), 3600), orders.as_work(r)
+  from due d join orders.reviews r on r.tenant_id = d.tenant_id and r.review_id = d.review_id
+  where d.review_id in (select review_id from taken)
+$$;
+
+-- Outcomes that the authority has not acknowledged, for one try each.
+create or replace function orders.take_reports(tenant uuid, most integer, retry_seconds double precision)
+returns table (review_id uuid, source text, order_id text, done boolean, operation_id uuid, shop_reference text, error text,
+  amount_minor bigint, currency text, tries integer) language sql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan as $$
+  with due as materialized (
+    select f.tenant_id, f.review_id from orders.effects f
+    where f.tenant_id = tenant and f.kind = 'fulfil' and f.reported_at is null and f.report_due_at <= statement_timestamp()
+    order by f.report_due_at limit most for update skip locked),
+  taken as (
+    update orders.effects f set report_tries = f.report_tries + 1,
+      report_due_at = clock_timestamp() + make_interval(secs => retry_seconds)
+    from due where f.tenant_id = due.tenant_id and f.review_id = due.review_id and f.kind = 'fulfil'
+    returning f.*)
+  select t.review_id, r.source, r.order_id, t.state = 'done', t.operation_id, t.shop_reference, t.last_error, r.amount_minor,
+    r.currency, t.report_tries
+  from taken t join orders.reviews r on r.tenant_id = t.tenant_id and r.review_id = t.review_id
+$$;
