@@ -225,6 +225,7 @@ class SwitchSchema(Schema):
 
     on = fields.Boolean(required=True)
     canary_percent = fields.Integer(required=True)
+    simulated = fields.List(fields.String())
 
 
 class HaltInForceSchema(Schema):
