@@ -90,7 +90,7 @@ def _resolve(context: Context, approval_id: str, verdict: str, schema: WordSchem
         must_have_proved()
     given = load(schema, without_nulls(json_body()))
     done = resolve_approval(
-        context.pool, person, path_id(approval_id), verdict=verdict, reason=given["reason"], digest=given.get("digest"),
+        context.pool, person, path_id(approval_id), verdict=verdict, reason=given["reason"], digest=given["digest"],
         reference=given.get("reference"),
     )  # fmt: skip
     metrics.RESOLVED.labels(done.result).inc()

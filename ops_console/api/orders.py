@@ -129,7 +129,7 @@ def _resolve(context: Context, source: str, order_id: str, word: str) -> Respons
         must_have_proved()
     given = load(_WORD, without_nulls(json_body()))
     done = resolve_order(
-        context.pool, person, *named(source, order_id), word=word, reason=given["reason"], digest=given.get("digest")
+        context.pool, person, *named(source, order_id), word=word, reason=given["reason"], digest=given["digest"]
     )
     metrics.ORDERS_RESOLVED.labels(done.result).inc()
     return json_response(_plain(done))

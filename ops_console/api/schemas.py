@@ -25,13 +25,13 @@ class StepUpSchema(StrictSchema):
 
 
 class WordSchema(StrictSchema):
-    """A person's word on an approval. `digest` is what was shown; given, it must be the approval's."""
+    """A person's decision on an approval, bound to what was shown by its `digest`."""
 
     reason = Text(most=2000, least=1, required=True)
     digest = Identifier(
         most=80,
-        means="The approval's digest as it was shown to the person: another one than the approval's is refused with 409."
-        " May be left out, and then the word is about the approval as it stands; a program that shows it to people sends it.",
+        required=True,
+        means="The approval's digest as it was shown to the person: another one than the approval's is refused with 409.",
     )
 
 

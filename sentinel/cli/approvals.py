@@ -20,6 +20,7 @@ from sentinel.cli.common import (
     tenant_of,
     tenant_option,
 )  # fmt: skip
+from sentinel.core.errors import NotFound
 from sentinel.core.money import Money
 from sentinel.services.resolve_approval import APPROVE, HANDLED, REJECT, resolve_approval
 from sentinel.store.approvals import ApprovalRow, find_approval, list_approvals
@@ -82,8 +83,10 @@ def _decide(
         actor = acting_as(pool, tenant_of(pool, tenant), email)
         wanted = as_uuid(approval_id, "ID")
         row = find_approval(pool, actor.tenant_id, wanted)
+        if row is None:
+            raise NotFound("there is no approval of that id")
         # Also the one that is only printed binds the word: what is told afterwards is what was decided.
-        bound = digest or (row.digest if row is not None else None)
+        bound = digest or row.digest
         done = resolve_approval(pool, actor, wanted, verdict=verdict, reason=reason, digest=bound, reference=reference)
     told = f"{done.result.capitalize()} as {actor.name}."
     if done.result == "recorded":

@@ -41,11 +41,11 @@ class OrderResolved:
 
 
 def resolve_order(
-    pool: Pool, actor: Actor, source: str, order_id: str, *, word: str, reason: str, digest: str | None = None
+    pool: Pool, actor: Actor, source: str, order_id: str, *, word: str, reason: str, digest: str
 ) -> OrderResolved:
     """Give `actor`'s word: "fulfil" approves, "refund" rejects and files a refund, "hold" rejects and has it held.
 
-    `digest` is the approval's as it was shown; given, it must be the approval's. Raises `InvalidInput` (word), `NotFound`,
+    `digest` is the approval's as it was shown, and must be the approval's. Raises `InvalidInput` (word), `NotFound`,
     `Conflict` (decided, expired, spoken before, changed) or `Forbidden` (role, requester).
     """
     actor.must_be("approver")

@@ -143,10 +143,10 @@ def test_the_curl_line_signs_and_posts_one_order_and_analysts_words_have_their_e
     words = {"fulfil": "demo_medium_1", "refund": "demo_medium_2", "hold": "demo_medium_3"}
     assert {shown_orders(demo)[name]["status"] for name in words.values()} == {"QUEUED"}
     for word, order_id in words.items():
+        seen = {"reason": "looked at it", "digest": shown_orders(demo)[order_id]["digest"]}
         said = request(
-            "POST", f"{demo.console}/ops/api/orders/demo/{order_id}/{word}", body={"reason": "looked at it"},
-            headers=demo.sign_in("approver"),
-        )  # fmt: skip
+            "POST", f"{demo.console}/ops/api/orders/demo/{order_id}/{word}", body=seen, headers=demo.sign_in("approver")
+        )
         assert (said.status, said.json["result"]) == (200, word), said.body
     ends = {"demo_medium_1": "FULFILLED", "demo_medium_2": "REFUND_FILED", "demo_medium_3": "HELD"}
     assert eventually(lambda: ends == {name: shown_orders(demo)[name]["status"] for name in ends}, within=10)

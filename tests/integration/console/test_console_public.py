@@ -159,7 +159,8 @@ def seeded(world: Any) -> list[str]:
         ]
     ann = world.person("ann")
     (approval_id,) = world.sql("select approval_id from sentinel.approvals limit 1")[0]
-    ann.post(f"/ops/api/approvals/{approval_id}/reject", {"reason": "canary reason of a person"})
+    ann.post(f"/ops/api/approvals/{approval_id}/reject",
+             {"reason": "canary reason of a person", "digest": world.digest(approval_id)})  # fmt: skip
     key = issue_key(world.pool, world.tenant_id, agent_id=None).key
     salts = [salt for (salt,) in world.sql("select salt from sentinel.operations")]
     world.publish()

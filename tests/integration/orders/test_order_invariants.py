@@ -81,7 +81,10 @@ def every_way(orders: OrderWorld) -> None:
         assert orders.deliver(order_body(f"o-{name}", "medium")).status_code == 202
     for word in WORDS:
         person = actor(orders.world, "approver")
-        resolve_order(orders.world.console_pool, person, "demo", f"o-{word}", word=word, reason="looked at it")
+        resolve_order(
+            orders.world.console_pool, person, "demo", f"o-{word}", word=word, reason="looked at it",
+            digest=orders.digest(f"o-{word}"),
+        )  # fmt: skip
     orders.rounds(until=lambda: orders.one("select count(*) from orders.simulated_shop") == 4)
     orders.rounds()
     # Taken by somebody who is still at it.

@@ -78,7 +78,7 @@ begin
     when a.expires_at <= moment then 'expired'
     when person.operator_id is null or not (person.role = 'admin' or person.role = a.required_role) then 'role'
     when sentinel.is_requester(a, person.operator_id) then 'requester'
-    when shown_digest is not null and shown_digest <> a.digest then 'changed'
+    when shown_digest is distinct from a.digest then 'changed'
     when vote = 'approve' and not a.offers_approve then 'not_offered' end;
   if result is not null then
     if result = 'expired' then perform sentinel.expire_approval(tenant, approval, event, moment); end if;
