@@ -24,11 +24,13 @@ from sentinel.store.safety import faults_of
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing the doctor looked at."""
+    """One thing the doctor looked at; `damaged` are the first ids of what is wrong. Not `checked` is neither well nor bad."""
 
     name: str
     ok: bool
     detail: str
+    damaged: tuple[str, ...] = ()
+    checked: bool = True
 
 
 @click.command()
@@ -45,11 +47,19 @@ def command(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(check) for check in checks]))
     else:
-        for check in checks:
-            click.echo(f"{'ok  ' if check.ok else 'BAD '} {check.name}: {check.detail}", err=not check.ok)
-        bad = sum(not check.ok for check in checks)
-        click.echo(f"{len(checks)} checks, {bad} bad" if bad else f"{len(checks)} checks, all well")
+        _print(checks)
     sys.exit(0 if all(check.ok for check in checks) else 1)
+
+
+def _print(checks: list[Check]) -> None:
+    for check in checks:
+        mark = "BAD " if not check.ok else "ok  " if check.checked else "–   "
+        click.echo(f"{mark} {check.name}: {check.detail}", err=not check.ok)
+    bad, unchecked = sum(not check.ok for check in checks), sum(not check.checked for check in checks)
+    click.echo(
+        f"{len(checks)} checks, {f'{bad} bad' if bad else 'all well'}"
+        + (f", {unchecked} not checked" if unchecked else "")
+    )
 
 
 def _examine(url: str) -> Iterator[Check]:
@@ -70,12 +80,9 @@ def _examine(url: str) -> Iterator[Check]:
     with psycopg.connect(with_role(url, CONSOLE), autocommit=True) as connection:
         connection.execute("set statement_timeout = '5min'")
         for verdict in run_invariants(connection, invariants_sql()):
-            detail = (
-                verdict.sentence
-                if verdict.violations == 0
-                else f"{verdict.violations} violations of: {verdict.sentence}"
+            yield Check(
+                verdict.name, not verdict.violations, verdict.told, verdict.damaged, checked=not verdict.unchecked
             )
-            yield Check(verdict.name, verdict.violations == 0, detail)
 
 
 def _attempt(name: str, look: Callable[[], object], well: str) -> Check:
