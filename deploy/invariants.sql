@@ -127,6 +127,221 @@ select 'event ' || event_id from sentinel.events where hash <> 'sha256:' || enco
 -- feed_beyond_decisions: the feed holds each event at most once and nothing that is not an event
 select format('position %s of tenant %s', f.position, f.tenant_id) from sentinel.feed f left join sentinel.events e using (tenant_id, event_id) where e.event_id is null;
 
+-- feed_without_position: every event up to the sequencer's mark has its position
+select 'event ' || e.event_id from sentinel.events e cross join sentinel.sequencer q
+where e.transaction_id <= q.transaction_id
+  and not exists (select from sentinel.feed f where f.tenant_id = e.tenant_id and f.event_id = e.event_id);
+
+-- operation_without_state: every operation has its state, and every event and state its operation
+select 'operation ' || coalesce(o.operation_id, s.operation_id)
+from sentinel.operations o full join sentinel.operation_states s using (tenant_id, operation_id)
+where o.operation_id is null or s.operation_id is null
+union
+select 'operation ' || e.operation_id from sentinel.events e
+where e.operation_id is not null
+  and not exists (select from sentinel.operations o where o.tenant_id = e.tenant_id and o.operation_id = e.operation_id);
+
+-- request_altered: a recorded request has its digest, and opens what its decision's proof pack commits to
+select 'operation ' || o.operation_id
+from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)
+join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id
+where o.digest <> 'sha256:' || encode(sha256(convert_to(o.request, 'UTF8')), 'hex')
+  or o.salt ~ '^([0-9a-f]{2})+$' and substring(e.body from '"operation_digest":"([^"]*)"') is distinct from 'sha256:' || encode(
+       sha256('sentinel/operation'::bytea || '\x00'::bytea || decode(o.salt, 'hex') || convert_to(o.request, 'UTF8')), 'hex');
+
+-- request_differs: what an operation is said to be, its amount above all, is what its request says
+select 'operation ' || o.operation_id
+from sentinel.operations o
+cross join lateral (select case when o.digest = 'sha256:' || encode(sha256(convert_to(o.request, 'UTF8')), 'hex')
+                                then o.request::jsonb end as fields) r
+where (o.action, o.agent_id, o.resource, o.risk_class, o.amount_minor, o.currency) is distinct from (
+  r.fields ->> 'action', r.fields ->> 'agent_id', r.fields ->> 'resource', r.fields ->> 'risk_class',
+  (r.fields #>> '{params,amount,amount_minor}')::bigint, r.fields #>> '{params,amount,currency}') and r.fields is not null;
+
+-- decision_differs: a state is what its proof pack says, or what a later event of that operation made of it
+select 'operation ' || s.operation_id
+from sentinel.operation_states s join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id
+cross join lateral (select substring(e.body from '"decision":"([^"]*)"') as decision,
+                           substring(e.body from '"reason_code":"([^"]*)"') as reason_code) p
+where (s.operation_id, s.policy_digest) is distinct from (e.operation_id, substring(e.body from '"policy_digest":"([^"]*)"'))
+  or (s.decision, s.reason_code) is distinct from (p.decision, p.reason_code) and not exists (
+    select from sentinel.events l
+    where l.tenant_id = s.tenant_id and l.operation_id = s.operation_id and case l.kind
+      when 'refused' then s.decision = 'DENY' and strpos(l.body, '"reason_code":"' || s.reason_code || '"') > 0
+      when 'approval_rejected' then s.decision = 'DENY' and s.reason_code = 'approval_rejected'
+      when 'approval_handled' then s.decision = 'DENY' and s.reason_code = 'handled_by_person'
+      when 'approval_expired' then s.decision = 'APPROVAL_REQUIRED' and s.reason_code = 'approval_expired'
+      when 'asked_again' then s.decision = 'APPROVAL_REQUIRED' end);
+
+-- status_differs: where an operation stands fits its decision and its approval
+select 'operation ' || s.operation_id
+from sentinel.operation_states s
+left join sentinel.approvals a on a.tenant_id = s.tenant_id and a.approval_id = s.approval_id and a.operation_id = s.operation_id
+where not coalesce(case s.status
+  when 'allowed' then s.decision = 'ALLOW'
+  when 'denied' then s.decision = 'DENY'
+  when 'pending' then s.decision = 'APPROVAL_REQUIRED' and a.status = 'pending'
+  when 'approved' then s.decision = 'APPROVAL_REQUIRED' and a.status = 'approved'
+  when 'expired' then a.status = 'expired'
+  else s.decision = 'ALLOW' or s.decision = 'APPROVAL_REQUIRED' and a.status = 'approved' end, false);
+
+-- start_without_event: a start has its event, of that operation, permit, start id and moment
+select 'operation ' || s.operation_id
+from sentinel.operation_states s
+left join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.start_event_id and e.kind = 'start'
+where s.started_at is not null and ((e.operation_id, e.occurred_at, e.hash) is distinct from (s.operation_id, s.started_at, s.start_hash)
+  or substring(e.body from '"start_id":"([^"]*)"') is distinct from s.start_id::text
+  or s.start_id is not null and substring(e.body from '"permit_id":"([^"]*)"') is distinct from s.permit_id::text);
+
+-- outcome_without_event: an outcome is what its report said, or what a person who resolved the doubt said
+select 'operation ' || s.operation_id
+from sentinel.operation_states s
+left join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.report_event_id and e.kind = 'outcome'
+where (s.report_digest is not null or s.report_event_id is not null) and (
+    (e.operation_id, e.occurred_at, e.hash) is distinct from (s.operation_id, s.reported_at, s.report_hash))
+  or s.outcome is not null and s.outcome is distinct from substring(e.body from '"outcome":"([^"]*)"') and not exists (
+    select from sentinel.events l
+    where l.tenant_id = s.tenant_id and l.operation_id = s.operation_id and l.kind = 'in_doubt_resolved'
+      and strpos(l.body, case s.outcome when 'success' then '"executed":true' else '"executed":false' end) > 0);
+
+-- once_cleared: what may happen only once stays taken while it lives, is done, or was done by a person elsewhere
+select format('once-key %s of operation %s', s.once_key, s.operation_id)
+from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
+where s.once_key is distinct from o.once_key
+  or s.once_key is not null and not s.once_live and (
+    s.status in ('pending', 'approved', 'started', 'in_doubt') or s.status = 'allowed' and s.permit_id is not null
+    or s.status = 'completed' and s.outcome = 'success' or s.status = 'denied' and s.reason_code = 'handled_by_person');
+
+-- reservation_freed: budget is held while its permit lives or its outcome is open, captured by a success, released else
+select format('reservation %s of operation %s', r.permit_id, r.operation_id)
+from sentinel.reservations r
+left join sentinel.operation_states s on s.tenant_id = r.tenant_id and s.operation_id = r.operation_id
+where r.state is distinct from case
+  when s.permit_id is distinct from r.permit_id then 'released'
+  when s.status in ('allowed', 'approved', 'started', 'in_doubt') then 'held'
+  when s.status = 'completed' and s.outcome = 'success' then 'captured' else 'released' end;
+
+-- reservation_missing: a permit under a policy that limits such amounts has its reservation, of that amount
+with limits as (
+  select p.policy_id, p.policy_digest, l.item ->> 'when' as "when", c.currency
+  from sentinel.policies p cross join lateral jsonb_array_elements(p.canonical::jsonb -> 'limits') as l (item)
+  cross join lateral jsonb_object_keys(l.item -> 'cap') as c (currency)
+)
+select format('operation %s, permit %s', s.operation_id, s.permit_id)
+from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
+left join sentinel.reservations r on r.tenant_id = s.tenant_id and r.permit_id = s.permit_id
+where s.permit_id is not null and o.amount_minor is not null
+  and (r.operation_id, r.amount_minor) is distinct from (s.operation_id, o.amount_minor)
+  -- A renewed permit may be of a later version than the decision: only what every known version limits must be held. Of
+  -- conditions only those that ask for the action alone are read here.
+  and not exists (
+    select from sentinel.policies p where p.policy_id = s.policy_id and not exists (
+      select from limits l where l.policy_digest = p.policy_digest and l.currency = o.currency and (l."when" is null
+        or l."when" = format('action == "%s"', o.action)
+        or o.action like substring(l."when" from '^action\.startsWith ?\( ?"([^"%_]+)" ?\)$') || '%')));
+
+-- cap_other_than_policy: the cap of a budget is one that a recorded policy gives to that limit and currency
+with caps as (
+  select p.policy_id || '/' || (l.item ->> 'id') as name, c.key as currency, c.value::bigint as cap_minor
+  from sentinel.policies p cross join lateral jsonb_array_elements(p.canonical::jsonb -> 'limits') as l (item)
+  cross join lateral jsonb_each_text(l.item -> 'cap') as c
+)
+select format('budget %s from %s', u.limit_key, u.bucket) from sentinel.usage u
+where not exists (select from caps c where c.name = split_part(u.limit_key, '|', 1) and c.cap_minor = u.cap_minor
+                    and c.currency = any (string_to_array(u.limit_key, '|')));
+
+-- policy_altered: a recorded policy text has its digest
+select format('policy %s, %s', policy_id, policy_digest) from sentinel.policies
+where policy_digest <> 'sha256:' || encode(sha256(convert_to(canonical, 'UTF8')), 'hex');
+
+-- vote_beyond_role: who voted had the role that the question asks for, at that moment
+with changes as materialized (
+  select tenant_id, occurred_at, substring(body from '"operator_id":"([^"]*)"') as operator_id,
+         substring(body from '"from":"([^"]*)"') as was, substring(body from '"to":"([^"]*)"') as became
+  from sentinel.events where kind not in ('decision', 'start', 'outcome') and kind = 'operator_role_set'
+)
+select format('approval %s by operator %s', v.approval_id, v.operator_id)
+from sentinel.approval_votes v join sentinel.approvals a using (tenant_id, approval_id)
+left join sentinel.operators p using (tenant_id, operator_id)
+cross join lateral (select coalesce(
+  (select c.became from changes c where c.tenant_id = v.tenant_id and c.operator_id = v.operator_id::text
+     and c.occurred_at <= v.voted_at order by c.occurred_at desc limit 1),
+  (select c.was from changes c where c.tenant_id = v.tenant_id and c.operator_id = v.operator_id::text
+     and c.occurred_at > v.voted_at order by c.occurred_at limit 1),
+  p.role) as role) as then_in
+where coalesce(then_in.role not in ('admin', a.required_role), true);
+
+-- vote_without_event: every voice, and what became of a question, is in the evidence
+select format('approval %s by operator %s', v.approval_id, v.operator_id)
+from sentinel.approval_votes v join sentinel.approvals a using (tenant_id, approval_id)
+where not exists (
+  select from sentinel.events e where e.tenant_id = v.tenant_id and e.operation_id = a.operation_id and e.kind = 'approval_vote'
+    and e.occurred_at = v.voted_at and strpos(e.body, v.approval_id::text) > 0 and strpos(e.body, '"verdict":"' || v.verdict || '"') > 0)
+union
+select 'approval ' || a.approval_id from sentinel.approvals a
+where a.status <> 'pending' and not exists (
+  select from sentinel.events e where e.tenant_id = a.tenant_id and e.operation_id = a.operation_id and e.occurred_at = a.decided_at
+    and e.kind = 'approval_' || case when a.handled_reference is not null then 'handled' else a.status end
+    and strpos(e.body, a.approval_id::text) > 0);
+
+-- approval_of_another: a question is about its operation: amount, action, agent and digest
+select 'approval ' || a.approval_id from sentinel.approvals a left join sentinel.operations o using (tenant_id, operation_id)
+where (a.digest, a.action, a.agent_id, a.resource, a.amount_minor, a.currency)
+  is distinct from (o.digest, o.action, o.agent_id, o.resource, o.amount_minor, o.currency);
+
+-- execution_before_start: nothing was executed before its start
+select 'execution ' || e.execution_id from refunds.executions e join sentinel.operation_states s using (tenant_id, operation_id)
+where e.executed_at < s.started_at;
+
+-- execution_of_another: an execution is its ledger entry's: amount, refund, operation and start id, which the authority knows
+select 'execution ' || e.execution_id from refunds.executions e left join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+where (e.amount_minor, e.currency, e.refund_id, e.operation_id, e.start_id)
+  is distinct from (l.amount_minor, l.currency, l.refund_id, l.operation_id, l.start_id)
+union
+select 'execution ' || e.execution_id from refunds.executions e join sentinel.operation_states s using (tenant_id, operation_id)
+where e.start_id is distinct from s.start_id;
+
+-- execution_missing: what a worker reported as paid has its execution in its ledger
+-- with the authority
+select format('ledger entry %s, operation %s', l.ledger_entry_id, s.operation_id)
+from refunds.ledger_entries l join sentinel.operation_states s using (tenant_id, operation_id)
+where s.report_digest is not null and s.outcome = 'success' and s.start_id = l.start_id and not exists (
+  select from refunds.executions e where e.tenant_id = l.tenant_id and e.ledger_entry_id = l.ledger_entry_id);
+
+-- ledger_trail_differs: a ledger entry stands where the last step of its trail led, after as many steps as it counts
+select 'ledger entry ' || l.ledger_entry_id from refunds.ledger_entries l
+left join (select tenant_id, ledger_entry_id, count(*) as steps, (array_agg(to_status order by event_id desc))[1] as led_to
+           from refunds.ledger_events group by 1, 2) t using (tenant_id, ledger_entry_id)
+where (l.status, l.event_number) is distinct from (coalesce(t.led_to, 'NEW'), coalesce(t.steps, 0));
+
+-- ledger_entry_missing: what speaks of a ledger entry speaks of one that is there
+select 'ledger entry ' || m.ledger_entry_id from (
+  select tenant_id, ledger_entry_id from refunds.ledger_events union select tenant_id, ledger_entry_id from refunds.outbox
+  union select tenant_id, ledger_entry_id from refunds.step_trails union select tenant_id, ledger_entry_id from refunds.effects
+  union select tenant_id, ledger_entry_id from refunds.confirmations) m
+where not exists (select from refunds.ledger_entries l where l.tenant_id = m.tenant_id and l.ledger_entry_id = m.ledger_entry_id);
+
+-- operation_without_entry: what a worker of this ledger asked about is a row of this ledger
+select format('ledger entry %s, operation %s', substr(o.idempotency_key, 8), o.operation_id) from sentinel.operations o
+where o.idempotency_key like 'refund:%'
+  and strpos(o.request, '"ledger_entry_id":"' || substr(o.idempotency_key, 8) || '"') > 0
+  and exists (select from refunds.workers w where w.tenant_id = o.tenant_id and w.agent_id = o.agent_id)
+  and not exists (select from refunds.ledger_entries l
+                  where l.tenant_id = o.tenant_id and l.ledger_entry_id = substr(o.idempotency_key, 8));
+
+-- report_parked: no report to the authority is refused for ever, or put off by more than a day
+select format('report %s of ledger entry %s', outbox_id, ledger_entry_id) from refunds.outbox
+where acknowledged_at is null and next_attempt_at > clock_timestamp() + interval '1 day';
+
+-- refunded_beyond_order: what was paid back for an order, by the ledger or by a person, is no more than what it cost
+select format('order %s of %s', o.order_ref, o.channel) from refunds.orders o join (
+  select l.tenant_id, l.channel, l.order_ref, l.currency, sum(l.amount_minor) as back_minor
+  from refunds.ledger_entries l
+  where l.order_ref is not null and (l.status = 'EXECUTED' or exists (
+    select from sentinel.approvals a where a.tenant_id = l.tenant_id and a.approval_id = l.approval_id and a.handled_reference is not null))
+  group by 1, 2, 3, 4) b using (tenant_id, channel, order_ref, currency)
+where b.back_minor > o.paid_minor;
+
 -- stuck_claims: no ledger row is held half a minute past its lease
 select 'ledger entry ' || ledger_entry_id from refunds.ledger_entries
 where status in ('GUARDING', 'ALLOWED') and lease_until < clock_timestamp() - interval '30 seconds';
