@@ -1,9 +1,11 @@
 -- What must hold at every moment, each as a query for what breaks it: no row, or something is broken.
 -- Run after every scenario of the tests and by `sentinel doctor`. Read-only; works on a live database.
 -- A block is "-- name: sentence" followed by one query of one text column: the kind and the id of what is damaged, as a
--- person would look it up ("operation 0190…", "order 1001 of shop"). A query that a login may not ask is not checked, and said so.
+-- person would look it up ("operation 0190…", "order 1001 of shop"). A query that a login may not ask is not checked, and said so; nor is one "with the authority", where
+-- the ledger is in this database and the authority's operations are in another.
 
 -- executions_without_start: every execution has a started operation behind it
+-- with the authority
 select 'execution ' || e.execution_id from refunds.executions e
 where exists (select from sentinel.operations o where o.tenant_id = e.tenant_id)
   and not exists (select from sentinel.operation_states s
@@ -11,6 +13,7 @@ where exists (select from sentinel.operations o where o.tenant_id = e.tenant_id)
                     and s.started_at is not null and s.start_event_id = e.start_event_id);
 
 -- executions_other_than_permitted: amount, currency and operation of an execution are the permit's
+-- with the authority
 select 'execution ' || e.execution_id from refunds.executions e join sentinel.operations o using (tenant_id, operation_id)
 where (e.amount_minor, e.currency) is distinct from (o.amount_minor, o.currency)
    or o.idempotency_key <> 'refund:' || e.ledger_entry_id;
@@ -290,10 +293,12 @@ where (a.digest, a.action, a.agent_id, a.resource, a.amount_minor, a.currency)
   is distinct from (o.digest, o.action, o.agent_id, o.resource, o.amount_minor, o.currency);
 
 -- execution_before_start: nothing was executed before its start
+-- with the authority
 select 'execution ' || e.execution_id from refunds.executions e join sentinel.operation_states s using (tenant_id, operation_id)
 where e.executed_at < s.started_at;
 
 -- execution_of_another: an execution is its ledger entry's: amount, refund, operation and start id, which the authority knows
+-- with the authority
 select 'execution ' || e.execution_id from refunds.executions e left join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
 where (e.amount_minor, e.currency, e.refund_id, e.operation_id, e.start_id)
   is distinct from (l.amount_minor, l.currency, l.refund_id, l.operation_id, l.start_id)
@@ -304,8 +309,10 @@ where e.start_id is distinct from s.start_id;
 -- execution_missing: what a worker reported as paid has its execution in its ledger
 -- with the authority
 select format('ledger entry %s, operation %s', l.ledger_entry_id, s.operation_id)
-from refunds.ledger_entries l join sentinel.operation_states s using (tenant_id, operation_id)
-where s.report_digest is not null and s.outcome = 'success' and s.start_id = l.start_id and not exists (
+from refunds.ledger_entries l join sentinel.operations o on o.tenant_id = l.tenant_id and o.idempotency_key = l.idempotency_key
+  and o.agent_id = l.agent_id and o.action = l.action
+join sentinel.operation_states s on s.tenant_id = o.tenant_id and s.operation_id = o.operation_id
+where s.report_digest is not null and s.outcome = 'success' and not exists (
   select from refunds.executions e where e.tenant_id = l.tenant_id and e.ledger_entry_id = l.ledger_entry_id);
 
 -- ledger_trail_differs: a ledger entry stands where the last step of its trail led, after as many steps as it counts
@@ -322,6 +329,7 @@ select 'ledger entry ' || m.ledger_entry_id from (
 where not exists (select from refunds.ledger_entries l where l.tenant_id = m.tenant_id and l.ledger_entry_id = m.ledger_entry_id);
 
 -- operation_without_entry: what a worker of this ledger asked about is a row of this ledger
+-- with the authority
 select format('ledger entry %s, operation %s', substr(o.idempotency_key, 8), o.operation_id) from sentinel.operations o
 where o.idempotency_key like 'refund:%'
   and strpos(o.request, '"ledger_entry_id":"' || substr(o.idempotency_key, 8) || '"') > 0
@@ -409,6 +417,7 @@ select format('order %s of %s', r.order_id, r.source) from orders.reviews r wher
     and f.state = 'done' and f.operation_id = r.operation_id);
 
 -- order_fulfilled_without_start: the authority started what was fulfilled, where it keeps its operations here
+-- with the authority
 select format('order %s of %s', r.order_id, r.source) from orders.effects f join orders.reviews r using (tenant_id, review_id)
 where f.kind = 'fulfil' and f.state = 'done' and exists (select from sentinel.operations o where o.tenant_id = f.tenant_id)
   and not exists (select from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -42,6 +43,7 @@ def _run(settings: Settings, policies: PolicyHolder, graceful_seconds: int) -> N
     from sentinel.app import build_authority, create_edge
     from sentinel.event_worker import EventWorker
     from sentinel.http.rate_limit import SharedRateLimit
+    from sentinel.services.checkpoint import Checkpointer
     from sentinel.services.declare_policies import declare_policies
     from sentinel.services.keep_house import Housekeeper
 
@@ -63,7 +65,14 @@ def _run(settings: Settings, policies: PolicyHolder, graceful_seconds: int) -> N
         authority = build_authority(settings, policies)
         wanted = {"reload": True}
 
+        checkpointer = Checkpointer(Path(settings.checkpoint_file)) if settings.checkpoint_file else None
+
         def each_round() -> None:
+            declare_when_wanted()
+            if checkpointer is not None:
+                checkpointer.round(authority.pool)
+
+        def declare_when_wanted() -> None:
             if not wanted["reload"]:
                 return
             wanted["reload"] = False

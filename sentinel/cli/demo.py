@@ -23,6 +23,7 @@ from sentinel.cli.demo_small_refunds import SmallRefunds
 from sentinel.cli.processes import Processes, Stopped, go_on
 from sentinel.cli.serve import kept_secret
 from sentinel.core.errors import SentinelError
+from sentinel.settings import CHECKPOINTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,8 @@ _NOT_PASSED_ON = (
 def _environment(urls: dict[str, str], data_dir: Path, access: Access, ports: Ports) -> dict[str, dict[str, str]]:
     base = {key: value for key, value in os.environ.items() if key not in _NOT_PASSED_ON}
     base |= {"SENTINEL_DATA_DIR": str(data_dir), "SENTINEL_URL": ports.url("authority"), "PYTHONUNBUFFERED": "1"}
+    if not os.environ.get("SENTINEL_DATABASE_URL"):
+        base.setdefault("SENTINEL_CHECKPOINT_FILE", str(data_dir / CHECKPOINTS))
     secret = os.environ.get("SENTINEL_SECRET_KEYS") or kept_secret(data_dir)
     cards = os.environ.get("CONFIRM_SECRETS") or kept_secret(data_dir, "confirm_secret")
     return {
