@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -63,6 +64,8 @@ def _run(settings: Settings, policies: PolicyHolder, graceful_seconds: int) -> N
     def make_app(worker: Any) -> Any:
         gather_lines(lambda write: worker.loop.call_soon_threadsafe(worker.loop.call_later, LOG_SECONDS, write))
         authority = build_authority(settings, policies)
+        with contextlib.suppress(SentinelError):
+            authority.clock.ask()  # before the loop runs; without a database the first decision waits for it
         wanted = {"reload": True}
 
         checkpointer = Checkpointer(Path(settings.checkpoint_file)) if settings.checkpoint_file else None
