@@ -82,7 +82,7 @@ grant update (delivered_at, shipping_fee_minor, item_paid_minor, price_now_minor
 grant usage on schema sentinel, refunds to sentinel_console;
 grant select on all tables in schema sentinel to sentinel_console;
 -- The permit token is a bearer slip: the console shows a row, it never carries one.
-grant select (tenant_id, ledger_entry_id, refund_id, agent_id, action, status, amount_minor, currency, idempotency_key,
+grant select (tenant_id, ledger_entry_id, refund_id, agent_id, action, status, last_event, event_number, amount_minor, currency, idempotency_key,
   channel, scenario, account_ref, order_ref, requested_at, reason, risk, redaction_status, claim_epoch, claimed_by,
   lease_until, attempts, next_attempt_at, guard_request, operation_id, decision_event_id, decision, reason_code, proof_id,
   approval_id, waiting_for, start_id, last_error, created_at, updated_at, mode, language) on refunds.ledger_entries to sentinel_console;

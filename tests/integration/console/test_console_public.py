@@ -73,6 +73,15 @@ def test_an_agent_that_is_not_named_is_not_shown(world: Any) -> None:
     assert client.get("/ops/api/live/status").json.keys() == {"tenant", "other"}
 
 
+def test_a_pack_of_an_agent_that_the_board_does_not_show_is_not_served(world: Any) -> None:
+    recorded = world.guard("10.00")
+    world.publish()
+    name = json.loads(recorded.pack)["proof_id"]
+    for agents, status in (("another-agent=other:others", 404), ("another-agent=other:others,*", 200)):
+        client = world.app(public_agents=agents).test_client()
+        assert [client.get(f"/verify/{name}{end}").status_code for end in (".json", "")] == [status, status], agents
+
+
 def test_anyone_may_read_and_caches_may_help_for_a_moment(world: Any) -> None:
     world.guard("10.00")
     world.publish()
