@@ -40,4 +40,5 @@ class Authority:
     clock: DatabaseClock
     permit_seconds: int = 120
     report_deadline_seconds: int = 300
+    open_permits_per_key: int = 5000
     key_uses: KeyUses = field(default_factory=KeyUses)
