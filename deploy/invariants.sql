@@ -156,7 +156,7 @@ where o.digest <> 'sha256:' || encode(sha256(convert_to(o.request, 'UTF8')), 'he
 select 'operation ' || o.operation_id
 from sentinel.operations o
 cross join lateral (select case when o.digest = 'sha256:' || encode(sha256(convert_to(o.request, 'UTF8')), 'hex')
-                                then o.request::jsonb end as fields) r
+                                then o.request::jsonb end as fields offset 0) r   -- offset 0: read once, not once a field
 where (o.action, o.agent_id, o.resource, o.risk_class, o.amount_minor, o.currency) is distinct from (
   r.fields ->> 'action', r.fields ->> 'agent_id', r.fields ->> 'resource', r.fields ->> 'risk_class',
   (r.fields #>> '{params,amount,amount_minor}')::bigint, r.fields #>> '{params,amount,currency}') and r.fields is not null;
