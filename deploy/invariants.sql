@@ -149,14 +149,14 @@ select 'operation ' || o.operation_id
 from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)
 join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id
 where o.digest <> 'sha256:' || encode(sha256(convert_to(o.request, 'UTF8')), 'hex')
-  or o.salt ~ '^([0-9a-f]{2})+$' and substring(e.body from '"operation_digest":"([^"]*)"') is distinct from 'sha256:' || encode(
-       sha256('sentinel/operation'::bytea || '\x00'::bytea || decode(o.salt, 'hex') || convert_to(o.request, 'UTF8')), 'hex');
+  or o.salt ~ '^[0-9a-f]{64}$' and strpos(e.body, '"operation_digest":"sha256:' || encode(sha256(
+       'sentinel/operation'::bytea || '\x00'::bytea || decode(o.salt, 'hex') || convert_to(o.request, 'UTF8')), 'hex') || '"') = 0;
 
 -- request_differs: what an operation is said to be, its amount above all, is what its request says
 select 'operation ' || o.operation_id
 from sentinel.operations o
 cross join lateral (select case when o.digest = 'sha256:' || encode(sha256(convert_to(o.request, 'UTF8')), 'hex')
-                                then o.request::jsonb end as fields) r
+                                then o.request::jsonb end as fields offset 0) r   -- offset 0: read once, not once a field
 where (o.action, o.agent_id, o.resource, o.risk_class, o.amount_minor, o.currency) is distinct from (
   r.fields ->> 'action', r.fields ->> 'agent_id', r.fields ->> 'resource', r.fields ->> 'risk_class',
   (r.fields #>> '{params,amount,amount_minor}')::bigint, r.fields #>> '{params,amount,currency}') and r.fields is not null;
@@ -164,10 +164,8 @@ where (o.action, o.agent_id, o.resource, o.risk_class, o.amount_minor, o.currenc
 -- decision_differs: a state is what its proof pack says, or what a later event of that operation made of it
 select 'operation ' || s.operation_id
 from sentinel.operation_states s join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id
-cross join lateral (select substring(e.body from '"decision":"([^"]*)"') as decision,
-                           substring(e.body from '"reason_code":"([^"]*)"') as reason_code) p
-where (s.operation_id, s.policy_digest) is distinct from (e.operation_id, substring(e.body from '"policy_digest":"([^"]*)"'))
-  or (s.decision, s.reason_code) is distinct from (p.decision, p.reason_code) and not exists (
+where s.operation_id is distinct from e.operation_id or strpos(e.body, '"policy_digest":"' || s.policy_digest || '"') = 0
+  or (strpos(e.body, '"decision":"' || s.decision || '"') = 0 or strpos(e.body, '"reason_code":"' || s.reason_code || '"') = 0) and not exists (
     select from sentinel.events l
     where l.tenant_id = s.tenant_id and l.operation_id = s.operation_id and case l.kind
       when 'refused' then s.decision = 'DENY' and strpos(l.body, '"reason_code":"' || s.reason_code || '"') > 0
@@ -193,8 +191,7 @@ select 'operation ' || s.operation_id
 from sentinel.operation_states s
 left join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.start_event_id and e.kind = 'start'
 where s.started_at is not null and ((e.operation_id, e.occurred_at, e.hash) is distinct from (s.operation_id, s.started_at, s.start_hash)
-  or substring(e.body from '"start_id":"([^"]*)"') is distinct from s.start_id::text
-  or s.start_id is not null and substring(e.body from '"permit_id":"([^"]*)"') is distinct from s.permit_id::text);
+  or strpos(e.body, coalesce('"permit_id":"' || s.permit_id || '","start_id":"' || s.start_id || '"', '"start_step":"none"')) = 0);
 
 -- outcome_without_event: an outcome is what its report said, or what a person who resolved the doubt said
 select 'operation ' || s.operation_id
@@ -202,7 +199,7 @@ from sentinel.operation_states s
 left join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.report_event_id and e.kind = 'outcome'
 where (s.report_digest is not null or s.report_event_id is not null) and (
     (e.operation_id, e.occurred_at, e.hash) is distinct from (s.operation_id, s.reported_at, s.report_hash))
-  or s.outcome is not null and s.outcome is distinct from substring(e.body from '"outcome":"([^"]*)"') and not exists (
+  or s.outcome is not null and coalesce(strpos(e.body, '"outcome":"' || s.outcome || '"'), 0) = 0 and not exists (
     select from sentinel.events l
     where l.tenant_id = s.tenant_id and l.operation_id = s.operation_id and l.kind = 'in_doubt_resolved'
       and strpos(l.body, case s.outcome when 'success' then '"executed":true' else '"executed":false' end) > 0);
@@ -225,23 +222,26 @@ where r.state is distinct from case
   when s.status = 'completed' and s.outcome = 'success' then 'captured' else 'released' end;
 
 -- reservation_missing: a permit under a policy that limits such amounts has its reservation, of that amount
-with limits as (
-  select p.policy_id, p.policy_digest, l.item ->> 'when' as "when", c.currency
+with limits as materialized (
+  select p.policy_digest, l.item ->> 'when' as "when", c.currency
   from sentinel.policies p cross join lateral jsonb_array_elements(p.canonical::jsonb -> 'limits') as l (item)
   cross join lateral jsonb_object_keys(l.item -> 'cap') as c (currency)
-)
-select format('operation %s, permit %s', s.operation_id, s.permit_id)
-from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
-left join sentinel.reservations r on r.tenant_id = s.tenant_id and r.permit_id = s.permit_id
-where s.permit_id is not null and o.amount_minor is not null
-  and (r.operation_id, r.amount_minor) is distinct from (s.operation_id, o.amount_minor)
+), permits as materialized (
+  select s.operation_id, s.permit_id, s.policy_id, o.action, o.currency
+  from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
+  left join sentinel.reservations r on r.tenant_id = s.tenant_id and r.permit_id = s.permit_id
+  where s.permit_id is not null and o.amount_minor is not null
+    and (r.operation_id, r.amount_minor) is distinct from (s.operation_id, o.amount_minor)
+), limited as materialized (
   -- A renewed permit may be of a later version than the decision: only what every known version limits must be held. Of
   -- conditions only those that ask for the action alone are read here.
-  and not exists (
-    select from sentinel.policies p where p.policy_id = s.policy_id and not exists (
-      select from limits l where l.policy_digest = p.policy_digest and l.currency = o.currency and (l."when" is null
-        or l."when" = format('action == "%s"', o.action)
-        or o.action like substring(l."when" from '^action\.startsWith ?\( ?"([^"%_]+)" ?\)$') || '%')));
+  select k.* from (select distinct policy_id, action, currency from permits) k where not exists (
+    select from sentinel.policies p where p.policy_id = k.policy_id and not exists (
+      select from limits l where l.policy_digest = p.policy_digest and l.currency = k.currency and (l."when" is null
+        or l."when" = format('action == "%s"', k.action)
+        or k.action like substring(l."when" from '^action\.startsWith ?\( ?"([^"%_]+)" ?\)$') || '%')))
+)
+select format('operation %s, permit %s', operation_id, permit_id) from permits join limited using (policy_id, action, currency);
 
 -- cap_other_than_policy: the cap of a budget is one that a recorded policy gives to that limit and currency
 with caps as (

@@ -48,7 +48,7 @@ SEVENTEEN = [
     Damage("a reservation deleted", LIVE_BUDGET + "delete from sentinel.reservations where permit_id = '{live_permit}'", "reservation_missing", "{live}"),
     Damage("a cap raised", "update sentinel.usage set cap_minor = cap_minor * 10 where limit_key = '{limit_key}'", "cap_other_than_policy", "{limit_key}"),
     Damage("an execution deleted and its row NEW again", BACK_TO_NEW, "ledger_trail_differs", "ledger entry paid"),
-    Damage("an amount times ten on both sides", TEN_TIMES, "executions_other_than_permitted", "{execution}"),
+    Damage("an amount times ten on both sides", TEN_TIMES + ALSO_THERE, "request_differs", "{paid}"),
     Damage("an execution before its start", "update refunds.executions set executed_at = executed_at - interval '1 hour' where execution_id = '{execution}'", "execution_before_start", "{execution}"),
     Damage("a foreign start id", "update refunds.executions set start_id = '{other_start}' where execution_id = '{execution}';"
            "update refunds.ledger_entries set start_id = '{other_start}' where ledger_entry_id = 'paid'", "execution_of_another", "{execution}"),
@@ -79,7 +79,7 @@ BEYOND = [
     Damage("a captured reservation deleted with its budget", PAID_BUDGET + "delete from sentinel.reservations where operation_id = '{paid}'", "reservation_missing", "{paid}"),
     Damage("a reservation of a smaller amount", LIVE_BUDGET.replace("- r.amount_minor", "- r.amount_minor + 1") + "update sentinel.reservations set amount_minor = 1 where permit_id = '{live_permit}'", "reservation_missing", "{live}"),
     Damage("an execution, its row's start and its trail deleted", BACK_TO_NEW + NO_TRAIL.replace("{entry}", "paid"), "execution_missing", "ledger entry paid"),
-    Damage("an amount times ten on three sides", TEN_TIMES + ALSO_THERE, "request_differs", "{paid}"),
+    Damage("an amount times ten in the ledger and its execution", TEN_TIMES, "executions_other_than_permitted", "{execution}"),
     Damage("an amount times ten and the request with its digest", TEN_TIMES + ALSO_THERE + "update sentinel.operations set request = replace(request, '400', '4000') where operation_id = '{paid}';"
            "update sentinel.operations set digest = 'sha256:' || encode(sha256(convert_to(request, 'UTF8')), 'hex') where operation_id = '{paid}'", "request_altered", "{paid}"),
     Damage("a status that its decision does not give", "update sentinel.operation_states set status = 'allowed' where operation_id = '{denied}'", "status_differs", "{denied}"),

@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "in-doubt": ("sentinel.cli.in_doubt:group", "List and resolve operations whose outcome is unknown."),
     "policy": ("sentinel.cli.policy:group", "Check, show and test policy files."),
     "proof": ("sentinel.cli.proof:group", "Verify proof packs."),
+    "checkpoint": ("sentinel.cli.checkpoint:command", "Write down how the evidence stands, outside the database."),
     "doctor": ("sentinel.cli.doctor:command", "Check that this installation is safe and nothing is broken."),
 }
 

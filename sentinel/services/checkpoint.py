@@ -24,13 +24,12 @@ from sentinel.store.checkpoints import (
     CheckpointFile,
     Placed,
     leaves,
-    placed_after,
+    placed,
     read_checkpoints,
 )
 from sentinel.store.database import Pool
 
 EVERY_SECONDS = 60.0
-_CHUNK = 10_000
 
 log = structlog.get_logger("sentinel.checkpoint")
 
@@ -83,7 +82,7 @@ def compare_checkpoints(connection: psycopg.Connection[Any], path: Path) -> Comp
 
 
 def _differences(connection: psycopg.Connection[Any], tenant: uuid.UUID, known: list[Checkpoint]) -> Iterator[str]:
-    rows = _Rows(connection, tenant)
+    rows = _Rows(placed(connection, tenant))
     head = TreeHead()
     for checkpoint in known:
         began = head.size
@@ -109,18 +108,18 @@ def _differences(connection: psycopg.Connection[Any], tenant: uuid.UUID, known: 
 
 
 class _Rows:
-    """A tenant's positions in order, read ahead; None where there is none."""
+    """A tenant's positions in order; None where there is none."""
 
-    def __init__(self, connection: psycopg.Connection[Any], tenant: uuid.UUID) -> None:
-        self._connection, self._tenant = connection, tenant
-        self._read: dict[int, Placed] = {}
-        self._at = self._read_to = 0
+    def __init__(self, rows: Iterator[Placed]) -> None:
+        self._rows, self._at = rows, 0
+        self._ahead: Placed | None = next(rows, None)
 
     def take(self, number: int) -> list[Placed | None]:
-        while self._read_to < self._at + number:
-            rows = placed_after(self._connection, self._tenant, self._read_to, _CHUNK)
-            self._read |= {row.position: row for row in rows}
-            self._read_to = rows[-1].position if len(rows) == _CHUNK else 2**62
-        wanted = range(self._at + 1, self._at + 1 + number)
-        self._at += number
-        return [self._read.pop(position, None) for position in wanted]
+        return [self._next() for _ in range(number)]
+
+    def _next(self) -> Placed | None:
+        self._at += 1
+        if self._ahead is None or self._ahead.position > self._at:
+            return None
+        found, self._ahead = self._ahead, next(self._rows, None)
+        return found

@@ -23,7 +23,7 @@ from sentinel.services.set_halt import set_halt
 from sentinel.store.checkpoints import CheckpointBroken, CheckpointFile, read_checkpoints
 from sentinel.store.database import AUTHORITY, CONSOLE
 from sentinel.store.invariants import Invariant, ask, read_invariants, run_invariants
-from tests.damages import BEYOND, DAMAGES, SEVENTEEN, SIX, Damage
+from tests.damages import BEYOND, DAMAGES, NEWEST, SEVENTEEN, SIX, Damage, rewritten
 from tests.harness import actor, decide
 from tests.ledger_world import LedgerWorld
 from tests.workflow_world import BRANCHES, Shop
@@ -130,6 +130,24 @@ def test_each_damage_is_named_with_the_id_of_what_is_damaged(honest: Honest) -> 
     assert honest.world.broken_invariants() == []
 
 
+def test_an_event_that_is_touched_at_any_position_is_located(honest: Honest) -> None:
+    """Rewritten with its hash, or deleted with its position; a twin that compares numbers sees no rewriting."""
+    world = honest.world
+    events = [
+        event for (event,) in world.admin.execute("select event_id from sentinel.feed order by position").fetchall()
+    ]
+    seen = by_numbers = 0
+    for event in events:
+        for touch in (rewritten("newest", "}$", ',"more":1}'), NEWEST):
+            with undone(world.admin):
+                world.admin.execute(touch.replace("{newest}", str(event)).encode())
+                differences = compare_checkpoints(world.admin, honest.file).differences
+                seen += len(differences) == 1 and differences[0].startswith(f"event {event} ")
+                by_numbers += world.one("select count(*) from sentinel.feed") != len(events)
+    print(f"{2 * len(events)} events touched, {seen} located")
+    assert (seen, by_numbers) == (2 * len(events), len(events))
+
+
 def test_the_command_says_it_and_ends_with_1(honest: Honest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SENTINEL_DATABASE_URL", honest.world.url)
     sound = CliRunner().invoke(main, ["doctor", "--checkpoint", str(honest.file)])
@@ -212,6 +230,20 @@ def test_a_checkpoint_goes_on_where_the_last_ended_in_any_process(honest: Honest
     hashes = [hash for (hash,) in world.admin.execute("select e.hash from sentinel.feed f join sentinel.events e using (tenant_id, event_id) order by position").fetchall()]  # fmt: skip
     assert known[-1].root == TreeHead().grown(one.encode() for one in hashes).root.hex()
     assert compare_checkpoints(world.admin, honest.file).covered == len(hashes)
+
+
+def test_a_machine_of_its_own_keeps_checkpoints_by_the_command(
+    honest: Honest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SENTINEL_DATABASE_URL", honest.world.url)
+    file = tmp_path / "elsewhere" / "kept.jsonl"
+    command = ["checkpoint", "--json", "--file", str(file)]
+    known = sum(len(one.entries) for one in read_checkpoints(honest.file))
+    assert [json.loads(CliRunner().invoke(main, command).stdout)["events"] for _ in range(2)] == [known, 0]
+    assert file.read_bytes() == honest.file.read_bytes()
+    honest.world.admin.execute("set session_replication_role = replica")
+    honest.put(next(one for one in BEYOND if "count set back" in one.name))
+    assert CliRunner().invoke(main, command).exit_code == 1
 
 
 def test_a_line_cut_off_by_a_crash_is_passed_over(honest: Honest) -> None:
