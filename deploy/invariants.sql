@@ -81,8 +81,15 @@ where v.verdict = 'approve' and v.operator_id = a.requester_operator_id;
 -- approval_without_quorum: an approved approval has as many people as it needed
 select 'approval ' || a.approval_id from sentinel.approvals a
 where a.status = 'approved' and a.required_people > (
-  select count(*) from sentinel.approval_votes v
-  where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id and v.verdict = 'approve');
+  -- Its own words, and those of the approvals it follows that were about every reason of its.
+  with recursive chain as (
+    select a.approval_id, a.follows
+    union
+    select earlier.approval_id, earlier.follows from chain c
+    join sentinel.approvals earlier on earlier.tenant_id = a.tenant_id and earlier.approval_id = c.follows
+    where earlier.operation_id = a.operation_id and a.reasons <@ earlier.reasons)
+  select count(distinct v.operator_id) from chain c join sentinel.approval_votes v on v.tenant_id = a.tenant_id
+    and v.approval_id = c.approval_id and v.verdict = 'approve');
 
 -- approval_not_offered: nothing was approved where approving was not offered
 select 'approval ' || approval_id from sentinel.approvals where status = 'approved' and not offers_approve;

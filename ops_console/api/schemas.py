@@ -122,7 +122,9 @@ class ApprovalViewSchema(Schema):
     reason = fields.String()
     offers = fields.List(fields.String(validate=OneOf(["approve", "reject", "handled"])), required=True)
     handled_reference = fields.String()
+    follows = fields.String()
     votes = fields.List(fields.Raw())
+    earlier_votes = fields.List(fields.Raw())
 
 
 class ApprovalPageSchema(Schema):

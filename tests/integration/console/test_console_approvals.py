@@ -298,6 +298,10 @@ def test_one_person_clicking_a_hundred_times_never_suffices_where_two_are_asked_
 
 def test_the_check_for_two_people_sees_voices_that_are_not_told_apart(world: Any) -> None:
     world.sql("alter table sentinel.approval_votes drop constraint approval_votes_pkey")
+    # People are told apart by the key of words, and again where they are counted.
+    rewritten(
+        world, "sentinel.voices_for", ("group by p.operator_id, p.email", "group by p.operator_id, p.email, v.voted_at")
+    )
     assert one_person_suffices(world)
 
 
@@ -341,6 +345,7 @@ def test_of_many_contenders_exactly_one_decides(world: Any) -> None:
 def test_the_check_for_one_transition_sees_a_check_then_act(world: Any) -> None:
     rewritten(
         world, "sentinel.resolve_approval", ("approval_id = approval for update", "approval_id = approval"),
+        ("operation_id = a.operation_id for update", "operation_id = a.operation_id"),
     )  # fmt: skip
     with psycopg.connect(world.url, autocommit=True) as admin:
         twins.meet_before(admin, "sentinel.resolve_approval", "moment := clock_timestamp();")
