@@ -62,7 +62,7 @@ grant select on all tables in schema refunds to sentinel_worker;
 grant insert on refunds.orders, refunds.ledger_entries, refunds.executions, refunds.outbox,
   refunds.workers, refunds.approval_cursors to sentinel_worker;
 grant update (status, last_event, event_number, claim_epoch, claimed_by, lease_until, attempts, next_attempt_at, guard_request, operation_id,
-  decision_event_id, decision, reason_code, proof_id, approval_id, waiting_for, permit_token, start_id, last_error)
+  decision_event_id, decision, reason_code, proof_id, approval_id, waiting_for, permit_token, start_id, last_error, waits)
   on refunds.ledger_entries to sentinel_worker;
 grant update (account_ref, ordered_at, paid_minor, currency, recorded_at) on refunds.orders to sentinel_worker;
 grant update (attempts, next_attempt_at, last_error, acknowledged_at) on refunds.outbox to sentinel_worker;
@@ -86,7 +86,7 @@ grant select on all tables in schema sentinel to sentinel_console;
 grant select (tenant_id, ledger_entry_id, refund_id, agent_id, action, status, last_event, event_number, amount_minor, currency, idempotency_key,
   channel, scenario, account_ref, order_ref, requested_at, reason, risk, redaction_status, claim_epoch, claimed_by,
   lease_until, attempts, next_attempt_at, guard_request, operation_id, decision_event_id, decision, reason_code, proof_id,
-  approval_id, waiting_for, start_id, last_error, created_at, updated_at, mode, language) on refunds.ledger_entries to sentinel_console;
+  approval_id, waiting_for, start_id, last_error, created_at, updated_at, mode, language, waits) on refunds.ledger_entries to sentinel_console;
 grant select on refunds.orders, refunds.executions, refunds.outbox, refunds.ledger_events, refunds.step_trails, refunds.workers,
   refunds.process_requests, refunds.transitions, refunds.defaults to sentinel_console;
 grant insert on refunds.process_requests, refunds.defaults to sentinel_console;
@@ -159,6 +159,7 @@ grant select on refunds.wrong_executions to sentinel_console;
 -- The intake records what it is about to do and what became of it. What is reviewed, and an analyst's word, it cannot change.
 grant usage on schema orders, refunds to sentinel_orders;
 grant select on refunds.defaults to sentinel_orders;
+grant execute on function refunds.tenant_label to sentinel_orders;
 grant select on all tables in schema orders to sentinel_orders;
 grant insert on orders.reviews, orders.deliveries, orders.effects, orders.approval_cursors, orders.alerts,
   orders.simulated_shop to sentinel_orders;

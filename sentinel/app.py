@@ -12,7 +12,7 @@ from a2wsgi import WSGIMiddleware
 from flask import Blueprint, Flask, Response, request
 from flask.json.provider import JSONProvider
 
-from sentinel.api import approvals, check, guard, heartbeat, meta, switches
+from sentinel.api import approvals, check, guard, heartbeat, key, meta, switches
 from sentinel.api.calls import Call, handlers_of, waiting_handlers_of
 from sentinel.api.context import Context
 from sentinel.api.identity import Identity
@@ -104,7 +104,7 @@ def _flask_app(context: Context) -> Flask:
         blueprint = Blueprint(prefix.strip("/").replace("/", "_"), __name__, url_prefix=prefix)
         for path, handler in hot.items():
             blueprint.add_url_rule(path, path.strip("/").replace("/", "_"), _view(path, handler), methods=["POST"])
-        for part in (approvals, heartbeat, switches):
+        for part in (approvals, heartbeat, key, switches):
             part.routes(blueprint, context)
         app.register_blueprint(blueprint)
     meta.routes(app, context)

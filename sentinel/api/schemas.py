@@ -220,6 +220,14 @@ class HeartbeatSchema(Schema):
     status = fields.String(required=True, validate=OneOf(["OK", "PAUSE", "KILL"]))
 
 
+class KeySchema(Schema):
+    """Whose key it is; `agent_id` only where it is bound to one."""
+
+    tenant_id = fields.UUID(required=True)
+    tenant = fields.String(required=True)
+    agent_id = fields.String()
+
+
 class SwitchSchema(Schema):
     """How one switch stands; `canary_percent` of the accounts while it is on, 0 while it is off."""
 

@@ -85,6 +85,7 @@ REASONS: dict[str, str] = {
     "over_limit": "The amount is above what the policy can allow.",
     "over_transaction_limit": "The amount is above what one refund of this kind may be.",
     "limit_exceeded": "A spending limit would be exceeded.",
+    "account_unknown": "No account is named, and the budget that all such operations share would be exceeded.",
     "repeated_attempts": "Several attempts of this customer in 24 hours.",
     "high_risk": "The order's signals say that it should not be fulfilled.",
     "needs_analyst": "The order's signals call for an analyst.",

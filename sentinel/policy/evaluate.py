@@ -13,6 +13,7 @@ from typing import Any
 from sentinel.core.decision import ApprovalTerms, Decision, Finding, LimitAsk, Verdict, strictest
 from sentinel.policy.compile import CompiledLimit, CompiledPolicy
 from sentinel.policy.facts import FactSet, gather, identifier
+from sentinel.policy.model import Limit
 
 UNKNOWN = "~unknown"
 """Whose budget it is when the request does not say: one shared budget, so dropping the fact escapes no cap.
@@ -106,8 +107,16 @@ def _ask(policy: CompiledPolicy, compiled: CompiledLimit, subject: str, cap_mino
         policy.policy.zone,
         cap_minor,
         limit.verdict,
-        limit.reason_code,
+        _full_because(limit, subject),
     )
+
+
+def _full_because(limit: Limit, subject: str) -> str:
+    """The reason when this limit says no: of a budget that all share who leave a fact out, that it was left out."""
+    missing = [name for name, value in zip(limit.per, subject.split("|"), strict=False) if value == UNKNOWN]
+    if missing:
+        return f"{'account' if 'account' in missing else missing[0]}_unknown".replace(".", "_")
+    return limit.reason_code
 
 
 def _terms(policy: CompiledPolicy, facts: FactSet) -> ApprovalTerms:

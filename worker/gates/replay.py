@@ -94,7 +94,7 @@ def replay(job: Job, file: CaseFile, folder: Path) -> Replayed:
     with ExitStack() as stack:
         stand_ins = stack.enter_context(standing_in()) if job.simulate_systems else None
         settings = _settings(job, folder, stand_ins)
-        client = stack.enter_context(open_client(settings))
+        client = stack.enter_context(open_client(settings, job.tenant_id))
         admin = stack.enter_context(psycopg.connect(job.database_url, autocommit=True))
         pool = Pool(with_role(job.database_url, WORKER), size=settings.lanes + 6)
         stack.callback(pool.close)
