@@ -8,7 +8,7 @@ from typing import Any
 from sentinel.core.decision import Verdict, WindowKind
 from sentinel.core.money import major_text
 from sentinel.policy.compile import CompiledPolicy
-from sentinel.policy.model import Fact, Limit, Policy, Rule, Terms, variable_name
+from sentinel.policy.model import Fact, Limit, Once, Policy, Rule, Terms, variable_name
 
 _CALENDAR = {WindowKind.CALENDAR_DAY: "per calendar day", WindowKind.CALENDAR_MONTH: "per calendar month"}
 
@@ -32,7 +32,7 @@ def describe_policy(policy: Policy, *, digest: str, covered: Collection[str]) ->
         "numbers": {name: _amounts(values) for name, values in policy.numbers.items()},
         "rules": [_rule(rule) for rule in policy.rules],
         "limits": [_limit(limit, policy.zone) for limit in policy.limits],
-        "once_per": ".".join(policy.once_per) if policy.once_per else None,
+        "once_per": _once(policy.once_per) if policy.once_per else None,
         "approval": _terms(policy.approval),
     }
 
@@ -56,6 +56,11 @@ def remarks(compiled: CompiledPolicy) -> list[str]:
 def _fact(fact: Fact) -> dict[str, Any]:
     one_of = {} if fact.one_of is None else {"one_of": sorted(fact.one_of)}
     return {"name": fact.name, "type": fact.type.value, "from": [".".join(path) for path in fact.paths], **one_of}
+
+
+def _once(once: Once) -> dict[str, Any]:
+    path = ".".join(once.path)
+    return {"thing": once.thing, "from": path}
 
 
 def _rule(rule: Rule) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sentinel.core.decision import Verdict, WindowKind
 from sentinel.core.money import DIGITS
-from sentinel.policy.model import Fact, FactType, Limit, Policy, Rule, Terms, rolling_bucket_seconds
+from sentinel.policy.model import Fact, FactType, Limit, Once, Policy, Rule, Terms, rolling_bucket_seconds
 
 
 def policy_of(document: Mapping[str, Any]) -> Policy:
@@ -27,7 +27,7 @@ def policy_of(document: Mapping[str, Any]) -> Policy:
         rules=tuple(_rule(given) for given in document["rules"]),
         limits=tuple(_limit(given) for given in document["limits"]),
         approval=Terms(terms["expires_seconds"], terms["role"], terms["people"], terms["two_people_from"]),
-        once_per=tuple(document["once_per"].split(".")) if document["once_per"] else None,
+        once_per=_once(document["once_per"]),
     )
 
 
@@ -40,6 +40,13 @@ def _fact(name: str, given: Mapping[str, Any]) -> Fact:
     paths = tuple(tuple(path.split(".")) for path in given["from"])
     one_of = frozenset(given["one_of"]) if "one_of" in given else None
     return Fact(name, FactType(given["type"]), paths, given["min"], given["max"], one_of)
+
+
+def _once(given: Mapping[str, str] | str | None) -> Once | None:
+    if not given:
+        return None
+    ((thing, path),) = [(None, given)] if isinstance(given, str) else given.items()
+    return Once(thing, tuple(path.split(".")))
 
 
 def _rule(given: Mapping[str, Any]) -> Rule:

@@ -109,6 +109,18 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
+class Once:
+    """What may happen only once: a thing of the tenant's ("refund") and where the request names it.
+
+    The key belongs to the tenant and the thing, so every policy that names the same thing asks for the same key. `thing`
+    is None in the kept text of an older policy, whose key belonged to the policy itself; no file is read that way.
+    """
+
+    thing: str | None
+    path: FactPath
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """A whole policy file. `numbers` is name → currency → minor units."""
 
@@ -122,7 +134,7 @@ class Policy:
     rules: tuple[Rule, ...]
     limits: tuple[Limit, ...]
     approval: Terms
-    once_per: FactPath | None
+    once_per: Once | None
 
     def document(self) -> dict[str, Any]:
         """The normalised policy: text, integers, lists and dicts only."""
@@ -137,7 +149,7 @@ class Policy:
             "rules": [_rule_document(rule) for rule in self.rules],
             "limits": [_limit_document(limit) for limit in self.limits],
             "approval": _terms_document(self.approval),
-            "once_per": ".".join(self.once_per) if self.once_per else None,
+            "once_per": _once_document(self.once_per),
         }
 
     def digest(self) -> str:
@@ -169,6 +181,13 @@ def _limit_document(limit: Limit) -> dict[str, Any]:
         "reason": limit.reason_code,
         "when": limit.when,
     }
+
+
+def _once_document(once: Once | None) -> dict[str, str] | str | None:
+    if once is None:
+        return None
+    path = ".".join(once.path)
+    return path if once.thing is None else {once.thing: path}
 
 
 def _terms_document(terms: Terms) -> dict[str, Any]:

@@ -12,8 +12,10 @@ from typing import Any
 from sentinel.core.decision import Decision, LimitAsk, Verdict, no_matching_policy
 from sentinel.core.errors import KeyReused
 from sentinel.core.operation import Operation, first_difference
-from sentinel.core.proof import pack_parts
+from sentinel.core.proof import decision_basis, pack_parts
 from sentinel.policy.evaluate import evaluate
+from sentinel.policy.facts import check_once, declared_evidence
+from sentinel.policy.model import EVIDENCE
 from sentinel.randomness import random_bytes, random_uuid
 from sentinel.services.authority import Authority, Caller
 from sentinel.store.decisions import Recorded
@@ -50,12 +52,21 @@ def judged(operation: Operation, recorded: Recorded) -> Recorded:
     return recorded
 
 
-def provisional(authority: Authority, operation: Operation) -> Decision:
-    """What the policy alone says; halts and limits can still tighten it."""
+def provisional(authority: Authority, operation: Operation) -> tuple[Decision, str]:
+    """What the policy alone says, and what it is kept to have looked at beside the operation; the rest can still tighten it.
+
+    Raises `InvalidInput` for a once-key that is no identifier and for evidence that is too large to keep.
+    """
     policy = authority.policies.library.find(operation.action)
     if policy is None:
-        return no_matching_policy()
-    return evaluate(policy, operation.facts(), authority.clock())
+        decision = no_matching_policy()
+        return decision, decision_basis(decision, {}, None)
+    facts, moment = operation.facts(), authority.clock()
+    check_once(policy, facts)
+    # Decided on what is kept, so that the same can be decided again.
+    evidence = facts[EVIDENCE] = declared_evidence(policy, operation.evidence or {})
+    decision = evaluate(policy, facts, moment)
+    return decision, decision_basis(decision, evidence, moment if "now" in policy.used else None)
 
 
 def decided_row(
@@ -68,7 +79,7 @@ def decided_row(
     start_id: uuid.UUID | None = None,
 ) -> dict[str, Any]:
     """One row of `sentinel.guard_input`: JSON-ready, in memory, nothing asked of anybody."""
-    decision = provisional(authority, operation)
+    decision, basis = provisional(authority, operation)
     event_id, salt = new_id(), random_bytes(32).hex()
     return {
         **question(caller, operation, decision),
@@ -79,6 +90,7 @@ def decided_row(
         "approval_id": new_id(),
         "salt": salt,
         "request": operation.canonical,
+        "basis": basis,
         "hand_out_is_start": not has_start_step,
         "start_id": start_id,
         "permit_seconds": authority.permit_seconds,

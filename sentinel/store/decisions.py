@@ -122,12 +122,12 @@ def _together(pool: Pool, statement: str, batch: Any, shape: type[Answer]) -> li
 
 
 def locks_of(row: Mapping[str, Any]) -> Iterator[str]:
-    """What this row's decision reads before it writes: its budgets' owners and what it may do only once."""
+    """What this row's decision reads before it writes: its budgets' owners and what it may do only once, in any spelling."""
     tenant = row["tenant_id"]
     for subject in {limit["subject"] for limit in row["limits"]}:
         yield f"budget/{tenant}/{subject}"
     if row["once_key"] is not None and row["verdict"] != "DENY":
-        yield f"once/{tenant}/{row['once_key']}"
+        yield f"once/{tenant}/{row['once_key'].lower().rstrip('._:/@-~')}"
 
 
 def peek_decisions(pool: Pool, rows: Sequence[Mapping[str, Any]]) -> list[Peeked]:
