@@ -9,13 +9,15 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sentinel.core.decision import Decision, LimitAsk, Verdict, no_matching_policy
+from sentinel.core.decision import BreakerAsk, Decision, LimitAsk, Verdict, no_matching_policy
 from sentinel.core.errors import KeyReused
 from sentinel.core.operation import Operation, first_difference
 from sentinel.core.proof import pack_parts
 from sentinel.policy.evaluate import evaluate
+from sentinel.policy.facts import Asker
 from sentinel.randomness import random_bytes, random_uuid
 from sentinel.services.authority import Authority, Caller
+from sentinel.store.agent_keys import WORKER_SCOPE
 from sentinel.store.decisions import Recorded
 from sentinel.store.ids import new_id, proof_id_of
 
@@ -50,12 +52,13 @@ def judged(operation: Operation, recorded: Recorded) -> Recorded:
     return recorded
 
 
-def provisional(authority: Authority, operation: Operation) -> Decision:
+def provisional(authority: Authority, caller: Caller, operation: Operation) -> Decision:
     """What the policy alone says; halts and limits can still tighten it."""
     policy = authority.policies.library.find(operation.action)
     if policy is None:
         return no_matching_policy()
-    return evaluate(policy, operation.facts(), authority.clock())
+    asker = Asker(str(caller.principal_id), is_worker=WORKER_SCOPE in caller.scopes)
+    return evaluate(policy, operation.facts(), authority.clock(), asker=asker)
 
 
 def decided_row(
@@ -68,7 +71,7 @@ def decided_row(
     start_id: uuid.UUID | None = None,
 ) -> dict[str, Any]:
     """One row of `sentinel.guard_input`: JSON-ready, in memory, nothing asked of anybody."""
-    decision = provisional(authority, operation)
+    decision = provisional(authority, caller, operation)
     event_id, salt = new_id(), random_bytes(32).hex()
     return {
         **question(caller, operation, decision),
@@ -115,6 +118,7 @@ def question(caller: Caller, operation: Operation, decision: Decision) -> dict[s
         "policy_label": decision.policy_label,
         "policy_digest": decision.policy_digest,
         "limits": [_limit(ask) for ask in decision.limits] if decision.verdict is not Verdict.DENY else [],
+        **({"breakers": [_breaker(ask) for ask in decision.breakers]} if decision.breakers else {}),
         **approval,
         **_for_a_person(decision),
     }
@@ -133,4 +137,12 @@ def _limit(ask: LimitAsk) -> dict[str, Any]:
         "limit_key": ask.limit_key, "subject": ask.subject, "window": ask.window, "window_seconds": ask.window_seconds,
         "bucket_seconds": ask.bucket_seconds, "zone": ask.zone, "cap_minor": ask.cap_minor, "verdict": ask.verdict,
         "reason_code": ask.reason_code,
+    }  # fmt: skip
+
+
+def _breaker(ask: BreakerAsk) -> dict[str, Any]:
+    return {
+        "breaker_key": ask.breaker_key, "scope": ask.scope, "target": ask.target, "window_seconds": ask.window_seconds,
+        "bucket_seconds": ask.bucket_seconds, "most_operations": ask.most_operations, "most_minor": ask.most_minor,
+        "declared": ask.declared,
     }  # fmt: skip

@@ -95,6 +95,8 @@ begin
   end if;
   if halted and reason_code <> 'duplicate_resource' then
     decision := sentinel.stricter(decision, 'APPROVAL_REQUIRED'); reason_code := 'halted';
+  elsif decision = 'ALLOW' and ask.breakers is not null and (sentinel.passed_breaker(ask, moment)).breaker_key is not null then
+    decision := 'DENY'; reason_code := 'velocity_halted';
   end if;
   return next;
 end $$;
@@ -117,6 +119,7 @@ declare
   latency integer;
   allowed boolean;
   halted boolean;
+  passed sentinel.breaker_ask;
   s sentinel.operation_states;
   e sentinel.events;
   started sentinel.events;
@@ -144,6 +147,15 @@ begin
   if halted and code <> 'halted' and code <> 'duplicate_resource' then
     verdict := sentinel.stricter(verdict, 'APPROVAL_REQUIRED'); code := 'halted';
     why := array_prepend('halted'::text, array_remove(why, 'halted'));
+  end if;
+  if verdict = 'ALLOW' and ask.breakers is not null then
+    passed := sentinel.passed_breaker(ask, moment);
+    if passed.breaker_key is null then
+      perform sentinel.count_velocity(ask, moment);
+    else
+      perform sentinel.trip_breaker(ask, passed, moment);
+      verdict := 'DENY'; code := 'velocity_halted'; why := array_prepend('velocity_halted'::text, why);
+    end if;
   end if;
   allowed := verdict = 'ALLOW';
 
@@ -205,7 +217,7 @@ begin
 end $$;
 
 -- One or many decisions in one transaction, decided row by row in key order and written together.
-create or replace function sentinel.record_decisions(batch jsonb) returns setof sentinel.guard_output language plpgsql
+create or replace function sentinel.record_batch(batch jsonb, alone boolean) returns setof sentinel.guard_output language plpgsql
 set plan_cache_mode = force_generic_plan as $$
 declare
   asks sentinel.guard_input[];
@@ -222,12 +234,17 @@ begin
   if current_setting('transaction_isolation') <> 'read committed' then
     raise exception 'record_decisions needs READ COMMITTED' using errcode = 'invalid_transaction_state';
   end if;
-  perform pg_advisory_xact_lock_shared(sentinel.halt_lock());
+  if alone then perform pg_advisory_xact_lock(sentinel.halt_lock());
+  else perform pg_advisory_xact_lock_shared(sentinel.halt_lock()); end if;
   perform pg_advisory_xact_lock(lock) from (
     select distinct hashtextextended(name, 1) as lock from jsonb_array_elements_text(batch -> 'locks') as name order by 1) as locks;
 
   asks := array(select a from jsonb_populate_recordset(null::sentinel.guard_input, batch -> 'rows') as a
                 order by a.tenant_id, a.idempotency_key, a.seq);
+  -- The breakers' locks come after the budgets', always and everywhere; nobody else takes them.
+  perform pg_advisory_xact_lock(lock) from (
+    select distinct sentinel.velocity_lock(a.tenant_id, b ->> 'breaker_key') as lock
+    from unnest(asks) as a cross join lateral jsonb_array_elements(a.breakers) as b order by 1) as locks;
   with new as (
     insert into sentinel.operations
       (tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class, digest, request, salt,
@@ -257,4 +274,16 @@ begin
     return next one.answer;
   end loop;
   perform sentinel.write_decisions(events, states, held);
+end $$;
+
+-- Decisions are made beside each other. Where one trips a breaker and so has to set a halt, all of the batch is undone, its
+-- locks with it, and made again alone: then the halt comes after all that was under way and before all that comes later.
+create or replace function sentinel.record_decisions(batch jsonb) returns setof sentinel.guard_output language plpgsql as $$
+begin
+  begin
+    return query select * from sentinel.record_batch(batch, false);
+    return;
+  exception when sqlstate 'SNTRP' then null;
+  end;
+  return query select * from sentinel.record_batch(batch, true);
 end $$;

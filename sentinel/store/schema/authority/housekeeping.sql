@@ -9,6 +9,7 @@ declare
   moment timestamptz := clock_timestamp();
 begin
   permits_expired := sentinel.release_expired_permits(null, null, null, 200);
+  delete from sentinel.velocity where bucket < moment - interval '1 day';
   approvals_expired := 0; fell_in_doubt := 0;
   for due in select tenant_id, approval_id from sentinel.approvals
              where status = 'pending' and expires_at <= moment

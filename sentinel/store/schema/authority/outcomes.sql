@@ -152,15 +152,15 @@ declare
   events sentinel.events[] := '{}';
   states sentinel.operation_states[] := '{}';
 begin
-  -- Several budgets are touched in the order of keys: hold them all first, in the order in which guards hold theirs.
-  if jsonb_array_length(batch) > 1 then
-    perform pg_advisory_xact_lock(lock) from (
-      select distinct sentinel.budget_lock(r.tenant_id, r.subject) as lock
-      from jsonb_populate_recordset(null::sentinel.report_input, batch) a
-      join sentinel.operations o on o.tenant_id = a.tenant_id and o.idempotency_key = a.idempotency_key
-      join sentinel.reservations r on r.tenant_id = o.tenant_id and r.operation_id = o.operation_id and r.state = 'held'
-      where a.outcome = 'success' order by 1) as locks;
-  end if;
+  -- Several budgets are touched in the order of keys: hold them all first, in the order in which guards hold theirs. One
+  -- operation alone has several owners too: its account, its agent, its tenant.
+  perform pg_advisory_xact_lock(lock) from (
+    select distinct sentinel.budget_lock(r.tenant_id, sentinel.budget_owner(leg)) as lock
+    from jsonb_populate_recordset(null::sentinel.report_input, batch) a
+    join sentinel.operations o on o.tenant_id = a.tenant_id and o.idempotency_key = a.idempotency_key
+    join sentinel.reservations r on r.tenant_id = o.tenant_id and r.operation_id = o.operation_id and r.state = 'held'
+    cross join lateral unnest(r.limit_keys) as leg
+    where a.outcome = 'success' order by 1) as locks;
   for ask in select * from jsonb_populate_recordset(null::sentinel.report_input, batch) order by tenant_id, idempotency_key, seq loop
     if ask.idempotency_key = last_key then
       perform sentinel.write_reports(events, states);
@@ -204,6 +204,7 @@ declare
   s sentinel.operation_states;
   moment timestamptz := clock_timestamp();
 begin
+  perform sentinel.lock_budgets_of(tenant, operation);
   select * into s from sentinel.operation_states where tenant_id = tenant and operation_id = operation for update;
   if not found then return 'unknown'; end if;
   if s.status <> 'in_doubt' then return 'not_in_doubt'; end if;

@@ -19,7 +19,7 @@ declare
   moment timestamptz := clock_timestamp();
 begin
   for gone in
-    select s.tenant_id, s.operation_id, s.permit_id, s.approval_id, r.subject from sentinel.operation_states s
+    select s.tenant_id, s.operation_id, s.permit_id, s.approval_id, r.limit_keys from sentinel.operation_states s
     left join sentinel.reservations r on r.tenant_id = s.tenant_id and r.permit_id = s.permit_id
     where s.status in ('allowed', 'approved') and s.permit_id is not null and s.permit_expires_at <= moment
       and (only_tenant is null or s.tenant_id = only_tenant)
@@ -28,8 +28,9 @@ begin
     limit most for update of s skip locked
   loop
     -- Many budgets in no order: a busy one is left for the next round, because waiting here could be waiting in a circle.
-    continue when gone.subject is not null
-      and not pg_try_advisory_xact_lock(sentinel.budget_lock(gone.tenant_id, gone.subject));
+    continue when exists (
+      select from unnest(gone.limit_keys) as leg
+      where not pg_try_advisory_xact_lock(sentinel.budget_lock(gone.tenant_id, sentinel.budget_owner(leg))));
     update sentinel.operation_states
       set permit_id = null, permit_expires_at = null, once_live = once_live and gone.approval_id is not null
       where tenant_id = gone.tenant_id and operation_id = gone.operation_id;
