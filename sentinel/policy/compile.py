@@ -226,7 +226,9 @@ def _check_per(source: Source, limit: Limit, policy: Policy, place: Place) -> No
         fact = next((fact for fact in policy.facts if fact.name == name and name in SUBJECTS), None)
         if fact is not None and (name != "agent" or fact.paths != (("agent_id",),)):
             # Who asks is known from the key; a fact of that name would let the asker choose whose budget it is.
-            raise source.error(place, f'per: "{name}" is who asks, and a fact has that name too', "name the fact otherwise")
+            raise source.error(
+                place, f'per: "{name}" is who asks, and a fact has that name too', "name the fact otherwise"
+            )
     if "currency" not in limit.per:
         raise source.error(place, "per must contain currency: caps are per currency and nothing is converted")
     if len(set(limit.per)) < len(limit.per):

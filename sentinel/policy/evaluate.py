@@ -23,9 +23,7 @@ No identifier can contain the tilde."""
 _ONCE_MISSING = Finding("once_per", Verdict.DENY, "fact_missing", failed=True)
 
 
-def evaluate(
-    policy: CompiledPolicy, request: Mapping[str, Any], now: datetime, *, asker: Asker = A_WORKER
-) -> Decision:
+def evaluate(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime, *, asker: Asker = A_WORKER) -> Decision:
     """Decide one normalised guard request. `now` is the database clock, with a zone; ValueError without one."""
     return decide(policy, gather(policy, request, asker), now)
 
@@ -86,7 +84,9 @@ def ask_rules(policy: CompiledPolicy, variables: Mapping[str, Any], activation: 
 
 def _ask_doubting(policy: CompiledPolicy, said: Mapping[str, Any], heard: Any, vouched: Any) -> list[Finding]:
     """The rules where somebody says what only another can vouch for: the stricter of "as said" and "not said"."""
-    findings = [_doubted(rule, said, rule.condition.holds(heard), rule.condition.holds(vouched)) for rule in policy.rules]
+    findings = [
+        _doubted(rule, said, rule.condition.holds(heard), rule.condition.holds(vouched)) for rule in policy.rules
+    ]
     # What was found comes before what nobody vouched for: it says more to whoever looks.
     return sorted((one for one in findings if one is not None), key=lambda one: one.reason_code == "fact_not_vouched")
 

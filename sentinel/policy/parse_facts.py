@@ -77,7 +77,9 @@ def _voucher(source: Source, name: str, fields: Table, paths: tuple[FactPath, ..
     voucher = Voucher(source.one_of(node, what, [one.value for one in Voucher]))
     if voucher is Voucher.AUTHORITY and any(path[0] not in OWN_FIELDS for path in paths):
         known = " and ".join(OWN_FIELDS)
-        raise source.error(node.place, f"{what}: the authority itself knows {known} only; the rest is the worker's or the agent's")
+        raise source.error(
+            node.place, f"{what}: the authority itself knows {known} only; the rest is the worker's or the agent's"
+        )
     return voucher
 
 

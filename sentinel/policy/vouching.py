@@ -24,8 +24,12 @@ _HINT = "say who else vouches for it (vouched_by: worker), or use it in a rule t
 def check_vouching(source: Source, written: Written, known: Mapping[str, str]) -> None:
     """Note every rule and limit that an agent's word alone could loosen. Conditions must have compiled."""
     claims = _claims(written.policy)
-    conditions = [(rule.rule_id, rule.when, "an ALLOW") for rule in written.policy.rules if rule.verdict is Verdict.ALLOW]
-    conditions += [(limit.limit_id, limit.when, "whether a limit applies") for limit in written.policy.limits if limit.when]
+    conditions = [
+        (rule.rule_id, rule.when, "an ALLOW") for rule in written.policy.rules if rule.verdict is Verdict.ALLOW
+    ]
+    conditions += [
+        (limit.limit_id, limit.when, "whether a limit applies") for limit in written.policy.limits if limit.when
+    ]
     for name, when, what in conditions:
         for fact in sorted({claims[variable] for variable in references(when, known) if variable in claims}):
             message = f'{what} may not rest on "{fact}": the agent vouches for it itself'

@@ -10,7 +10,7 @@ import uuid
 from typing import Any
 
 from sentinel.core.decision import BreakerAsk, Decision, LimitAsk, Verdict, no_matching_policy
-from sentinel.core.errors import KeyReused
+from sentinel.core.errors import KeyReused, TooManyOpenPermits
 from sentinel.core.operation import Operation, first_difference
 from sentinel.core.proof import pack_parts
 from sentinel.policy.evaluate import evaluate
@@ -19,6 +19,7 @@ from sentinel.randomness import random_bytes, random_uuid
 from sentinel.services.authority import Authority, Caller
 from sentinel.store.agent_keys import WORKER_SCOPE
 from sentinel.store.decisions import Recorded
+from sentinel.store.housekeeping import CROWDED_SECONDS
 from sentinel.store.ids import new_id, proof_id_of
 
 NEVER = {"required_role": "approver", "required_people": 1, "approval_seconds": 0}
@@ -46,7 +47,13 @@ def guard_action(
 
 
 def judged(operation: Operation, recorded: Recorded) -> Recorded:
-    """The recorded decision, unless the key turned out to be another operation's: then `KeyReused` is raised."""
+    """The recorded decision.
+
+    Raises `KeyReused` when the idempotency key turned out to be another operation's, and `TooManyOpenPermits` when
+    nothing was recorded because the agent's key leaves its permits lying.
+    """
+    if recorded.result == "too_many_open":
+        raise TooManyOpenPermits(CROWDED_SECONDS)
     if recorded.result == "key_reused":
         raise KeyReused(first_difference(recorded.request or "{}", operation.canonical))
     return recorded

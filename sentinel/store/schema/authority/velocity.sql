@@ -1,8 +1,5 @@
 -- Velocity breakers: a declared rate within minutes, which nobody passes and who tries is halted until a person lifts it.
 
-create or replace function sentinel.velocity_lock(tenant uuid, breaker text) returns bigint language sql immutable parallel safe as
-  $$ select hashtextextended('velocity/' || tenant || '/' || breaker, 1) $$;
-
 -- The first breaker that this operation would pass, or null. The part of the window that is only half over counts too, so
 -- the window is never shorter than declared. Who decides holds the breaker's lock, so what is read here is all there is.
 create or replace function sentinel.passed_breaker(ask sentinel.guard_input, moment timestamptz)
