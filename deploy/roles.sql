@@ -43,17 +43,21 @@ grant insert on sentinel.operations, sentinel.operation_states, sentinel.usage, 
   sentinel.events, sentinel.feed, sentinel.feed_heads, sentinel.check_reports, sentinel.policies to sentinel_authority;
 grant update (status, decision, reason_code, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at,
   start_event_id, start_hash, outcome, report_digest, reported_at, report_event_id, report_hash, in_doubt_since,
-  in_doubt_reason) on sentinel.operation_states to sentinel_authority;
+  in_doubt_reason, principal_id, holds) on sentinel.operation_states to sentinel_authority;
 grant update (cap_minor, held_minor, captured_minor, override_held_minor, override_captured_minor)
   on sentinel.usage to sentinel_authority;
 grant update (state, settled_at) on sentinel.reservations to sentinel_authority;
 -- An authority can let an approval run out; only the console can decide one.
 grant update (status, decided_at) on sentinel.approvals to sentinel_authority;
 grant update (position) on sentinel.feed_heads to sentinel_authority;
+grant insert, delete, update (open_permits, valid_until) on sentinel.crowded_keys to sentinel_authority;
 grant update (transaction_id) on sentinel.sequencer to sentinel_authority;
+-- It counts what it allowed within minutes, and stops by itself; what is stopped only a person lets go on.
+grant insert, update (operations, amount_minor), delete on sentinel.velocity to sentinel_authority;
+grant insert (tenant_id, halt_id, scope, target, level, reason, set_by, set_at, breaker_key) on sentinel.halts to sentinel_authority;
 grant execute on all functions in schema sentinel to sentinel_authority;
-revoke execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, sentinel.set_halt, sentinel.lift_halt
-  from sentinel_authority;
+revoke execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, sentinel.set_halt, sentinel.lift_halt,
+  sentinel.count_anew from sentinel_authority;
 
 -- worker ------------------------------------------------------------------------------------------------------------
 grant usage on schema refunds to sentinel_worker;
@@ -107,8 +111,13 @@ grant update (state, settled_at) on sentinel.reservations to sentinel_console;
 grant update (succeeded), delete on sentinel.sign_in_attempts to sentinel_console;
 grant execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, sentinel.set_halt, sentinel.lift_halt,
   sentinel.append_event, sentinel.append_body, sentinel.canonical, sentinel.sha256_text, sentinel.utc_text, sentinel.expire_approval,
-  sentinel.settle_budget, sentinel.settle_budgets, sentinel.halt_lock, sentinel.halt_over, sentinel.is_requester to sentinel_console;
+  sentinel.settle_budget, sentinel.settle_budgets, sentinel.halt_lock, sentinel.halt_over, sentinel.is_requester,
+  sentinel.take_locks, sentinel.wait_for_lock, sentinel.wait_until to sentinel_console;
 grant execute on function refunds.default_tenant to sentinel_console;
+
+-- Who lifts a halt lets counting begin anew.
+grant delete on sentinel.velocity to sentinel_console;
+grant execute on function sentinel.count_anew to sentinel_console;
 
 -- Figures for its first page: the console takes them, and throws away what no drawing reaches back to.
 grant insert, delete on sentinel.gauge_samples to sentinel_console;

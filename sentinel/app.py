@@ -56,6 +56,7 @@ def build_authority(settings: Settings, policies: PolicyHolder) -> Authority:
         permits=PermitSigner(settings.secret_keys),
         permit_seconds=settings.permit_seconds,
         report_deadline_seconds=settings.report_deadline_seconds,
+        open_permits_per_key=settings.open_permits_per_key,
     )
 
 

@@ -111,6 +111,11 @@ class Settings:
     report_deadline_seconds: int = setting(
         "SENTINEL_REPORT_DEADLINE_SECONDS", "A started action that is silent for longer falls in doubt.", 300
     )
+    open_permits_per_key: int = setting(
+        "SENTINEL_OPEN_PERMITS_PER_KEY",
+        "Permits that a key may have out, started by nobody and not yet run out; beyond it a guard is 429.",
+        5000,
+    )
     rate_per_second: int = setting(
         "SENTINEL_RATE_PER_SECOND", "Requests per second and key, over all processes of this host.", 5000
     )
@@ -146,6 +151,7 @@ def load_settings(**overrides: Any) -> Settings:
         "max_streams",
         "permit_seconds",
         "report_deadline_seconds",
+        "open_permits_per_key",
         "rate_per_second",
         "rate_burst",
     ):

@@ -40,8 +40,12 @@ def facts_commitment(salt: str, *, operation_canonical: str, basis: str | None, 
     return commitment("facts", salt, f'{{"basis":{basis},"operation":{operation_canonical},"tightened":{fired}}}')
 
 
-def decision_basis(decision: Decision, evidence: Mapping[str, Any], read_at: datetime | None) -> str:
+def decision_basis(
+    decision: Decision, evidence: Mapping[str, Any], *, read_at: datetime | None = None, by_worker: bool = False
+) -> str:
     """What a policy decided on beside the operation, canonical: the declared evidence, the rules that fired, the clock if read.
+
+    `by_worker`: whether who asked could vouch for a worker's facts.
 
     Raises `InvalidInput` where the declared evidence is larger than is kept.
     """
@@ -52,6 +56,8 @@ def decision_basis(decision: Decision, evidence: Mapping[str, Any], read_at: dat
     unanswered = [one.rule_id for one in decision.findings if one.failed]
     if unanswered:
         basis["unanswered"] = unanswered
+    if by_worker:
+        basis["asked_by"] = "worker"
     if read_at is not None:
         basis["now"] = read_at.astimezone(UTC).isoformat()
     text = canonical_json(basis)

@@ -15,6 +15,7 @@ from typing import Any
 from sentinel.core.decision import Verdict
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.evaluate import evaluate
+from sentinel.policy.facts import Asker
 from sentinel.policy.model import EVIDENCE
 
 
@@ -33,9 +34,10 @@ def decide_again(
     evidence: Mapping[str, Any],
     tightened: Sequence[str],
     now: datetime,
+    asker: Asker,
 ) -> DecidedAgain:
     """The verdict on a request with its kept evidence; `tightened` are the ids that the database added, in its order."""
-    decision = evaluate(policy, {**request, EVIDENCE: evidence}, now)
+    decision = evaluate(policy, {**request, EVIDENCE: evidence}, now, asker=asker)
     verdict, code = decision.verdict, decision.reason_code
     limits = {limit.limit_id: limit for limit in policy.policy.limits}
     for name in tightened:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -21,6 +21,8 @@ from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.model import AMOUNT, Fact, FactPath, FactType, variable_name
 
 MAX_STRING = 500
+WHOLE_TENANT = "~tenant"
+"""The subject of a tenant's total: no identifier can contain the tilde."""
 # dict first: asking the abstract class is several times slower, and this runs for every step of every path.
 _MAPPINGS = (dict, Mapping)
 _TIME = re.compile(
@@ -28,22 +30,49 @@ _TIME = re.compile(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks, as the key says: its principal, and whether it is a worker's, whose word on the worker's facts counts."""
+
+    principal: str | None = None
+    is_worker: bool = False
+
+
+A_WORKER = Asker(is_worker=True)
+"""Who asks where no key is at hand: policy tests, and people who look at a decision."""
+
+
 @dataclass(slots=True)
 class FactSet:
     """The facts of one request: `variables` as conditions see them; the amount; what may happen only once.
 
-    `amount_minor`, `currency` and `once_value` are None where the request does not say them properly.
+    `amount_minor`, `currency` and `once_value` are None where the request does not say them properly. `who` is who asks,
+    as a limit's `per` names it. `claimed` are facts that the request carries and whose voucher did not say them.
     """
 
     variables: dict[str, Any]
     amount_minor: int | None = None
     currency: str | None = None
     once_value: str | None = None
+    who: Mapping[str, str | None] = field(default_factory=dict)
+    claimed: frozenset[str] = frozenset()
+
+    def vouched(self) -> dict[str, Any]:
+        """The variables without what is only claimed: such a fact is as good as missing."""
+        hidden = {name for claim in self.claimed for name in (claim, f"{claim}_minor")}
+        silent = {f"present.{claim}": False for claim in self.claimed if f"present.{claim}" in self.variables}
+        return {name: value for name, value in self.variables.items() if name not in hidden} | silent
 
 
-def gather(policy: CompiledPolicy, request: Mapping[str, Any]) -> FactSet:
+def gather(policy: CompiledPolicy, request: Mapping[str, Any], asker: Asker = A_WORKER) -> FactSet:
     """Read every declared fact. Never raises on a request of any shape."""
     found = FactSet({})
+    found.who = {"tenant": WHOLE_TENANT, "agent": identifier(request.get("agent_id")), "key": asker.principal}
+    if policy.worker_facts and not asker.is_worker:
+        found.claimed = frozenset(
+            fact.name for fact in policy.facts
+            if fact.name in policy.worker_facts and fact.name != AMOUNT and carries(request, fact.paths)
+        )  # fmt: skip
     for fact in policy.facts:
         raw = _first(request, fact.paths)
         if fact.name in policy.presence:

@@ -44,5 +44,6 @@ class Authority:
     permits: PermitSigner
     permit_seconds: int = 120
     report_deadline_seconds: int = 300
+    open_permits_per_key: int = 5000
     clock: Callable[[], datetime] = field(default=_utc_now)
     key_uses: KeyUses = field(default_factory=KeyUses)

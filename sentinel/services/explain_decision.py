@@ -57,7 +57,7 @@ def explain_decision(pool: Pool, book: PolicyBook, tenant_id: uuid.UUID, operati
 def explained(pool: Pool, book: PolicyBook, decided: Decided) -> Explained:
     """The same for one that was read already."""
     pack = json.loads(decided.pack)
-    facts, moment = facts_of(decided)
+    facts, moment, asker = facts_of(decided)
     evidence = facts.get(EVIDENCE)
     policy = None if pack["policy_digest"] == NO_POLICY_DIGEST else book.policy_of(pool, pack["policy_digest"])
     again, rules, hindrance = None, None, ""
@@ -72,7 +72,7 @@ def explained(pool: Pool, book: PolicyBook, decided: Decided) -> Explained:
         if evidence is None:
             hindrance = "decided before evidence was kept"
         else:
-            again = decide_again(policy, facts, evidence, decided.tightened, moment)
+            again = decide_again(policy, facts, evidence, decided.tightened, moment, asker)
     return Explained(
         pack["decision"], pack["reason_code"], pack["policy_digest"], evidence, decided.tightened,
         _committed(decided, pack), again, rules, hindrance,

@@ -9,16 +9,18 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sentinel.core.decision import Decision, LimitAsk, Verdict, no_matching_policy
-from sentinel.core.errors import KeyReused
+from sentinel.core.decision import BreakerAsk, Decision, LimitAsk, Verdict, no_matching_policy
+from sentinel.core.errors import KeyReused, TooManyOpenPermits
 from sentinel.core.operation import Operation, first_difference
 from sentinel.core.proof import decision_basis, pack_parts
 from sentinel.policy.evaluate import evaluate
-from sentinel.policy.facts import check_once, declared_evidence
+from sentinel.policy.facts import Asker, check_once, declared_evidence
 from sentinel.policy.model import EVIDENCE
 from sentinel.randomness import random_bytes, random_uuid
 from sentinel.services.authority import Authority, Caller
+from sentinel.store.agent_keys import WORKER_SCOPE
 from sentinel.store.decisions import Recorded
+from sentinel.store.housekeeping import CROWDED_SECONDS
 from sentinel.store.ids import new_id, proof_id_of
 
 NEVER = {"required_role": "approver", "required_people": 1, "approval_seconds": 0}
@@ -46,13 +48,19 @@ def guard_action(
 
 
 def judged(operation: Operation, recorded: Recorded) -> Recorded:
-    """The recorded decision, unless the key turned out to be another operation's: then `KeyReused` is raised."""
+    """The recorded decision.
+
+    Raises `KeyReused` when the idempotency key turned out to be another operation's, and `TooManyOpenPermits` when
+    nothing was recorded because the agent's key leaves its permits lying.
+    """
+    if recorded.result == "too_many_open":
+        raise TooManyOpenPermits(CROWDED_SECONDS)
     if recorded.result == "key_reused":
         raise KeyReused(first_difference(recorded.request or "{}", operation.canonical))
     return recorded
 
 
-def provisional(authority: Authority, operation: Operation) -> tuple[Decision, str]:
+def provisional(authority: Authority, caller: Caller, operation: Operation) -> tuple[Decision, str]:
     """What the policy alone says, and what it is kept to have looked at beside the operation; the rest can still tighten it.
 
     Raises `InvalidInput` for a once-key that is no identifier and for evidence that is too large to keep.
@@ -60,13 +68,15 @@ def provisional(authority: Authority, operation: Operation) -> tuple[Decision, s
     policy = authority.policies.library.find(operation.action)
     if policy is None:
         decision = no_matching_policy()
-        return decision, decision_basis(decision, {}, None)
+        return decision, decision_basis(decision, {})
     facts, moment = operation.facts(), authority.clock()
     check_once(policy, facts)
     # Decided on what is kept, so that the same can be decided again.
     evidence = facts[EVIDENCE] = declared_evidence(policy, operation.evidence or {})
-    decision = evaluate(policy, facts, moment)
-    return decision, decision_basis(decision, evidence, moment if "now" in policy.used else None)
+    asker = Asker(str(caller.principal_id), is_worker=WORKER_SCOPE in caller.scopes)
+    decision = evaluate(policy, facts, moment, asker=asker)
+    read_at = moment if "now" in policy.used else None
+    return decision, decision_basis(decision, evidence, read_at=read_at, by_worker=asker.is_worker)
 
 
 def decided_row(
@@ -79,7 +89,7 @@ def decided_row(
     start_id: uuid.UUID | None = None,
 ) -> dict[str, Any]:
     """One row of `sentinel.guard_input`: JSON-ready, in memory, nothing asked of anybody."""
-    decision, basis = provisional(authority, operation)
+    decision, basis = provisional(authority, caller, operation)
     event_id, salt = new_id(), random_bytes(32).hex()
     return {
         **question(caller, operation, decision),
@@ -127,6 +137,7 @@ def question(caller: Caller, operation: Operation, decision: Decision) -> dict[s
         "policy_label": decision.policy_label,
         "policy_digest": decision.policy_digest,
         "limits": [_limit(ask) for ask in decision.limits] if decision.verdict is not Verdict.DENY else [],
+        **({"breakers": [_breaker(ask) for ask in decision.breakers]} if decision.breakers else {}),
         **approval,
         **_for_a_person(decision),
     }
@@ -145,4 +156,12 @@ def _limit(ask: LimitAsk) -> dict[str, Any]:
         "limit_key": ask.limit_key, "subject": ask.subject, "window": ask.window, "window_seconds": ask.window_seconds,
         "bucket_seconds": ask.bucket_seconds, "zone": ask.zone, "cap_minor": ask.cap_minor, "verdict": ask.verdict,
         "reason_code": ask.reason_code,
+    }  # fmt: skip
+
+
+def _breaker(ask: BreakerAsk) -> dict[str, Any]:
+    return {
+        "breaker_key": ask.breaker_key, "scope": ask.scope, "target": ask.target, "window_seconds": ask.window_seconds,
+        "bucket_seconds": ask.bucket_seconds, "most_operations": ask.most_operations, "most_minor": ask.most_minor,
+        "declared": ask.declared,
     }  # fmt: skip

@@ -26,6 +26,7 @@ from sentinel.policy.describe import describe
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.explain import RuleSaid, explain
+from sentinel.policy.facts import Asker
 from sentinel.policy.kept import compile_kept
 from sentinel.policy.library import PolicyLibrary
 from sentinel.policy.model import EVIDENCE
@@ -100,7 +101,7 @@ class PolicyBook:
         policy = self.policy_of(pool, decided.policy_digest)
         if policy is None:
             return RulesSaid(decided.policy_digest, "", None)
-        facts, moment = facts_of(decided)
+        facts, moment, _ = facts_of(decided)
         label = f"{policy.policy.label}, {policy.policy.version}"
         return RulesSaid(decided.policy_digest, label, explain(policy, facts, moment), describe(policy)["numbers"])
 
@@ -155,12 +156,13 @@ def operation_of(canonical: str) -> Operation:
     )
 
 
-def facts_of(decided: Decided) -> tuple[dict[str, Any], datetime]:
-    """What a decision looked at, and the moment it took for now; the evidence only where it was kept."""
+def facts_of(decided: Decided) -> tuple[dict[str, Any], datetime, Asker]:
+    """What a decision looked at, the moment it took for now, and who had asked; the evidence only where it was kept."""
     basis = json.loads(decided.basis) if decided.basis is not None else {}
     kept = {EVIDENCE: basis["evidence"]} if "evidence" in basis else {}
     moment = datetime.fromisoformat(basis["now"]) if "now" in basis else decided.decided_at
-    return {**operation_of(decided.request).facts(), **kept}, moment
+    asker = Asker(is_worker=basis.get("asked_by") == "worker")
+    return {**operation_of(decided.request).facts(), **kept}, moment, asker
 
 
 def _view(ask: LimitAsk, fill: LimitFill, policy: Mapping[str, Any]) -> LimitFor:

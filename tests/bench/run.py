@@ -37,7 +37,6 @@ from sentinel.resources import policies_dir
 from sentinel.services.authority import Authority, Caller
 from sentinel.services.guard_action import decided_row
 from sentinel.store.database import AUTHORITY, ORDERS, WORKER
-from sentinel.store.decisions import locks_of
 from sentinel.store.embedded import Embedded, find_binaries, remove
 from sentinel.store.migrate import migrate
 from tests.bench import orders as order_load
@@ -110,7 +109,7 @@ def pgbench_script(bench: Bench, folder: Path, *, hot: bool) -> Path:
     row = decided_row(authority, caller, operation, has_start_step=True, elapsed_ms=0)
     for place, name in enumerate(("operation_id", "event_id", "second_event_id", "permit_id", "approval_id")):
         row[name] = f"0000000{place}-0000-7000-8000-@N@"
-    text = json.dumps({"locks": list(locks_of(row)), "rows": [{**row, "seq": 0}]}, default=str)
+    text = json.dumps([{**row, "seq": 0}], default=str)
     # pgbench takes ":name" for a variable, even inside a literal; JSON may write the colon differently.
     text = re.sub(r":(?=\w)", r"\\u003a", text)
     text = (

@@ -6,6 +6,7 @@ import json
 import shutil
 import uuid
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from sentinel.services import guard_action as guarding
 from sentinel.services.explain_decision import Explained, explain_decision
 from sentinel.services.policy_book import PolicyBook
 from sentinel.services.set_halt import set_halt
+from sentinel.store.agent_keys import WORKER_SCOPE
 from tests.harness import Desk, actor, desks, scaled, seeded
 from tests.world import World, guard_body, make_world, unique
 
@@ -35,7 +37,7 @@ def explained(world: World, operation_id: uuid.UUID | str) -> Explained:
     return explain_decision(world.console_pool, BOOK, world.tenant_id, uuid.UUID(str(operation_id)))
 
 
-def decide_many(world: World, desk: Desk, number: int) -> list[uuid.UUID]:
+def decide_many(world: World, bench: list[Desk], number: int) -> list[uuid.UUID]:
     """Operations of every sort: allowed, over caps, refused, asked for, halted, twice the same, spelled otherwise, uncovered."""
     rng, made, halt = seeded(7, number), [], None
     for place in range(number):
@@ -49,7 +51,7 @@ def decide_many(world: World, desk: Desk, number: int) -> list[uuid.UUID]:
                            "customer_attempts_24h": rng.choice([0, 0, 1, 1, 1, 3, 6])}}  # fmt: skip
         body = guard_body(value=rng.choice([1, 40, 90, 149, 151, 1001]), params=params, evidence_context=rng.choice(EVIDENCE),
                           action=rng.choice(["refund.create"] * 8 + ["refund.small.fee", "nobody.knows"]))  # fmt: skip
-        made.append(desk.guard(body).operation_id)
+        made.append(rng.choice(bench).guard(body).operation_id)
     assert halt is not None
     return made
 
@@ -57,7 +59,8 @@ def decide_many(world: World, desk: Desk, number: int) -> list[uuid.UUID]:
 def test_every_recorded_decision_comes_out_again(world: World) -> None:
     number = scaled(240)
     with desks(world, 1) as (desk,):
-        made = decide_many(world, desk, number)
+        agent = replace(desk, caller=replace(desk.caller, scopes=desk.caller.scopes - {WORKER_SCOPE}))
+        made = decide_many(world, [desk, desk, agent], number)
     verdicts, tightened = Counter(), Counter()
     for operation_id in made:
         told = explained(world, operation_id)
@@ -80,7 +83,7 @@ def test_every_recorded_decision_comes_out_again(world: World) -> None:
 
 def test_twin_that_does_not_keep_the_evidence_is_caught(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = guarding.decision_basis
-    monkeypatch.setattr(guarding, "decision_basis", lambda decision, evidence, now: kept(decision, {}, now))
+    monkeypatch.setattr(guarding, "decision_basis", lambda decision, evidence, **rest: kept(decision, {}, **rest))
     world = make_world(database_url)
     try:
         answer = world.guard(guard_body(evidence_context={"escalation": "order_missing"}))

@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from sentinel.resources import policies_dir
-from sentinel.store.decisions import locks_of
 from tests import twins
 from tests.harness import at_once, decide, desks, let_permits_expire, scaled
 from tests.world import World, guard_body, make_world, unique
@@ -135,7 +134,7 @@ def test_twin_is_caught(database_url: str, broken: str) -> None:
     world = make_world(database_url)
     try:
         if broken == "decided without a lock":
-            twins.without_locks(world, "pg_advisory_xact_lock")
+            twins.without_locks(world, "pg_advisory_xact_lock", "pg_try_advisory_xact_lock")
             twins.slow_events(world, 0.01)
         else:
             twins.cut(world, "sentinel.decide_new", "held_as = 'alike' and verdict <> 'DENY'", "false")
@@ -144,10 +143,10 @@ def test_twin_is_caught(database_url: str, broken: str) -> None:
         world.close()
 
 
-def test_the_lock_of_a_once_key_is_the_folded_keys() -> None:
-    row = {"tenant_id": "t", "limits": [], "verdict": "ALLOW"}
-    one, other = (list(locks_of({**row, "once_key": key})) for key in ("refund|rf_A", "refund|RF_a/."))
-    assert one == other
+def test_the_lock_of_a_once_key_is_the_folded_keys(world: World) -> None:
+    lock = "select sentinel.once_lock(%s, %s)"
+    assert world.one(lock, world.tenant_id, "refund|rf_A") == world.one(lock, world.tenant_id, "refund|RF_a/.")
+    assert world.one(lock, world.tenant_id, "refund|rf_A") != world.one(lock, world.tenant_id, "order|rf_A")
 
 
 def test_the_folded_key_beside_a_key_is_what_the_function_says(world: World) -> None:

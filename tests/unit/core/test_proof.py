@@ -97,9 +97,9 @@ def test_a_pack_from_before_evidence_was_kept_opens_with_its_params(library: Pol
 
 def test_evidence_that_is_too_large_is_refused_and_not_cut() -> None:
     decision = no_matching_policy()
-    assert decision_basis(decision, {"x": "a" * (MAX_EVIDENCE_BYTES - 8)}, None)
+    assert decision_basis(decision, {"x": "a" * (MAX_EVIDENCE_BYTES - 8)})
     with pytest.raises(InvalidInput) as refused:
-        decision_basis(decision, {"x": "a" * (MAX_EVIDENCE_BYTES - 7)}, None)
+        decision_basis(decision, {"x": "a" * (MAX_EVIDENCE_BYTES - 7)})
     assert list(refused.value.errors) == ["evidence_context"]
 
 

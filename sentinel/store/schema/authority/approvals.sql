@@ -68,8 +68,11 @@ declare
   given integer;
   names text;
 begin
-  select * into a from sentinel.approvals where tenant_id = tenant and approval_id = approval for update;
+  select * into a from sentinel.approvals where tenant_id = tenant and approval_id = approval;
   if not found then result := 'unknown'; return next; return; end if;
+  -- The state first, as a replay takes them.
+  perform from sentinel.operation_states where tenant_id = tenant and operation_id = a.operation_id for update;
+  select * into a from sentinel.approvals where tenant_id = tenant and approval_id = approval for update;
   moment := clock_timestamp();
   people_required := a.required_people;
   select * into person from sentinel.operators where tenant_id = tenant and operator_id = operator and active;
