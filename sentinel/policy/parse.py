@@ -249,7 +249,7 @@ def _breaker(source: Source, table: Table, name: str) -> Breaker:
         breaker_id=name,
         per=source.one_of(entries["per"], "per", ("agent", "tenant")),
         window_seconds=seconds,
-        count=source.whole(entries["count"], "count", least=1, most=1_000_000) if "count" in entries else None,
+        count=source.whole(entries["count"], "count", least=1, most=1_000_000_000) if "count" in entries else None,
         amount=read_amounts(source, entries["amount"], "amount") if "amount" in entries else {},
     )
 
