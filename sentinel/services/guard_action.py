@@ -70,11 +70,12 @@ def provisional(authority: Authority, caller: Caller, operation: Operation) -> t
         decision = no_matching_policy()
         return decision, decision_basis(decision, {})
     facts, moment = operation.facts(), authority.clock()
-    check_once(policy, facts)
     # Decided on what is kept, so that the same can be decided again.
     evidence = facts[EVIDENCE] = declared_evidence(policy, operation.evidence or {})
     asker = Asker(str(caller.principal_id), is_worker=WORKER_SCOPE in caller.scopes)
     decision = evaluate(policy, facts, moment, asker=asker)
+    if decision.once_key is None:
+        check_once(policy, facts)
     read_at = moment if "now" in policy.used else None
     return decision, decision_basis(decision, evidence, read_at=read_at, by_worker=asker.is_worker)
 
