@@ -52,9 +52,12 @@ grant update (status, decided_at) on sentinel.approvals to sentinel_authority;
 grant update (position) on sentinel.feed_heads to sentinel_authority;
 grant insert, delete, update (open_permits, valid_until) on sentinel.crowded_keys to sentinel_authority;
 grant update (transaction_id) on sentinel.sequencer to sentinel_authority;
+-- It counts what it allowed within minutes, and stops by itself; what is stopped only a person lets go on.
+grant insert, update (operations, amount_minor), delete on sentinel.velocity to sentinel_authority;
+grant insert (tenant_id, halt_id, scope, target, level, reason, set_by, set_at, breaker_key) on sentinel.halts to sentinel_authority;
 grant execute on all functions in schema sentinel to sentinel_authority;
-revoke execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, sentinel.set_halt, sentinel.lift_halt
-  from sentinel_authority;
+revoke execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, sentinel.set_halt, sentinel.lift_halt,
+  sentinel.count_anew from sentinel_authority;
 
 -- worker ------------------------------------------------------------------------------------------------------------
 grant usage on schema refunds to sentinel_worker;
@@ -111,6 +114,10 @@ grant execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, 
   sentinel.settle_budget, sentinel.settle_budgets, sentinel.halt_lock, sentinel.halt_over, sentinel.is_requester,
   sentinel.take_locks, sentinel.wait_for_lock, sentinel.wait_until, sentinel.voices_for to sentinel_console;
 grant execute on function refunds.default_tenant to sentinel_console;
+
+-- Who lifts a halt lets counting begin anew.
+grant delete on sentinel.velocity to sentinel_console;
+grant execute on function sentinel.count_anew to sentinel_console;
 
 -- Figures for its first page: the console takes them, and throws away what no drawing reaches back to.
 grant insert, delete on sentinel.gauge_samples to sentinel_console;

@@ -9,6 +9,7 @@ declare
   moment timestamptz := clock_timestamp();
 begin
   permits_expired := sentinel.release_run_out(200);
+  delete from sentinel.velocity where bucket < moment - interval '1 day';
   approvals_expired := 0; fell_in_doubt := 0;
   -- Their operations' states, which come first: who holds one is about to decide its approval.
   for due in select a.tenant_id, a.approval_id from sentinel.approvals a

@@ -3,7 +3,7 @@
 -- Every function takes what it needs in this order, so nobody waits in a circle (deploy/decisions/0021-lock-order.md):
 --   1  the halt lock: shared by what decides and starts, alone for who sets or lifts a halt
 --   2  idempotency keys of new operations, ascending by tenant and key (the unique index is the lock)
---   3  the locks of budgets and once-keys, ascending by number
+--   3  the locks of budgets, once-keys and velocity breakers, ascending by number
 --   4  rows of operation_states, ascending by tenant and key; the housekeeper and who gives back run-out permits skip
 --      those that somebody holds instead of waiting for them
 --   5  rows of approvals: only under the state of their operation
@@ -14,9 +14,13 @@
 create or replace function sentinel.budget_lock(tenant uuid, subject text) returns bigint language sql immutable parallel safe as
   $$ select hashtextextended('budget/' || tenant || '/' || subject, 1) $$;
 
--- The lock of what may happen only once.
+-- The lock of what may happen only once: of all its spellings, so that two of them at once see each other.
 create or replace function sentinel.once_lock(tenant uuid, once text) returns bigint language sql immutable parallel safe as
-  $$ select hashtextextended('once/' || tenant || '/' || once, 1) $$;
+  $$ select hashtextextended('once/' || tenant || '/' || sentinel.once_folded(once), 1) $$;
+
+-- The lock of what one velocity breaker counts.
+create or replace function sentinel.velocity_lock(tenant uuid, breaker text) returns bigint language sql immutable parallel safe as
+  $$ select hashtextextended('velocity/' || tenant || '/' || breaker, 1) $$;
 
 -- The locks of the budgets under these limits, which a permit holds: kept with the operation's state, so that whoever
 -- gives them back finds the permit by the budget and the budgets by the permit.
@@ -32,7 +36,9 @@ begin
     select sentinel.budget_lock(a.tenant_id, ask_limit ->> 'subject')
     from unnest(asks) as a cross join lateral jsonb_array_elements(a.limits) as ask_limit
     union all
-    select sentinel.once_lock(a.tenant_id, a.once_key) from unnest(asks) as a where a.once_key is not null and a.verdict <> 'DENY');
+    select sentinel.once_lock(a.tenant_id, a.once_key) from unnest(asks) as a where a.once_key is not null and a.verdict <> 'DENY'
+    union all
+    select sentinel.velocity_lock(a.tenant_id, b ->> 'breaker_key') from unnest(asks) as a cross join lateral jsonb_array_elements(a.breakers) as b);
 end $$;
 
 -- What the permits of these operations hold now, and what they may do only once. By key; unknown keys have none.
