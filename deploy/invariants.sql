@@ -238,3 +238,39 @@ select count(*) from orders.simulated_shop s where not exists (
   select from orders.reviews r join orders.effects f using (tenant_id, review_id)
   where (r.tenant_id, r.source, r.order_id) = (s.tenant_id, s.source, s.order_id) and f.operation_id = s.operation_id
     and f.state <> 'cancelled' and f.kind = case s.status when 'fulfilled' then 'fulfil' else 'hold' end);
+
+-- order_budget_differs: an order's budget is the sum of its ledger entries, part by part, and no entry is without one
+with sums as (
+  select tenant_id, channel, source, order_ref, currency,
+    coalesce(sum(amount_minor) filter (where budget_part = 'reserved'), 0) as reserved,
+    coalesce(sum(amount_minor) filter (where budget_part = 'executed'), 0) as executed,
+    coalesce(sum(amount_minor) filter (where budget_part = 'handled'), 0) as handled,
+    coalesce(sum(amount_minor) filter (where budget_part = 'in_doubt'), 0) as in_doubt
+  from refunds.ledger_entries where order_ref is not null group by 1, 2, 3, 4, 5
+)
+select (select count(*) from refunds.order_budgets b left join sums s using (tenant_id, channel, source, order_ref, currency)
+        where (b.reserved_minor, b.executed_minor, b.handled_minor, b.in_doubt_minor)
+           <> (coalesce(s.reserved, 0), coalesce(s.executed, 0), coalesce(s.handled, 0), coalesce(s.in_doubt, 0)))
+  + (select count(*) from refunds.ledger_entries e where e.order_ref is not null and not exists (
+       select from refunds.order_budgets b where (b.tenant_id, b.channel, b.source, b.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)));
+
+-- order_budget_exceeded: what is taken of an order is within what was paid, but for what nobody could refuse
+select count(*) from refunds.order_budgets
+where reserved_minor + executed_minor + handled_minor + in_doubt_minor - beyond_minor > paid_minor;
+
+-- order_budget_part_wrong: an entry's amount stands in its order's budget where its status says
+select count(*) from refunds.ledger_entries
+where order_ref is not null and (
+  (status = 'EXECUTED') <> (budget_part is not distinct from 'executed') or status = 'ALLOWED' and budget_part is null
+  or status = 'DENIED' and (reason_code is not distinct from 'handled_by_person') <> (budget_part is not distinct from 'handled')
+  or status in ('DENIED', 'ERROR') and budget_part is not distinct from 'reserved');
+
+-- order_over_refunded: no order was given back more than was paid for it, by the machine and by people together
+select count(*) from refunds.orders o
+join (
+  select l.tenant_id, l.channel, l.source, l.order_ref, l.currency, sum(coalesce(e.amount_minor, l.amount_minor)) as back
+  from refunds.ledger_entries l
+  left join refunds.executions e on e.tenant_id = l.tenant_id and e.ledger_entry_id = l.ledger_entry_id
+  where e.execution_id is not null or l.status = 'DENIED' and l.reason_code = 'handled_by_person'
+  group by 1, 2, 3, 4, 5) r using (tenant_id, channel, source, order_ref, currency)
+where r.back > o.paid_minor;

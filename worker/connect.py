@@ -22,6 +22,7 @@ from worker.confirmations import confirmations_from
 from worker.crew import Crew
 from worker.critic.critic import critic_from
 from worker.critic.settings import branches
+from worker.doubts import Doubts
 from worker.dry_run import Foreseer
 from worker.effects import Effects
 from worker.errands import Errand, Errands
@@ -91,7 +92,8 @@ def _errands(settings: WorkerSettings, ledger: Ledger, parts: Parts) -> Errands:
     book = Effects(ledger.pool, ledger.tenant_id)
     # First what may stop something: no other errand's trouble may keep it from being done.
     reconciler = Reconciler(ledger.pool, ledger.tenant_id, parts.client, parts.routes, settings.policies_dir)
-    errands: list[Errand] = [reconciler.look_due, lambda: deliver_later(book, parts.systems.adapters)]
+    doubts = Doubts(ledger, parts.client)
+    errands: list[Errand] = [reconciler.look_due, lambda: deliver_later(book, parts.systems.adapters), doubts.look_due]
     if parts.confirmations is not None:
         errands.append(Messenger(parts.confirmations, notifier_from(settings)).deliver_due)
     return Errands(errands)

@@ -54,7 +54,10 @@ def after_guard(row: LedgerRow, answer: GuardAnswer, patience: Patience) -> Chan
         case "already_started" | "completed":
             outcome = f", outcome {answer.outcome}" if answer.outcome else ""
             return give_up(
-                row, f"started_elsewhere: the operation is {answer.status}{outcome}", reason=answer.reason_code
+                row,
+                f"started_elsewhere: the operation is {answer.status}{outcome}",
+                reason=answer.reason_code,
+                in_doubt=True,
             )
         case "pending":
             return _waiting(row, answer)
@@ -89,7 +92,7 @@ def after_start_refused(row: LedgerRow, refused: Rejected, patience: Patience) -
     """The authority refused to start, so surely nothing happened under this start id: back, or to a person."""
     back = Change(row, _ALLOWED, LedgerEvent.START_REFUSED, last_error=refused.detail)
     if refused.code == "already-started":
-        return back, give_up(row, f"started_elsewhere: {refused.detail}")
+        return back, give_up(row, f"started_elsewhere: {refused.detail}", in_doubt=True)
     if refused.status in (400, 422):
         return back, give_up(row, f"rejected_by_authority: {refused.detail}")
     if row.attempts + 1 >= patience.max_attempts:
@@ -152,9 +155,11 @@ def put_back(row: LedgerRow, why: str, seconds: float, *, failures: int) -> Chan
     return Change(row, _GUARDING, LedgerEvent.PUT_BACK, last_error=why[:500], failures=failures, due_in_seconds=seconds)
 
 
-def give_up(row: LedgerRow, why: str, *, reason: str | None = None) -> Change:
-    """ERROR, for a person; `why` says what to look for."""
-    return Change(row, _GUARDING, LedgerEvent.GAVE_UP, last_error=why[:500], failures=1, reason_code=reason)
+def give_up(row: LedgerRow, why: str, *, reason: str | None = None, in_doubt: bool = False) -> Change:
+    """ERROR, for a person; `why` says what to look for. `in_doubt`: it may have been paid, by somebody else."""
+    return Change(
+        row, _GUARDING, LedgerEvent.GAVE_UP, last_error=why[:500], failures=1, reason_code=reason, in_doubt=in_doubt
+    )
 
 
 def _allowed(row: LedgerRow, answer: GuardAnswer, permit_token: str | None) -> Change:

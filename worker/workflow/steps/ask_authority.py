@@ -32,11 +32,13 @@ _NEVER_LIFTED = (
     Escalation.SYSTEM_NOT_READY,
     Escalation.NO_ROUTE,
     Escalation.MODE_NEEDS_PERSON,
+    Escalation.ORDER_OVERDRAWN,
+    Escalation.ORDER_OTHER_CURRENCY,
     Escalation.ORDER_UNKNOWN,
     Escalation.STEP_REFUSED,
     Escalation.UNKNOWN,
 )
-"""No person's word makes these payable: a machine would not know how."""
+"""No person's word makes these payable: a machine would not know how, or the order's budget has no room for it."""
 
 
 class AskAuthority:

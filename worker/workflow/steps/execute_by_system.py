@@ -65,19 +65,19 @@ class ExecuteBySystem:
 
     def _record_allowed(self, contexts: Sequence[Context]) -> list[Context]:
         start_ids = self._ledger.apply(
-            [replace(each.event, takes_order=_takes_order(each)) for each in contexts if isinstance(each.event, Change)]
+            [_taking(each, each.event) for each in contexts if isinstance(each.event, Change)]
         )
         left = [
             context.row.ledger_entry_id for context in contexts if start_ids.get(context.row.ledger_entry_id) is None
         ]
-        taken = self._ledger.with_order_taken(left)
+        refused = self._ledger.why_refused(left)
         permitted = []
         for context in contexts:
             change = context.event
             context.event = None
             start_id = start_ids.get(context.row.ledger_entry_id)
-            context.order_taken = context.row.ledger_entry_id in taken
-            if context.order_taken:
+            if context.row.ledger_entry_id in refused:
+                context.not_taken = Escalation(refused[context.row.ledger_entry_id])
                 continue
             if not isinstance(change, Change) or start_id is None:
                 context.outcome = outcomes.lost(context.row, LedgerState.GUARDING)
@@ -111,10 +111,10 @@ class ExecuteBySystem:
         row, name = context.row, self._system(context).name
         if context.outcome is not None:
             return StepResult({"claim": "lost"})
-        if context.order_taken:
+        if context.not_taken is not None:
             # Another row of this order was quicker: the permit is given back with the question to a person.
             context.event = None
-            return StepResult({"order": "taken"}, StepName.TRANSFER_TO_HUMAN, Escalation.REFUNDED_BEFORE)
+            return StepResult({"order": "taken"}, StepName.TRANSFER_TO_HUMAN, context.not_taken)
         if context.started is None:
             # Became unready after the decision: the permit is given back with the question to a person.
             context.event = None
@@ -141,6 +141,11 @@ class ExecuteBySystem:
         why = f"{name}: {settled.detail}" if isinstance(settled, NoAnswer) else f"{name}: no usable answer"
         context.event = next_steps.after_silence(row, why, self._patience)
         return StepResult({"settlement": "no answer" if isinstance(settled, NoAnswer) else "failed"}, tool_used=name)
+
+
+def _taking(context: Context, change: Change) -> Change:
+    unknown_lifted = Escalation.ORDER_PAID_UNKNOWN in context.lifted
+    return replace(change, takes_order=_takes_order(context), unknown_lifted=unknown_lifted)
 
 
 def _takes_order(context: Context) -> bool:
