@@ -134,7 +134,7 @@ returning e.ledger_entry_id
 """
 
 # What happened to rows, each from the state and the epoch it is expected in; the others are left alone, and so are those
-# whose order another one has taken. What the authority is to be told of it comes into the outbox with it, or not at all.
+# whose order another one has taken. ALLOWED begins its time to act, before the start is asked. What the authority is to be told of it comes into the outbox with it, or not at all.
 APPLY_CHANGES = """
 with taken as (
   insert into refunds.orders_taken (tenant_id, channel, order_ref, ledger_entry_id)
@@ -158,6 +158,7 @@ update refunds.ledger_entries e set
   decision_event_id = coalesce(c.decision_event_id, e.decision_event_id), proof_id = coalesce(c.proof_id, e.proof_id),
   approval_id = coalesce(c.approval_id, e.approval_id), permit_token = coalesce(c.permit_token, e.permit_token),
   start_id = coalesce(e.start_id, c.start_id), last_error = c.last_error,
+  act_until = case when c.to_status = 'ALLOWED' then clock_timestamp() + make_interval(secs => %(act_seconds)s) else e.act_until end,
   attempts = case when c.to_status = 'APPROVAL_REQUIRED' then 0 else e.attempts + c.failures end,
   waiting_for = case when c.to_status = 'APPROVAL_REQUIRED' then coalesce(c.waiting_for, 'operator') end,
   claimed_by = case when c.to_status in ('GUARDING', 'ALLOWED') then e.claimed_by end,
