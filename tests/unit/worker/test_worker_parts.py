@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import os
 import random
 import uuid
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from ops_console.pages import ledger_life
 from sentinel.client import GuardAnswer, KeyConflict, NoAnswerKind, Rejected, Unreachable
+from tests.corpora import TextCorpus, text_corpora
 from worker import drawing, next_steps
 from worker.facts import risk_facts
 from worker.gate import AuthorityGate
@@ -26,7 +26,6 @@ from worker.workflow.context import Context
 from worker.workflow.question import params_of
 
 ROOT = Path(__file__).resolve().parents[3]
-SHARED = Path(os.environ.get("SENTINEL_SHARED", ROOT.parent / "shared"))
 PATIENCE = Patience(3, 1.0, 8.0, random.Random(1))
 FLAGS = ("duplicate_refund", "stale_window", "suspicious_reason")
 
@@ -138,21 +137,14 @@ def test_a_request_has_exact_money_and_no_words_of_the_customer() -> None:
 # Suspicion
 
 
-def corpus(label: str) -> list[str]:
-    """Texts of the shared corpus; skips the test where it is not there."""
-    file = SHARED / "data" / "injections.jsonl"
-    if not file.exists():
-        pytest.skip(f"{file} is not there (SENTINEL_SHARED)")
-    lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
-    return [line["text"] for line in lines if line["label"] == label]
-
-
-def test_texts_aimed_at_machines_are_mostly_recognised_and_harmless_ones_mostly_left_alone() -> None:
-    hostile, harmless = corpus("malicious"), corpus("benign")
+@pytest.mark.parametrize("corpus", text_corpora())
+def test_english_texts_aimed_at_machines_are_mostly_recognised_and_harmless_ones_left_alone(corpus: TextCorpus) -> None:
+    hostile, harmless = corpus.of(hostile=True, lang="en"), corpus.of(hostile=False)
     missed = [text for text in hostile if not is_suspicious(text)]
     wronged = [text for text in harmless if is_suspicious(text)]
-    assert len(missed) <= 0.1 * len(hostile), missed
-    assert len(wronged) <= 0.1 * len(harmless), wronged
+    print(f"{corpus.name}: {len(missed)} of {len(hostile)} missed, {len(wronged)} of {len(harmless)} wronged")
+    assert len(missed) <= (1 - corpus.recognised) * len(hostile), missed
+    assert len(wronged) <= 0.02 * len(harmless), wronged
 
 
 @pytest.mark.parametrize(
