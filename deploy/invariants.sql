@@ -106,8 +106,32 @@ select count(*) from sentinel.operation_states where started_at > permit_expires
 select count(*) from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
 join sentinel.halts h on h.scope = 'global' or h.tenant_id = s.tenant_id and (
   h.scope = 'tenant' or h.scope = 'agent' and h.target = o.agent_id or h.scope = 'scenario' and h.target = o.scenario
+  or h.scope = 'agent_action' and h.target = o.agent_id || ' ' || o.action
   or h.scope = 'action' and (h.target = o.action or right(h.target, 2) = '.*' and o.action like left(h.target, -1) || '%'))
 where s.started_at > h.set_at and (h.lifted_at is null or s.started_at < h.lifted_at);
+
+-- started_after_not_executed: nothing started after a person said that it was not executed, and nobody was told "go" past it
+select count(*) from sentinel.operation_states s
+where s.started_at > s.not_executed_at or s.act_until > s.not_executed_at or exists (
+  select from sentinel.events e where e.tenant_id = s.tenant_id and e.operation_id = s.operation_id and e.kind = 'start'
+    and e.occurred_at > s.not_executed_at);
+
+-- not_executed_without_word: who says "not executed" is on record with it, and never while somebody could act
+select count(*) from sentinel.operation_states s where s.not_executed_at is not null and not exists (
+  select from sentinel.events e where e.tenant_id = s.tenant_id and e.operation_id = s.operation_id
+    and e.kind = 'in_doubt_resolved' and e.body::jsonb ->> 'executed' = 'false' and e.occurred_at = s.not_executed_at);
+
+-- executed_though_not_executed: where a person said "not executed" and the ledger has an execution, the contradiction is on record
+select count(*) from refunds.executions e join sentinel.operation_states s using (tenant_id, operation_id)
+where s.not_executed_at is not null and not exists (
+  select from sentinel.contradictions c where c.tenant_id = s.tenant_id and c.operation_id = s.operation_id);
+
+-- contradiction_not_held: a contradiction has its event and its halt, and while it is open its budget is held
+select count(*) from sentinel.contradictions c join sentinel.operation_states s using (tenant_id, operation_id)
+where not exists (select from sentinel.events e where e.tenant_id = c.tenant_id and e.event_id = c.event_id and e.kind = 'contradiction')
+  or not exists (select from sentinel.halts h where h.tenant_id = c.tenant_id and h.halt_id = c.halt_id)
+  or s.status = 'in_doubt' and exists (select from sentinel.reservations r
+       where r.tenant_id = s.tenant_id and r.permit_id = s.permit_id and r.state <> 'held');
 
 -- position_gaps: positions of a tenant run 1, 2, 3 … without a hole
 select count(*) from (

@@ -43,7 +43,7 @@ grant insert on sentinel.operations, sentinel.operation_states, sentinel.usage, 
   sentinel.events, sentinel.feed, sentinel.feed_heads, sentinel.check_reports, sentinel.policies to sentinel_authority;
 grant update (status, decision, reason_code, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at,
   start_event_id, start_hash, outcome, report_digest, reported_at, report_event_id, report_hash, in_doubt_since,
-  in_doubt_reason) on sentinel.operation_states to sentinel_authority;
+  in_doubt_reason, act_until) on sentinel.operation_states to sentinel_authority;
 grant update (cap_minor, held_minor, captured_minor, override_held_minor, override_captured_minor)
   on sentinel.usage to sentinel_authority;
 grant update (state, settled_at) on sentinel.reservations to sentinel_authority;
@@ -61,7 +61,7 @@ grant select on all tables in schema refunds to sentinel_worker;
 grant insert on refunds.orders, refunds.ledger_entries, refunds.executions, refunds.outbox,
   refunds.workers, refunds.approval_cursors to sentinel_worker;
 grant update (status, last_event, event_number, claim_epoch, claimed_by, lease_until, attempts, next_attempt_at, guard_request, operation_id,
-  decision_event_id, decision, reason_code, proof_id, approval_id, waiting_for, permit_token, start_id, last_error, budget_part)
+  decision_event_id, decision, reason_code, proof_id, approval_id, waiting_for, permit_token, start_id, last_error, act_until, budget_part)
   on refunds.ledger_entries to sentinel_worker;
 grant update (account_ref, ordered_at, paid_minor, currency, recorded_at) on refunds.orders to sentinel_worker;
 grant update (attempts, next_attempt_at, last_error, acknowledged_at) on refunds.outbox to sentinel_worker;
@@ -101,7 +101,8 @@ grant update (lifted_at, lifted_by) on sentinel.halts to sentinel_console;
 -- Withdrawing a question that no worker answered.
 grant update (finished_at, result) on refunds.process_requests to sentinel_console;
 -- Resolving moves an operation's state and its held budget, never a permit or a decision to ALLOW (the functions' text).
-grant update (status, decision, reason_code, once_live, outcome, in_doubt_since, in_doubt_reason)
+-- "Not executed" is a person's word: no program that answers starts can say it or take it back.
+grant update (status, decision, reason_code, once_live, outcome, in_doubt_since, in_doubt_reason, not_executed_at)
   on sentinel.operation_states to sentinel_console;
 grant update (held_minor, captured_minor, override_held_minor, override_captured_minor) on sentinel.usage to sentinel_console;
 grant update (state, settled_at) on sentinel.reservations to sentinel_console;

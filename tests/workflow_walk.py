@@ -139,7 +139,7 @@ class Walk:
             permit_token="permit" if status in ("allowed", "approved") else None, expires_at=datetime.now(UTC) + DAY, **ids,
         )  # fmt: skip
 
-    def start_many(self, permits: Sequence[tuple[GuardAnswer, Any]]) -> list[Any]:
+    def start_many(self, permits: Sequence[tuple[GuardAnswer, Any]], *, act_within_seconds: int) -> list[Any]:
         answers = []
         for answer, start_id in permits:
             assert answer.permit_token == "permit"

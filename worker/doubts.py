@@ -1,7 +1,7 @@
 """Learns what became of refunds that ended in doubt, so that their amounts leave the order's budget or stay for good.
 
-The operation's own question is asked again, which changes nothing there: an operation with an outcome answers with it.
-An amount is let go only when the authority has it on record that nothing was executed.
+The operation's own question is asked again, which changes nothing there. An amount is let go only when the authority has it
+on record that a person said "not executed": an agent's report of an error frees nothing.
 """
 
 from __future__ import annotations
@@ -51,8 +51,10 @@ def _words(
     """id → whether it was executed, for those that have an outcome."""
     found = {}
     for row, answer in zip(rows, answers, strict=True):
-        if isinstance(answer, GuardAnswer) and answer.status == "completed" and answer.outcome in ("success", "error"):
-            found[row.ledger_entry_id] = answer.outcome == "success"
+        if isinstance(answer, GuardAnswer) and answer.resolution == "not_executed":
+            found[row.ledger_entry_id] = False
+        elif isinstance(answer, GuardAnswer) and (answer.status, answer.outcome) == ("completed", "success"):
+            found[row.ledger_entry_id] = True
     return found
 
 

@@ -48,10 +48,19 @@ class LedgerUnavailable(Exception):
 class Ledger:
     """The ledger of one tenant, as one worker. Thread-safe. Every call raises `LedgerUnavailable`."""
 
-    def __init__(self, pool: Pool, tenant_id: uuid.UUID, *, worker_id: str, lease_seconds: float = 30.0) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        tenant_id: uuid.UUID,
+        *,
+        worker_id: str,
+        lease_seconds: float = 30.0,
+        act_seconds: float = 120.0,
+    ) -> None:
         self.pool, self.tenant_id = pool, tenant_id
         self._who: dict[str, Any] = {
-            "tenant_id": tenant_id, "worker_id": worker_id, "lease_seconds": float(lease_seconds)
+            "tenant_id": tenant_id, "worker_id": worker_id, "lease_seconds": float(lease_seconds),
+            "act_seconds": float(act_seconds),
         }  # fmt: skip
 
     # Claims

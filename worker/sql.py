@@ -137,7 +137,8 @@ returning e.ledger_entry_id
 """
 
 # What happened to rows, each from the state and the epoch it is expected in; the others are left alone, and so are those
-# whose order another one has taken, or has no room for them (`schema/refunds/budgets.sql`). What the authority is to be told of it comes into the outbox with it, or not at all.
+# whose order another one has taken, or has no room for them (`schema/refunds/budgets.sql`). ALLOWED begins its time to act,
+# before the start is asked. What the authority is to be told of it comes into the outbox with it, or not at all.
 APPLY_CHANGES = """
 with room as materialized (select r.ledger_entry_id, r.fits from refunds.room_in_budgets(%(tenant_id)s, %(changes)s) r),
 taken as (
@@ -163,6 +164,7 @@ update refunds.ledger_entries e set
   decision_event_id = coalesce(c.decision_event_id, e.decision_event_id), proof_id = coalesce(c.proof_id, e.proof_id),
   approval_id = coalesce(c.approval_id, e.approval_id), permit_token = coalesce(c.permit_token, e.permit_token),
   start_id = coalesce(e.start_id, c.start_id), last_error = c.last_error,
+  act_until = case when c.to_status = 'ALLOWED' then clock_timestamp() + make_interval(secs => %(act_seconds)s) else e.act_until end,
   attempts = case when c.to_status = 'APPROVAL_REQUIRED' then 0 else e.attempts + c.failures end,
   waiting_for = case when c.to_status = 'APPROVAL_REQUIRED' then coalesce(c.waiting_for, 'operator') end,
   claimed_by = case when c.to_status in ('GUARDING', 'ALLOWED') then e.claimed_by end,
@@ -202,10 +204,12 @@ left join refunds.orders_taken t
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])
 """
 
-# Rows that ended in doubt; at a time no more than one look can ask about.
+# Rows that ended in doubt; at a time no more than one look can ask about. Where the doubt is about a person's "not executed"
+# itself, that word settles nothing.
 FIND_IN_DOUBT = f"""
 select {ROW_COLUMNS} from refunds.ledger_entries e
-where e.tenant_id = %(tenant_id)s and e.budget_part = 'in_doubt' and e.guard_request is not null order by e.updated_at limit 200
+where e.tenant_id = %(tenant_id)s and e.budget_part = 'in_doubt' and e.guard_request is not null
+  and e.reason_code is distinct from 'not_executed' order by e.updated_at limit 200
 """
 SETTLE_DOUBTS = "select refunds.settle_doubts(%(tenant_id)s, %(words)s)"
 

@@ -31,7 +31,9 @@ ORDER = """insert into refunds.orders (tenant_id, channel, order_ref, account_re
   values (%(tenant)s, 'private', %(name)s, 'acct', now(), 10000, 'EUR')"""
 ENTRY = """insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, channel, scenario,
   account_ref, order_ref, status, budget_part) values (%(tenant)s, %(name)s, %(name)s, 900, 'EUR', 'private', 'fee', 'acct', %(name)s, 'EXECUTED', 'executed')"""
-BUDGET = """update refunds.order_budgets set executed_minor = 900 where tenant_id = %(tenant)s and order_ref = %(name)s"""
+BUDGET = (
+    """update refunds.order_budgets set executed_minor = 900 where tenant_id = %(tenant)s and order_ref = %(name)s"""
+)
 CARD = """insert into refunds.confirmations (tenant_id, ledger_entry_id, refund_id, digest, order_ref, channel, scenario, amount_minor,
   currency, status, answered_at, expires_at) values (%(tenant)s, %(name)s, %(name)s, 'sha256:' || repeat('a', 64), %(name)s, 'private',
   'fee', 900, 'EUR', 'confirmed', now(), now() + interval '1 day')"""

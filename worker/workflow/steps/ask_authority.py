@@ -124,7 +124,7 @@ class AskAuthority:
     ) -> StepResult:
         output = {"decision": answer.decision, "status": answer.status, "code": answer.reason_code}
         may_start = isinstance(then, Change) and then.event is LedgerEvent.ALLOWED
-        if not may_start or reason is None or answer.status == "already_started":
+        if not may_start or reason is None or next_steps.is_begun(answer):
             context.event, context.answer = then, answer if may_start else None
             return StepResult(output, StepName.EXECUTE_BY_SYSTEM if may_start else None, tool_used="action/guard")
         if answer.status == "approved" and reason not in _NEVER_LIFTED:

@@ -38,7 +38,9 @@ class ExecuteBySystem:
         patience: Patience,
         systems: Systems,
         failpoints: Failpoints,
+        act_within_seconds: int = 150,
     ) -> None:
+        self._act_within_seconds = act_within_seconds
         self._ledger, self._client, self._crew = ledger, client, crew
         self._patience, self._systems, self._failpoints = patience, systems, failpoints
 
@@ -51,7 +53,7 @@ class ExecuteBySystem:
 
     def _may_start(self, context: Context) -> bool:
         """What has been started is seen through, whatever its system says now: an effect may be under way."""
-        begun = isinstance(context.answer, GuardAnswer) and context.answer.status == "already_started"
+        begun = isinstance(context.answer, GuardAnswer) and next_steps.is_begun(context.answer)
         return begun or self._system(context).is_ready()
 
     def _settle(self, context: Context) -> None:
@@ -99,7 +101,10 @@ class ExecuteBySystem:
 
     def _redeem(self, permitted: Sequence[Context]) -> Sequence[StartReceipt | Unreachable | Rejected]:
         self._failpoints.hit(Failpoint.BEFORE_START)
-        receipts = self._client.start_many([(_permit(context), context.row.start_id or "") for context in permitted])
+        receipts = self._client.start_many(
+            [(_permit(context), context.row.start_id or "") for context in permitted],
+            act_within_seconds=self._act_within_seconds,
+        )
         self._failpoints.hit(Failpoint.AFTER_START)
         return receipts
 
@@ -119,6 +124,8 @@ class ExecuteBySystem:
             # Became unready after the decision: the permit is given back with the question to a person.
             context.event = None
             return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
+        if isinstance(context.started, Rejected) and context.started.code == next_steps.RESOLVED:
+            return self._not_executed(context, name)
         if isinstance(context.started, Rejected):
             back, context.event = next_steps.after_start_refused(row, context.started, self._patience)
             self._ledger.apply([back])
@@ -127,6 +134,20 @@ class ExecuteBySystem:
             context.event = next_steps.after_silence(row, context.started.detail, self._patience)
             return StepResult({"start": "no answer"})
         return self._settled(context, name)
+
+    def _not_executed(self, context: Context, name: str) -> StepResult:
+        """A person said that it was not executed: the row ends. What its system did all the same is told, not hidden."""
+        row, system = context.row, self._system(context)
+        assert row.start_id is not None
+        # What settles in the ledger settles by the execution, and an ALLOWED row has none.
+        in_ledger = getattr(system, "settles_in_ledger", False)
+        found = Refused("never tried") if in_ledger else system.look_up(row.start_id)
+        if isinstance(found, Refused):
+            context.event = next_steps.after_not_executed(row)
+        else:
+            self._ledger.apply([next_steps.start_refused(row, "a person said that this was not executed")])
+            context.event = next_steps.after_not_executed_but(row, found, system=name)
+        return StepResult({"start": "refused", "code": next_steps.RESOLVED, "found": type(found).__name__})
 
     def _settled(self, context: Context, name: str) -> StepResult:
         row, settled = context.row, context.settled
