@@ -296,5 +296,6 @@ join (
   from refunds.ledger_entries l
   left join refunds.executions e on e.tenant_id = l.tenant_id and e.ledger_entry_id = l.ledger_entry_id
   where e.execution_id is not null or l.status = 'DENIED' and l.reason_code = 'handled_by_person'
+    or l.status = 'ERROR' and l.budget_part = 'handled'
   group by 1, 2, 3, 4, 5) r using (tenant_id, channel, source, order_ref, currency)
 where r.back > o.paid_minor;
