@@ -122,8 +122,32 @@ select 'operation ' || operation_id from sentinel.operation_states where started
 select 'operation ' || s.operation_id from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
 join sentinel.halts h on h.scope = 'global' or h.tenant_id = s.tenant_id and (
   h.scope = 'tenant' or h.scope = 'agent' and h.target = o.agent_id or h.scope = 'scenario' and h.target = o.scenario
+  or h.scope = 'agent_action' and h.target = o.agent_id || ' ' || o.action
   or h.scope = 'action' and (h.target = o.action or right(h.target, 2) = '.*' and o.action like left(h.target, -1) || '%'))
 where s.started_at > h.set_at and (h.lifted_at is null or s.started_at < h.lifted_at);
+
+-- started_after_not_executed: nothing started after a person said that it was not executed, and nobody was told "go" past it
+select 'operation ' || s.operation_id from sentinel.operation_states s
+where s.started_at > s.not_executed_at or s.act_until > s.not_executed_at or exists (
+  select from sentinel.events e where e.tenant_id = s.tenant_id and e.operation_id = s.operation_id and e.kind = 'start'
+    and e.occurred_at > s.not_executed_at);
+
+-- not_executed_without_word: who says "not executed" is on record with it, and never while somebody could act
+select 'operation ' || s.operation_id from sentinel.operation_states s where s.not_executed_at is not null and not exists (
+  select from sentinel.events e where e.tenant_id = s.tenant_id and e.operation_id = s.operation_id
+    and e.kind = 'in_doubt_resolved' and e.body::jsonb ->> 'executed' = 'false' and e.occurred_at = s.not_executed_at);
+
+-- executed_though_not_executed: where a person said "not executed" and the ledger has an execution, the contradiction is on record
+select 'ledger entry ' || e.ledger_entry_id from refunds.executions e join sentinel.operation_states s using (tenant_id, operation_id)
+where s.not_executed_at is not null and not exists (
+  select from sentinel.contradictions c where c.tenant_id = s.tenant_id and c.operation_id = s.operation_id);
+
+-- contradiction_not_held: a contradiction has its event and its halt, and while it is open its budget is held
+select 'operation ' || c.operation_id from sentinel.contradictions c join sentinel.operation_states s using (tenant_id, operation_id)
+where not exists (select from sentinel.events e where e.tenant_id = c.tenant_id and e.event_id = c.event_id and e.kind = 'contradiction')
+  or not exists (select from sentinel.halts h where h.tenant_id = c.tenant_id and h.halt_id = c.halt_id)
+  or s.status = 'in_doubt' and exists (select from sentinel.reservations r
+       where r.tenant_id = s.tenant_id and r.permit_id = s.permit_id and r.state <> 'held');
 
 -- position_gaps: positions of a tenant run 1, 2, 3 … without a hole, up to the newest that was given out
 select format('tenant %s: %s positions, the newest is %s, %s were given out', coalesce(f.tenant_id, h.tenant_id), f.number, f.last, h.position)
@@ -479,3 +503,40 @@ select format('order %s of %s', s.order_id, s.source) from orders.simulated_shop
   select from orders.reviews r join orders.effects f using (tenant_id, review_id)
   where (r.tenant_id, r.source, r.order_id) = (s.tenant_id, s.source, s.order_id) and f.operation_id = s.operation_id
     and f.state <> 'cancelled' and f.kind = case s.status when 'fulfilled' then 'fulfil' else 'hold' end);
+
+-- order_budget_differs: an order's budget is the sum of its ledger entries, part by part, and no entry is without one
+with sums as (
+  select tenant_id, channel, source, order_ref, currency,
+    coalesce(sum(amount_minor) filter (where budget_part = 'reserved'), 0) as reserved,
+    coalesce(sum(amount_minor) filter (where budget_part = 'executed'), 0) as executed,
+    coalesce(sum(amount_minor) filter (where budget_part = 'handled'), 0) as handled,
+    coalesce(sum(amount_minor) filter (where budget_part = 'in_doubt'), 0) as in_doubt
+  from refunds.ledger_entries where order_ref is not null group by 1, 2, 3, 4, 5
+)
+select (select count(*) from refunds.order_budgets b left join sums s using (tenant_id, channel, source, order_ref, currency)
+        where (b.reserved_minor, b.executed_minor, b.handled_minor, b.in_doubt_minor)
+           <> (coalesce(s.reserved, 0), coalesce(s.executed, 0), coalesce(s.handled, 0), coalesce(s.in_doubt, 0)))
+  + (select count(*) from refunds.ledger_entries e where e.order_ref is not null and not exists (
+       select from refunds.order_budgets b where (b.tenant_id, b.channel, b.source, b.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)));
+
+-- order_budget_exceeded: what is taken of an order is within what was paid, but for what nobody could refuse
+select count(*) from refunds.order_budgets
+where reserved_minor + executed_minor + handled_minor + in_doubt_minor - beyond_minor > paid_minor;
+
+-- order_budget_part_wrong: an entry's amount stands in its order's budget where its status says
+select count(*) from refunds.ledger_entries
+where order_ref is not null and (
+  (status = 'EXECUTED') <> (budget_part is not distinct from 'executed') or status = 'ALLOWED' and budget_part is null
+  or status = 'DENIED' and (reason_code is not distinct from 'handled_by_person') <> (budget_part is not distinct from 'handled')
+  or status in ('DENIED', 'ERROR') and budget_part is not distinct from 'reserved');
+
+-- order_over_refunded: no order was given back more than was paid for it, by the machine and by people together
+select count(*) from refunds.orders o
+join (
+  select l.tenant_id, l.channel, l.source, l.order_ref, l.currency, sum(coalesce(e.amount_minor, l.amount_minor)) as back
+  from refunds.ledger_entries l
+  left join refunds.executions e on e.tenant_id = l.tenant_id and e.ledger_entry_id = l.ledger_entry_id
+  where e.execution_id is not null or l.status = 'DENIED' and l.reason_code = 'handled_by_person'
+    or l.status = 'ERROR' and l.budget_part = 'handled'
+  group by 1, 2, 3, 4, 5) r using (tenant_id, channel, source, order_ref, currency)
+where r.back > o.paid_minor;

@@ -59,6 +59,7 @@ def build_authority(settings: Settings, policies: PolicyHolder) -> Authority:
         permit_seconds=settings.permit_seconds,
         report_deadline_seconds=settings.report_deadline_seconds,
         open_permits_per_key=settings.open_permits_per_key,
+        longest_act_seconds=settings.longest_act_seconds,
     )
 
 

@@ -118,7 +118,14 @@ class Settings:
     )
     permit_seconds: int = setting("SENTINEL_PERMIT_SECONDS", "How long a permit can be redeemed.", 120)
     report_deadline_seconds: int = setting(
-        "SENTINEL_REPORT_DEADLINE_SECONDS", "A started action that is silent for longer falls in doubt.", 300
+        "SENTINEL_REPORT_DEADLINE_SECONDS",
+        "A started action that is silent for longer falls in doubt; who declares no time may act for as long.",
+        300,
+    )
+    longest_act_seconds: int = setting(
+        "SENTINEL_LONGEST_ACT_SECONDS",
+        "Longest time to act that a start may declare (act_within_seconds); before its end nobody can say that it was not executed.",
+        3600,
     )
     open_permits_per_key: int = setting(
         "SENTINEL_OPEN_PERMITS_PER_KEY",
@@ -162,6 +169,7 @@ def load_settings(**overrides: Any) -> Settings:
         "permit_seconds",
         "report_deadline_seconds",
         "open_permits_per_key",
+        "longest_act_seconds",
         "rate_per_second",
         "rate_burst",
     ):
@@ -187,6 +195,8 @@ def unsafe(settings: Settings) -> list[str]:
         faults.append("SENTINEL_SECRET_KEYS: required with SENTINEL_DATABASE_URL (try: openssl rand -hex 32)")
     if settings.max_streams >= settings.threads:
         faults.append("SENTINEL_MAX_STREAMS: must be less than SENTINEL_THREADS, or streams starve decisions")
+    if settings.longest_act_seconds < 10:
+        faults.append("SENTINEL_LONGEST_ACT_SECONDS: must be at least 10")
     if settings.report_deadline_seconds < 10:
         faults.append("SENTINEL_REPORT_DEADLINE_SECONDS: must be at least 10")
     return faults

@@ -44,7 +44,9 @@ class HandledSchema(WordSchema):
 class SetHaltSchema(StrictSchema):
     """What to stop; agent, action and scenario need a target."""
 
-    scope = fields.String(required=True, validate=OneOf(["global", "tenant", "agent", "action", "scenario"]))
+    scope = fields.String(
+        required=True, validate=OneOf(["global", "tenant", "agent", "action", "scenario", "agent_action"])
+    )
     target = Text(most=128)
     level = fields.String(validate=OneOf(["pause", "kill"]))
     reason = Text(most=2000, least=1, required=True)

@@ -21,6 +21,7 @@ from ops_console.pages.rules_said import rules_of
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.store import order_search, order_views
 from sentinel.store.events import events_of
+from sentinel.store.order_budgets import budget_of_order
 
 ADDRESS = "/ops/orders"
 LIVE = "/ops/orders-now"
@@ -128,6 +129,7 @@ def _order(context: Context, source: str, order_id: str) -> Response:
         waits=row.status == "QUEUED" and row.resolution is None and row.approval_status == "pending",
         events_address=events_address(str(row.operation_id)) if row.operation_id else None,
         rules=rules_of(context, row.operation_id),
+        budget=budget_of_order(context.ledger, tenant_id, row.source, row.order_id),
     )  # fmt: skip
 
 

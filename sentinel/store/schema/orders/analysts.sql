@@ -11,12 +11,12 @@ create or replace function orders.file_refund(r orders.reviews) returns void lan
 declare
   named text := orders.refund_name(r.source, r.order_id);
 begin
-  insert into refunds.orders (tenant_id, channel, order_ref, account_ref, ordered_at, paid_minor, currency)
-  values (r.tenant_id, 'retail', r.order_id, r.account_ref,
+  insert into refunds.orders (tenant_id, channel, source, order_ref, account_ref, ordered_at, paid_minor, currency)
+  values (r.tenant_id, 'retail', r.source, r.order_id, r.account_ref,
           least(r.received_at, (r.order_facts->>'placed_at')::timestamptz), r.amount_minor, r.currency) on conflict do nothing;
   insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, action, amount_minor, currency, channel, scenario,
-    account_ref, order_ref)
-  values (r.tenant_id, named, named, 'refund.create', r.amount_minor, r.currency, 'retail', 'standard', r.account_ref, r.order_id);
+    account_ref, source, order_ref)
+  values (r.tenant_id, named, named, 'refund.create', r.amount_minor, r.currency, 'retail', 'standard', r.account_ref, r.source, r.order_id);
 end $$;
 
 -- An analyst's word on a queued order: fulfil, refund or hold. With its owner's rights, because the console may neither
