@@ -19,7 +19,7 @@ from sentinel.core.decision import reason_text
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.http.bodies import json_body, load, without_nulls
 from sentinel.http.openapi import documented
-from sentinel.services.resolve_order import FULFIL, HOLD, REFUND, resolve_order
+from sentinel.services.resolve_order import FULFIL, HOLD, REFUND, RETRY, resolve_order
 from sentinel.store import order_views
 from sentinel.store.uuids import uuid_or_none
 
@@ -31,7 +31,6 @@ _ID_CHARACTERS = 200
 
 def order_view(row: order_views.OrderRow) -> dict[str, Any]:
     """An order as operators see it: no customer's address or account, but what was noticed about it."""
-    waits = row.status == "QUEUED" and row.resolution is None and row.approval_status == "pending"
     shown = {
         name: value
         for name, value in ((field.name, getattr(row, field.name)) for field in dataclasses.fields(row))
@@ -40,13 +39,24 @@ def order_view(row: order_views.OrderRow) -> dict[str, Any]:
     return present({
         **shown, "amount": amount(row.amount_minor, row.currency), "signals": row.signals or [],
         "reason": {"code": row.reason_code, "text": reason_text(row.reason_code)} if row.reason_code else None,
-        "offers": _offers(row) if waits else [],
+        "offers": offers(row),
     })  # fmt: skip
 
 
-def _offers(row: order_views.OrderRow) -> list[str]:
-    """The words an analyst may say; there is nothing to refund where nothing was paid."""
-    return [FULFIL, REFUND, HOLD] if (row.amount_minor or 0) > 0 else [FULFIL, HOLD]
+def offers(row: order_views.OrderRow) -> list[str]:
+    """The words a person may say of it now; there is nothing to refund where nothing was paid."""
+    refund = [REFUND] if (row.amount_minor or 0) > 0 else []
+    match row.status:
+        case "QUEUED" if row.resolution is None and row.approval_status == "pending":
+            return [FULFIL, *refund, HOLD]
+        case "SHOP_REFUSED":
+            return [RETRY, *refund, HOLD]
+        case "REFUND_REFUSED":
+            return [RETRY, HOLD]
+        case "HELD" if row.hold_state in ("intended", "refused"):
+            return [RETRY]
+        case _:
+            return []
 
 
 def routes(blueprint: Blueprint, context: Context) -> None:
@@ -95,6 +105,7 @@ def _reading(blueprint: Blueprint, context: Context) -> None:
         return json_response({
             **order_view(row),
             "effects": [_plain(one) for one in order_views.effects_of(context.pool, tenant_id, row.review_id)],
+            "words": [_plain(one) for one in order_views.words_of(context.pool, tenant_id, row.review_id)],
             "events": [_plain(one) for one in order_views.events_of(context.pool, tenant_id, row.review_id)],
             "alerts": [_alert_view(one) for one in order_views.alerts_of(context.pool, tenant_id, source, order_id)],
         })  # fmt: skip
@@ -114,6 +125,12 @@ def _words(blueprint: Blueprint, context: Context) -> None:
     def refund(source: str, order_id: str) -> Response:
         return _resolve(context, source, order_id, REFUND)
 
+    @blueprint.post(f"{_ORDER}/retry")
+    @documented("Of one that came back: have the shop, or the refund worker, asked once more; of a held one: the hold",
+                request=_WORD, responses=answers, problems=WRITING, security=OPERATOR)  # fmt: skip
+    def retry(source: str, order_id: str) -> Response:
+        return _resolve(context, source, order_id, RETRY)
+
     @blueprint.post(f"{_ORDER}/hold")
     @documented("Do not fulfil it and have the shop hold it", request=_WORD, responses=answers, problems=WRITING,
                 security=OPERATOR)  # fmt: skip
@@ -125,7 +142,7 @@ def _resolve(context: Context, source: str, order_id: str, word: str) -> Respons
     person = actor()
     # Before the body: who may not decide learns nothing about what a decision looks like.
     person.must_be("approver")
-    if word in (FULFIL, REFUND):
+    if word != HOLD:
         must_have_proved()
     given = load(_WORD, without_nulls(json_body()))
     done = resolve_order(

@@ -190,7 +190,7 @@ class OrderViewSchema(Schema):
     lane = fields.String(validate=OneOf(["low", "medium", "high"]))
     band = fields.String(validate=OneOf(["low", "medium", "high", "unknown"]))
     signals = fields.List(fields.Raw(), required=True)
-    offers = fields.List(fields.String(validate=OneOf(["fulfil", "refund", "hold"])), required=True)
+    offers = fields.List(fields.String(validate=OneOf(["fulfil", "refund", "hold", "retry"])), required=True)
     approval_id = fields.String()
     approval_status = fields.String()
     digest = fields.String()
@@ -203,6 +203,7 @@ class OrderViewSchema(Schema):
     received_at = fields.String(required=True)
     effects = fields.List(fields.Raw())
     events = fields.List(fields.Raw())
+    words = fields.List(fields.Raw())
     alerts = fields.List(fields.Raw())
 
 
@@ -217,7 +218,7 @@ class OrderPageSchema(Schema):
 class OrderResolvedSchema(Schema):
     """What became of an analyst's word."""
 
-    result = fields.String(required=True, validate=OneOf(["fulfil", "refund", "hold", "recorded"]))
+    result = fields.String(required=True, validate=OneOf(["fulfil", "refund", "hold", "retry", "recorded"]))
     approvals_given = fields.Integer()
     people_required = fields.Integer()
     ledger_entry_id = fields.String()

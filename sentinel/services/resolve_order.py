@@ -1,4 +1,4 @@
-"""Record an analyst's word on a queued order. The rules are checked in the transaction that records it, and only there."""
+"""Record an analyst's word on an order that waits for one. The rules are checked in the transaction that records it, and only there."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 
 FULFIL, REFUND, HOLD = WORDS = ("fulfil", "refund", "hold")
+RETRY = "retry"
+"""Of an order that came back: have the shop, or the refund worker, asked once more."""
 
 _REFUSALS: dict[str, SentinelError] = {
     "unknown": NotFound("there is no order of that id"),
     "not_queued": Conflict("this order does not wait for a word; look at where it stands"),
+    "nothing_to_retry": Conflict("the shop has this hold; there is nothing to try again"),
+    "halted": Conflict("fulfilment is halted; lift the halt first"),
     "refund_exists": Conflict("a refund of this order is in the ledger already"),
     "nothing_paid": Conflict("nothing was paid for this order; fulfil or hold it"),
     "not_pending": Conflict("its approval was decided before; the order follows that"),
@@ -43,14 +47,15 @@ class OrderResolved:
 def resolve_order(
     pool: Pool, actor: Actor, source: str, order_id: str, *, word: str, reason: str, digest: str | None = None
 ) -> OrderResolved:
-    """Give `actor`'s word: "fulfil" approves, "refund" rejects and files a refund, "hold" rejects and has it held.
+    """Give `actor`'s word: "fulfil" approves, "refund" rejects and files a refund, "hold" rejects and has it held. What came
+    back from the shop is tried again, refunded or held; a hold that the shop has not taken is tried again.
 
     `digest` is the approval's as it was shown; given, it must be the approval's. Raises `InvalidInput` (word), `NotFound`,
     `Conflict` (decided, expired, spoken before, changed) or `Forbidden` (role, requester).
     """
     actor.must_be("approver")
-    if word not in WORDS:
-        raise InvalidInput.of("word", f"must be one of {', '.join(WORDS)}")
+    if word not in (*WORDS, RETRY):
+        raise InvalidInput.of("word", f"must be one of {', '.join((*WORDS, RETRY))}")
     if actor.operator_id is None:
         raise Forbidden("an order needs a person's account")
     # The word comes before what it decides, also among ids made in one millisecond.

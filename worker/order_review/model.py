@@ -47,6 +47,10 @@ class ReviewStatus(StrEnum):
     FULFILLED = "FULFILLED"
     HELD = "HELD"
     REFUND_FILED = "REFUND_FILED"
+    SHOP_REFUSED = "SHOP_REFUSED"
+    """The shop will not fulfil it: a person tries again, refunds it or has it held."""
+    REFUND_REFUSED = "REFUND_REFUSED"
+    """The refund that was filed was denied or failed: a person tries again or has it held."""
 
 
 @dataclass(frozen=True, slots=True)

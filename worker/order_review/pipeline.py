@@ -36,8 +36,10 @@ from worker.order_review.verdicts import (
     event_of,
     guard_params,
     held_alert,
+    hold_row,
     is_settled_elsewhere,
     is_started,
+    late_alert,
     pause_seconds,
     refused_alert,
     row_of,
@@ -49,6 +51,8 @@ from worker.settlement.gateway import NoAnswer, Refused, Settled
 
 AFTER_SCORE_SECONDS = 16.0
 """What guard, start and shop may need of an order's budget together; scoring ends before."""
+NOT_EXECUTED = "resolved-not-executed"
+"""The authority's problem where a person said so of a start: nothing may happen under it any more."""
 _ROUNDS = 8
 """More steps than any way has; a loop that needs more is a defect."""
 
@@ -131,14 +135,7 @@ class Pipeline:
             self.shop, work.review, EffectKind.HOLD, work.operation_id, tried, under_way_seconds=self.under_way_seconds
         )
         self.failpoints.hit(Place.AFTER_SHOP)
-        row: dict[str, Any] = {"state": "intended", "pause_seconds": pause_seconds(tried.times, random.random())}
-        if isinstance(answer, Settled):
-            row = {"state": "done", "reference": answer.reference[:200]}
-        elif isinstance(answer, Refused):
-            row = {"state": "refused", "error": answer.reason, "alert": refused_alert(work, "hold", answer.reason)}
-        else:
-            row["error"] = answer.detail
-        self.store.settle_hold(work, row)
+        self.store.settle_hold(work, hold_row(work, answer, tried.times, random.random()))
 
     def _advance(self, work: Work, way: _Way) -> Told:
         for _ in range(_ROUNDS):
@@ -273,12 +270,16 @@ class Pipeline:
         self.failpoints.hit(Place.AFTER_SHOP)
         if isinstance(answer, NoAnswer):
             pause = max(pause_seconds(work.attempts, random.random()), self.under_way_seconds)
-            return self._put_off(work, answer.detail, pause, tried=True)
+            return self._put_off(
+                work, answer.detail, pause, tried=True, alert=late_alert(work, "fulfil", tried.times, answer.detail)
+            )
         return self._settle(work, answer)
 
     def _not_started(self, work: Work) -> Told | Work | None:
         """What to do with an order left STARTED that the authority does not have as started by it; None: it has."""
         answer = self.authority.guard(work)
+        if isinstance(answer, Rejected) and answer.code == NOT_EXECUTED:
+            return self._settle(work, Refused("a person said that it was not executed"))
         if isinstance(answer, (Unreachable, Rejected)):
             self._without_authority(work, answer)
         if is_started(answer):
@@ -291,7 +292,7 @@ class Pipeline:
 
     def _settle(self, work: Work, answer: Settled | Refused) -> Told:
         done = isinstance(answer, Settled)
-        after = replace(work, status=ReviewStatus.FULFILLED if done else ReviewStatus.HELD)
+        after = replace(work, status=ReviewStatus.FULFILLED if done else ReviewStatus.SHOP_REFUSED)
         given = told(after)
         row: dict[str, Any] = {"done": done, "answered": given.as_json()}
         if isinstance(answer, Settled):
@@ -301,14 +302,16 @@ class Pipeline:
         _mine(self.store.settle(work, row))
         self.failpoints.hit(Place.AFTER_SETTLED)
         metrics.settled(after)
-        self.reports.soon(after, done=done, reference=row.get("reference"), error=row.get("error"))
-        if not done:
-            self._hold_now(after)
+        if isinstance(answer, Settled):
+            # A refusal ends nothing: a person may have the shop asked again, and it is reported when nobody may.
+            self.reports.soon(after, done=True, reference=row["reference"], error=None)
         return given
 
-    def _put_off(self, work: Work, why: str, pause: float, *, tried: bool = False) -> Told:
+    def _put_off(
+        self, work: Work, why: str, pause: float, *, alert: dict[str, Any] | None = None, tried: bool = False
+    ) -> Told:
         given = told(work)
-        row = {"error": why[:500], "pause_seconds": pause, "tried": tried, "answered": given.as_json()}
+        row = {"error": why[:500], "pause_seconds": pause, "tried": tried, "answered": given.as_json(), "alert": alert}
         _mine(self.store.put_off(work, row))
         metrics.PUT_OFF.labels(work.status).inc()
         return given

@@ -10,9 +10,11 @@ from typing import Any
 
 from sentinel.client import GuardAnswer
 from sentinel.core.money import money_out
+from worker.order_review.effects import SHIPPED_BEFORE
 from worker.order_review.lanes import LaneEvent
 from worker.order_review.model import Lane, ReviewStatus, Score, order_key
 from worker.order_review.work import Work
+from worker.settlement.gateway import Answer, Refused, Settled
 
 APPROVED = "approved"
 """A person said yes: the review stays QUEUED for a moment and is started in the same transaction."""
@@ -118,6 +120,32 @@ def held_alert(work: Work, reason: str) -> dict[str, Any]:
 def refused_alert(work: Work, verb: str, reason: str) -> dict[str, Any]:
     """The alert about a shop that will not do what the lane says."""
     return _alert("shop_refused", f"the shop refused to {verb}: {reason}", work, reason) | {"occasion": verb}
+
+
+LATE_TRIES = 6
+"""So many tries in vain, some two minutes, and people hear of it; it goes on being tried."""
+
+
+def late_alert(work: Work, verb: str, tries_before: int, why: str) -> dict[str, Any] | None:
+    """The alert about an effect that the shop has not taken for long; None before that."""
+    if tries_before + 1 < LATE_TRIES:
+        return None
+    summary = f"the shop has not taken the {verb} after {tries_before + 1} tries: {why}"
+    return _alert("shop_late", summary, work, why) | {"occasion": verb}
+
+
+def hold_row(work: Work, answer: Answer, tries_before: int, spread: float) -> dict[str, Any]:
+    """What is stored of a try of a hold: it is repeated until the shop has it, or has shipped the order before."""
+    if isinstance(answer, Settled):
+        return {"state": "done", "reference": answer.reference[:200]}
+    why = answer.reason if isinstance(answer, Refused) else answer.detail
+    if answer is SHIPPED_BEFORE:
+        return {"state": "refused", "error": why, "alert": refused_alert(work, "hold", why)}
+    refused = refused_alert(work, "hold", why) if isinstance(answer, Refused) else None
+    return {
+        "state": "intended", "pause_seconds": pause_seconds(tries_before, spread), "error": why[:500],
+        "alert": refused or late_alert(work, "hold", tries_before, why),
+    }  # fmt: skip
 
 
 def _alert(kind: str, summary: str, work: Work, reason: str) -> dict[str, Any]:
