@@ -86,6 +86,7 @@ REASONS: dict[str, str] = {
     "limit_exceeded": "A spending limit would be exceeded.",
     "repeated_attempts": "Several attempts of this customer in 24 hours.",
     "high_risk": "The order's signals say that it should not be fulfilled.",
+    "facts_missing": "The order lacks facts that its source always sends.",
     "needs_analyst": "The order's signals call for an analyst.",
     "amount_needs_analyst": "The order's amount calls for an analyst.",
     "low_risk": "Nothing speaks against the order.",

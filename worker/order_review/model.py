@@ -72,6 +72,8 @@ class Order:
     email: str | None = None
     account_ref: str | None = None
     account_age_days: int | None = None
+    """As told, until `facts.as_received` has bounded it by when the account was made and the order came."""
+    account_created_at: datetime | None = None
     billing_country: str | None = None
     shipping_country: str | None = None
     shipping_speed: str | None = None

@@ -24,11 +24,13 @@ from worker.order_review.authority import Authority
 from worker.order_review.crowd import Crowd
 from worker.order_review.effects import UNDER_WAY_SECONDS, EffectKind, Tried, perform
 from worker.order_review.enrich import Enriched, Lookup
+from worker.order_review.facts import as_received, missing_facts
 from worker.order_review.failpoints import Place
 from worker.order_review.idempotency import InFlight
 from worker.order_review.lanes import LaneEvent
 from worker.order_review.model import KnownAccount, Lane, Order, ReviewStatus, Score, Signal
 from worker.order_review.reports import Reports
+from worker.order_review.scoring import without_facts
 from worker.order_review.shop import Shop
 from worker.order_review.shop import told as told_to_shop
 from worker.order_review.store import OrderStore, Shipped
@@ -89,6 +91,8 @@ class Pipeline:
     reports: Reports
     lookups: Callable[[str], Sequence[Lookup]]
     """The look-ups of a source, by its name."""
+    always: Callable[[str], Sequence[str]]
+    """The facts that a source always sends, by its name."""
     failpoints: Failpoints
     budget_seconds: float = 30.0
     under_way_seconds: float = UNDER_WAY_SECONDS
@@ -104,7 +108,9 @@ class Pipeline:
         at_once = self.scores_at_once and not self.lookups(order.source)
 
         def score(work: Work, known: KnownAccount) -> tuple[Work, dict[str, Any]]:
-            return self._scored(work, Enriched(order), known, time.monotonic() + self.budget_seconds)
+            return self._scored(
+                work, Enriched(as_received(order, work.received_at)), known, time.monotonic() + self.budget_seconds
+            )
 
         return self.store.take(order, digest, score if at_once else None)
 
@@ -157,7 +163,8 @@ class Pipeline:
         self.failpoints.hit(Place.AFTER_TAKE)
         began = time.monotonic()
         until = way.deadline - AFTER_SCORE_SECONDS
-        enriched = self.enricher.enrich(way.order or work.order, self.lookups(work.source), until)
+        order = as_received(way.order, work.received_at) if way.order else work.order
+        enriched = self.enricher.enrich(order, self.lookups(work.source), until)
         after, row = self._scored(work, enriched, way.known, until, began)
         _mine(self.store.score(work, row))
         self.failpoints.hit(Place.AFTER_SCORE)
@@ -168,7 +175,10 @@ class Pipeline:
     ) -> tuple[Work, dict[str, Any]]:
         """The order with its score, and what is stored of it."""
         began = time.monotonic() if began is None else began
-        score = self.scorer.score(enriched.order, known, until, enriched.signals)
+        score = without_facts(
+            self.scorer.score(enriched.order, known, until, enriched.signals),
+            missing_facts(enriched.order, self.always(work.source)),
+        )
         seconds = time.monotonic() - began
         metrics.scored(score, seconds)
         signals = [{"code": signal.code, "detail": signal.detail} for signal in score.signals]

@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sentinel.client import GuardAnswer
-from sentinel.core.money import money_out
+from sentinel.core.money import Money, money_out
 from worker.order_review.effects import SHIPPED_BEFORE
 from worker.order_review.lanes import LaneEvent
 from worker.order_review.model import Lane, ReviewStatus, Score, order_key
+from worker.order_review.scoring import FACTS_MISSING
 from worker.order_review.work import Work
 from worker.settlement.gateway import Answer, Refused, Settled
 
@@ -24,14 +25,20 @@ _UNDECIDED = (ReviewStatus.SCORED, ReviewStatus.DECIDED)
 
 
 def guard_params(work: Work, score: Score) -> dict[str, Any]:
-    """What the authority is asked; of the signals only the codes. Stored with the score and asked the same ever after."""
+    """What the authority is asked. Stored with the score and asked the same ever after."""
+    return asked_params(work.source, work.order_id, work.amount, work.account_ref, score)
+
+
+def asked_params(source: str, order_id: str, amount: Money, account_ref: str | None, score: Score) -> dict[str, Any]:
+    """The question about an order; of the signals only the codes."""
     # Money is more than nothing (`CONTRACT.md` §1): an order without any says so instead of an amount.
-    money = {"amount": money_out(work.amount)} if work.amount_minor else {"nothing_to_pay": True}
+    money = {"amount": money_out(amount)} if amount.amount_minor else {"nothing_to_pay": True}
     return {
-        **money, "order_id": work.order_id, "source": work.source,
-        "order_key": order_key(work.source, work.order_id), "band": score.band.value, "model": score.model,
+        **money, "order_id": order_id, "source": source,
+        "order_key": order_key(source, order_id), "band": score.band.value, "model": score.model,
         "signals": sorted({signal.code for signal in score.signals}),
-        **({"account_ref": work.account_ref} if work.account_ref else {}),
+        **({"facts_missing": True} if any(signal.code == FACTS_MISSING for signal in score.signals) else {}),
+        **({"account_ref": account_ref} if account_ref else {}),
     }  # fmt: skip
 
 

@@ -51,3 +51,6 @@ update orders.transitions set retired = true where event in ('gave_up', 'reopene
 -- A filed refund is not the end of an order, and neither is what was reopened: a repeat is told where it stands.
 update orders.deliveries d set is_final = false from orders.reviews r
 where r.tenant_id = d.tenant_id and r.review_id = d.review_id and d.is_final and r.status in ('REFUND_FILED', 'SHOP_REFUSED');
+
+-- What is derived of an order (the account's age) is bounded by when it came.
+alter type orders.work add attribute received_at timestamptz;

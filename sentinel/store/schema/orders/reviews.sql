@@ -68,8 +68,8 @@ begin
   return row(r.review_id, r.source, r.order_id, r.amount_minor, r.currency, r.account_ref, r.order_facts, r.status, r.lane,
     r.epoch, r.attempts, r.band, r.signals, r.model, r.guard_params, r.operation_id, r.decision_event_id, r.decision,
     r.reason_code, r.approval_id, r.start_id, r.decided_at, r.due_at, r.resolution, r.last_error,
-    f.tries, case when f.review_id is not null then extract(epoch from clock_timestamp() - coalesce(f.tried_at, r.decided_at)) end
-    )::orders.work;
+    f.tries, case when f.review_id is not null then extract(epoch from clock_timestamp() - coalesce(f.tried_at, r.decided_at)) end,
+    r.received_at)::orders.work;
 end $$;
 
 -- One of many equal deliveries takes the order; the others are told how it stands:
