@@ -106,8 +106,32 @@ select count(*) from sentinel.operation_states where started_at > permit_expires
 select count(*) from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
 join sentinel.halts h on h.scope = 'global' or h.tenant_id = s.tenant_id and (
   h.scope = 'tenant' or h.scope = 'agent' and h.target = o.agent_id or h.scope = 'scenario' and h.target = o.scenario
+  or h.scope = 'agent_action' and h.target = o.agent_id || ' ' || o.action
   or h.scope = 'action' and (h.target = o.action or right(h.target, 2) = '.*' and o.action like left(h.target, -1) || '%'))
 where s.started_at > h.set_at and (h.lifted_at is null or s.started_at < h.lifted_at);
+
+-- started_after_not_executed: nothing started after a person said that it was not executed, and nobody was told "go" past it
+select count(*) from sentinel.operation_states s
+where s.started_at > s.not_executed_at or s.act_until > s.not_executed_at or exists (
+  select from sentinel.events e where e.tenant_id = s.tenant_id and e.operation_id = s.operation_id and e.kind = 'start'
+    and e.occurred_at > s.not_executed_at);
+
+-- not_executed_without_word: who says "not executed" is on record with it, and never while somebody could act
+select count(*) from sentinel.operation_states s where s.not_executed_at is not null and not exists (
+  select from sentinel.events e where e.tenant_id = s.tenant_id and e.operation_id = s.operation_id
+    and e.kind = 'in_doubt_resolved' and e.body::jsonb ->> 'executed' = 'false' and e.occurred_at = s.not_executed_at);
+
+-- executed_though_not_executed: where a person said "not executed" and the ledger has an execution, the contradiction is on record
+select count(*) from refunds.executions e join sentinel.operation_states s using (tenant_id, operation_id)
+where s.not_executed_at is not null and not exists (
+  select from sentinel.contradictions c where c.tenant_id = s.tenant_id and c.operation_id = s.operation_id);
+
+-- contradiction_not_held: a contradiction has its event and its halt, and while it is open its budget is held
+select count(*) from sentinel.contradictions c join sentinel.operation_states s using (tenant_id, operation_id)
+where not exists (select from sentinel.events e where e.tenant_id = c.tenant_id and e.event_id = c.event_id and e.kind = 'contradiction')
+  or not exists (select from sentinel.halts h where h.tenant_id = c.tenant_id and h.halt_id = c.halt_id)
+  or s.status = 'in_doubt' and exists (select from sentinel.reservations r
+       where r.tenant_id = s.tenant_id and r.permit_id = s.permit_id and r.state <> 'held');
 
 -- position_gaps: positions of a tenant run 1, 2, 3 … without a hole
 select count(*) from (
@@ -213,11 +237,21 @@ select count(*) from orders.reviews r
 where (status in ('REFUND_FILED', 'REFUND_REFUSED')) <> (resolution is not distinct from 'refund')
   or (resolution = 'hold' and status <> 'HELD') or (resolution is not null and lane = 'high');
 
--- order_refund_missing: a refunded order has its row in the ledger, over what was paid
-select count(*) from orders.reviews r where r.status = 'REFUND_FILED' and not exists (
-  select from refunds.ledger_entries l where l.tenant_id = r.tenant_id
-    and l.ledger_entry_id = orders.refund_name(r.source, r.order_id) and l.action = 'refund.create'
-    and (l.amount_minor, l.currency) = (r.amount_minor, r.currency));
+-- order_refund_missing: a refunded order has its row in the ledger, over what was paid, and is followed until that has ended
+select count(*) from orders.reviews r where r.status in ('REFUND_FILED', 'REFUND_REFUSED') and not exists (
+  select from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+  where f.tenant_id = r.tenant_id and f.review_id = r.review_id and l.action = 'refund.create'
+    and l.refund_id = orders.refund_name(r.source, r.order_id) and (l.amount_minor, l.currency) = (r.amount_minor, r.currency)
+    and f.state = any(case r.status when 'REFUND_FILED' then array['filed', 'paid', 'handled'] else array['refused'] end));
+
+-- order_refund_died_unseen: a filed refund that was denied or failed has brought its order back to a person, within 2 minutes
+select count(*) from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+where f.state = 'filed' and l.status in ('DENIED', 'ERROR') and l.updated_at < clock_timestamp() - interval '2 minutes';
+
+-- order_refund_beside_hold: no refund of an order that was put away without it was paid
+select count(*) from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+join orders.reviews r using (tenant_id, review_id)
+where l.status = 'EXECUTED' and r.status not in ('REFUND_FILED', 'REFUND_REFUSED');
 
 -- order_gave_up: no order ended because the shop refused it: that is for a person, who may try again, refund or hold
 select count(*) from orders.reviews r join orders.effects f using (tenant_id, review_id)
@@ -244,3 +278,39 @@ select count(*) from orders.simulated_shop s where not exists (
   select from orders.reviews r join orders.effects f using (tenant_id, review_id)
   where (r.tenant_id, r.source, r.order_id) = (s.tenant_id, s.source, s.order_id) and f.operation_id = s.operation_id
     and f.state <> 'cancelled' and f.kind = case s.status when 'fulfilled' then 'fulfil' else 'hold' end);
+
+-- order_budget_differs: an order's budget is the sum of its ledger entries, part by part, and no entry is without one
+with sums as (
+  select tenant_id, channel, source, order_ref, currency,
+    coalesce(sum(amount_minor) filter (where budget_part = 'reserved'), 0) as reserved,
+    coalesce(sum(amount_minor) filter (where budget_part = 'executed'), 0) as executed,
+    coalesce(sum(amount_minor) filter (where budget_part = 'handled'), 0) as handled,
+    coalesce(sum(amount_minor) filter (where budget_part = 'in_doubt'), 0) as in_doubt
+  from refunds.ledger_entries where order_ref is not null group by 1, 2, 3, 4, 5
+)
+select (select count(*) from refunds.order_budgets b left join sums s using (tenant_id, channel, source, order_ref, currency)
+        where (b.reserved_minor, b.executed_minor, b.handled_minor, b.in_doubt_minor)
+           <> (coalesce(s.reserved, 0), coalesce(s.executed, 0), coalesce(s.handled, 0), coalesce(s.in_doubt, 0)))
+  + (select count(*) from refunds.ledger_entries e where e.order_ref is not null and not exists (
+       select from refunds.order_budgets b where (b.tenant_id, b.channel, b.source, b.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)));
+
+-- order_budget_exceeded: what is taken of an order is within what was paid, but for what nobody could refuse
+select count(*) from refunds.order_budgets
+where reserved_minor + executed_minor + handled_minor + in_doubt_minor - beyond_minor > paid_minor;
+
+-- order_budget_part_wrong: an entry's amount stands in its order's budget where its status says
+select count(*) from refunds.ledger_entries
+where order_ref is not null and (
+  (status = 'EXECUTED') <> (budget_part is not distinct from 'executed') or status = 'ALLOWED' and budget_part is null
+  or status = 'DENIED' and (reason_code is not distinct from 'handled_by_person') <> (budget_part is not distinct from 'handled')
+  or status in ('DENIED', 'ERROR') and budget_part is not distinct from 'reserved');
+
+-- order_over_refunded: no order was given back more than was paid for it, by the machine and by people together
+select count(*) from refunds.orders o
+join (
+  select l.tenant_id, l.channel, l.source, l.order_ref, l.currency, sum(coalesce(e.amount_minor, l.amount_minor)) as back
+  from refunds.ledger_entries l
+  left join refunds.executions e on e.tenant_id = l.tenant_id and e.ledger_entry_id = l.ledger_entry_id
+  where e.execution_id is not null or l.status = 'DENIED' and l.reason_code = 'handled_by_person'
+  group by 1, 2, 3, 4, 5) r using (tenant_id, channel, source, order_ref, currency)
+where r.back > o.paid_minor;

@@ -56,6 +56,7 @@ def build_authority(settings: Settings, policies: PolicyHolder) -> Authority:
         permits=PermitSigner(settings.secret_keys),
         permit_seconds=settings.permit_seconds,
         report_deadline_seconds=settings.report_deadline_seconds,
+        longest_act_seconds=settings.longest_act_seconds,
     )
 
 

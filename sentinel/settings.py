@@ -109,7 +109,14 @@ class Settings:
     )
     permit_seconds: int = setting("SENTINEL_PERMIT_SECONDS", "How long a permit can be redeemed.", 120)
     report_deadline_seconds: int = setting(
-        "SENTINEL_REPORT_DEADLINE_SECONDS", "A started action that is silent for longer falls in doubt.", 300
+        "SENTINEL_REPORT_DEADLINE_SECONDS",
+        "A started action that is silent for longer falls in doubt; who declares no time may act for as long.",
+        300,
+    )
+    longest_act_seconds: int = setting(
+        "SENTINEL_LONGEST_ACT_SECONDS",
+        "Longest time to act that a start may declare (act_within_seconds); before its end nobody can say that it was not executed.",
+        3600,
     )
     rate_per_second: int = setting(
         "SENTINEL_RATE_PER_SECOND", "Requests per second and key, over all processes of this host.", 5000
@@ -146,6 +153,7 @@ def load_settings(**overrides: Any) -> Settings:
         "max_streams",
         "permit_seconds",
         "report_deadline_seconds",
+        "longest_act_seconds",
         "rate_per_second",
         "rate_burst",
     ):
@@ -171,6 +179,8 @@ def unsafe(settings: Settings) -> list[str]:
         faults.append("SENTINEL_SECRET_KEYS: required with SENTINEL_DATABASE_URL (try: openssl rand -hex 32)")
     if settings.max_streams >= settings.threads:
         faults.append("SENTINEL_MAX_STREAMS: must be less than SENTINEL_THREADS, or streams starve decisions")
+    if settings.longest_act_seconds < 10:
+        faults.append("SENTINEL_LONGEST_ACT_SECONDS: must be at least 10")
     if settings.report_deadline_seconds < 10:
         faults.append("SENTINEL_REPORT_DEADLINE_SECONDS: must be at least 10")
     return faults

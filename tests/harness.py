@@ -161,6 +161,13 @@ def let_permits_expire(world: World, *, seconds: float = 1) -> None:
         " where permit_id is not null and status in ('allowed', 'approved')", [seconds])  # fmt: skip
 
 
+def let_leave_end(world: World) -> None:
+    """Nobody may act on a start that was answered so far: its time is over."""
+    world.admin.execute(
+        "update sentinel.operation_states set act_until = clock_timestamp() where act_until > clock_timestamp()"
+    )
+
+
 def let_approvals_expire(world: World) -> None:
     """Every pending approval ended a second ago."""
     world.admin.execute(

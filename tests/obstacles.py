@@ -92,6 +92,20 @@ def refunded_before(scene: Scene) -> None:
     shop.enter(FEE, has_order=False, order_ref="ord_before", account_ref="acct_before")
 
 
+def overdrawn(scene: Scene) -> None:
+    scene.shop.enter(BRANCHES["retail/standard"], order={"paid_minor": 399})
+
+
+def other_currency(scene: Scene) -> None:
+    scene.shop.enter(BRANCHES["retail/standard"], order={"currency": "EUR"})
+
+
+def paid_in_kind(scene: Scene) -> None:
+    """A person gave something back for the order before, in another currency."""
+    scene.shop.enter(FEE)
+    scene.shop.world.admin.execute("update refunds.order_budgets set uncounted_entries = 1 where order_ref = 'ord_r'")
+
+
 def not_connected(scene: Scene) -> None:
     scene.shop.settings["public_orders_imported"] = False
     scene.shop.enter(PUBLIC_FEE)
@@ -128,6 +142,9 @@ OBSTACLES: dict[E, Obstacle] = {
     E.ACCOUNT_MISMATCH: row(account_ref="acct_other"),
     E.BLACKLISTED: blacklisted,
     E.REFUNDED_BEFORE: refunded_before,
+    E.ORDER_OVERDRAWN: overdrawn,
+    E.ORDER_OTHER_CURRENCY: other_currency,
+    E.ORDER_PAID_UNKNOWN: paid_in_kind,
     E.ORDER_UNKNOWN: row(has_order=False, risk=CLEAN),
     E.ORDER_DIRECTORY_UNAVAILABLE: not_connected,
     E.NO_ROUTE: row(FEE, scenario="quality"),

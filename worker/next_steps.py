@@ -6,12 +6,13 @@ This is not a decision on money: only a well-formed permission leads to ALLOWED,
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from random import Random
 
 from sentinel.client import GuardAnswer, KeyConflict, Rejected, Unreachable
 from worker.rows import Change, Lapse, LedgerRow, report_body
+from worker.settlement.gateway import NoAnswer, Settled
 from worker.states import LedgerEvent, LedgerState
 
 _GUARDING, _ALLOWED = LedgerState.GUARDING, LedgerState.ALLOWED
@@ -23,6 +24,12 @@ ENDED = "the worker ended"
 
 REFUSED = "settlement_refused"
 """The reason of a row whose settlement was refused for good."""
+
+RESOLVED = "resolved-not-executed"
+"""The code of a start that is refused because a person said that it was not executed."""
+
+NOT_EXECUTED = "not_executed"
+"""The reason of a row about which a person said so, before it was."""
 
 _WRONG_FOR_GOOD = (400, 404, 405, 409, 411, 413, 415, 422)
 """A guard refused with these will be refused again; 401 and 403 may be a key that is being replaced."""
@@ -43,18 +50,29 @@ class Patience:
         return max(nominal * self.random.uniform(0.5, 1.0), min(at_least, self.longest_seconds))
 
 
+def is_begun(answer: GuardAnswer) -> bool:
+    """Whether a start under the row's own start id is still to be asked about: its answer says how it goes on."""
+    return answer.status == "already_started" or answer.resolution == NOT_EXECUTED
+
+
 def after_guard(row: LedgerRow, answer: GuardAnswer, patience: Patience) -> Change:
     """The event that a guard's answer is."""
     match answer.status:
         case "allowed" | "approved":
             return _allowed(row, answer, answer.permit_token)
-        case "already_started" if row.start_id is not None and row.permit_token is not None:
-            # Our own start, whose receipt was lost with its holder: the stored start id gets the recorded receipt.
+        case "already_started" | "completed" if (
+            is_begun(answer) and row.start_id is not None and row.permit_token is not None
+        ):
+            # Our own start, whose receipt was lost with its holder: the stored start id gets the recorded receipt, or the
+            # refusal after which nothing may happen any more.
             return _allowed(row, answer, row.permit_token)
         case "already_started" | "completed":
             outcome = f", outcome {answer.outcome}" if answer.outcome else ""
             return give_up(
-                row, f"started_elsewhere: the operation is {answer.status}{outcome}", reason=answer.reason_code
+                row,
+                f"started_elsewhere: the operation is {answer.status}{outcome}",
+                reason=answer.reason_code,
+                in_doubt=True,
             )
         case "pending":
             return _waiting(row, answer)
@@ -87,14 +105,45 @@ def after_no_answer(row: LedgerRow, error: Unreachable | Rejected, patience: Pat
 
 def after_start_refused(row: LedgerRow, refused: Rejected, patience: Patience) -> tuple[Change, Change]:
     """The authority refused to start, so surely nothing happened under this start id: back, or to a person."""
-    back = Change(row, _ALLOWED, LedgerEvent.START_REFUSED, last_error=refused.detail)
+    back = start_refused(row, refused.detail)
     if refused.code == "already-started":
-        return back, give_up(row, f"started_elsewhere: {refused.detail}")
+        return back, give_up(row, f"started_elsewhere: {refused.detail}", in_doubt=True)
     if refused.status in (400, 422):
         return back, give_up(row, f"rejected_by_authority: {refused.detail}")
     if row.attempts + 1 >= patience.max_attempts:
         return back, give_up(row, f"start refused {row.attempts + 1} times: {refused.detail}")
     return back, put_back(row, refused.detail, patience.pause_seconds(row.attempts), failures=1)
+
+
+def start_refused(row: LedgerRow, why: str) -> Change:
+    """Surely nothing happened under this start now."""
+    return Change(row, _ALLOWED, LedgerEvent.START_REFUSED, last_error=why[:500])
+
+
+def after_not_executed(row: LedgerRow) -> Change:
+    """A person said "not executed", and nothing was: the row ends, and its budget is free."""
+    why = "a person said that this refund was not executed, before it was; nothing was paid. To pay it, enter it anew"
+    return Change(row, _ALLOWED, LedgerEvent.NOT_EXECUTED, last_error=why, failures=1, reason_code=NOT_EXECUTED)
+
+
+def after_not_executed_but(row: LedgerRow, found: Settled | NoAnswer, *, system: str) -> Change:
+    """A person said "not executed", but the settlement system did it, or does not say: for a person, and nothing is freed.
+
+    That it was done is reported: the authority then has it in doubt again and halts this action of this agent.
+    """
+    if isinstance(found, NoAnswer):
+        return give_up(
+            row,
+            f"resolved as not executed, but {system} may have done it: {found.detail}. Ask it before anything is paid",
+            reason=NOT_EXECUTED,
+            in_doubt=True,
+        )
+    report = uuid.uuid4()
+    why = f"resolved as not executed, but {system} did it: {found.reference}. The authority is told"
+    return replace(
+        give_up(row, why, reason=NOT_EXECUTED, in_doubt=True), report_id=report,
+        report=report_body(row, report, "success", result={"system": system, "reference": found.reference}),
+    )  # fmt: skip
 
 
 def after_silence(row: LedgerRow, detail: str, patience: Patience) -> Lapse:
@@ -152,9 +201,11 @@ def put_back(row: LedgerRow, why: str, seconds: float, *, failures: int) -> Chan
     return Change(row, _GUARDING, LedgerEvent.PUT_BACK, last_error=why[:500], failures=failures, due_in_seconds=seconds)
 
 
-def give_up(row: LedgerRow, why: str, *, reason: str | None = None) -> Change:
-    """ERROR, for a person; `why` says what to look for."""
-    return Change(row, _GUARDING, LedgerEvent.GAVE_UP, last_error=why[:500], failures=1, reason_code=reason)
+def give_up(row: LedgerRow, why: str, *, reason: str | None = None, in_doubt: bool = False) -> Change:
+    """ERROR, for a person; `why` says what to look for. `in_doubt`: it may have been paid, by somebody else."""
+    return Change(
+        row, _GUARDING, LedgerEvent.GAVE_UP, last_error=why[:500], failures=1, reason_code=reason, in_doubt=in_doubt
+    )
 
 
 def _allowed(row: LedgerRow, answer: GuardAnswer, permit_token: str | None) -> Change:

@@ -44,7 +44,9 @@ class HandledSchema(WordSchema):
 class SetHaltSchema(StrictSchema):
     """What to stop; agent, action and scenario need a target."""
 
-    scope = fields.String(required=True, validate=OneOf(["global", "tenant", "agent", "action", "scenario"]))
+    scope = fields.String(
+        required=True, validate=OneOf(["global", "tenant", "agent", "action", "scenario", "agent_action"])
+    )
     target = Text(most=128)
     level = fields.String(validate=OneOf(["pause", "kill"]))
     reason = Text(most=2000, least=1, required=True)
@@ -200,6 +202,7 @@ class OrderViewSchema(Schema):
     resolution_reason = fields.String()
     resolved_at = fields.String()
     ledger_entry_id = fields.String()
+    refund_refused = fields.Raw()
     received_at = fields.String(required=True)
     effects = fields.List(fields.Raw())
     events = fields.List(fields.Raw())

@@ -22,9 +22,10 @@ from ops_console.pages.rules_said import rules_of
 from ops_console.pages.step_up import prove
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.http.bodies import load
-from sentinel.services.resolve_order import HOLD, REFUND, RETRY, resolve_order
+from sentinel.services.resolve_order import HOLD, REFUND, RETRY, refund_refusal, resolve_order
 from sentinel.store import order_search, order_views
 from sentinel.store.events import events_of
+from sentinel.store.order_budgets import budget_of_order
 
 ADDRESS = "/ops/orders"
 LIVE = "/ops/orders-now"
@@ -140,7 +141,9 @@ def _say(context: Context, source: str, order_id: str) -> str:
     if given["word"] != HOLD:
         prove(context)
     wanted = load(_WORD, {"reason": given.get("reason", "")})
-    resolve_order(context.pool, person, *named(source, order_id), word=given["word"], reason=wanted["reason"])
+    resolve_order(
+        context.pool, person, *named(source, order_id), word=given["word"], reason=wanted["reason"], book=context.book
+    )
     return _SAID[given["word"]]
 
 
@@ -160,9 +163,10 @@ def _order(context: Context, source: str, order_id: str, refused: shell.Refused 
         moments=timeline(row, changes, effects, alerts, events, said), words=reason_in_words, now=datetime.now(UTC), soon=_SOON,
         drawn=graph.lit(graph.LANES, places=way.places, ways=way.ways, end=way.end, told=way.told),
         waits=row.status == "QUEUED" and row.resolution is None and row.approval_status == "pending",
-        offered=[] if row.status == "QUEUED" else offers(row), refused=refused, given=request.form,
+        refund_refused=refund_refusal(context.book, row.amount_minor, row.currency), offered=[] if row.status == "QUEUED" else offers(row, context.book), refused=refused, given=request.form,
         events_address=events_address(str(row.operation_id)) if row.operation_id else None,
         rules=rules_of(context, row.operation_id),
+        budget=budget_of_order(context.ledger, tenant_id, row.source, row.order_id),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel.client.fields import flag, malformed, mapping, text
 
-_SCOPES = ("global", "tenant", "agent", "action", "scenario")
+_SCOPES = ("global", "tenant", "agent", "action", "scenario", "agent_action")
 _LEVELS = ("pause", "kill")
 
 
@@ -22,7 +22,7 @@ class SwitchState:
 
 @dataclass(frozen=True, slots=True)
 class HaltInForce:
-    """A halt in force: scope global, tenant, agent, action or scenario, "" or the target's name, level pause or kill."""
+    """A halt in force: scope global, tenant, agent, action, scenario or agent_action ("AGENT ACTION"), "" or the target's name, level pause or kill."""
 
     scope: str
     target: str

@@ -34,6 +34,7 @@ IDENTIFIER_PARAMS = frozenset(
         "account_id",
         "order_ref",
         "order_id",
+        "source",
         "channel",
         "scenario",
         "escalation",

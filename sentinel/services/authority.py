@@ -44,5 +44,6 @@ class Authority:
     permits: PermitSigner
     permit_seconds: int = 120
     report_deadline_seconds: int = 300
+    longest_act_seconds: int = 3600
     clock: Callable[[], datetime] = field(default=_utc_now)
     key_uses: KeyUses = field(default_factory=KeyUses)

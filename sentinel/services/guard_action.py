@@ -10,12 +10,13 @@ import uuid
 from typing import Any
 
 from sentinel.core.decision import Decision, LimitAsk, Verdict, no_matching_policy
-from sentinel.core.errors import KeyReused
+from sentinel.core.errors import KeyReused, ResolvedNotExecuted
 from sentinel.core.operation import Operation, first_difference
 from sentinel.core.proof import pack_parts
 from sentinel.policy.evaluate import evaluate
 from sentinel.randomness import random_bytes, random_uuid
 from sentinel.services.authority import Authority, Caller
+from sentinel.services.start_action import leave_seconds
 from sentinel.store.decisions import Recorded
 from sentinel.store.ids import new_id, proof_id_of
 
@@ -31,20 +32,25 @@ def guard_action(
     has_start_step: bool,
     elapsed_ms: int,
     start_id: uuid.UUID | None = None,
+    act_seconds: int | None = None,
 ) -> Recorded:
     """The committed decision on `operation`, or the one its key has had all along.
 
-    Raises `KeyReused` when the key belongs to another operation, `StillDeciding` after two seconds of waiting for a
+    Raises `ResolvedNotExecuted` where a start is asked for with it and a person has said that nothing was executed, `KeyReused` when the key belongs to another operation, `StillDeciding` after two seconds of waiting for a
     twin, `EngineUnavailable` when nothing could be committed.
     """
     row = decided_row(
-        authority, caller, operation, has_start_step=has_start_step, elapsed_ms=elapsed_ms, start_id=start_id
-    )
-    return judged(operation, authority.decisions.record(row))
+        authority, caller, operation, has_start_step=has_start_step, elapsed_ms=elapsed_ms, start_id=start_id,
+        act_seconds=act_seconds,
+    )  # fmt: skip
+    return judged(operation, authority.decisions.record(row), asks_start=start_id is not None or not has_start_step)
 
 
-def judged(operation: Operation, recorded: Recorded) -> Recorded:
-    """The recorded decision, unless the key turned out to be another operation's: then `KeyReused` is raised."""
+def judged(operation: Operation, recorded: Recorded, *, asks_start: bool = False) -> Recorded:
+    """The recorded decision. Raises `KeyReused` when the key turned out to be another operation's, and where a start was asked
+    for with it, `ResolvedNotExecuted`: a client that goes by the decision alone must not take it for a go-ahead."""
+    if asks_start and recorded.result == "not_executed":
+        raise ResolvedNotExecuted
     if recorded.result == "key_reused":
         raise KeyReused(first_difference(recorded.request or "{}", operation.canonical))
     return recorded
@@ -66,6 +72,7 @@ def decided_row(
     has_start_step: bool,
     elapsed_ms: int,
     start_id: uuid.UUID | None = None,
+    act_seconds: int | None = None,
 ) -> dict[str, Any]:
     """One row of `sentinel.guard_input`: JSON-ready, in memory, nothing asked of anybody."""
     decision = provisional(authority, operation)
@@ -81,6 +88,7 @@ def decided_row(
         "request": operation.canonical,
         "hand_out_is_start": not has_start_step,
         "start_id": start_id,
+        "act_seconds": leave_seconds(authority, act_seconds),
         "permit_seconds": authority.permit_seconds,
         "pack_parts": pack_parts(operation, decision, proof_id=proof_id_of(event_id), salt=salt),
         "elapsed_ms": elapsed_ms,

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sentinel.core.decision import reason_text
 from sentinel.core.errors import Conflict, Forbidden, InvalidInput, NotFound, SentinelError
+from sentinel.core.money import Money, money_out
 from sentinel.services.actor import Actor
+from sentinel.services.policy_book import PolicyBook
 from sentinel.store import order_views
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 
 FULFIL, REFUND, HOLD = WORDS = ("fulfil", "refund", "hold")
+REFUND_ACTION = "refund.create"
 RETRY = "retry"
 """Of an order that came back: have the shop, or the refund worker, asked once more."""
 
@@ -31,6 +35,24 @@ _REFUSALS: dict[str, SentinelError] = {
 }
 
 
+_NOTHING_AGAINST = {
+    "duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1,
+}  # fmt: skip
+
+
+def refund_refusal(book: PolicyBook, amount_minor: int, currency: str) -> str | None:
+    """The reason for which a refund of this amount would be denied whatever else is known of it; None where a person may file it.
+
+    Asked before it is offered and before it is filed. The authority decides about the row all the same.
+    """
+    if amount_minor <= 0:
+        return None
+    return book.refusal(REFUND_ACTION, {
+        "amount": money_out(Money(amount_minor, currency)), "refund_id": "order", "ledger_entry_id": "order", "account_ref": "any",
+        "channel": "retail", "scenario": "standard", "risk": _NOTHING_AGAINST, "escalation": "analyst_refund",
+    })  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class OrderResolved:
     """`result` is the word that holds now, or "recorded" while more people have to approve.
@@ -45,12 +67,13 @@ class OrderResolved:
 
 
 def resolve_order(
-    pool: Pool, actor: Actor, source: str, order_id: str, *, word: str, reason: str, digest: str | None = None
-) -> OrderResolved:
+    pool: Pool, actor: Actor, source: str, order_id: str, *, word: str, reason: str, digest: str | None = None,
+    book: PolicyBook | None = None,
+) -> OrderResolved:  # fmt: skip
     """Give `actor`'s word: "fulfil" approves, "refund" rejects and files a refund, "hold" rejects and has it held. What came
     back from the shop is tried again, refunded or held; a hold that the shop has not taken is tried again.
 
-    `digest` is the approval's as it was shown; given, it must be the approval's. Raises `InvalidInput` (word), `NotFound`,
+    With `book` a refund that its policy would deny is refused here. `digest` is the approval's as it was shown; given, it must be the approval's. Raises `InvalidInput` (word), `NotFound`,
     `Conflict` (decided, expired, spoken before, changed) or `Forbidden` (role, requester).
     """
     actor.must_be("approver")
@@ -58,6 +81,8 @@ def resolve_order(
         raise InvalidInput.of("word", f"must be one of {', '.join((*WORDS, RETRY))}")
     if actor.operator_id is None:
         raise Forbidden("an order needs a person's account")
+    if book is not None and word in (REFUND, RETRY):
+        _must_be_refundable(pool, actor, source, order_id, word, book)
     # The word comes before what it decides, also among ids made in one millisecond.
     event_id, second_event_id = sorted((new_id(), new_id()))
     answer = order_views.resolve(
@@ -68,3 +93,14 @@ def resolve_order(
     if refusal is not None:
         raise type(refusal)(refusal.detail)
     return OrderResolved(answer.result, answer.approvals_given, answer.people_required, answer.ledger_entry_id)
+
+
+def _must_be_refundable(pool: Pool, actor: Actor, source: str, order_id: str, word: str, book: PolicyBook) -> None:
+    row = order_views.find_order(pool, actor.tenant_id, source, order_id)
+    if row is None or (word == RETRY and row.status != "REFUND_REFUSED"):
+        return
+    reason = refund_refusal(book, row.amount_minor, row.currency)
+    if reason is not None:
+        raise Conflict(
+            f"a refund of this order would be denied ({reason}): {reason_text(reason)} Hold it, or handle it elsewhere."
+        )

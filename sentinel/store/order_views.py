@@ -137,7 +137,8 @@ r.reason_code, r.operation_id, r.approval_id, r.proof_id,
 case when a.status = 'pending' and a.expires_at <= statement_timestamp() then 'expired' else a.status end as approval_status,
 a.digest, coalesce(a.expires_at, r.due_at) as due_at,
 r.resolution, r.resolved_by, r.resolution_reason, r.resolved_at,
-case when r.resolution = 'refund' then orders.refund_name(r.source, r.order_id) end as ledger_entry_id,
+case when r.resolution = 'refund' then (select f.ledger_entry_id from orders.refunds f where f.tenant_id = r.tenant_id
+  and f.review_id = r.review_id order by f.attempt desc limit 1) end as ledger_entry_id,
 case when r.status = 'HELD' then (select f.state from orders.effects f where f.review_id = r.review_id and f.kind = 'hold'
   and f.tenant_id = r.tenant_id) end as hold_state,
 r.attempts, r.last_error, r.received_at, r.decided_at, r.updated_at

@@ -5,6 +5,7 @@ A checker that stays green on its twin proves nothing; so every "never" is also 
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import psycopg
@@ -42,6 +43,47 @@ def slow_events(world: World, seconds: float) -> None:
     world.admin.execute("grant execute on function sentinel.dawdle() to public")
 
 
+def meet_before(admin: psycopg.Connection[Any], function: str, statement: str, *, parties: int = 2) -> None:
+    """Whoever comes to `statement` in `function` waits there until `parties` have come; afterwards nobody waits.
+
+    So a race that a twin must lose happens at every run. Who has read stands still until the others have read too. One
+    who is alone for three seconds gets an error: then nothing raced. A test itself comes by `arrive`.
+    """
+    run = admin.execute
+    run(
+        "create sequence sentinel.arrivals minvalue 0 start 0"
+    )  # its value is seen at once, whoever's transaction is open
+    run(
+        f"""
+        create function sentinel.meet() returns void language plpgsql as $$
+        declare
+          until timestamptz := clock_timestamp() + interval '3 seconds';
+        begin
+          perform nextval('sentinel.arrivals');
+          while (select last_value < {parties - 1} from sentinel.arrivals) loop
+            if clock_timestamp() > until then raise exception 'nobody came to race with'; end if;
+            perform pg_sleep(0.002);
+          end loop;
+        end $$""".encode()
+    )
+    run("grant select, usage on sequence sentinel.arrivals to public")
+    run("grant execute on function sentinel.meet to public")
+    _cut(admin, function, statement, f"perform sentinel.meet(); {statement}")
+
+
+def arrive(world: World) -> None:
+    """Come to the meeting from outside."""
+    world.one("select nextval('sentinel.arrivals')")
+
+
+def wait_for_arrivals(world: World, number: int) -> None:
+    """Wait, without coming oneself, until so many are there."""
+    until = time.monotonic() + 3
+    while not world.one("select is_called and last_value >= %s from sentinel.arrivals", number - 1):
+        assert time.monotonic() < until, "nobody came"
+        time.sleep(0.002)
+
+
 def forgets_keys(world: World) -> None:
     """An operation is never found again under its key."""
     run = world.admin.execute
@@ -55,9 +97,13 @@ def forgets_keys(world: World) -> None:
 
 def cut(world: World, function: str, fence: str, instead: str = "") -> None:
     """`function` with every occurrence of `fence` replaced. Fails when the fence is not there: then the twin is stale."""
-    source = definition(world.admin, function)
+    _cut(world.admin, function, fence, instead)
+
+
+def _cut(admin: psycopg.Connection[Any], function: str, fence: str, instead: str) -> None:
+    source = definition(admin, function)
     assert fence in source, f"{function} has no {fence!r} any more: bring this twin up to date"
-    world.admin.execute(source.replace(fence, instead).encode())
+    admin.execute(source.replace(fence, instead).encode())
 
 
 def definition(admin: psycopg.Connection[Any], function: str) -> str:

@@ -22,7 +22,7 @@ from worker.order_review import metrics
 from worker.order_review.answers import Told, told
 from worker.order_review.authority import Authority
 from worker.order_review.crowd import Crowd
-from worker.order_review.effects import UNDER_WAY_SECONDS, EffectKind, Tried, perform
+from worker.order_review.effects import UNDER_WAY_SECONDS, EffectKind, Tried, look, perform
 from worker.order_review.enrich import Enriched, Lookup
 from worker.order_review.facts import as_received, missing_facts
 from worker.order_review.failpoints import Place
@@ -53,8 +53,6 @@ from worker.settlement.gateway import NoAnswer, Refused, Settled
 
 AFTER_SCORE_SECONDS = 16.0
 """What guard, start and shop may need of an order's budget together; scoring ends before."""
-NOT_EXECUTED = "resolved-not-executed"
-"""The authority's problem where a person said so of a start: nothing may happen under it any more."""
 _ROUNDS = 8
 """More steps than any way has; a loop that needs more is a defect."""
 
@@ -96,6 +94,9 @@ class Pipeline:
     failpoints: Failpoints
     budget_seconds: float = 30.0
     under_way_seconds: float = UNDER_WAY_SECONDS
+    act_seconds: float = 35.0
+    """For so long after the authority was asked the shop may be asked; then the authority is asked again. The start declares it,
+    and on top of it the time that a call to the shop may be under way."""
     scores_at_once: bool = False
     """The scorer asks nobody: an order of a source without look-ups is scored in the commit that takes it."""
     ships_here: bool = False
@@ -195,6 +196,7 @@ class Pipeline:
     def _ask(self, work: Work, way: _Way) -> Work | Told:
         """The authority's answer, stored: what to go on with, or what is told."""
         self.failpoints.hit(Place.BEFORE_GUARD)
+        way.asked_at = time.monotonic()
         answer = self.authority.guard(work)
         self.failpoints.hit(Place.AFTER_GUARD)
         if isinstance(answer, (Unreachable, Rejected)):
@@ -214,7 +216,12 @@ class Pipeline:
         if status != ReviewStatus.STARTED:
             return self._end(work, event, row)
         way.is_first_try = True
-        return self._ship(work, event, row) if self.ships_here else self._intend(work, event, row)
+        ships = self.ships_here and not self._is_late(way)
+        return self._ship(work, event, row) if ships else self._intend(work, event, row)
+
+    def _is_late(self, way: _Way) -> bool:
+        """Whether a person may have said by now that it was not executed."""
+        return time.monotonic() > way.asked_at + self.act_seconds
 
     def _intend(self, work: Work, event: str, row: dict[str, Any]) -> Work:
         """The fulfilment is on record before the shop is asked."""
@@ -271,9 +278,12 @@ class Pipeline:
         if not way.is_first_try:
             # Whoever left it may have asked the shop: then it is looked at first.
             tried = Tried(max(1, work.tries or 0), work.seconds_since_try or 0.0)
+            way.asked_at = time.monotonic()
             if (other := self._not_started(work)) is not None:
                 return other
         self.failpoints.hit(Place.BEFORE_SHOP)
+        if self._is_late(way):
+            return self._put_off(work, "the time to act on its start is over", 1.0)
         answer = perform(
             self.shop, work.review, EffectKind.FULFIL, work.operation_id, tried, under_way_seconds=self.under_way_seconds
         )  # fmt: skip
@@ -288,17 +298,24 @@ class Pipeline:
     def _not_started(self, work: Work) -> Told | Work | None:
         """What to do with an order left STARTED that the authority does not have as started by it; None: it has."""
         answer = self.authority.guard(work)
-        if isinstance(answer, Rejected) and answer.code == NOT_EXECUTED:
-            return self._settle(work, Refused("a person said that it was not executed"))
         if isinstance(answer, (Unreachable, Rejected)):
             self._without_authority(work, answer)
         if is_started(answer):
             return None
         if is_settled_elsewhere(answer):
-            return self._settle(work, Refused("started or settled elsewhere"))
+            return self._ended_elsewhere(work, "started" if answer.resolution is None else answer.resolution)
         # Surely nothing happened: it is asked again, as one that is not started.
         _mine(self.store.refuse_start(work, answer.reason_code))
         return replace(work, status=ReviewStatus.DECIDED if work.lane == Lane.LOW else ReviewStatus.QUEUED)
+
+    def _ended_elsewhere(self, work: Work, how: str) -> Told:
+        """An order left STARTED that may not be fulfilled any more: what the shop did before is told, else a person looks."""
+        assert work.operation_id is not None
+        found = look(self.shop, work.review, EffectKind.FULFIL, work.operation_id)
+        if isinstance(found, NoAnswer):
+            return self._put_off(work, found.detail, pause_seconds(work.attempts, random.random()))
+        why = "a person said that it was not executed" if how == "not_executed" else "started or settled elsewhere"
+        return self._settle(work, found if isinstance(found, Settled) else Refused(why))
 
     def _settle(self, work: Work, answer: Settled | Refused) -> Told:
         done = isinstance(answer, Settled)
@@ -350,6 +367,8 @@ class _Way:
     order: Order | None
     known: KnownAccount
     deadline: float
+    asked_at: float = 0.0
+    """When the authority was last asked to start it (monotonic)."""
     is_first_try: bool = False
     """This very run has put the fulfilment on record, so nobody else can have asked the shop."""
 

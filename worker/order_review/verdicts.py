@@ -89,6 +89,8 @@ def reason_of(answer: GuardAnswer) -> str:
     """The authority's reason, or why an answer that is none of its refusals counts as one."""
     if answer.status == "expired":
         return "approval_expired"
+    if answer.resolution is not None:
+        return f"resolved_{answer.resolution}"
     if answer.status in ("already_started", "completed"):
         return "started_elsewhere"
     return answer.reason_code

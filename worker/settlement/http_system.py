@@ -49,6 +49,7 @@ class HttpSystem:
         body = {
             "kind": self.name, "reference": str(reference), "ledger_entry_id": row.ledger_entry_id,
             "refund_id": row.refund_id, "order_ref": row.order_ref, "amount": money_out(row.money),
+            **({"source": row.source} if row.source else {}),
         }  # fmt: skip
         reply = self._call("POST", "/effects", reference, body)
         if isinstance(reply, NoAnswer):

@@ -54,6 +54,7 @@ class Parts:
     confirmations: Confirmations | None
     directories: Mapping[str, OrderDirectory]
     model_branches: Collection[str]
+    act_within_seconds: int = 150
 
 
 def build_runner(parts: Parts, *, failpoints: Failpoints, stopping: threading.Event) -> Runner:
@@ -68,7 +69,7 @@ def build_runner(parts: Parts, *, failpoints: Failpoints, stopping: threading.Ev
         ),
         ExecuteBySystem(
             ledger=parts.ledger, client=parts.client, crew=parts.crew, patience=parts.patience, systems=parts.systems,
-            failpoints=failpoints,
+            failpoints=failpoints, act_within_seconds=parts.act_within_seconds,
         ),
         Confirm(parts.ledger, parts.patience, failpoints),
     ]  # fmt: skip

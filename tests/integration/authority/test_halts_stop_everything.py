@@ -14,7 +14,7 @@ from sentinel.services.actor import local_administrator
 from sentinel.services.lift_halt import lift_halt
 from sentinel.services.set_halt import set_halt
 from tests import twins
-from tests.harness import Desk, desks, dump, scaled
+from tests.harness import Desk, at_once, desks, dump, scaled
 from tests.world import ACTION, AGENT, World, add_tenant, guard_body, make_world, start_body, unique
 
 SCOPES = [
@@ -126,13 +126,21 @@ def test_twin_that_starts_without_the_halt_lock_starts_under_a_halt_and_is_caugh
     world = make_world(database_url)
     try:
         twins.without_locks(world, "pg_advisory_xact_lock_shared")
-        twins.cut(
-            world,
-            "sentinel.start_operation",
-            "e := sentinel.start_event(",
-            "perform pg_sleep(0.03); e := sentinel.start_event(",
-        )
-        assert "a start was committed under a halt" in passed_a_halt(world, 6)
+        twins.meet_before(world.admin, "sentinel.start_operation", "e := sentinel.start_event(")
+
+        def halt_meanwhile() -> int:
+            twins.wait_for_arrivals(world, 1)
+            halt(world, "tenant", "")
+            starts: int = world.one(PASSED)[0]
+            twins.arrive(world)
+            return starts
+
+        with desks(world, 1) as (desk,):
+            body = body_of()
+            permit = desk.guard(body)
+            started, before = at_once([lambda: desk.start(body, permit), halt_meanwhile])
+        assert getattr(started, "result", started) == "started"
+        assert world.one(PASSED)[0] == before + 1, "a start was committed under a halt"
     finally:
         world.close()
 

@@ -147,7 +147,7 @@ def test_twin_that_reads_then_writes_starts_twice_and_is_caught(database_url: st
     try:
         twins.cut(world, "sentinel.start_operation", "for update", "")
         twins.cut(world, "sentinel.write_starts", "and t.status in ('allowed', 'approved')", "")
-        twins.slow_events(world, 0.02)
+        twins.meet_before(world.admin, "sentinel.start_operation", "e := sentinel.start_event(")
         assert any("winners" in found for found in started_more_than_once(world, 1))
     finally:
         world.close()

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from sentinel.cli.scratch import listening
 from sentinel.core.errors import SentinelError
 from sentinel.services.resolve_order import WORDS, resolve_order
+from tests.corpora.retail import retail_lines
 from tests.harness import actor, at_once
 from tests.ledger_world import worker_process
 from tests.order_world import SECRET, OrderWorld, make_intake, order_body
@@ -122,17 +123,17 @@ def test_an_alert_channel_that_is_down_leaves_the_order_held_and_the_alert_waiti
 
 # Real orders ---------------------------------------------------------------------------------------------------------
 
-REAL = Path(__file__).parents[4] / "shared" / "data" / "online_retail.csv"
 
-
-@pytest.mark.skipif(not REAL.is_file(), reason="the data set is not here")
+@pytest.mark.parametrize("lines", retail_lines())
 def test_real_orders_sent_twice_out_of_order_and_concurrently_have_each_effect_once(
-    orders: OrderWorld, monkeypatch: pytest.MonkeyPatch
+    orders: OrderWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lines: list[str]
 ) -> None:
     monkeypatch.setenv("ORDERS_DEMO_SECRET", SECRET)
+    file = tmp_path / "orders.csv"
+    file.write_text("".join(lines), encoding="utf-8")
     with listening(orders.app) as url:
         result = CliRunner().invoke(
-            replay_orders, [str(REAL), "--url", url, "--redeliver", "--rate", "300", "--limit", "80", "--json"]
+            replay_orders, [str(file), "--url", url, "--redeliver", "--rate", "300", "--limit", "80", "--json"]
         )
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout.splitlines()[-1])  # the intake of this process logs beside it

@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.corpora import public_orders
+from tests.corpora.retail import make_retail_file
 from tests.fake_authority import FakeAuthority
-from tests.ledger_world import ROOT, LedgerWorld
+from tests.ledger_world import LedgerWorld
 from worker.cli import main
 from worker.import_orders import NotTheFile, read_orders
 from worker.intake import Refusal, read_rows
 
-SHARED = Path(os.environ.get("SENTINEL_SHARED", ROOT.parent / "shared"))
+# Every field that the row's documentation shows, as its readers would send it.
+DOCUMENTED: dict[str, Any] = {
+    "ledger_entry_id": "lge_sample_001", "refund_id": "rf_sample_001", "agent_id": "retail-refund-agent",
+    "action": "refund.create", "status": "NEW", "amount": {"value": 126, "currency": "USD"},
+    "idempotency_key": "refund:lge_sample_001", "redaction_status": "customer data hidden",
+    "risk": {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1},
+}  # fmt: skip
+
+
+class RetailCase(NamedTuple):
+    """A file's text, and what becomes of it; sums in pence."""
+
+    text: str
+    orders: int
+    executed: int
+    waiting: int
+    executed_pence: int
+    waiting_pence: int
+
+
 GOOD: dict[str, Any] = {"ledger_entry_id": "lge_1", "refund_id": "rf_1", "amount": {"value": 126, "currency": "USD"}}
 HEAD = "InvoiceNo,StockCode,Description,Quantity,InvoiceDate,UnitPrice,CustomerID,Country\n"
 
@@ -33,14 +53,6 @@ def run(ledger_world: LedgerWorld, monkeypatch: pytest.MonkeyPatch) -> Any:
         return CliRunner().invoke(main, list(arguments), input=text)
 
     return invoke
-
-
-def online_retail() -> Path:
-    """The shared CSV; skips the test where it is not there."""
-    file = SHARED / "data" / "online_retail.csv"
-    if not file.exists():
-        pytest.skip(f"{file} is not there (SENTINEL_SHARED)")
-    return file
 
 
 def refusals(text: str) -> list[tuple[int, str]]:
@@ -86,13 +98,10 @@ def test_one_object_an_array_and_lines_are_the_same() -> None:
 def test_the_documented_sample_row_is_entered_and_executed(
     run: Any, ledger_world: LedgerWorld, authority: FakeAuthority
 ) -> None:
-    sample = SHARED / "samples" / "ledger_row.json"
-    if not sample.exists():
-        pytest.skip(f"{sample} is not there (SENTINEL_SHARED)")
-    assert run("enqueue", str(sample)).exit_code == 0
+    assert run("enqueue", "-", text=json.dumps(DOCUMENTED)).exit_code == 0
     result = run("run", "--once", url=authority.url)
     assert result.exit_code == 0, result.output
-    assert ledger_world.states() == {"lge_demo_low_001": "EXECUTED"}
+    assert ledger_world.states() == {"lge_sample_001": "EXECUTED"}
     assert ledger_world.one("select amount_minor from refunds.executions") == 12600
 
 
@@ -177,21 +186,40 @@ def test_another_file_is_not_taken_for_the_data() -> None:
         read_orders(["a,b\n"])
 
 
-def test_the_whole_file_runs_to_the_end_and_a_second_import_changes_nothing(
-    run: Any, ledger_world: LedgerWorld, authority: FakeAuthority
+def own_file() -> RetailCase:
+    made = make_retail_file()
+    waiting = [pence for pence in made.refunds if pence not in made.paid_back]
+    return RetailCase(
+        "".join(made.lines), made.orders, len(made.paid_back), len(waiting), sum(made.paid_back), sum(waiting)
+    )
+
+
+def retail_cases() -> list[Any]:
+    public = [RetailCase(file.read_text("utf-8-sig"), 281, 27, 2, 70245, 116388) for file in public_orders()]
+    return [pytest.param(own_file(), id="own"), *(pytest.param(case, id="public") for case in public)]
+
+
+@pytest.mark.parametrize("case", retail_cases())
+def test_a_whole_file_runs_to_the_end_and_a_second_import_changes_nothing(
+    run: Any, ledger_world: LedgerWorld, authority: FakeAuthority, tmp_path: Path, case: RetailCase
 ) -> None:
-    file = str(online_retail())
-    first = json.loads(run("import-orders", file, "--json").stdout)
-    assert (first["orders"], first["refunds_entered"], first["refused"]) == (281, 29, [])
-    second = run("import-orders", file)
-    assert (second.exit_code, second.stdout) == (0, "Nothing changed: 281 orders and 29 refund rows are known.\n")
+    file = tmp_path / "orders.csv"
+    file.write_text(case.text, encoding="utf-8")
+    refunds = case.executed + case.waiting
+    first = json.loads(run("import-orders", str(file), "--json").stdout)
+    assert (first["orders"], first["refunds_entered"], first["refused"]) == (case.orders, refunds, [])
+    second = run("import-orders", str(file))
+    assert (second.exit_code, second.stdout) == (
+        0, f"Nothing changed: {case.orders} orders and {refunds} refund rows are known.\n")  # fmt: skip
     result = run("run", "--once", "--json", url=authority.url)
     assert result.exit_code == 0, result.output
-    assert Counter(ledger_world.states().values()) == {"EXECUTED": 27, "APPROVAL_REQUIRED": 2}
-    assert ledger_world.one("select sum(amount_minor) from refunds.executions") == 70245
+    assert Counter(ledger_world.states().values()) == {"EXECUTED": case.executed, "APPROVAL_REQUIRED": case.waiting}
+    assert ledger_world.one("select sum(amount_minor) from refunds.executions") == case.executed_pence
     summary = {(line["status"], line["sum"]) for line in json.loads(run("summary", "--json").stdout)}
-    assert summary == {("EXECUTED", "702.45"), ("APPROVAL_REQUIRED", "1163.88")}
-    assert "702.45 GBP" in run("summary").stdout
+    pounds = {status: f"{pence / 100:.2f}" for status, pence in
+              (("EXECUTED", case.executed_pence), ("APPROVAL_REQUIRED", case.waiting_pence))}  # fmt: skip
+    assert summary == set(pounds.items())
+    assert f"{pounds['EXECUTED']} GBP" in run("summary").stdout
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """G19: no text changes a money outcome, wherever it stands and however willing the model critic is.
 
-Every text of the shared corpus, in the refund reason, in the order's note and in a proof image: a row is never executed
+Every text of the corpora, in the refund reason, in the order's note and in a proof image: a row is never executed
 where the same row with a harmless text is not, and never for another amount.
 """
 
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sentinel.core.money import Money
+from tests.corpora import TextCorpus, text_corpora
 from tests.fake_authority import FakeAuthority
 from tests.ledger_world import LedgerWorld
 from tests.scripted_server import ScriptedServer
@@ -25,7 +25,6 @@ from worker.workflow.context import Context, StepResult
 from worker.workflow.graph import StepName
 from worker.workflow.steps.scenario_validate import ScenarioValidate
 
-CORPUS = Path(__file__).resolve().parents[4] / "shared" / "data" / "injections.jsonl"
 HARMLESS = "The parcel came late, please return the shipping fee."
 YES = {"approved": True, "reason_code": "ok", "reason": "fits"}
 COMPLETION = {
@@ -40,14 +39,6 @@ PLACES: dict[str, Callable[[str], dict[str, Any]]] = {
 }
 # The same row, payable and not: too late, and never confirmed.
 KINDS: dict[str, dict[str, Any]] = {"good": {}, "late": {"days_ago": 8}, "silent": {}}
-
-
-def corpus() -> dict[str, tuple[str, str]]:
-    """id → (label, text)."""
-    if not CORPUS.exists():
-        pytest.skip("the shared corpus is not beside this checkout")
-    found = [json.loads(line) for line in CORPUS.read_text(encoding="utf-8").splitlines()]
-    return {one["id"]: (one["label"], one["text"]) for one in found}
 
 
 def outcomes(shop: Shop, texts: dict[str, str], place: str) -> dict[str, tuple[Any, ...]]:
@@ -82,16 +73,16 @@ def shop(ledger_world: LedgerWorld, authority: FakeAuthority) -> Any:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_no_text_changes_a_money_outcome(shop: Shop, authority: FakeAuthority, place: str) -> None:
-    found = corpus()
-    texts = {name: text.replace("\x00", " ") for name, (_, text) in found.items()}
+@pytest.mark.parametrize("corpus", text_corpora())
+def test_no_text_changes_a_money_outcome(shop: Shop, authority: FakeAuthority, corpus: TextCorpus, place: str) -> None:
+    texts = {name: one.text.replace("\x00", " ") for name, one in corpus.texts.items()}
     paid = outcomes(shop, {**texts, "harmless": HARMLESS}, place)
     assert paid["good.harmless"] == (400, "USD", "platform_backend"), "without a harmless payment this proves nothing"
     assert changed(paid) == []
     assert {status for (status,) in shop.world.all("select distinct status from refunds.ledger_entries")} <= {
         "EXECUTED", "APPROVAL_REQUIRED", "DENIED"}  # fmt: skip
     assert sorted(name for _, _, name in shop.touches()) == sorted(paid)
-    hostile = {name for name, (label, _) in found.items() if label == "malicious"}
+    hostile = {name for name, one in corpus.texts.items() if one.is_hostile}
     stopped = [name for name in hostile if f"good.{name}" not in paid]
     print(
         f"N={len(texts)} texts × {len(KINDS)} rows: {len(changed(paid))} changed; of {len(hostile)} hostile {len(stopped)} stopped"

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sentinel.core.money import DIGITS, MAX_MINOR, Money
+from tests.corpora import TextCorpus, text_corpora
 from worker.critic.amounts import amount_detail, named_amounts
 from worker.critic.case import CriticCase, CriticCode, Opinion
 from worker.critic.critic import Critic, Judge
@@ -21,7 +19,6 @@ from worker.critic.readings import MAX_LOOKED_AT, other_readings
 from worker.critic.rules import RulesCritic
 from worker.suspicion import Suspicion, is_suspicious, suspicious_because
 
-SHARED = Path(os.environ.get("SENTINEL_SHARED", Path(__file__).resolve().parents[4] / "shared"))
 RULES = RulesCritic()
 
 
@@ -142,23 +139,21 @@ def test_a_text_that_also_or_only_speaks_of_the_scenario_is_left_alone(scenario:
 # Words aimed at a machine
 
 
-def corpus() -> list[dict[str, str]]:
-    file = SHARED / "data" / "injections.jsonl"
-    if not file.exists():
-        pytest.skip(f"{file} is not there (SENTINEL_SHARED)")
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-
-
 @pytest.mark.parametrize("place", ["reason", "order_note", "image_text"])
-def test_nearly_all_hostile_texts_are_recognised_and_harmless_ones_left_alone_wherever_they_stand(place: str) -> None:
-    found = Counter[tuple[str, str]]()
-    for line in corpus():
-        opinion = RULES.judge(case(**{"scenario": "standard", "reason": None, place: line["text"]}))
-        found[line["label"], opinion.reason_code.value] += 1
-    print("\n".join(f"{label:10} {code:22} {number}" for (label, code), number in sorted(found.items())))
-    of = {label: sum(n for (each, _), n in found.items() if each == label) for label in ("malicious", "benign")}
-    assert found["malicious", "critic_ok"] <= 0.02 * of["malicious"]
-    assert of["benign"] - found["benign", "critic_ok"] <= 0.02 * of["benign"]
+@pytest.mark.parametrize("corpus", text_corpora())
+def test_english_hostile_texts_are_mostly_recognised_and_harmless_ones_left_alone_wherever_they_stand(
+    corpus: TextCorpus, place: str
+) -> None:
+    found = Counter[tuple[bool, str]]()
+    for one in corpus.texts.values():
+        if one.is_hostile and one.lang != "en":
+            continue
+        opinion = RULES.judge(case(**{"scenario": "standard", "reason": None, place: one.text}))
+        found[one.is_hostile, opinion.reason_code.value] += 1
+    print("\n".join(f"{hostile!s:6} {code:22} {number}" for (hostile, code), number in sorted(found.items())))
+    hostile, harmless = (sum(n for (each, _), n in found.items() if each is label) for label in (True, False))
+    assert found[True, "critic_ok"] <= (1 - corpus.recognised) * hostile
+    assert harmless - found[False, "critic_ok"] <= 0.02 * harmless
 
 
 @pytest.mark.parametrize(
@@ -314,11 +309,12 @@ def test_a_critic_that_takes_the_models_word_is_caught() -> None:
     assert len(overridden(Trusting())) == len(BAD_CASES)
 
 
-def test_with_an_always_yes_model_every_hostile_text_ends_as_by_the_rules_alone() -> None:
+@pytest.mark.parametrize("corpus", text_corpora())
+def test_with_an_always_yes_model_every_hostile_text_ends_as_by_the_rules_alone(corpus: TextCorpus) -> None:
     critic = Critic(model=Says(CriticCode.OK))
-    for line in corpus():
+    for one in corpus.texts.values():
         for place in ("reason", "order_note", "image_text"):
-            shown = case(**{"reason": None, place: line["text"]})
+            shown = case(**{"reason": None, place: one.text})
             rules = RULES.judge(shown)
             found = critic.judge(shown, wants_model=True)
             assert found.approved is rules.approved
@@ -350,10 +346,11 @@ def test_the_layers_are_what_the_critic_asks_for() -> None:
     assert all(isinstance(layer.judge(case()), Opinion) for layer in layers)
 
 
-def test_facts_and_critic_call_the_same_texts_suspicious() -> None:
-    for line in corpus():
-        found = RULES.judge(case(scenario="standard", reason=line["text"])).reason_code
-        assert is_suspicious(line["text"]) is (found in (CriticCode.INSTRUCTIONS, CriticCode.ENCODED_TEXT))
+@pytest.mark.parametrize("corpus", text_corpora())
+def test_facts_and_critic_call_the_same_texts_suspicious(corpus: TextCorpus) -> None:
+    for one in corpus.texts.values():
+        found = RULES.judge(case(scenario="standard", reason=one.text)).reason_code
+        assert is_suspicious(one.text) is (found in (CriticCode.INSTRUCTIONS, CriticCode.ENCODED_TEXT))
 
 
 def test_an_amount_without_words_or_facts_is_not_judged() -> None:

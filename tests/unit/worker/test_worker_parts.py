@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import os
 import random
 import uuid
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from ops_console.pages import ledger_life
 from sentinel.client import GuardAnswer, KeyConflict, NoAnswerKind, Rejected, Unreachable
+from tests.corpora import TextCorpus, text_corpora
 from worker import drawing, next_steps
 from worker.facts import risk_facts
 from worker.gate import AuthorityGate
@@ -26,7 +26,6 @@ from worker.workflow.context import Context
 from worker.workflow.question import params_of
 
 ROOT = Path(__file__).resolve().parents[3]
-SHARED = Path(os.environ.get("SENTINEL_SHARED", ROOT.parent / "shared"))
 PATIENCE = Patience(3, 1.0, 8.0, random.Random(1))
 FLAGS = ("duplicate_refund", "stale_window", "suspicious_reason")
 
@@ -46,7 +45,7 @@ def known(**over: Any) -> KnownFacts:
     """A row about which the ledger knows everything, and nothing bad."""
     fields: dict[str, Any] = {
         "ledger_entry_id": "r", "risk": "{}", "reason": None, "account_ref": "acct", "is_stale": False, "refund_seen": False,
-        "order_overdrawn": False, "attempts_24h": 1, "same_text_accounts": 0,
+        "order_budget": "enough", "attempts_24h": 1, "same_text_accounts": 0,
     }  # fmt: skip
     return KnownFacts(**{**fields, **over})
 
@@ -106,7 +105,7 @@ def test_the_ledger_wins_over_false_and_a_handed_in_true_stays() -> None:
 
 
 def test_what_the_ledger_cannot_know_is_taken_as_handed_in_or_left_out() -> None:
-    unknown = {"is_stale": None, "order_overdrawn": None, "attempts_24h": None, "account_ref": None}
+    unknown = {"is_stale": None, "order_budget": None, "attempts_24h": None, "account_ref": None}
     assert risk_facts(known(**unknown)) == {"suspicious_reason": False}
     handed = {"duplicate_refund": False, "stale_window": False, "customer_attempts_24h": 2}
     assert risk_facts(known(risk=json.dumps(handed), **unknown)) == {**handed, "suspicious_reason": False}
@@ -138,21 +137,14 @@ def test_a_request_has_exact_money_and_no_words_of_the_customer() -> None:
 # Suspicion
 
 
-def corpus(label: str) -> list[str]:
-    """Texts of the shared corpus; skips the test where it is not there."""
-    file = SHARED / "data" / "injections.jsonl"
-    if not file.exists():
-        pytest.skip(f"{file} is not there (SENTINEL_SHARED)")
-    lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
-    return [line["text"] for line in lines if line["label"] == label]
-
-
-def test_texts_aimed_at_machines_are_mostly_recognised_and_harmless_ones_mostly_left_alone() -> None:
-    hostile, harmless = corpus("malicious"), corpus("benign")
+@pytest.mark.parametrize("corpus", text_corpora())
+def test_english_texts_aimed_at_machines_are_mostly_recognised_and_harmless_ones_left_alone(corpus: TextCorpus) -> None:
+    hostile, harmless = corpus.of(hostile=True, lang="en"), corpus.of(hostile=False)
     missed = [text for text in hostile if not is_suspicious(text)]
     wronged = [text for text in harmless if is_suspicious(text)]
-    assert len(missed) <= 0.1 * len(hostile), missed
-    assert len(wronged) <= 0.1 * len(harmless), wronged
+    print(f"{corpus.name}: {len(missed)} of {len(hostile)} missed, {len(wronged)} of {len(harmless)} wronged")
+    assert len(missed) <= (1 - corpus.recognised) * len(hostile), missed
+    assert len(wronged) <= 0.02 * len(harmless), wronged
 
 
 @pytest.mark.parametrize(

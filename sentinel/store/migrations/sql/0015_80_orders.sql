@@ -54,3 +54,34 @@ where r.tenant_id = d.tenant_id and r.review_id = d.review_id and d.is_final and
 
 -- What is derived of an order (the account's age) is bounded by when it came.
 alter type orders.work add attribute received_at timestamptz;
+
+-- Why a person is asked, where whoever filed the row says so; it can only tighten.
+alter table refunds.ledger_entries add column escalation text check (escalation ~ '^[a-z_]{1,64}$');
+
+-- The refunds that people filed of orders, each try of them, until its row has ended.
+create table orders.refunds (
+  tenant_id       uuid not null,
+  review_id       uuid not null,
+  attempt         integer not null check (attempt >= 1),
+  ledger_entry_id text not null,
+  filed_by        uuid,                                                    -- null: filed before who did was kept by id
+  reason          text not null,
+  via             text not null,
+  state           text not null default 'filed' check (state in ('filed', 'paid', 'handled', 'refused', 'closed')),
+  carried_to      uuid,                                                    -- the approval that the word was carried to
+  carried_result  text,                                                    -- and what became of it there
+  refused_code    text,
+  filed_at        timestamptz not null default clock_timestamp(),
+  ended_at        timestamptz,
+  primary key (tenant_id, review_id, attempt),
+  constraint refunds_row_once unique (tenant_id, ledger_entry_id),
+  constraint refunds_ended check ((state = 'filed') = (ended_at is null)),
+  foreign key (review_id, tenant_id) references orders.reviews
+);
+-- What is looked at again and again: as few as are open or back with a person.
+create index refunds_followed on orders.refunds (tenant_id, filed_at) where state in ('filed', 'refused');
+insert into orders.refunds (tenant_id, review_id, attempt, ledger_entry_id, reason, via, filed_at)
+select r.tenant_id, r.review_id, 1, orders.refund_name(r.source, r.order_id), coalesce(r.resolution_reason, ''), 'console',
+  coalesce(r.resolved_at, clock_timestamp())
+from orders.reviews r where r.status = 'REFUND_FILED';
+drop function orders.file_refund(orders.reviews);

@@ -108,7 +108,7 @@ declare
 begin
   perform sentinel.write_events(array[e]);
   update sentinel.operation_states set status = 'started', started_at = moment, start_id = ask.start_id,
-    start_event_id = e.event_id, start_hash = e.hash
+    start_event_id = e.event_id, start_hash = e.hash, act_until = sentinel.leave_until(ask.act_seconds, moment)
   where tenant_id = ask.tenant_id and operation_id = operation and status in ('allowed', 'approved');
   return e.hash;
 end $$;

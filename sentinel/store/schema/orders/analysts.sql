@@ -6,17 +6,25 @@ create or replace function orders.refund_name(source text, order_id text) return
   from (select 'order:' || source || ':' || order_id as named) n
 $$;
 
--- The refund as a new row of the ledger, guarded by its worker like any other, and the order as a fact where it is none yet.
-create or replace function orders.file_refund(r orders.reviews) returns void language plpgsql as $$
+-- The refund as a new row of the ledger, which asks for the person who filed it, and the order as a fact where it is none yet.
+-- Every try has the same refund id: whatever the authority still holds of an earlier one is not done again.
+create or replace function orders.file_refund(r orders.reviews, operator uuid, why text, how text) returns text language plpgsql as $$
 declare
-  named text := orders.refund_name(r.source, r.order_id);
+  refund text := orders.refund_name(r.source, r.order_id);
+  tries integer := 1 + (select count(*) from orders.refunds f where f.tenant_id = r.tenant_id and f.review_id = r.review_id);
+  named text := case when tries = 1 then refund when length(refund) <= 110 then refund || ':try' || tries
+    else 'order:' || r.source || ':md5-' || md5(r.order_id) || ':try' || tries end;
 begin
-  insert into refunds.orders (tenant_id, channel, order_ref, account_ref, ordered_at, paid_minor, currency)
-  values (r.tenant_id, 'retail', r.order_id, r.account_ref,
+  insert into refunds.orders (tenant_id, channel, source, order_ref, account_ref, ordered_at, paid_minor, currency)
+  values (r.tenant_id, 'retail', r.source, r.order_id, r.account_ref,
           least(r.received_at, (r.order_facts->>'placed_at')::timestamptz), r.amount_minor, r.currency) on conflict do nothing;
   insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, action, amount_minor, currency, channel, scenario,
-    account_ref, order_ref)
-  values (r.tenant_id, named, named, 'refund.create', r.amount_minor, r.currency, 'retail', 'standard', r.account_ref, r.order_id);
+    account_ref, source, order_ref, escalation)
+  values (r.tenant_id, named, refund, 'refund.create', r.amount_minor, r.currency, 'retail', 'standard', r.account_ref, r.source,
+    r.order_id, 'analyst_refund');
+  insert into orders.refunds (tenant_id, review_id, attempt, ledger_entry_id, filed_by, reason, via)
+  values (r.tenant_id, r.review_id, tries, named, operator, why, how);
+  return named;
 end $$;
 
 -- The trail of what people said: nobody says anything but through the functions below.
@@ -62,6 +70,7 @@ begin
          and f.review_id = r.review_id and f.kind = 'hold' and f.state in ('intended', 'refused')) then 'nothing_to_retry'
     when r.status = 'SHOP_REFUSED' and word = 'retry'
          and sentinel.halt_over(r.tenant_id, 'order-review', 'order.fulfill', null) is not null then 'halted'
+    when r.status = 'REFUND_REFUSED' and orders.refund_is_live(r) then 'refund_exists'
     when word = 'refund' then orders.refund_refusal(r) end;
   if refusal is not null then return query select refusal, null::integer, null::integer, null::text; return; end if;
   perform orders.keep_word(r, word, operator, person, why, how);
@@ -79,15 +88,27 @@ begin
       resolved_at = clock_timestamp()
     where tenant_id = r.tenant_id and review_id = r.review_id and status = r.status;
     perform orders.end_fulfilment(r);
+    update orders.refunds set state = 'closed'
+    where tenant_id = r.tenant_id and review_id = r.review_id and state = 'refused';
   end if;
   if to_status = 'REFUND_FILED' then
-    perform orders.file_refund(r);
-    filed := orders.refund_name(r.source, r.order_id);
+    filed := orders.file_refund(r, operator, why, how);
   elsif to_status = 'HELD' or r.status = 'HELD' then
     perform orders.want_hold(r);
   end if;
   return query select word, null::integer, null::integer, filed;
 end $$;
+
+-- Whether a refund of this order may still be paid, or may have been: no word is heard on it before a person has said.
+create or replace function orders.refund_is_live(r orders.reviews) returns boolean language sql stable as $$
+  select exists (
+    select from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+    where f.tenant_id = r.tenant_id and f.review_id = r.review_id and (
+      l.status not in ('DENIED', 'ERROR') or exists (
+        select from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)
+        where o.tenant_id = l.tenant_id and o.idempotency_key = l.idempotency_key
+          and (s.status in ('started', 'in_doubt') or s.status = 'completed' and s.outcome = 'success'))))
+$$;
 
 -- Why no refund of this order can be filed now; null where one can.
 create or replace function orders.refund_refusal(r orders.reviews) returns text language sql stable as $$
@@ -135,10 +156,74 @@ begin
     last_event = case word when 'fulfil' then last_event when 'refund' then 'refund_filed' else 'held' end
   where tenant_id = tenant and review_id = r.review_id and status = 'QUEUED' and resolution is null;
   if word = 'refund' then
-    perform orders.file_refund(r);
-    filed := orders.refund_name(src, ord);
+    filed := orders.file_refund(r, operator, why, how);
   elsif word = 'hold' then
     perform orders.want_hold(r);
   end if;
   return query select word, said.approvals_given, said.people_required, filed;
+end $$;
+
+-- What became of filed refunds. A person who files one has said yes to it: where its row asks for that and for nothing
+-- else that was not seen, the word is carried to its approval, under every rule of approvals. A row that was denied or
+-- failed brings the order back to a person, with the reason and an alert; one that went on after all takes it along.
+create or replace function orders.follow_refunds(tenant uuid, most integer, events uuid[]) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  f record;
+  carried text;
+  why text;
+  done integer := 0;
+begin
+  for f in
+    select o.review_id, o.attempt, o.filed_by, o.reason, o.via, o.state, l.ledger_entry_id, l.status, l.reason_code, l.last_error,
+      l.approval_id, a.digest, coalesce(s.status = 'completed' and s.outcome = 'success', false) as is_done,
+      a.status = 'pending' and a.action = l.action and (a.amount_minor, a.currency) = (r.amount_minor, r.currency)
+        and 'analyst_refund' = any(a.reasons)
+        and a.reasons <@ array['analyst_refund', 'amount_needs_approval', 'limit_exceeded', 'account_unknown']::text[] as may_carry
+    from orders.refunds o
+    join refunds.ledger_entries l on l.tenant_id = o.tenant_id and l.ledger_entry_id = o.ledger_entry_id
+    join orders.reviews r on r.tenant_id = o.tenant_id and r.review_id = o.review_id
+    left join sentinel.operation_states s on s.tenant_id = l.tenant_id and s.operation_id = l.operation_id
+    left join sentinel.approvals a on a.tenant_id = l.tenant_id and a.approval_id = l.approval_id
+      and l.status = 'APPROVAL_REQUIRED'
+    where o.tenant_id = tenant and o.state in ('filed', 'refused') and case o.state
+      when 'filed' then l.status in ('EXECUTED', 'DENIED', 'ERROR')
+        or l.status = 'APPROVAL_REQUIRED' and o.filed_by is not null and o.carried_to is distinct from l.approval_id
+      else r.status = 'REFUND_REFUSED'
+        and (l.status not in ('DENIED', 'ERROR') or s.status = 'completed' and s.outcome = 'success') end
+    order by o.filed_at limit least(most, cardinality(events) / 2) for update of o skip locked
+  loop
+    done := done + 1;
+    if f.state = 'refused' then
+      update orders.refunds set state = case when f.is_done then 'paid' else 'filed' end, refused_code = null,
+        ended_at = case when f.is_done then clock_timestamp() end
+      where tenant_id = tenant and review_id = f.review_id and attempt = f.attempt;
+      update orders.reviews set status = 'REFUND_FILED', last_event = 'refund_filed'
+      where tenant_id = tenant and review_id = f.review_id and status = 'REFUND_REFUSED';
+    elsif f.status = 'APPROVAL_REQUIRED' then
+      carried := 'left_to_others';
+      if f.may_carry then
+        select v.result into carried from sentinel.resolve_approval(tenant, f.approval_id, f.filed_by, 'approve', f.reason,
+          f.digest, f.via, events[2 * done - 1], events[2 * done]) v;
+      end if;
+      update orders.refunds set carried_to = f.approval_id, carried_result = carried
+      where tenant_id = tenant and review_id = f.review_id and attempt = f.attempt;
+    elsif f.is_done or f.status = 'EXECUTED' or f.reason_code = 'handled_by_person' then
+      update orders.refunds set state = case when f.reason_code = 'handled_by_person' then 'handled' else 'paid' end, ended_at = clock_timestamp()
+      where tenant_id = tenant and review_id = f.review_id and attempt = f.attempt;
+    else
+      why := case f.status when 'DENIED' then 'refund_denied: ' || coalesce(f.reason_code, 'no reason given')
+        else 'refund_failed: ' || coalesce(f.last_error, f.reason_code, 'no reason given') end;
+      update orders.refunds set state = 'refused', refused_code = left(why, 200), ended_at = clock_timestamp()
+      where tenant_id = tenant and review_id = f.review_id and attempt = f.attempt;
+      update orders.reviews set status = 'REFUND_REFUSED', last_event = 'refund_refused', last_error = left(why, 500)
+      where tenant_id = tenant and review_id = f.review_id and status = 'REFUND_FILED';
+      insert into orders.alerts (tenant_id, kind, source, order_id, occasion, summary, details)
+      select r.tenant_id, 'refund_refused', r.source, r.order_id, 'try ' || f.attempt, left('the refund of an order was not paid: ' || why, 500),
+        jsonb_build_object('reason', why, 'ledger_entry_id', f.ledger_entry_id)
+      from orders.reviews r where r.tenant_id = tenant and r.review_id = f.review_id
+      on conflict on constraint alerts_once do nothing;
+    end if;
+  end loop;
+  return done;
 end $$;

@@ -72,7 +72,8 @@ begin
       select r.tenant_id, r.source, r.order_id, 'fulfilled', r.operation_id, i.told
       from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, told jsonb)
       join orders.reviews r on r.review_id = any(mine) and r.review_id = i.review_id and r.tenant_id = i.tenant_id
-      where i.told is not null order by r.order_id, r.source, r.tenant_id
+      -- Its lease began before the authority was asked and ends before the time that its start declared.
+      where i.told is not null and r.lease_until > clock_timestamp() order by r.order_id, r.source, r.tenant_id
       on conflict on constraint simulated_shop_once do nothing
       returning operation_id)
     select array_agg(r.review_id) into elsewhere
