@@ -473,16 +473,32 @@ union all
 select format('order %s of %s', r.order_id, r.source) from orders.effects f join orders.reviews r using (tenant_id, review_id)
 where f.kind = 'hold' and r.status <> 'HELD';
 
--- order_word_not_kept: an analyst's word is where the order went, and only a queued order's
-select format('order %s of %s', order_id, source) from orders.reviews
-where (status = 'REFUND_FILED') <> (resolution is not distinct from 'refund')
-  or (resolution = 'hold' and status <> 'HELD') or (resolution is not null and lane <> 'medium');
+-- order_word_not_kept: an analyst's last word is where the order went, was said by a person, and is of no denied order
+select format('order %s of %s', r.order_id, r.source) from orders.reviews r
+where (status in ('REFUND_FILED', 'REFUND_REFUSED')) <> (resolution is not distinct from 'refund')
+  or (resolution = 'hold' and status <> 'HELD') or (resolution is not null and lane = 'high');
 
--- order_refund_missing: a refunded order has its row in the ledger, over what was paid
-select format('order %s of %s', r.order_id, r.source) from orders.reviews r where r.status = 'REFUND_FILED' and not exists (
-  select from refunds.ledger_entries l where l.tenant_id = r.tenant_id
-    and l.ledger_entry_id = orders.refund_name(r.source, r.order_id) and l.action = 'refund.create'
-    and (l.amount_minor, l.currency) = (r.amount_minor, r.currency));
+-- order_refund_missing: a refunded order has its row in the ledger, over what was paid, and is followed until that has ended
+select format('order %s of %s', r.order_id, r.source) from orders.reviews r where r.status in ('REFUND_FILED', 'REFUND_REFUSED') and not exists (
+  select from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+  where f.tenant_id = r.tenant_id and f.review_id = r.review_id and l.action = 'refund.create'
+    and l.refund_id = orders.refund_name(r.source, r.order_id) and (l.amount_minor, l.currency) = (r.amount_minor, r.currency)
+    and f.state = any(case r.status when 'REFUND_FILED' then array['filed', 'paid', 'handled'] else array['refused'] end));
+
+-- order_refund_died_unseen: a filed refund that was denied or failed has brought its order back to a person, within 2 minutes
+select 'ledger entry ' || f.ledger_entry_id from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+where f.state = 'filed' and l.status in ('DENIED', 'ERROR') and l.updated_at < clock_timestamp() - interval '2 minutes';
+
+-- order_refund_beside_hold: no refund of an order that was put away without it was paid
+select 'ledger entry ' || f.ledger_entry_id from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+join orders.reviews r using (tenant_id, review_id)
+where l.status = 'EXECUTED' and r.status not in ('REFUND_FILED', 'REFUND_REFUSED');
+
+-- order_gave_up: no order ended because the shop refused it: that is for a person, who may try again, refund or hold
+select format('order %s of %s', r.order_id, r.source) from orders.reviews r join orders.effects f using (tenant_id, review_id)
+where f.kind = 'fulfil' and f.state = 'refused' and not (r.status = 'SHOP_REFUSED' or coalesce(r.resolution in ('hold', 'refund'), false)
+  or exists (select from orders.effects h where h.tenant_id = r.tenant_id and h.review_id = r.review_id and h.kind = 'hold'
+             and h.state = 'done'));
 
 -- order_queued_without_approval: a queued order has its approval in this database, or no analyst could decide it
 select format('order %s of %s', r.order_id, r.source) from orders.reviews r where r.status = 'QUEUED' and not exists (
@@ -496,7 +512,7 @@ where status in ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED') and next_attempt_at
 -- order_answer_of_another: a recorded answer is its own order's, and says that it is over only when it is
 select format('delivery of order %s of %s', d.order_id, d.source) from orders.deliveries d left join orders.reviews r using (tenant_id, review_id)
 where (r.source, r.order_id) is distinct from (d.source, d.order_id)
-  or (d.is_final and r.status not in ('FULFILLED', 'HELD', 'REFUND_FILED'));
+  or (d.is_final and r.status not in ('FULFILLED', 'HELD'));
 
 -- shop_did_unasked: the simulated shop did nothing that was not on record first
 select format('order %s of %s', s.order_id, s.source) from orders.simulated_shop s where not exists (

@@ -185,13 +185,14 @@ revoke execute on function orders.write_events from sentinel_orders;            
 
 -- order review: analysts ------------------------------------------------------------------------------------------------
 -- The console sees where orders stand and what was noticed, no customer and no start id; all it can change is by one function.
-revoke execute on function orders.resolve_review, orders.file_refund from sentinel_orders;
+revoke execute on function orders.resolve_review, orders.file_refund, orders.resolve_returned, orders.refund_refusal,
+  orders.keep_word, orders.want_hold, orders.end_fulfilment, orders.refund_is_live from sentinel_orders;
 grant usage on schema orders to sentinel_console;
 grant select (tenant_id, review_id, source, order_id, amount_minor, currency, status, lane, last_event, attempts, next_attempt_at,
   last_error, band, signals, model, score_ms, operation_id, decision_event_id, decision, reason_code, proof_id, approval_id,
   decided_at, due_at, resolution, resolved_by, resolution_reason, resolved_at, received_at, updated_at)
   on orders.reviews to sentinel_console;
-grant select on orders.transitions, orders.events, orders.effects, orders.alerts to sentinel_console;
+grant select on orders.transitions, orders.events, orders.effects, orders.alerts, orders.words, orders.refunds to sentinel_console;
 -- For the invariants; what was answered or told in words is not among it.
 grant select (tenant_id, source, order_id, review_id, response_status, is_final, recorded_at, expires_at) on orders.deliveries
   to sentinel_console;

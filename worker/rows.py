@@ -98,6 +98,8 @@ class KnownFacts:
     images: int = 0
     language: str | None = None
     contact: str | None = None
+    escalation: str | None = None
+    """Why whoever filed the row asks for a person."""
 
 
 @dataclass(frozen=True, slots=True)

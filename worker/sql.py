@@ -92,6 +92,12 @@ select e.ledger_entry_id, e.risk::text as risk, e.reason, f.account_ref,
        where ao.tenant_id = e.tenant_id and ao.account_ref = f.account_ref
          and a.requested_at > e.requested_at - interval '24 hours' and a.requested_at <= e.requested_at limit 100)
     ) as tries)
+  -- A person who files a refund of an order without an account knows of none: then the order's own tries are counted.
+  when e.escalation is not null and e.order_ref is not null then (
+    select count(*)::integer from (
+      select 1 from refunds.ledger_entries a
+      where a.tenant_id = e.tenant_id and a.channel = e.channel and a.source = e.source and a.order_ref = e.order_ref
+        and a.requested_at > e.requested_at - interval '24 hours' and a.requested_at <= e.requested_at limit 100) as tries)
   end as attempts_24h,
   case when length(e.reason) >= 40 then (
     select count(distinct s.account_ref)::integer from (
@@ -122,7 +128,7 @@ select e.ledger_entry_id, e.risk::text as risk, e.reason, f.account_ref,
   extract(epoch from e.requested_at - coalesce(o.delivered_at, o.ordered_at))::double precision as request_age_seconds,
   (select count(*)::integer from refunds.proof_images i
    where i.tenant_id = e.tenant_id and i.ledger_entry_id = e.ledger_entry_id) as images,
-  e.language, e.contact
+  e.language, e.contact, e.escalation
 from refunds.ledger_entries e
 left join refunds.orders o on o.tenant_id = e.tenant_id and o.channel = e.channel and o.source = e.source and o.order_ref = e.order_ref
 left join refunds.order_budgets b on b.tenant_id = e.tenant_id and b.channel = e.channel and b.source = e.source and b.order_ref = e.order_ref

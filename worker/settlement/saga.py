@@ -181,7 +181,7 @@ class _Run:
                 return self._write(planned, NoAnswer("not there, but may still be on its way"))
         if not self._book.intend(self._row, planned):
             return _LOST
-        return self._write(planned, try_once(system, self._row, planned.reference, again=record is not None))
+        return self._write(planned, try_once(system, self._row, planned.reference))
 
     def _write(self, planned: PlannedEffect, answer: Answer) -> Answer:
         number, open_states = planned.effect_number, (_S.INTENDED, _S.IN_DOUBT)

@@ -23,6 +23,7 @@ class Escalation(StrEnum):
     ORDER_OVERDRAWN = "order_overdrawn"
     ORDER_OTHER_CURRENCY = "order_other_currency"
     ORDER_PAID_UNKNOWN = "order_paid_unknown"
+    ANALYST_REFUND = "analyst_refund"
     ORDER_MISSING = "order_missing"
     ORDER_UNKNOWN = "order_unknown"
     ORDER_DIRECTORY_UNAVAILABLE = "order_directory_unavailable"

@@ -61,6 +61,9 @@ BREACHES: list[tuple[str, set[str], str]] = [
     ("a word on a high order", {"order_word_not_kept"}, "update orders.reviews set resolution = 'fulfil', resolved_at = now() where order_id = 'o-high'"),
     ("a refund without its row", {"order_refund_missing"}, "delete from refunds.ledger_entries where ledger_entry_id = 'order:demo:o-refund'"),
     ("a refund of another amount", {"order_refund_missing"}, "update refunds.ledger_entries set amount_minor = amount_minor + 1"),
+    ("a fulfilment that was refused, and the order put away", {"order_gave_up"},
+     "insert into orders.effects (tenant_id, review_id, kind, lane, operation_id, state)"
+     " select tenant_id, review_id, 'fulfil', 'medium', operation_id, 'refused' from orders.reviews where order_id = 'o-queued'"),
     ("an approval that is elsewhere", {"order_queued_without_approval"}, "update orders.reviews set approval_id = gen_random_uuid() where order_id = 'o-queued'"),
     ("an order that nobody takes up", {"order_stuck"},
      "update orders.reviews set next_attempt_at = now() - interval '31 seconds' where order_id = 'o-under-way'"),
