@@ -12,7 +12,7 @@ from typing import Any
 from sentinel.core.decision import BreakerAsk, Decision, LimitAsk, Verdict, no_matching_policy
 from sentinel.core.errors import KeyReused, TooManyOpenPermits
 from sentinel.core.operation import Operation, first_difference
-from sentinel.core.proof import decision_basis, pack_parts
+from sentinel.core.proof import decision_basis, facts_commitment, pack_parts
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.facts import Asker, check_once, declared_evidence
 from sentinel.policy.model import EVIDENCE
@@ -102,6 +102,7 @@ def decided_row(
         "salt": salt,
         "request": operation.canonical,
         "basis": basis,
+        "facts_commitment": facts_commitment(salt, operation_canonical=operation.canonical, basis=basis, tightened=()),
         "hand_out_is_start": not has_start_step,
         "start_id": start_id,
         "permit_seconds": authority.permit_seconds,

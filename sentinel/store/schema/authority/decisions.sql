@@ -188,7 +188,8 @@ begin
   latency := ask.elapsed_ms + ceil(extract(epoch from clock_timestamp() - began) * 1000)::integer;
   e := sentinel.event_of(ask.tenant_id, ask.event_id, 'decision', ask.operation_id, ask.agent_id, moment,
     ask.pack_parts[1] || sentinel.utc_text(moment) || '","decision":"' || verdict || '","facts_commitment":"'
-    || sentinel.facts_commitment(ask.salt, ask.request, ask.basis, tightened) || '","latency_ms":'
+    || case when tightened = '{}' then ask.facts_commitment
+       else sentinel.facts_commitment(ask.salt, ask.request, ask.basis, tightened) end || '","latency_ms":'
     || latency || ask.pack_parts[2] || code || ask.pack_parts[3]);
 
   s.tenant_id := ask.tenant_id; s.operation_id := ask.operation_id;
