@@ -66,6 +66,11 @@ where r.state = 'held' and (s.status is null or s.status not in ('allowed', 'app
 select count(*) from (
   select tenant_id, once_key from sentinel.operation_states where once_live group by 1, 2 having count(*) > 1) twice;
 
+-- done_twice_spelled: of what may happen only once, no two spellings are live unless a person was asked about the second
+select count(*) from (
+  select tenant_id, once_folded from sentinel.operation_states where once_live and once_key not like '%~'
+  group by 1, 2 having count(*) filter (where approval_id is null) > 1) twice;
+
 -- executed_twice: no refund has two executions
 select count(*) from (
   select tenant_id, refund_id from refunds.executions group by 1, 2 having count(*) > 1) twice;

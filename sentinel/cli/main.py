@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "keys": ("sentinel.cli.keys:group", "Create, list, revoke and rotate agent keys."),
     "operators": ("sentinel.cli.operators:group", "Create and manage the people who decide."),
     "approvals": ("sentinel.cli.approvals:group", "List, approve and reject what waits for a person."),
+    "decisions": ("sentinel.cli.decisions:group", "Explain a recorded decision: decide it again from what is kept."),
     "halts": ("sentinel.cli.halts:group", "Stop and resume: everything, a tenant, agent, action or scenario."),
     "switches": ("sentinel.cli.switches:group", "Turn on, for a few percent or all, what machines may do; and off."),
     "gates": ("sentinel.cli.gates:group", "Prove a scenario by labelled cases before its switch is turned on."),

@@ -71,6 +71,7 @@ REASONS: dict[str, str] = {
     "halted": "A halt covers this action.",
     "no_matching_policy": "No policy covers this action.",
     "duplicate_resource": "The same thing is already under way or done under another key.",
+    "looks_like_duplicate": "It differs only in case or punctuation at the end from what is already under way or done.",
     "approval_rejected": "A person rejected this.",
     "handled_by_person": "A person handled this elsewhere.",
     "customer_declined": "The customer declined the confirmation.",
@@ -196,7 +197,7 @@ class Decision:
     asks_person: bool = False
     """True where the request itself asks for a person: a halt then leaves it to one instead of denying it for good."""
     once_key: str | None = None
-    """What may happen only once, e.g. "retail-refund|rf_1"; None where the policy declares nothing."""
+    """What may happen only once, e.g. "refund|rf_1"; None where the policy declares nothing."""
     policy_id: str = "none"
     policy_version: str = "none"
     policy_label: str = "No policy"

@@ -15,7 +15,20 @@ from sentinel.policy.conditions import Condition, ConditionError, Conditions, To
 from sentinel.policy.document import covered_currencies, rate_in_words
 from sentinel.policy.errors import Place, PolicyError, nearest
 from sentinel.policy.evidence import check_evidence, check_reason
-from sentinel.policy.model import AMOUNT, SUBJECTS, Breaker, Fact, FactType, Limit, Policy, Rule, Voucher, variable_name
+from sentinel.policy.model import (
+    AMOUNT,
+    EVIDENCE,
+    SUBJECTS,
+    Breaker,
+    Fact,
+    FactPath,
+    FactType,
+    Limit,
+    Policy,
+    Rule,
+    Voucher,
+    variable_name,
+)
 from sentinel.policy.parse import Written, parse_policy
 from sentinel.policy.source import Scalar, Source, read_source
 from sentinel.policy.vouching import check_vouching
@@ -73,8 +86,9 @@ class CompiledPolicy:
 
     `together` asks all rules at once, where that is possible; `facts` has the amount first; `presence` names the
     facts that a condition asks `present.` about, `used` every variable that a condition reads; `subjects` are the
-    different `per` of its limits; `worker_facts` are those that only a worker can vouch for; `numbers` is currency → variable → minor units; `covered` are the currencies that
-    every number and cap has.
+    different `per` of its limits; `worker_facts` are those that only a worker can vouch for; `numbers` is currency →
+    variable → minor units; `covered` are the currencies that every number and cap has; `evidence` is what is read from
+    `evidence_context`, the shorter paths first.
     """
 
     policy: Policy
@@ -91,6 +105,7 @@ class CompiledPolicy:
     used: frozenset[str]
     numbers: Mapping[str, Mapping[str, int]]
     covered: frozenset[str]
+    evidence: tuple[tuple[FactPath, Fact], ...]
 
 
 def compile_file(path: Path, *, name: str | None = None) -> CompiledPolicy:
@@ -167,7 +182,13 @@ def assemble(policy: Policy, conditions: Conditions, compiled: Mapping[str, Cond
         used=used,
         numbers=_numbers_by_currency(policy),
         covered=covered_currencies(policy),
+        evidence=_evidence(policy),
     )
+
+
+def _evidence(policy: Policy) -> tuple[tuple[FactPath, Fact], ...]:
+    found = [(path[1:], fact) for fact in policy.facts for path in fact.paths if path[0] == EVIDENCE]
+    return tuple(sorted(found, key=lambda one: len(one[0])))
 
 
 def _condition(source: Source, conditions: Conditions, written: Scalar) -> Condition | None:

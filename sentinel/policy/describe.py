@@ -9,7 +9,7 @@ from sentinel.core.decision import Verdict, WindowKind
 from sentinel.core.money import major_text
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.document import rate_in_words
-from sentinel.policy.model import Breaker, Fact, Limit, Policy, Rule, Terms, variable_name
+from sentinel.policy.model import Breaker, Fact, Limit, Once, Policy, Rule, Terms, variable_name
 
 _CALENDAR = {WindowKind.CALENDAR_DAY: "per calendar day", WindowKind.CALENDAR_MONTH: "per calendar month"}
 
@@ -34,7 +34,7 @@ def describe_policy(policy: Policy, *, digest: str, covered: Collection[str]) ->
         "rules": [_rule(rule) for rule in policy.rules],
         "limits": [_limit(limit, policy.zone) for limit in policy.limits],
         "breakers": [_breaker(breaker) for breaker in policy.breakers],
-        "once_per": ".".join(policy.once_per) if policy.once_per else None,
+        "once_per": _once(policy.once_per) if policy.once_per else None,
         "approval": _terms(policy.approval),
     }
 
@@ -59,6 +59,11 @@ def _fact(fact: Fact) -> dict[str, Any]:
     one_of = {} if fact.one_of is None else {"one_of": sorted(fact.one_of)}
     return {"name": fact.name, "type": fact.type.value, "from": [".".join(path) for path in fact.paths], **one_of,
             "vouched_by": fact.vouched_by.value}  # fmt: skip
+
+
+def _once(once: Once) -> dict[str, Any]:
+    path = ".".join(once.path)
+    return {"thing": once.thing, "from": path}
 
 
 def _rule(rule: Rule) -> dict[str, Any]:

@@ -10,7 +10,18 @@ from typing import Any
 
 from sentinel.core.decision import Verdict, WindowKind
 from sentinel.core.money import DIGITS, major_text
-from sentinel.policy.model import Breaker, Fact, FactType, Limit, Policy, Rule, Terms, Voucher, rolling_bucket_seconds
+from sentinel.policy.model import (
+    Breaker,
+    Fact,
+    FactType,
+    Limit,
+    Once,
+    Policy,
+    Rule,
+    Terms,
+    Voucher,
+    rolling_bucket_seconds,
+)
 
 
 def policy_of(document: Mapping[str, Any]) -> Policy:
@@ -27,7 +38,7 @@ def policy_of(document: Mapping[str, Any]) -> Policy:
         rules=tuple(_rule(given) for given in document["rules"]),
         limits=tuple(_limit(given) for given in document["limits"]),
         approval=Terms(terms["expires_seconds"], terms["role"], terms["people"], terms["two_people_from"]),
-        once_per=tuple(document["once_per"].split(".")) if document["once_per"] else None,
+        once_per=_once(document["once_per"]),
         breakers=tuple(_breaker(given) for given in document.get("breakers", ())),
     )
 
@@ -54,6 +65,13 @@ def _fact(name: str, given: Mapping[str, Any]) -> Fact:
 
 def _breaker(given: Mapping[str, Any]) -> Breaker:
     return Breaker(given["id"], given["per"], given["seconds"], given["count"], given["amount"])
+
+
+def _once(given: Mapping[str, str] | str | None) -> Once | None:
+    if not given:
+        return None
+    ((thing, path),) = [(None, given)] if isinstance(given, str) else given.items()
+    return Once(thing, tuple(path.split(".")))
 
 
 def _rule(given: Mapping[str, Any]) -> Rule:

@@ -61,7 +61,7 @@ def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
         approval=None if denied else _terms(policy, facts),
         approvable=all(finding.approvable for finding in findings),
         asks_person=any(finding.asks_person for finding in findings),
-        once_key=None if denied or facts.once_value is None else f"{policy.policy.policy_id}|{facts.once_value}",
+        once_key=None if denied else _once_key(policy, facts),
         policy_id=policy.policy.policy_id,
         policy_version=policy.policy.version,
         policy_label=policy.policy.label,
@@ -166,6 +166,14 @@ def _ask(policy: CompiledPolicy, compiled: CompiledLimit, subject: str, cap_mino
         limit.reason_code,
         compiled.is_total,
     )
+
+
+def _once_key(policy: CompiledPolicy, facts: FactSet) -> str | None:
+    once = policy.policy.once_per
+    if once is None or facts.once_value is None:
+        return None
+    # No identifier can contain the bar, so one thing's name never runs into another's.
+    return f"{once.thing or policy.policy.policy_id}|{facts.once_value}"
 
 
 def _terms(policy: CompiledPolicy, facts: FactSet) -> ApprovalTerms:

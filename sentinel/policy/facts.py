@@ -10,11 +10,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from sentinel.core.canonical import MAX_SAFE_INTEGER
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import DIGITS, MAX_MINOR, parse_money
+from sentinel.core.operation import MAX_IDENTIFIER, check_identifier, is_identifier
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.model import AMOUNT, Fact, FactPath, FactType, variable_name
 
@@ -23,7 +25,6 @@ WHOLE_TENANT = "~tenant"
 """The subject of a tenant's total: no identifier can contain the tilde."""
 # dict first: asking the abstract class is several times slower, and this runs for every step of every path.
 _MAPPINGS = (dict, Mapping)
-_SUBJECT = re.compile(r"[A-Za-z0-9._:/@-]{1,200}", re.ASCII)
 _TIME = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})", re.ASCII
 )
@@ -83,7 +84,7 @@ def gather(policy: CompiledPolicy, request: Mapping[str, Any], asker: Asker = A_
         found.variables["currency_covered"] = found.currency in policy.covered
         found.variables.update(policy.numbers.get(found.currency, {}))
     if policy.policy.once_per:
-        found.once_value = identifier(_walk(request, policy.policy.once_per))
+        found.once_value = identifier(_walk(request, policy.policy.once_per.path))
     return found
 
 
@@ -92,9 +93,47 @@ def carries(request: Mapping[str, Any], paths: tuple[FactPath, ...]) -> bool:
     return _first(request, paths) is not None
 
 
+def declared_evidence(policy: CompiledPolicy, evidence: Mapping[str, Any]) -> dict[str, Any]:
+    """What the policy reads of an evidence context, and nothing else: the form that is decided on and kept.
+
+    A declared fact keeps its value; one that is malformed stays there as `{}`, which is as malformed for every type.
+    """
+    kept: dict[str, Any] = {}
+    for path, fact in policy.evidence:
+        raw = _walk(evidence, path)
+        if raw is not None:
+            _keep(kept, path, _money_as_text(raw) if isinstance(raw, _MAPPINGS) else raw, is_sound=_is_sound(raw, fact))
+    return kept
+
+
+def _keep(kept: dict[str, Any], path: FactPath, value: Any, *, is_sound: bool) -> None:
+    for key in path[:-1]:
+        kept = kept.setdefault(key, {})
+    if is_sound:
+        kept[path[-1]] = value
+    else:
+        kept.setdefault(path[-1], {})
+
+
+def _is_sound(raw: Any, fact: Fact) -> bool:
+    return _money(raw)[1] is not None if fact.type is FactType.MONEY else _READERS[fact.type](raw, fact) is not None
+
+
+def _money_as_text(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: f"{value:f}" if isinstance(value, Decimal) else value for key, value in raw.items()}
+
+
 def identifier(value: Any) -> str | None:
-    """The value if it is an identifier of at most 200 characters (`CONTRACT.md` §1), else None."""
-    return value if isinstance(value, str) and _SUBJECT.fullmatch(value) else None
+    """The value if it is an identifier that may stand in params (`CONTRACT.md` §1), else None."""
+    return value if is_identifier(value, MAX_IDENTIFIER) else None
+
+
+def check_once(policy: CompiledPolicy, request: Mapping[str, Any]) -> None:
+    """Raise `InvalidInput` naming the field where what may happen only once is no identifier; missing is not wrong."""
+    once = policy.policy.once_per
+    value = None if once is None else _walk(request, once.path)
+    if once is not None and value is not None:
+        check_identifier(value, ".".join(once.path), MAX_IDENTIFIER)
 
 
 def _take(found: FactSet, fact: Fact, raw: Any) -> None:

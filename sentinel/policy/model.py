@@ -150,6 +150,18 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
+class Once:
+    """What may happen only once: a thing of the tenant's ("refund") and where the request names it.
+
+    The key belongs to the tenant and the thing, so every policy that names the same thing asks for the same key. `thing`
+    is None in the kept text of an older policy, whose key belonged to the policy itself; no file is read that way.
+    """
+
+    thing: str | None
+    path: FactPath
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """A whole policy file. `numbers` is name → currency → minor units."""
 
@@ -163,7 +175,7 @@ class Policy:
     rules: tuple[Rule, ...]
     limits: tuple[Limit, ...]
     approval: Terms
-    once_per: FactPath | None
+    once_per: Once | None
     breakers: tuple[Breaker, ...] = ()
 
     def document(self) -> dict[str, Any]:
@@ -179,7 +191,7 @@ class Policy:
             "rules": [_rule_document(rule) for rule in self.rules],
             "limits": [_limit_document(limit) for limit in self.limits],
             "approval": _terms_document(self.approval),
-            "once_per": ".".join(self.once_per) if self.once_per else None,
+            "once_per": _once_document(self.once_per),
             **({"breakers": [_breaker_document(breaker) for breaker in self.breakers]} if self.breakers else {}),
         }
 
@@ -213,6 +225,13 @@ def _limit_document(limit: Limit) -> dict[str, Any]:
         "reason": limit.reason_code,
         "when": limit.when,
     }
+
+
+def _once_document(once: Once | None) -> dict[str, str] | str | None:
+    if once is None:
+        return None
+    path = ".".join(once.path)
+    return path if once.thing is None else {once.thing: path}
 
 
 def _breaker_document(breaker: Breaker) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from typing import Any
 from sentinel.core.decision import BreakerAsk, Decision, LimitAsk, Verdict, no_matching_policy
 from sentinel.core.errors import KeyReused, TooManyOpenPermits
 from sentinel.core.operation import Operation, first_difference
-from sentinel.core.proof import pack_parts
+from sentinel.core.proof import decision_basis, pack_parts
 from sentinel.policy.evaluate import evaluate
-from sentinel.policy.facts import Asker
+from sentinel.policy.facts import Asker, check_once, declared_evidence
+from sentinel.policy.model import EVIDENCE
 from sentinel.randomness import random_bytes, random_uuid
 from sentinel.services.authority import Authority, Caller
 from sentinel.store.agent_keys import WORKER_SCOPE
@@ -59,13 +60,23 @@ def judged(operation: Operation, recorded: Recorded) -> Recorded:
     return recorded
 
 
-def provisional(authority: Authority, caller: Caller, operation: Operation) -> Decision:
-    """What the policy alone says; halts and limits can still tighten it."""
+def provisional(authority: Authority, caller: Caller, operation: Operation) -> tuple[Decision, str]:
+    """What the policy alone says, and what it is kept to have looked at beside the operation; the rest can still tighten it.
+
+    Raises `InvalidInput` for a once-key that is no identifier and for evidence that is too large to keep.
+    """
     policy = authority.policies.library.find(operation.action)
     if policy is None:
-        return no_matching_policy()
+        decision = no_matching_policy()
+        return decision, decision_basis(decision, {})
+    facts, moment = operation.facts(), authority.clock()
+    check_once(policy, facts)
+    # Decided on what is kept, so that the same can be decided again.
+    evidence = facts[EVIDENCE] = declared_evidence(policy, operation.evidence or {})
     asker = Asker(str(caller.principal_id), is_worker=WORKER_SCOPE in caller.scopes)
-    return evaluate(policy, operation.facts(), authority.clock(), asker=asker)
+    decision = evaluate(policy, facts, moment, asker=asker)
+    read_at = moment if "now" in policy.used else None
+    return decision, decision_basis(decision, evidence, read_at=read_at, by_worker=asker.is_worker)
 
 
 def decided_row(
@@ -78,7 +89,7 @@ def decided_row(
     start_id: uuid.UUID | None = None,
 ) -> dict[str, Any]:
     """One row of `sentinel.guard_input`: JSON-ready, in memory, nothing asked of anybody."""
-    decision = provisional(authority, caller, operation)
+    decision, basis = provisional(authority, caller, operation)
     event_id, salt = new_id(), random_bytes(32).hex()
     return {
         **question(caller, operation, decision),
@@ -89,6 +100,7 @@ def decided_row(
         "approval_id": new_id(),
         "salt": salt,
         "request": operation.canonical,
+        "basis": basis,
         "hand_out_is_start": not has_start_step,
         "start_id": start_id,
         "permit_seconds": authority.permit_seconds,

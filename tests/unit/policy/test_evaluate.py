@@ -129,7 +129,7 @@ def test_the_limits_of_the_retail_policy_are_asked_as_written(retail: CompiledPo
 
 def test_a_decision_names_its_policy_and_what_may_happen_once(retail: CompiledPolicy) -> None:
     decision = evaluate(retail, refund_request(), NOW)
-    assert decision.once_key == "retail-refund|rf_1"
+    assert decision.once_key == "refund|rf_1"
     assert (decision.policy_id, decision.policy_version) == ("retail-refund", "retail-refund-policy-v1")
     assert (decision.policy_label, decision.policy_digest) == ("Retail Refund Policy v1", retail.digest)
 

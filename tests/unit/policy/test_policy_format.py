@@ -76,7 +76,14 @@ REFUSED = {
     "tag": ("zone: UTC", "zone: !!python/name:os.system UTC", "is not allowed", None),
     "two_documents": ("zone: UTC", "zone: UTC\n---\nzone: UTC", "not valid YAML", None),
     "deep": ("zone: UTC", "zone: " + "[" * 20 + "]" * 20, "nested deeper", None),
-    "once_per_evidence": ("zone: UTC", "once_per: evidence_context.x", "once_per: evidence_context is not part", None),
+    "once_per_evidence": ("zone: UTC", "once_per: {refund: evidence_context.x}", "once_per: evidence_context is not part", None),
+    "once_per_without_a_thing": ("zone: UTC", "once_per: params.refund_id", "say which thing happens once", None),
+    "once_per_two_things": (
+        "zone: UTC", "once_per: {refund: params.refund_id, order: params.order_id}", "names one thing, not 2", None),
+    "once_per_nothing": ("zone: UTC", "once_per: {}", "names one thing, not 0", None),
+    "once_per_loud_thing": ("zone: UTC", "once_per: {Refund: params.refund_id}", '"Refund" is not a name of small', None),
+    "once_per_list": ("zone: UTC", "once_per: [params.refund_id]", "once_per", None),
+    "once_per_strange_path": ("zone: UTC", "once_per: {refund: parms.refund_id}", "not a part of a guard request", None),
     "amount_from_evidence": (
         "from: params.amount}", "from: [params.amount, evidence_context.amount]}", "comes from params.amount", None),
     "per_from_evidence": (
@@ -197,7 +204,8 @@ OTHER = {
     "role": ("role: approver", "role: admin"),
     "expiry": ("expires: 30m", "expires: 31m"),
     "two_people": ('two_people_from: {USD: "9.00"}', 'two_people_from: {USD: "9.01"}'),
-    "once": ("zone: UTC", "zone: UTC\nonce_per: params.refund_id"),
+    "once": ("zone: UTC", "zone: UTC\nonce_per: {refund: params.refund_id}"),
+    "once_thing": ("zone: UTC", "zone: UTC\nonce_per: {order: params.refund_id}"),
     "action": ("[sample.pay]", "[sample.pay, sample.give]"),
     "one_of": ("from: params.account_ref", "from: params.account_ref, one_of: [a, b]"),
     "approvable": ("reason: too_often", "reason: too_often\n    approvable: false"),

@@ -14,9 +14,9 @@
 create or replace function sentinel.budget_lock(tenant uuid, subject text) returns bigint language sql immutable parallel safe as
   $$ select hashtextextended('budget/' || tenant || '/' || subject, 1) $$;
 
--- The lock of what may happen only once.
+-- The lock of what may happen only once: of all its spellings, so that two of them at once see each other.
 create or replace function sentinel.once_lock(tenant uuid, once text) returns bigint language sql immutable parallel safe as
-  $$ select hashtextextended('once/' || tenant || '/' || once, 1) $$;
+  $$ select hashtextextended('once/' || tenant || '/' || sentinel.once_folded(once), 1) $$;
 
 -- The lock of what one velocity breaker counts.
 create or replace function sentinel.velocity_lock(tenant uuid, breaker text) returns bigint language sql immutable parallel safe as

@@ -1,14 +1,27 @@
 -- Permits: renewed after everything was asked again, given back when they run out unused.
 
--- Whether somebody holds what may happen only once, after giving back what a permit that ran out still holds of it. What a
--- person approved stays held: its permit can be renewed.
-create or replace function sentinel.once_taken(tenant uuid, once text) returns boolean language plpgsql as $$
+-- A once-key without what a person may take for the same: case, and punctuation at the end. The alphabet of identifiers has
+-- no wide or accented letters; the tilde is no part of it and marks a second holder of one key, from before keys belonged to
+-- things. The same words as the generated column operation_states.once_folded.
+create or replace function sentinel.once_folded(once text) returns text language sql immutable parallel safe as
+  $$ select rtrim(lower(once collate "C"), '._:/@-~') $$;
+
+-- How somebody else holds what may happen only once: 'same', 'alike' (another spelling of it), or null. A look, for questions
+-- without effect.
+create or replace function sentinel.once_seen(tenant uuid, once text, own uuid) returns text language sql stable as $$
+  select case when bool_or(s.once_key = once) then 'same' when count(*) > 0 then 'alike' end
+  from sentinel.operation_states s
+  where s.tenant_id = tenant and s.once_folded = sentinel.once_folded(once) and s.once_live and s.operation_id is distinct from own
+$$;
+
+-- The same after giving back what permits that ran out still hold of it. What a person approved stays held: its permit can be
+-- renewed. Under the lock of the folded key, so that two spellings at once see each other.
+create or replace function sentinel.once_held(tenant uuid, once text, own uuid) returns text language plpgsql as $$
 begin
   perform sentinel.release_expired(array_agg(s.tenant_id), array_agg(s.operation_id)) from sentinel.operation_states s
-  where s.tenant_id = tenant and s.once_key = once and s.once_live
+  where s.tenant_id = tenant and s.once_folded = sentinel.once_folded(once) and s.once_live
     and s.status in ('allowed', 'approved') and s.permit_expires_at <= clock_timestamp() having count(*) > 0;
-  return exists (
-    select from sentinel.operation_states s where s.tenant_id = tenant and s.once_key = once and s.once_live);
+  return sentinel.once_seen(tenant, once, own);
 end $$;
 
 -- Those of these permits whose time is over un-started give back their budget and what they held once; how many did. An
@@ -127,6 +140,7 @@ declare
   open_reasons text[];
   states sentinel.limit_state[] := '{}';
   refusal text;
+  held_as text;
 begin
   if s.approval_id is not null then
     select a.reasons into lifted from sentinel.approvals a
@@ -137,11 +151,9 @@ begin
   if not coalesce(ask.approvable, true) then lifted := '{}'; end if;
   if ask.verdict = 'DENY' then
     refusal := ask.reason_code;
-  elsif s.once_key is not null and not s.once_live and exists (
-      select from sentinel.operation_states other
-      where other.tenant_id = s.tenant_id and other.once_key = s.once_key and other.once_live)
-      and sentinel.once_taken(s.tenant_id, s.once_key) then
-    refusal := 'duplicate_resource';
+  elsif s.once_key is not null then
+    held_as := sentinel.once_held(s.tenant_id, s.once_key, s.operation_id);
+    if held_as = 'same' then refusal := 'duplicate_resource'; end if;
   end if;
   if refusal is null and ask.amount_minor is not null and jsonb_array_length(ask.limits) > 0 then
     states := sentinel.fitted_limits(ask, moment);
@@ -159,7 +171,8 @@ begin
 
   open_reasons := array(
     select distinct r from unnest(case when ask.verdict = 'ALLOW' then '{}' else ask.reasons end
-      || array(select l.reason_code from unnest(states) as l where not l.fits)) as r
+      || array(select l.reason_code from unnest(states) as l where not l.fits)
+      || case when held_as = 'alike' then array['looks_like_duplicate'] else '{}' end) as r
     where not r = any(lifted) order by r);
   if cardinality(open_reasons) > 0 then
     perform sentinel.new_approval(ask, s.operation_id, array(select distinct r from unnest(open_reasons || lifted) r order by r), moment);
