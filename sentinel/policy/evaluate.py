@@ -164,6 +164,7 @@ def _ask(policy: CompiledPolicy, compiled: CompiledLimit, subject: str, cap_mino
         cap_minor,
         limit.verdict,
         limit.reason_code,
+        compiled.is_total,
     )
 
 

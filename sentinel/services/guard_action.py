@@ -138,7 +138,10 @@ def question(caller: Caller, operation: Operation, decision: Decision) -> dict[s
         "policy_version": decision.policy_version,
         "policy_label": decision.policy_label,
         "policy_digest": decision.policy_digest,
-        "limits": [_limit(ask) for ask in decision.limits] if decision.verdict is not Verdict.DENY else [],
+        "limits": [_limit(ask) for ask in decision.limits if not ask.is_total]
+        if decision.verdict is not Verdict.DENY
+        else [],
+        **_totals(decision),
         **({"breakers": [_breaker(ask) for ask in decision.breakers]} if decision.breakers else {}),
         **approval,
         **_for_a_person(decision),
@@ -151,6 +154,12 @@ def _for_a_person(decision: Decision) -> dict[str, bool]:
         **({} if decision.approvable else {"approvable": False}),
         **({"asks_person": True} if decision.asks_person else {}),
     }
+
+
+def _totals(decision: Decision) -> dict[str, Any]:
+    """The limits of who asks, where there are any: the same for most rows of a batch."""
+    totals = [_limit(ask) for ask in decision.limits if ask.is_total]
+    return {"totals": totals} if totals else {}
 
 
 def _limit(ask: LimitAsk) -> dict[str, Any]:
