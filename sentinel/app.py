@@ -27,6 +27,7 @@ from sentinel.policy.library import PolicyHolder
 from sentinel.policy.switches import SwitchFile
 from sentinel.services.authority import Authority
 from sentinel.settings import Settings
+from sentinel.store.clock import DatabaseClock
 from sentinel.store.database import AUTHORITY, Pool, with_role
 from sentinel.store.decisions import peek_decisions, record_decisions, report_outcomes, start_operations
 from sentinel.store.writer import GroupCommit
@@ -54,8 +55,11 @@ def build_authority(settings: Settings, policies: PolicyHolder) -> Authority:
         checks=GroupCommit(partial(peek_decisions, pool)),
         policies=policies,
         permits=PermitSigner(settings.secret_keys),
+        clock=DatabaseClock(pool),
         permit_seconds=settings.permit_seconds,
         report_deadline_seconds=settings.report_deadline_seconds,
+        open_permits_per_key=settings.open_permits_per_key,
+        longest_act_seconds=settings.longest_act_seconds,
     )
 
 

@@ -56,12 +56,20 @@ class _DatabaseFigures(Collector):
         yield GaugeMetricFamily("sentinel_reservations_held", "Reservations held.", found.reservations_held)
         yield GaugeMetricFamily("sentinel_in_doubt", "Operations started whose outcome is unknown.", found.in_doubt)
         yield GaugeMetricFamily(
+            "sentinel_contradictions",
+            "Successes reported after a person said not executed, not cleared up: alert on any.",
+            found.contradictions,
+        )
+        yield GaugeMetricFamily(
             "sentinel_approvals_pending", "Approvals waiting for a person.", found.approvals_pending
         )
         yield GaugeMetricFamily(
             "sentinel_approvals_oldest_seconds", "Age of the oldest waiting approval.", found.approvals_oldest_seconds
         )
         yield GaugeMetricFamily("sentinel_halts_in_force", "Halts in force.", found.halts_in_force)
+        yield GaugeMetricFamily(
+            "sentinel_breaker_halts_in_force", "Halts in force that a velocity breaker set.", found.breaker_halts
+        )
         yield GaugeMetricFamily(
             "sentinel_feed_lag_seconds", "Age of the oldest event without a feed position.", found.feed_lag_seconds
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,6 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from sentinel.command_line import OneLineGroup
+from sentinel.core.errors import InvalidInput
+from sentinel.core.operation import check_identifier
 from sentinel.resources import policies_dir
 from worker.check import check_folder
 from worker.connect import make_reconciler, open_client, open_ledger
@@ -105,8 +108,9 @@ def facts(file: BinaryIO, as_json: bool) -> None:
 
 @main.command("import-orders")
 @click.argument("file", type=click.File("rb"))
+@click.option("--source", default="", help="The shop whose orders these are, where there are several.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def import_orders(file: BinaryIO, as_json: bool) -> None:
+def import_orders(file: BinaryIO, source: str, as_json: bool) -> None:
     """Import the Online Retail CSV: invoices become order facts, cancellations become refund rows in GBP.
 
     Ids come from the invoice numbers, so a second import changes nothing. An order that is not in the file is unknown to
@@ -117,8 +121,9 @@ def import_orders(file: BinaryIO, as_json: bool) -> None:
       worker import-orders online_retail.csv
     """
     try:
-        imported = read_orders(_text(file).splitlines(keepends=True))
-    except NotTheFile as error:
+        checked = check_identifier(source, "--source", 64) if source else ""
+        imported = read_orders(_text(file).splitlines(keepends=True), checked)
+    except (NotTheFile, InvalidInput) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(MISUSED)
     with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
@@ -146,6 +151,8 @@ def summary(as_json: bool) -> None:
 def reconcile(as_json: bool) -> None:
     """Compare every execution with what should have been paid. A wrong one switches its scenario off. Exit 1 if any is.
 
+    Also names the orders that were given back more than was paid, by a person's hand, with the parts of their budget.
+
     A running worker does this for what is new, every few seconds.
     """
     settings = None
@@ -154,19 +161,23 @@ def reconcile(as_json: bool) -> None:
         with open_ledger(settings) as ledger, open_client(settings, ledger.tenant_id) as client:
             reconciler = make_reconciler(settings, ledger, client)
             told = {(one.execution_id, one.finding) for one in reconciler.look()}
-            found = reconciler.find(since_last=False)
+            found, budgets = reconciler.find(since_last=False), reconciler.budgets()
     if as_json:
         lines = [
             {"ledger_entry_id": one.ledger_entry_id, "execution_id": str(one.execution_id), "finding": one.finding,
              "switch": one.switch, "new": (one.execution_id, one.finding) in told}
             for one in found
         ]  # fmt: skip
-        click.echo(json.dumps({"wrong": lines}))
+        click.echo(json.dumps({"wrong": lines, "orders": [asdict(one) for one in budgets]}))
     else:
         for one in found:
             click.echo(f"wrong: {one}; its switch is {one.switch}", err=True)
+        for order in budgets:
+            click.echo(f"wrong: {order}", err=True)
         click.echo(f"{len(found)} wrong executions." if found else "Every execution is as it should be.")
-    sys.exit(FAILED if found else 0)
+        if budgets:
+            click.echo(f"{len(budgets)} orders whose budget a person must look at.")
+    sys.exit(FAILED if found or budgets else 0)
 
 
 @main.command()

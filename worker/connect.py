@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import socket
@@ -23,6 +24,7 @@ from worker.confirmations import confirmations_from
 from worker.crew import Crew
 from worker.critic.critic import critic_from
 from worker.critic.settings import branches
+from worker.doubts import Doubts
 from worker.dry_run import Foreseer
 from worker.effects import Effects
 from worker.errands import Errand, Errands
@@ -41,6 +43,7 @@ from worker.reporter import Reporter
 from worker.settings import BadSettings, WorkerSettings
 from worker.settlement.later import deliver_later
 from worker.settlement.registry import Systems
+from worker.settlement.saga import in_flight_seconds
 from worker.workflow.build import Parts, build_runner, build_simulator
 from worker.workflow.directories import directories
 from worker.workflow.knowing import Knowing
@@ -58,7 +61,10 @@ def open_ledger(settings: WorkerSettings) -> Iterator[Ledger]:
             tenant_id = settings.tenant_id or default_tenant(pool)
             if tenant_id is None:
                 raise BadSettings("no tenant yet: create one first, or set SENTINEL_TENANT_ID")
-            yield Ledger(pool, tenant_id, worker_id=_worker_id(), lease_seconds=settings.lease_seconds)
+            yield Ledger(
+                pool, tenant_id, worker_id=_worker_id(), lease_seconds=settings.lease_seconds,
+                act_seconds=settings.act_seconds,
+            )  # fmt: skip
         finally:
             pool.close()
 
@@ -115,7 +121,8 @@ def _errands(settings: WorkerSettings, ledger: Ledger, parts: Parts) -> Errands:
     book = Effects(ledger.pool, ledger.tenant_id)
     # First what may stop something: no other errand's trouble may keep it from being done.
     reconciler = Reconciler(ledger.pool, ledger.tenant_id, parts.client, parts.routes, settings.policies_dir)
-    errands: list[Errand] = [reconciler.look_due, lambda: deliver_later(book, parts.systems.adapters)]
+    doubts = Doubts(ledger, parts.client)
+    errands: list[Errand] = [reconciler.look_due, lambda: deliver_later(book, parts.systems.adapters), doubts.look_due]
     if parts.confirmations is not None:
         errands.append(Messenger(parts.confirmations, notifier_from(settings)).deliver_due)
     return Errands(errands)
@@ -162,7 +169,13 @@ def make_parts(settings: WorkerSettings, ledger: Ledger, client: Client, *, crew
         critic=critic_from(settings), recogniser=recogniser, confirmations=confirmations_from(settings, ledger.pool, ledger.tenant_id),
         directories=directories(public_is_connected=settings.public_orders_imported),
         model_branches=model_branches(settings.critic_branches, routes),
+        act_within_seconds=act_within_seconds(settings),
     )  # fmt: skip
+
+
+def act_within_seconds(settings: WorkerSettings) -> int:
+    """What a start declares: the time to begin calls and commits in, and the time that one begun at its end is under way."""
+    return math.ceil(settings.act_seconds + in_flight_seconds(settings.settlement_timeout_seconds))
 
 
 def load_routes(policies: Path, systems: Collection[str]) -> Routes:

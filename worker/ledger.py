@@ -52,10 +52,19 @@ class LedgerUnavailable(Exception):
 class Ledger:
     """The ledger of one tenant, as one worker. Thread-safe. Every call raises `LedgerUnavailable`."""
 
-    def __init__(self, pool: Pool, tenant_id: uuid.UUID, *, worker_id: str, lease_seconds: float = 30.0) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        tenant_id: uuid.UUID,
+        *,
+        worker_id: str,
+        lease_seconds: float = 30.0,
+        act_seconds: float = 120.0,
+    ) -> None:
         self.pool, self.tenant_id = pool, tenant_id
         self._who: dict[str, Any] = {
-            "tenant_id": tenant_id, "worker_id": worker_id, "lease_seconds": float(lease_seconds)
+            "tenant_id": tenant_id, "worker_id": worker_id, "lease_seconds": float(lease_seconds),
+            "act_seconds": float(act_seconds),
         }  # fmt: skip
         # When the database last failed to answer here: what lapsed meanwhile lapsed for that reason.
         self._away_at = -math.inf
@@ -121,16 +130,27 @@ class Ledger:
     def apply(self, changes: Sequence[Change]) -> dict[str, uuid.UUID | None]:
         """Apply events; returns id → the row's start id, for those that were where they were expected.
 
-        One that `takes_order` is not applied where another row has taken the order.
+        One that `takes_order` is not applied where another row has taken the order, and no permission where the order's
+        budget has no room for it; `why_refused` tells.
         """
         if not changes:
             return {}
         found = self._run(sql.APPLY_CHANGES, changes=_json([change.as_json() for change in changes]))
         return dict(found)
 
-    def with_order_taken(self, ids: Sequence[str]) -> set[str]:
-        """Which of `ids` are about an order that another row has taken."""
-        return set(self._column(sql.FIND_TAKEN, ids=list(ids))) if ids else set()
+    def why_refused(self, ids: Sequence[str]) -> dict[str, str]:
+        """id → why its permission was not taken, for those whose order stands in the way."""
+        found = self._run(sql.FIND_REFUSED, ids=list(ids)) if ids else []
+        return {row_id: reason for row_id, reason in found if reason is not None}
+
+    def in_doubt(self) -> list[LedgerRow]:
+        """Rows that ended in doubt and count against their order, the oldest first."""
+        return self._rows(LedgerRow, sql.FIND_IN_DOUBT)
+
+    def settle_doubts(self, words: Mapping[str, bool]) -> list[str]:
+        """id → whether it was executed after all; returns those that were still in doubt."""
+        batch = [{"ledger_entry_id": row_id, "executed": executed} for row_id, executed in words.items()]
+        return self._column(sql.SETTLE_DOUBTS, words=_json(batch)) if batch else []
 
     def let_lapse(self, lapses: Sequence[Lapse]) -> None:
         """Let rows go whose outcome is not known here."""
@@ -240,7 +260,7 @@ class Ledger:
         return changed
 
     def flag_orders(self, flags: Sequence[Mapping[str, Any]]) -> int:
-        """{channel, order_ref, flag, closed}: a complaint or a delay, or its end."""
+        """{channel, source, order_ref, flag, closed}: a complaint or a delay, or its end."""
         return len(self._column(sql.FLAG_ORDERS, flags=_json(list(flags)))) if flags else 0
 
     def blacklist(self, accounts: Sequence[Mapping[str, Any]]) -> int:

@@ -13,6 +13,7 @@ from random import Random
 from sentinel.client import GuardAnswer, KeyConflict, Rejected, Unreachable
 from worker.failures import About, about
 from worker.rows import Change, Lapse, LedgerRow, report_body
+from worker.settlement.gateway import NoAnswer, Settled
 from worker.states import LedgerEvent, LedgerState
 
 _GUARDING, _ALLOWED = LedgerState.GUARDING, LedgerState.ALLOWED
@@ -27,6 +28,11 @@ REFUSED = "settlement_refused"
 
 STARTED_ELSEWHERE = "started_elsewhere"
 """The reason of a row whose operation was started, and not under its own start id: it may have been paid."""
+RESOLVED = "resolved-not-executed"
+"""The code of a start that is refused because a person said that it was not executed."""
+
+NOT_EXECUTED = "not_executed"
+"""The reason of a row about which a person said so, before it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +50,29 @@ class Patience:
         return max(nominal * self.random.uniform(0.5, 1.0), min(at_least, self.longest_seconds))
 
 
+def is_begun(answer: GuardAnswer) -> bool:
+    """Whether a start under the row's own start id is still to be asked about: its answer says how it goes on."""
+    return answer.status == "already_started" or answer.resolution == NOT_EXECUTED
+
+
 def after_guard(row: LedgerRow, answer: GuardAnswer, patience: Patience) -> Change:
     """The event that a guard's answer is."""
     match answer.status:
         case "allowed" | "approved":
             return _allowed(row, answer, answer.permit_token)
-        case "already_started" if row.start_id is not None and row.permit_token is not None:
-            # Our own start, whose receipt was lost with its holder: the stored start id gets the recorded receipt.
+        case "already_started" | "completed" if (
+            is_begun(answer) and row.start_id is not None and row.permit_token is not None
+        ):
+            # Our own start, whose receipt was lost with its holder: the stored start id gets the recorded receipt, or the
+            # refusal after which nothing may happen any more.
             return _allowed(row, answer, row.permit_token)
         case "already_started" | "completed":
             outcome = f", outcome {answer.outcome}" if answer.outcome else ""
             return give_up(
-                row, f"{STARTED_ELSEWHERE}: the operation is {answer.status}{outcome}", reason=STARTED_ELSEWHERE
+                row,
+                f"{STARTED_ELSEWHERE}: the operation is {answer.status}{outcome}",
+                reason=STARTED_ELSEWHERE,
+                in_doubt=True,
             )
         case "pending":
             return _waiting(row, answer)
@@ -94,14 +111,45 @@ def after_start_refused(row: LedgerRow, refused: Rejected, patience: Patience) -
 
     A start that was refused for something outside (`failures.about`) is `after_silence`: an earlier one may have begun.
     """
-    back = Change(row, _ALLOWED, LedgerEvent.START_REFUSED, last_error=refused.detail)
+    back = start_refused(row, refused.detail)
     if refused.code == "already-started":
-        return back, give_up(row, f"{STARTED_ELSEWHERE}: {refused.detail}", reason=STARTED_ELSEWHERE)
+        return back, give_up(row, f"{STARTED_ELSEWHERE}: {refused.detail}", reason=STARTED_ELSEWHERE, in_doubt=True)
     if refused.status in (400, 422):
         return back, give_up(row, f"rejected_by_authority: {refused.detail}")
     if row.attempts + 1 >= patience.max_attempts:
         return back, give_up(row, f"start refused {row.attempts + 1} times: {refused.detail}")
     return back, put_back(row, refused.detail, patience.pause_seconds(row.attempts), failures=1)
+
+
+def start_refused(row: LedgerRow, why: str) -> Change:
+    """Surely nothing happened under this start now."""
+    return Change(row, _ALLOWED, LedgerEvent.START_REFUSED, last_error=why[:500])
+
+
+def after_not_executed(row: LedgerRow) -> Change:
+    """A person said "not executed", and nothing was: the row ends, and its budget is free."""
+    why = "a person said that this refund was not executed, before it was; nothing was paid. To pay it, enter it anew"
+    return Change(row, _ALLOWED, LedgerEvent.NOT_EXECUTED, last_error=why, failures=1, reason_code=NOT_EXECUTED)
+
+
+def after_not_executed_but(row: LedgerRow, found: Settled | NoAnswer, *, system: str) -> Change:
+    """A person said "not executed", but the settlement system did it, or does not say: for a person, and nothing is freed.
+
+    That it was done is reported: the authority then has it in doubt again and halts this action of this agent.
+    """
+    if isinstance(found, NoAnswer):
+        return give_up(
+            row,
+            f"resolved as not executed, but {system} may have done it: {found.detail}. Ask it before anything is paid",
+            reason=NOT_EXECUTED,
+            in_doubt=True,
+        )
+    report = uuid.uuid4()
+    why = f"resolved as not executed, but {system} did it: {found.reference}. The authority is told"
+    return replace(
+        give_up(row, why, reason=NOT_EXECUTED, in_doubt=True), report_id=report,
+        report=report_body(row, report, "success", result={"system": system, "reference": found.reference}),
+    )  # fmt: skip
 
 
 def after_silence(row: LedgerRow, detail: str, patience: Patience) -> Lapse:
@@ -159,9 +207,11 @@ def put_back(row: LedgerRow, why: str, seconds: float, *, failures: int) -> Chan
     return Change(row, _GUARDING, LedgerEvent.PUT_BACK, last_error=why[:500], failures=failures, due_in_seconds=seconds)
 
 
-def give_up(row: LedgerRow, why: str, *, reason: str | None = None) -> Change:
-    """ERROR, for a person; `why` says what to look for."""
-    return Change(row, _GUARDING, LedgerEvent.GAVE_UP, last_error=why[:500], failures=1, reason_code=reason)
+def give_up(row: LedgerRow, why: str, *, reason: str | None = None, in_doubt: bool = False) -> Change:
+    """ERROR, for a person; `why` says what to look for. `in_doubt`: it may have been paid, by somebody else."""
+    return Change(
+        row, _GUARDING, LedgerEvent.GAVE_UP, last_error=why[:500], failures=1, reason_code=reason, in_doubt=in_doubt
+    )
 
 
 def _allowed(row: LedgerRow, answer: GuardAnswer, permit_token: str | None) -> Change:

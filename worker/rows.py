@@ -42,6 +42,8 @@ class LedgerRow:
     permit_token: str | None
     start_id: uuid.UUID | None
     last_error: str | None
+    source: str = ""
+    """The shop that `order_ref` is an order of; "" where none is named."""
     waits: int = 0
     """Tries in a row that came to nothing for what is outside; `attempts` are those that speak of the row."""
 
@@ -71,7 +73,8 @@ class LedgerRow:
 class KnownFacts:
     """What the ledger and the orders say about a row; None where they cannot know. `risk` is JSON text as handed in.
 
-    `order` is the order as JSON text, or None when the ledger has none; `request_age_seconds` is from its delivery (or
+    `order_budget` says whether the order has room for the row's amount, None where it names no order: an early look, the
+    row's permission takes from the budget itself. `order` is the order as JSON text, or None when the ledger has none; `request_age_seconds` is from its delivery (or
     purchase) to the request. `reason` and `contact` are the customer's: they leave this process only where the customer
     sent them.
     """
@@ -82,7 +85,7 @@ class KnownFacts:
     account_ref: str | None
     is_stale: bool | None
     refund_seen: bool
-    order_overdrawn: bool | None
+    order_budget: Literal["enough", "exceeded", "unknown", "other_currency"] | None
     attempts_24h: int | None
     same_text_accounts: int
     open_complaint: bool = False
@@ -95,6 +98,8 @@ class KnownFacts:
     images: int = 0
     language: str | None = None
     contact: str | None = None
+    escalation: str | None = None
+    """Why whoever filed the row asks for a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,10 @@ class Change:
     start_id: str | None = None
     takes_order: bool = False
     """Only applied if no other row has taken the order, which is then taken for good."""
+    unknown_lifted: bool = False
+    """A person let it pass although nobody knows what was paid for the order."""
+    in_doubt: bool = False
+    """It ends the row, and the amount may have been paid."""
     last_error: str | None = None
     failures: int = 0
     outside: bool = False
@@ -141,7 +150,7 @@ class Change:
             "event": self.event, "to_status": self.to_state, "decision": self.decision, "reason_code": self.reason_code,
             "operation_id": self.operation_id, "decision_event_id": self.decision_event_id, "proof_id": self.proof_id,
             "approval_id": self.approval_id, "permit_token": self.permit_token, "start_id": self.start_id,
-            "takes_order": self.takes_order,
+            "takes_order": self.takes_order, "unknown_lifted": self.unknown_lifted, "in_doubt": self.in_doubt,
             "last_error": self.last_error, "failures": self.failures, "outside": self.outside, "due_at": self.due_at,
             "due_in_seconds": self.due_in_seconds, "waiting_for": self.waiting_for, "report_id": self.report_id,
             "report": self.report, "steps": self.steps,
@@ -229,6 +238,8 @@ class NewRow:
     scenario: str = "standard"
     account_ref: str | None = None
     order_ref: str | None = None
+    source: str = ""
+    """The shop that `order_ref` is an order of; "" where none is named."""
     requested_at: datetime | None = None
     reason: str | None = None
     risk: Mapping[str, Any] | None = None
@@ -255,6 +266,7 @@ class OrderFacts:
     item_paid_minor: int | None = None
     price_now_minor: int | None = None
     note: str | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

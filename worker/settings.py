@@ -62,6 +62,11 @@ class WorkerSettings:
     heartbeat_seconds: float = _setting("WORKER_HEARTBEAT_SECONDS", "how often claims are renewed", 10.0)
     # One call to the authority, retries included.
     guard_timeout_seconds: float = _setting("WORKER_GUARD_TIMEOUT_SECONDS", "longest call to the authority", 5.0)
+    # Between asking for a start and the last call or commit of it; over, the start is asked again. Until this and a call under
+    # way are over, nobody can tell the authority that it was not executed.
+    act_seconds: float = _setting(
+        "WORKER_ACT_SECONDS", "how long a row may be acted on after each answered start", 120.0
+    )
     # How often a row may fail for what it is itself before a person must look; an outage counts nothing.
     max_attempts: int = _setting(
         "WORKER_MAX_ATTEMPTS",
@@ -185,7 +190,7 @@ _READERS: Mapping[str, Callable[[Env, str, Any], Any]] = {
     **dict.fromkeys(("batch", "concurrency", "lanes", "max_attempts"), lambda env, n, d: env.int(n, d)),
     **dict.fromkeys(
         ("lease_seconds", "heartbeat_seconds", "guard_timeout_seconds", "backoff_seconds", "backoff_max_seconds",
-         "poll_seconds"), lambda env, n, d: env.float(n, d)),
+         "poll_seconds", "act_seconds"), lambda env, n, d: env.float(n, d)),
 }  # fmt: skip
 
 
@@ -254,6 +259,13 @@ def _contradictions(settings: WorkerSettings) -> list[str]:
         found.append("WORKER_HEALTH_PORT must be 0 to 65535")
     if not settings.backoff_seconds <= settings.backoff_max_seconds < 86400:
         found.append("WORKER_BACKOFF_MAX_SECONDS must not be less than WORKER_BACKOFF_SECONDS")
+    shortest_act = settings.guard_timeout_seconds + settings.settlement_timeout_seconds
+    if not shortest_act <= settings.act_seconds <= 3000:
+        # Less is over before the first settlement call is; the authority takes an hour, calls under way included.
+        found.append(
+            "WORKER_ACT_SECONDS must be at least WORKER_GUARD_TIMEOUT_SECONDS + WORKER_SETTLEMENT_TIMEOUT_SECONDS"
+            f" = {shortest_act:g} and at most 3000"
+        )
     least = 2 * settings.guard_timeout_seconds + settings.heartbeat_seconds
     if settings.lease_seconds < least:
         # Else a healthy worker could lose a row to another while it still waits for the authority.

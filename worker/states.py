@@ -47,6 +47,8 @@ class LedgerEvent(StrEnum):
     SETTLEMENT_REFUSED = "settlement_refused"
     """The settlement system refused a started refund for good: surely nothing has happened, and the report that leaves it in
     doubt, for a person to say so, was written in the same transaction."""
+    NOT_EXECUTED = "not_executed"
+    """The start was refused for ever, because a person had said that it was not executed: surely nothing has happened."""
     AWAITING_CUSTOMER = "awaiting_customer"
     """The customer must confirm first."""
     CUSTOMER_ENDED = "customer_ended"
@@ -74,6 +76,7 @@ TRANSITIONS: Mapping[tuple[LedgerState, LedgerEvent], LedgerState] = MappingProx
         (_S.ALLOWED, _E.START_REFUSED): _S.GUARDING,
         (_S.ALLOWED, _E.SETTLEMENT_REFUSED): _S.ERROR,
         (_S.ERROR, _E.RETRIED): _S.NEW,
+        (_S.ALLOWED, _E.NOT_EXECUTED): _S.ERROR,
     }
 )
 TERMINAL = frozenset({_S.EXECUTED, _S.DENIED})

@@ -28,12 +28,14 @@ _TITLES = {
     "denied": "Refused", "put_back": "Put back, to be tried again", "gave_up": "Given up", "executed": "Executed",
     "start_refused": "The start was refused", "settlement_refused": "The settlement system refused for good",
     "retried": "Tried again by a person",
+    "not_executed": "A person had said that it was not executed",
 }  # fmt: skip
 _EVIDENCE = {
     "decision": "Decision", "start": "Start: the permit was redeemed", "outcome": "Outcome reported", "refused": "Refused when asked again",
     "asked_again": "A person is asked again", "approval_vote": "A person's word", "approval_approved": "Approved",
     "approval_rejected": "Rejected", "approval_handled": "Handled by a person", "approval_expired": "Nobody decided in time",
     "in_doubt": "In doubt", "in_doubt_resolved": "The doubt was resolved",
+    "contradiction": "Success reported after “not executed”",
 }  # fmt: skip
 # What an event's body says that its title does not, as label and member; a text that a person wrote is apart from it.
 _TOLD = (

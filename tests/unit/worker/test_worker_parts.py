@@ -45,7 +45,7 @@ def known(**over: Any) -> KnownFacts:
     """A row about which the ledger knows everything, and nothing bad."""
     fields: dict[str, Any] = {
         "ledger_entry_id": "r", "risk": "{}", "reason": None, "account_ref": "acct", "is_stale": False, "refund_seen": False,
-        "order_overdrawn": False, "attempts_24h": 1, "same_text_accounts": 0,
+        "order_budget": "enough", "attempts_24h": 1, "same_text_accounts": 0,
     }  # fmt: skip
     return KnownFacts(**{**fields, **over})
 
@@ -105,7 +105,7 @@ def test_the_ledger_wins_over_false_and_a_handed_in_true_stays() -> None:
 
 
 def test_what_the_ledger_cannot_know_is_taken_as_handed_in_or_left_out() -> None:
-    unknown = {"is_stale": None, "order_overdrawn": None, "attempts_24h": None, "account_ref": None}
+    unknown = {"is_stale": None, "order_budget": None, "attempts_24h": None, "account_ref": None}
     assert risk_facts(known(**unknown)) == {"suspicious_reason": False}
     handed = {"duplicate_refund": False, "stale_window": False, "customer_attempts_24h": 2}
     assert risk_facts(known(risk=json.dumps(handed), **unknown)) == {**handed, "suspicious_reason": False}

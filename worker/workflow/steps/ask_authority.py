@@ -32,11 +32,13 @@ _NEVER_LIFTED = (
     Escalation.SYSTEM_NOT_READY,
     Escalation.NO_ROUTE,
     Escalation.MODE_NEEDS_PERSON,
+    Escalation.ORDER_OVERDRAWN,
+    Escalation.ORDER_OTHER_CURRENCY,
     Escalation.ORDER_UNKNOWN,
     Escalation.STEP_REFUSED,
     Escalation.UNKNOWN,
 )
-"""No person's word makes these payable: a machine would not know how."""
+"""No person's word makes these payable: a machine would not know how, or the order's budget has no room for it."""
 
 
 class AskAuthority:
@@ -122,7 +124,7 @@ class AskAuthority:
     ) -> StepResult:
         output = {"decision": answer.decision, "status": answer.status, "code": answer.reason_code}
         may_start = isinstance(then, Change) and then.event is LedgerEvent.ALLOWED
-        if not may_start or reason is None or answer.status == "already_started":
+        if not may_start or reason is None or next_steps.is_begun(answer):
             context.event, context.answer = then, answer if may_start else None
             return StepResult(output, StepName.EXECUTE_BY_SYSTEM if may_start else None, tool_used="action/guard")
         if answer.status == "approved" and reason not in _NEVER_LIFTED:

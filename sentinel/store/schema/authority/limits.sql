@@ -1,9 +1,5 @@
 -- Limits: budget used per limit and window part, held by permits, captured by reported successes.
 
--- The lock of one budget's owner; record_decisions gets the same text from its caller.
-create or replace function sentinel.budget_lock(tenant uuid, subject text) returns bigint language sql immutable parallel safe as
-  $$ select hashtextextended('budget/' || tenant || '/' || subject, 1) $$;
-
 -- Per limit: the window part being filled, and whether the amount still fits. A rolling window also counts the part it
 -- only half covers, so it is never shorter than promised.
 create or replace function sentinel.limit_states(tenant uuid, asks jsonb, amount bigint, moment timestamptz)
@@ -31,12 +27,14 @@ create or replace function sentinel.fitted_limits(ask sentinel.guard_input, mome
 returns sentinel.limit_state[] language plpgsql as $$
 declare
   states sentinel.limit_state[];
+  most integer := 100;
 begin
   states := sentinel.limit_states(ask.tenant_id, ask.limits, ask.amount_minor, moment);
-  while exists (select from unnest(states) where not fits)
-     and sentinel.release_expired_permits(
-           ask.tenant_id, array(select limit_key from unnest(states) where not fits), null, 100) > 0 loop
+  while exists (select from unnest(states) where not fits) and sentinel.release_expired_holding(array(
+      select distinct sentinel.budget_lock(ask.tenant_id, l ->> 'subject') from unnest(states) as tight
+      join jsonb_array_elements(ask.limits) as l on l ->> 'limit_key' = tight.limit_key where not tight.fits), most) > 0 loop
     states := sentinel.limit_states(ask.tenant_id, ask.limits, ask.amount_minor, moment);
+    most := least(2 * most, 1000);
   end loop;
   return states;
 end $$;
@@ -101,6 +99,35 @@ begin
     captured_minor = u.captured_minor + case when settlement = 'captured' then l.within_minor else 0 end,
     override_captured_minor = u.override_captured_minor + case when settlement = 'captured' then l.beside_minor else 0 end
   from legs l where u.tenant_id = l.tenant_id and u.limit_key = l.limit_key and u.bucket = l.bucket;
+end $$;
+
+-- What a permit held and gave back is held again, in the window parts of then: within the cap where it still fits, else beside
+-- it. Only under the halt lock, which keeps guards out: they sum first and write after.
+create or replace function sentinel.hold_again(tenant uuid, permit uuid) returns void language plpgsql as $$
+declare
+  r sentinel.reservations;
+  leg record;
+  beside boolean[] := '{}';
+begin
+  select * into r from sentinel.reservations where tenant_id = tenant and permit_id = permit and state = 'released' for update;
+  if not found then return; end if;
+  for leg in select l.limit_key, l.bucket from unnest(r.limit_keys, r.buckets) as l (limit_key, bucket) loop
+    update sentinel.usage u set held_minor = u.held_minor + r.amount_minor
+    where u.tenant_id = tenant and u.limit_key = leg.limit_key and u.bucket = leg.bucket and not exists (
+      select from sentinel.usage place
+      where place.tenant_id = tenant and place.limit_key = leg.limit_key and place.bucket >= leg.bucket
+        and (place.bucket = leg.bucket or place.bucket < leg.bucket + make_interval(secs => place.window_seconds))
+        and place.cap_minor < r.amount_minor + (
+          select sum(o.held_minor + o.captured_minor) from sentinel.usage o
+          where o.tenant_id = tenant and o.limit_key = leg.limit_key and o.bucket <= place.bucket
+            and (o.bucket = place.bucket or o.bucket > place.bucket - make_interval(secs => place.window_seconds))));
+    beside := beside || not found;
+    if not found then
+      update sentinel.usage u set override_held_minor = u.override_held_minor + r.amount_minor
+      where u.tenant_id = tenant and u.limit_key = leg.limit_key and u.bucket = leg.bucket;
+    end if;
+  end loop;
+  update sentinel.reservations set state = 'held', settled_at = null, overrides = beside where tenant_id = tenant and permit_id = permit;
 end $$;
 
 create or replace function sentinel.settle_budget(tenant uuid, permit uuid, settlement text, moment timestamptz)

@@ -21,8 +21,10 @@ begin
     end if;
     return new;
   end if;
-  if (new.tenant_id, new.ledger_entry_id, new.refund_id, new.amount_minor, new.currency, new.action, new.agent_id)
-     is distinct from (old.tenant_id, old.ledger_entry_id, old.refund_id, old.amount_minor, old.currency, old.action, old.agent_id) then
+  if (new.tenant_id, new.ledger_entry_id, new.refund_id, new.amount_minor, new.currency, new.action, new.agent_id,
+      new.channel, new.source, new.order_ref)
+     is distinct from (old.tenant_id, old.ledger_entry_id, old.refund_id, old.amount_minor, old.currency, old.action, old.agent_id,
+      old.channel, old.source, old.order_ref) then
     raise exception 'what a ledger entry asks for cannot change' using errcode = 'check_violation', constraint = 'ledger_terms_fixed';
   end if;
   if new.claim_epoch < old.claim_epoch then
