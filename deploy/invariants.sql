@@ -232,13 +232,14 @@ where s.started_at is not null and ((e.operation_id, e.occurred_at, e.hash) is d
 -- outcome_without_event: an outcome is what its report said, or what a person who resolved the doubt said
 select 'operation ' || s.operation_id
 from sentinel.operation_states s
-left join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.report_event_id and e.kind = 'outcome'
+left join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.report_event_id and e.kind in ('outcome', 'contradiction')
 where (s.report_digest is not null or s.report_event_id is not null) and (
     (e.operation_id, e.occurred_at, e.hash) is distinct from (s.operation_id, s.reported_at, s.report_hash))
   or s.outcome is not null and coalesce(strpos(e.body, '"outcome":"' || s.outcome || '"'), 0) = 0 and not exists (
     select from sentinel.events l
-    where l.tenant_id = s.tenant_id and l.operation_id = s.operation_id and l.kind = 'in_doubt_resolved'
-      and strpos(l.body, case s.outcome when 'success' then '"executed":true' else '"executed":false' end) > 0);
+    where l.tenant_id = s.tenant_id and l.operation_id = s.operation_id and (
+        l.kind = 'in_doubt_resolved' and strpos(l.body, case s.outcome when 'success' then '"executed":true' else '"executed":false' end) > 0
+        or l.kind = 'contradiction' and strpos(l.body, '"outcome":"' || s.outcome || '"') > 0));
 
 -- once_cleared: what may happen only once stays taken while it lives, is done, or was done by a person elsewhere
 select format('once-key %s of operation %s', s.once_key, s.operation_id)
@@ -246,7 +247,10 @@ from sentinel.operation_states s join sentinel.operations o using (tenant_id, op
 where s.once_key is distinct from o.once_key
   or s.once_key is not null and not s.once_live and (
     s.status in ('pending', 'approved', 'started', 'in_doubt') or s.status = 'allowed' and s.permit_id is not null
-    or s.status = 'completed' and s.outcome = 'success' or s.status = 'denied' and s.reason_code = 'handled_by_person');
+    or s.status = 'completed' and s.outcome = 'success' or s.status = 'denied' and s.reason_code = 'handled_by_person')
+  -- What was said not to be executed was freed; who took it since keeps it, though the first turns out to be done.
+  and not exists (select from sentinel.events e where e.tenant_id = s.tenant_id and e.operation_id = s.operation_id
+                    and e.kind = 'contradiction');
 
 -- reservation_freed: budget is held while its permit lives or its outcome is open, captured by a success, released else
 select format('reservation %s of operation %s', r.permit_id, r.operation_id)
@@ -348,7 +352,8 @@ select format('ledger entry %s, operation %s', l.ledger_entry_id, s.operation_id
 from refunds.ledger_entries l join sentinel.operations o on o.tenant_id = l.tenant_id and o.idempotency_key = l.idempotency_key
   and o.agent_id = l.agent_id and o.action = l.action
 join sentinel.operation_states s on s.tenant_id = o.tenant_id and s.operation_id = o.operation_id
-where s.report_digest is not null and s.outcome = 'success' and not exists (
+join sentinel.events r on r.tenant_id = s.tenant_id and r.event_id = s.report_event_id
+where s.outcome = 'success' and strpos(r.body, '"outcome":"success"') > 0 and not exists (
   select from refunds.executions e where e.tenant_id = l.tenant_id and e.ledger_entry_id = l.ledger_entry_id);
 
 -- ledger_trail_differs: a ledger entry stands where the last step of its trail led, after as many steps as it counts
