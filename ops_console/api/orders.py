@@ -131,7 +131,7 @@ def _words(blueprint: Blueprint, context: Context) -> None:
         return _resolve(context, source, order_id, FULFIL)
 
     @blueprint.post(f"{_ORDER}/refund")
-    @documented("Do not fulfil it and file a refund, which is guarded like any other", request=_WORD, responses=answers,
+    @documented("Do not fulfil it and file a refund, which is paid on this word or brings the order back", request=_WORD, responses=answers,
                 problems=WRITING, security=OPERATOR)  # fmt: skip
     def refund(source: str, order_id: str) -> Response:
         return _resolve(context, source, order_id, REFUND)

@@ -73,7 +73,7 @@ def of_the_intake() -> Iterator[str]:
     yield "create or replace function orders.check_effect() returns trigger language plpgsql as 'begin return new; end'"
     yield from TRAIL
     yield f"select {WORD}"
-    yield "select orders.file_refund(r) from orders.reviews r"
+    yield "select orders.file_refund(r, null, '', 'console') from orders.reviews r"
     for table in OF_THE_AUTHORITY:
         yield f"select * from sentinel.{table}"
         yield f"delete from sentinel.{table}"
@@ -113,7 +113,7 @@ def attempts() -> Iterator[tuple[str, str]]:
     yield CONSOLE, "update orders.reviews set status = 'FULFILLED'"
     yield CONSOLE, "update orders.reviews set resolution = 'fulfil', resolved_at = now()"
     yield CONSOLE, "update orders.alerts set delivered_at = now(), delivered_by = 'me'"
-    yield CONSOLE, "select orders.file_refund(null)"
+    yield CONSOLE, "select orders.file_refund(null, null, '', 'console')"
     for table, columns in HIDDEN_FROM_THE_CONSOLE.items():
         yield from ((CONSOLE, f"select {column} from orders.{table}") for column in columns)
 

@@ -236,7 +236,10 @@ def careless(world: Any, order_id: str, word: str, pause: threading.Barrier) -> 
             [status, word, order_id],
         )
         if word == "refund":
-            connection.execute("select orders.file_refund(r) from orders.reviews r where order_id = %s", [order_id])
+            connection.execute(
+                "select orders.file_refund(r, null, '', 'console') from orders.reviews r where order_id = %s",
+                [order_id],
+            )
         else:
             connection.execute("insert into orders.effects (tenant_id, review_id, kind, lane, operation_id) select tenant_id, review_id, 'hold',"
                                " lane, operation_id from orders.reviews where order_id = %s", [order_id])  # fmt: skip
@@ -264,7 +267,7 @@ def test_without_the_function_the_console_can_change_no_order_and_file_no_refund
         (CONSOLE, "select account_ref from orders.reviews"),
         (CONSOLE, "select order_facts from orders.reviews"),
         (CONSOLE, "select start_id from orders.reviews"),
-        (CONSOLE, "select orders.file_refund(r) from orders.reviews r"),
+        (CONSOLE, "select orders.file_refund(r, null, '', 'console') from orders.reviews r"),
         (ORDERS, "update orders.reviews set resolution = 'fulfil'"),
         (ORDERS, "select orders.resolve_review(gen_random_uuid(), '', '', gen_random_uuid(), 'fulfil', '', null, 'console', gen_random_uuid(), gen_random_uuid())"),
         (ORDERS, "insert into refunds.ledger_entries (ledger_entry_id) values ('mine')"),

@@ -20,7 +20,12 @@ from tests.harness import actor
 from tests.order_world import OrderWorld, order_body
 from worker.order_review.model import Order
 
-MINE = [one for one in read_invariants(invariants_sql()) if one.name.startswith(("order_", "shop_"))]
+BUDGETS = ("order_budget", "order_over_refunded")
+"""Of what an order may be paid back: tests/integration/worker/test_order_budgets.py."""
+MINE = [
+    one for one in read_invariants(invariants_sql())
+    if one.name.startswith(("order_", "shop_")) and not one.name.startswith(BUDGETS)
+]  # fmt: skip
 FULFIL = """insert into orders.effects (tenant_id, review_id, kind, lane, operation_id, state)
   select tenant_id, review_id, 'fulfil', lane, operation_id, {state} from orders.reviews where order_id = {order}"""
 SECOND = """insert into orders.reviews select (jsonb_populate_record(r, jsonb_build_object('review_id', gen_random_uuid()))).*
@@ -61,6 +66,13 @@ BREACHES: list[tuple[str, set[str], str]] = [
     ("a word on a high order", {"order_word_not_kept"}, "update orders.reviews set resolution = 'fulfil', resolved_at = now() where order_id = 'o-high'"),
     ("a refund without its row", {"order_refund_missing"}, "delete from refunds.ledger_entries where ledger_entry_id = 'order:demo:o-refund'"),
     ("a refund of another amount", {"order_refund_missing"}, "update refunds.ledger_entries set amount_minor = amount_minor + 1"),
+    ("a refund that was denied and nobody heard of it", {"order_refund_died_unseen"},
+     "update refunds.ledger_entries set status = 'DENIED', updated_at = now() - interval '3 minutes'"),
+    ("a refund that nobody follows", {"order_refund_missing"}, "update orders.refunds set state = 'refused', ended_at = now()"),
+    ("a refund that was paid beside a hold", {"order_refund_beside_hold", "order_trail_differs", "order_held_without_hold"},
+     "alter table refunds.ledger_entries drop constraint ledger_permitted_holds_budget;"
+     "update refunds.ledger_entries set status = 'EXECUTED';"
+     "update orders.reviews set status = 'HELD', resolution = 'hold' where order_id = 'o-refund'"),
     ("a fulfilment that was refused, and the order put away", {"order_gave_up"},
      "insert into orders.effects (tenant_id, review_id, kind, lane, operation_id, state)"
      " select tenant_id, review_id, 'fulfil', 'medium', operation_id, 'refused' from orders.reviews where order_id = 'o-queued'"),
