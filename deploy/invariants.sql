@@ -71,9 +71,9 @@ select format('once-key %s of operations %s', once_key, string_agg(operation_id:
 from sentinel.operation_states where once_live group by tenant_id, once_key having count(*) > 1;
 
 -- done_twice_spelled: of what may happen only once, no two spellings are live unless a person was asked about the second
-select count(*) from (
-  select tenant_id, once_folded from sentinel.operation_states where once_live and once_key not like '%~'
-  group by 1, 2 having count(*) filter (where approval_id is null) > 1) twice;
+select format('once-key %s of operations %s', once_folded, string_agg(operation_id::text, ', '))
+from sentinel.operation_states where once_live and once_key not like '%~'
+group by tenant_id, once_folded having count(*) filter (where approval_id is null) > 1;
 
 -- executed_twice: no refund has two executions
 select format('refund %s by executions %s', refund_id, string_agg(execution_id::text, ', '))
@@ -382,15 +382,6 @@ where o.idempotency_key like 'refund:%'
 select format('report %s of ledger entry %s', outbox_id, ledger_entry_id) from refunds.outbox
 where acknowledged_at is null and next_attempt_at > clock_timestamp() + interval '1 day';
 
--- refunded_beyond_order: what was paid back for an order, by the ledger or by a person, is no more than what it cost
-select format('order %s of %s', o.order_ref, o.channel) from refunds.orders o join (
-  select l.tenant_id, l.channel, l.order_ref, l.currency, sum(l.amount_minor) as back_minor
-  from refunds.ledger_entries l
-  where l.order_ref is not null and (l.status = 'EXECUTED' or exists (
-    select from sentinel.approvals a where a.tenant_id = l.tenant_id and a.approval_id = l.approval_id and a.handled_reference is not null))
-  group by 1, 2, 3, 4) b using (tenant_id, channel, order_ref, currency)
-where b.back_minor > o.paid_minor;
-
 -- stuck_claims: no ledger row is held half a minute past its lease
 select 'ledger entry ' || ledger_entry_id from refunds.ledger_entries
 where status in ('GUARDING', 'ALLOWED') and lease_until < clock_timestamp() - interval '30 seconds';
@@ -534,25 +525,26 @@ with sums as (
     coalesce(sum(amount_minor) filter (where budget_part = 'in_doubt'), 0) as in_doubt
   from refunds.ledger_entries where order_ref is not null group by 1, 2, 3, 4, 5
 )
-select (select count(*) from refunds.order_budgets b left join sums s using (tenant_id, channel, source, order_ref, currency)
+select format('order %s of %s', b.order_ref, concat_ws('/', b.channel, nullif(b.source, ''))) from refunds.order_budgets b left join sums s using (tenant_id, channel, source, order_ref, currency)
         where (b.reserved_minor, b.executed_minor, b.handled_minor, b.in_doubt_minor)
-           <> (coalesce(s.reserved, 0), coalesce(s.executed, 0), coalesce(s.handled, 0), coalesce(s.in_doubt, 0)))
-  + (select count(*) from refunds.ledger_entries e where e.order_ref is not null and not exists (
-       select from refunds.order_budgets b where (b.tenant_id, b.channel, b.source, b.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)));
+           <> (coalesce(s.reserved, 0), coalesce(s.executed, 0), coalesce(s.handled, 0), coalesce(s.in_doubt, 0))
+union all
+select 'ledger entry ' || e.ledger_entry_id from refunds.ledger_entries e where e.order_ref is not null and not exists (
+       select from refunds.order_budgets b where (b.tenant_id, b.channel, b.source, b.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref));
 
 -- order_budget_exceeded: what is taken of an order is within what was paid, but for what nobody could refuse
-select count(*) from refunds.order_budgets
+select format('order %s of %s', order_ref, concat_ws('/', channel, nullif(source, ''))) from refunds.order_budgets
 where reserved_minor + executed_minor + handled_minor + in_doubt_minor - beyond_minor > paid_minor;
 
 -- order_budget_part_wrong: an entry's amount stands in its order's budget where its status says
-select count(*) from refunds.ledger_entries
+select 'ledger entry ' || ledger_entry_id from refunds.ledger_entries
 where order_ref is not null and (
   (status = 'EXECUTED') <> (budget_part is not distinct from 'executed') or status = 'ALLOWED' and budget_part is null
   or status = 'DENIED' and (reason_code is not distinct from 'handled_by_person') <> (budget_part is not distinct from 'handled')
   or status in ('DENIED', 'ERROR') and budget_part is not distinct from 'reserved');
 
 -- order_over_refunded: no order was given back more than was paid for it, by the machine and by people together
-select count(*) from refunds.orders o
+select format('order %s of %s', o.order_ref, concat_ws('/', o.channel, nullif(o.source, ''))) from refunds.orders o
 join (
   select l.tenant_id, l.channel, l.source, l.order_ref, l.currency, sum(coalesce(e.amount_minor, l.amount_minor)) as back
   from refunds.ledger_entries l
