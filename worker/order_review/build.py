@@ -97,8 +97,9 @@ def build_order_review(
     )  # fmt: skip
     pipeline = Pipeline(
         store=store, authority=authority, scorer=scorer, enricher=enricher or Enricher(), shop=shop,
-        reports=Reports(store, authority, failpoints), lookups=lambda name: _lookups(sources, name), failpoints=failpoints,
-        budget_seconds=settings.budget_seconds, act_seconds=settings.lease_seconds, under_way_seconds=settings.shop_under_way_seconds,
+        reports=Reports(store, authority, failpoints), lookups=lambda name: _lookups(sources, name),
+        always=lambda name: _always(sources, name), failpoints=failpoints, budget_seconds=settings.budget_seconds,
+        act_seconds=settings.lease_seconds, under_way_seconds=settings.shop_under_way_seconds,
         scores_at_once=isinstance(scorer, Scorer) and scorer.asks_nobody and enricher is None,
         ships_here=isinstance(shop, SimulatedShop), crowd=crowd,
     )  # fmt: skip
@@ -120,6 +121,11 @@ def _tenant(pool: Pool) -> uuid.UUID:
     if tenant_id is None:
         raise UnsafeConfiguration("no tenant yet: create one first, or set SENTINEL_TENANT_ID")
     return tenant_id
+
+
+def _always(sources: SourcesFile, name: str) -> tuple[str, ...]:
+    source = sources.current().find(name)
+    return source.always if source else ()
 
 
 def _lookups(sources: SourcesFile, name: str) -> tuple[Lookup, ...]:

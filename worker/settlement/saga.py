@@ -58,6 +58,11 @@ class Saga:
         self._recorded = [system for system in self._must if not getattr(system, "settles_in_ledger", False)]
         self._book, self._in_flight_seconds = book, in_flight_seconds
 
+    @property
+    def reaches(self) -> tuple[str, ...]:
+        """The names of the systems in which it takes effect."""
+        return tuple(system.name for system in (*self._must, *self._later))
+
     def is_ready(self) -> bool:
         """Whether every effect that must be done can be asked for, and there is a record to write to."""
         return self._book is not None and all(system.is_ready() for system in self._must)
@@ -176,7 +181,7 @@ class _Run:
                 return self._write(planned, NoAnswer("not there, but may still be on its way"))
         if not self._book.intend(self._row, planned):
             return _LOST
-        return self._write(planned, try_once(system, self._row, planned.reference, again=record is not None))
+        return self._write(planned, try_once(system, self._row, planned.reference))
 
     def _write(self, planned: PlannedEffect, answer: Answer) -> Answer:
         number, open_states = planned.effect_number, (_S.INTENDED, _S.IN_DOUBT)

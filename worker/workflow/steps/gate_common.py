@@ -22,7 +22,19 @@ class GateCommon(PureStep):
             if reason not in context.lifted:
                 return to_person(context, reason, StepName.QUERY_ORDER, **lifted)
             lifted = {"lifted": reason}
+        asked = _asked_for(context)
+        if asked is not None and not lifted:
+            # Whatever else a person has lifted they lifted of a row that said so: nobody is asked twice.
+            return to_person(context, asked, StepName.QUERY_ORDER)
         return StepResult(lifted, StepName.QUERY_ORDER, tool_used="ledger")
+
+
+def _asked_for(context: Context) -> Escalation | None:
+    """Why whoever filed the row asks for a person; a reason of nobody's knowledge asks too."""
+    reason = context.facts.escalation
+    if reason is None:
+        return None
+    return next((known for known in Escalation if known == reason), Escalation.UNKNOWN)
 
 
 def _hits(context: Context) -> list[Escalation]:
