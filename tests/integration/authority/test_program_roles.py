@@ -146,7 +146,7 @@ def test_everything_of_ours_belongs_to_the_owner_that_nobody_logs_in_as(full: Wo
 
 
 OWNERS_RIGHTS = {"record_contradiction", "open_confirmations", "latest_confirmations", "answer_confirmation", "resolve_review", "write_events",
-                 "write_ledger_events", "retry_entries", "tenant_label", "room_in_budgets", "keep_order_budgets", "open_order_budgets",
+                 "write_ledger_events", "retry_entries", "tenant_label", "follow_refunds", "room_in_budgets", "keep_order_budgets", "open_order_budgets",
                  "keep_order_paid"}  # fmt: skip
 """The worker opens a card that it cannot answer, the console answers one that it cannot write, an analyst's word moves a
 review that the console cannot touch, and a report that contradicts a person sets the one
