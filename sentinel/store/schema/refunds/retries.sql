@@ -11,6 +11,7 @@ begin
     when exists (select from refunds.effects f
                  where f.tenant_id = e.tenant_id and f.ledger_entry_id = e.ledger_entry_id and not f.best_effort
                    and f.state not in ('refused', 'compensated')) then 'effects_open'
+    when e.budget_part is not null then 'start_in_doubt'                   -- its order's budget still counts it
     -- A start may have been recorded under its id, unless the last permit's start was surely refused.
     when e.start_id is not null and coalesce((
            select v.event from refunds.ledger_events v
