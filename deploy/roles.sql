@@ -43,7 +43,7 @@ grant insert on sentinel.operations, sentinel.operation_states, sentinel.usage, 
   sentinel.events, sentinel.feed, sentinel.feed_heads, sentinel.check_reports, sentinel.policies to sentinel_authority;
 grant update (status, decision, reason_code, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at,
   start_event_id, start_hash, outcome, report_digest, reported_at, report_event_id, report_hash, in_doubt_since,
-  in_doubt_reason, principal_id, holds) on sentinel.operation_states to sentinel_authority;
+  in_doubt_reason, principal_id, holds, act_until) on sentinel.operation_states to sentinel_authority;
 grant update (cap_minor, held_minor, captured_minor, override_held_minor, override_captured_minor)
   on sentinel.usage to sentinel_authority;
 grant update (state, settled_at) on sentinel.reservations to sentinel_authority;
@@ -65,7 +65,7 @@ grant select on all tables in schema refunds to sentinel_worker;
 grant insert on refunds.orders, refunds.ledger_entries, refunds.executions, refunds.outbox,
   refunds.workers, refunds.approval_cursors to sentinel_worker;
 grant update (status, last_event, event_number, claim_epoch, claimed_by, lease_until, attempts, next_attempt_at, guard_request, operation_id,
-  decision_event_id, decision, reason_code, proof_id, approval_id, waiting_for, permit_token, start_id, last_error)
+  decision_event_id, decision, reason_code, proof_id, approval_id, waiting_for, permit_token, start_id, last_error, waits, act_until, budget_part)
   on refunds.ledger_entries to sentinel_worker;
 grant update (account_ref, ordered_at, paid_minor, currency, recorded_at) on refunds.orders to sentinel_worker;
 grant update (attempts, next_attempt_at, last_error, acknowledged_at) on refunds.outbox to sentinel_worker;
@@ -73,7 +73,8 @@ grant update on refunds.workers, refunds.approval_cursors to sentinel_worker;
 grant update (claimed_by, lease_until, finished_at, result) on refunds.process_requests to sentinel_worker;
 grant execute on all functions in schema refunds to sentinel_worker;
 -- Runs with its owner's rights; who may execute it could hang it on a table of its own and write any trail.
-revoke execute on function refunds.write_ledger_events from sentinel_worker;
+revoke execute on function refunds.write_ledger_events, refunds.keep_order_budgets, refunds.open_order_budgets, refunds.keep_order_paid
+  from sentinel_worker;
 
 -- worker: the refund workflow's facts and trails
 grant insert on refunds.step_trails, refunds.order_flags, refunds.blacklist, refunds.proof_images, refunds.orders_taken
@@ -86,11 +87,11 @@ grant update (delivered_at, shipping_fee_minor, item_paid_minor, price_now_minor
 grant usage on schema sentinel, refunds to sentinel_console;
 grant select on all tables in schema sentinel to sentinel_console;
 -- The permit token is a bearer slip: the console shows a row, it never carries one.
-grant select (tenant_id, ledger_entry_id, refund_id, agent_id, action, status, amount_minor, currency, idempotency_key,
-  channel, scenario, account_ref, order_ref, requested_at, reason, risk, redaction_status, claim_epoch, claimed_by,
+grant select (tenant_id, ledger_entry_id, refund_id, agent_id, action, status, last_event, event_number, amount_minor, currency, idempotency_key,
+  channel, scenario, account_ref, source, order_ref, budget_part, requested_at, reason, risk, redaction_status, claim_epoch, claimed_by,
   lease_until, attempts, next_attempt_at, guard_request, operation_id, decision_event_id, decision, reason_code, proof_id,
-  approval_id, waiting_for, start_id, last_error, created_at, updated_at, mode, language) on refunds.ledger_entries to sentinel_console;
-grant select on refunds.orders, refunds.executions, refunds.outbox, refunds.ledger_events, refunds.step_trails, refunds.workers,
+  approval_id, waiting_for, start_id, last_error, created_at, updated_at, mode, language, waits) on refunds.ledger_entries to sentinel_console;
+grant select on refunds.orders, refunds.order_budgets, refunds.executions, refunds.outbox, refunds.ledger_events, refunds.step_trails, refunds.workers,
   refunds.process_requests, refunds.transitions, refunds.defaults to sentinel_console;
 grant insert on refunds.process_requests, refunds.defaults to sentinel_console;
 grant insert on sentinel.tenants, sentinel.operators, sentinel.operator_sessions, sentinel.operator_tokens,
@@ -104,7 +105,8 @@ grant update (lifted_at, lifted_by) on sentinel.halts to sentinel_console;
 -- Withdrawing a question that no worker answered.
 grant update (finished_at, result) on refunds.process_requests to sentinel_console;
 -- Resolving moves an operation's state and its held budget, never a permit or a decision to ALLOW (the functions' text).
-grant update (status, decision, reason_code, once_live, outcome, in_doubt_since, in_doubt_reason)
+-- "Not executed" is a person's word: no program that answers starts can say it or take it back.
+grant update (status, decision, reason_code, once_live, outcome, in_doubt_since, in_doubt_reason, not_executed_at)
   on sentinel.operation_states to sentinel_console;
 grant update (held_minor, captured_minor, override_held_minor, override_captured_minor) on sentinel.usage to sentinel_console;
 grant update (state, settled_at) on sentinel.reservations to sentinel_console;
@@ -112,7 +114,7 @@ grant update (succeeded), delete on sentinel.sign_in_attempts to sentinel_consol
 grant execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, sentinel.set_halt, sentinel.lift_halt,
   sentinel.append_event, sentinel.append_body, sentinel.canonical, sentinel.sha256_text, sentinel.utc_text, sentinel.expire_approval,
   sentinel.settle_budget, sentinel.settle_budgets, sentinel.halt_lock, sentinel.halt_over, sentinel.is_requester,
-  sentinel.take_locks, sentinel.wait_for_lock, sentinel.wait_until to sentinel_console;
+  sentinel.take_locks, sentinel.wait_for_lock, sentinel.wait_until, sentinel.voices_for to sentinel_console;
 grant execute on function refunds.default_tenant to sentinel_console;
 
 -- Who lifts a halt lets counting begin anew.
@@ -166,6 +168,7 @@ grant select on refunds.wrong_executions to sentinel_console;
 -- The intake records what it is about to do and what became of it. What is reviewed, and an analyst's word, it cannot change.
 grant usage on schema orders, refunds to sentinel_orders;
 grant select on refunds.defaults to sentinel_orders;
+grant execute on function refunds.tenant_label to sentinel_orders;
 grant select on all tables in schema orders to sentinel_orders;
 grant insert on orders.reviews, orders.deliveries, orders.effects, orders.approval_cursors, orders.alerts,
   orders.simulated_shop to sentinel_orders;
@@ -182,13 +185,14 @@ revoke execute on function orders.write_events from sentinel_orders;            
 
 -- order review: analysts ------------------------------------------------------------------------------------------------
 -- The console sees where orders stand and what was noticed, no customer and no start id; all it can change is by one function.
-revoke execute on function orders.resolve_review, orders.file_refund from sentinel_orders;
+revoke execute on function orders.resolve_review, orders.file_refund, orders.resolve_returned, orders.refund_refusal,
+  orders.keep_word, orders.want_hold, orders.end_fulfilment, orders.refund_is_live from sentinel_orders;
 grant usage on schema orders to sentinel_console;
 grant select (tenant_id, review_id, source, order_id, amount_minor, currency, status, lane, last_event, attempts, next_attempt_at,
   last_error, band, signals, model, score_ms, operation_id, decision_event_id, decision, reason_code, proof_id, approval_id,
   decided_at, due_at, resolution, resolved_by, resolution_reason, resolved_at, received_at, updated_at)
   on orders.reviews to sentinel_console;
-grant select on orders.transitions, orders.events, orders.effects, orders.alerts to sentinel_console;
+grant select on orders.transitions, orders.events, orders.effects, orders.alerts, orders.words, orders.refunds to sentinel_console;
 -- For the invariants; what was answered or told in words is not among it.
 grant select (tenant_id, source, order_id, review_id, response_status, is_final, recorded_at, expires_at) on orders.deliveries
   to sentinel_console;

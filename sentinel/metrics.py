@@ -56,6 +56,11 @@ class _DatabaseFigures(Collector):
         yield GaugeMetricFamily("sentinel_reservations_held", "Reservations held.", found.reservations_held)
         yield GaugeMetricFamily("sentinel_in_doubt", "Operations started whose outcome is unknown.", found.in_doubt)
         yield GaugeMetricFamily(
+            "sentinel_contradictions",
+            "Successes reported after a person said not executed, not cleared up: alert on any.",
+            found.contradictions,
+        )
+        yield GaugeMetricFamily(
             "sentinel_approvals_pending", "Approvals waiting for a person.", found.approvals_pending
         )
         yield GaugeMetricFamily(

@@ -53,6 +53,8 @@ class Action:
     budget: Budget | None = None
     start: str | None = None
     started_at: float = 0
+    act_until: float = 0
+    not_executed: bool = False
     outcome: str | None = None
     reported: str | None = None
 
@@ -237,12 +239,18 @@ class Model:
 
     def redeem(self, action: Action, permit: int, start: str) -> bool:
         """Whether a start with this permit is confirmed, now or once before."""
+        if action.not_executed:
+            return False
         if action.start is not None:
-            return (action.start, action.permit) == (start, permit)
+            own = (action.start, action.permit) == (start, permit)
+            if own and action.status in ("started", "in_doubt"):
+                action.act_until = max(action.act_until, self.now + REPORT_SECONDS)
+            return own
         good = action.status in ("allowed", "approved") and permit == action.permit != 0
         if not good or action.permit_ends <= self.now or self.halted(action.tenant):
             return False
         action.status, action.start, action.started_at = "started", start, self.now
+        action.act_until = self.now + REPORT_SECONDS
         return True
 
     def report(self, action: Action, outcome: str) -> bool:
@@ -258,12 +266,15 @@ class Model:
         action.status, action.outcome = "completed" if done else "in_doubt", outcome
         if outcome == "success":
             self._settle(action, "captured")
+        elif not done:
+            action.act_until = min(action.act_until, self.now)
         return True
 
     def resolve(self, action: Action, executed: bool) -> bool:
         """Whether an administrator's finding on a doubt is taken."""
-        if action.status != "in_doubt":
+        if action.status != "in_doubt" or (not executed and action.act_until > self.now):
             return False
+        action.not_executed = not executed
         action.status, action.outcome = "completed", "success" if executed else "error"
         action.holds_once = action.holds_once and executed
         self._settle(action, "captured" if executed else "released")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
+from datetime import UTC, datetime
 from typing import Any
 
 from sentinel.resources import invariants_sql
@@ -15,7 +16,7 @@ from sentinel.store.invariants import run_invariants
 from tests.ledger_world import LedgerWorld, new_row
 from tests.recording_server import RecordingServer, problem
 from tests.scripted_server import Asked
-from worker.rows import Change, Execution, LedgerRow
+from worker.rows import Change, Execution, LedgerRow, OrderFacts
 from worker.settlement import Answer, NoAnswer, Refused, Settled
 from worker.sql import ROW_COLUMNS
 from worker.states import LedgerEvent, LedgerState
@@ -106,6 +107,7 @@ class InMemory:
 
 def allowed_row(world: LedgerWorld, name: str) -> LedgerRow:
     """A new row in ALLOWED whose start id is stored, in the hands of worker-1."""
+    world.ledger.add_orders([OrderFacts(f"ord_{name}", datetime.now(UTC), 90_000, "USD")])
     world.add(new_row(name, order_ref=f"ord_{name}"))
     return _held(world, name, "worker-1")
 

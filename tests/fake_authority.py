@@ -45,6 +45,9 @@ class Operation:
     report: Any = None
     asked_for: set[str] = field(default_factory=set)
     lifted: set[str] = field(default_factory=set)
+    not_executed: bool = False
+    declared: list[Any] = field(default_factory=list)
+    """What each answered start declared as its time to act."""
 
 
 class FakeAuthority:
@@ -137,6 +140,11 @@ class FakeAuthority:
              "action": "refund.create", "decided_at": datetime.now(UTC).isoformat()}
         )  # fmt: skip
 
+    def resolve_not_executed(self, key: str) -> None:
+        """A person says so."""
+        operation = self.operations[key]
+        operation.not_executed, operation.outcome = True, "error"
+
     def view(self, operation: Operation) -> dict[str, Any]:
         """A guard answer's body."""
         status = operation.status
@@ -156,6 +164,8 @@ class FakeAuthority:
             body["expires_at"] = operation.expires_at.isoformat()
         if operation.outcome:
             body["outcome"] = operation.outcome
+        if operation.not_executed:
+            body["resolution"] = "not_executed"
         return body
 
     def _guard(self, exchange: Exchange) -> None:
@@ -206,6 +216,8 @@ class FakeAuthority:
         operation = self.operations.get(body["idempotency_key"])
         if operation is None or operation.permit != body["permit_token"]:
             exchange.problem(403, "permit-refused")
+        elif operation.not_executed:
+            exchange.problem(409, "resolved-not-executed")
         elif operation.start_id not in (None, body["start_id"]):
             exchange.problem(409, "already-started")
         elif operation.start_id is None and (self.halted or operation.status not in ("allowed", "approved")):
@@ -213,6 +225,7 @@ class FakeAuthority:
         else:
             duplicate = operation.start_id is not None
             operation.start_id = body["start_id"]
+            operation.declared.append(body.get("act_within_seconds"))
             exchange.answer(
                 200, {"started": True, "start_event_id": operation.start_event_id, "start_hash": "sha256:x", "duplicate": duplicate}
             )  # fmt: skip
@@ -225,7 +238,8 @@ class FakeAuthority:
             return
         content = (body["outcome"], json.dumps(body.get("result"), sort_keys=True))
         duplicate = operation.report is not None
-        if duplicate and operation.report != content:
+        contradicts = operation.not_executed and body["outcome"] == "success"
+        if duplicate and operation.report != content and not contradicts:
             exchange.problem(409, "report-contradicts")
             return
         operation.report, operation.outcome = content, body["outcome"]
@@ -236,5 +250,6 @@ class FakeAuthority:
                 "receipt_event_id": str(uuid.uuid4()),
                 "receipt_hash": "sha256:y",
                 "duplicate": duplicate,
+                **({"contradiction": True} if contradicts else {}),
             },
         )

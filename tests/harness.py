@@ -150,8 +150,17 @@ def decide(
 ) -> Resolved:
     """A person's word on an approval."""
     return resolve_approval(
-        world.console_pool, actor(world, role), uuid.UUID(str(approval_id)), verdict=verdict, reason=reason
-    )
+        world.console_pool, actor(world, role), uuid.UUID(str(approval_id)), verdict=verdict, reason=reason,
+        digest=digest_of(world, approval_id),
+    )  # fmt: skip
+
+
+def digest_of(world: World, approval_id: Any) -> str:
+    """What a person is shown with an approval; "" for one that is not there."""
+    found = world.admin.execute(
+        "select digest from sentinel.approvals where approval_id = %s", [approval_id]
+    ).fetchone()
+    return str(found[0]) if found else ""
 
 
 def let_permits_expire(world: World, *, seconds: float = 1) -> None:
@@ -159,6 +168,13 @@ def let_permits_expire(world: World, *, seconds: float = 1) -> None:
     world.admin.execute(
         "update sentinel.operation_states set permit_expires_at = clock_timestamp() - make_interval(secs => %s)"
         " where permit_id is not null and status in ('allowed', 'approved')", [seconds])  # fmt: skip
+
+
+def let_leave_end(world: World) -> None:
+    """Nobody may act on a start that was answered so far: its time is over."""
+    world.admin.execute(
+        "update sentinel.operation_states set act_until = clock_timestamp() where act_until > clock_timestamp()"
+    )
 
 
 def let_approvals_expire(world: World) -> None:

@@ -15,6 +15,8 @@ from tests.workflow_world import BRANCHES, FEE, PUBLIC_FEE, Branch, Says, Shop
 from worker.critic.case import CriticCode
 from worker.critic.critic import Critic
 from worker.images.recogniser import Recognised, Unrecognised
+from worker.settlement.http_system import HttpSystem
+from worker.settlement.registry import Systems
 from worker.workflow.context import StepResult
 from worker.workflow.graph import StepName
 from worker.workflow.reasons import Escalation as E
@@ -92,6 +94,20 @@ def refunded_before(scene: Scene) -> None:
     shop.enter(FEE, has_order=False, order_ref="ord_before", account_ref="acct_before")
 
 
+def overdrawn(scene: Scene) -> None:
+    scene.shop.enter(BRANCHES["retail/standard"], order={"paid_minor": 399})
+
+
+def other_currency(scene: Scene) -> None:
+    scene.shop.enter(BRANCHES["retail/standard"], order={"currency": "EUR"})
+
+
+def paid_in_kind(scene: Scene) -> None:
+    """A person gave something back for the order before, in another currency."""
+    scene.shop.enter(FEE)
+    scene.shop.world.admin.execute("update refunds.order_budgets set uncounted_entries = 1 where order_ref = 'ord_r'")
+
+
 def not_connected(scene: Scene) -> None:
     scene.shop.settings["public_orders_imported"] = False
     scene.shop.enter(PUBLIC_FEE)
@@ -105,6 +121,16 @@ def no_recogniser(scene: Scene) -> None:
 def not_ready(scene: Scene) -> None:
     scene.shop.spies["private_refund"].ready = False
     scene.shop.enter(FEE)
+
+
+def not_proven(scene: Scene) -> None:
+    switch = {"on": True, "canary_percent": 100, "simulated": ["price_difference"]}
+    scene.authority.switches["small_refund.price_diff"] = switch
+    spies = scene.shop.spies
+    spies["price_difference"].reaches = ("price_difference",)
+    configured = HttpSystem("price_difference", "http://127.0.0.1:9", "k")
+    scene.shop.parts["systems"] = Systems(spies, {"price_difference": configured})
+    scene.shop.enter(BRANCHES["private/price_diff"])
 
 
 def step_that(answer: Callable[[], Any]) -> Obstacle:
@@ -123,11 +149,15 @@ OBSTACLES: dict[E, Obstacle] = {
     E.HALTED: halted,
     E.SWITCH_OFF: switch("small_refund.refund_fee", on=False, percent=0),
     E.OUTSIDE_CANARY: switch("small_refund.refund_fee", on=True, percent=0),
+    E.SYSTEM_NOT_PROVEN: not_proven,
     E.OPEN_COMPLAINT: flagged("open_complaint"),
     E.DELAYED_SHIPMENT: flagged("delayed_shipment"),
     E.ACCOUNT_MISMATCH: row(account_ref="acct_other"),
     E.BLACKLISTED: blacklisted,
     E.REFUNDED_BEFORE: refunded_before,
+    E.ORDER_OVERDRAWN: overdrawn,
+    E.ORDER_OTHER_CURRENCY: other_currency,
+    E.ORDER_PAID_UNKNOWN: paid_in_kind,
     E.ORDER_UNKNOWN: row(has_order=False, risk=CLEAN),
     E.ORDER_DIRECTORY_UNAVAILABLE: not_connected,
     E.NO_ROUTE: row(FEE, scenario="quality"),

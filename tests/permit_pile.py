@@ -17,18 +17,18 @@ with template as (
   select n, gen_random_uuid() as operation, gen_random_uuid() as permit, %(prefix)s || n / 2 as account, %(prefix)s || 'rf_' || n as refund, o, s, r
   from template, generate_series(0, %(number)s - 1) as n
 ), operations as (
-  insert into sentinel.operations select (jsonb_populate_record(o, jsonb_build_object(
+  insert into sentinel.operations select new.* from copies cross join lateral jsonb_populate_record(o, jsonb_build_object(
     'operation_id', operation, 'idempotency_key', %(prefix)s || 'key_' || n,
-    'once_key', replace((o).once_key, %(refund)s, refund)))).* from copies
+    'once_key', replace((o).once_key, %(refund)s, refund))) as new
 ), states as (
-  insert into sentinel.operation_states select (jsonb_populate_record(s, jsonb_build_object(
+  insert into sentinel.operation_states select new.* from copies cross join lateral jsonb_populate_record(s, jsonb_build_object(
     'operation_id', operation, 'permit_id', permit, 'permit_expires_at', clock_timestamp() - interval '1 minute',
     'once_key', replace((s).once_key, %(refund)s, refund),
-    'holds', array[sentinel.budget_lock((s).tenant_id, account || '|USD')]))).* from copies
+    'holds', array[sentinel.budget_lock((s).tenant_id, account || '|USD')])) as new
 )
-insert into sentinel.reservations select (jsonb_populate_record(r, jsonb_build_object(
+insert into sentinel.reservations select new.* from copies cross join lateral jsonb_populate_record(r, jsonb_build_object(
   'operation_id', operation, 'permit_id', permit, 'subject', account || '|USD',
-  'limit_keys', array(select replace(leg, %(account)s, account) from unnest((r).limit_keys) as leg)))).* from copies
+  'limit_keys', array(select replace(leg, %(account)s, account) from unnest((r).limit_keys) as leg))) as new
 """
 _USAGE = """
 insert into sentinel.usage (tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor)

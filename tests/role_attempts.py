@@ -82,7 +82,9 @@ PEOPLE = (
 )  # fmt: skip
 """What people do, and their secrets, are the console's."""
 
-QUESTION = "digest reasons required_people required_role offers_approve expires_at requester_operator_id policy_digest"
+QUESTION = (
+    "digest reasons required_people required_role offers_approve expires_at requester_operator_id policy_digest follows"
+)
 """The columns of an approval that say what is asked: nobody changes a question."""
 
 OF_ONE: dict[str, tuple[str, ...]] = {

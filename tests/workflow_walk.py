@@ -94,7 +94,7 @@ class Walk:
     def facts(self) -> KnownFacts:
         now = self.now
         return KnownFacts(
-            "r", "{}", "please", "acct", False, False, False, 1, 0, now.complaint, now.delayed, now.mismatch,
+            "r", "{}", "please", "acct", False, False, "enough", 1, 0, now.complaint, now.delayed, now.mismatch,
             now.blacklisted, now.refunded_before, None, now.age_seconds, 0 if now.image == "missing" else 1,
         )  # fmt: skip
 
@@ -139,7 +139,7 @@ class Walk:
             permit_token="permit" if status in ("allowed", "approved") else None, expires_at=datetime.now(UTC) + DAY, **ids,
         )  # fmt: skip
 
-    def start_many(self, permits: Sequence[tuple[GuardAnswer, Any]]) -> list[Any]:
+    def start_many(self, permits: Sequence[tuple[GuardAnswer, Any]], *, act_within_seconds: int) -> list[Any]:
         answers = []
         for answer, start_id in permits:
             assert answer.permit_token == "permit"
@@ -162,9 +162,9 @@ class Walk:
     def fix_requests(self, rows: Sequence[LedgerRow], requests: Mapping[str, Any]) -> set[str]:
         return {row.ledger_entry_id for row in rows}
 
-    def with_order_taken(self, ids: Sequence[str]) -> set[str]:
+    def why_refused(self, ids: Sequence[str]) -> dict[str, str]:
         """Nobody else is about."""
-        return set()
+        return {}
 
     def apply(self, changes: Sequence[Change]) -> dict[str, uuid.UUID]:
         return {change.row.ledger_entry_id: uuid.UUID(change.start_id or str(uuid.uuid4())) for change in changes}

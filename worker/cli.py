@@ -1,12 +1,13 @@
 """The `worker` command: bring rows and orders in, look at the ledger, draw its states, run the agent.
 
-Exit status: 0 all well, 1 something was refused or failed, 2 usage or settings.
+Exit status: 0 all well, 1 something was refused or failed, 2 usage or settings, 3 no database or no authority.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,6 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from sentinel.command_line import OneLineGroup
+from sentinel.core.errors import InvalidInput
+from sentinel.core.operation import check_identifier
 from sentinel.resources import policies_dir
 from worker.check import check_folder
 from worker.connect import make_reconciler, open_client, open_ledger
@@ -24,9 +27,10 @@ from worker.import_orders import Imported, NotTheFile, read_orders
 from worker.intake import Accepted, Refusal, read_rows
 from worker.ledger import Ledger
 from worker.order_review.cli import order_review
-from worker.presentation import out, summary_json, summary_table
+from worker.presentation import out, shared_budget_line, summary_json, summary_table
 from worker.retail_refund_agent import FAILED, MISUSED, refusals
 from worker.retail_refund_agent import main as run
+from worker.retry import retry
 from worker.settings import read_settings
 from worker.workflow.cli import workflow
 
@@ -41,6 +45,7 @@ def main() -> None:
 
 main.add_command(run, name="run")
 main.add_command(workflow)
+main.add_command(retry)
 
 
 @main.command()
@@ -50,7 +55,7 @@ def enqueue(file: BinaryIO, as_json: bool) -> None:
     """Enter refund rows from FILE: JSON lines, one object or an array; - reads standard input.
 
     Good rows are entered, the others are named line by line: the field, the rule, and for a channel, scenario or mode that
-    nobody knows the nearest known name.
+    nobody knows the nearest known name. Rows without account_ref are counted: they share the budget of one account.
 
     \b
     Examples:
@@ -62,12 +67,18 @@ def enqueue(file: BinaryIO, as_json: bool) -> None:
     good = [each for each in found if isinstance(each, Accepted)]
     with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
         added = ledger.add_rows([each.row for each in good])
+        nameless = ledger.without_account(added)
     refused += [
         Refusal(each.line, "ledger_entry_id", "is in the ledger already", each.row.ledger_entry_id)
         for each in good
         if each.row.ledger_entry_id not in added
     ]
-    _say_enqueued(len(added), sorted(refused, key=lambda refusal: refusal.line), as_json)
+    if (warning := shared_budget_line(nameless)) is not None:
+        click.echo(warning, err=True)
+    _say_enqueued(
+        len(added), sorted(refused, key=lambda refusal: refusal.line), as_json,
+        without_account=sum(one.entries for one in nameless),
+    )  # fmt: skip
     sys.exit(FAILED if refused else 0)
 
 
@@ -97,8 +108,9 @@ def facts(file: BinaryIO, as_json: bool) -> None:
 
 @main.command("import-orders")
 @click.argument("file", type=click.File("rb"))
+@click.option("--source", default="", help="The shop whose orders these are, where there are several.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def import_orders(file: BinaryIO, as_json: bool) -> None:
+def import_orders(file: BinaryIO, source: str, as_json: bool) -> None:
     """Import the Online Retail CSV: invoices become order facts, cancellations become refund rows in GBP.
 
     Ids come from the invoice numbers, so a second import changes nothing. An order that is not in the file is unknown to
@@ -109,8 +121,9 @@ def import_orders(file: BinaryIO, as_json: bool) -> None:
       worker import-orders online_retail.csv
     """
     try:
-        imported = read_orders(_text(file).splitlines(keepends=True))
-    except NotTheFile as error:
+        checked = check_identifier(source, "--source", 64) if source else ""
+        imported = read_orders(_text(file).splitlines(keepends=True), checked)
+    except (NotTheFile, InvalidInput) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(MISUSED)
     with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
@@ -138,27 +151,33 @@ def summary(as_json: bool) -> None:
 def reconcile(as_json: bool) -> None:
     """Compare every execution with what should have been paid. A wrong one switches its scenario off. Exit 1 if any is.
 
+    Also names the orders that were given back more than was paid, by a person's hand, with the parts of their budget.
+
     A running worker does this for what is new, every few seconds.
     """
     settings = None
     with refusals():
         settings = read_settings()
-        with open_ledger(settings) as ledger, open_client(settings) as client:
+        with open_ledger(settings) as ledger, open_client(settings, ledger.tenant_id) as client:
             reconciler = make_reconciler(settings, ledger, client)
             told = {(one.execution_id, one.finding) for one in reconciler.look()}
-            found = reconciler.find(since_last=False)
+            found, budgets = reconciler.find(since_last=False), reconciler.budgets()
     if as_json:
         lines = [
             {"ledger_entry_id": one.ledger_entry_id, "execution_id": str(one.execution_id), "finding": one.finding,
              "switch": one.switch, "new": (one.execution_id, one.finding) in told}
             for one in found
         ]  # fmt: skip
-        click.echo(json.dumps({"wrong": lines}))
+        click.echo(json.dumps({"wrong": lines, "orders": [asdict(one) for one in budgets]}))
     else:
         for one in found:
             click.echo(f"wrong: {one}; its switch is {one.switch}", err=True)
+        for order in budgets:
+            click.echo(f"wrong: {order}", err=True)
         click.echo(f"{len(found)} wrong executions." if found else "Every execution is as it should be.")
-    sys.exit(FAILED if found else 0)
+        if budgets:
+            click.echo(f"{len(budgets)} orders whose budget a person must look at.")
+    sys.exit(FAILED if found or budgets else 0)
 
 
 @main.command()
@@ -232,12 +251,14 @@ def _store(ledger: Ledger, imported: Imported) -> tuple[int, int]:
     return orders, refunds
 
 
-def _say_enqueued(added: int, refused: list[Refusal], as_json: bool, *, what: str = "rows entered") -> None:
+def _say_enqueued(
+    added: int, refused: list[Refusal], as_json: bool, *, what: str = "rows entered", **counts: int
+) -> None:  # fmt: skip
     if as_json:
         lines = [
             {"line": r.line, "ledger_entry_id": r.ledger_entry_id, "field": r.field, "rule": r.rule} for r in refused
         ]
-        click.echo(json.dumps({"entered": added, "refused": lines}))
+        click.echo(json.dumps({"entered": added, **counts, "refused": lines}))
         return
     for refusal in refused:
         name = f" ({refusal.ledger_entry_id})" if refusal.ledger_entry_id else ""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import socket
 import threading
+import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -22,6 +24,7 @@ from worker.confirmations import confirmations_from
 from worker.crew import Crew
 from worker.critic.critic import critic_from
 from worker.critic.settings import branches
+from worker.doubts import Doubts
 from worker.dry_run import Foreseer
 from worker.effects import Effects
 from worker.errands import Errand, Errands
@@ -29,6 +32,7 @@ from worker.failpoints import Failpoints
 from worker.images.choice import BadRecogniser
 from worker.images.labelled import BadLabels
 from worker.images.settings import recogniser_from
+from worker.key_check import KeyCheck, tenant_label
 from worker.ledger import Ledger, LedgerUnavailable, default_tenant
 from worker.next_steps import Patience
 from worker.notify.messenger import Messenger
@@ -39,10 +43,13 @@ from worker.reporter import Reporter
 from worker.settings import BadSettings, WorkerSettings
 from worker.settlement.later import deliver_later
 from worker.settlement.registry import Systems
+from worker.settlement.saga import in_flight_seconds
 from worker.workflow.build import Parts, build_runner, build_simulator
 from worker.workflow.directories import directories
 from worker.workflow.knowing import Knowing
 from worker.workflow.routes import SCENARIOS, Routes
+
+_KEY_CHECK_SECONDS = 1.5
 
 
 @contextmanager
@@ -54,17 +61,40 @@ def open_ledger(settings: WorkerSettings) -> Iterator[Ledger]:
             tenant_id = settings.tenant_id or default_tenant(pool)
             if tenant_id is None:
                 raise BadSettings("no tenant yet: create one first, or set SENTINEL_TENANT_ID")
-            yield Ledger(pool, tenant_id, worker_id=_worker_id(), lease_seconds=settings.lease_seconds)
+            yield Ledger(
+                pool, tenant_id, worker_id=_worker_id(), lease_seconds=settings.lease_seconds,
+                act_seconds=settings.act_seconds,
+            )  # fmt: skip
         finally:
             pool.close()
 
 
-def open_client(settings: WorkerSettings) -> Client:
-    """The client of the authority."""
+def open_client(settings: WorkerSettings, tenant_id: uuid.UUID) -> Client:
+    """The client of the authority; every call names the tenant, so that no other tenant's key serves it."""
     return Client(
-        settings.authority_url, settings.api_key, agent_id=settings.agent_id, tenant_id=settings.tenant_id,
+        settings.authority_url, settings.api_key, agent_id=settings.agent_id, tenant_id=tenant_id,
         timeout_seconds=settings.guard_timeout_seconds, pool_size=settings.concurrency + 2,
     )  # fmt: skip
+
+
+@contextmanager
+def open_key_check(settings: WorkerSettings, ledger: Ledger) -> Iterator[KeyCheck]:
+    """What tries the agent's key. It names no tenant itself, so that it is told whose the key is."""
+    with Client(
+        settings.authority_url, settings.api_key, agent_id=settings.agent_id,
+        timeout_seconds=min(settings.guard_timeout_seconds, _KEY_CHECK_SECONDS), retries=0, pool_size=1,
+    ) as client:  # fmt: skip
+        yield KeyCheck(
+            client, variable="SENTINEL_REFUND_AGENT_API_KEY", tenant_id=ledger.tenant_id,
+            tenant=lambda: tenant_label(ledger.pool, ledger.tenant_id), agent_id=settings.agent_id,
+        )  # fmt: skip
+
+
+def refuse_wrong_key(check: KeyCheck) -> None:
+    """Raise `BadSettings` where the key is surely another's."""
+    fault = check.fault()
+    if fault is not None and fault.surely:
+        raise BadSettings(fault.text)
 
 
 def make_agent(
@@ -91,7 +121,8 @@ def _errands(settings: WorkerSettings, ledger: Ledger, parts: Parts) -> Errands:
     book = Effects(ledger.pool, ledger.tenant_id)
     # First what may stop something: no other errand's trouble may keep it from being done.
     reconciler = Reconciler(ledger.pool, ledger.tenant_id, parts.client, parts.routes, settings.policies_dir)
-    errands: list[Errand] = [reconciler.look_due, lambda: deliver_later(book, parts.systems.adapters)]
+    doubts = Doubts(ledger, parts.client)
+    errands: list[Errand] = [reconciler.look_due, lambda: deliver_later(book, parts.systems.adapters), doubts.look_due]
     if parts.confirmations is not None:
         errands.append(Messenger(parts.confirmations, notifier_from(settings)).deliver_due)
     return Errands(errands)
@@ -138,7 +169,13 @@ def make_parts(settings: WorkerSettings, ledger: Ledger, client: Client, *, crew
         critic=critic_from(settings), recogniser=recogniser, confirmations=confirmations_from(settings, ledger.pool, ledger.tenant_id),
         directories=directories(public_is_connected=settings.public_orders_imported),
         model_branches=model_branches(settings.critic_branches, routes),
+        act_within_seconds=act_within_seconds(settings),
     )  # fmt: skip
+
+
+def act_within_seconds(settings: WorkerSettings) -> int:
+    """What a start declares: the time to begin calls and commits in, and the time that one begun at its end is under way."""
+    return math.ceil(settings.act_seconds + in_flight_seconds(settings.settlement_timeout_seconds))
 
 
 def load_routes(policies: Path, systems: Collection[str]) -> Routes:

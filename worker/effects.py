@@ -94,7 +94,7 @@ _COLUMNS = """f.ledger_entry_id, f.effect_number, f.operation_reference, f.syste
 # The fence. Locking the row makes a takeover wait for the change or the change see the takeover.
 _HELD = """
 with held as materialized (
-  select tenant_id, ledger_entry_id, claim_epoch, start_id from refunds.ledger_entries
+  select tenant_id, ledger_entry_id, claim_epoch, start_id, act_until from refunds.ledger_entries
   where tenant_id = %(tenant_id)s and ledger_entry_id = %(entry)s and claim_epoch = %(epoch)s and status = 'ALLOWED'
     and lease_until > clock_timestamp() for update)"""
 
@@ -106,13 +106,14 @@ _OF_OPERATION = f"""
 select {_COLUMNS} from refunds.effects f
 where f.tenant_id = %(tenant_id)s and f.operation_reference = %(reference)s order by f.effect_number"""
 
-# First try or one more, of exactly the same effect. The operation's reference must be the row's own start id: a reference
+# Only while the row's time to act runs; the call may then be under way for as long as `saga.in_flight_seconds`, which the start
+# has declared on top. First try or one more, of exactly the same effect. The operation's reference must be the row's own start id: a reference
 # that is made up anew at every try protects from nothing.
 _INTEND = f"""{_HELD}
 insert into refunds.effects as f (tenant_id, ledger_entry_id, effect_number, operation_reference, system, reference, must_total,
   claim_epoch)
 select h.tenant_id, h.ledger_entry_id, %(effect_number)s, h.start_id, %(system)s, %(reference)s, %(must_total)s, h.claim_epoch
-from held h where h.start_id = %(operation_reference)s
+from held h where h.start_id = %(operation_reference)s and h.act_until > clock_timestamp()
 on conflict on constraint effects_once do update set state = 'intended', tries = f.tries + 1, tried_at = clock_timestamp(),
   claim_epoch = excluded.claim_epoch
 where f.state in ('intended', 'in_doubt') and f.system = excluded.system and f.reference = excluded.reference
@@ -181,7 +182,7 @@ class Effects:
         return self._records(_OF_OPERATION, reference=reference)
 
     def intend(self, row: LedgerRow, plan: PlannedEffect) -> bool:
-        """Record that it is tried now, for the first time or again. False: not ours any more, or it is no longer open."""
+        """Record that it is tried now, for the first time or again. False: not ours, out of time to act, or no longer open."""
         return self._changed(_INTEND, row, **_fields(plan))
 
     def move(

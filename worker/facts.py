@@ -31,13 +31,13 @@ def risk_facts(known: KnownFacts, *, in_parts: bool = True) -> dict[str, bool | 
 
 
 def _duplicate(known: KnownFacts, in_parts: bool) -> bool | None:
-    """The refund id is always known here; how much of the order is left only where the order is.
+    """The refund id is always known here; how much of the order is left is a gate's question, where an order is named.
 
-    Where an order is refunded once at most no sum is needed: a second refund is a gate's question (`refunded_before`).
+    Where an order is refunded once at most, a second refund is a gate's question too (`refunded_before`).
     """
-    if known.refund_seen or known.order_overdrawn:
+    if known.refund_seen:
         return True
-    return known.order_overdrawn if in_parts else False
+    return None if in_parts and known.order_budget is None else False
 
 
 def _suspicious(known: KnownFacts) -> bool:

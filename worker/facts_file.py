@@ -24,7 +24,7 @@ from worker.ledger import Ledger
 from worker.rows import OrderFacts
 from worker.workflow.routes import CHANNELS
 
-_MAX_NAME, _MAX_NOTE = 128, 2000
+_MAX_NAME, _MAX_SOURCE, _MAX_NOTE = 128, 64, 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class Flag:
     order_ref: str
     flag: str
     closed: bool
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,10 @@ class _Given:
     def channel(self, default: str | None = None) -> str:
         return known_name(self.name("channel", default), "channel", CHANNELS)
 
+    def source(self) -> str:
+        """The shop that the order is one of; "" where none is named."""
+        return check_identifier(self._fields.pop("source"), "source", _MAX_SOURCE) if "source" in self._fields else ""
+
     def maybe_name(self, field: str) -> str | None:
         return self.name(field) if field in self._fields else None
 
@@ -154,6 +159,7 @@ def _order(given: _Given, folder: Path) -> OrderFacts:
         given.name("order_ref"), ordered_at, paid, currency, given.maybe_name("account_ref"),
         given.channel("retail"), given.moment("delivered_at"), given.minor("shipping_fee", currency),
         given.minor("item_paid", currency), given.minor("price_now", currency), given.text("note", _MAX_NOTE),
+        given.source(),
     )  # fmt: skip
     given.done()
     return found
@@ -161,7 +167,7 @@ def _order(given: _Given, folder: Path) -> OrderFacts:
 
 def _flagged(flag: str) -> Callable[[_Given, Path], Flag]:
     def read(given: _Given, folder: Path) -> Flag:
-        found = Flag(given.channel(), given.name("order_ref"), flag, given.flag("closed"))
+        found = Flag(given.channel(), given.name("order_ref"), flag, given.flag("closed"), given.source())
         given.done()
         return found
 

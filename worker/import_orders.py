@@ -36,8 +36,9 @@ class BadInvoice:
 
 @dataclass(slots=True)
 class Imported:
-    """Everything a file holds."""
+    """Everything a file holds; `source` is the shop whose orders they are."""
 
+    source: str = ""
     orders: list[OrderFacts] = field(default_factory=list)
     refunds: list[NewRow] = field(default_factory=list)
     refused: list[BadInvoice] = field(default_factory=list)
@@ -57,9 +58,9 @@ class NotTheFile(Exception):
     """The columns are not those of the Online Retail data."""
 
 
-def read_orders(lines: Iterable[str]) -> Imported:
-    """The file's orders and refund requests. Raises `NotTheFile`; single bad invoices are listed in `refused`."""
-    found = Imported()
+def read_orders(lines: Iterable[str], source: str = "") -> Imported:
+    """The file's orders and refund requests, those of one `source`. Raises `NotTheFile`; single bad invoices are listed in `refused`."""
+    found = Imported(source)
     invoices = _invoices(lines, found.refused)
     orders = [invoice for invoice in invoices if not invoice.number.startswith("C")]
     for invoice in orders:
@@ -116,7 +117,9 @@ def _add_order(invoice: _Invoice, found: Imported) -> None:
         found.refused.append(BadInvoice(invoice.line, invoice.number, "its total is no amount of pence"))
         return
     found.orders.append(
-        OrderFacts(invoice.number, invoice.issued_at, paid, CURRENCY, _account(invoice.customer), CHANNEL)
+        OrderFacts(
+            invoice.number, invoice.issued_at, paid, CURRENCY, _account(invoice.customer), CHANNEL, source=found.source
+        )
     )
 
 
@@ -136,6 +139,7 @@ def _add_refund(invoice: _Invoice, earlier: Sequence[_Invoice], found: Imported)
             channel=CHANNEL,
             account_ref=_account(invoice.customer),
             order_ref=order.number if order else None,
+            source=found.source if order else "",
             requested_at=invoice.issued_at,
             risk=_RISK,
         )

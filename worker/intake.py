@@ -23,7 +23,7 @@ from worker.workflow.routes import CHANNELS, MODES, SCENARIOS
 
 _FIELDS = frozenset(
     {"ledger_entry_id", "refund_id", "agent_id", "action", "status", "amount", "idempotency_key", "channel", "scenario",
-     "account_ref", "order_ref", "requested_at", "reason", "risk", "redaction_status", "mode", "language", "contact"}
+     "account_ref", "source", "order_ref", "requested_at", "reason", "risk", "redaction_status", "mode", "language", "contact"}
 )  # fmt: skip
 _FLAGS = ("duplicate_refund", "stale_window", "suspicious_reason")
 _COUNT = "customer_attempts_24h"
@@ -96,6 +96,7 @@ def parse_row(found: Any) -> NewRow:
         scenario=known_name(_identifier(given, "scenario", _MAX_NAME, "standard"), "scenario", SCENARIOS),
         account_ref=_maybe_identifier(given, "account_ref"),
         order_ref=_maybe_identifier(given, "order_ref"),
+        source=_source(given),
         requested_at=_moment(given),
         reason=_reason(given),
         risk=_risk(given.get("risk", {})),
@@ -179,6 +180,13 @@ def _identifier(given: dict[str, Any], name: str, most: int, default: str | None
 
 def _maybe_identifier(given: dict[str, Any], name: str) -> str | None:
     return check_identifier(given[name], name, _MAX_REFUND_ID) if name in given else None
+
+
+def _source(given: dict[str, Any]) -> str:
+    """The shop whose order it is; without an order it would say nothing."""
+    if "source" in given and "order_ref" not in given:
+        raise InvalidInput.of("source", "says whose order_ref it is; there is none")
+    return _identifier(given, "source", _MAX_NAME, "")
 
 
 def _constant(given: dict[str, Any], name: str, wanted: str) -> None:

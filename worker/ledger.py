@@ -6,6 +6,8 @@ whoever holds it now goes on.
 
 from __future__ import annotations
 
+import math
+import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -27,12 +29,14 @@ from worker.rows import (
     KeptImage,
     KnownFacts,
     Lapse,
+    LedgerFigures,
     LedgerRow,
     NewRow,
     OpenCounts,
     OrderFacts,
     Report,
     SummaryLine,
+    WithoutAccount,
 )
 
 _TRIES = 4
@@ -48,11 +52,22 @@ class LedgerUnavailable(Exception):
 class Ledger:
     """The ledger of one tenant, as one worker. Thread-safe. Every call raises `LedgerUnavailable`."""
 
-    def __init__(self, pool: Pool, tenant_id: uuid.UUID, *, worker_id: str, lease_seconds: float = 30.0) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        tenant_id: uuid.UUID,
+        *,
+        worker_id: str,
+        lease_seconds: float = 30.0,
+        act_seconds: float = 120.0,
+    ) -> None:
         self.pool, self.tenant_id = pool, tenant_id
         self._who: dict[str, Any] = {
-            "tenant_id": tenant_id, "worker_id": worker_id, "lease_seconds": float(lease_seconds)
+            "tenant_id": tenant_id, "worker_id": worker_id, "lease_seconds": float(lease_seconds),
+            "act_seconds": float(act_seconds),
         }  # fmt: skip
+        # When the database last failed to answer here: what lapsed meanwhile lapsed for that reason.
+        self._away_at = -math.inf
 
     # Claims
 
@@ -61,7 +76,8 @@ class Ledger:
 
         With `until`, only what was due at that moment: what this run puts back is then left to the next one.
         """
-        lapsed = self._rows(LedgerRow, sql.CLAIM_LAPSED, limit=limit, until=until)
+        blames = time.monotonic() - self._away_at > 2 * self._who["lease_seconds"]
+        lapsed = self._rows(LedgerRow, sql.CLAIM_LAPSED, limit=limit, until=until, blames=blames)
         if len(lapsed) == limit:
             return lapsed
         return lapsed + self._rows(LedgerRow, sql.CLAIM_DUE, limit=limit - len(lapsed), until=until)
@@ -114,21 +130,40 @@ class Ledger:
     def apply(self, changes: Sequence[Change]) -> dict[str, uuid.UUID | None]:
         """Apply events; returns id → the row's start id, for those that were where they were expected.
 
-        One that `takes_order` is not applied where another row has taken the order.
+        One that `takes_order` is not applied where another row has taken the order, and no permission where the order's
+        budget has no room for it; `why_refused` tells.
         """
         if not changes:
             return {}
         found = self._run(sql.APPLY_CHANGES, changes=_json([change.as_json() for change in changes]))
         return dict(found)
 
-    def with_order_taken(self, ids: Sequence[str]) -> set[str]:
-        """Which of `ids` are about an order that another row has taken."""
-        return set(self._column(sql.FIND_TAKEN, ids=list(ids))) if ids else set()
+    def why_refused(self, ids: Sequence[str]) -> dict[str, str]:
+        """id → why its permission was not taken, for those whose order stands in the way."""
+        found = self._run(sql.FIND_REFUSED, ids=list(ids)) if ids else []
+        return {row_id: reason for row_id, reason in found if reason is not None}
+
+    def in_doubt(self) -> list[LedgerRow]:
+        """Rows that ended in doubt and count against their order, the oldest first."""
+        return self._rows(LedgerRow, sql.FIND_IN_DOUBT)
+
+    def settle_doubts(self, words: Mapping[str, bool]) -> list[str]:
+        """id → whether it was executed after all; returns those that were still in doubt."""
+        batch = [{"ledger_entry_id": row_id, "executed": executed} for row_id, executed in words.items()]
+        return self._column(sql.SETTLE_DOUBTS, words=_json(batch)) if batch else []
 
     def let_lapse(self, lapses: Sequence[Lapse]) -> None:
         """Let rows go whose outcome is not known here."""
         if lapses:
             self._run(sql.LET_LAPSE, rows=_json([lapse.as_json() for lapse in lapses]))
+
+    def retry(self, ids: Sequence[str] | None, *, who: str, why: str) -> dict[str, str | None]:
+        """Bring rows in ERROR back to NEW, or all of them with None; id → None, or the code of why it stays."""
+        return dict(self._run(sql.RETRY_ENTRIES, ids=None if ids is None else list(ids), who=who, why=why))
+
+    def wake_put_off(self, within_seconds: float) -> None:
+        """What waits for something outside becomes due within so many seconds: it answers again."""
+        self._run(sql.WAKE_PUT_OFF, within_seconds=within_seconds)
 
     def record_executions(self, executions: Sequence[Execution]) -> set[str]:
         """Execution, EXECUTED and report, all or nothing per call; returns the ids that were executed.
@@ -212,6 +247,10 @@ class Ledger:
             added.update(self._column(sql.ADD_ROWS, rows=_json(part)))
         return added
 
+    def without_account(self, ids: Iterable[str]) -> list[WithoutAccount]:
+        """Which of the rows name no account, by currency: they share the budget of one."""
+        return self._rows(WithoutAccount, sql.COUNT_WITHOUT_ACCOUNT, ids=list(ids))
+
     def add_orders(self, orders: Sequence[OrderFacts]) -> set[str]:
         """Enter or correct order facts; returns the order refs that changed anything."""
         changed: set[str] = set()
@@ -221,7 +260,7 @@ class Ledger:
         return changed
 
     def flag_orders(self, flags: Sequence[Mapping[str, Any]]) -> int:
-        """{channel, order_ref, flag, closed}: a complaint or a delay, or its end."""
+        """{channel, source, order_ref, flag, closed}: a complaint or a delay, or its end."""
         return len(self._column(sql.FLAG_ORDERS, flags=_json(list(flags)))) if flags else 0
 
     def blacklist(self, accounts: Sequence[Mapping[str, Any]]) -> int:
@@ -261,6 +300,15 @@ class Ledger:
         """What is not finished."""
         return self._rows(OpenCounts, sql.COUNT_OPEN)[0]
 
+    def figures(self) -> LedgerFigures:
+        """How the ledger stands, for gauges."""
+        return self._rows(LedgerFigures, sql.FIGURES)[0]
+
+    def readiness(self) -> tuple[str, bool]:
+        """(schema revision, whether it can be written)."""
+        revision, writable = self._run(sql.READY)[0]
+        return str(revision), bool(writable)
+
     # Running
 
     def _rows(self, kind: type[Value], statement: str, **fields: Any) -> list[Value]:
@@ -288,8 +336,10 @@ class Ledger:
                 if attempt == _TRIES - 1:
                     raise LedgerUnavailable(first_line(error)) from error
             except (pg.QueryCanceled, pg.LockNotAvailable, EngineUnavailable) as error:
+                self._away_at = time.monotonic()
                 raise LedgerUnavailable(first_line(error)) from error
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                self._away_at = time.monotonic()
                 if lost:
                     raise LedgerUnavailable(first_line(error)) from error
                 lost = True

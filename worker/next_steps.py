@@ -6,12 +6,14 @@ This is not a decision on money: only a well-formed permission leads to ALLOWED,
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from random import Random
 
 from sentinel.client import GuardAnswer, KeyConflict, Rejected, Unreachable
+from worker.failures import About, about
 from worker.rows import Change, Lapse, LedgerRow, report_body
+from worker.settlement.gateway import NoAnswer, Settled
 from worker.states import LedgerEvent, LedgerState
 
 _GUARDING, _ALLOWED = LedgerState.GUARDING, LedgerState.ALLOWED
@@ -24,8 +26,13 @@ ENDED = "the worker ended"
 REFUSED = "settlement_refused"
 """The reason of a row whose settlement was refused for good."""
 
-_WRONG_FOR_GOOD = (400, 404, 405, 409, 411, 413, 415, 422)
-"""A guard refused with these will be refused again; 401 and 403 may be a key that is being replaced."""
+STARTED_ELSEWHERE = "started_elsewhere"
+"""The reason of a row whose operation was started, and not under its own start id: it may have been paid."""
+RESOLVED = "resolved-not-executed"
+"""The code of a start that is refused because a person said that it was not executed."""
+
+NOT_EXECUTED = "not_executed"
+"""The reason of a row about which a person said so, before it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +50,29 @@ class Patience:
         return max(nominal * self.random.uniform(0.5, 1.0), min(at_least, self.longest_seconds))
 
 
+def is_begun(answer: GuardAnswer) -> bool:
+    """Whether a start under the row's own start id is still to be asked about: its answer says how it goes on."""
+    return answer.status == "already_started" or answer.resolution == NOT_EXECUTED
+
+
 def after_guard(row: LedgerRow, answer: GuardAnswer, patience: Patience) -> Change:
     """The event that a guard's answer is."""
     match answer.status:
         case "allowed" | "approved":
             return _allowed(row, answer, answer.permit_token)
-        case "already_started" if row.start_id is not None and row.permit_token is not None:
-            # Our own start, whose receipt was lost with its holder: the stored start id gets the recorded receipt.
+        case "already_started" | "completed" if (
+            is_begun(answer) and row.start_id is not None and row.permit_token is not None
+        ):
+            # Our own start, whose receipt was lost with its holder: the stored start id gets the recorded receipt, or the
+            # refusal after which nothing may happen any more.
             return _allowed(row, answer, row.permit_token)
         case "already_started" | "completed":
             outcome = f", outcome {answer.outcome}" if answer.outcome else ""
             return give_up(
-                row, f"started_elsewhere: the operation is {answer.status}{outcome}", reason=answer.reason_code
+                row,
+                f"{STARTED_ELSEWHERE}: the operation is {answer.status}{outcome}",
+                reason=STARTED_ELSEWHERE,
+                in_doubt=True,
             )
         case "pending":
             return _waiting(row, answer)
@@ -70,26 +88,32 @@ def after_guard(row: LedgerRow, answer: GuardAnswer, patience: Patience) -> Chan
 
 
 def after_no_answer(row: LedgerRow, error: Unreachable | Rejected, patience: Patience) -> Change | Lapse:
-    """No usable answer to a guard: wait and ask again, or give up and say why."""
+    """No usable answer to a guard. What says nothing about the row costs it only time; else a person must look."""
     if isinstance(error, KeyConflict):
         return give_up(row, f"key_conflict: {error.detail}")
-    if isinstance(error, Rejected) and error.status in _WRONG_FOR_GOOD:
+    if about(error) is About.ROW:
         return give_up(row, f"rejected_by_authority: {error.detail}")
-    if row.attempts + 1 >= patience.max_attempts:
-        return give_up(row, f"no answer after {row.attempts + 1} attempts: {error.detail}")
     wait = (error.retry_after_seconds if isinstance(error, Unreachable) else None) or 0.0
-    pause = patience.pause_seconds(row.attempts, wait)
+    return put_off(row, error.detail, patience, at_least=wait)
+
+
+def put_off(row: LedgerRow, why: str, patience: Patience, *, at_least: float = 0.0) -> Change | Lapse:
+    """Wait for the outside, without an attempt being counted; pauses grow with the waits in a row."""
+    pause = patience.pause_seconds(row.waits, at_least)
     if row.start_id is not None:
         # It may have been started: it stays held, and is taken again, but it does not become NEW.
-        return Lapse(row, error.detail, pause)
-    return put_back(row, error.detail, pause, failures=1)
+        return Lapse(row, why, pause, outside=True)
+    return replace(put_back(row, why, pause, failures=0), outside=True)
 
 
 def after_start_refused(row: LedgerRow, refused: Rejected, patience: Patience) -> tuple[Change, Change]:
-    """The authority refused to start, so surely nothing happened under this start id: back, or to a person."""
-    back = Change(row, _ALLOWED, LedgerEvent.START_REFUSED, last_error=refused.detail)
+    """The authority refused this start itself, so surely nothing happened under its id: back, or to a person.
+
+    A start that was refused for something outside (`failures.about`) is `after_silence`: an earlier one may have begun.
+    """
+    back = start_refused(row, refused.detail)
     if refused.code == "already-started":
-        return back, give_up(row, f"started_elsewhere: {refused.detail}")
+        return back, give_up(row, f"{STARTED_ELSEWHERE}: {refused.detail}", reason=STARTED_ELSEWHERE, in_doubt=True)
     if refused.status in (400, 422):
         return back, give_up(row, f"rejected_by_authority: {refused.detail}")
     if row.attempts + 1 >= patience.max_attempts:
@@ -97,9 +121,40 @@ def after_start_refused(row: LedgerRow, refused: Rejected, patience: Patience) -
     return back, put_back(row, refused.detail, patience.pause_seconds(row.attempts), failures=1)
 
 
+def start_refused(row: LedgerRow, why: str) -> Change:
+    """Surely nothing happened under this start now."""
+    return Change(row, _ALLOWED, LedgerEvent.START_REFUSED, last_error=why[:500])
+
+
+def after_not_executed(row: LedgerRow) -> Change:
+    """A person said "not executed", and nothing was: the row ends, and its budget is free."""
+    why = "a person said that this refund was not executed, before it was; nothing was paid. To pay it, enter it anew"
+    return Change(row, _ALLOWED, LedgerEvent.NOT_EXECUTED, last_error=why, failures=1, reason_code=NOT_EXECUTED)
+
+
+def after_not_executed_but(row: LedgerRow, found: Settled | NoAnswer, *, system: str) -> Change:
+    """A person said "not executed", but the settlement system did it, or does not say: for a person, and nothing is freed.
+
+    That it was done is reported: the authority then has it in doubt again and halts this action of this agent.
+    """
+    if isinstance(found, NoAnswer):
+        return give_up(
+            row,
+            f"resolved as not executed, but {system} may have done it: {found.detail}. Ask it before anything is paid",
+            reason=NOT_EXECUTED,
+            in_doubt=True,
+        )
+    report = uuid.uuid4()
+    why = f"resolved as not executed, but {system} did it: {found.reference}. The authority is told"
+    return replace(
+        give_up(row, why, reason=NOT_EXECUTED, in_doubt=True), report_id=report,
+        report=report_body(row, report, "success", result={"system": system, "reference": found.reference}),
+    )  # fmt: skip
+
+
 def after_silence(row: LedgerRow, detail: str, patience: Patience) -> Lapse:
     """A start or settlement whose outcome is not known here: let the claim lapse and find out with the same ids."""
-    return Lapse(row, detail, patience.pause_seconds(row.attempts))
+    return Lapse(row, detail, patience.pause_seconds(row.waits), outside=True)
 
 
 def after_settlement_refused(row: LedgerRow, operation_id: str | None, *, system: str, reason: str) -> Change:
@@ -152,9 +207,11 @@ def put_back(row: LedgerRow, why: str, seconds: float, *, failures: int) -> Chan
     return Change(row, _GUARDING, LedgerEvent.PUT_BACK, last_error=why[:500], failures=failures, due_in_seconds=seconds)
 
 
-def give_up(row: LedgerRow, why: str, *, reason: str | None = None) -> Change:
-    """ERROR, for a person; `why` says what to look for."""
-    return Change(row, _GUARDING, LedgerEvent.GAVE_UP, last_error=why[:500], failures=1, reason_code=reason)
+def give_up(row: LedgerRow, why: str, *, reason: str | None = None, in_doubt: bool = False) -> Change:
+    """ERROR, for a person; `why` says what to look for. `in_doubt`: it may have been paid, by somebody else."""
+    return Change(
+        row, _GUARDING, LedgerEvent.GAVE_UP, last_error=why[:500], failures=1, reason_code=reason, in_doubt=in_doubt
+    )
 
 
 def _allowed(row: LedgerRow, answer: GuardAnswer, permit_token: str | None) -> Change:

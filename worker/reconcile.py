@@ -28,7 +28,7 @@ from sentinel.policy.source import Scalar, Table, read_source
 from sentinel.store.database import Pool
 from sentinel.store.failures import in_one_call
 from worker.ledger import LedgerUnavailable
-from worker.reconcile_sql import FIND, KEEP, MOVE_CURSOR, NOW
+from worker.reconcile_sql import FIND, FIND_BUDGETS, KEEP, MOVE_CURSOR, NOW
 from worker.workflow.routes import Route, Routes
 
 Value = TypeVar("Value")
@@ -56,6 +56,32 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.ledger_entry_id} ({self.channel}/{self.scenario}): {self.finding.replace('_', ' ')}"
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetFinding:
+    """An order whose budget a person must look at; amounts in minor units of `currency`, `paid_minor` None where unknown."""
+
+    channel: str
+    source: str
+    order_ref: str
+    currency: str
+    paid_minor: int | None
+    reserved_minor: int
+    executed_minor: int
+    handled_minor: int
+    in_doubt_minor: int
+    beyond_minor: int
+    finding: str
+
+    def __str__(self) -> str:
+        order = " ".join(filter(None, (self.channel, self.source, self.order_ref)))
+        paid = "unknown" if self.paid_minor is None else str(self.paid_minor)
+        return (
+            f"order {order}: {self.finding.replace('_', ' ')}: paid {paid}, reserved {self.reserved_minor}, executed "
+            f"{self.executed_minor}, handled {self.handled_minor}, in doubt {self.in_doubt_minor}, beyond "
+            f"{self.beyond_minor}, in minor units of {self.currency}"
+        )
 
 
 class Reconciler:
@@ -96,6 +122,16 @@ class Reconciler:
         def call(connection: psycopg.Connection[Any]) -> list[Finding]:
             with connection.cursor(row_factory=class_row(Finding)) as cursor:
                 return cursor.execute(FIND.encode(), fields).fetchall()
+
+        return self._run(call)
+
+    def budgets(self) -> list[BudgetFinding]:
+        """Orders that were paid back beyond what was paid, or whose budget differs from its entries. Changes nothing."""
+        fields = {"tenant_id": self._tenant_id}
+
+        def call(connection: psycopg.Connection[Any]) -> list[BudgetFinding]:
+            with connection.cursor(row_factory=class_row(BudgetFinding)) as cursor:
+                return cursor.execute(FIND_BUDGETS.encode(), fields).fetchall()
 
         return self._run(call)
 

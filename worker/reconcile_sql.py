@@ -15,6 +15,24 @@ _ASKED_AT = """(
         select coalesce(max(u.event_id), 0) from refunds.ledger_events u
         where u.tenant_id = s.tenant_id and u.ledger_entry_id = s.ledger_entry_id and u.event in ('put_back', 'start_refused'))))"""
 
+# Orders whose budget is passed by what nobody could refuse (`beyond`), or is not what its entries come to.
+FIND_BUDGETS = """
+select b.channel, b.source, b.order_ref, b.currency, b.paid_minor, b.reserved_minor, b.executed_minor, b.handled_minor,
+  b.in_doubt_minor, b.beyond_minor, case when b.beyond_minor > 0 then 'beyond_paid' else 'sums_differ' end as finding
+from refunds.order_budgets b
+left join (
+  select channel, source, order_ref, currency, sum(amount_minor) filter (where budget_part = 'reserved') as reserved,
+    sum(amount_minor) filter (where budget_part = 'executed') as executed,
+    sum(amount_minor) filter (where budget_part = 'handled') as handled,
+    sum(amount_minor) filter (where budget_part = 'in_doubt') as in_doubt
+  from refunds.ledger_entries where tenant_id = %(tenant_id)s and order_ref is not null and budget_part is not null
+  group by 1, 2, 3, 4) s using (channel, source, order_ref, currency)
+where b.tenant_id = %(tenant_id)s and (b.beyond_minor > 0
+  or (b.reserved_minor, b.executed_minor, b.handled_minor, b.in_doubt_minor)
+     <> (coalesce(s.reserved, 0), coalesce(s.executed, 0), coalesce(s.handled, 0), coalesce(s.in_doubt, 0)))
+order by b.channel, b.source, b.order_ref limit 200
+"""
+
 # routes: [{channel, scenario, mode, switch, system, card, small, caps}]. A person's approval excuses what a person may
 # decide; it excuses no other amount, no other system, no missing card and no second payment of one refund. A first look
 # goes a day back.
@@ -26,7 +44,7 @@ with looked as (
     (channel text, scenario text, mode text, switch text, system text, card boolean, small boolean, caps jsonb)
 ), recent as materialized (
   select x.tenant_id, x.execution_id, x.ledger_entry_id, x.refund_id, x.amount_minor, x.currency, x.system, x.executed_at,
-    e.channel, e.scenario, e.mode, e.order_ref, e.amount_minor as asked_minor, e.currency as asked_currency,
+    e.channel, e.scenario, e.mode, e.source, e.order_ref, e.amount_minor as asked_minor, e.currency as asked_currency,
     e.account_ref as row_account, e.refund_id as asked_refund, e.approval_id is not null as approved
   from refunds.executions x
   join refunds.ledger_entries e on e.tenant_id = x.tenant_id and e.ledger_entry_id = x.ledger_entry_id
@@ -38,7 +56,7 @@ with looked as (
     o.paid_minor, o.currency as order_currency, o.account_ref as order_account
   from recent x
   left join expected r on r.channel = x.channel and r.scenario = x.scenario and r.mode is not distinct from x.mode
-  left join refunds.orders o on o.tenant_id = x.tenant_id and o.channel = x.channel and o.order_ref = x.order_ref
+  left join refunds.orders o on o.tenant_id = x.tenant_id and o.channel = x.channel and o.source = x.source and o.order_ref = x.order_ref
 )
 select s.execution_id, s.ledger_entry_id, s.channel, s.scenario, coalesce(s.switch, %(master)s) as switch, f.finding
 from seen s
@@ -57,15 +75,19 @@ cross join lateral (values
   ('refund_twice', exists (
     select from refunds.executions y where y.tenant_id = s.tenant_id and y.refund_id = s.refund_id
       and y.execution_id <> s.execution_id)),
+  ('order_over_refunded', s.order_currency = s.currency and s.paid_minor < (
+    select sum(z.amount_minor) from refunds.ledger_entries y join refunds.executions z using (tenant_id, ledger_entry_id)
+    where y.tenant_id = s.tenant_id and y.channel = s.channel and y.source = s.source and y.order_ref = s.order_ref
+      and z.currency = s.currency and z.executed_at <= s.executed_at)),
   ('order_twice', s.small and not s.approved and exists (
     select from refunds.ledger_entries y join refunds.executions z using (tenant_id, ledger_entry_id)
-    where y.tenant_id = s.tenant_id and y.channel = s.channel and y.order_ref = s.order_ref
+    where y.tenant_id = s.tenant_id and y.channel = s.channel and y.source = s.source and y.order_ref = s.order_ref
       and y.ledger_entry_id <> s.ledger_entry_id and z.executed_at <= s.executed_at)),
   ('blacklisted', not s.approved and exists (
     select from refunds.blacklist b where b.tenant_id = s.tenant_id and b.channel = s.channel
       and b.account_ref in (s.row_account, s.order_account) and b.since < {_ASKED_AT})),
   ('open_complaint', not s.approved and exists (
-    select from refunds.order_flags g where g.tenant_id = s.tenant_id and g.channel = s.channel and g.order_ref = s.order_ref
+    select from refunds.order_flags g where g.tenant_id = s.tenant_id and g.channel = s.channel and g.source = s.source and g.order_ref = s.order_ref
       and g.flag = 'open_complaint' and g.since < {_ASKED_AT} and (g.closed_at is null or g.closed_at > s.executed_at)))
 ) as f (finding, holds)
 where f.holds and (not %(since_last)s or not exists (

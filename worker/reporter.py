@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import orjson
@@ -12,6 +13,8 @@ from worker.failpoints import Failpoint, Failpoints
 from worker.ledger import Ledger
 from worker.next_steps import Patience
 from worker.rows import Report
+
+_log = logging.getLogger("worker")
 
 _CONTRADICTED = (400, 409, 422)
 """Refused for what it says: another try says the same, so a person must look."""
@@ -70,4 +73,7 @@ class Reporter:
         if isinstance(answer, Rejected):
             refused_for_good = answer.status in _CONTRADICTED
             return answer.detail[:500], None if refused_for_good else self._patience.pause_seconds(report.attempts)
+        if answer.contradiction:
+            # Received, and people are called there: nothing to repeat.
+            _log.error("entry %s was resolved as not executed before it was reported as done", report.ledger_entry_id)
         return None

@@ -42,6 +42,15 @@ class LedgerRow:
     permit_token: str | None
     start_id: uuid.UUID | None
     last_error: str | None
+    source: str = ""
+    """The shop that `order_ref` is an order of; "" where none is named."""
+    waits: int = 0
+    """Tries in a row that came to nothing for what is outside; `attempts` are those that speak of the row."""
+
+    @property
+    def failed_before(self) -> bool:
+        """Whether an earlier try came to nothing."""
+        return self.attempts > 0 or self.waits > 0
 
     @property
     def money(self) -> Money:
@@ -64,7 +73,8 @@ class LedgerRow:
 class KnownFacts:
     """What the ledger and the orders say about a row; None where they cannot know. `risk` is JSON text as handed in.
 
-    `order` is the order as JSON text, or None when the ledger has none; `request_age_seconds` is from its delivery (or
+    `order_budget` says whether the order has room for the row's amount, None where it names no order: an early look, the
+    row's permission takes from the budget itself. `order` is the order as JSON text, or None when the ledger has none; `request_age_seconds` is from its delivery (or
     purchase) to the request. `reason` and `contact` are the customer's: they leave this process only where the customer
     sent them.
     """
@@ -75,7 +85,7 @@ class KnownFacts:
     account_ref: str | None
     is_stale: bool | None
     refund_seen: bool
-    order_overdrawn: bool | None
+    order_budget: Literal["enough", "exceeded", "unknown", "other_currency"] | None
     attempts_24h: int | None
     same_text_accounts: int
     open_complaint: bool = False
@@ -88,6 +98,8 @@ class KnownFacts:
     images: int = 0
     language: str | None = None
     contact: str | None = None
+    escalation: str | None = None
+    """Why whoever filed the row asks for a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +122,14 @@ class Change:
     start_id: str | None = None
     takes_order: bool = False
     """Only applied if no other row has taken the order, which is then taken for good."""
+    unknown_lifted: bool = False
+    """A person let it pass although nobody knows what was paid for the order."""
+    in_doubt: bool = False
+    """It ends the row, and the amount may have been paid."""
     last_error: str | None = None
     failures: int = 0
+    outside: bool = False
+    """Whether the row waits for something that says nothing about it; counted apart, and never an end."""
     due_at: str | None = None
     due_in_seconds: float | None = None
     waiting_for: str | None = None
@@ -132,8 +150,8 @@ class Change:
             "event": self.event, "to_status": self.to_state, "decision": self.decision, "reason_code": self.reason_code,
             "operation_id": self.operation_id, "decision_event_id": self.decision_event_id, "proof_id": self.proof_id,
             "approval_id": self.approval_id, "permit_token": self.permit_token, "start_id": self.start_id,
-            "takes_order": self.takes_order,
-            "last_error": self.last_error, "failures": self.failures, "due_at": self.due_at,
+            "takes_order": self.takes_order, "unknown_lifted": self.unknown_lifted, "in_doubt": self.in_doubt,
+            "last_error": self.last_error, "failures": self.failures, "outside": self.outside, "due_at": self.due_at,
             "due_in_seconds": self.due_in_seconds, "waiting_for": self.waiting_for, "report_id": self.report_id,
             "report": self.report, "steps": self.steps,
         }  # fmt: skip
@@ -146,13 +164,14 @@ class Lapse:
     row: LedgerRow
     last_error: str
     due_in_seconds: float
+    outside: bool = False
     steps: Sequence[Mapping[str, Any]] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """One element of LET_LAPSE's batch."""
         return {
             "ledger_entry_id": self.row.ledger_entry_id, "epoch": self.row.claim_epoch, "last_error": self.last_error,
-            "due_in_seconds": self.due_in_seconds, "steps": self.steps,
+            "due_in_seconds": self.due_in_seconds, "outside": self.outside, "steps": self.steps,
         }  # fmt: skip
 
 
@@ -219,6 +238,8 @@ class NewRow:
     scenario: str = "standard"
     account_ref: str | None = None
     order_ref: str | None = None
+    source: str = ""
+    """The shop that `order_ref` is an order of; "" where none is named."""
     requested_at: datetime | None = None
     reason: str | None = None
     risk: Mapping[str, Any] | None = None
@@ -245,6 +266,7 @@ class OrderFacts:
     item_paid_minor: int | None = None
     price_now_minor: int | None = None
     note: str | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +293,30 @@ class SummaryLine:
 
 
 @dataclass(frozen=True, slots=True)
+class WithoutAccount:
+    """How many entries of one currency name no account, and how much they ask for."""
+
+    currency: str
+    entries: int
+    amount_minor: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFigures:
+    """How the ledger stands at a scrape: counts, and seconds for how long the longest due row has been due."""
+
+    due: int
+    lag_seconds: float
+    waiting: int
+    put_off: int
+    held: int
+    lapsed: int
+    errors: int
+    outbox_open: int
+    outbox_parked: int
+
+
+@dataclass(frozen=True, slots=True)
 class OpenCounts:
     """What is not finished: due now, paused after a failure, waiting for a person, held by a claim, not yet reported."""
 
@@ -279,3 +325,5 @@ class OpenCounts:
     waiting: int
     held: int
     unreported: int
+    put_off: int
+    """Of all these, what waits for something outside (`failures.py`)."""

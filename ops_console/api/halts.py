@@ -39,6 +39,7 @@ def in_doubt_view(row: InDoubtRow) -> dict[str, Any]:
         "operation_id": row.operation_id, "idempotency_key": row.idempotency_key, "agent_id": row.agent_id,
         "action": row.action, "resource": row.resource, "amount": amount(row.amount_minor, row.currency),
         "why": reason_text(row.in_doubt_reason), "started_at": row.started_at, "in_doubt_since": row.in_doubt_since,
+        "in_doubt_reason": row.in_doubt_reason, "act_until": row.act_until,
     })  # fmt: skip
 
 

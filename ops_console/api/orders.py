@@ -12,26 +12,26 @@ from flask import Blueprint, Response, request
 from ops_console import metrics
 from ops_console.api.documentation import LIMIT, OPERATOR, READING, WRITING, in_query
 from ops_console.api.rendering import amount, choice, cursor_in, cursor_out, json_response, limit, present
-from ops_console.api.schemas import OrderPageSchema, OrderResolvedSchema, OrderViewSchema, WordSchema
+from ops_console.api.schemas import OrderPageSchema, OrderResolvedSchema, OrderViewSchema, OrderWordSchema
 from ops_console.context import Context
 from ops_console.identity import actor, must_have_proved
 from sentinel.core.decision import reason_text
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.http.bodies import json_body, load, without_nulls
 from sentinel.http.openapi import documented
-from sentinel.services.resolve_order import FULFIL, HOLD, REFUND, resolve_order
+from sentinel.services.policy_book import PolicyBook
+from sentinel.services.resolve_order import FULFIL, HOLD, REFUND, RETRY, refund_refusal, resolve_order
 from sentinel.store import order_views
 from sentinel.store.uuids import uuid_or_none
 
-_WORD = WordSchema()
+_WORD = OrderWordSchema()
 _ANY = {"type": "object"}
 _ORDER = "/orders/<source>/<path:order_id>"
 _ID_CHARACTERS = 200
 
 
-def order_view(row: order_views.OrderRow) -> dict[str, Any]:
+def order_view(row: order_views.OrderRow, book: PolicyBook) -> dict[str, Any]:
     """An order as operators see it: no customer's address or account, but what was noticed about it."""
-    waits = row.status == "QUEUED" and row.resolution is None and row.approval_status == "pending"
     shown = {
         name: value
         for name, value in ((field.name, getattr(row, field.name)) for field in dataclasses.fields(row))
@@ -40,13 +40,32 @@ def order_view(row: order_views.OrderRow) -> dict[str, Any]:
     return present({
         **shown, "amount": amount(row.amount_minor, row.currency), "signals": row.signals or [],
         "reason": {"code": row.reason_code, "text": reason_text(row.reason_code)} if row.reason_code else None,
-        "offers": _offers(row) if waits else [],
+        "offers": offers(row, book), "refund_refused": _refused(row, book),
     })  # fmt: skip
 
 
-def _offers(row: order_views.OrderRow) -> list[str]:
-    """The words an analyst may say; there is nothing to refund where nothing was paid."""
-    return [FULFIL, REFUND, HOLD] if (row.amount_minor or 0) > 0 else [FULFIL, HOLD]
+def _refused(row: order_views.OrderRow, book: PolicyBook) -> dict[str, str] | None:
+    """Why no refund is offered where one could be expected."""
+    waits = row.status in ("QUEUED", "SHOP_REFUSED", "REFUND_REFUSED")
+    code = refund_refusal(book, row.amount_minor, row.currency) if waits else None
+    return {"code": code, "text": reason_text(code)} if code else None
+
+
+def offers(row: order_views.OrderRow, book: PolicyBook) -> list[str]:
+    """The words a person may say of it now; no refund where nothing was paid, or where its policy would deny it."""
+    refundable = (row.amount_minor or 0) > 0 and refund_refusal(book, row.amount_minor, row.currency) is None
+    refund = [REFUND] if refundable else []
+    match row.status:
+        case "QUEUED" if row.resolution is None and row.approval_status == "pending":
+            return [FULFIL, *refund, HOLD]
+        case "SHOP_REFUSED":
+            return [RETRY, *refund, HOLD]
+        case "REFUND_REFUSED":
+            return [RETRY, HOLD] if refundable else [HOLD]
+        case "HELD" if row.hold_state in ("intended", "refused"):
+            return [RETRY]
+        case _:
+            return []
 
 
 def routes(blueprint: Blueprint, context: Context) -> None:
@@ -71,7 +90,9 @@ def _reading(blueprint: Blueprint, context: Context) -> None:
         full = len(rows) == most
         following = {"next_cursor": cursor_out(rows[-1].received_at, str(rows[-1].review_id))} if full else {}
         waiting = order_views.queue_figures(context.pool, tenant_id)
-        return json_response({"orders": [order_view(row) for row in rows], "waiting": waiting, **following})
+        return json_response(
+            {"orders": [order_view(row, context.book) for row in rows], "waiting": waiting, **following}
+        )
 
     @blueprint.get("/orders/alerts")
     @documented(
@@ -93,8 +114,9 @@ def _reading(blueprint: Blueprint, context: Context) -> None:
         if row is None:
             raise NotFound("there is nothing of that id")
         return json_response({
-            **order_view(row),
+            **order_view(row, context.book),
             "effects": [_plain(one) for one in order_views.effects_of(context.pool, tenant_id, row.review_id)],
+            "words": [_plain(one) for one in order_views.words_of(context.pool, tenant_id, row.review_id)],
             "events": [_plain(one) for one in order_views.events_of(context.pool, tenant_id, row.review_id)],
             "alerts": [_alert_view(one) for one in order_views.alerts_of(context.pool, tenant_id, source, order_id)],
         })  # fmt: skip
@@ -114,6 +136,12 @@ def _words(blueprint: Blueprint, context: Context) -> None:
     def refund(source: str, order_id: str) -> Response:
         return _resolve(context, source, order_id, REFUND)
 
+    @blueprint.post(f"{_ORDER}/retry")
+    @documented("Of one that came back: have the shop, or the refund worker, asked once more; of a held one: the hold",
+                request=_WORD, responses=answers, problems=WRITING, security=OPERATOR)  # fmt: skip
+    def retry(source: str, order_id: str) -> Response:
+        return _resolve(context, source, order_id, RETRY)
+
     @blueprint.post(f"{_ORDER}/hold")
     @documented("Do not fulfil it and have the shop hold it", request=_WORD, responses=answers, problems=WRITING,
                 security=OPERATOR)  # fmt: skip
@@ -125,12 +153,13 @@ def _resolve(context: Context, source: str, order_id: str, word: str) -> Respons
     person = actor()
     # Before the body: who may not decide learns nothing about what a decision looks like.
     person.must_be("approver")
-    if word in (FULFIL, REFUND):
+    if word != HOLD:
         must_have_proved()
     given = load(_WORD, without_nulls(json_body()))
     done = resolve_order(
-        context.pool, person, *named(source, order_id), word=word, reason=given["reason"], digest=given.get("digest")
-    )
+        context.pool, person, *named(source, order_id), word=word, reason=given["reason"], digest=given.get("digest"),
+        book=context.book,
+    )  # fmt: skip
     metrics.ORDERS_RESOLVED.labels(done.result).inc()
     return json_response(_plain(done))
 

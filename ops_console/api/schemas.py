@@ -25,13 +25,23 @@ class StepUpSchema(StrictSchema):
 
 
 class WordSchema(StrictSchema):
-    """A person's word on an approval. `digest` is what was shown; given, it must be the approval's."""
+    """A person's decision on an approval, bound to what was shown by its `digest`."""
 
     reason = Text(most=2000, least=1, required=True)
     digest = Identifier(
         most=80,
-        means="The approval's digest as it was shown to the person: another one than the approval's is refused with 409."
-        " May be left out, and then the word is about the approval as it stands; a program that shows it to people sends it.",
+        required=True,
+        means="The approval's digest as it was shown to the person: another one than the approval's is refused with 409.",
+    )
+
+
+class OrderWordSchema(WordSchema):
+    """A person's decision on an order, bound to what was shown by the `digest` of the approval that waits for it."""
+
+    digest = Identifier(
+        most=80,
+        means="The digest of the order's approval as it was shown: another one is refused with 409, none at all with 400."
+        " Left out only where no approval waits any more, as for an order that came back from the shop.",
     )
 
 
@@ -44,7 +54,9 @@ class HandledSchema(WordSchema):
 class SetHaltSchema(StrictSchema):
     """What to stop; agent, action and scenario need a target."""
 
-    scope = fields.String(required=True, validate=OneOf(["global", "tenant", "agent", "action", "scenario"]))
+    scope = fields.String(
+        required=True, validate=OneOf(["global", "tenant", "agent", "action", "scenario", "agent_action"])
+    )
     target = Text(most=128)
     level = fields.String(validate=OneOf(["pause", "kill"]))
     reason = Text(most=2000, least=1, required=True)
@@ -122,7 +134,9 @@ class ApprovalViewSchema(Schema):
     reason = fields.String()
     offers = fields.List(fields.String(validate=OneOf(["approve", "reject", "handled"])), required=True)
     handled_reference = fields.String()
+    follows = fields.String()
     votes = fields.List(fields.Raw())
+    earlier_votes = fields.List(fields.Raw())
 
 
 class ApprovalPageSchema(Schema):
@@ -190,7 +204,7 @@ class OrderViewSchema(Schema):
     lane = fields.String(validate=OneOf(["low", "medium", "high"]))
     band = fields.String(validate=OneOf(["low", "medium", "high", "unknown"]))
     signals = fields.List(fields.Raw(), required=True)
-    offers = fields.List(fields.String(validate=OneOf(["fulfil", "refund", "hold"])), required=True)
+    offers = fields.List(fields.String(validate=OneOf(["fulfil", "refund", "hold", "retry"])), required=True)
     approval_id = fields.String()
     approval_status = fields.String()
     digest = fields.String()
@@ -200,9 +214,11 @@ class OrderViewSchema(Schema):
     resolution_reason = fields.String()
     resolved_at = fields.String()
     ledger_entry_id = fields.String()
+    refund_refused = fields.Raw()
     received_at = fields.String(required=True)
     effects = fields.List(fields.Raw())
     events = fields.List(fields.Raw())
+    words = fields.List(fields.Raw())
     alerts = fields.List(fields.Raw())
 
 
@@ -217,7 +233,7 @@ class OrderPageSchema(Schema):
 class OrderResolvedSchema(Schema):
     """What became of an analyst's word."""
 
-    result = fields.String(required=True, validate=OneOf(["fulfil", "refund", "hold", "recorded"]))
+    result = fields.String(required=True, validate=OneOf(["fulfil", "refund", "hold", "retry", "recorded"]))
     approvals_given = fields.Integer()
     people_required = fields.Integer()
     ledger_entry_id = fields.String()

@@ -15,10 +15,10 @@ from ops_console.pages.approval_facts import is_bound
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
 from sentinel.services.actor import Actor, has_role
 from sentinel.services.resolve_approval import HANDLED, resolve_approval
-from sentinel.services.resolve_order import FULFIL, HOLD, REFUND, WORDS, resolve_order
+from sentinel.services.resolve_order import FULFIL, HOLD, REFUND, WORDS, refund_refusal, resolve_order
 from sentinel.store import approval_queue
 from sentinel.store.approval_queue import CardRow
-from sentinel.store.approvals import ApprovalRow, Vote, find_approval, votes
+from sentinel.store.approvals import ApprovalRow, EarlierVote, Vote, earlier_votes, find_approval, votes
 
 PROVEN = ("approve", FULFIL, REFUND)
 """Words after which something happens outside: who gives one proves who it is."""
@@ -52,7 +52,11 @@ OFFERED = {
             "handled", "Handled by a person", "Somebody did it elsewhere: the agent is denied it. Give the reference."
         ),
         Word(FULFIL, "Fulfil", "The order goes out, exactly as it is bound here."),
-        Word(REFUND, "Refund", "The order does not go out; a refund is filed, and guarded like any other."),
+        Word(
+            REFUND,
+            "Refund",
+            "The order does not go out; a refund is filed on your word. If it is denied or fails, the order comes back.",
+        ),
         Word(HOLD, "Hold", "The order does not go out; the shop is told to hold it."),
     )
 }
@@ -61,7 +65,7 @@ _TOLD = {
     "rejected": "Rejected. The agent is denied it.",
     "handled": "Recorded as handled by a person. The agent is denied it.",
     FULFIL: "Released. The order goes out.",
-    REFUND: "A refund is filed; it is guarded like any other. The order does not go out.",
+    REFUND: "A refund is filed on your word. The order does not go out; if the refund is denied or fails, it comes back.",
     HOLD: "Held. The shop is told so.",
 }
 UNBOUND = "What is stored is not what the digest names. Nobody should decide this; tell an administrator."
@@ -75,6 +79,9 @@ class Asked:
     row: ApprovalRow
     about: CardRow
     voices: list[Vote]
+    earlier: list[EarlierVote]
+    refund_refused: str | None = None
+    """Why a refund of the order that this is about would be denied."""
 
     @property
     def is_bound(self) -> bool:
@@ -113,7 +120,7 @@ class Asked:
             return self.row.offers
         if self.about.order_status != "QUEUED":
             return []
-        paid = (self.row.amount_minor or 0) > 0
+        paid = (self.row.amount_minor or 0) > 0 and self.refund_refused is None
         return [name for name in WORDS if (name != FULFIL or "approve" in self.row.offers) and (name != REFUND or paid)]
 
 
@@ -123,7 +130,10 @@ def asked(context: Context, person: Actor, approval_id: uuid.UUID) -> Asked:
     about = approval_queue.card(context.pool, person.tenant_id, approval_id, person.operator_id)
     if row is None or about is None:
         raise NotFound("there is nothing of that id")
-    return Asked(row, about, votes(context.pool, person.tenant_id, approval_id))
+    earlier = earlier_votes(context.pool, person.tenant_id, approval_id) if row.follows else []
+    is_order = about.kind == "order" and row.amount_minor is not None and row.currency is not None
+    refused = refund_refusal(context.book, row.amount_minor or 0, row.currency or "") if is_order else None
+    return Asked(row, about, votes(context.pool, person.tenant_id, approval_id), earlier, refused)
 
 
 def give(context: Context, person: Actor, question: Asked, given: Given) -> str:
@@ -157,8 +167,9 @@ def _resolve_order(context: Context, person: Actor, question: Asked, given: Give
     about = question.about
     assert about.source is not None and about.order_id is not None
     done = resolve_order(
-        context.pool, person, about.source, about.order_id, word=given.verdict, reason=given.reason, digest=given.digest
-    )
+        context.pool, person, about.source, about.order_id, word=given.verdict, reason=given.reason, digest=given.digest,
+        book=context.book,
+    )  # fmt: skip
     metrics.ORDERS_RESOLVED.labels(done.result).inc()
     return _TOLD.get(done.result) or _recorded(done.approvals_given or 0, done.people_required or 0)
 

@@ -27,6 +27,8 @@ MOST_SHOWN = 200
 WHY = {
     "no_report": "It was started, and then nobody reported an outcome in time.",
     "error_reported": "An error was reported after the start: the money may have moved all the same.",
+    "contradiction": "A success was reported after a person had said that it was not executed: it may have been done twice. "
+    "This action of this agent is halted.",
 }
 """Why an operation is in doubt, in words."""
 

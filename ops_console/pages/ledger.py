@@ -22,6 +22,7 @@ from sentinel.store.approvals import find_approval
 from sentinel.store.ids import new_id
 from sentinel.store.ledger_life import MOST, life_of
 from sentinel.store.ledger_search import LedgerFilter, counted, entries_of_operations, find_entry, search_ledger
+from sentinel.store.order_budgets import budget_of_entry
 from sentinel.store.refund_views import LedgerRow
 from sentinel.store.uuids import uuid_or_none
 
@@ -113,6 +114,7 @@ def _entry(context: Context, ledger_entry_id: str) -> Response:
         context, "ledger_entry.html", title=f"Ledger row {row.ledger_entry_id}", row=row, shown=entry_view(row), way=way,
         drawn=drawn, moments=timeline(life), runs=len(life.trails), approval=approval, words=reason_in_words,
         rules=rules_of(context, row.operation_id),
+        budget=budget_of_entry(context.ledger, tenant_id, row.ledger_entry_id),
         is_cut=len(life.events) == MOST,
         events_address=events_address(str(row.operation_id)) if row.operation_id else None,
     )  # fmt: skip

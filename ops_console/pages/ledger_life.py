@@ -27,12 +27,15 @@ _TITLES = {
     "approval_required": "Waits for a person", "awaiting_customer": "Waits for the customer", "customer_ended": "The customer ended it",
     "denied": "Refused", "put_back": "Put back, to be tried again", "gave_up": "Given up", "executed": "Executed",
     "start_refused": "The start was refused", "settlement_refused": "The settlement system refused for good",
+    "retried": "Tried again by a person",
+    "not_executed": "A person had said that it was not executed",
 }  # fmt: skip
 _EVIDENCE = {
     "decision": "Decision", "start": "Start: the permit was redeemed", "outcome": "Outcome reported", "refused": "Refused when asked again",
     "asked_again": "A person is asked again", "approval_vote": "A person's word", "approval_approved": "Approved",
     "approval_rejected": "Rejected", "approval_handled": "Handled by a person", "approval_expired": "Nobody decided in time",
     "in_doubt": "In doubt", "in_doubt_resolved": "The doubt was resolved",
+    "contradiction": "Success reported after “not executed”",
 }  # fmt: skip
 # What an event's body says that its title does not, as label and member; a text that a person wrote is apart from it.
 _TOLD = (
@@ -117,10 +120,11 @@ def _plain(value: Any) -> str:
 
 def _changes(life: Life) -> Iterator[Moment]:
     for one in life.events:
-        facts = (("claim", str(one.claim_epoch)), *((("worker", one.worker),) if one.worker else ()))
+        who = "by" if one.event == "retried" else "worker"
+        facts = (("claim", str(one.claim_epoch)), *(((who, one.worker),) if one.worker else ()))
         title = _TITLES.get(one.event, one.event.replace("_", " ").capitalize())
         reason = one.reason_code if one.event not in _QUIET else None
-        yield Moment(one.occurred_at, "ledger", title, one.to_status, reason, facts)
+        yield Moment(one.occurred_at, "ledger", title, one.to_status, reason, facts, one.note)
 
 
 def _runs(life: Life) -> Iterator[Moment]:

@@ -9,25 +9,32 @@ from collections.abc import Iterator
 
 from ops_console.pages.ledger_life import Moment, Way, evidence
 from sentinel.store.events import EventRow
-from sentinel.store.order_views import AlertRow, EffectRow, OrderRow
+from sentinel.store.order_views import AlertRow, EffectRow, OrderRow, WordRow
 from sentinel.store.order_views import EventRow as LaneEventRow
 
 _TITLES = {
     "scored": "Scored", "allowed": "Low: may be fulfilled", "needs_analyst": "Medium: an analyst is needed", "denied": "High: not fulfilled",
     "started": "Fulfilment begun", "start_refused": "The start was refused; asked again", "fulfilled": "Fulfilled by the shop",
-    "gave_up": "Given up: a person must look", "queued": "Queued for an analyst", "held": "Held", "rejected": "Rejected, or nobody spoke in time",
+    "gave_up": "Given up: a person must look", "shop_refused": "The shop refused: back to a person", "retried": "A person has it tried again",
+    "reopened": "Back to a person", "refund_refused": "The refund was denied or failed: back to a person", "queued": "Queued for an analyst", "held": "Held", "rejected": "Rejected, or nobody spoke in time",
     "refund_filed": "A refund was filed",
 }  # fmt: skip
-_WORDS = {"fulfil": "An analyst lets it go", "refund": "An analyst files a refund", "hold": "An analyst has it held"}
+_WORDS = {
+    "fulfil": "An analyst lets it go",
+    "refund": "An analyst files a refund",
+    "hold": "An analyst has it held",
+    "retry": "An analyst has it tried again",
+}
 
 
 def timeline(
-    order: OrderRow, changes: list[LaneEventRow], effects: list[EffectRow], alerts: list[AlertRow], events: list[EventRow]
+    order: OrderRow, changes: list[LaneEventRow], effects: list[EffectRow], alerts: list[AlertRow], events: list[EventRow],
+    said: list[WordRow],
 ) -> list[Moment]:  # fmt: skip
     """Everything that happened to an order, oldest first."""
     found = [
         Moment(order.received_at, "webhook", "Received", facts=(("from", order.source),)),
-        *_changes(changes), *evidence(events), *_word(order), *_shop(effects), *_alerts(alerts),
+        *_changes(changes), *evidence(events), *_words(order, said), *_shop(effects), *_alerts(alerts),
     ]  # fmt: skip
     return sorted(found, key=lambda moment: moment.at)
 
@@ -51,8 +58,13 @@ def _changes(changes: list[LaneEventRow]) -> Iterator[Moment]:
         yield Moment(one.occurred_at, "review", _TITLES.get(one.event, one.event.replace("_", " ").capitalize()), one.to_status, facts=facts)  # fmt: skip
 
 
-def _word(order: OrderRow) -> Iterator[Moment]:
-    if order.resolved_at is not None and order.resolution is not None:
+def _words(order: OrderRow, said: list[WordRow]) -> Iterator[Moment]:
+    for one in said:
+        yield Moment(
+            one.said_at, "analyst", _WORDS.get(one.word, one.word), None, None, (("by", one.said_by),), one.reason
+        )
+    if not said and order.resolved_at is not None and order.resolution is not None:
+        # Said before every word was kept.
         by = (("by", order.resolved_by),) if order.resolved_by else ()
         yield Moment(order.resolved_at, "analyst", _WORDS.get(order.resolution, order.resolution), None, None, by, order.resolution_reason)  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Orders under review: the lanes, the queue by due time, search, undelivered alerts, and one order's life.
 
-An analyst gives their word on the order's approval card; here they find it.
+An analyst gives their word on a queued order on its approval card; on what came back from the shop, here.
 """
 
 from __future__ import annotations
@@ -10,17 +10,22 @@ from typing import Any
 
 from flask import Blueprint, Response, current_app, request, url_for
 
-from ops_console.api.orders import before, named
+from ops_console.api.orders import before, named, offers
 from ops_console.api.rendering import cursor_out
+from ops_console.api.schemas import WordSchema
 from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import graph, ledger_filter, shell
 from ops_console.pages.ledger_life import reason_in_words
 from ops_console.pages.order_life import timeline, way_of
 from ops_console.pages.rules_said import rules_of
+from ops_console.pages.step_up import prove
 from sentinel.core.errors import InvalidInput, NotFound
+from sentinel.http.bodies import load
+from sentinel.services.resolve_order import HOLD, REFUND, RETRY, refund_refusal, resolve_order
 from sentinel.store import order_search, order_views
 from sentinel.store.events import events_of
+from sentinel.store.order_budgets import budget_of_order
 
 ADDRESS = "/ops/orders"
 LIVE = "/ops/orders-now"
@@ -28,6 +33,7 @@ LIVE = "/ops/orders-now"
 PAGE, QUEUE_SHOWN, ALERTS_SHOWN = 50, 50, 20
 _FIELDS = ("q", "lane", "status")
 _SOON = timedelta(minutes=30)
+_WORD = WordSchema()
 
 
 def routes(pages: Blueprint, context: Context) -> None:
@@ -45,6 +51,16 @@ def routes(pages: Blueprint, context: Context) -> None:
     @pages.get("/orders/<source>/<path:order_id>")
     def orders_one(source: str, order_id: str) -> Response:
         return _order(context, source, order_id)
+
+    @pages.post("/orders/<source>/<path:order_id>")
+    @shell.shows(lambda told, source, order_id: _order(context, source, order_id, told))
+    def orders_word(source: str, order_id: str) -> Response:
+        actor().must_be("approver")
+        return shell.attempt(
+            context, lambda: _say(context, source, order_id),
+            again=lambda told: _order(context, source, order_id, told),
+            then=url_for("pages.orders_one", source=source, order_id=order_id),
+        )  # fmt: skip
 
 
 def _list(context: Context) -> Response:
@@ -111,7 +127,27 @@ def _check(asked: dict[str, str]) -> None:
         raise InvalidInput("some of this cannot be looked for", errors=faults)
 
 
-def _order(context: Context, source: str, order_id: str) -> Response:
+_SAID = {
+    RETRY: "Recorded: it is tried again at once.",
+    REFUND: "Recorded: a refund is filed. If it is denied or fails, the order comes back here.",
+    HOLD: "Recorded: it is held, and the shop is told until it has taken it.",
+}
+
+
+def _say(context: Context, source: str, order_id: str) -> str:
+    person, given = actor(), shell.typed()
+    if given.get("word") not in _SAID:
+        raise InvalidInput.of("word", "choose one of the offered")
+    if given["word"] != HOLD:
+        prove(context)
+    wanted = load(_WORD, {"reason": given.get("reason", "")})
+    resolve_order(
+        context.pool, person, *named(source, order_id), word=given["word"], reason=wanted["reason"], book=context.book
+    )
+    return _SAID[given["word"]]
+
+
+def _order(context: Context, source: str, order_id: str, refused: shell.Refused | None = None) -> Response:
     tenant_id = actor().tenant_id
     row = order_views.find_order(context.pool, tenant_id, *named(source, order_id))
     if row is None:
@@ -120,14 +156,17 @@ def _order(context: Context, source: str, order_id: str) -> Response:
     effects = order_views.effects_of(context.pool, tenant_id, row.review_id)
     alerts = order_views.alerts_of(context.pool, tenant_id, source, order_id)
     events = events_of(context.pool, tenant_id, row.operation_id) if row.operation_id else []
+    said = order_views.words_of(context.pool, tenant_id, row.review_id)
     way = way_of(row, changes)
     return shell.page(
         context, "order.html", title=f"Order {row.order_id}", row=row, effects=effects, alerts=alerts, way=way,
-        moments=timeline(row, changes, effects, alerts, events), words=reason_in_words, now=datetime.now(UTC), soon=_SOON,
+        moments=timeline(row, changes, effects, alerts, events, said), words=reason_in_words, now=datetime.now(UTC), soon=_SOON,
         drawn=graph.lit(graph.LANES, places=way.places, ways=way.ways, end=way.end, told=way.told),
         waits=row.status == "QUEUED" and row.resolution is None and row.approval_status == "pending",
+        refund_refused=refund_refusal(context.book, row.amount_minor, row.currency), offered=[] if row.status == "QUEUED" else offers(row, context.book), refused=refused, given=request.form,
         events_address=events_address(str(row.operation_id)) if row.operation_id else None,
         rules=rules_of(context, row.operation_id),
+        budget=budget_of_order(context.ledger, tenant_id, row.source, row.order_id),
     )  # fmt: skip
 
 

@@ -88,7 +88,7 @@ def _now(context: Context, tenant_id: uuid.UUID) -> dict[str, Any]:
     approvals, in_doubt = _approvals(context, tenant_id, now), _in_doubt(context, tenant_id, now)
     halts, samples = list_halts(context.pool, tenant_id), gauges.last_hour(context.pool, tenant_id)
     return {
-        "lines": [*approvals, in_doubt, _breakers(halts, now), *_failed(load), _alerts(context, tenant_id)],
+        "lines": [*approvals, *_contradicted(context, tenant_id, now), in_doubt, _breakers(halts, now), *_failed(load), _alerts(context, tenant_id)],
         "gauges": _gauges(samples, approvals, in_doubt, load, halts), "minutes_drawn": seconds_drawn(samples) // 60,
         "answers": figures.answers(context.pool, tenant_id), "box": BOX, "moment": now,
         "worker": last_worker(context.ledger, tenant_id, DEFAULT_AGENT), "reports": outbox_lag(context.ledger, tenant_id),
@@ -162,6 +162,18 @@ def _breakers(halts: list[HaltRow], now: datetime) -> Line:
     oldest = _age(min((halt.set_at for halt in tripped), default=None), now)
     about = "too much within minutes; stands still until a person lifts it"
     return Line("Stopped by a velocity breaker", "/ops/halts", about, len(tripped), len(tripped), [], oldest, None)
+
+
+def _contradicted(context: Context, tenant_id: uuid.UUID, now: datetime) -> list[Line]:
+    """One line where there is one: it is no ordinary doubt, and it has halted something."""
+    rows = figures.contradicted(context.pool, tenant_id)
+    if not rows:
+        return []
+    sums = [(row.amount_minor, row.currency) for row in rows if row.amount_minor and row.currency]
+    entries = sum(row.entries for row in rows)
+    about = "reported as done after a person said “not executed”; halted"
+    oldest = _age(min(row.oldest_at for row in rows), now)
+    return [Line("Contradictions", "/ops/in-doubt", about, entries, entries, sums, oldest, None)]
 
 
 def _failed(load: figures.LedgerLoad) -> list[Line]:

@@ -74,6 +74,8 @@ class Asked:
     has_start_step: bool
     start_id: uuid.UUID | None
     """Under which a permission is redeemed in the commit that gives it; None: the caller starts it later, if at all."""
+    act_seconds: int | None = None
+    """The declared time to act on an answered start."""
 
 
 def to_asked(body: Mapping[str, Any]) -> Asked:
@@ -86,7 +88,7 @@ def to_asked(body: Mapping[str, Any]) -> Asked:
     )  # fmt: skip
     start_id = fields.get("start_id")
     has_start_step = start_id is not None or not START_STEP_KEYS.isdisjoint(body)
-    return Asked(operation, fields.get("tenant_id"), has_start_step, start_id)
+    return Asked(operation, fields.get("tenant_id"), has_start_step, start_id, fields.get("act_within_seconds"))
 
 
 def rfc3339(moment: datetime) -> str:
@@ -126,6 +128,8 @@ def to_answer(caller: Caller, recorded: Recorded, permits: PermitSigner) -> byte
         answer["approved_at"] = rfc3339(recorded.approved_at)
     if recorded.outcome is not None:
         answer["outcome"] = recorded.outcome
+    if recorded.result == "not_executed":
+        answer["resolution"] = "not_executed"
     if recorded.start_event_id is not None:
         answer["start"] = _start_receipt(recorded.start_event_id, recorded.start_hash, recorded.start_duplicate)
     return orjson.dumps(answer)
@@ -142,16 +146,16 @@ def calls(context: Context) -> dict[str, Call]:
         elapsed_ms = int((time.perf_counter() - began) * 1000)
         row = decided_row(
             authority, caller, asked.operation, has_start_step=asked.has_start_step, start_id=asked.start_id,
-            elapsed_ms=elapsed_ms,
+            elapsed_ms=elapsed_ms, act_seconds=asked.act_seconds,
         )  # fmt: skip
-        return row, (asked.operation, began)
+        return row, (asked.operation, began, asked.start_id is not None or not asked.has_start_step)
 
     def render_guard(caller: Caller, prepared: Any, recorded: Recorded, request_id: str) -> Answer:
-        operation, began = prepared
-        judged_decision(operation, recorded)
+        operation, began, asks_start = prepared
+        judged_decision(operation, recorded, asks_start=asks_start)
         _count(context, operation, recorded, time.perf_counter() - began, request_id)
         answer = Answer(to_answer(caller, recorded, authority.permits))
-        if recorded.result == "replayed":
+        if recorded.result in ("replayed", "not_executed"):
             answer.headers["Idempotent-Replayed"] = "true"
         return answer
 
@@ -161,7 +165,7 @@ def calls(context: Context) -> dict[str, Call]:
             authority, caller, idempotency_key=fields["idempotency_key"], action=fields["action"],
             agent_id=fields["agent_id"], resource=fields.get("resource", fields["action"]),
             risk_class=fields.get("risk_class", "standard"), permit_token=fields["permit_token"],
-            start_id=fields["start_id"],
+            start_id=fields["start_id"], act_seconds=fields.get("act_within_seconds"),
         )  # fmt: skip
         return row, None
 
@@ -184,6 +188,8 @@ def calls(context: Context) -> dict[str, Call]:
 
     def render_report(caller: Caller, prepared: Any, recorded: Receipt, request_id: str) -> Answer:
         receipt = judged_report(recorded)
+        if receipt.result == "contradiction":
+            log.error("contradiction", operation_id=receipt.operation_id, outcome=prepared, request_id=request_id)
         log.info("report", operation_id=receipt.operation_id, outcome=prepared, request_id=request_id)
         return report_receipt(receipt)
 
@@ -206,9 +212,11 @@ def _start_receipt(event_id: uuid.UUID | None, event_hash: str | None, duplicate
 
 def report_receipt(receipt: Receipt) -> Answer:
     """The answer to a report."""
+    contradicts = receipt.result.startswith("contradiction")
     return Answer(orjson.dumps({
         "received": True, "receipt_event_id": receipt.event_id, "receipt_hash": receipt.hash,
-        "duplicate": receipt.result == "duplicate",
+        "duplicate": receipt.result in ("duplicate", "contradiction_repeated"),
+        **({"contradiction": True} if contradicts else {}),
     }))  # fmt: skip
 
 
@@ -227,7 +235,8 @@ DOCUMENTATION = {
     ),
     "/action/guard/report": Documentation(
         "Report what came of a started action",
-        description="success captures the budget; error after a start means unknown, and the operation is in doubt.",
+        description="success captures the budget; error after a start means unknown, and the operation is in doubt. A success"
+        " after a person said that it was not executed is received as a contradiction.",
         request=_report, responses={200: ("The report's receipt.", ReportReceiptSchema())}, problems=(*PROBLEMS, 409),
         security=SECURITY,
     ),
@@ -245,7 +254,7 @@ def _counter(action: str, decision: str, reason_code: str) -> Counter:
 
 def _count(context: Context, operation: Operation, recorded: Recorded, seconds: float, request_id: str) -> None:
     metrics.GUARD_SECONDS.observe(seconds)
-    if recorded.result == "replayed":
+    if recorded.result in ("replayed", "not_executed"):
         metrics.REPLAYS.inc()
         return
     covered = context.authority.policies.library.find(operation.action) is not None

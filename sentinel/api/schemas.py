@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from marshmallow import Schema, fields
-from marshmallow.validate import Length, OneOf
+from marshmallow.validate import Length, OneOf, Range
 
 from sentinel.http.bodies import Identifier, JsonObject, StrictSchema, Text, ToldText
 
 MONEY = {
     "description": "`{value, currency}`; value in major units as an integer or a decimal string, with at most the currency's digits.",
 }
+
+
+class ActWithin(fields.Integer):
+    """The time to act that a start declares."""
+
+    def __init__(self) -> None:
+        super().__init__(strict=True, validate=Range(min=1, max=86400), metadata={
+            "description": "For how long the caller may act on an answered start, counted from before it asks; every answer counts"
+            " anew. Until then nobody can say that it was not executed, unless the caller reports `error`. Default: the"
+            " authority's deadline for reports (SENTINEL_REPORT_DEADLINE_SECONDS); at most SENTINEL_LONGEST_ACT_SECONDS."
+        })  # fmt: skip
 
 
 class _Bound(StrictSchema):
@@ -38,6 +49,7 @@ class GuardRequestSchema(_Bound):
             " as by guard/start. Stable over retries."
         }
     )
+    act_within_seconds = ActWithin()
 
 
 class CheckRequestSchema(_Bound):
@@ -57,6 +69,7 @@ class StartRequestSchema(_Bound):
     risk_class = Identifier(most=64)
     permit_token = Text(most=512, least=1, required=True)
     start_id = fields.UUID(required=True)
+    act_within_seconds = ActWithin()
 
 
 class ReportRequestSchema(_Bound):
@@ -160,6 +173,10 @@ class GuardAnswerSchema(Schema):
     approver = fields.String()
     approved_at = fields.String()
     outcome = fields.String()
+    resolution = fields.String(
+        validate=OneOf(["not_executed"]),
+        metadata={"description": "A person said that it was not executed: it is never started again under this key."},
+    )
     start = fields.Nested(
         StartReceiptSchema, metadata={"description": "With `start_id`: the start under it, if it is recorded."}
     )
@@ -172,6 +189,12 @@ class ReportReceiptSchema(Schema):
     receipt_event_id = fields.String(required=True)
     receipt_hash = fields.String(required=True)
     duplicate = fields.Boolean(required=True)
+    contradiction = fields.Boolean(
+        metadata={
+            "description": "True: a person had said that it was not executed. The report is recorded, the operation is in doubt"
+            " again and holds its budget, and this action of this agent is halted until a person lifts it. Nothing to repeat."
+        }
+    )
 
 
 class CheckAnswerSchema(Schema):
@@ -220,17 +243,28 @@ class HeartbeatSchema(Schema):
     status = fields.String(required=True, validate=OneOf(["OK", "PAUSE", "KILL"]))
 
 
+class KeySchema(Schema):
+    """Whose key it is; `agent_id` only where it is bound to one."""
+
+    tenant_id = fields.UUID(required=True)
+    tenant = fields.String(required=True)
+    agent_id = fields.String()
+
+
 class SwitchSchema(Schema):
     """How one switch stands; `canary_percent` of the accounts while it is on, 0 while it is off."""
 
     on = fields.Boolean(required=True)
     canary_percent = fields.Integer(required=True)
+    simulated = fields.List(fields.String())
 
 
 class HaltInForceSchema(Schema):
-    """A halt in force, without its author and reason. `target` is empty for the scopes global and tenant."""
+    """A halt in force, without its author and reason. `target` is empty for global and tenant, "AGENT ACTION" for agent_action."""
 
-    scope = fields.String(required=True, validate=OneOf(["global", "tenant", "agent", "action", "scenario"]))
+    scope = fields.String(
+        required=True, validate=OneOf(["global", "tenant", "agent", "action", "scenario", "agent_action"])
+    )
     target = fields.String(required=True)
     level = fields.String(required=True, validate=OneOf(["pause", "kill"]))
 

@@ -21,7 +21,7 @@ from sentinel.store.in_doubt import list_in_doubt
 
 COLUMNS = (
     "operation_id", "agent_id", "action", "resource", "amount_minor", "currency", "in_doubt_reason", "started_at",
-    "in_doubt_since",
+    "in_doubt_since", "act_until",
 )  # fmt: skip
 
 
@@ -34,7 +34,11 @@ def group() -> None:
 @tenant_option
 @json_option
 def list_(tenant: str | None, as_json: bool) -> None:
-    """List them, longest in doubt first; amounts are in minor units and stay held."""
+    """List them, longest in doubt first; amounts are in minor units and stay held.
+
+    Until `act_until` somebody may still act, and "not executed" cannot be said. The reason `contradiction` means that a success
+    was reported after a person had said "not executed": that action of that agent is halted.
+    """
     with open_pool() as pool:
         rows = list_in_doubt(pool, tenant_of(pool, tenant))
     show_rows(rows, COLUMNS, as_json=as_json, empty="Nothing is in doubt.")
@@ -50,7 +54,10 @@ def list_(tenant: str | None, as_json: bool) -> None:
 def resolve(
     operation_id: str, executed: bool | None, evidence: str, email: str, tenant: str | None, as_json: bool
 ) -> None:
-    """Say whether a started action was executed."""
+    """Say whether a started action was executed.
+
+    "Not executed" is final, and is refused while somebody may still act on the start; the refusal says until when.
+    """
     if executed is None:
         raise click.UsageError("say --executed or --not-executed")
     with open_pool() as pool:

@@ -7,7 +7,7 @@ none.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -57,7 +57,8 @@ class GuardAnswer:
     resource: str
     risk_class: str
     policy_version: str | None = None
-    permit_token: str | None = None
+    permit_token: str | None = field(default=None, repr=False)
+    """A bearer slip: whoever reads it in a log could start with it."""
     permit_expires_at: datetime | None = None
     approval_id: str | None = None
     approver: str | None = None
@@ -66,6 +67,8 @@ class GuardAnswer:
     proof_pack: Mapping[str, Any] | None = None
     replayed: bool = False
     start: StartReceipt | None = None
+    resolution: str | None = None
+    """ "not_executed": a person said so, and nothing starts under this key any more."""
 
     @property
     def may_start(self) -> bool:
@@ -81,11 +84,15 @@ class GuardAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ReportReceipt:
-    """The outcome is recorded; `duplicate` when this very report was received before."""
+    """The outcome is recorded; `duplicate` when this very report was received before.
+
+    `contradiction`: a person had said that it was not executed. People must find out; there is nothing to repeat.
+    """
 
     receipt_event_id: str
     receipt_hash: str
     duplicate: bool
+    contradiction: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,15 @@ class ApprovalDecision:
     request_id: str
     status: str
     decided_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHolder:
+    """Whose key the client has: its tenant by id and public name, and the agent it is bound to, if it is."""
+
+    tenant_id: str
+    tenant: str
+    agent_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +193,7 @@ def guard_answer(
         proof_pack=maybe_mapping(body, "proof_pack"),
         replayed=replayed,
         start=start_receipt(started) if (started := maybe_mapping(body, "start")) is not None else None,
+        resolution=maybe_text(body, "resolution"),
     )
 
 
@@ -191,7 +208,10 @@ def report_receipt(body: Mapping[str, Any]) -> ReportReceipt:
     """A 200 body of `guard/report`: it must say `received: true`."""
     if body.get("received") is not True:
         malformed("received is not true")
-    return ReportReceipt(uuid_text(body, "receipt_event_id"), text(body, "receipt_hash"), flag(body, "duplicate"))
+    return ReportReceipt(
+        uuid_text(body, "receipt_event_id"), text(body, "receipt_hash"), flag(body, "duplicate"),
+        "contradiction" in body and flag(body, "contradiction"),
+    )  # fmt: skip
 
 
 def check_answer(body: Mapping[str, Any]) -> CheckAnswer:
@@ -229,6 +249,11 @@ def approval_decisions(body: Mapping[str, Any]) -> list[ApprovalDecision]:
         ApprovalDecision(uuid_text(item, "request_id"), text(item, "status"), moment(item, "decided_at"))
         for item in found
     ]
+
+
+def key_holder(body: Mapping[str, Any]) -> KeyHolder:
+    """A 200 body of `key`."""
+    return KeyHolder(uuid_text(body, "tenant_id"), text(body, "tenant"), maybe_text(body, "agent_id"))
 
 
 def heartbeat_status(body: Mapping[str, Any]) -> str:

@@ -81,22 +81,25 @@ class Client:
         bodies = [guard_body(question, self._agent(question.get("agent_id"))) for question in questions]
         return self._call_many("/action/guard", bodies, _guard_answer)
 
-    def start(self, answer: answers.GuardAnswer, start_id: str | uuid.UUID) -> answers.StartReceipt:
+    def start(
+        self, answer: answers.GuardAnswer, start_id: str | uuid.UUID, *, act_within_seconds: int | None = None
+    ) -> answers.StartReceipt:
         """Redeem the answer's permit just before the side effect. The same `start_id` gets the same receipt.
 
-        `Rejected.code`: "permit-expired", "permit-refused" (halted, or a bound field differs), "already-started".
+        Act within `act_within_seconds` of calling this (None: the authority's own time) or start again: after it a person may
+        say that nothing was executed. `Rejected.code`: "permit-expired", "permit-refused" (halted, or a bound field differs),
+        "already-started", "resolved-not-executed".
         """
-        return self._call(
-            "POST", "/action/guard/start", _start_body(answer, start_id), lambda _, found: answers.start_receipt(found)
-        )
+        body = _start_body(answer, start_id, act_within_seconds)
+        return self._call("POST", "/action/guard/start", body, lambda _, found: answers.start_receipt(found))
 
     def start_many(
-        self, permits: Sequence[tuple[answers.GuardAnswer, str | uuid.UUID]]
+        self, permits: Sequence[tuple[answers.GuardAnswer, str | uuid.UUID]], *, act_within_seconds: int | None = None
     ) -> list[answers.StartReceipt | Unreachable | Rejected]:
         """`start` for up to 64 permits in one call: per permit the receipt or its error."""
         return self._call_many(
             "/action/guard/start",
-            [_start_body(answer, start_id) for answer, start_id in permits],
+            [_start_body(answer, start_id, act_within_seconds) for answer, start_id in permits],
             lambda _body, found, **_: answers.start_receipt(found),
         )
 
@@ -134,6 +137,10 @@ class Client:
         """OK, PAUSE or KILL."""
         path = "/heartbeat?" + urlencode({"agent_id": self._agent(agent_id)})
         return self._call("GET", path, None, lambda _, found: answers.heartbeat_status(found))
+
+    def key(self) -> answers.KeyHolder:
+        """Whose key this client has."""
+        return self._call("GET", "/key", None, lambda _, found: answers.key_holder(found))
 
     def switches(self) -> Switches:
         """What is switched on and halted for this tenant, and which policies decide. Grants nothing."""
@@ -268,7 +275,9 @@ def _guard_answer(body: Mapping[str, Any], found: Mapping[str, Any], *, replayed
     return answer
 
 
-def _start_body(answer: answers.GuardAnswer, start_id: str | uuid.UUID) -> dict[str, Any]:
+def _start_body(
+    answer: answers.GuardAnswer, start_id: str | uuid.UUID, act_within_seconds: int | None
+) -> dict[str, Any]:
     return {
         "idempotency_key": answer.idempotency_key,
         "action": answer.action,
@@ -277,6 +286,7 @@ def _start_body(answer: answers.GuardAnswer, start_id: str | uuid.UUID) -> dict[
         "risk_class": answer.risk_class,
         "permit_token": answer.permit_token or "",
         "start_id": str(start_id),
+        **({"act_within_seconds": act_within_seconds} if act_within_seconds else {}),
     }
 
 

@@ -19,6 +19,8 @@ class GuardQuestion(TypedDict):
     agent_id: NotRequired[str | None]
     start_id: NotRequired[str | uuid.UUID | None]
     """For who acts at once: a permission is started under this id in the same call. Stable over retries."""
+    act_within_seconds: NotRequired[int | None]
+    """For how long it may then be acted, counted from before the call; nobody can say "not executed" before that is over."""
 
 
 class CheckQuestion(TypedDict):
@@ -61,6 +63,7 @@ def guard_body(question: GuardQuestion, agent_id: str) -> dict[str, Any]:
         "risk_class": question.get("risk_class") or "standard",
         "evidence_context": question.get("evidence_context") or {},
         **({"start_id": str(start_id)} if start_id else {}),
+        **({"act_within_seconds": seconds} if (seconds := question.get("act_within_seconds")) else {}),
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel.client.fields import flag, malformed, mapping, text
 
-_SCOPES = ("global", "tenant", "agent", "action", "scenario")
+_SCOPES = ("global", "tenant", "agent", "action", "scenario", "agent_action")
 _LEVELS = ("pause", "kill")
 
 
@@ -18,11 +18,13 @@ class SwitchState:
 
     is_on: bool
     canary_percent: int
+    simulated: tuple[str, ...] = ()
+    """Outside systems that its launch gate saw as simulations only: with the real ones nothing is proven."""
 
 
 @dataclass(frozen=True, slots=True)
 class HaltInForce:
-    """A halt in force: scope global, tenant, agent, action or scenario, "" or the target's name, level pause or kill."""
+    """A halt in force: scope global, tenant, agent, action, scenario or agent_action ("AGENT ACTION"), "" or the target's name, level pause or kill."""
 
     scope: str
     target: str
@@ -68,7 +70,10 @@ def _switch(body: Mapping[str, Any]) -> SwitchState:
         malformed("canary_percent is not between 0 and 100")
     if "on" not in body:
         malformed("on is missing")
-    return SwitchState(flag(body, "on"), percent)
+    simulated = body.get("simulated", [])
+    if not isinstance(simulated, list) or not all(isinstance(name, str) for name in simulated):
+        malformed("simulated is not a list of names")
+    return SwitchState(flag(body, "on"), percent, tuple(simulated))
 
 
 def _halt(body: Mapping[str, Any]) -> HaltInForce:

@@ -7,6 +7,7 @@ into problem documents in one table (`sentinel/api/problems.py`); the command li
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 
 class SentinelError(Exception):
@@ -111,6 +112,28 @@ class AlreadyStarted(Conflict):
     """The permit was redeemed under another start id."""
 
     code = "already-started"
+
+
+class ResolvedNotExecuted(Conflict):
+    """A person said that it was not executed: nothing starts under this key any more, whatever start id."""
+
+    code = "resolved-not-executed"
+
+    def __init__(self) -> None:
+        super().__init__("a person said that this was not executed; it is never started again under this key")
+
+
+class StillActing(Conflict):
+    """ "Not executed" cannot be said yet: somebody may act on an answered start until `act_until`."""
+
+    code = "still-acting"
+
+    def __init__(self, act_until: datetime) -> None:
+        moment = act_until.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        super().__init__(
+            f"whoever started it may act until {moment}, unless it reports an error before; say then that it was not executed"
+        )
+        self.act_until = act_until
 
 
 class ReportContradicts(Conflict):

@@ -39,6 +39,7 @@ IDENTIFIER_PARAMS = frozenset(
         "order_ref",
         "order_id",
         "order_key",
+        "source",
         "channel",
         "scenario",
         "escalation",

@@ -27,6 +27,8 @@ STATUSES: dict[type[e.SentinelError], tuple[int, str]] = {
     e.NotFound: (404, "Not found"),
     e.StillDeciding: (409, "Still being decided"),
     e.AlreadyStarted: (409, "Already started"),
+    e.ResolvedNotExecuted: (409, "Resolved as not executed"),
+    e.StillActing: (409, "Somebody may still act"),
     e.ReportContradicts: (409, "Contradicts an earlier report"),
     e.Conflict: (409, "Not possible in this state"),
     e.PermitExpired: (410, "The permit has expired"),
@@ -63,6 +65,8 @@ def problem_of(error: e.SentinelError, request_id: str) -> Problem:
     extra: dict[str, Any] = {"errors": error.errors} if error.errors else {}
     detail = error.detail
     headers = {}
+    if isinstance(error, e.StillActing):
+        extra["act_until"] = error.act_until.isoformat()
     if isinstance(error, e.EngineUnavailable):
         # A careless client that reads only the decision stays closed. The cause is for the log, not for callers.
         log.error("engine_unavailable", cause=detail, request_id=request_id)

@@ -13,7 +13,7 @@ from typing import Any
 from sentinel.core.decision import ApprovalTerms, BreakerAsk, Decision, Finding, LimitAsk, Verdict, strictest
 from sentinel.policy.compile import CompiledBreaker, CompiledLimit, CompiledPolicy, CompiledRule
 from sentinel.policy.facts import A_WORKER, Asker, FactSet, gather, identifier
-from sentinel.policy.model import SUBJECTS
+from sentinel.policy.model import SUBJECTS, Limit
 
 UNKNOWN = "~unknown"
 """Whose budget it is when the request does not say, or says what its sender cannot vouch for: one shared budget, so that
@@ -163,9 +163,17 @@ def _ask(policy: CompiledPolicy, compiled: CompiledLimit, subject: str, cap_mino
         policy.policy.zone,
         cap_minor,
         limit.verdict,
-        limit.reason_code,
+        _full_because(limit, subject),
         compiled.is_total,
     )
+
+
+def _full_because(limit: Limit, subject: str) -> str:
+    """The reason when this limit says no: of a budget that all share who leave a fact out, that it was left out."""
+    missing = [name for name, value in zip(limit.per, subject.split("|"), strict=False) if value == UNKNOWN]
+    if missing:
+        return f"{'account' if 'account' in missing else missing[0]}_unknown".replace(".", "_")
+    return limit.reason_code
 
 
 def _once_key(policy: CompiledPolicy, facts: FactSet) -> str | None:

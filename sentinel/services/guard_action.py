@@ -10,7 +10,7 @@ import uuid
 from typing import Any
 
 from sentinel.core.decision import BreakerAsk, Decision, LimitAsk, Verdict, no_matching_policy
-from sentinel.core.errors import KeyReused, TooManyOpenPermits
+from sentinel.core.errors import KeyReused, ResolvedNotExecuted, TooManyOpenPermits
 from sentinel.core.operation import Operation, first_difference
 from sentinel.core.proof import decision_basis, pack_parts
 from sentinel.policy.evaluate import evaluate
@@ -18,6 +18,7 @@ from sentinel.policy.facts import Asker, check_once, declared_evidence
 from sentinel.policy.model import EVIDENCE
 from sentinel.randomness import random_bytes, random_uuid
 from sentinel.services.authority import Authority, Caller
+from sentinel.services.start_action import leave_seconds
 from sentinel.store.agent_keys import WORKER_SCOPE
 from sentinel.store.decisions import Recorded
 from sentinel.store.housekeeping import CROWDED_SECONDS
@@ -35,26 +36,31 @@ def guard_action(
     has_start_step: bool,
     elapsed_ms: int,
     start_id: uuid.UUID | None = None,
+    act_seconds: int | None = None,
 ) -> Recorded:
     """The committed decision on `operation`, or the one its key has had all along.
 
-    Raises `KeyReused` when the key belongs to another operation, `StillDeciding` after two seconds of waiting for a
+    Raises `ResolvedNotExecuted` where a start is asked for with it and a person has said that nothing was executed, `KeyReused` when the key belongs to another operation, `StillDeciding` after two seconds of waiting for a
     twin, `EngineUnavailable` when nothing could be committed.
     """
     row = decided_row(
-        authority, caller, operation, has_start_step=has_start_step, elapsed_ms=elapsed_ms, start_id=start_id
-    )
-    return judged(operation, authority.decisions.record(row))
+        authority, caller, operation, has_start_step=has_start_step, elapsed_ms=elapsed_ms, start_id=start_id,
+        act_seconds=act_seconds,
+    )  # fmt: skip
+    return judged(operation, authority.decisions.record(row), asks_start=start_id is not None or not has_start_step)
 
 
-def judged(operation: Operation, recorded: Recorded) -> Recorded:
+def judged(operation: Operation, recorded: Recorded, *, asks_start: bool = False) -> Recorded:
     """The recorded decision.
 
-    Raises `KeyReused` when the idempotency key turned out to be another operation's, and `TooManyOpenPermits` when
-    nothing was recorded because the agent's key leaves its permits lying.
+    Raises `KeyReused` when the idempotency key turned out to be another operation's, `TooManyOpenPermits` when nothing was
+    recorded because the agent's key leaves its permits lying, and where a start was asked for with it,
+    `ResolvedNotExecuted`: a client that goes by the decision alone must not take it for a go-ahead.
     """
     if recorded.result == "too_many_open":
         raise TooManyOpenPermits(CROWDED_SECONDS)
+    if asks_start and recorded.result == "not_executed":
+        raise ResolvedNotExecuted
     if recorded.result == "key_reused":
         raise KeyReused(first_difference(recorded.request or "{}", operation.canonical))
     return recorded
@@ -70,11 +76,12 @@ def provisional(authority: Authority, caller: Caller, operation: Operation) -> t
         decision = no_matching_policy()
         return decision, decision_basis(decision, {})
     facts, moment = operation.facts(), authority.clock()
-    check_once(policy, facts)
     # Decided on what is kept, so that the same can be decided again.
     evidence = facts[EVIDENCE] = declared_evidence(policy, operation.evidence or {})
     asker = Asker(str(caller.principal_id), is_worker=WORKER_SCOPE in caller.scopes)
     decision = evaluate(policy, facts, moment, asker=asker)
+    if decision.once_key is None:
+        check_once(policy, facts)
     read_at = moment if "now" in policy.used else None
     return decision, decision_basis(decision, evidence, read_at=read_at, by_worker=asker.is_worker)
 
@@ -87,6 +94,7 @@ def decided_row(
     has_start_step: bool,
     elapsed_ms: int,
     start_id: uuid.UUID | None = None,
+    act_seconds: int | None = None,
 ) -> dict[str, Any]:
     """One row of `sentinel.guard_input`: JSON-ready, in memory, nothing asked of anybody."""
     decision, basis = provisional(authority, caller, operation)
@@ -103,6 +111,7 @@ def decided_row(
         "basis": basis,
         "hand_out_is_start": not has_start_step,
         "start_id": start_id,
+        "act_seconds": leave_seconds(authority, act_seconds),
         "permit_seconds": authority.permit_seconds,
         "pack_parts": pack_parts(operation, decision, proof_id=proof_id_of(event_id), salt=salt),
         "elapsed_ms": elapsed_ms,

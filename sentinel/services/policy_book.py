@@ -13,13 +13,13 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from sentinel.core.decision import LimitAsk
+from sentinel.core.decision import LimitAsk, Verdict
 from sentinel.core.operation import Operation
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe
@@ -37,6 +37,7 @@ from sentinel.store.policies import policy_text
 
 Amounts = Mapping[str, Mapping[str, str]]
 """By a number's name: its amount in major units by currency."""
+NO_MATCHING_POLICY = "no_matching_policy"
 MOST_KEPT = 32
 """How many policies that decided stay compiled."""
 
@@ -104,6 +105,17 @@ class PolicyBook:
         facts, moment, _ = facts_of(decided)
         label = f"{policy.policy.label}, {policy.policy.version}"
         return RulesSaid(decided.policy_digest, label, explain(policy, facts, moment), describe(policy)["numbers"])
+
+    def refusal(self, action: str, params: Mapping[str, Any]) -> str | None:
+        """The reason for which the policy in force would deny this whoever asks; None where it would not, or cannot be read."""
+        library = self._library()
+        if library is None:
+            return None
+        policy = library.find(action)
+        if policy is None:
+            return NO_MATCHING_POLICY
+        decided = evaluate(policy, {"action": action, "params": params}, datetime.now(UTC))
+        return decided.reason_code if decided.verdict is Verdict.DENY else None
 
     def read(self) -> None:
         """Read the policies now, so that nobody waits for it later."""

@@ -29,6 +29,8 @@ def report_outcome(
 ) -> Receipt:
     """The report's receipt; an exact repeat gets the original one with result "duplicate".
 
+    A success after a person said "not executed" is received as "contradiction" (again: "contradiction_repeated"): the operation is
+    in doubt again, holds its budget, and this action of this agent is halted.
     Raises `ReportContradicts` when an earlier report said something else, `PermitRefused` when a bound field differs
     and `Conflict` when the action was never started.
     """
@@ -58,7 +60,7 @@ def report_row(
 def judged(receipt: Receipt) -> Receipt:
     """The receipt of a report that counts; the refusals of `report_outcome` otherwise."""
     match receipt.result:
-        case "received" | "duplicate":
+        case "received" | "duplicate" | "contradiction" | "contradiction_repeated":
             return receipt
         case "contradicts":
             raise ReportContradicts("another outcome was reported before; an operator resolves this")

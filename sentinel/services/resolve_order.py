@@ -1,20 +1,28 @@
-"""Record an analyst's word on a queued order. The rules are checked in the transaction that records it, and only there."""
+"""Record an analyst's word on an order that waits for one. The rules are checked in the transaction that records it, and only there."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sentinel.core.decision import reason_text
 from sentinel.core.errors import Conflict, Forbidden, InvalidInput, NotFound, SentinelError
+from sentinel.core.money import Money, money_out
 from sentinel.services.actor import Actor
+from sentinel.services.policy_book import PolicyBook
 from sentinel.store import order_views
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 
 FULFIL, REFUND, HOLD = WORDS = ("fulfil", "refund", "hold")
+REFUND_ACTION = "refund.create"
+RETRY = "retry"
+"""Of an order that came back: have the shop, or the refund worker, asked once more."""
 
 _REFUSALS: dict[str, SentinelError] = {
     "unknown": NotFound("there is no order of that id"),
     "not_queued": Conflict("this order does not wait for a word; look at where it stands"),
+    "nothing_to_retry": Conflict("the shop has this hold; there is nothing to try again"),
+    "halted": Conflict("fulfilment is halted; lift the halt first"),
     "refund_exists": Conflict("a refund of this order is in the ledger already"),
     "nothing_paid": Conflict("nothing was paid for this order; fulfil or hold it"),
     "not_pending": Conflict("its approval was decided before; the order follows that"),
@@ -25,6 +33,24 @@ _REFUSALS: dict[str, SentinelError] = {
     "role": Forbidden("this order needs a higher role"),
     "requester": Forbidden("who answers for the asking key cannot decide what it asks"),
 }
+
+
+_NOTHING_AGAINST = {
+    "duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1,
+}  # fmt: skip
+
+
+def refund_refusal(book: PolicyBook, amount_minor: int, currency: str) -> str | None:
+    """The reason for which a refund of this amount would be denied whatever else is known of it; None where a person may file it.
+
+    Asked before it is offered and before it is filed. The authority decides about the row all the same.
+    """
+    if amount_minor <= 0:
+        return None
+    return book.refusal(REFUND_ACTION, {
+        "amount": money_out(Money(amount_minor, currency)), "refund_id": "order", "ledger_entry_id": "order", "account_ref": "any",
+        "channel": "retail", "scenario": "standard", "risk": _NOTHING_AGAINST, "escalation": "analyst_refund",
+    })  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +67,43 @@ class OrderResolved:
 
 
 def resolve_order(
-    pool: Pool, actor: Actor, source: str, order_id: str, *, word: str, reason: str, digest: str | None = None
-) -> OrderResolved:
-    """Give `actor`'s word: "fulfil" approves, "refund" rejects and files a refund, "hold" rejects and has it held.
+    pool: Pool, actor: Actor, source: str, order_id: str, *, word: str, reason: str, digest: str | None = None,
+    book: PolicyBook | None = None,
+) -> OrderResolved:  # fmt: skip
+    """Give `actor`'s word: "fulfil" approves, "refund" rejects and files a refund, "hold" rejects and has it held. What came
+    back from the shop is tried again, refunded or held; a hold that the shop has not taken is tried again.
 
-    `digest` is the approval's as it was shown; given, it must be the approval's. Raises `InvalidInput` (word), `NotFound`,
+    With `book` a refund that its policy would deny is refused here. `digest` is the approval's as it was shown: where one
+    waits it must be given, and be the approval's. Raises `InvalidInput` (word, digest), `NotFound`,
     `Conflict` (decided, expired, spoken before, changed) or `Forbidden` (role, requester).
     """
     actor.must_be("approver")
-    if word not in WORDS:
-        raise InvalidInput.of("word", f"must be one of {', '.join(WORDS)}")
+    if word not in (*WORDS, RETRY):
+        raise InvalidInput.of("word", f"must be one of {', '.join((*WORDS, RETRY))}")
     if actor.operator_id is None:
         raise Forbidden("an order needs a person's account")
+    if book is not None and word in (REFUND, RETRY):
+        _must_be_refundable(pool, actor, source, order_id, word, book)
     # The word comes before what it decides, also among ids made in one millisecond.
     event_id, second_event_id = sorted((new_id(), new_id()))
     answer = order_views.resolve(
         pool, tenant_id=actor.tenant_id, source=source, order_id=order_id, operator_id=actor.operator_id, word=word,
         reason=reason, digest=digest, via=actor.via, event_id=event_id, second_event_id=second_event_id,
     )  # fmt: skip
+    if answer.result == "changed" and digest is None:
+        raise InvalidInput.of("digest", "is missing: name the digest of the approval that was shown")
     refusal = _REFUSALS.get(answer.result)
     if refusal is not None:
         raise type(refusal)(refusal.detail)
     return OrderResolved(answer.result, answer.approvals_given, answer.people_required, answer.ledger_entry_id)
+
+
+def _must_be_refundable(pool: Pool, actor: Actor, source: str, order_id: str, word: str, book: PolicyBook) -> None:
+    row = order_views.find_order(pool, actor.tenant_id, source, order_id)
+    if row is None or (word == RETRY and row.status != "REFUND_REFUSED"):
+        return
+    reason = refund_refusal(book, row.amount_minor, row.currency)
+    if reason is not None:
+        raise Conflict(
+            f"a refund of this order would be denied ({reason}): {reason_text(reason)} Hold it, or handle it elsewhere."
+        )

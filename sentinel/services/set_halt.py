@@ -17,7 +17,7 @@ _ACTION_PATTERN = re.compile(r"[A-Za-z0-9._:/@-]{1,126}\.\*")
 def set_halt(
     pool: Pool, actor: Actor, *, scope: str, target: str = "", level: str = "kill", reason: str
 ) -> halts.HaltSet:
-    """The halt in force. Agents, actions (or "refund.*") and scenarios need a `target`; approvers may halt.
+    """The halt in force. Agents, actions (or "refund.*"), scenarios and "AGENT ACTION" need a `target`; approvers may halt.
 
     A global halt stops other tenants too, so only a local administrator sets one. Raises `InvalidInput`, `Forbidden`.
     """
@@ -39,5 +39,9 @@ def _check(scope: str, target: str, level: str) -> None:
     if scope in ("global", "tenant"):
         if target:
             raise InvalidInput.of("target", f"must be left out for the scope {scope}")
+    elif scope == "agent_action":
+        agent, _, action = target.partition(" ")
+        check_identifier(agent, "target", 128)
+        check_identifier(action, "target", 128)
     elif not (scope == "action" and _ACTION_PATTERN.fullmatch(target)):
         check_identifier(target, "target", 128)

@@ -5,7 +5,14 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sentinel.core.errors import AlreadyStarted, Conflict, PermitExpired, PermitRefused
+from sentinel.core.errors import (
+    AlreadyStarted,
+    Conflict,
+    InvalidInput,
+    PermitExpired,
+    PermitRefused,
+    ResolvedNotExecuted,
+)
 from sentinel.services.authority import Authority, Caller
 from sentinel.store.decisions import Receipt
 from sentinel.store.ids import new_id
@@ -22,27 +29,41 @@ def start_action(
     risk_class: str,
     permit_token: str,
     start_id: uuid.UUID,
+    act_seconds: int | None = None,
 ) -> Receipt:
     """The start's receipt; the same `start_id` again gets the same one with result "duplicate".
 
-    Raises `PermitRefused` (foreign or altered slip, differing field, halt), `PermitExpired`, `AlreadyStarted`
-    (redeemed under another start id) or `Conflict` (nothing to redeem: denied, pending, expired).
+    Either gives leave to act for `act_seconds`, else for the time that silence is waited for. Raises `PermitRefused` (foreign or
+    altered slip, differing field, halt), `PermitExpired`, `AlreadyStarted` (redeemed under another start id),
+    `ResolvedNotExecuted` or `Conflict` (nothing to redeem: denied, pending, expired).
     """
     row = start_row(
         authority, caller, idempotency_key=idempotency_key, action=action, agent_id=agent_id, resource=resource,
-        risk_class=risk_class, permit_token=permit_token, start_id=start_id,
+        risk_class=risk_class, permit_token=permit_token, start_id=start_id, act_seconds=act_seconds,
     )  # fmt: skip
     return judged(authority.starts.record(row))
 
 
-def start_row(authority: Authority, caller: Caller, *, permit_token: str, **bound: Any) -> dict[str, Any]:
-    """One row of `sentinel.start_input`. Raises `PermitRefused` for a slip that is not ours."""
+def start_row(
+    authority: Authority, caller: Caller, *, permit_token: str, act_seconds: int | None = None, **bound: Any
+) -> dict[str, Any]:
+    """One row of `sentinel.start_input`. Raises `PermitRefused` for a slip that is not ours, `InvalidInput` for too long a time."""
     slip = authority.permits.read(caller.tenant_id, permit_token)
     if slip is None:
         raise PermitRefused("permit_token is not a permit of this authority")
     return {
         **bound, "tenant_id": caller.tenant_id, "permit_id": slip.permit_id, "digest": slip.digest, "event_id": new_id(),
+        "act_seconds": leave_seconds(authority, act_seconds),
     }  # fmt: skip
+
+
+def leave_seconds(authority: Authority, declared: int | None) -> int:
+    """For how long an answered start gives leave to act: as declared, else until silence counts as doubt."""
+    if declared is None:
+        return authority.report_deadline_seconds
+    if declared > authority.longest_act_seconds:
+        raise InvalidInput.of("act_within_seconds", f"must be at most {authority.longest_act_seconds} here")
+    return declared
 
 
 def judged(receipt: Receipt) -> Receipt:
@@ -50,6 +71,8 @@ def judged(receipt: Receipt) -> Receipt:
     match receipt.result:
         case "started" | "duplicate":
             return receipt
+        case "resolved_not_executed":
+            raise ResolvedNotExecuted
         case "already_started":
             raise AlreadyStarted("this permit was redeemed under another start_id")
         case "expired":

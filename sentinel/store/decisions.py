@@ -18,12 +18,17 @@ from psycopg.types.json import Jsonb
 
 from sentinel.store.database import Pool
 from sentinel.store.failures import PATIENCE_SECONDS, in_one_call, in_one_call_within
+from sentinel.store.ids import new_id
 
 # The whole decision in one round trip; the batch is one jsonb value because arrays of text would be escaped in Python.
 RECORD_DECISIONS = "select * from sentinel.record_decisions(%b, %b)"
 PEEK_DECISIONS = "select seq, decision, reason_code from sentinel.peek_decisions(%b)"
 START_OPERATIONS = "select seq, (receipt).* from sentinel.start_operations(%b, %b)"
 REPORT_OUTCOMES = "select seq, (receipt).* from sentinel.report_outcomes(%b, %b)"
+RECORD_CONTRADICTION = """
+select %(seq)s::integer as seq, r.* from sentinel.record_contradiction(
+  jsonb_populate_record(null::sentinel.report_input, %(ask)s), %(halt_id)s, %(halt_event_id)s) r
+"""
 # A report of a checked action: the first one is kept, an equal repeat finds it, a different one finds its digest.
 RECORD_CHECK_REPORT = """
 select 0 as seq, * from sentinel.record_check_report(%(tenant_id)s, %(request_id)s, %(digest)s, %(event_id)s, %(agent_id)s,
@@ -112,8 +117,29 @@ def start_operations(
 def report_outcomes(
     pool: Pool, rows: Sequence[Mapping[str, Any]], wait_seconds: float = PATIENCE_SECONDS
 ) -> list[Receipt]:
-    """Record outcomes (rows of `sentinel.report_input`) together; receipts in the order of `rows`."""
-    return _together(pool, REPORT_OUTCOMES, rows, Receipt, wait_seconds)
+    """Record outcomes (rows of `sentinel.report_input`) together; receipts in the order of `rows`.
+
+    A success after a person's "not executed" needs the halt lock, which no ordinary report must wait for: it is recorded
+    after the others, in a transaction of its own.
+    """
+    receipts = _together(pool, REPORT_OUTCOMES, rows, Receipt, wait_seconds)
+    return [
+        _record_contradiction(pool, rows[receipt.seq], receipt.seq)
+        if receipt.result == "resolved_not_executed"
+        else receipt
+        for receipt in receipts
+    ]
+
+
+def _record_contradiction(pool: Pool, row: Mapping[str, Any], seq: int) -> Receipt:
+    fields = {"seq": seq, "ask": _json(row), "halt_id": new_id(), "halt_event_id": new_id()}
+
+    def call(connection: Any) -> Receipt:
+        with connection.cursor(binary=True, row_factory=class_row(Receipt)) as cursor:
+            found: Receipt = cursor.execute(RECORD_CONTRADICTION, fields).fetchone()
+            return found
+
+    return in_one_call(pool, call)
 
 
 def _numbered(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

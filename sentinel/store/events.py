@@ -20,7 +20,7 @@ COMMON = ("decision", "start", "outcome")
 """Kinds that come with every operation; the others are few and have an index (`0004_console.sql`)."""
 KINDS = (
     *COMMON, "refused", "asked_again", "approval_vote", "approval_approved", "approval_rejected", "approval_handled",
-    "approval_expired", "in_doubt", "in_doubt_resolved", "halt_set", "halt_lifted", "switch_on", "switch_off",
+    "approval_expired", "in_doubt", "in_doubt_resolved", "contradiction", "halt_set", "halt_lifted", "switch_on", "switch_off",
     "gate_report_recorded", "check_report", "operator_added", "operator_role_set", "operator_shut_out", "operator_let_in",
     "operator_password_reset", "operator_second_factor_reset", "operator_sessions_ended",
     "operator_password_changed", "operator_second_factor_set", "operator_second_factor_removed",

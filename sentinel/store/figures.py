@@ -13,6 +13,7 @@ FIGURES = """
 select
   (select count(*) from sentinel.reservations where state = 'held') as reservations_held,
   (select count(*) from sentinel.operation_states where status = 'in_doubt') as in_doubt,
+  (select count(*) from sentinel.operation_states where status = 'in_doubt' and in_doubt_reason = 'contradiction') as contradictions,
   (select count(*) from sentinel.approvals where status = 'pending') as approvals_pending,
   (select coalesce(extract(epoch from clock_timestamp() - min(created_at)), 0)::float
      from sentinel.approvals where status = 'pending') as approvals_oldest_seconds,
@@ -35,6 +36,7 @@ class Figures:
 
     reservations_held: int
     in_doubt: int
+    contradictions: int
     approvals_pending: int
     approvals_oldest_seconds: float
     halts_in_force: int

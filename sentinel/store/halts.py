@@ -15,13 +15,14 @@ from sentinel.store.rows import all_rows, one_row, single
 
 EVERYBODY = uuid.UUID(int=0)
 """The owner of a global halt."""
-SCOPES = ("global", "tenant", "agent", "action", "scenario")
+SCOPES = ("global", "tenant", "agent", "action", "scenario", "agent_action")
 LEVELS = ("pause", "kill")
 
 
 @dataclass(frozen=True, slots=True)
 class HaltRow:
-    """A halt; `target` is empty for the global and tenant scopes. `breaker_key` names the breaker that set it, if one did."""
+    """A halt; `target` is empty for the global and tenant scopes, "AGENT ACTION" for agent_action. `breaker_key` names the
+    breaker that set it, if one did."""
 
     halt_id: uuid.UUID
     scope: str
@@ -56,7 +57,7 @@ class LastEffect:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Something a halt can name: `scope` is agent, action or scenario."""
+    """Something a halt can name: `scope` is agent, action, agent_action or scenario."""
 
     scope: str
     target: str
@@ -74,6 +75,7 @@ where e.tenant_id = %(tenant_id)s and e.event_id between %(first_id)s and %(last
   and e.occurred_at between %(since)s and %(until)s
   and (e.kind = 'start' or e.kind = 'decision' and strpos(e.body, '"decision":"ALLOW"') > 0)
   and case %(scope)s when 'agent' then o.agent_id = %(target)s when 'scenario' then o.scenario = %(target)s
+                     when 'agent_action' then o.agent_id || ' ' || o.action = %(target)s
                      when 'action' then o.action = %(target)s
                        or right(%(target)s, 2) = '.*' and starts_with(o.action, left(%(target)s, -1))
                      else true end
@@ -87,6 +89,7 @@ with recent as (
 select 'agent' as scope, agent_id as target from recent
 union select 'agent', agent_id from sentinel.agent_keys where tenant_id = %(tenant_id)s and agent_id is not null
 union select 'action', action from recent
+union select 'agent_action', agent_id || ' ' || action from recent
 union select 'scenario', scenario from recent where scenario is not null
 order by 1, 2 limit 300
 """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sentinel.store.database import Pool
-from sentinel.store.rows import all_rows, one_row, single
+from sentinel.store.rows import all_rows, one_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,8 @@ class InDoubtRow:
     in_doubt_reason: str
     started_at: datetime
     in_doubt_since: datetime
+    act_until: datetime | None
+    """Until then "not executed" cannot be said; None when it can be said already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +61,17 @@ class OperationRow:
     in_doubt_since: datetime | None
     held_minor: int | None
     once_key_held: bool
+    act_until: datetime | None
+    """Until then "not executed" cannot be said; None when it can be said already."""
+    not_executed_at: datetime | None
+    halt_id: uuid.UUID | None
+    """What a contradiction halted."""
 
 
 _IN_DOUBT = """
 select o.operation_id, o.idempotency_key, o.agent_id, o.action, o.resource, o.amount_minor, o.currency,
-       s.in_doubt_reason, s.started_at, s.in_doubt_since
+       s.in_doubt_reason, s.started_at, s.in_doubt_since,
+       case when s.act_until > clock_timestamp() then s.act_until end as act_until
 from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
 where s.tenant_id = %(tenant_id)s and s.status = 'in_doubt'
 """
@@ -78,12 +86,14 @@ FIND_OPERATION = """
 select o.operation_id, o.idempotency_key, o.agent_id, o.action, o.resource, o.amount_minor, o.currency, o.digest, s.status,
        s.decision, s.reason_code, s.policy_label, s.outcome, s.started_at, s.reported_at, s.in_doubt_reason, s.in_doubt_since,
        (select r.amount_minor from sentinel.reservations r where r.operation_id = o.operation_id and r.state = 'held') as held_minor,
-       s.once_live as once_key_held
+       s.once_live as once_key_held, case when s.act_until > clock_timestamp() then s.act_until end as act_until,
+       s.not_executed_at, c.halt_id
 from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)
+left join sentinel.contradictions c using (tenant_id, operation_id)
 where o.tenant_id = %(tenant_id)s and o.operation_id = %(operation_id)s
 """
 RESOLVE_IN_DOUBT = """
-select sentinel.resolve_in_doubt(%(tenant_id)s, %(operation_id)s, %(executed)s, %(resolved_by)s, %(evidence)s, %(event_id)s)
+select result, act_until from sentinel.resolve_in_doubt(%(tenant_id)s, %(operation_id)s, %(executed)s, %(resolved_by)s, %(evidence)s, %(event_id)s)
 """
 
 
@@ -112,9 +122,17 @@ def resolve_in_doubt(
     resolved_by: str,
     evidence: str,
     event_id: uuid.UUID,
-) -> str:
-    """ "resolved", "unknown" or "not_in_doubt". Executed captures the budget, not executed frees it."""
-    return str(single(pool, RESOLVE_IN_DOUBT, {
+) -> tuple[str, datetime | None]:
+    """("resolved", "unknown", "not_in_doubt" or "still_acting", until when). Executed captures the budget, not executed frees it."""
+    found = one_row(pool, _Resolved, RESOLVE_IN_DOUBT, {
         "tenant_id": tenant_id, "operation_id": operation_id, "executed": executed, "resolved_by": resolved_by,
         "evidence": evidence, "event_id": event_id,
-    }))  # fmt: skip
+    })  # fmt: skip
+    assert found is not None
+    return found.result, found.act_until
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolved:
+    result: str
+    act_until: datetime | None

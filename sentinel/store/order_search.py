@@ -46,11 +46,12 @@ CONDITIONS = {
 }
 IS_OPEN = "r.next_attempt_at < 'infinity'"
 BEHIND = "(r.received_at, r.review_id) < (%(before_at)s, %(before_id)s)"
-# Soonest due first; one that somebody has spoken on waits for the intake, not for a person.
+# What came back first, then soonest due first; one that somebody has spoken on waits for the intake, not for a person.
 QUEUE = f"""
 select {COLUMNS} {FROM}
-where r.tenant_id = %(tenant_id)s and r.status = 'QUEUED' and {IS_OPEN} and r.resolution is null
-order by coalesce(a.expires_at, r.due_at), r.review_id limit %(limit)s
+where r.tenant_id = %(tenant_id)s and {IS_OPEN}
+  and (r.status = 'QUEUED' and r.resolution is null or r.status in ('SHOP_REFUSED', 'REFUND_REFUSED'))
+order by r.status <> 'QUEUED' desc, coalesce(a.expires_at, r.due_at), r.review_id limit %(limit)s
 """
 STANDINGS = f"""
 select lane, status, count(*)::integer as orders, min(received_at) as oldest_at from orders.reviews r
@@ -85,7 +86,7 @@ def search_orders(
 
 
 def queue(pool: Pool, tenant_id: uuid.UUID, *, limit: int) -> list[OrderRow]:
-    """What waits for an analyst, soonest due first."""
+    """What waits for an analyst: what came back from the shop or the refund worker, then the queue, soonest due first."""
     return all_rows(pool, OrderRow, QUEUE, {"tenant_id": tenant_id, "limit": limit})
 
 

@@ -14,7 +14,8 @@ from sentinel.store.database import Pool
 from sentinel.store.rows import all_rows, one_row
 
 LANES = ("low", "medium", "high")
-STATUSES = ("RECEIVED", "SCORED", "DECIDED", "STARTED", "QUEUED", "FULFILLED", "HELD", "REFUND_FILED")
+STATUSES = ("RECEIVED", "SCORED", "DECIDED", "STARTED", "QUEUED", "FULFILLED", "HELD", "REFUND_FILED", "SHOP_REFUSED",
+            "REFUND_REFUSED")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class OrderRow:
     """A review with its approval; amounts in minor units, times timezone-aware UTC.
 
     `approval_status`, `digest` and `due_at` belong to the approval that it waits or waited for. `ledger_entry_id` names
-    the refund that was filed.
+    the refund that was filed; `hold_state` is what became of a held order's hold in the shop.
     """
 
     review_id: uuid.UUID
@@ -48,6 +49,7 @@ class OrderRow:
     resolution_reason: str | None
     resolved_at: datetime | None
     ledger_entry_id: str | None
+    hold_state: str | None
     attempts: int
     last_error: str | None
     received_at: datetime
@@ -66,6 +68,17 @@ class EffectRow:
     shop_reference: str | None
     last_error: str | None
     reported_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class WordRow:
+    """What a person said of an order, and where it stood then."""
+
+    word: str
+    from_status: str
+    said_by: str
+    reason: str
+    said_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +137,10 @@ r.reason_code, r.operation_id, r.approval_id, r.proof_id,
 case when a.status = 'pending' and a.expires_at <= statement_timestamp() then 'expired' else a.status end as approval_status,
 a.digest, coalesce(a.expires_at, r.due_at) as due_at,
 r.resolution, r.resolved_by, r.resolution_reason, r.resolved_at,
-case when r.resolution = 'refund' then orders.refund_name(r.source, r.order_id) end as ledger_entry_id,
+case when r.resolution = 'refund' then (select f.ledger_entry_id from orders.refunds f where f.tenant_id = r.tenant_id
+  and f.review_id = r.review_id order by f.attempt desc limit 1) end as ledger_entry_id,
+case when r.status = 'HELD' then (select f.state from orders.effects f where f.review_id = r.review_id and f.kind = 'hold'
+  and f.tenant_id = r.tenant_id) end as hold_state,
 r.attempts, r.last_error, r.received_at, r.decided_at, r.updated_at
 """
 FROM = """
@@ -144,6 +160,10 @@ select {COLUMNS} {FROM} where r.tenant_id = %(tenant_id)s and r.source = %(sourc
 EFFECTS = """
 select kind, state, tries, tried_at, shop_reference, last_error, reported_at from orders.effects
 where tenant_id = %(tenant_id)s and review_id = %(review_id)s order by created_at, kind
+"""
+WORDS = """
+select word, from_status, said_by, reason, said_at from orders.words
+where tenant_id = %(tenant_id)s and review_id = %(review_id)s order by word_id
 """
 EVENTS = """
 select event, from_lane, from_status, to_lane, to_status, occurred_at from orders.events
@@ -167,7 +187,8 @@ select q.*, w.* from
      coalesce(extract(epoch from clock_timestamp() - min(decided_at)), 0)::double precision as oldest_queued_seconds,
      (count(*) filter (where due_at < clock_timestamp()))::integer as overdue
    from orders.reviews
-   where tenant_id = %(tenant_id)s and status = 'QUEUED' and next_attempt_at < 'infinity' and resolution is null) q,
+   where tenant_id = %(tenant_id)s and next_attempt_at < 'infinity'
+     and (status = 'QUEUED' and resolution is null or status in ('SHOP_REFUSED', 'REFUND_REFUSED'))) q,
   (select count(*)::integer as alerts_waiting,
      coalesce(extract(epoch from clock_timestamp() - min(created_at)), 0)::double precision as oldest_alert_seconds
    from orders.alerts where tenant_id = %(tenant_id)s and delivered_at is null) w
@@ -199,6 +220,11 @@ def effects_of(pool: Pool, tenant_id: uuid.UUID, review_id: uuid.UUID) -> list[E
     return all_rows(pool, EffectRow, EFFECTS, {"tenant_id": tenant_id, "review_id": review_id})
 
 
+def words_of(pool: Pool, tenant_id: uuid.UUID, review_id: uuid.UUID) -> list[WordRow]:
+    """Everything that people said of it, in order."""
+    return all_rows(pool, WordRow, WORDS, {"tenant_id": tenant_id, "review_id": review_id})
+
+
 def events_of(pool: Pool, tenant_id: uuid.UUID, review_id: uuid.UUID) -> list[EventRow]:
     """How it came to where it stands, in order."""
     return all_rows(pool, EventRow, EVENTS, {"tenant_id": tenant_id, "review_id": review_id})
@@ -225,7 +251,7 @@ def resolve(
     pool: Pool, *, tenant_id: uuid.UUID, source: str, order_id: str, operator_id: uuid.UUID, word: str, reason: str,
     digest: str | None, via: str, event_id: uuid.UUID, second_event_id: uuid.UUID,
 ) -> WordResult:  # fmt: skip
-    """Record "fulfil", "refund" or "hold" of one person; everything is checked in the one transaction that records it."""
+    """Record "fulfil", "refund", "hold" or "retry" of one person; everything is checked in the one transaction that records it."""
     found = one_row(pool, WordResult, RESOLVE, {
         "tenant_id": tenant_id, "source": source, "order_id": order_id, "operator_id": operator_id, "word": word,
         "reason": reason, "digest": digest, "via": via, "event_id": event_id, "second_event_id": second_event_id,

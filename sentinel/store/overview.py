@@ -90,6 +90,12 @@ select o.currency, count(*)::integer as entries, sum(o.amount_minor)::bigint as 
 from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
 where s.tenant_id = %(tenant_id)s and s.status = 'in_doubt' group by o.currency order by o.currency
 """
+CONTRADICTED = """
+select o.currency, count(*)::integer as entries, sum(o.amount_minor)::bigint as amount_minor, min(s.in_doubt_since) as oldest_at
+from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
+where s.tenant_id = %(tenant_id)s and s.status = 'in_doubt' and s.in_doubt_reason = 'contradiction'
+group by o.currency order by o.currency
+"""
 # The last thousand of a day: enough for a middle, whatever a day brings.
 ANSWERS = """
 select count(*)::integer as given,
@@ -135,6 +141,11 @@ def waiting(pool: Pool, tenant_id: uuid.UUID) -> list[WaitingRow]:
 def in_doubt(pool: Pool, tenant_id: uuid.UUID) -> list[SumRow]:
     """Operations in doubt by currency."""
     return all_rows(pool, SumRow, IN_DOUBT, {"tenant_id": tenant_id})
+
+
+def contradicted(pool: Pool, tenant_id: uuid.UUID) -> list[SumRow]:
+    """Successes reported after "not executed" that nobody has cleared up, by currency."""
+    return all_rows(pool, SumRow, CONTRADICTED, {"tenant_id": tenant_id})
 
 
 def answers(pool: Pool, tenant_id: uuid.UUID) -> Answers:

@@ -143,10 +143,10 @@ def test_the_curl_line_signs_and_posts_one_order_and_analysts_words_have_their_e
     words = {"fulfil": "demo_medium_1", "refund": "demo_medium_2", "hold": "demo_medium_3"}
     assert {shown_orders(demo)[name]["status"] for name in words.values()} == {"QUEUED"}
     for word, order_id in words.items():
+        seen = {"reason": "looked at it", "digest": shown_orders(demo)[order_id]["digest"]}
         said = request(
-            "POST", f"{demo.console}/ops/api/orders/demo/{order_id}/{word}", body={"reason": "looked at it"},
-            headers=demo.sign_in("approver"),
-        )  # fmt: skip
+            "POST", f"{demo.console}/ops/api/orders/demo/{order_id}/{word}", body=seen, headers=demo.sign_in("approver")
+        )
         assert (said.status, said.json["result"]) == (200, word), said.body
     ends = {"demo_medium_1": "FULFILLED", "demo_medium_2": "REFUND_FILED", "demo_medium_3": "HELD"}
     assert eventually(lambda: ends == {name: shown_orders(demo)[name]["status"] for name in ends}, within=10)
@@ -259,6 +259,27 @@ def test_once_processes_the_ledger_and_ends_by_itself() -> None:
         assert len(done.stdout.splitlines()) == 1
         assert processes_naming(str(folder)) == []
         assert time.monotonic() - began < 40 * overload()
+
+
+def test_once_does_not_say_that_anything_is_running() -> None:
+    with demo_folder("once-told") as folder:
+        done = run("demo", "--once", "--data-dir", str(folder), *port_options(), timeout=60 * overload())
+        assert done.returncode == 0, done.stderr
+        assert "gone through once, and everything is stopped" in done.stdout
+        assert "is running" not in done.stdout + done.stderr
+        assert "Ctrl-C" not in done.stdout
+
+
+def test_json_stays_one_line_when_the_demo_has_something_to_log() -> None:
+    with demo_folder("logs") as folder, running_demo(folder) as demo:
+        server = int((folder / "postgres.pid").read_text()) if (folder / "postgres.pid").exists() else 0
+        pids = [server] if server else [pid for pid in processes_naming(str(folder)) if b"postgres" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]]  # fmt: skip
+        os.kill(min(pids), signal.SIGKILL)
+        assert eventually(lambda: not _ready(demo.authority), within=15, every=0.1), "nothing was killed"
+        assert eventually(lambda: _ready(demo.authority), within=30, every=0.2), "the database stayed away"
+        assert demo.process.stdout is not None
+        assert select.select([demo.process.stdout], [], [], 0.5)[0] == [], demo.process.stdout.readline()
+        demo.stop()
 
 
 def consoles(folder: Path) -> list[int]:

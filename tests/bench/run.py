@@ -25,6 +25,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
@@ -103,6 +104,7 @@ def pgbench_script(bench: Bench, folder: Path, *, hot: bool) -> Path:
         checks=None,
         policies=holder,
         permits=PermitSigner([SECRET]),
+        clock=lambda: datetime.now(UTC),
     )  # type: ignore[arg-type]
     caller = Caller(bench.tenant_id, uuid.uuid4(), uuid.uuid4(), None, frozenset({WORKER_SCOPE}), None)
     fields = guard_body("KEYNNN", value="0.01", params={"account_ref": "HOT" if hot else "acct_AAA"})

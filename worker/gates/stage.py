@@ -25,8 +25,9 @@ _PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 
 WRITE_FORMER = """
 insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, channel, scenario, account_ref,
-  order_ref, reason, status, requested_at, created_at, next_attempt_at)
-values (%(tenant_id)s, %(entry)s, %(refund_id)s, 1, %(currency)s, %(channel)s, %(scenario)s, %(account)s, %(order_ref)s, %(reason)s,
+  order_ref, budget_part, reason, status, requested_at, created_at, next_attempt_at)
+values (%(tenant_id)s, %(entry)s, %(refund_id)s, 1, %(currency)s, %(channel)s, %(scenario)s, %(account)s, %(order_ref)s,
+  case when %(status)s = 'EXECUTED' then 'executed' end, %(reason)s,
   %(status)s, clock_timestamp() - interval '2 days', clock_timestamp() - interval '2 days', 'infinity')
 """
 

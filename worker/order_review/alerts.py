@@ -75,6 +75,10 @@ class AlertKind(StrEnum):
     """A known order id came again with another body."""
     SHOP_REFUSED = "shop_refused"
     """The shop will not do what the lane says."""
+    SHOP_LATE = "shop_late"
+    """The shop has not taken a fulfilment or a hold for long; it is tried on."""
+    REFUND_REFUSED = "refund_refused"
+    """A refund that an analyst filed was denied, or failed: the order is back with a person."""
 
 
 @dataclass(frozen=True, slots=True)

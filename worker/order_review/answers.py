@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from worker.order_review.lanes import FINAL
 from worker.order_review.model import ReviewStatus
 from worker.order_review.work import Work
 
@@ -23,8 +24,10 @@ _WORDS = {
     ReviewStatus.FULFILLED: "fulfilled",
     ReviewStatus.HELD: "held",
     ReviewStatus.REFUND_FILED: "refund_filed",
+    # What a person is asked is theirs alone; the sender has nothing to do about it.
+    ReviewStatus.SHOP_REFUSED: "queued",
+    ReviewStatus.REFUND_REFUSED: "refund_filed",
 }
-_FINAL = frozenset({ReviewStatus.FULFILLED, ReviewStatus.HELD, ReviewStatus.REFUND_FILED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,5 +59,5 @@ def told(work: Work, **now: Any) -> Told:
         "reason_code": seen["reason_code"], "review_id": work.review_id, "operation_id": seen["operation_id"],
         **({"approval_id": seen["approval_id"], "due_at": seen["due_at"]} if status is ReviewStatus.QUEUED else {}),
     }  # fmt: skip
-    is_final = status in _FINAL
+    is_final = status in FINAL
     return Told(200 if is_final else 202, orjson.dumps(body, option=orjson.OPT_UTC_Z), is_final)

@@ -55,7 +55,15 @@ class Background:
     def once(self) -> int:
         """One round; returns how many orders and holds were taken up. A failing errand does not stop the others."""
         taken = 0
-        for errand in (self._learn_approvals, self._resume, self._hold, self._report, self._alert, self._keep_house):
+        for errand in (
+            self._learn_approvals,
+            self._resume,
+            self._hold,
+            self._follow,
+            self._report,
+            self._alert,
+            self._keep_house,
+        ):
             taken += _tried(errand)
         return taken
 
@@ -88,6 +96,9 @@ class Background:
     def _hold_one(self, due: DueHold) -> None:
         # Whoever wrote it may have died in the middle of the first try: the shop is looked at first.
         self._pipeline.hold(due.work, Tried(max(1, due.tries), due.seconds_ago))
+
+    def _follow(self) -> int:
+        return self._store.follow_refunds(_AT_ONCE)
 
     def _each(self, do: Callable[[T], None], found: list[T]) -> int:
         if not found:

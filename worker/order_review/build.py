@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from dataclasses import dataclass
 
@@ -87,7 +88,8 @@ def build_order_review(
         settings.authority_url, settings.api_key, agent_id=AGENT_ID, tenant_id=tenant_id,
         timeout_seconds=settings.authority_timeout_seconds,
     )  # fmt: skip
-    authority, failpoints = Authority(client, crowd), failpoints or read_failpoints(settings)
+    authority = Authority(client, crowd, act_within_seconds=act_within_seconds(settings))
+    failpoints = failpoints or read_failpoints(settings)
     scorer = scorer or make_scorer(settings)
     shop = shop or shop_from(
         url=settings.shop_url, key=settings.shop_key, timeout_seconds=settings.shop_timeout_seconds, pool=pool,
@@ -95,8 +97,9 @@ def build_order_review(
     )  # fmt: skip
     pipeline = Pipeline(
         store=store, authority=authority, scorer=scorer, enricher=enricher or Enricher(), shop=shop,
-        reports=Reports(store, authority, failpoints), lookups=lambda name: _lookups(sources, name), failpoints=failpoints,
-        budget_seconds=settings.budget_seconds, under_way_seconds=settings.shop_under_way_seconds,
+        reports=Reports(store, authority, failpoints), lookups=lambda name: _lookups(sources, name),
+        always=lambda name: _always(sources, name), failpoints=failpoints, budget_seconds=settings.budget_seconds,
+        act_seconds=settings.lease_seconds, under_way_seconds=settings.shop_under_way_seconds,
         scores_at_once=isinstance(scorer, Scorer) and scorer.asks_nobody and enricher is None,
         ships_here=isinstance(shop, SimulatedShop), crowd=crowd,
     )  # fmt: skip
@@ -107,11 +110,22 @@ def build_order_review(
     return OrderReview(pool, sources, store, pipeline, background)
 
 
+def act_within_seconds(settings: OrderReviewSettings) -> int:
+    """What a start declares: an order's lease, and the calls to the shop that may be under way at its end."""
+    under_way = max(settings.shop_under_way_seconds, 3 * settings.shop_timeout_seconds)
+    return math.ceil(settings.lease_seconds + settings.shop_timeout_seconds + under_way)
+
+
 def _tenant(pool: Pool) -> uuid.UUID:
     tenant_id = default_tenant(pool)
     if tenant_id is None:
         raise UnsafeConfiguration("no tenant yet: create one first, or set SENTINEL_TENANT_ID")
     return tenant_id
+
+
+def _always(sources: SourcesFile, name: str) -> tuple[str, ...]:
+    source = sources.current().find(name)
+    return source.always if source else ()
 
 
 def _lookups(sources: SourcesFile, name: str) -> tuple[Lookup, ...]:

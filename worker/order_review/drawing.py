@@ -14,10 +14,10 @@ from worker.order_review.model import Lane, ReviewStatus
 MERMAID_FILE, SVG_FILE = "order-lanes.md", "order-lanes.svg"
 _S = ReviewStatus
 _COLUMNS = {_S.RECEIVED: 80, _S.SCORED: 290, _S.DECIDED: 546, _S.QUEUED: 776, _S.STARTED: 1016, _S.FULFILLED: 1240,
-            _S.HELD: 1240, _S.REFUND_FILED: 1240}  # fmt: skip
-_ROWS = {Lane.LOW: 34, None: 214, Lane.MEDIUM: 214, Lane.HIGH: 410}
-_BELOW = {_S.HELD: 84, _S.REFUND_FILED: 152}
-_WIDTH, _HEIGHT, _HALF_W, _HALF_H = 1320, 524, 72, 22
+            _S.HELD: 1240, _S.REFUND_FILED: 1240, _S.SHOP_REFUSED: 1016, _S.REFUND_REFUSED: 1016}  # fmt: skip
+_ROWS = {Lane.LOW: 34, None: 302, Lane.MEDIUM: 302, Lane.HIGH: 570}
+_BELOW = {_S.HELD: 84, _S.REFUND_FILED: 196, _S.SHOP_REFUSED: 112, _S.REFUND_REFUSED: 196}
+_WIDTH, _HEIGHT, _HALF_W, _HALF_H = 1320, 684, 76, 22
 _LANE_FILL = {None: "#ffffff", Lane.LOW: "#dcfce7", Lane.MEDIUM: "#fef3c7", Lane.HIGH: "#fee2e2"}
 _INK, _LIT = "#374151", "#1d4ed8"
 

@@ -63,10 +63,12 @@ def perform(
 
 NOT_THERE = Refused("not there")
 """Looked at, and surely not done so far."""
+SHIPPED_BEFORE = Refused("it was fulfilled before it could be held")
+"""Nothing is left to hold: the one no to a hold that another try cannot change."""
 
 
 def look(shop: Shop, review: Review, kind: EffectKind, operation_id: uuid.UUID) -> Answer:
-    """Whether the effect is there: `Settled`, `NOT_THERE`, `Refused` (the order went another way), or `NoAnswer`."""
+    """Whether the effect is there: `Settled`, `NOT_THERE`, `Refused` (the order went another way, `SHIPPED_BEFORE` for a hold), or `NoAnswer`."""
     found = _guarded(shop, lambda: shop.look(review))
     if not isinstance(found, Standing):
         return found
@@ -80,7 +82,7 @@ def _read(standing: Standing, kind: EffectKind, operation_id: uuid.UUID) -> Answ
             return Refused("it was fulfilled under another operation")
         return Settled(standing.reference or str(operation_id))
     if kind is EffectKind.HOLD and standing.status == "fulfilled":
-        return Refused("it was fulfilled before it could be held")
+        return SHIPPED_BEFORE
     return NOT_THERE
 
 

@@ -27,14 +27,18 @@ class LaneEvent(StrEnum):
     START_REFUSED = "start_refused"
     """The authority does not have it as started: surely nothing has happened, and it is asked again."""
     FULFILLED = "fulfilled"
-    GAVE_UP = "gave_up"
-    """The shop refused, or the operation was started by somebody else: a person must look."""
+    SHOP_REFUSED = "shop_refused"
+    """The shop refused, or the operation was started by somebody else: back to a person."""
+    RETRIED = "retried"
+    """A person has the shop asked again, under the same operation and start."""
     QUEUED = "queued"
     HELD = "held"
     """A denied order, or an analyst's word."""
     REJECTED = "rejected"
     """Somebody rejected the approval, or its time ran out."""
     REFUND_FILED = "refund_filed"
+    REFUND_REFUSED = "refund_refused"
+    """The row that was filed was denied, or failed: back to a person."""
 
 
 class Standing(NamedTuple):
@@ -58,23 +62,36 @@ TRANSITIONS: Mapping[tuple[Standing, LaneEvent], Standing] = MappingProxyType(
         (Standing(_L.LOW, _S.DECIDED), _E.STARTED): Standing(_L.LOW, _S.STARTED),
         (Standing(_L.LOW, _S.STARTED), _E.START_REFUSED): Standing(_L.LOW, _S.DECIDED),
         (Standing(_L.LOW, _S.STARTED), _E.FULFILLED): Standing(_L.LOW, _S.FULFILLED),
-        (Standing(_L.LOW, _S.STARTED), _E.GAVE_UP): Standing(_L.LOW, _S.HELD),
+        (Standing(_L.LOW, _S.STARTED), _E.SHOP_REFUSED): Standing(_L.LOW, _S.SHOP_REFUSED),
+        (Standing(_L.LOW, _S.SHOP_REFUSED), _E.RETRIED): Standing(_L.LOW, _S.STARTED),
+        (Standing(_L.LOW, _S.SHOP_REFUSED), _E.HELD): Standing(_L.LOW, _S.HELD),
+        (Standing(_L.LOW, _S.SHOP_REFUSED), _E.REFUND_FILED): Standing(_L.LOW, _S.REFUND_FILED),
         (Standing(_L.MEDIUM, _S.DECIDED), _E.QUEUED): Standing(_L.MEDIUM, _S.QUEUED),
         (Standing(_L.MEDIUM, _S.QUEUED), _E.STARTED): Standing(_L.MEDIUM, _S.STARTED),
         (Standing(_L.MEDIUM, _S.STARTED), _E.START_REFUSED): Standing(_L.MEDIUM, _S.QUEUED),
         (Standing(_L.MEDIUM, _S.STARTED), _E.FULFILLED): Standing(_L.MEDIUM, _S.FULFILLED),
-        (Standing(_L.MEDIUM, _S.STARTED), _E.GAVE_UP): Standing(_L.MEDIUM, _S.HELD),
+        (Standing(_L.MEDIUM, _S.STARTED), _E.SHOP_REFUSED): Standing(_L.MEDIUM, _S.SHOP_REFUSED),
+        (Standing(_L.MEDIUM, _S.SHOP_REFUSED), _E.RETRIED): Standing(_L.MEDIUM, _S.STARTED),
+        (Standing(_L.MEDIUM, _S.SHOP_REFUSED), _E.HELD): Standing(_L.MEDIUM, _S.HELD),
+        (Standing(_L.MEDIUM, _S.SHOP_REFUSED), _E.REFUND_FILED): Standing(_L.MEDIUM, _S.REFUND_FILED),
         (Standing(_L.MEDIUM, _S.QUEUED), _E.HELD): Standing(_L.MEDIUM, _S.HELD),
         (Standing(_L.MEDIUM, _S.QUEUED), _E.REJECTED): Standing(_L.MEDIUM, _S.HELD),
         (Standing(_L.MEDIUM, _S.QUEUED), _E.REFUND_FILED): Standing(_L.MEDIUM, _S.REFUND_FILED),
         (Standing(_L.HIGH, _S.DECIDED), _E.HELD): Standing(_L.HIGH, _S.HELD),
+        # A refund is filed, not paid: what becomes of its row decides whether the order's way is over.
+        (Standing(_L.LOW, _S.REFUND_FILED), _E.REFUND_REFUSED): Standing(_L.LOW, _S.REFUND_REFUSED),
+        (Standing(_L.LOW, _S.REFUND_REFUSED), _E.REFUND_FILED): Standing(_L.LOW, _S.REFUND_FILED),
+        (Standing(_L.LOW, _S.REFUND_REFUSED), _E.HELD): Standing(_L.LOW, _S.HELD),
+        (Standing(_L.MEDIUM, _S.REFUND_FILED), _E.REFUND_REFUSED): Standing(_L.MEDIUM, _S.REFUND_REFUSED),
+        (Standing(_L.MEDIUM, _S.REFUND_REFUSED), _E.REFUND_FILED): Standing(_L.MEDIUM, _S.REFUND_FILED),
+        (Standing(_L.MEDIUM, _S.REFUND_REFUSED), _E.HELD): Standing(_L.MEDIUM, _S.HELD),
     }
 )
-FINAL = frozenset({_S.FULFILLED, _S.HELD, _S.REFUND_FILED})
+FINAL = frozenset({_S.FULFILLED, _S.HELD})
 """Nothing leads out of these."""
-WAITING = frozenset({_S.QUEUED})
+WAITING = frozenset({_S.QUEUED, _S.SHOP_REFUSED, _S.REFUND_REFUSED})
 """These wait for a person."""
-DENIALS = frozenset({_E.DENIED, _E.REJECTED, _E.HELD, _E.REFUND_FILED, _E.GAVE_UP})
+DENIALS = frozenset({_E.DENIED, _E.REJECTED, _E.HELD, _E.REFUND_FILED, _E.REFUND_REFUSED})
 """After one of these an order is never fulfilled."""
 
 

@@ -7,7 +7,7 @@ What a path does not find, or finds null or empty, is unknown (None), never zero
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -39,20 +39,20 @@ _COUNT = re.compile(r"0|[1-9][0-9]{0,6}", re.ASCII)
 def to_order(source: str, fields: FieldMap, payload: Mapping[str, Any]) -> Order:
     """The order of strictly read JSON. Raises `InvalidInput` for a missing order id or amount, and for wrong types."""
     read = _Reader(fields, payload)
-    placed_at = read.time("placed_at")
     return Order(
         source=source,
         order_id=order_id(fields, payload),
         amount=read.money(),
         email=read.text("email"),
         account_ref=read.reference("account_ref"),
-        account_age_days=read.age_days(placed_at),
+        account_age_days=read.count("account_age_days"),
+        account_created_at=read.time("account_created_at"),
         billing_country=_upper(read.text("billing_country")),
         shipping_country=_upper(read.text("shipping_country")),
         shipping_speed=read.text("shipping_speed"),
         items=tuple(_item(fields, where, line) for where, line in read.lines()),
         failed_payments=read.count("failed_payments"),
-        placed_at=placed_at,
+        placed_at=read.time("placed_at"),
         raw=payload,
     )
 
@@ -66,6 +66,24 @@ def order_id(fields: FieldMap, payload: Mapping[str, Any]) -> str:
     if not isinstance(text, str) or not _ORDER_ID.fullmatch(text):
         raise InvalidInput.of(where, "must be a whole number or an identifier of at most 100 characters")
     return text
+
+
+def read_places(fields: FieldMap, payload: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """(fact, path, value) of everything that the map finds in a payload, as it stands there."""
+    read = _Reader(fields, payload)
+    for name in FIELDS:
+        where, value = read.find(name)
+        if value is None or name.startswith("item_"):
+            continue
+        if name == "items" and isinstance(value, list):
+            for place, line in enumerate(value):
+                inside = _Reader(fields, line, f"{where}.{place}.") if isinstance(line, Mapping) else None
+                found = [(part, inside.find(part)) for part in FIELDS if part.startswith("item_")] if inside else []
+                yield from ((part, at, one) for part, (at, one) in found if one is not None)
+        elif name == "amount" and isinstance(value, Mapping):
+            yield from ((name, f"{where}.{part}", value[part]) for part in ("value", "currency") if part in value)
+        else:
+            yield name, where, value
 
 
 def _item(fields: FieldMap, where: str, line: Any) -> Item:
@@ -124,14 +142,6 @@ class _Reader:
         if found is None or found.tzinfo is None:
             raise InvalidInput.of(where, "must be an RFC 3339 time with its zone")
         return found
-
-    def age_days(self, placed_at: datetime | None) -> int | None:
-        """The account's age when the order was placed: as told, or from the day it was made."""
-        told, created_at = self.count("account_age_days"), self.time("account_created_at")
-        if told is not None or created_at is None or placed_at is None:
-            return told
-        # An account can be made by the very order, a moment after it.
-        return max(0, (placed_at - created_at).days)
 
     def money(self) -> Money:
         where, value = self.find("amount")

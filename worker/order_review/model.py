@@ -47,6 +47,10 @@ class ReviewStatus(StrEnum):
     FULFILLED = "FULFILLED"
     HELD = "HELD"
     REFUND_FILED = "REFUND_FILED"
+    SHOP_REFUSED = "SHOP_REFUSED"
+    """The shop will not fulfil it: a person tries again, refunds it or has it held."""
+    REFUND_REFUSED = "REFUND_REFUSED"
+    """The refund that was filed was denied or failed: a person tries again or has it held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ class Order:
     email: str | None = None
     account_ref: str | None = None
     account_age_days: int | None = None
+    """As told, until `facts.as_received` has bounded it by when the account was made and the order came."""
+    account_created_at: datetime | None = None
     billing_country: str | None = None
     shipping_country: str | None = None
     shipping_speed: str | None = None

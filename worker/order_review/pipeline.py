@@ -22,13 +22,15 @@ from worker.order_review import metrics
 from worker.order_review.answers import Told, told
 from worker.order_review.authority import Authority
 from worker.order_review.crowd import Crowd
-from worker.order_review.effects import UNDER_WAY_SECONDS, EffectKind, Tried, perform
+from worker.order_review.effects import UNDER_WAY_SECONDS, EffectKind, Tried, look, perform
 from worker.order_review.enrich import Enriched, Lookup
+from worker.order_review.facts import as_received, missing_facts
 from worker.order_review.failpoints import Place
 from worker.order_review.idempotency import InFlight
 from worker.order_review.lanes import LaneEvent
 from worker.order_review.model import KnownAccount, Lane, Order, ReviewStatus, Score, Signal
 from worker.order_review.reports import Reports
+from worker.order_review.scoring import without_facts
 from worker.order_review.shop import Shop
 from worker.order_review.shop import told as told_to_shop
 from worker.order_review.store import OrderStore, Shipped
@@ -36,8 +38,10 @@ from worker.order_review.verdicts import (
     event_of,
     guard_params,
     held_alert,
+    hold_row,
     is_settled_elsewhere,
     is_started,
+    late_alert,
     pause_seconds,
     refused_alert,
     row_of,
@@ -85,9 +89,14 @@ class Pipeline:
     reports: Reports
     lookups: Callable[[str], Sequence[Lookup]]
     """The look-ups of a source, by its name."""
+    always: Callable[[str], Sequence[str]]
+    """The facts that a source always sends, by its name."""
     failpoints: Failpoints
     budget_seconds: float = 30.0
     under_way_seconds: float = UNDER_WAY_SECONDS
+    act_seconds: float = 35.0
+    """For so long after the authority was asked the shop may be asked; then the authority is asked again. The start declares it,
+    and on top of it the time that a call to the shop may be under way."""
     scores_at_once: bool = False
     """The scorer asks nobody: an order of a source without look-ups is scored in the commit that takes it."""
     ships_here: bool = False
@@ -100,7 +109,9 @@ class Pipeline:
         at_once = self.scores_at_once and not self.lookups(order.source)
 
         def score(work: Work, known: KnownAccount) -> tuple[Work, dict[str, Any]]:
-            return self._scored(work, Enriched(order), known, time.monotonic() + self.budget_seconds)
+            return self._scored(
+                work, Enriched(as_received(order, work.received_at)), known, time.monotonic() + self.budget_seconds
+            )
 
         return self.store.take(order, digest, score if at_once else None)
 
@@ -131,14 +142,7 @@ class Pipeline:
             self.shop, work.review, EffectKind.HOLD, work.operation_id, tried, under_way_seconds=self.under_way_seconds
         )
         self.failpoints.hit(Place.AFTER_SHOP)
-        row: dict[str, Any] = {"state": "intended", "pause_seconds": pause_seconds(tried.times, random.random())}
-        if isinstance(answer, Settled):
-            row = {"state": "done", "reference": answer.reference[:200]}
-        elif isinstance(answer, Refused):
-            row = {"state": "refused", "error": answer.reason, "alert": refused_alert(work, "hold", answer.reason)}
-        else:
-            row["error"] = answer.detail
-        self.store.settle_hold(work, row)
+        self.store.settle_hold(work, hold_row(work, answer, tried.times, random.random()))
 
     def _advance(self, work: Work, way: _Way) -> Told:
         for _ in range(_ROUNDS):
@@ -160,7 +164,8 @@ class Pipeline:
         self.failpoints.hit(Place.AFTER_TAKE)
         began = time.monotonic()
         until = way.deadline - AFTER_SCORE_SECONDS
-        enriched = self.enricher.enrich(way.order or work.order, self.lookups(work.source), until)
+        order = as_received(way.order, work.received_at) if way.order else work.order
+        enriched = self.enricher.enrich(order, self.lookups(work.source), until)
         after, row = self._scored(work, enriched, way.known, until, began)
         _mine(self.store.score(work, row))
         self.failpoints.hit(Place.AFTER_SCORE)
@@ -171,7 +176,10 @@ class Pipeline:
     ) -> tuple[Work, dict[str, Any]]:
         """The order with its score, and what is stored of it."""
         began = time.monotonic() if began is None else began
-        score = self.scorer.score(enriched.order, known, until, enriched.signals)
+        score = without_facts(
+            self.scorer.score(enriched.order, known, until, enriched.signals),
+            missing_facts(enriched.order, self.always(work.source)),
+        )
         seconds = time.monotonic() - began
         metrics.scored(score, seconds)
         signals = [{"code": signal.code, "detail": signal.detail} for signal in score.signals]
@@ -188,6 +196,7 @@ class Pipeline:
     def _ask(self, work: Work, way: _Way) -> Work | Told:
         """The authority's answer, stored: what to go on with, or what is told."""
         self.failpoints.hit(Place.BEFORE_GUARD)
+        way.asked_at = time.monotonic()
         answer = self.authority.guard(work)
         self.failpoints.hit(Place.AFTER_GUARD)
         if isinstance(answer, (Unreachable, Rejected)):
@@ -207,7 +216,12 @@ class Pipeline:
         if status != ReviewStatus.STARTED:
             return self._end(work, event, row)
         way.is_first_try = True
-        return self._ship(work, event, row) if self.ships_here else self._intend(work, event, row)
+        ships = self.ships_here and not self._is_late(way)
+        return self._ship(work, event, row) if ships else self._intend(work, event, row)
+
+    def _is_late(self, way: _Way) -> bool:
+        """Whether a person may have said by now that it was not executed."""
+        return time.monotonic() > way.asked_at + self.act_seconds
 
     def _intend(self, work: Work, event: str, row: dict[str, Any]) -> Work:
         """The fulfilment is on record before the shop is asked."""
@@ -264,16 +278,21 @@ class Pipeline:
         if not way.is_first_try:
             # Whoever left it may have asked the shop: then it is looked at first.
             tried = Tried(max(1, work.tries or 0), work.seconds_since_try or 0.0)
+            way.asked_at = time.monotonic()
             if (other := self._not_started(work)) is not None:
                 return other
         self.failpoints.hit(Place.BEFORE_SHOP)
+        if self._is_late(way):
+            return self._put_off(work, "the time to act on its start is over", 1.0)
         answer = perform(
             self.shop, work.review, EffectKind.FULFIL, work.operation_id, tried, under_way_seconds=self.under_way_seconds
         )  # fmt: skip
         self.failpoints.hit(Place.AFTER_SHOP)
         if isinstance(answer, NoAnswer):
             pause = max(pause_seconds(work.attempts, random.random()), self.under_way_seconds)
-            return self._put_off(work, answer.detail, pause, tried=True)
+            return self._put_off(
+                work, answer.detail, pause, tried=True, alert=late_alert(work, "fulfil", tried.times, answer.detail)
+            )
         return self._settle(work, answer)
 
     def _not_started(self, work: Work) -> Told | Work | None:
@@ -284,14 +303,23 @@ class Pipeline:
         if is_started(answer):
             return None
         if is_settled_elsewhere(answer):
-            return self._settle(work, Refused("started or settled elsewhere"))
+            return self._ended_elsewhere(work, "started" if answer.resolution is None else answer.resolution)
         # Surely nothing happened: it is asked again, as one that is not started.
         _mine(self.store.refuse_start(work, answer.reason_code))
         return replace(work, status=ReviewStatus.DECIDED if work.lane == Lane.LOW else ReviewStatus.QUEUED)
 
+    def _ended_elsewhere(self, work: Work, how: str) -> Told:
+        """An order left STARTED that may not be fulfilled any more: what the shop did before is told, else a person looks."""
+        assert work.operation_id is not None
+        found = look(self.shop, work.review, EffectKind.FULFIL, work.operation_id)
+        if isinstance(found, NoAnswer):
+            return self._put_off(work, found.detail, pause_seconds(work.attempts, random.random()))
+        why = "a person said that it was not executed" if how == "not_executed" else "started or settled elsewhere"
+        return self._settle(work, found if isinstance(found, Settled) else Refused(why))
+
     def _settle(self, work: Work, answer: Settled | Refused) -> Told:
         done = isinstance(answer, Settled)
-        after = replace(work, status=ReviewStatus.FULFILLED if done else ReviewStatus.HELD)
+        after = replace(work, status=ReviewStatus.FULFILLED if done else ReviewStatus.SHOP_REFUSED)
         given = told(after)
         row: dict[str, Any] = {"done": done, "answered": given.as_json()}
         if isinstance(answer, Settled):
@@ -301,14 +329,16 @@ class Pipeline:
         _mine(self.store.settle(work, row))
         self.failpoints.hit(Place.AFTER_SETTLED)
         metrics.settled(after)
-        self.reports.soon(after, done=done, reference=row.get("reference"), error=row.get("error"))
-        if not done:
-            self._hold_now(after)
+        if isinstance(answer, Settled):
+            # A refusal ends nothing: a person may have the shop asked again, and it is reported when nobody may.
+            self.reports.soon(after, done=True, reference=row["reference"], error=None)
         return given
 
-    def _put_off(self, work: Work, why: str, pause: float, *, tried: bool = False) -> Told:
+    def _put_off(
+        self, work: Work, why: str, pause: float, *, alert: dict[str, Any] | None = None, tried: bool = False
+    ) -> Told:
         given = told(work)
-        row = {"error": why[:500], "pause_seconds": pause, "tried": tried, "answered": given.as_json()}
+        row = {"error": why[:500], "pause_seconds": pause, "tried": tried, "answered": given.as_json(), "alert": alert}
         _mine(self.store.put_off(work, row))
         metrics.PUT_OFF.labels(work.status).inc()
         return given
@@ -337,6 +367,8 @@ class _Way:
     order: Order | None
     known: KnownAccount
     deadline: float
+    asked_at: float = 0.0
+    """When the authority was last asked to start it (monotonic)."""
     is_first_try: bool = False
     """This very run has put the fulfilment on record, so nobody else can have asked the shop."""
 

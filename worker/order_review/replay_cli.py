@@ -23,11 +23,13 @@ from rich.table import Table
 from rich.text import Text
 
 from sentinel.core.errors import SentinelError
+from sentinel.http.strict_json import read_object
 from sentinel.resources import policies_dir
 from worker.import_orders import NotTheFile
 from worker.order_review.real_orders import payload_of, read_real_orders
 from worker.order_review.replay import Delivery, Sender, Tally, replay
 from worker.order_review.sources import FILE_NAME, OrderSource, Sources
+from worker.order_review.tried import show_tried, try_payload
 from worker.presentation import out
 
 FAILED, MISUSED = 1, 2
@@ -154,16 +156,29 @@ def sign(file: Path, name: str, url: str, policies: Path) -> None:
 
 
 @click.command("sources")
+@click.option(
+    "--try", "payload", type=click.Path(path_type=Path, dir_okay=False, exists=True), metavar="FILE",
+    help="Read this payload as each source would, or as --source: nothing is sent or stored.",
+)  # fmt: skip
+@click.option("--source", "name", help="Only this source.")
 @_policies
 @_json
-def sources(policies: Path, as_json: bool) -> None:
-    """Who may send orders, and whether each has a secret."""
+def sources(payload: Path | None, name: str | None, policies: Path, as_json: bool) -> None:
+    """Who may send orders, and whether each has a secret; or what a source reads of a payload, and the lane that follows."""
     with _told():
         found = Sources.load(policies / FILE_NAME)
+    if name is not None and found.find(name) is None:
+        raise click.UsageError(f"there is no source {name}; there are {', '.join(one.name for one in found.all)}")
+    if payload is not None:
+        with _told():
+            content = read_object(payload.read_bytes())
+            tried = [try_payload(policies, one, content) for one in found.all if name in (None, one.name)]
+        show_tried(tried, as_json=as_json)
+        return
     rows = [
         {"source": s.name, "scheme": str(s.signing.scheme), "open": s.is_open, "secrets": len(s.signing.secrets),
          "burst": s.rate.burst, "per_second": s.rate.per_second, "about": s.about}
-        for s in found.all
+        for s in found.all if name in (None, s.name)
     ]  # fmt: skip
     if as_json:
         click.echo(json.dumps({"sources": rows}))

@@ -93,6 +93,8 @@ class Reports:
         self._failpoints.hit(Place.AFTER_ACK)
         metrics.REPORTS.labels("received").inc(len(received))
         for report, answer in pairs:
+            if isinstance(answer, ReportReceipt) and answer.contradiction:
+                log.error("report_contradicts_resolution", review_id=str(report.review_id))
             if isinstance(answer, (Unreachable, Rejected)):
                 self._postpone(report, answer)
         return len(received)

@@ -13,6 +13,8 @@ from worker.order_review.model_score import ModelCode, ModelScore, fallen_back
 from worker.order_review.rules import RANK
 
 OUT_OF_TIME, SCORE_FAILED = "out_of_time", "score_failed"
+FACTS_MISSING = "facts_missing"
+"""What its source always sends is not there: what was not read cannot have been looked at."""
 _log = logging.getLogger(__name__)
 
 
@@ -21,6 +23,15 @@ class Rules(Protocol):
 
     def score(self, order: Order, known: KnownAccount) -> Score:
         """The rules' band and signals."""
+
+
+def without_facts(score: Score, missing: Sequence[str]) -> Score:
+    """The score of an order that lacks what its source always sends: a person looks, whatever the rules did not notice."""
+    if not missing:
+        return score
+    band = max(score.band, Band.MEDIUM, key=RANK.__getitem__)
+    signal = Signal(FACTS_MISSING, f"not in the order, though its source always sends it: {', '.join(missing)}")
+    return replace(score, band=band, signals=(signal, *score.signals))
 
 
 class Scorer:

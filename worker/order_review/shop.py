@@ -24,13 +24,10 @@ from sentinel.core.money import money_out
 from worker import outside
 from worker.order_review.model import Review
 from worker.settlement.gateway import Answer, NoAnswer, Refused, Settled, one_line
+from worker.settlement.reply import JSON, Reply, Verdict
 
 MAX_BYTES = 64 << 10
 STATUSES = ("open", "fulfilled", "held")
-_JSON, _PROBLEM = "application/json", "application/problem+json"
-
-_NOT_FINAL = (401, 403, 404, 405, 407, 408, 409, 423, 425, 429)
-"""Refusals of the question, not of the effect: a key being replaced, an order not there yet, the same key under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +85,18 @@ class HttpShop:
             return reply
         if reply.status == 200:
             return _standing(reply)
-        return Standing("open") if reply.status in (404, 410) and reply.is_refusal else NoAnswer(reply.why)
+        return Standing("open") if reply.is_absence else NoAnswer(reply.why)
 
     def _act(self, review: Review, operation_id: uuid.UUID, verb: str, wanted: str) -> Answer:
         address = self._address(review)
         if isinstance(address, Refused):
             return address
         body = orjson.dumps(told(review, operation_id))
-        headers = {"Idempotency-Key": str(operation_id), "Content-Type": _JSON}
+        headers = {"Idempotency-Key": str(operation_id), "Content-Type": JSON}
         reply = self._call("POST", f"{address}/{verb}", body, headers)
         if isinstance(reply, NoAnswer):
             return reply
-        if reply.status in (200, 201):
-            return _done(reply, wanted, operation_id)
-        return Refused(reply.why) if reply.is_refusal and reply.status not in _NOT_FINAL else NoAnswer(reply.why)
+        return _done(reply, wanted, operation_id) if reply.verdict is Verdict.DONE else reply.not_done()
 
     def _address(self, review: Review) -> str | Refused:
         if review.order_id.strip(".") == "":
@@ -112,12 +107,12 @@ class HttpShop:
 
     def _call(
         self, method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> _Reply | NoAnswer:
+    ) -> Reply | NoAnswer:
         found = outside.exchange(
             method, url, body, headers=self._headers | dict(headers or {}), deadline_seconds=self._timeout_seconds,
             max_bytes=MAX_BYTES,
         )  # fmt: skip
-        return NoAnswer(str(found.kind)) if isinstance(found, outside.NoAnswer) else _Reply.of(found)
+        return Reply.of(found)
 
 
 def told(review: Review, operation_id: uuid.UUID) -> dict[str, Any]:
@@ -133,48 +128,17 @@ def told(review: Review, operation_id: uuid.UUID) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Reply:
-    """An answer that came whole and in time; `body` is empty unless it is a JSON object that says it is one."""
-
-    status: int
-    is_problem: bool
-    body: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, answered: outside.Answered) -> _Reply:
-        body: Any = None
-        if answered.content_type in (_JSON, _PROBLEM):
-            try:
-                body = orjson.loads(answered.body)
-            except orjson.JSONDecodeError:
-                body = None
-        is_object = isinstance(body, dict)
-        return cls(answered.status, is_object and answered.content_type == _PROBLEM, body if is_object else {})
-
-    @property
-    def is_refusal(self) -> bool:
-        """A problem document about the request."""
-        return 400 <= self.status < 500 and self.is_problem
-
-    @property
-    def why(self) -> str:
-        """Status and title, in one short line."""
-        title = one_line(self.body.get("title") or "", 100) if self.is_problem else ""
-        return f"{self.status} {title}".strip()
-
-
 def _text(value: Any) -> str | None:
     return one_line(value) or None if isinstance(value, str) else None
 
 
-def _done(reply: _Reply, wanted: str, operation_id: uuid.UUID) -> Answer:
+def _done(reply: Reply, wanted: str, operation_id: uuid.UUID) -> Answer:
     if reply.body.get("status") != wanted:
         return NoAnswer(f'a {reply.status} that does not say "{wanted}"')
     return Settled(_text(reply.body.get("reference")) or str(operation_id))
 
 
-def _standing(reply: _Reply) -> Standing | NoAnswer:
+def _standing(reply: Reply) -> Standing | NoAnswer:
     status = reply.body.get("status")
     if status not in STATUSES:
         return NoAnswer("a 200 that does not say how the order stands")

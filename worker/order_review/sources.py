@@ -32,9 +32,14 @@ FILE_NAME = "order_sources.yaml"
 LEAST_BYTES, LEAST_STANDARD_BYTES = 16, 24
 """Shorter secrets can be guessed; Standard Webhooks itself asks for 24."""
 
-_KEYS = ("about", "scheme", "header", "prefix", "secret", "old_secret", "rate", "fields", "lookups")
+_KEYS = ("about", "scheme", "header", "prefix", "secret", "old_secret", "rate", "fields", "lookups", "always")
 _LOOKUP_KEYS = ("url", "key", "fields", "timeout_ms")
 _ENRICHABLE = ("account_age_days", "failed_payments")
+ALWAYS = (
+    "email", "account_ref", "account_age_days", "account_created_at", "billing_country", "shipping_country",
+    "shipping_speed", "items", "failed_payments", "placed_at",
+)  # fmt: skip
+"""Facts that a source may promise."""
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}", re.ASCII)
 _HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}", re.ASCII)
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{2,63}", re.ASCII)
@@ -59,6 +64,8 @@ class OrderSource:
     fields: FieldMap
     rate: Rate = Rate()
     lookups: tuple[Lookup, ...] = ()
+    always: tuple[str, ...] = ()
+    """Facts that every order of it has; one without goes to a person."""
     about: str = ""
 
     @property
@@ -163,12 +170,15 @@ class _File:
         if not _NAME.fullmatch(name):
             raise source.error(named.keys[name], "a source's name is a-z, 0-9, _ and -, at most 32 characters")
         at = source.fields(node, "a source", known=_KEYS, required=("scheme", "secret", "fields")).entries
+        fields = self._field_map(source, at["fields"])
+        lookups = tuple(self._lookup(source, n) for n in _items(source, at, "lookups"))
         return OrderSource(
             name,
             self._signing(source, name, at),
-            self._field_map(source, at["fields"]),
+            fields,
             _rate(source, at["rate"]) if "rate" in at else Rate(),
-            tuple(self._lookup(source, n) for n in _items(source, at, "lookups")),
+            lookups,
+            tuple(_always(source, n, fields, lookups) for n in _items(source, at, "always")),
             source.text(at["about"], "about") if "about" in at else "",
         )
 
@@ -276,6 +286,16 @@ def _paths(source: Source, field: str, node: Node) -> tuple[tuple[str, ...], ...
     nodes = source.listing(node, field) if isinstance(node, Listing) else (node,)
     means = "a dotted path like order.customer.id"
     return tuple(tuple(source.text(item, field, form=_PATH, means=means).split(".")) for item in nodes)
+
+
+def _always(source: Source, node: Node, fields: FieldMap, lookups: Collection[Lookup]) -> str:
+    """A fact that can be there at all: mapped, looked up, or derived from what is mapped."""
+    name = source.one_of(node, "always", ALWAYS)
+    known = {*fields, *(field for lookup in lookups for field in lookup.fields)}
+    known |= {"account_age_days"} if "account_created_at" in known else set()
+    if name not in known:
+        raise source.error(node.place, f"always names {name}, and neither fields nor lookups say where it is")
+    return name
 
 
 def _items(source: Source, at: Mapping[str, Node], key: str) -> tuple[Node, ...]:

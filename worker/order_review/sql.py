@@ -37,6 +37,7 @@ select coalesce((select c.since - interval '2 seconds' from orders.approval_curs
 from orders.reviews r where r.tenant_id = %(tenant_id)s and r.status = 'QUEUED' and r.next_attempt_at < 'infinity'
 having count(*) > 0
 """
+FOLLOW_REFUNDS = "select orders.follow_refunds(%(tenant_id)s, %(limit)s, %(events)s::uuid[])"
 WAKE_REVIEWS = "select orders.wake_reviews(%(tenant_id)s, %(approval_ids)s::uuid[])"
 MOVE_CURSOR = """
 insert into orders.approval_cursors (tenant_id, since) values (%(tenant_id)s, %(since)s)

@@ -22,6 +22,7 @@ from psycopg.types.json import Jsonb
 from sentinel.core.money import Money
 from sentinel.store.database import Pool
 from sentinel.store.failures import in_one_call
+from sentinel.store.ids import new_id
 from worker.order_review import sql
 from worker.order_review.crowd import Crowd, Gathering
 from worker.order_review.facts import facts_of
@@ -146,6 +147,11 @@ class OrderStore:
     def move_cursor(self, since: datetime) -> None:
         """Decisions up to `since` have been learnt."""
         self._all(sql.MOVE_CURSOR, scalar_row, since=since)
+
+    def follow_refunds(self, limit: int) -> int:
+        """Carry people's words to the refunds they filed, and bring back the orders whose refund was not paid."""
+        events = [str(one) for one in sorted(new_id() for _ in range(2 * limit))]
+        return int(self._all(sql.FOLLOW_REFUNDS, scalar_row, limit=limit, events=events)[0])
 
     def forget_deliveries(self) -> None:
         """Throw away answers whose time is over."""

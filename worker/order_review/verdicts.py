@@ -9,10 +9,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sentinel.client import GuardAnswer
-from sentinel.core.money import money_out
+from sentinel.core.money import Money, money_out
+from worker.order_review.effects import SHIPPED_BEFORE
 from worker.order_review.lanes import LaneEvent
 from worker.order_review.model import Lane, ReviewStatus, Score, order_key
+from worker.order_review.scoring import FACTS_MISSING
 from worker.order_review.work import Work
+from worker.settlement.gateway import Answer, Refused, Settled
 
 APPROVED = "approved"
 """A person said yes: the review stays QUEUED for a moment and is started in the same transaction."""
@@ -22,14 +25,20 @@ _UNDECIDED = (ReviewStatus.SCORED, ReviewStatus.DECIDED)
 
 
 def guard_params(work: Work, score: Score) -> dict[str, Any]:
-    """What the authority is asked; of the signals only the codes. Stored with the score and asked the same ever after."""
+    """What the authority is asked. Stored with the score and asked the same ever after."""
+    return asked_params(work.source, work.order_id, work.amount, work.account_ref, score)
+
+
+def asked_params(source: str, order_id: str, amount: Money, account_ref: str | None, score: Score) -> dict[str, Any]:
+    """The question about an order; of the signals only the codes."""
     # Money is more than nothing (`CONTRACT.md` §1): an order without any says so instead of an amount.
-    money = {"amount": money_out(work.amount)} if work.amount_minor else {"nothing_to_pay": True}
+    money = {"amount": money_out(amount)} if amount.amount_minor else {"nothing_to_pay": True}
     return {
-        **money, "order_id": work.order_id, "source": work.source,
-        "order_key": order_key(work.source, work.order_id), "band": score.band.value, "model": score.model,
+        **money, "order_id": order_id, "source": source,
+        "order_key": order_key(source, order_id), "band": score.band.value, "model": score.model,
         "signals": sorted({signal.code for signal in score.signals}),
-        **({"account_ref": work.account_ref} if work.account_ref else {}),
+        **({"facts_missing": True} if any(signal.code == FACTS_MISSING for signal in score.signals) else {}),
+        **({"account_ref": account_ref} if account_ref else {}),
     }  # fmt: skip
 
 
@@ -80,6 +89,8 @@ def reason_of(answer: GuardAnswer) -> str:
     """The authority's reason, or why an answer that is none of its refusals counts as one."""
     if answer.status == "expired":
         return "approval_expired"
+    if answer.resolution is not None:
+        return f"resolved_{answer.resolution}"
     if answer.status in ("already_started", "completed"):
         return "started_elsewhere"
     return answer.reason_code
@@ -118,6 +129,32 @@ def held_alert(work: Work, reason: str) -> dict[str, Any]:
 def refused_alert(work: Work, verb: str, reason: str) -> dict[str, Any]:
     """The alert about a shop that will not do what the lane says."""
     return _alert("shop_refused", f"the shop refused to {verb}: {reason}", work, reason) | {"occasion": verb}
+
+
+LATE_TRIES = 6
+"""So many tries in vain, some two minutes, and people hear of it; it goes on being tried."""
+
+
+def late_alert(work: Work, verb: str, tries_before: int, why: str) -> dict[str, Any] | None:
+    """The alert about an effect that the shop has not taken for long; None before that."""
+    if tries_before + 1 < LATE_TRIES:
+        return None
+    summary = f"the shop has not taken the {verb} after {tries_before + 1} tries: {why}"
+    return _alert("shop_late", summary, work, why) | {"occasion": verb}
+
+
+def hold_row(work: Work, answer: Answer, tries_before: int, spread: float) -> dict[str, Any]:
+    """What is stored of a try of a hold: it is repeated until the shop has it, or has shipped the order before."""
+    if isinstance(answer, Settled):
+        return {"state": "done", "reference": answer.reference[:200]}
+    why = answer.reason if isinstance(answer, Refused) else answer.detail
+    if answer is SHIPPED_BEFORE:
+        return {"state": "refused", "error": why, "alert": refused_alert(work, "hold", why)}
+    refused = refused_alert(work, "hold", why) if isinstance(answer, Refused) else None
+    return {
+        "state": "intended", "pause_seconds": pause_seconds(tries_before, spread), "error": why[:500],
+        "alert": refused or late_alert(work, "hold", tries_before, why),
+    }  # fmt: skip
 
 
 def _alert(kind: str, summary: str, work: Work, reason: str) -> dict[str, Any]:

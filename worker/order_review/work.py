@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from sentinel.core.money import Money
-from worker.order_review.facts import order_of
+from worker.order_review.facts import as_received, order_of
 from worker.order_review.model import (
     Band,
     KnownAccount,
@@ -54,6 +54,8 @@ class Work:
     tries: int | None
     """How often the fulfilment was tried without an answer; only while it is started."""
     seconds_since_try: float | None
+    received_at: datetime
+    """When its first delivery came, by the database's clock."""
 
     @property
     def amount(self) -> Money:
@@ -63,7 +65,8 @@ class Work:
     @property
     def order(self) -> Order:
         """The order as it was kept."""
-        return order_of(self.source, self.order_id, self.amount, self.account_ref, self.order_facts)
+        order = order_of(self.source, self.order_id, self.amount, self.account_ref, self.order_facts)
+        return as_received(order, self.received_at)
 
     @property
     def review(self) -> Review:

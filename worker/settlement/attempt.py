@@ -11,23 +11,22 @@ from worker.settlement.gateway import Answer, Compensating, NoAnswer, Refused, S
 _log = logging.getLogger("worker")
 
 
-def try_once(system: SettlementSystem, row: LedgerRow, reference: uuid.UUID, *, again: bool) -> Answer:
-    """Ask for the effect; where that leaves a doubt, look whether it is there. `again` after an earlier try.
+def try_once(system: SettlementSystem, row: LedgerRow, reference: uuid.UUID) -> Answer:
+    """Ask for the effect; unless that says done, look whether it is there.
 
-    "Not there" right after a try without an answer proves nothing, as the call may still be under way: no answer.
+    "Not there" right after a try without an answer proves nothing, as the call may still be under way: no answer. A
+    refusal is believed when the look says "not there" too: "already done" is a refusal, and so is a system's mistake.
     """
     try:
         answer = system.settle(row, reference)
     except Exception as error:
         answer = _defect(system, error)
+    if isinstance(answer, Settled):
+        return answer
+    found = is_there(system, reference)
     if isinstance(answer, NoAnswer):
-        found = is_there(system, reference)
         return found if isinstance(found, Settled) else answer
-    if isinstance(answer, Refused) and again:
-        # "Already done" is a refusal too; after an earlier try only the look tells the two apart.
-        found = is_there(system, reference)
-        return answer if isinstance(found, Refused) else found
-    return answer
+    return answer if isinstance(found, Refused) else found
 
 
 def is_there(system: SettlementSystem, reference: uuid.UUID) -> Answer:

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
 import orjson
 
@@ -24,22 +22,9 @@ from sentinel.core.money import money_out
 from worker import outside
 from worker.rows import LedgerRow
 from worker.settlement.gateway import Answer, NoAnswer, Refused, Settled, one_line
+from worker.settlement.reply import JSON, Reply, Verdict
 
 MAX_BYTES = 64 * 1024
-_JSON, _PROBLEM = "application/json", "application/problem+json"
-
-_NOT_FINAL = (401, 403, 404, 405, 407, 408, 409, 421, 423, 424, 425, 429)
-"""Refusals of the question, not of the effect: a key being replaced, an address, a limit, the same key under way. The
-others are final: the refund ends by them."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Reply:
-    """An answer that came whole and in time; `body` is None unless it is a JSON object that says it is one."""
-
-    status: int
-    is_problem: bool
-    body: Mapping[str, Any] | None
 
 
 class HttpSystem:
@@ -55,6 +40,11 @@ class HttpSystem:
         self._headers = {"Authorization": f"Bearer {api_key or ''}"}
         self._readiness = outside.Readiness(f"{self._url}/ready", self._headers, now=now)
 
+    @property
+    def is_configured(self) -> bool:
+        """Whether it has an address."""
+        return bool(self._url)
+
     def is_ready(self) -> bool:
         """Whether it is configured and said so itself in the last 5 seconds; waits at most one second for that."""
         return bool(self._url) and self._readiness()
@@ -64,15 +54,12 @@ class HttpSystem:
         body = {
             "kind": self.name, "reference": str(reference), "ledger_entry_id": row.ledger_entry_id,
             "refund_id": row.refund_id, "order_ref": row.order_ref, "amount": money_out(row.money),
+            **({"source": row.source} if row.source else {}),
         }  # fmt: skip
         reply = self._call("POST", "/effects", reference, body)
         if isinstance(reply, NoAnswer):
             return reply
-        if reply.status in (200, 201):
-            return _done(reply)
-        if _is_refusal(reply) and reply.status not in _NOT_FINAL:
-            return Refused(_why(reply))
-        return NoAnswer(_why(reply))
+        return _done(reply) if reply.verdict is Verdict.DONE else reply.not_done()
 
     def look_up(self, reference: uuid.UUID) -> Answer:
         """Whether the effect is there."""
@@ -81,57 +68,31 @@ class HttpSystem:
             return reply
         if reply.status == 200:
             return _done(reply)
-        return Refused("not there") if _is_absent(reply) else NoAnswer(_why(reply))
+        return Refused("not there") if reply.is_absence else NoAnswer(reply.why)
 
     def compensate(self, reference: uuid.UUID) -> Answer:
         """Take the effect back."""
         reply = self._call("DELETE", f"/effects/{reference}", reference)
         if isinstance(reply, NoAnswer):
             return reply
-        undone = reply.status == 200 and reply.body is not None and reply.body.get("status") == "undone"
-        if reply.status == 204 or undone or _is_absent(reply):
+        undone = reply.status == 200 and reply.body.get("status") == "undone"
+        if reply.status == 204 or undone or reply.is_absence:
             return Settled(str(reference))
-        if _is_refusal(reply) and reply.status not in (*_NOT_FINAL, 410):
-            return Refused(_why(reply))
-        return NoAnswer(_why(reply))
+        return reply.not_done()
 
-    def _call(self, method: str, path: str, key: uuid.UUID, body: object = None) -> _Reply | NoAnswer:
+    def _call(self, method: str, path: str, key: uuid.UUID, body: object = None) -> Reply | NoAnswer:
         if not self._url:
             return NoAnswer("not configured")
         data = None if body is None else orjson.dumps(body)
-        headers = self._headers | {"Idempotency-Key": str(key)} | ({} if data is None else {"Content-Type": _JSON})
+        headers = self._headers | {"Idempotency-Key": str(key)} | ({} if data is None else {"Content-Type": JSON})
         found = outside.exchange(
             method, self._url + path, data, headers=headers, deadline_seconds=self._timeout_seconds, max_bytes=MAX_BYTES
         )
-        return NoAnswer(str(found.kind)) if isinstance(found, outside.NoAnswer) else _read(found)
+        return Reply.of(found)
 
 
-def _read(answered: outside.Answered) -> _Reply:
-    body: Any = None
-    if answered.content_type in (_JSON, _PROBLEM):
-        try:
-            body = orjson.loads(answered.body)
-        except orjson.JSONDecodeError:
-            body = None
-    return _Reply(answered.status, answered.content_type == _PROBLEM, body if isinstance(body, dict) else None)
-
-
-def _done(reply: _Reply) -> Settled | NoAnswer:
-    body = reply.body or {}
-    reference = body.get("reference")
-    if body.get("status") != "done" or not isinstance(reference, str) or not one_line(reference):
+def _done(reply: Reply) -> Settled | NoAnswer:
+    reference = reply.body.get("reference")
+    if reply.body.get("status") != "done" or not isinstance(reference, str) or not one_line(reference):
         return NoAnswer(f"a {reply.status} that does not say done")
     return Settled(one_line(reference))
-
-
-def _is_refusal(reply: _Reply) -> bool:
-    return 400 <= reply.status < 500 and reply.is_problem and reply.body is not None
-
-
-def _is_absent(reply: _Reply) -> bool:
-    return reply.status in (404, 410) and _is_refusal(reply)
-
-
-def _why(reply: _Reply) -> str:
-    title = one_line((reply.body or {}).get("title") or "") if reply.is_problem else ""
-    return f"{reply.status} {title}".strip()

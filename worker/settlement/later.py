@@ -39,4 +39,4 @@ def _ask(system: SettlementSystem | None, row: LedgerRow, record: EffectRecord) 
         found = is_there(system, reference)
         if not isinstance(found, Refused):
             return found
-    return try_once(system, row, reference, again=record.tries > 1)
+    return try_once(system, row, reference)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from worker.effects import Effects
 from worker.settlement.gateway import SettlementSystem
 from worker.settlement.http_system import HttpSystem
-from worker.settlement.saga import Effect, Saga
+from worker.settlement.saga import Effect, Saga, in_flight_seconds
 from worker.settlement.simulated_refund import Coupon, PrivateRefund, SimulatedRefund
 
 if TYPE_CHECKING:
@@ -37,10 +37,16 @@ class Systems:
     def from_settings(cls, settings: WorkerSettings, book: Effects | None = None) -> Systems:
         """All of them. Without a `book` the outside ones are never ready, as their effects could not be recorded."""
         outside = {system.name: system for system in _outside(settings)}
+        wait = in_flight_seconds(settings.settlement_timeout_seconds)
         inside: list[SettlementSystem] = [SimulatedRefund(), PrivateRefund(), Coupon()]
-        sagas = [Saga(name, (Effect(system),), book) for name, system in outside.items()]
+        sagas = [Saga(name, (Effect(system),), book, in_flight_seconds=wait) for name, system in outside.items()]
         sagas.append(
-            Saga("ticket_then_platform", (Effect(outside["ticket"]), Effect(outside["platform_backend"])), book)
+            Saga(
+                "ticket_then_platform",
+                (Effect(outside["ticket"]), Effect(outside["platform_backend"])),
+                book,
+                in_flight_seconds=wait,
+            )
         )
         return cls({system.name: system for system in [*inside, *sagas]}, outside)
 
@@ -50,6 +56,11 @@ class Systems:
             return self._systems[name]
         except KeyError:
             raise UnknownSystem(_unknown(name, self.names())) from None
+
+    def configured_outside(self, name: str | None) -> frozenset[str]:
+        """The outside systems with an address that settling in `name` reaches; none for what is settled in the ledger."""
+        reached = getattr(self._systems.get(name or ""), "reaches", ())
+        return frozenset(each for each in reached if getattr(self.adapters.get(each), "is_configured", False))
 
     def names(self) -> tuple[str, ...]:
         """All names, in the order above."""

@@ -17,11 +17,16 @@ from worker.rows import LedgerRow
 from worker.settlement.attempt import is_there, take_back, try_once
 from worker.settlement.gateway import Answer, NoAnswer, Refused, Settled, SettlementSystem
 
-IN_FLIGHT_SECONDS = 30.0
-"""So long after a try "not there" may mean "not there yet": longer than any system works on a call that we gave up on."""
+WORKED_ON_SECONDS = 25.0
+"""Longer than any system works on a call that we gave up on."""
 
 _S = EffectState
-_LOST = NoAnswer("another worker holds it now")
+_LOST = NoAnswer("another worker holds it now, or its time to act is over")
+
+
+def in_flight_seconds(timeout_seconds: float) -> float:
+    """For so long after a try begins it may still have its effect, and "not there" may mean "not there yet"."""
+    return timeout_seconds + WORKED_ON_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class Saga:
         effects: Sequence[Effect],
         book: Effects | None,
         *,
-        in_flight_seconds: float = IN_FLIGHT_SECONDS,
+        in_flight_seconds: float = 5.0 + WORKED_ON_SECONDS,
     ) -> None:
         self.name = name
         self.moves_money = any(effect.system.moves_money for effect in effects if not effect.best_effort)
@@ -52,6 +57,11 @@ class Saga:
         self._later = [each.system for each in effects if each.best_effort]
         self._recorded = [system for system in self._must if not getattr(system, "settles_in_ledger", False)]
         self._book, self._in_flight_seconds = book, in_flight_seconds
+
+    @property
+    def reaches(self) -> tuple[str, ...]:
+        """The names of the systems in which it takes effect."""
+        return tuple(system.name for system in (*self._must, *self._later))
 
     def is_ready(self) -> bool:
         """Whether every effect that must be done can be asked for, and there is a record to write to."""
@@ -171,7 +181,7 @@ class _Run:
                 return self._write(planned, NoAnswer("not there, but may still be on its way"))
         if not self._book.intend(self._row, planned):
             return _LOST
-        return self._write(planned, try_once(system, self._row, planned.reference, again=record is not None))
+        return self._write(planned, try_once(system, self._row, planned.reference))
 
     def _write(self, planned: PlannedEffect, answer: Answer) -> Answer:
         number, open_states = planned.effect_number, (_S.INTENDED, _S.IN_DOUBT)

@@ -54,6 +54,7 @@ class Parts:
     confirmations: Confirmations | None
     directories: Mapping[str, OrderDirectory]
     model_branches: Collection[str]
+    act_within_seconds: int = 150
 
 
 def build_runner(parts: Parts, *, failpoints: Failpoints, stopping: threading.Event) -> Runner:
@@ -68,7 +69,7 @@ def build_runner(parts: Parts, *, failpoints: Failpoints, stopping: threading.Ev
         ),
         ExecuteBySystem(
             ledger=parts.ledger, client=parts.client, crew=parts.crew, patience=parts.patience, systems=parts.systems,
-            failpoints=failpoints,
+            failpoints=failpoints, act_within_seconds=parts.act_within_seconds,
         ),
         Confirm(parts.ledger, parts.patience, failpoints),
     ]  # fmt: skip
@@ -91,7 +92,7 @@ def build_simulator(parts: Parts) -> Runner:
 def _looking(parts: Parts, card: ConfirmCard, stopping: threading.Event) -> list[Step]:
     """The steps that change nothing outside."""
     return [
-        KillSwitch(Switchboard(parts.client), parts.routes, parts.patience, stopping),
+        KillSwitch(Switchboard(parts.client), parts.routes, parts.systems, parts.patience, stopping),
         CheckParams(),
         GateCommon(),
         QueryOrder(parts.directories),

@@ -63,8 +63,8 @@ class Context:
     """The answer in hand; taken away once it has been acted on."""
     said: GuardAnswer | Unreachable | Rejected | None = None
     """The last answer to a guard of this run."""
-    order_taken: bool = False
-    """Another row has taken the order, which is refunded once without a person's word."""
+    not_taken: Escalation | None = None
+    """Why the permission was not taken: the order's budget has no room for it, or another row has taken the order."""
     started: StartReceipt | Unreachable | Rejected | None = None
     settled: Settled | Refused | NoAnswer | None = None
     execution_id: uuid.UUID | None = None

@@ -24,6 +24,7 @@ def params_of(context: Context) -> Mapping[str, Any]:
         "mode": row.mode,
         "account_ref": facts.account_ref,
         "order_ref": row.order_ref,
+        "source": row.source or None,
         "order": {"paid": money_out(paid)} if paid is not None and row.channel not in IN_PARTS else None,
     }
     return {

@@ -24,6 +24,8 @@ MODES = ("rebuy", "price_drop")
 CRITICS = ("rules", "model")
 IN_PARTS = ("retail",)
 """Channels whose orders may be refunded in parts: there the policy's duplicate rule counts against what was paid."""
+MAY_BE_UNKNOWN = ("retail",)
+"""At the counter a refund need not name an order; one that it names and nobody knows is a question to a person."""
 UNROUTED_ACTION = "refund.small.unrouted"
 """What is asked about a row that no route takes up: nothing settles it."""
 GENERAL_ACTION = "refund.create"
@@ -185,4 +187,14 @@ def _minor(source: Source, currency: str, node: Node) -> int:
         raise source.error(node.place, f"no_proof_up_to {currency}: {error.detail}") from error
 
 
-__all__ = ["CHANNELS", "GENERAL_ACTION", "IN_PARTS", "MODES", "SCENARIOS", "PolicyError", "Route", "Routes"]
+__all__ = [
+    "CHANNELS",
+    "GENERAL_ACTION",
+    "IN_PARTS",
+    "MAY_BE_UNKNOWN",
+    "MODES",
+    "SCENARIOS",
+    "PolicyError",
+    "Route",
+    "Routes",
+]

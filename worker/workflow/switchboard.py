@@ -39,7 +39,7 @@ class Switchboard:
 
 def halts_cover(board: Switches, *, agent_id: str, action: str, scenario: str) -> bool:
     """Whether a halt in force covers this; the authority's own check is the one that counts."""
-    targets = {"agent": agent_id, "scenario": scenario}
+    targets = {"agent": agent_id, "scenario": scenario, "agent_action": f"{agent_id} {action}"}
     for halt in board.halts:
         if halt.scope in ("global", "tenant") or targets.get(halt.scope) == halt.target:
             return True

@@ -42,7 +42,7 @@ from sentinel.store.housekeeping import keep_house
 from tests import twins
 from tests.authority_model import CAPS, REPORT_SECONDS, Action, Model
 from tests.clock import set_clock, take_over
-from tests.harness import Desk, caller_of, desks, scaled
+from tests.harness import Desk, caller_of, desks, digest_of, scaled
 from tests.world import ACTION, AGENT, World, add_tenant, guard_body, make_world, unique
 
 SEED = int(os.environ.get("SENTINEL_TEST_SEED", "0")) or random.SystemRandom().randrange(10**6)
@@ -175,6 +175,8 @@ class Machine(RuleBasedStateMachine):
 
     def tell(self, key: str, outcome: str) -> None:
         asked = self.asked[key]
+        if self.model.actions[key].not_executed:
+            outcome = "error"  # a success is a contradiction, which halts: see test_final_answers.py
         taken = done(lambda: self.tenants[asked.tenant].desk.report(asked.body, outcome))
         assert taken == self.model.report(self.model.actions[key], outcome)
         met[f"report {outcome} {taken}"] += 1
@@ -222,7 +224,7 @@ class Machine(RuleBasedStateMachine):
         try:
             got = resolve_approval(
                 self.world.console_pool, tenant.actor(person), approval, verdict=verdict, reason="r",
-                reference="ticket" if verdict == "handled" else None).result  # fmt: skip
+                digest=digest_of(self.world, approval), reference="ticket" if verdict == "handled" else None).result  # fmt: skip
         except SentinelError as error:
             got = error.code
         action = self.model.actions[key]

@@ -59,4 +59,5 @@ PAGES: dict[tuple[str, str], str] = {
     ("GET", "/ops/ledger/<path:ledger_entry_id>"): "viewer",
     ("GET", "/ops/orders"): "viewer",
     ("GET", "/ops/orders/<source>/<path:order_id>"): "viewer",
+    ("POST", "/ops/orders/<source>/<path:order_id>"): "approver",
 }

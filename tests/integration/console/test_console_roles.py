@@ -39,6 +39,7 @@ LEAST: dict[tuple[str, str], str] = {
     ("POST", "/ops/api/orders/<source>/<path:order_id>/fulfil"): "approver",
     ("POST", "/ops/api/orders/<source>/<path:order_id>/refund"): "approver",
     ("POST", "/ops/api/orders/<source>/<path:order_id>/hold"): "approver",
+    ("POST", "/ops/api/orders/<source>/<path:order_id>/retry"): "approver",
     **PAGES,
 }
 """(method, route) → the least role. A route that is not here fails the test below."""

@@ -63,3 +63,28 @@ def test_a_word_with_evidence_and_proof_ends_a_doubt_once(world: Any, word: str,
     assert "<img src=x" not in again.get_data(as_text=True)
     assert world.sql("select state from sentinel.reservations") == [(budget,)]
     assert world.sql("select count(*) from sentinel.events where kind = 'in_doubt_resolved'") == [(1,)]
+
+
+def test_not_executed_waits_for_who_may_act_and_the_page_says_until_when(world: Any) -> None:
+    operation_id = doubted(world, "100.00", 1)
+    world.sql("update sentinel.operation_states set act_until = clock_timestamp() + interval '1 hour'")
+    until = world.sql(
+        "select to_char(act_until at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"') from sentinel.operation_states"
+    )[0][0]
+    abe = world.browser("abe", "admin", world.app())
+    page = abe.get(f"/ops/in-doubt/{operation_id}")
+    assert "can be said from" in words(page) and 'value="no" disabled' in page.get_data(as_text=True)
+    path = f"/ops/in-doubt/{operation_id}/resolve"
+    early = abe.submit(path, executed="no", evidence="statement", proof=PASSWORD)
+    assert early.status_code == 409 and until in words(early)
+    assert world.sql("select state from sentinel.reservations") == [("held",)]
+    assert abe.submit(path, executed="yes", evidence="statement").status_code == 303
+
+
+def test_a_contradiction_is_named_on_the_overview_and_on_its_page(world: Any) -> None:
+    app, operation_id = world.app(), doubted(world, "100.00", 1, "contradiction")
+    vic = world.browser("vic", "viewer", app)
+    assert "Contradictions" in words(vic.get("/ops")) and "said “not executed”" in words(vic.get("/ops"))
+    assert "This action of this agent is halted" in words(vic.get(f"/ops/in-doubt/{operation_id}"))
+    world.sql("update sentinel.operation_states set in_doubt_reason = 'no_report'")
+    assert "Contradictions" not in words(vic.get("/ops"))

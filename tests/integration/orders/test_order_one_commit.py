@@ -54,9 +54,9 @@ def test_an_order_that_the_simulated_shop_holds_is_not_settled_as_fulfilled(worl
         " values (%s, 'demo', 'o-held', 'held', %s, '{}')",
         (world.tenant_id, uuid.uuid4()),
     )
-    assert orders.deliver(order_body("o-held")).status_code == 200
+    assert orders.deliver(order_body("o-held")).status_code == 202
     assert orders.deliver(order_body("o-other")).status_code == 200
-    assert orders.standing("o-held") == ("HELD", "low")
+    assert orders.standing("o-held") == ("SHOP_REFUSED", "low")
     assert orders.standing("o-other") == ("FULFILLED", "low")
     assert orders.all("select order_id, status from orders.simulated_shop order by 1") == [
         ("o-held", "held"),

@@ -9,8 +9,9 @@ import pytest
 from sentinel.cli.scratch import listening
 from sentinel.services.actor import local_administrator
 from sentinel.services.lift_halt import lift_halt
+from sentinel.services.resolve_order import resolve_order
 from sentinel.services.set_halt import set_halt
-from tests.harness import decide, let_permits_expire
+from tests.harness import actor, decide, let_permits_expire
 from tests.order_world import make_intake, order_body
 from tests.shop_server import FlakyShop
 from tests.world import World
@@ -87,20 +88,27 @@ def test_a_hold_that_the_shop_does_not_take_is_tried_until_it_does(world: World,
     orders.review.pool.close()
 
 
-def test_what_the_shop_refuses_is_held_and_told_to_people(world: World, authority_url: str) -> None:
+def test_what_the_shop_refuses_goes_to_a_person_who_ends_it(world: World, authority_url: str) -> None:
     orders = make_intake(world, authority_url, parts={"shop": FlakyShop("refuse")})
     answer = orders.deliver(order_body("o-1"))
-    assert (answer.status_code, answer.json["status"]) == (200, "held")
+    assert (answer.status_code, answer.json["status"]) == (202, "queued")
+    assert orders.standing("o-1") == ("SHOP_REFUSED", "low")
+    assert orders.all("select kind, state from orders.effects") == [("fulfil", "refused")]
+    assert [row[0] for row in orders.all("select kind from orders.alerts")] == ["shop_refused"]
+    orders.make_due()
+    orders.rounds()
+    # Nothing is reported while somebody may still have it tried again.
+    assert orders.one("select count(*) from sentinel.operation_states where status = 'in_doubt'") == 0
+    resolve_order(world.console_pool, actor(world, "approver"), "demo", "o-1", word="hold", reason="out of stock")
     assert orders.standing("o-1") == ("HELD", "low")
+    orders.rounds()
     assert orders.all("select kind, state from orders.effects order by kind") == [
         ("fulfil", "refused"),
         ("hold", "done"),
     ]
-    assert [row[0] for row in orders.all("select kind from orders.alerts")] == ["shop_refused"]
-    orders.make_due()
-    orders.rounds()
     # Whether it happened is for a person to say.
     assert orders.one("select count(*) from sentinel.operation_states where status = 'in_doubt'") == 1
+    assert world.broken_invariants() == []
     orders.review.pool.close()
 
 

@@ -203,7 +203,7 @@ def test_a_refused_notice_undoes_nothing(ledger_world: LedgerWorld, book: Effect
     notice.ready = notice.refuses = True
     assert deliver_later(book, {"notice": notice}) == 0
     assert [record.state for record in book.of_entry("r")] == [S.REFUSED]
-    assert ledger_world.state("r") == "EXECUTED" and notice.calls == ["settle"]
+    assert ledger_world.state("r") == "EXECUTED" and notice.calls == ["settle", "look_up"]
 
 
 def test_a_notice_is_recorded_once_however_often_its_refund_is_settled(

@@ -30,7 +30,10 @@ TABLES = ("ledger_entries", "executions", "confirmations", "ledger_events")
 ORDER = """insert into refunds.orders (tenant_id, channel, order_ref, account_ref, ordered_at, paid_minor, currency)
   values (%(tenant)s, 'private', %(name)s, 'acct', now(), 10000, 'EUR')"""
 ENTRY = """insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, channel, scenario,
-  account_ref, order_ref, status) values (%(tenant)s, %(name)s, %(name)s, 900, 'EUR', 'private', 'fee', 'acct', %(name)s, 'EXECUTED')"""
+  account_ref, order_ref, status, budget_part) values (%(tenant)s, %(name)s, %(name)s, 900, 'EUR', 'private', 'fee', 'acct', %(name)s, 'EXECUTED', 'executed')"""
+BUDGET = (
+    """update refunds.order_budgets set executed_minor = 900 where tenant_id = %(tenant)s and order_ref = %(name)s"""
+)
 CARD = """insert into refunds.confirmations (tenant_id, ledger_entry_id, refund_id, digest, order_ref, channel, scenario, amount_minor,
   currency, status, answered_at, expires_at) values (%(tenant)s, %(name)s, %(name)s, 'sha256:' || repeat('a', 64), %(name)s, 'private',
   'fee', 900, 'EUR', 'confirmed', now(), now() + interval '1 day')"""
@@ -53,7 +56,8 @@ FAULTS: dict[str, list[str]] = {
     "over_cap": ["update refunds.orders set paid_minor = 99999 where order_ref = 'one'",
                  *(f"update refunds.{table} set amount_minor = 1501 where ledger_entry_id = 'one'" for table in TABLES[:3])],
     "not_confirmed": ["update refunds.confirmations set answered_at = now() + interval '1 hour' where ledger_entry_id = 'one'"],
-    "refund_twice": [f"update refunds.{table} set refund_id = 'two' where ledger_entry_id = 'one'" for table in TABLES[:2]],
+    "refund_twice": ["drop index refunds.executions_refund_once", *(f"update refunds.{table} set refund_id = 'two' where ledger_entry_id = 'one'" for table in TABLES[:2])],
+    "order_over_refunded": ["update refunds.orders set paid_minor = 899 where order_ref = 'one'"],
     "order_twice": ["update refunds.ledger_entries set order_ref = 'two' where ledger_entry_id = 'one'",
                     "update refunds.executions set executed_at = executed_at + interval '1 second' where ledger_entry_id = 'one'"],
     "blacklisted": ["insert into refunds.blacklist (tenant_id, channel, account_ref, since) select tenant_id, 'private', 'acct-one',"
@@ -97,7 +101,7 @@ class Desk:
     def execute_flawlessly(self, *names: str) -> None:
         for name in names:
             tenant = f"'{self.world.tenant_id}'"
-            for statement in (ORDER, ENTRY, CARD, EVENTS, EXECUTION):
+            for statement in (ORDER, ENTRY, BUDGET, CARD, EVENTS, EXECUTION):
                 self.forge(statement.replace("%(tenant)s", tenant).replace("%(name)s", f"'{name}'"))
 
     def turn_on(self) -> None:

@@ -15,7 +15,8 @@ from worker.workflow.reasons import Escalation
 
 E = Escalation
 START = "action/guard/start"
-NEVER_LIFTED = {E.SYSTEM_NOT_READY, E.NO_ROUTE, E.MODE_NEEDS_PERSON, E.ORDER_UNKNOWN, E.STEP_REFUSED, E.UNKNOWN}
+NEVER_LIFTED = {E.SYSTEM_NOT_READY, E.NO_ROUTE, E.MODE_NEEDS_PERSON, E.ORDER_UNKNOWN, E.ORDER_OVERDRAWN,
+                E.ORDER_OTHER_CURRENCY, E.STEP_REFUSED, E.UNKNOWN}  # fmt: skip
 """What no machine could pay, whoever approved it."""
 
 

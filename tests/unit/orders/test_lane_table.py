@@ -32,6 +32,7 @@ def test_nothing_reachable_from_the_high_lane_or_a_denial_leads_to_fulfil() -> N
             ReviewStatus.DECIDED,
             ReviewStatus.HELD,
             ReviewStatus.REFUND_FILED,
+            ReviewStatus.REFUND_REFUSED,
         }
 
 

@@ -15,6 +15,7 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money
 from sentinel.http.strict_json import read_object
 from sentinel.resources import policies_dir
+from worker.order_review.facts import as_received
 from worker.order_review.mapping import MAX_ITEMS
 from worker.order_review.model import Item, Order
 from worker.order_review.sources import FILE_NAME, OrderSource, Sources
@@ -83,7 +84,8 @@ def test_shopifys_order_payload_works_as_it_is() -> None:
     order = read("shopify", SHOPIFY)
     assert (order.source, order.order_id) == ("shopify", "820982911946154508")
     assert order.amount == Money(39800, "USD")
-    assert (order.email, order.account_ref, order.account_age_days) == ("jon@example.com", "115310627314723954", 2)
+    assert (order.email, order.account_ref, order.account_age_days) == ("jon@example.com", "115310627314723954", None)
+    assert as_received(order, datetime(2026, 11, 20, 17, tzinfo=UTC)).account_age_days == 2
     assert (order.billing_country, order.shipping_country, order.shipping_speed) == ("CA", "US", "EXPRESS")
     assert order.items == (Item("IPOD2008BLACK", "IPod Nano - 8GB", 1), Item(None, "IPod Nano - 8GB", 1))
     assert order.failed_payments is None, "Shopify does not say: unknown, not zero"

@@ -102,7 +102,7 @@ def test_whatever_the_shop_does_the_answer_is_a_value_in_time_and_never_a_made_u
 
 
 @pytest.mark.parametrize(("status", "refused"), [(400, True), (422, True), (451, True), (401, False), (404, False), (409, False),
-                                                 (429, False), (500, False), (503, False)])  # fmt: skip
+                                                 (421, False), (424, False), (429, False), (500, False), (503, False)])  # fmt: skip
 def test_only_a_final_no_to_the_order_itself_is_a_refusal(server: ShopServer, status: int, refused: bool) -> None:
     server.forever = ("POST", False, problem(status, "no"))
     answer = perform(HttpShop(server.url), review(), EffectKind.FULFIL, uuid.uuid4())

@@ -386,3 +386,11 @@ def test_in_any_policy_no_gap_loosens_and_asking_at_once_changes_nothing(
         after = evaluate(policy, changed, NOW)
         assert not _looser(before, after), (what, rules)
         assert after == evaluate(one_by_one, changed, NOW)
+
+
+def test_a_budget_shared_for_want_of_a_fact_says_which_fact(retail: CompiledPolicy, small: CompiledPolicy) -> None:
+    request = refund_request()
+    del request["params"]["account_ref"]
+    assert {(ask.subject, ask.reason_code) for ask in evaluate(retail, request, NOW).limits} == {
+        ("~unknown|USD", "account_unknown")
+    }

@@ -176,18 +176,18 @@ def test_readiness_is_asked_again_after_five_seconds_and_not_before(server: Effe
 def test_a_reply_that_was_lost_is_found_by_looking_and_one_that_never_was_is_left_open(server: EffectsServer) -> None:
     system, done, not_done = http_system(server), uuid.uuid4(), uuid.uuid4()
     server.faults.append(("POST", True, FAULTS["resets"]))
-    assert isinstance(try_once(system, ROW, done, again=False), Settled)
+    assert isinstance(try_once(system, ROW, done), Settled)
     server.faults.append(("POST", False, FAULTS["resets"]))
-    assert isinstance(try_once(system, ROW, not_done, again=False), NoAnswer)
+    assert isinstance(try_once(system, ROW, not_done), NoAnswer)
 
 
 def test_a_refusal_because_it_was_done_before_is_told_from_a_real_one(server: EffectsServer) -> None:
     system, reference = http_system(server), uuid.uuid4()
     system.settle(ROW, reference)
     server.faults.append(("POST", False, problem(422, "already refunded")))
-    assert isinstance(try_once(system, ROW, reference, again=True), Settled)
+    assert isinstance(try_once(system, ROW, reference), Settled)
     server.faults.append(("POST", False, problem(422, "closed account")))
-    assert isinstance(try_once(system, ROW, uuid.uuid4(), again=True), Refused)
+    assert isinstance(try_once(system, ROW, uuid.uuid4()), Refused)
 
 
 def test_an_adapter_that_raises_is_no_answer() -> None:
@@ -202,7 +202,7 @@ def test_an_adapter_that_raises_is_no_answer() -> None:
 
         look_up = compensate = lambda self, reference: 1 / 0
 
-    answer = try_once(Broken(), ROW, uuid.uuid4(), again=False)  # type: ignore[arg-type]
+    answer = try_once(Broken(), ROW, uuid.uuid4())  # type: ignore[arg-type]
     assert answer == NoAnswer("its adapter failed: ValueError")
     assert take_back(Broken(), uuid.uuid4()) == "its adapter failed: ZeroDivisionError"  # type: ignore[arg-type]
 

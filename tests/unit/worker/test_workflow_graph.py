@@ -139,7 +139,7 @@ def test_every_step_of_the_graph_has_a_step_of_its_name(
         "confirmations",
         "directories",
     )
-    parts = SimpleNamespace(**dict.fromkeys(names), model_branches=())
+    parts = SimpleNamespace(**dict.fromkeys(names), model_branches=(), act_within_seconds=1)
     builder(parts, **({"failpoints": Failpoints(), "stopping": None} if builder is build.build_runner else {}))
     assert sorted(step.name for step in given) == sorted(StepName)
     for step in given:

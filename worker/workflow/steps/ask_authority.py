@@ -32,11 +32,13 @@ _NEVER_LIFTED = (
     Escalation.SYSTEM_NOT_READY,
     Escalation.NO_ROUTE,
     Escalation.MODE_NEEDS_PERSON,
+    Escalation.ORDER_OVERDRAWN,
+    Escalation.ORDER_OTHER_CURRENCY,
     Escalation.ORDER_UNKNOWN,
     Escalation.STEP_REFUSED,
     Escalation.UNKNOWN,
 )
-"""No person's word makes these payable: a machine would not know how."""
+"""No person's word makes these payable: a machine would not know how, or the order's budget has no room for it."""
 
 
 class AskAuthority:
@@ -56,8 +58,8 @@ class AskAuthority:
         here = [context for context in contexts if context.escalation is not None or self._is_ready(context)]
         self._fix_questions(here)
         here = [context for context in here if context.outcome is None]
-        # A row that failed before is asked alone: one that breaks its call must not use up its neighbours' attempts.
-        answers = self._crew.map_chunks(self._ask, here, AT_ONCE, alone=lambda context: context.row.attempts > 0)
+        # A row that got no answer before is asked alone: one that breaks its call must not keep its neighbours waiting.
+        answers = self._crew.map_chunks(self._ask, here, AT_ONCE, alone=lambda context: context.row.failed_before)
         for context, answer in zip(here, answers, strict=True):
             cut_off = isinstance(answer, Unreachable) and self._stopping.is_set()
             context.answer = Stopped() if cut_off else answer
@@ -122,7 +124,7 @@ class AskAuthority:
     ) -> StepResult:
         output = {"decision": answer.decision, "status": answer.status, "code": answer.reason_code}
         may_start = isinstance(then, Change) and then.event is LedgerEvent.ALLOWED
-        if not may_start or reason is None or answer.status == "already_started":
+        if not may_start or reason is None or next_steps.is_begun(answer):
             context.event, context.answer = then, answer if may_start else None
             return StepResult(output, StepName.EXECUTE_BY_SYSTEM if may_start else None, tool_used="action/guard")
         if answer.status == "approved" and reason not in _NEVER_LIFTED:

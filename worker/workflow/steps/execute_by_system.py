@@ -10,6 +10,7 @@ from sentinel.client import Client, GuardAnswer, Rejected, StartReceipt, Unreach
 from worker import next_steps, outcomes
 from worker.crew import Crew
 from worker.failpoints import Failpoint, Failpoints
+from worker.failures import is_outside
 from worker.ledger import Ledger
 from worker.next_steps import Patience
 from worker.rows import Change
@@ -38,7 +39,9 @@ class ExecuteBySystem:
         patience: Patience,
         systems: Systems,
         failpoints: Failpoints,
+        act_within_seconds: int = 150,
     ) -> None:
+        self._act_within_seconds = act_within_seconds
         self._ledger, self._client, self._crew = ledger, client, crew
         self._patience, self._systems, self._failpoints = patience, systems, failpoints
 
@@ -51,7 +54,7 @@ class ExecuteBySystem:
 
     def _may_start(self, context: Context) -> bool:
         """What has been started is seen through, whatever its system says now: an effect may be under way."""
-        begun = isinstance(context.answer, GuardAnswer) and context.answer.status == "already_started"
+        begun = isinstance(context.answer, GuardAnswer) and next_steps.is_begun(context.answer)
         return begun or self._system(context).is_ready()
 
     def _settle(self, context: Context) -> None:
@@ -65,19 +68,19 @@ class ExecuteBySystem:
 
     def _record_allowed(self, contexts: Sequence[Context]) -> list[Context]:
         start_ids = self._ledger.apply(
-            [replace(each.event, takes_order=_takes_order(each)) for each in contexts if isinstance(each.event, Change)]
+            [_taking(each, each.event) for each in contexts if isinstance(each.event, Change)]
         )
         left = [
             context.row.ledger_entry_id for context in contexts if start_ids.get(context.row.ledger_entry_id) is None
         ]
-        taken = self._ledger.with_order_taken(left)
+        refused = self._ledger.why_refused(left)
         permitted = []
         for context in contexts:
             change = context.event
             context.event = None
             start_id = start_ids.get(context.row.ledger_entry_id)
-            context.order_taken = context.row.ledger_entry_id in taken
-            if context.order_taken:
+            if context.row.ledger_entry_id in refused:
+                context.not_taken = Escalation(refused[context.row.ledger_entry_id])
                 continue
             if not isinstance(change, Change) or start_id is None:
                 context.outcome = outcomes.lost(context.row, LedgerState.GUARDING)
@@ -93,13 +96,16 @@ class ExecuteBySystem:
         return permitted
 
     def _start(self, permitted: Sequence[Context]) -> None:
-        receipts = self._crew.map_chunks(self._redeem, permitted, AT_ONCE, alone=lambda each: each.row.attempts > 0)
+        receipts = self._crew.map_chunks(self._redeem, permitted, AT_ONCE, alone=lambda each: each.row.failed_before)
         for context, receipt in zip(permitted, receipts, strict=True):
             context.started = receipt
 
     def _redeem(self, permitted: Sequence[Context]) -> Sequence[StartReceipt | Unreachable | Rejected]:
         self._failpoints.hit(Failpoint.BEFORE_START)
-        receipts = self._client.start_many([(_permit(context), context.row.start_id or "") for context in permitted])
+        receipts = self._client.start_many(
+            [(_permit(context), context.row.start_id or "") for context in permitted],
+            act_within_seconds=self._act_within_seconds,
+        )
         self._failpoints.hit(Failpoint.AFTER_START)
         return receipts
 
@@ -111,22 +117,38 @@ class ExecuteBySystem:
         row, name = context.row, self._system(context).name
         if context.outcome is not None:
             return StepResult({"claim": "lost"})
-        if context.order_taken:
+        if context.not_taken is not None:
             # Another row of this order was quicker: the permit is given back with the question to a person.
             context.event = None
-            return StepResult({"order": "taken"}, StepName.TRANSFER_TO_HUMAN, Escalation.REFUNDED_BEFORE)
+            return StepResult({"order": "taken"}, StepName.TRANSFER_TO_HUMAN, context.not_taken)
         if context.started is None:
             # Became unready after the decision: the permit is given back with the question to a person.
             context.event = None
             return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
+        if is_outside(context.started):
+            context.event = next_steps.after_silence(row, context.started.detail, self._patience)
+            return StepResult({"start": "no answer"})
+        if isinstance(context.started, Rejected) and context.started.code == next_steps.RESOLVED:
+            return self._not_executed(context, name)
         if isinstance(context.started, Rejected):
             back, context.event = next_steps.after_start_refused(row, context.started, self._patience)
             self._ledger.apply([back])
             return StepResult({"start": "refused", "code": context.started.code})
-        if isinstance(context.started, Unreachable):
-            context.event = next_steps.after_silence(row, context.started.detail, self._patience)
-            return StepResult({"start": "no answer"})
         return self._settled(context, name)
+
+    def _not_executed(self, context: Context, name: str) -> StepResult:
+        """A person said that it was not executed: the row ends. What its system did all the same is told, not hidden."""
+        row, system = context.row, self._system(context)
+        assert row.start_id is not None
+        # What settles in the ledger settles by the execution, and an ALLOWED row has none.
+        in_ledger = getattr(system, "settles_in_ledger", False)
+        found = Refused("never tried") if in_ledger else system.look_up(row.start_id)
+        if isinstance(found, Refused):
+            context.event = next_steps.after_not_executed(row)
+        else:
+            self._ledger.apply([next_steps.start_refused(row, "a person said that this was not executed")])
+            context.event = next_steps.after_not_executed_but(row, found, system=name)
+        return StepResult({"start": "refused", "code": next_steps.RESOLVED, "found": type(found).__name__})
 
     def _settled(self, context: Context, name: str) -> StepResult:
         row, settled = context.row, context.settled
@@ -141,6 +163,11 @@ class ExecuteBySystem:
         why = f"{name}: {settled.detail}" if isinstance(settled, NoAnswer) else f"{name}: no usable answer"
         context.event = next_steps.after_silence(row, why, self._patience)
         return StepResult({"settlement": "no answer" if isinstance(settled, NoAnswer) else "failed"}, tool_used=name)
+
+
+def _taking(context: Context, change: Change) -> Change:
+    unknown_lifted = Escalation.ORDER_PAID_UNKNOWN in context.lifted
+    return replace(change, takes_order=_takes_order(context), unknown_lifted=unknown_lifted)
 
 
 def _takes_order(context: Context) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from worker.workflow.context import Context, PureStep, StepResult, to_person
 from worker.workflow.graph import StepName
 from worker.workflow.reasons import Escalation
-from worker.workflow.routes import IN_PARTS
+from worker.workflow.routes import IN_PARTS, MAY_BE_UNKNOWN
 
 COMPENSATION = "compensation"
 
@@ -22,7 +22,19 @@ class GateCommon(PureStep):
             if reason not in context.lifted:
                 return to_person(context, reason, StepName.QUERY_ORDER, **lifted)
             lifted = {"lifted": reason}
+        asked = _asked_for(context)
+        if asked is not None and not lifted:
+            # Whatever else a person has lifted they lifted of a row that said so: nobody is asked twice.
+            return to_person(context, asked, StepName.QUERY_ORDER)
         return StepResult(lifted, StepName.QUERY_ORDER, tool_used="ledger")
+
+
+def _asked_for(context: Context) -> Escalation | None:
+    """Why whoever filed the row asks for a person; a reason of nobody's knowledge asks too."""
+    reason = context.facts.escalation
+    if reason is None:
+        return None
+    return next((known for known in Escalation if known == reason), Escalation.UNKNOWN)
 
 
 def _hits(context: Context) -> list[Escalation]:
@@ -35,5 +47,15 @@ def _hits(context: Context) -> list[Escalation]:
         (facts.account_mismatch, Escalation.ACCOUNT_MISMATCH),
         (facts.blacklisted, Escalation.BLACKLISTED),
         (facts.refunded_before and row.channel not in IN_PARTS, Escalation.REFUNDED_BEFORE),
+        (facts.order_budget == "exceeded", Escalation.ORDER_OVERDRAWN),
+        (facts.order_budget == "other_currency", Escalation.ORDER_OTHER_CURRENCY),
+        (_paid_unknown(context), Escalation.ORDER_PAID_UNKNOWN),
     )
     return [reason for hit, reason in asked if hit]
+
+
+def _paid_unknown(context: Context) -> bool:
+    """Where a channel needs the order, `query_order` says that it is not known: nothing would be payable then."""
+    return context.facts.order_budget == "unknown" and (
+        context.facts.order is not None or context.row.channel in MAY_BE_UNKNOWN
+    )

@@ -9,10 +9,9 @@ from worker.workflow.context import Context, StepResult, to_person
 from worker.workflow.directories import Found, NoDirectoryAnswer, OrderDirectory, UnknownOrder
 from worker.workflow.graph import StepName
 from worker.workflow.reasons import Escalation
+from worker.workflow.routes import MAY_BE_UNKNOWN
 
 _NEXT = StepName.ROUTE_MODE_SCENARIO
-_MAY_BE_UNKNOWN = ("retail",)
-"""At the counter a refund need not name an order: what is not known there, the policy asks for or refuses."""
 
 
 class QueryOrder:
@@ -47,7 +46,7 @@ class QueryOrder:
                 return to_person(context, Escalation.ACCOUNT_MISMATCH, _NEXT)
             return StepResult({"order_ref": found.order_ref}, _NEXT, tool_used=tool)
         if isinstance(found, UnknownOrder):
-            if row.channel in _MAY_BE_UNKNOWN:
+            if row.channel in MAY_BE_UNKNOWN:
                 return StepResult({"order": "unknown"}, _NEXT, tool_used=tool)
             return to_person(context, Escalation.ORDER_UNKNOWN, _NEXT, order_ref=row.order_ref)
         return to_person(context, Escalation.ORDER_DIRECTORY_UNAVAILABLE, _NEXT, degraded=tool)

@@ -39,3 +39,7 @@ create table sentinel.crowded_keys (
   valid_until  timestamptz not null
 );
 drop function sentinel.release_expired_permits(uuid, text[], text, integer);
+
+-- The approval that was asked before this one, under terms that were not enough any more: its words are shown with this one.
+alter table sentinel.approvals add column follows uuid;
+drop function sentinel.new_approval(sentinel.guard_input, uuid, text[], timestamptz);

@@ -41,6 +41,13 @@ begin
   end if;
   select * into s from sentinel.operation_states
   where tenant_id = ask.tenant_id and operation_id = o.operation_id for update;
+  if s.not_executed_at is not null then
+    -- Nothing here says "go" any more, whoever asks and however.
+    out := sentinel.guard_view(ask, o.operation_id, 'not_executed');
+    out.start_event_id := null; out.start_hash := null; out.start_duplicate := null;
+    return out;
+  end if;
+  if s.start_id = ask.start_id then perform sentinel.extend_leave(s, ask.act_seconds, moment); end if;
   if s.status = 'pending' and sentinel.expire_approval(s.tenant_id, s.approval_id, ask.second_event_id, moment) then
     return sentinel.guard_view(ask, o.operation_id, 'replayed');
   end if;
@@ -220,6 +227,7 @@ begin
                                       ask.permit_id, ask.start_id, moment);
       s.status := 'started'; s.started_at := moment; s.start_id := ask.start_id;
       s.start_event_id := ask.second_event_id; s.start_hash := started.hash;
+      s.act_until := sentinel.leave_until(ask.act_seconds, moment);
     end if;
   elsif verdict = 'APPROVAL_REQUIRED' then
     s.approval_id := ask.approval_id;
@@ -246,10 +254,10 @@ begin
   insert into sentinel.operation_states
     (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label, policy_digest,
      decision_event_id, once_key, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at, start_event_id,
-     start_hash, principal_id, holds, tightened)
+     start_hash, principal_id, holds, tightened, act_until)
   select s.tenant_id, s.operation_id, s.status, s.decision, s.reason_code, s.policy_id, s.policy_version, s.policy_label,
      s.policy_digest, s.decision_event_id, s.once_key, s.once_live, s.approval_id, s.permit_id, s.permit_expires_at,
-     s.start_id, s.started_at, s.start_event_id, s.start_hash, s.principal_id, s.holds, s.tightened
+     s.start_id, s.started_at, s.start_event_id, s.start_hash, s.principal_id, s.holds, s.tightened, s.act_until
   from unnest(states) as s;
   if cardinality(held) > 0 then insert into sentinel.reservations select * from unnest(held); end if;
 end $$;

@@ -12,6 +12,7 @@ begin
       and (scope = 'global' or tenant_id = tenant and (
            scope = 'tenant' or scope = 'agent' and target = agent
            or scope = 'action' and (target = act or right(target, 2) = '.*' and act like left(target, -1) || '%')
+           or scope = 'agent_action' and target = agent || ' ' || act
            or scope = 'scenario' and target = scene))
     limit 1);
 end $$;

@@ -101,6 +101,35 @@ begin
   from legs l where u.tenant_id = l.tenant_id and u.limit_key = l.limit_key and u.bucket = l.bucket;
 end $$;
 
+-- What a permit held and gave back is held again, in the window parts of then: within the cap where it still fits, else beside
+-- it. Only under the halt lock, which keeps guards out: they sum first and write after.
+create or replace function sentinel.hold_again(tenant uuid, permit uuid) returns void language plpgsql as $$
+declare
+  r sentinel.reservations;
+  leg record;
+  beside boolean[] := '{}';
+begin
+  select * into r from sentinel.reservations where tenant_id = tenant and permit_id = permit and state = 'released' for update;
+  if not found then return; end if;
+  for leg in select l.limit_key, l.bucket from unnest(r.limit_keys, r.buckets) as l (limit_key, bucket) loop
+    update sentinel.usage u set held_minor = u.held_minor + r.amount_minor
+    where u.tenant_id = tenant and u.limit_key = leg.limit_key and u.bucket = leg.bucket and not exists (
+      select from sentinel.usage place
+      where place.tenant_id = tenant and place.limit_key = leg.limit_key and place.bucket >= leg.bucket
+        and (place.bucket = leg.bucket or place.bucket < leg.bucket + make_interval(secs => place.window_seconds))
+        and place.cap_minor < r.amount_minor + (
+          select sum(o.held_minor + o.captured_minor) from sentinel.usage o
+          where o.tenant_id = tenant and o.limit_key = leg.limit_key and o.bucket <= place.bucket
+            and (o.bucket = place.bucket or o.bucket > place.bucket - make_interval(secs => place.window_seconds))));
+    beside := beside || not found;
+    if not found then
+      update sentinel.usage u set override_held_minor = u.override_held_minor + r.amount_minor
+      where u.tenant_id = tenant and u.limit_key = leg.limit_key and u.bucket = leg.bucket;
+    end if;
+  end loop;
+  update sentinel.reservations set state = 'held', settled_at = null, overrides = beside where tenant_id = tenant and permit_id = permit;
+end $$;
+
 create or replace function sentinel.settle_budget(tenant uuid, permit uuid, settlement text, moment timestamptz)
 returns void language plpgsql as $$
 begin

@@ -18,6 +18,20 @@ begin
   return row(row(result, field, event, hash, operation)::sentinel.receipt, null, null)::sentinel.moved;
 end $$;
 
+-- Until when an answered start gives leave to act. A row without a time comes from a program of before: it gets plenty.
+create or replace function sentinel.leave_until(seconds integer, moment timestamptz) returns timestamptz
+language sql stable parallel safe as $$ select moment + make_interval(secs => coalesce(seconds, 900)) $$;
+
+-- A start that was answered again: whoever is told so may act from now on, so nobody may say "not executed" before that time is
+-- over. What ended in a success is not started again by this, and cannot be said not to be executed.
+create or replace function sentinel.extend_leave(s sentinel.operation_states, seconds integer, moment timestamptz) returns void
+language plpgsql as $$
+begin
+  if s.status not in ('started', 'in_doubt') then return; end if;
+  update sentinel.operation_states t set act_until = greatest(t.act_until, sentinel.leave_until(seconds, moment))
+  where t.tenant_id = s.tenant_id and t.operation_id = s.operation_id;
+end $$;
+
 create or replace function sentinel.start_operation(ask sentinel.start_input) returns sentinel.moved language plpgsql as $$
 declare
   o sentinel.operations;
@@ -34,8 +48,10 @@ begin
                   when o.resource <> ask.resource then 'resource' when o.risk_class <> ask.risk_class then 'risk_class'
                   when o.digest <> ask.digest then 'permit_token' end;
   if differs is not null then return sentinel.unmoved('differs', differs, o.operation_id); end if;
+  if s.not_executed_at is not null then return sentinel.unmoved('resolved_not_executed', null, o.operation_id); end if;
   if s.status in ('started', 'in_doubt', 'completed') then
     if s.start_id = ask.start_id and s.permit_id = ask.permit_id then
+      perform sentinel.extend_leave(s, ask.act_seconds, moment);
       return sentinel.unmoved('duplicate', null, o.operation_id, s.start_event_id, s.start_hash);
     end if;
     return sentinel.unmoved('already_started', null, o.operation_id);
@@ -48,7 +64,7 @@ begin
   end if;
   e := sentinel.start_event(ask.tenant_id, ask.event_id, o.operation_id, ask.agent_id, ask.action, ask.permit_id, ask.start_id, moment);
   s.status := 'started'; s.started_at := moment; s.start_id := ask.start_id;
-  s.start_event_id := ask.event_id; s.start_hash := e.hash;
+  s.start_event_id := ask.event_id; s.start_hash := e.hash; s.act_until := sentinel.leave_until(ask.act_seconds, moment);
   return row(row('started', null, ask.event_id, e.hash, o.operation_id)::sentinel.receipt, e, s)::sentinel.moved;
 end $$;
 
@@ -58,7 +74,7 @@ begin
   if cardinality(states) = 0 then return; end if;
   perform sentinel.write_events(events);
   update sentinel.operation_states t set status = 'started', started_at = s.started_at, start_id = s.start_id,
-    start_event_id = s.start_event_id, start_hash = s.start_hash
+    start_event_id = s.start_event_id, start_hash = s.start_hash, act_until = s.act_until
   from unnest(states) as s
   where t.tenant_id = s.tenant_id and t.operation_id = s.operation_id and t.status in ('allowed', 'approved');
 end $$;
@@ -106,6 +122,10 @@ begin
                   when o.risk_class <> coalesce(ask.risk_class, o.risk_class) then 'risk_class'
                   when s.permit_id <> ask.permit_id then 'permit_token' end;
   if differs is not null then return sentinel.unmoved('differs', differs, o.operation_id); end if;
+  -- Not thrown away: `record_contradiction` takes it, with the locks that it needs.
+  if s.not_executed_at is not null and ask.outcome = 'success' then
+    return sentinel.unmoved('resolved_not_executed', null, o.operation_id);
+  end if;
   if s.report_digest is not null then
     return sentinel.unmoved(case when s.report_digest = ask.content_digest then 'duplicate' else 'contradicts' end, null,
                             o.operation_id, s.report_event_id, s.report_hash);
@@ -124,6 +144,8 @@ begin
   else
     -- "error" after a start means unknown: the money may have moved, so budget and uniqueness stay held.
     s.status := 'in_doubt'; s.in_doubt_since := coalesce(s.in_doubt_since, moment); s.in_doubt_reason := 'error_reported';
+    -- Who reports has ended its attempt: nobody acts under this start any more, unless it is answered once more.
+    s.act_until := least(s.act_until, moment);
   end if;
   s.outcome := ask.outcome; s.report_digest := ask.content_digest; s.reported_at := moment;
   s.report_event_id := ask.event_id; s.report_hash := e.hash;
@@ -137,7 +159,7 @@ begin
   perform sentinel.write_events(events);
   update sentinel.operation_states t set status = s.status, outcome = s.outcome, report_digest = s.report_digest,
     reported_at = s.reported_at, report_event_id = s.report_event_id, report_hash = s.report_hash,
-    in_doubt_since = s.in_doubt_since, in_doubt_reason = s.in_doubt_reason
+    in_doubt_since = s.in_doubt_since, in_doubt_reason = s.in_doubt_reason, act_until = s.act_until
   from unnest(states) as s
   where t.tenant_id = s.tenant_id and t.operation_id = s.operation_id and t.status in ('started', 'in_doubt', 'completed')
     and t.report_digest is null;
@@ -195,24 +217,84 @@ begin
     (select hash from sentinel.events e where e.tenant_id = tenant and e.event_id = earlier.event_id), null)::sentinel.receipt;
 end $$;
 
--- result: resolved | unknown | not_in_doubt
+-- A success that is reported after a person said "not executed". One of the two is wrong and the money may have moved, so: it is
+-- recorded, the budget and the once-key are held again, the operation is in doubt again, and this action of this agent is
+-- halted until a person lifts it. With its owner's rights: no agent's program sets a halt by any other way.
+-- The halt lock comes first and keeps every decision and start out, so that no other lock is needed.
+create or replace function sentinel.record_contradiction(ask sentinel.report_input, halt uuid, halt_event uuid)
+returns sentinel.receipt language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  found_one sentinel.contradictions;
+  told sentinel.moved;
+  s sentinel.operation_states;
+  moment timestamptz;
+  hash text;
+  once_held boolean;
+begin
+  perform pg_advisory_xact_lock(sentinel.halt_lock());
+  told := sentinel.report_outcome(ask);
+  if (told.receipt).result <> 'resolved_not_executed' then return told.receipt; end if;
+  select * into found_one from sentinel.contradictions c
+  where c.tenant_id = ask.tenant_id and c.operation_id = (told.receipt).operation_id;
+  if found then
+    return row(case when found_one.report_digest = ask.content_digest then 'contradiction_repeated' else 'contradicts' end, null,
+      found_one.event_id, (select e.hash from sentinel.events e where e.tenant_id = ask.tenant_id and e.event_id = found_one.event_id),
+      found_one.operation_id)::sentinel.receipt;
+  end if;
+  select * into s from sentinel.operation_states t
+  where t.tenant_id = ask.tenant_id and t.operation_id = (told.receipt).operation_id for update;
+  moment := clock_timestamp();
+  update sentinel.operation_states t set status = 'in_doubt', in_doubt_since = moment, in_doubt_reason = 'contradiction',
+    outcome = 'success', report_digest = coalesce(t.report_digest, ask.content_digest), reported_at = coalesce(t.reported_at, moment),
+    report_event_id = coalesce(t.report_event_id, ask.event_id)
+  where t.tenant_id = s.tenant_id and t.operation_id = s.operation_id;
+  perform sentinel.hold_again(s.tenant_id, s.permit_id);
+  once_held := sentinel.live_again(s.tenant_id, s.operation_id);
+  select h.halt_id into halt from sentinel.set_halt(s.tenant_id, halt, 'agent_action', ask.agent_id || ' ' || ask.action, 'kill',
+    'success reported after "not executed": operation ' || s.operation_id, 'sentinel', halt_event) h;
+  hash := sentinel.append_event(s.tenant_id, ask.event_id, 'contradiction', s.operation_id, ask.agent_id, moment,
+    jsonb_build_object('action', ask.action, 'agent_id', ask.agent_id, 'halt_id', halt, 'not_executed_at',
+      sentinel.utc_text(s.not_executed_at), 'once_held', once_held, 'outcome', 'success', 'report_id', ask.report_id));
+  update sentinel.operation_states t set report_hash = hash
+  where t.tenant_id = s.tenant_id and t.operation_id = s.operation_id and t.report_event_id = ask.event_id;
+  insert into sentinel.contradictions values (s.tenant_id, s.operation_id, ask.event_id, ask.content_digest, halt, once_held, moment);
+  return row('contradiction', null, ask.event_id, hash, s.operation_id)::sentinel.receipt;
+end $$;
+
+-- Live again under its once-key, unless another holds it by now; false then. True without a once-key: there is none to miss.
+create or replace function sentinel.live_again(tenant uuid, operation uuid) returns boolean language plpgsql as $$
+begin
+  update sentinel.operation_states t set once_live = true
+  where t.tenant_id = tenant and t.operation_id = operation and t.once_key is not null;
+  return true;
+exception when unique_violation then
+  return false;
+end $$;
+
+-- What a person found out. "Not executed" is final, and can be said only when nobody may act under the start any more.
+-- result: resolved | unknown | not_in_doubt | still_acting (until `act_until`)
 create or replace function sentinel.resolve_in_doubt(
   tenant uuid, operation uuid, executed boolean, who text, evidence text, event uuid
-) returns text language plpgsql as $$
+) returns table (result text, act_until timestamptz) language plpgsql as $$
+#variable_conflict use_column
 declare
   s sentinel.operation_states;
-  moment timestamptz := clock_timestamp();
+  moment timestamptz;
 begin
-  perform sentinel.take_locks(o.holds, moment + interval '2 seconds') from sentinel.operation_states o
+  perform sentinel.take_locks(o.holds, clock_timestamp() + interval '2 seconds') from sentinel.operation_states o
   where o.tenant_id = tenant and o.operation_id = operation;
-  select * into s from sentinel.operation_states where tenant_id = tenant and operation_id = operation for update;
-  if not found then return 'unknown'; end if;
-  if s.status <> 'in_doubt' then return 'not_in_doubt'; end if;
-  update sentinel.operation_states set status = 'completed', outcome = case when executed then 'success' else 'error' end,
-    in_doubt_since = null, in_doubt_reason = null, once_live = once_live and executed
-  where tenant_id = tenant and operation_id = operation and status = 'in_doubt';
+  select * into s from sentinel.operation_states t where t.tenant_id = tenant and t.operation_id = operation for update;
+  moment := clock_timestamp();
+  act_until := s.act_until;
+  result := case when s.operation_id is null then 'unknown' when s.status <> 'in_doubt' then 'not_in_doubt'
+                 when not executed and s.act_until > moment then 'still_acting' else 'resolved' end;
+  if result <> 'resolved' then return next; return; end if;
+  update sentinel.operation_states t set status = 'completed', outcome = case when executed then 'success' else 'error' end,
+    in_doubt_since = null, in_doubt_reason = null, once_live = t.once_live and executed,
+    not_executed_at = case when executed then t.not_executed_at else coalesce(t.not_executed_at, moment) end
+  where t.tenant_id = tenant and t.operation_id = operation and t.status = 'in_doubt';
   perform sentinel.settle_budget(tenant, s.permit_id, case when executed then 'captured' else 'released' end, moment);
   perform sentinel.append_event(tenant, event, 'in_doubt_resolved', operation, null, moment,
-    jsonb_build_object('executed', executed, 'evidence', evidence, 'resolved_by', who));
-  return 'resolved';
+    jsonb_build_object('act_until', sentinel.utc_text(s.act_until), 'evidence', evidence, 'executed', executed, 'resolved_by', who));
+  return next;
 end $$;

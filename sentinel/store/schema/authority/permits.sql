@@ -132,10 +132,12 @@ begin
 end $$;
 
 -- A permit for an operation decided before: approved since, or its permit ran out un-started. Everything is asked again;
--- an approval lifts the reasons it lists and nothing else. What is new is a refusal or a new question to a person.
+-- an approval lifts the reasons it lists and nothing else, and only while the people who gave it are enough for the policy
+-- of now (deploy/decisions/0028-approvals-bind-their-terms.md). What is new is a refusal or a new question to a person.
 create or replace function sentinel.renew_permit(ask sentinel.guard_input, s sentinel.operation_states, moment timestamptz)
 returns void language plpgsql as $$
 declare
+  a sentinel.approvals;
   lifted text[] := '{}';
   open_reasons text[];
   states sentinel.limit_state[] := '{}';
@@ -143,9 +145,9 @@ declare
   held_as text;
 begin
   if s.approval_id is not null then
-    select a.reasons into lifted from sentinel.approvals a
-    where a.tenant_id = s.tenant_id and a.approval_id = s.approval_id and a.status = 'approved';
-    lifted := coalesce(lifted, '{}');
+    select * into a from sentinel.approvals given
+    where given.tenant_id = s.tenant_id and given.approval_id = s.approval_id and given.status = 'approved';
+    if found and sentinel.approval_suffices(a, ask) then lifted := a.reasons; end if;
   end if;
   -- What does not offer "approve" cannot have been approved, even where an earlier approval lists a reason of that name.
   if not coalesce(ask.approvable, true) then lifted := '{}'; end if;
@@ -175,12 +177,13 @@ begin
       || case when held_as = 'alike' then array['looks_like_duplicate'] else '{}' end) as r
     where not r = any(lifted) order by r);
   if cardinality(open_reasons) > 0 then
-    perform sentinel.new_approval(ask, s.operation_id, array(select distinct r from unnest(open_reasons || lifted) r order by r), moment);
+    perform sentinel.new_approval(ask, s.operation_id, array(select distinct r from unnest(open_reasons || lifted) r order by r), moment, s.approval_id);
     update sentinel.operation_states set status = 'pending', decision = 'APPROVAL_REQUIRED', reason_code = open_reasons[1],
       approval_id = ask.approval_id, once_live = once_key is not null, permit_id = null, permit_expires_at = null
     where tenant_id = s.tenant_id and operation_id = s.operation_id;
     perform sentinel.append_event(ask.tenant_id, ask.second_event_id, 'asked_again', s.operation_id, ask.agent_id, moment,
-      jsonb_build_object('reasons', open_reasons, 'approval_id', ask.approval_id, 'policy_digest', ask.policy_digest));
+      jsonb_build_object('reasons', open_reasons, 'approval_id', ask.approval_id, 'policy_digest', ask.policy_digest,
+        'follows', s.approval_id, 'required_role', ask.required_role, 'required_people', ask.required_people));
     return;
   end if;
 
@@ -201,7 +204,7 @@ declare
 begin
   perform sentinel.write_events(array[e]);
   update sentinel.operation_states set status = 'started', started_at = moment, start_id = ask.start_id,
-    start_event_id = e.event_id, start_hash = e.hash
+    start_event_id = e.event_id, start_hash = e.hash, act_until = sentinel.leave_until(ask.act_seconds, moment)
   where tenant_id = ask.tenant_id and operation_id = operation and status in ('allowed', 'approved');
   return e.hash;
 end $$;

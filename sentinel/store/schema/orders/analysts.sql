@@ -6,20 +6,118 @@ create or replace function orders.refund_name(source text, order_id text) return
   from (select 'order:' || source || ':' || order_id as named) n
 $$;
 
--- The refund as a new row of the ledger, guarded by its worker like any other, and the order as a fact where it is none yet.
-create or replace function orders.file_refund(r orders.reviews) returns void language plpgsql as $$
+-- The refund as a new row of the ledger, which asks for the person who filed it, and the order as a fact where it is none yet.
+-- Every try has the same refund id: whatever the authority still holds of an earlier one is not done again.
+create or replace function orders.file_refund(r orders.reviews, operator uuid, why text, how text) returns text language plpgsql as $$
 declare
-  named text := orders.refund_name(r.source, r.order_id);
+  refund text := orders.refund_name(r.source, r.order_id);
+  tries integer := 1 + (select count(*) from orders.refunds f where f.tenant_id = r.tenant_id and f.review_id = r.review_id);
+  named text := case when tries = 1 then refund when length(refund) <= 110 then refund || ':try' || tries
+    else 'order:' || r.source || ':md5-' || md5(r.order_id) || ':try' || tries end;
 begin
-  insert into refunds.orders (tenant_id, channel, order_ref, account_ref, ordered_at, paid_minor, currency)
-  values (r.tenant_id, 'retail', r.order_id, r.account_ref,
+  insert into refunds.orders (tenant_id, channel, source, order_ref, account_ref, ordered_at, paid_minor, currency)
+  values (r.tenant_id, 'retail', r.source, r.order_id, r.account_ref,
           least(r.received_at, (r.order_facts->>'placed_at')::timestamptz), r.amount_minor, r.currency) on conflict do nothing;
   insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, action, amount_minor, currency, channel, scenario,
-    account_ref, order_ref)
-  values (r.tenant_id, named, named, 'refund.create', r.amount_minor, r.currency, 'retail', 'standard', r.account_ref, r.order_id);
+    account_ref, source, order_ref, escalation)
+  values (r.tenant_id, named, refund, 'refund.create', r.amount_minor, r.currency, 'retail', 'standard', r.account_ref, r.source,
+    r.order_id, 'analyst_refund');
+  insert into orders.refunds (tenant_id, review_id, attempt, ledger_entry_id, filed_by, reason, via)
+  values (r.tenant_id, r.review_id, tries, named, operator, why, how);
+  return named;
 end $$;
 
--- An analyst's word on a queued order: fulfil, refund or hold. With its owner's rights, because the console may neither
+-- The trail of what people said: nobody says anything but through the functions below.
+create or replace function orders.keep_word(r orders.reviews, word text, operator uuid, person text, why text, how text)
+returns void language sql as $$
+  insert into orders.words (tenant_id, review_id, from_status, word, operator_id, said_by, reason, via)
+  values (r.tenant_id, r.review_id, r.status, word, operator, person, why, how)
+$$;
+
+-- The hold that an order now HELD wants, at once; one that was given up before is tried again.
+create or replace function orders.want_hold(r orders.reviews) returns void language sql as $$
+  insert into orders.effects as f (tenant_id, review_id, kind, lane, operation_id)
+  values (r.tenant_id, r.review_id, 'hold', r.lane, r.operation_id)
+  on conflict (review_id, kind, tenant_id) do update set state = 'intended', next_attempt_at = clock_timestamp()
+  where f.state in ('intended', 'refused')
+$$;
+
+-- Nobody tries to fulfil it any more: the authority is told what came of the start.
+create or replace function orders.end_fulfilment(r orders.reviews) returns void language sql as $$
+  update orders.effects set report_due_at = clock_timestamp()
+  where tenant_id = r.tenant_id and review_id = r.review_id and kind = 'fulfil' and state = 'refused'
+    and report_due_at is null and reported_at is null
+$$;
+
+-- A person's word on an order that came back, or whose hold the shop has not taken. `r` is locked. Nothing is loosened by
+-- it: a retry is of what was permitted and started, a refund is a new question.
+create or replace function orders.resolve_returned(r orders.reviews, operator uuid, word text, why text, how text)
+returns table (result text, approvals_given integer, people_required integer, ledger_entry_id text) language plpgsql as $$
+#variable_conflict use_column
+declare
+  person text;
+  refusal text;
+  filed text;
+  to_status text;
+begin
+  select p.email into person from sentinel.operators p
+  where p.tenant_id = r.tenant_id and p.operator_id = operator and p.active and p.role in ('approver', 'admin');
+  refusal := case
+    when person is null then 'role'
+    when not coalesce(word = any(case r.status when 'SHOP_REFUSED' then array['retry', 'refund', 'hold']
+      when 'REFUND_REFUSED' then array['retry', 'hold'] when 'HELD' then array['retry'] end), false) then 'not_queued'
+    when r.status = 'HELD' and not exists (select from orders.effects f where f.tenant_id = r.tenant_id
+         and f.review_id = r.review_id and f.kind = 'hold' and f.state in ('intended', 'refused')) then 'nothing_to_retry'
+    when r.status = 'SHOP_REFUSED' and word = 'retry'
+         and sentinel.halt_over(r.tenant_id, 'order-review', 'order.fulfill', null) is not null then 'halted'
+    when r.status = 'REFUND_REFUSED' and orders.refund_is_live(r) then 'refund_exists'
+    when word = 'refund' then orders.refund_refusal(r) end;
+  if refusal is not null then return query select refusal, null::integer, null::integer, null::text; return; end if;
+  perform orders.keep_word(r, word, operator, person, why, how);
+  to_status := case when word = 'hold' then 'HELD' when word = 'refund' or r.status = 'REFUND_REFUSED' then 'REFUND_FILED'
+    when r.status = 'SHOP_REFUSED' then 'STARTED' end;
+  if to_status = 'STARTED' then
+    update orders.reviews set status = 'STARTED', last_event = 'retried', lease_until = null, holder = null, attempts = 0,
+      next_attempt_at = clock_timestamp()
+    where tenant_id = r.tenant_id and review_id = r.review_id and status = r.status;
+    update orders.effects set state = 'intended'
+    where tenant_id = r.tenant_id and review_id = r.review_id and kind = 'fulfil' and state = 'refused';
+  elsif to_status is not null then
+    update orders.reviews set status = to_status, last_event = case to_status when 'HELD' then 'held' else 'refund_filed' end,
+      resolution = case to_status when 'HELD' then 'hold' else 'refund' end, resolved_by = person, resolution_reason = why,
+      resolved_at = clock_timestamp()
+    where tenant_id = r.tenant_id and review_id = r.review_id and status = r.status;
+    perform orders.end_fulfilment(r);
+    update orders.refunds set state = 'closed'
+    where tenant_id = r.tenant_id and review_id = r.review_id and state = 'refused';
+  end if;
+  if to_status = 'REFUND_FILED' then
+    filed := orders.file_refund(r, operator, why, how);
+  elsif to_status = 'HELD' or r.status = 'HELD' then
+    perform orders.want_hold(r);
+  end if;
+  return query select word, null::integer, null::integer, filed;
+end $$;
+
+-- Whether a refund of this order may still be paid, or may have been: no word is heard on it before a person has said.
+create or replace function orders.refund_is_live(r orders.reviews) returns boolean language sql stable as $$
+  select exists (
+    select from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+    where f.tenant_id = r.tenant_id and f.review_id = r.review_id and (
+      l.status not in ('DENIED', 'ERROR') or exists (
+        select from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)
+        where o.tenant_id = l.tenant_id and o.idempotency_key = l.idempotency_key
+          and (s.status in ('started', 'in_doubt') or s.status = 'completed' and s.outcome = 'success'))))
+$$;
+
+-- Why no refund of this order can be filed now; null where one can.
+create or replace function orders.refund_refusal(r orders.reviews) returns text language sql stable as $$
+  select case when r.amount_minor = 0 then 'nothing_paid'
+    when exists (select from refunds.ledger_entries e where e.tenant_id = r.tenant_id
+      and e.refund_id = orders.refund_name(r.source, r.order_id)) then 'refund_exists' end
+$$;
+
+-- An analyst's word on an order: fulfil, refund or hold a queued one; retry, refund or hold one that came back. With its owner's rights, because the console may neither
 -- change a review nor write into the ledger: what it may is this. Review first, approval second: everybody locks in this order.
 -- result: the word; "recorded" while more people have to approve; or a refusal, and then nothing was written.
 create or replace function orders.resolve_review(
@@ -35,18 +133,22 @@ declare
   person text;
 begin
   select * into r from orders.reviews where tenant_id = tenant and source = src and order_id = ord for update;
-  refusal := case when not found then 'unknown'
-    when r.status <> 'QUEUED' or r.resolution is not null or r.approval_id is null then 'not_queued'
-    when word = 'refund' and r.amount_minor = 0 then 'nothing_paid'
-    when word = 'refund' and exists (select from refunds.ledger_entries e
-         where e.tenant_id = tenant and e.refund_id = orders.refund_name(src, ord)) then 'refund_exists' end;
+  if r.status in ('SHOP_REFUSED', 'REFUND_REFUSED', 'HELD') then
+    return query select * from orders.resolve_returned(r, operator, word, why, how); return;
+  end if;
+  refusal := case when r.review_id is null then 'unknown'
+    when r.status <> 'QUEUED' or r.resolution is not null or r.approval_id is null or word = 'retry' then 'not_queued'
+    when word = 'refund' then orders.refund_refusal(r) end;
   if refusal is not null then return query select refusal, null::integer, null::integer, null::text; return; end if;
   select * into said from sentinel.resolve_approval(tenant, r.approval_id, operator,
     case word when 'fulfil' then 'approve' else 'reject' end, why, shown_digest, how, event, second_event);
+  select p.email into person from sentinel.operators p where p.tenant_id = tenant and p.operator_id = operator;
+  if said.result in ('approved', 'rejected', 'recorded') then
+    perform orders.keep_word(r, word, operator, person, why, how);
+  end if;
   if said.result not in ('approved', 'rejected') then
     return query select said.result, said.approvals_given, said.people_required, null::text; return;
   end if;
-  select p.email into person from sentinel.operators p where p.tenant_id = tenant and p.operator_id = operator;
   -- An approved one stays queued until the intake has its permit; it looks at once.
   update orders.reviews set resolution = word, resolved_by = person, resolution_reason = why, resolved_at = clock_timestamp(),
     next_attempt_at = clock_timestamp(),
@@ -54,11 +156,74 @@ begin
     last_event = case word when 'fulfil' then last_event when 'refund' then 'refund_filed' else 'held' end
   where tenant_id = tenant and review_id = r.review_id and status = 'QUEUED' and resolution is null;
   if word = 'refund' then
-    perform orders.file_refund(r);
-    filed := orders.refund_name(src, ord);
+    filed := orders.file_refund(r, operator, why, how);
   elsif word = 'hold' then
-    insert into orders.effects (tenant_id, review_id, kind, lane, operation_id)
-    values (tenant, r.review_id, 'hold', r.lane, r.operation_id);
+    perform orders.want_hold(r);
   end if;
   return query select word, said.approvals_given, said.people_required, filed;
+end $$;
+
+-- What became of filed refunds. A person who files one has said yes to it: where its row asks for that and for nothing
+-- else that was not seen, the word is carried to its approval, under every rule of approvals. A row that was denied or
+-- failed brings the order back to a person, with the reason and an alert; one that went on after all takes it along.
+create or replace function orders.follow_refunds(tenant uuid, most integer, events uuid[]) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  f record;
+  carried text;
+  why text;
+  done integer := 0;
+begin
+  for f in
+    select o.review_id, o.attempt, o.filed_by, o.reason, o.via, o.state, l.ledger_entry_id, l.status, l.reason_code, l.last_error,
+      l.approval_id, a.digest, coalesce(s.status = 'completed' and s.outcome = 'success', false) as is_done,
+      a.status = 'pending' and a.action = l.action and (a.amount_minor, a.currency) = (r.amount_minor, r.currency)
+        and 'analyst_refund' = any(a.reasons)
+        and a.reasons <@ array['analyst_refund', 'amount_needs_approval', 'limit_exceeded', 'account_unknown']::text[] as may_carry
+    from orders.refunds o
+    join refunds.ledger_entries l on l.tenant_id = o.tenant_id and l.ledger_entry_id = o.ledger_entry_id
+    join orders.reviews r on r.tenant_id = o.tenant_id and r.review_id = o.review_id
+    left join sentinel.operation_states s on s.tenant_id = l.tenant_id and s.operation_id = l.operation_id
+    left join sentinel.approvals a on a.tenant_id = l.tenant_id and a.approval_id = l.approval_id
+      and l.status = 'APPROVAL_REQUIRED'
+    where o.tenant_id = tenant and o.state in ('filed', 'refused') and case o.state
+      when 'filed' then l.status in ('EXECUTED', 'DENIED', 'ERROR')
+        or l.status = 'APPROVAL_REQUIRED' and o.filed_by is not null and o.carried_to is distinct from l.approval_id
+      else r.status = 'REFUND_REFUSED'
+        and (l.status not in ('DENIED', 'ERROR') or s.status = 'completed' and s.outcome = 'success') end
+    order by o.filed_at limit least(most, cardinality(events) / 2) for update of o skip locked
+  loop
+    done := done + 1;
+    if f.state = 'refused' then
+      update orders.refunds set state = case when f.is_done then 'paid' else 'filed' end, refused_code = null,
+        ended_at = case when f.is_done then clock_timestamp() end
+      where tenant_id = tenant and review_id = f.review_id and attempt = f.attempt;
+      update orders.reviews set status = 'REFUND_FILED', last_event = 'refund_filed'
+      where tenant_id = tenant and review_id = f.review_id and status = 'REFUND_REFUSED';
+    elsif f.status = 'APPROVAL_REQUIRED' then
+      carried := 'left_to_others';
+      if f.may_carry then
+        select v.result into carried from sentinel.resolve_approval(tenant, f.approval_id, f.filed_by, 'approve', f.reason,
+          f.digest, f.via, events[2 * done - 1], events[2 * done]) v;
+      end if;
+      update orders.refunds set carried_to = f.approval_id, carried_result = carried
+      where tenant_id = tenant and review_id = f.review_id and attempt = f.attempt;
+    elsif f.is_done or f.status = 'EXECUTED' or f.reason_code = 'handled_by_person' then
+      update orders.refunds set state = case when f.reason_code = 'handled_by_person' then 'handled' else 'paid' end, ended_at = clock_timestamp()
+      where tenant_id = tenant and review_id = f.review_id and attempt = f.attempt;
+    else
+      why := case f.status when 'DENIED' then 'refund_denied: ' || coalesce(f.reason_code, 'no reason given')
+        else 'refund_failed: ' || coalesce(f.last_error, f.reason_code, 'no reason given') end;
+      update orders.refunds set state = 'refused', refused_code = left(why, 200), ended_at = clock_timestamp()
+      where tenant_id = tenant and review_id = f.review_id and attempt = f.attempt;
+      update orders.reviews set status = 'REFUND_REFUSED', last_event = 'refund_refused', last_error = left(why, 500)
+      where tenant_id = tenant and review_id = f.review_id and status = 'REFUND_FILED';
+      insert into orders.alerts (tenant_id, kind, source, order_id, occasion, summary, details)
+      select r.tenant_id, 'refund_refused', r.source, r.order_id, 'try ' || f.attempt, left('the refund of an order was not paid: ' || why, 500),
+        jsonb_build_object('reason', why, 'ledger_entry_id', f.ledger_entry_id)
+      from orders.reviews r where r.tenant_id = tenant and r.review_id = f.review_id
+      on conflict on constraint alerts_once do nothing;
+    end if;
+  end loop;
+  return done;
 end $$;

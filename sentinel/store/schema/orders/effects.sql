@@ -12,7 +12,7 @@ begin
       raise exception 'what an effect is cannot change' using errcode = 'check_violation', constraint = 'effects_terms_fixed';
     end if;
     if new.state <> old.state and (old.state, new.state) not in
-         (('intended', 'done'), ('intended', 'refused'), ('intended', 'cancelled'), ('cancelled', 'intended')) then
+         (('intended', 'done'), ('intended', 'refused'), ('intended', 'cancelled'), ('cancelled', 'intended'), ('refused', 'intended')) then
       raise exception 'no way from % to %', old.state, new.state using errcode = 'check_violation', constraint = 'effects_transition';
     end if;
     new.updated_at := clock_timestamp();
@@ -49,7 +49,7 @@ create or replace function orders.hold_reviews(ids uuid[]) returns void language
   on conflict (review_id, kind, tenant_id) do nothing
 $$;
 
--- The shop's final word on a fulfilment: done, or refused, which is for a person. With `told` it is done here, by the
+-- The shop's word on a fulfilment: done, or refused, which is for a person and is reported when nobody tries again. With `told` it is done here, by the
 -- simulated shop: its row and the settlement are one transaction, and where the order stands otherwise in the shop
 -- nothing is settled.
 create or replace function orders.settle_fulfilments(batch jsonb) returns setof uuid language plpgsql
@@ -72,7 +72,8 @@ begin
       select r.tenant_id, r.source, r.order_id, 'fulfilled', r.operation_id, i.told
       from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, told jsonb)
       join orders.reviews r on r.review_id = any(mine) and r.review_id = i.review_id and r.tenant_id = i.tenant_id
-      where i.told is not null order by r.order_id, r.source, r.tenant_id
+      -- Its lease began before the authority was asked and ends before the time that its start declared.
+      where i.told is not null and r.lease_until > clock_timestamp() order by r.order_id, r.source, r.tenant_id
       on conflict on constraint simulated_shop_once do nothing
       returning operation_id)
     select array_agg(r.review_id) into elsewhere
@@ -86,17 +87,14 @@ begin
 
   update orders.effects f set state = case when i.done then 'done' else 'refused' end, tries = f.tries + 1,
     tried_at = clock_timestamp(), shop_reference = i.reference, last_error = i.error,
-    report_due_at = clock_timestamp() + interval '10 seconds'
+    report_due_at = case when i.done then clock_timestamp() + interval '10 seconds' end
   from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, done boolean, reference text, error text)
   where f.review_id = any(mine) and f.review_id = i.review_id and f.tenant_id = i.tenant_id and f.kind = 'fulfil'
     and f.state = 'intended';
-  update orders.reviews r set status = case when i.done then 'FULFILLED' else 'HELD' end,
-    last_event = case when i.done then 'fulfilled' else 'gave_up' end, lease_until = null, holder = null, last_error = i.error
+  update orders.reviews r set status = case when i.done then 'FULFILLED' else 'SHOP_REFUSED' end,
+    last_event = case when i.done then 'fulfilled' else 'shop_refused' end, lease_until = null, holder = null, last_error = i.error
   from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, done boolean, error text)
   where r.review_id = any(mine) and r.review_id = i.review_id and r.tenant_id = i.tenant_id;
-  if batch @? '$[*] ? (@.done == false)' then
-    perform orders.hold_reviews(mine);
-  end if;
   perform orders.record_told(batch, mine);
   return query select unnest(mine);
 end $$;

@@ -19,19 +19,29 @@ begin
   if old.guard_params is not null and new.guard_params is distinct from old.guard_params then
     raise exception 'what is asked is asked the same again' using errcode = 'check_violation', constraint = 'reviews_question_fixed';
   end if;
-  if old.resolution is not null and (new.resolution, new.resolved_by, new.resolution_reason, new.resolved_at)
+  if old.resolution is not null and old.status not in ('SHOP_REFUSED', 'REFUND_REFUSED')
+     and (new.resolution, new.resolved_by, new.resolution_reason, new.resolved_at)
      is distinct from (old.resolution, old.resolved_by, old.resolution_reason, old.resolved_at) then
     raise exception 'an order is resolved once' using errcode = 'check_violation', constraint = 'reviews_resolved_once';
   end if;
   if (new.status, new.lane) is distinct from (old.status, old.lane) and not exists (
        select from orders.transitions t
-       where t.from_lane = coalesce(old.lane, '-') and t.from_status = old.status and t.event = new.last_event
+       where not t.retired and t.from_lane = coalesce(old.lane, '-') and t.from_status = old.status and t.event = new.last_event
          and t.to_lane = coalesce(new.lane, '-') and t.to_status = new.status) then
     raise exception 'no way from %/% to %/% by %', coalesce(old.lane, '-'), old.status, coalesce(new.lane, '-'), new.status, new.last_event
       using errcode = 'check_violation', constraint = 'reviews_transition';
   end if;
+  -- The intake may start what the authority permitted; trying again what the shop refused takes a person's word on it.
+  if new.last_event = 'retried' and new.status <> old.status and not exists (
+       select from orders.words w where w.tenant_id = new.tenant_id and w.review_id = new.review_id and w.word = 'retry'
+         and w.from_status = old.status and w.said_at >= old.updated_at) then
+    raise exception 'nobody said to try again' using errcode = 'check_violation', constraint = 'reviews_retry_said';
+  end if;
   if new.status in ('FULFILLED', 'HELD', 'REFUND_FILED') then
     new.next_attempt_at := 'infinity';
+  elsif new.status in ('SHOP_REFUSED', 'REFUND_REFUSED') then
+    -- Not over, and nothing that time brings: only a person moves it.
+    new.next_attempt_at := '9999-12-31';
   end if;
   new.updated_at := clock_timestamp();
   return new;
@@ -58,8 +68,8 @@ begin
   return row(r.review_id, r.source, r.order_id, r.amount_minor, r.currency, r.account_ref, r.order_facts, r.status, r.lane,
     r.epoch, r.attempts, r.band, r.signals, r.model, r.guard_params, r.operation_id, r.decision_event_id, r.decision,
     r.reason_code, r.approval_id, r.start_id, r.decided_at, r.due_at, r.resolution, r.last_error,
-    f.tries, case when f.review_id is not null then extract(epoch from clock_timestamp() - coalesce(f.tried_at, r.decided_at)) end
-    )::orders.work;
+    f.tries, case when f.review_id is not null then extract(epoch from clock_timestamp() - coalesce(f.tried_at, r.decided_at)) end,
+    r.received_at)::orders.work;
 end $$;
 
 -- One of many equal deliveries takes the order; the others are told how it stands:
@@ -114,7 +124,7 @@ begin
       when r.body_sha256 <> i.digest then 'conflict'
       when d.review_id is not null then 'recorded'
       when r.holder = i.token then 'taken'
-      when r.status in ('QUEUED', 'FULFILLED', 'HELD', 'REFUND_FILED') then 'standing'
+      when r.status in ('QUEUED', 'FULFILLED', 'HELD', 'REFUND_FILED', 'SHOP_REFUSED', 'REFUND_REFUSED') then 'standing'
       else 'in_flight' end;
     response_status := d.response_status; response_body := d.response_body; is_final := d.is_final;
     if outcome in ('taken', 'standing') or (outcome = 'recorded' and not d.is_final) then

@@ -16,7 +16,7 @@ begin
 end $$;
 
 -- Executions, EXECUTED and the reports to come: one transaction for one or many rows, each only while its claim still
--- holds it and its lease runs, with the trail that led there. Returns the entries that were executed; for the others
+-- holds it, its lease runs and its time to act is not over, with the trail that led there. Returns the entries that were executed; for the others
 -- nothing was written.
 -- settled: [{ledger_entry_id, epoch, execution_id, start_event_id, system, report_id, report, steps}]
 create or replace function refunds.record_executions(tenant uuid, settled jsonb) returns setof text language plpgsql as $$
@@ -27,7 +27,7 @@ begin
     select e.ledger_entry_id from refunds.ledger_entries e
     join jsonb_to_recordset(settled) as s (ledger_entry_id text, epoch bigint)
       on e.ledger_entry_id = s.ledger_entry_id and e.claim_epoch = s.epoch
-    where e.tenant_id = tenant and e.status = 'ALLOWED' and e.lease_until > clock_timestamp()
+    where e.tenant_id = tenant and e.status = 'ALLOWED' and e.lease_until > clock_timestamp() and e.act_until > clock_timestamp()
     order by e.ledger_entry_id for update of e);
   insert into refunds.executions (tenant_id, execution_id, ledger_entry_id, refund_id, amount_minor, currency, system,
                                   operation_id, start_id, start_event_id, claim_epoch)

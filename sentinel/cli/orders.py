@@ -1,0 +1,83 @@
+"""`sentinel orders`: see the orders that wait for a person, and give a word on one in an operator's name."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+import click
+
+from sentinel.cli.common import (
+    OneLineErrors,
+    acting_as,
+    json_option,
+    open_pool,
+    reason_option,
+    show,
+    show_rows,
+    tenant_of,
+    tenant_option,
+)  # fmt: skip
+from sentinel.core.money import Money
+from sentinel.services.resolve_order import RETRY, WORDS, resolve_order
+from sentinel.store.order_search import queue
+from sentinel.store.order_views import OrderRow
+
+COLUMNS = ("source", "order_id", "status", "lane", "amount", "why", "due_at")
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """An order as a person reads it."""
+
+    review_id: uuid.UUID
+    source: str
+    order_id: str
+    status: str
+    lane: str | None
+    amount: str
+    why: str | None
+    due_at: datetime | None
+
+
+def _shown(row: OrderRow) -> _Shown:
+    why = row.last_error if row.status != "QUEUED" else row.reason_code
+    amount = str(Money(row.amount_minor, row.currency))
+    return _Shown(row.review_id, row.source, row.order_id, row.status, row.lane, amount, why, row.due_at)
+
+
+@click.group(cls=OneLineErrors)
+def group() -> None:
+    """See the orders that wait for a person, and decide them."""
+
+
+@group.command("list")
+@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
+@tenant_option
+@json_option
+def list_(limit: int, tenant: str | None, as_json: bool) -> None:
+    """List what waits: what came back from the shop or the refund worker first, then the queue by due time."""
+    with open_pool() as pool:
+        rows = queue(pool, tenant_of(pool, tenant), limit=limit)
+    show_rows([_shown(row) for row in rows], COLUMNS, as_json=as_json, empty="No order waits for a person.")
+
+
+@group.command()
+@click.argument("source")
+@click.argument("order_id", metavar="ORDER")
+@click.argument("word", type=click.Choice([*WORDS, RETRY]))
+@click.option("--as", "email", required=True, metavar="EMAIL", help="The operator in whose name; the rules are theirs.")
+@reason_option("Why; kept with the order.")
+@tenant_option
+@json_option
+def decide(source: str, order_id: str, word: str, email: str, reason: str, tenant: str | None, as_json: bool) -> None:
+    """Give a word on an order, as a local administrator for the named operator; recorded as such.
+
+    fulfil, refund or hold one that is queued. Of one that came back: retry, which asks the shop or the refund worker once
+    more; refund; hold. Of a held one whose hold the shop has not taken: retry.
+    """
+    with open_pool() as pool:
+        actor = acting_as(pool, tenant_of(pool, tenant), email)
+        done = resolve_order(pool, actor, source, order_id, word=word, reason=reason)
+    show(asdict(done), as_json, f"{done.result.capitalize()} as {actor.name}.")

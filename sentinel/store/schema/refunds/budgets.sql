@@ -1,0 +1,189 @@
+-- The budget of an order: one row for each tenant, channel, source and order, which every refund of it takes from.
+--
+-- An entry says in `budget_part` where its amount stands; triggers keep the row equal to the sums of its entries, so no way
+-- of handling an entry passes it by, and the constraint `order_budget_not_exceeded` ends what would exceed it. Entries are
+-- locked before budgets, and budgets in the order of their key.
+
+-- Which of these changes find room. A permission (`to_status` ALLOWED) that finds none is not given; a question to a person
+-- that finds some holds it, so that what the person does meanwhile, here or elsewhere, is not lent to another refund.
+-- What a person let pass although nobody knows what was paid comes with `unknown_lifted`.
+-- changes: [{ledger_entry_id, epoch, from_status, event, to_status, unknown_lifted}]
+create or replace function refunds.room_in_budgets(tenant uuid, changes jsonb) returns table (ledger_entry_id text, fits boolean)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  wanted text[];
+begin
+  wanted := array(
+    select e.ledger_entry_id from refunds.ledger_entries e
+    join jsonb_to_recordset(changes) as c (ledger_entry_id text, epoch bigint, from_status text, event text)
+      on c.ledger_entry_id = e.ledger_entry_id and c.epoch = e.claim_epoch and c.from_status = e.status
+    where e.tenant_id = tenant and e.order_ref is not null and c.event in ('allowed', 'approval_required')
+    order by e.ledger_entry_id for update of e);
+  if wanted = '{}' then return; end if;
+  perform from refunds.order_budgets b
+  where (b.tenant_id, b.channel, b.source, b.order_ref) in (
+    select e.tenant_id, e.channel, e.source, e.order_ref from refunds.ledger_entries e
+    where e.tenant_id = tenant and e.ledger_entry_id = any (wanted))
+  order by b.tenant_id, b.channel, b.source, b.order_ref for update;
+  return query
+  with asked as (
+    select e.ledger_entry_id, e.budget_part, e.start_id, e.currency = b.currency as same_currency, c.event,
+      coalesce(c.unknown_lifted, false) as lifted, b.paid_minor, b.uncounted_entries, b.beyond_minor,
+      b.paid_minor - b.reserved_minor - b.executed_minor - b.handled_minor - b.in_doubt_minor as room,
+      e.amount_minor, e.channel, e.source, e.order_ref, e.created_at
+    from jsonb_to_recordset(changes) as c (ledger_entry_id text, event text, unknown_lifted boolean)
+    join refunds.ledger_entries e on e.tenant_id = tenant and e.ledger_entry_id = c.ledger_entry_id
+    join refunds.order_budgets b on (b.tenant_id, b.channel, b.source, b.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)
+    where e.ledger_entry_id = any (wanted)
+  ), summed as (
+    -- What could never pass alone does not stand in the way of what could.
+    select a.*, sum(case when a.budget_part is null and a.same_currency and a.amount_minor <= a.room then a.amount_minor else 0 end)
+      over (partition by a.channel, a.source, a.order_ref order by a.created_at, a.ledger_entry_id) as upto
+    from asked a
+  )
+  select s.ledger_entry_id, coalesce(case
+    -- What has been begun is seen through: its amount is counted already, and it may have been paid.
+    when s.budget_part is not null then s.start_id is not null or s.same_currency and s.beyond_minor = 0
+    when not s.same_currency then false
+    when s.paid_minor is null then s.lifted and s.event = 'allowed'
+    else (s.uncounted_entries = 0 or s.lifted) and s.amount_minor <= s.room and s.upto <= s.room end, false)
+  from summed s;
+end $$;
+
+-- Where an entry's amount stands after a change of its status. A part is taken with a permission or a question to a person,
+-- kept until the entry ends, and then it is what the end was. What has ended in doubt is let go by the authority's word alone.
+create or replace function refunds.place_in_budget() returns trigger language plpgsql as $$
+begin
+  if new.status <> old.status then
+    new.budget_part := case new.status
+      when 'EXECUTED' then 'executed'
+      when 'DENIED' then case when new.reason_code = 'handled_by_person' then 'handled' end
+      -- A start that was refused, for now or for good, is where a start id is known and surely nothing happened.
+      when 'ERROR' then case when new.budget_part = 'in_doubt'
+        or new.start_id is not null and new.last_event <> 'not_executed' and old.last_event is distinct from 'start_refused' then 'in_doubt' end
+      else new.budget_part end;
+  end if;
+  if new.budget_part is distinct from old.budget_part and not coalesce(case
+       when new.status in ('EXECUTED', 'DENIED', 'ERROR') and new.status <> old.status then true
+       when old.status = 'ERROR' and new.status = 'ERROR' then old.budget_part = 'in_doubt' and coalesce(new.budget_part, 'handled') = 'handled'
+       else old.budget_part is null and new.budget_part = 'reserved' and new.status in ('ALLOWED', 'APPROVAL_REQUIRED')
+         and new.status <> old.status end, false)
+     or old.budget_part = 'in_doubt' and new.status <> old.status then
+    raise exception 'no way from % to % for the amount of %', coalesce(old.budget_part, 'no part'),
+      coalesce(new.budget_part, 'no part'), new.ledger_entry_id using errcode = 'check_violation', constraint = 'ledger_budget_part';
+  end if;
+  return new;
+end $$;
+
+-- The row follows its entries, once per statement. With its owner's rights: no program may write a budget itself.
+create or replace function refunds.keep_order_budgets() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  if not exists (
+    select from moved_from o join moved_to n on n.tenant_id = o.tenant_id and n.ledger_entry_id = o.ledger_entry_id
+    where n.order_ref is not null and n.budget_part is distinct from o.budget_part) then
+    return null;
+  end if;
+  perform from refunds.order_budgets b
+  where (b.tenant_id, b.channel, b.source, b.order_ref) in (
+    select n.tenant_id, n.channel, n.source, n.order_ref
+    from moved_from o join moved_to n on n.tenant_id = o.tenant_id and n.ledger_entry_id = o.ledger_entry_id
+    where n.order_ref is not null and n.budget_part is distinct from o.budget_part)
+  order by b.tenant_id, b.channel, b.source, b.order_ref for update;
+  update refunds.order_budgets b set
+    reserved_minor = b.reserved_minor + d.reserved, executed_minor = b.executed_minor + d.executed,
+    handled_minor = b.handled_minor + d.handled, in_doubt_minor = b.in_doubt_minor + d.in_doubt,
+    uncounted_entries = b.uncounted_entries + d.uncounted,
+    beyond_minor = least(case when d.is_fact then null else b.beyond_minor end, greatest(0,
+      b.reserved_minor + b.executed_minor + b.handled_minor + b.in_doubt_minor
+      + d.reserved + d.executed + d.handled + d.in_doubt - b.paid_minor))
+  from (
+    select c.tenant_id, c.channel, c.source, c.order_ref,
+      coalesce(sum(m.amount_minor * m.reserved) filter (where m.currency = c.currency), 0) as reserved,
+      coalesce(sum(m.amount_minor * m.executed) filter (where m.currency = c.currency), 0) as executed,
+      coalesce(sum(m.amount_minor * m.handled) filter (where m.currency = c.currency), 0) as handled,
+      coalesce(sum(m.amount_minor * m.in_doubt) filter (where m.currency = c.currency), 0) as in_doubt,
+      coalesce(sum(m.reserved + m.executed + m.handled + m.in_doubt) filter (where m.currency <> c.currency), 0) as uncounted,
+      bool_or(m.is_fact) as is_fact
+    from (
+      select n.tenant_id, n.channel, n.source, n.order_ref, n.currency, n.amount_minor,
+        (coalesce(n.budget_part, '') = 'reserved')::int - (coalesce(o.budget_part, '') = 'reserved')::int as reserved,
+        (coalesce(n.budget_part, '') = 'executed')::int - (coalesce(o.budget_part, '') = 'executed')::int as executed,
+        (coalesce(n.budget_part, '') = 'handled')::int - (coalesce(o.budget_part, '') = 'handled')::int as handled,
+        (coalesce(n.budget_part, '') = 'in_doubt')::int - (coalesce(o.budget_part, '') = 'in_doubt')::int as in_doubt,
+        -- It has happened, whether there was room or not.
+        o.budget_part is null and n.budget_part in ('handled', 'in_doubt') as is_fact
+      from moved_from o join moved_to n on n.tenant_id = o.tenant_id and n.ledger_entry_id = o.ledger_entry_id
+      where n.order_ref is not null and n.budget_part is distinct from o.budget_part) m
+    join refunds.order_budgets c on (c.tenant_id, c.channel, c.source, c.order_ref) = (m.tenant_id, m.channel, m.source, m.order_ref)
+    group by 1, 2, 3, 4) d
+  where (b.tenant_id, b.channel, b.source, b.order_ref) = (d.tenant_id, d.channel, d.source, d.order_ref);
+  return null;
+end $$;
+
+-- An order that an entry names has its row before anything can be taken from it.
+create or replace function refunds.open_order_budgets() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  insert into refunds.order_budgets (tenant_id, channel, source, order_ref, currency, paid_minor)
+  select distinct on (n.tenant_id, n.channel, n.source, n.order_ref)
+    n.tenant_id, n.channel, n.source, n.order_ref, coalesce(o.currency, n.currency), o.paid_minor
+  from entered n
+  left join refunds.orders o on (o.tenant_id, o.channel, o.source, o.order_ref) = (n.tenant_id, n.channel, n.source, n.order_ref)
+  where n.order_ref is not null
+  order by n.tenant_id, n.channel, n.source, n.order_ref, n.created_at, n.ledger_entry_id
+  on conflict do nothing;
+  return null;
+end $$;
+
+-- What the source says was paid; where it corrects itself to less than is taken, nothing is left and the rest is `beyond`.
+create or replace function refunds.keep_order_paid() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  insert into refunds.order_budgets as b (tenant_id, channel, source, order_ref, currency, paid_minor)
+  select w.tenant_id, w.channel, w.source, w.order_ref, w.currency, w.paid_minor from written w
+  order by w.tenant_id, w.channel, w.source, w.order_ref
+  on conflict (tenant_id, channel, source, order_ref) do update set paid_minor = excluded.paid_minor,
+    beyond_minor = greatest(0, b.reserved_minor + b.executed_minor + b.handled_minor + b.in_doubt_minor - excluded.paid_minor)
+  where b.currency <> excluded.currency or b.paid_minor is distinct from excluded.paid_minor;
+  -- In another currency than was thought: everything is counted anew.
+  update refunds.order_budgets b set currency = s.currency,
+    reserved_minor = s.reserved, executed_minor = s.executed, handled_minor = s.handled, in_doubt_minor = s.in_doubt,
+    beyond_minor = greatest(0, s.reserved + s.executed + s.handled + s.in_doubt - b.paid_minor), uncounted_entries = s.uncounted
+  from (
+    select w.tenant_id, w.channel, w.source, w.order_ref, w.currency,
+      coalesce(sum(e.amount_minor) filter (where e.currency = w.currency and e.budget_part = 'reserved'), 0) as reserved,
+      coalesce(sum(e.amount_minor) filter (where e.currency = w.currency and e.budget_part = 'executed'), 0) as executed,
+      coalesce(sum(e.amount_minor) filter (where e.currency = w.currency and e.budget_part = 'handled'), 0) as handled,
+      coalesce(sum(e.amount_minor) filter (where e.currency = w.currency and e.budget_part = 'in_doubt'), 0) as in_doubt,
+      count(*) filter (where e.currency <> w.currency and e.budget_part is not null) as uncounted
+    from written w
+    join refunds.order_budgets c on (c.tenant_id, c.channel, c.source, c.order_ref) = (w.tenant_id, w.channel, w.source, w.order_ref)
+    left join refunds.ledger_entries e on (e.tenant_id, e.channel, e.source, e.order_ref) = (w.tenant_id, w.channel, w.source, w.order_ref)
+    where c.currency <> w.currency group by 1, 2, 3, 4, 5) s
+  where (b.tenant_id, b.channel, b.source, b.order_ref) = (s.tenant_id, s.channel, s.source, s.order_ref);
+  return null;
+end $$;
+
+-- What the authority says by now about entries that ended in doubt: executed (somebody else's word, so it counts as handled)
+-- or not. Returns those that were still in doubt.
+-- words: [{ledger_entry_id, executed}]
+create or replace function refunds.settle_doubts(tenant uuid, words jsonb) returns setof text language sql as $$
+  update refunds.ledger_entries e set budget_part = case when w.executed then 'handled' end
+  from jsonb_to_recordset(words) as w (ledger_entry_id text, executed boolean)
+  where e.tenant_id = tenant and e.ledger_entry_id = w.ledger_entry_id and e.status = 'ERROR' and e.budget_part = 'in_doubt'
+  returning e.ledger_entry_id
+$$;
+
+create or replace trigger place_in_budget before update on refunds.ledger_entries for each row
+  when (new.order_ref is not null and (new.status is distinct from old.status or new.budget_part is distinct from old.budget_part))
+  execute function refunds.place_in_budget();
+create or replace trigger keep_order_budgets after update on refunds.ledger_entries
+  referencing old table as moved_from new table as moved_to for each statement execute function refunds.keep_order_budgets();
+create or replace trigger open_order_budgets after insert on refunds.ledger_entries
+  referencing new table as entered for each statement execute function refunds.open_order_budgets();
+create or replace trigger keep_order_paid_entered after insert on refunds.orders
+  referencing new table as written for each statement execute function refunds.keep_order_paid();
+create or replace trigger keep_order_paid_corrected after update on refunds.orders
+  referencing new table as written for each statement execute function refunds.keep_order_paid();

@@ -1,0 +1,132 @@
+"""A refund that an analyst files is paid on their word, or the order comes back to them: never neither (B6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sentinel.core.errors import SentinelError
+from sentinel.services.resolve_order import resolve_order
+from tests.harness import actor
+from tests.ledger_world import worker_process
+from tests.order_world import OrderWorld, order_body
+
+
+def say(orders: OrderWorld, order_id: str, word: str, *, source: str = "demo", who: Any = None) -> str:
+    """What became of a word: the result, or the refusal's code."""
+    person = who or actor(orders.world, "approver")
+    try:
+        return resolve_order(orders.world.console_pool, person, source, order_id, word=word, reason="called").result
+    except SentinelError as error:
+        return error.code
+
+
+def work(orders: OrderWorld, runs: int = 1) -> None:
+    """The refund worker's runs, and the intake's rounds between them."""
+    for _ in range(runs):
+        done = worker_process(
+            ["--once"], database_url=orders.world.url, authority_url=orders.authority_url,
+            SENTINEL_REFUND_AGENT_API_KEY=orders.world.key, SENTINEL_TENANT_ID=str(orders.world.tenant_id),
+        )  # fmt: skip
+        out, errors = done.communicate(timeout=60)
+        assert done.returncode in (0, 1), out + errors
+        orders.rounds()
+
+
+def rows(orders: OrderWorld) -> list[tuple[Any, ...]]:
+    """(entry, status, reason) of the ledger."""
+    return orders.all("select ledger_entry_id, status, reason_code from refunds.ledger_entries order by created_at")
+
+
+def test_a_guests_refund_is_paid_on_the_analysts_one_word(orders: OrderWorld) -> None:
+    """The finding: 3 of 3 refunds of orders without an account were denied (`fact_missing`)."""
+    names = [f"o-{number}" for number in range(3)]
+    for name in names:
+        assert orders.deliver(order_body(name, "medium", account_ref=None, account_age_days=None)).status_code == 202
+        assert say(orders, name, "refund") == "refund"
+    work(orders, 2)
+    assert [row[1] for row in rows(orders)] == ["EXECUTED"] * 3, rows(orders)
+    assert {orders.standing(name)[0] for name in names} == {"REFUND_FILED"}
+    assert orders.all("select distinct state, carried_result from orders.refunds") == [("paid", "approved")]
+    votes = orders.all("select v.reason, a.reasons from sentinel.approval_votes v join sentinel.approvals a using (approval_id)"
+                       " where a.action = 'refund.create'")  # fmt: skip
+    assert votes == [("called", ["analyst_refund"])] * 3
+    assert orders.world.broken_invariants() == []
+
+
+def test_from_500_on_two_people_pay_it_and_the_word_on_the_order_is_the_first(orders: OrderWorld) -> None:
+    big = {"value": "600.00", "currency": "EUR"}
+    orders.deliver(order_body("o-1", "medium", amount=big))
+    ann, bob = actor(orders.world, "approver"), actor(orders.world, "admin")
+    assert say(orders, "o-1", "refund", who=ann) == "refund"
+    work(orders, 2)
+    assert rows(orders)[0][1] == "APPROVAL_REQUIRED"
+    assert orders.all("select state, carried_result from orders.refunds") == [("filed", "recorded")]
+    from sentinel.services.resolve_approval import APPROVE, resolve_approval
+
+    approval = orders.one("select approval_id from sentinel.approvals where action = 'refund.create'")
+    with pytest.raises(SentinelError):
+        resolve_approval(orders.world.console_pool, ann, approval, verdict=APPROVE, reason="me again")
+    assert (
+        resolve_approval(orders.world.console_pool, bob, approval, verdict=APPROVE, reason="too").result == "approved"
+    )
+    work(orders)
+    assert rows(orders)[0][1] == "EXECUTED"
+    assert orders.world.broken_invariants() == []
+
+
+@pytest.mark.parametrize(
+    ("amount", "reason"),
+    [({"value": "1500.00", "currency": "USD"}, "over_limit"), ({"value": "20000", "currency": "JPY"}, "currency_not_covered"),
+     ({"value": "1000.01", "currency": "EUR"}, "over_limit"), ({"value": "90.00", "currency": "CHF"}, "currency_not_covered")],
+)  # fmt: skip
+def test_a_refund_that_is_denied_brings_its_order_back_with_the_reason_and_an_alert(
+    orders: OrderWorld, amount: dict[str, str], reason: str
+) -> None:
+    """Nothing asked the policy first here (the console does): the order comes back all the same, 4 of 4."""
+    orders.deliver(order_body("o-1", "medium", amount=amount))
+    assert say(orders, "o-1", "refund") == "refund"
+    work(orders)
+    assert rows(orders)[0][1:] == ("DENIED", reason)
+    assert orders.standing("o-1") == ("REFUND_REFUSED", "medium")
+    assert orders.one("select last_error from orders.reviews") == f"refund_denied: {reason}"
+    assert orders.all("select kind, occasion from orders.alerts") == [("refund_refused", "try 1")]
+    assert say(orders, "o-1", "fulfil") == "conflict" and say(orders, "o-1", "refund") == "conflict"
+    # Tried again it is a row of its own under the same refund id, and comes back again.
+    assert say(orders, "o-1", "retry") == "retry"
+    work(orders)
+    assert [row[0] for row in rows(orders)] == ["order:demo:o-1", "order:demo:o-1:try2"]
+    assert orders.one("select count(distinct refund_id) from refunds.ledger_entries") == 1
+    assert orders.standing("o-1")[0] == "REFUND_REFUSED"
+    assert say(orders, "o-1", "hold") == "hold"
+    orders.rounds()
+    assert orders.all("select order_id, status from orders.simulated_shop") == [("o-1", "held")]
+    assert orders.world.broken_invariants() == []
+
+
+def test_a_refund_that_failed_after_its_start_waits_until_a_person_says_what_happened(orders: OrderWorld) -> None:
+    orders.deliver(order_body("o-1", "medium"))
+    assert say(orders, "o-1", "refund") == "refund"
+    work(orders, 2)
+    assert rows(orders)[0][1] == "EXECUTED"
+    admin = orders.world.admin
+    admin.execute("set session_replication_role = replica")
+    admin.execute("update refunds.ledger_entries set status = 'ERROR', last_error = 'settlement refused'")
+    admin.execute("update orders.refunds set state = 'filed', ended_at = null")
+    admin.execute(
+        "update sentinel.operation_states set status = 'in_doubt', outcome = null,"
+        " in_doubt_since = clock_timestamp(), in_doubt_reason = 'no_report' where reason_code = 'analyst_refund'"
+    )
+    admin.execute("set session_replication_role = origin")
+    orders.rounds()
+    assert orders.standing("o-1")[0] == "REFUND_REFUSED"
+    assert [say(orders, "o-1", word) for word in ("retry", "hold")] == ["conflict"] * 2
+    # It had been done: the order's way is over, and nothing is filed anew.
+    admin.execute(
+        "update sentinel.operation_states set status = 'completed', outcome = 'success', in_doubt_since = null,"
+        " in_doubt_reason = null where status = 'in_doubt'"
+    )
+    orders.rounds()
+    assert orders.standing("o-1")[0] == "REFUND_FILED"
+    assert orders.all("select state from orders.refunds") == [("paid",)]

@@ -1,0 +1,114 @@
+"""What the shop refuses comes back to a person who can have it tried again; what is to be held is told until the shop has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sentinel.core.errors import SentinelError
+from sentinel.services.resolve_order import resolve_order
+from tests.harness import actor
+from tests.order_world import OrderWorld, make_intake, order_body
+from tests.recording_server import problem
+from tests.shop_server import ShopServer
+from tests.world import World
+
+CODES = (400, 401, 403, 404, 409, 410, 421, 422, 423, 424, 425, 429, 451, 503)
+
+
+def say(orders: OrderWorld, order_id: str, word: str, role: str = "approver") -> str:
+    """What became of a word: the result, or the refusal's code."""
+    try:
+        return resolve_order(
+            orders.world.console_pool, actor(orders.world, role), "demo", order_id, word=word, reason="asked the shop"
+        ).result
+    except SentinelError as error:
+        return error.code
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_hold_is_told_until_the_shop_has_it_whatever_it_answered_first(
+    world: World, authority_url: str, code: int
+) -> None:
+    with ShopServer().running() as shop:
+        orders = make_intake(world, authority_url, shop_url=shop.url)
+        shop.forever = ("POST", False, problem(code))
+        assert orders.deliver(order_body("o-1", "high")).json["status"] == "held"
+        for _ in range(6):
+            orders.make_due()
+            orders.rounds()
+        assert orders.one("select state from orders.effects where kind = 'hold'") == "intended"
+        # People hear of it once: at once of a refusal, after some tries of silence.
+        assert orders.one("select count(*) from orders.alerts where kind in ('shop_refused', 'shop_late')") >= 1
+        shop.forever = None
+        # Nobody has to: but who does not want to wait says so.
+        assert say(orders, "o-1", "retry") == "retry"
+        orders.make_due()
+        orders.rounds(until=lambda: orders.one("select state from orders.effects where kind = 'hold'") == "done")
+        assert shop.held == {"o-1": 1}
+        assert say(orders, "o-1", "retry") == "conflict"
+        assert world.broken_invariants() == []
+        orders.review.pool.close()
+
+
+@pytest.mark.parametrize("lane", ["low", "medium"])
+def test_a_fulfilment_that_the_shop_refused_is_back_with_a_person_who_tries_again_refunds_or_holds(
+    world: World, authority_url: str, lane: str
+) -> None:
+    with ShopServer().running() as shop:
+        orders = make_intake(world, authority_url, shop_url=shop.url)
+        shop.forever = ("POST", False, problem(422, "out of stock"))
+        names = [f"o-{number}" for number in range(4)]
+        for name in names:
+            orders.deliver(order_body(name, lane))
+            if lane == "medium":
+                assert say(orders, name, "fulfil") == "fulfil"
+        orders.rounds(until=lambda: all(orders.standing(name)[0] == "SHOP_REFUSED" for name in names))
+        # It stays there: nothing that time brings moves it, and the shop is not asked on.
+        asked = len(shop.http.asked)
+        orders.make_due()
+        orders.rounds()
+        assert len(shop.http.asked) == asked and {orders.standing(name) for name in names} == {("SHOP_REFUSED", lane)}
+        assert world.broken_invariants() == []
+        # Still refused: back again, and a viewer's or an unknown word is none.
+        assert say(orders, "o-0", "retry") == "retry" and say(orders, "o-1", "fulfil") == "conflict"
+        assert say(orders, "o-1", "retry", "viewer") == "forbidden"
+        orders.rounds(until=lambda: orders.standing("o-0")[0] == "SHOP_REFUSED")
+        shop.forever = None
+        for name, word in (("o-0", "retry"), ("o-1", "retry"), ("o-2", "hold"), ("o-3", "refund")):
+            assert say(orders, name, word) == word
+        orders.make_due()
+        orders.rounds(until=lambda: shop.held["o-2"] == 1 and orders.standing("o-1")[0] == "FULFILLED")
+        orders.rounds()
+        assert {name: orders.standing(name)[0] for name in names} == {
+            "o-0": "FULFILLED", "o-1": "FULFILLED", "o-2": "HELD", "o-3": "REFUND_FILED",
+        }  # fmt: skip
+        assert (dict(shop.shipped), dict(shop.held)) == ({"o-0": 1, "o-1": 1}, {"o-2": 1})
+        words = orders.all(
+            "select r.order_id, w.word from orders.words w join orders.reviews r using (review_id)"
+            " where w.from_status = 'SHOP_REFUSED' order by 1, w.word_id"
+        )
+        assert words == [("o-0", "retry"), ("o-0", "retry"), ("o-1", "retry"), ("o-2", "hold"), ("o-3", "refund")]
+        assert world.broken_invariants() == []
+        orders.review.pool.close()
+
+
+def test_no_program_tries_again_what_no_person_said_and_no_retry_passes_a_halt(
+    world: World, authority_url: str
+) -> None:
+    with ShopServer().running() as shop:
+        orders = make_intake(world, authority_url, shop_url=shop.url)
+        shop.forever = ("POST", False, problem(422))
+        orders.deliver(order_body("o-1"))
+        assert orders.standing("o-1")[0] == "SHOP_REFUSED"
+        moved: Any = "update orders.reviews set status = 'STARTED', last_event = 'retried' where order_id = 'o-1'"
+        with pytest.raises(Exception, match="nobody said to try again"):
+            world.admin.execute(moved)
+        world.admin.execute(
+            "insert into sentinel.halts (tenant_id, halt_id, scope, target, level, reason, set_by, set_at)"
+            " values (%s, gen_random_uuid(), 'action', 'order.fulfill', 'pause', 'stock', 'ann', clock_timestamp())",
+            [world.tenant_id],
+        )
+        assert say(orders, "o-1", "retry") == "conflict" and say(orders, "o-1", "hold") == "hold"
+        orders.review.pool.close()

@@ -1,0 +1,258 @@
+"""An order is never paid back more than was paid for it: whatever sees what when, and however a refund is handled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import psycopg
+import pytest
+from psycopg import errors as pg
+from psycopg.types.json import Jsonb
+
+from tests.fake_authority import FakeAuthority
+from tests.fake_exchange import Exchange
+from tests.ledger_world import CLEAN, LedgerWorld, looping, new_row, wait_until
+from tests.twins import cut, without_constraint
+from tests.workflow_world import BRANCHES, FEE, Shop
+from tests.world import World
+from worker import sql
+from worker.ledger import Ledger
+from worker.rows import NewRow, OrderFacts
+from worker.settlement import NoAnswer, Refused
+from worker.workflow.reasons import Escalation
+
+RETAIL = BRANCHES["retail/standard"]
+PAID, HALF = 100_00, 60_00
+ORDERS = 60
+
+OVERPAID = """
+select o.source, o.order_ref, sum(e.amount_minor), o.paid_minor from refunds.orders o
+join refunds.ledger_entries e on e.tenant_id = o.tenant_id and e.channel = o.channel and e.source = o.source
+  and e.order_ref = o.order_ref and e.currency = o.currency
+where e.ledger_entry_id in (select ledger_entry_id from refunds.executions)
+   or e.status = 'DENIED' and e.reason_code = 'handled_by_person' or e.status = 'ERROR' and e.start_id is not null
+group by o.source, o.order_ref, o.paid_minor having sum(e.amount_minor) > o.paid_minor
+"""
+"""Orders with more executed, handled or in doubt than was paid: our own sums, by no view and no budget row."""
+
+
+def order(name: str, paid: int = PAID, source: str = "", currency: str = "USD") -> OrderFacts:
+    return OrderFacts(name, datetime.now(UTC) - timedelta(days=1), paid, currency, source=source)
+
+
+def refund(name: str, of: str, value: int = HALF, **over: Any) -> NewRow:
+    return new_row(name, value, order_ref=of, channel="retail", scenario="standard", **over)
+
+
+def add_uncommitted(ledger: Ledger, rows: list[NewRow], connection: psycopg.Connection[Any]) -> None:
+    """What `add_rows` does, left open: nobody sees it yet, and its rows are the earlier ones."""
+    given = [{"position": n, **{name: getattr(row, name) for name in row.__slots__}} for n, row in enumerate(rows)]
+    connection.execute(sql.ADD_ROWS.encode(), {"tenant_id": ledger.tenant_id, "rows": Jsonb(given)})
+
+
+@contextmanager
+def silent_for_guards(authority: FakeAuthority) -> Iterator[threading.Event]:
+    """Every guard waits until the event is set."""
+    speaks = threading.Event()
+
+    def misbehave(exchange: Exchange) -> bool:
+        if exchange.path.endswith("action/guard"):
+            speaks.wait(10)
+        return False
+
+    authority.misbehave = misbehave
+    try:
+        yield speaks
+    finally:
+        speaks.set()
+
+
+def overlap(shop: Shop, authority: FakeAuthority, workers: int) -> None:
+    """Two rows for each order: those of a large statement, which began first and is seen last, and those of a small one."""
+    world = shop.world
+    world.ledger.add_orders([order(f"o{n}") for n in range(ORDERS)])
+    large = [refund(f"large{n}", f"o{n}") for n in range(ORDERS)]
+    large += [new_row(f"other{n}", 100, order_ref=None) for n in range(1000 - ORDERS)]
+    shop.settings.update(guard_timeout_seconds=20.0, batch=64)
+    with ExitStack() as stack, psycopg.connect(world.url) as behind, silent_for_guards(authority) as speaks:
+        add_uncommitted(world.ledger, large, behind)
+        world.ledger.add_rows([refund(f"small{n}", f"o{n}") for n in range(ORDERS)])
+        for _ in range(workers):
+            stack.enter_context(looping(stack.enter_context(shop.agent())))
+        wait_until(lambda: authority.calls.count("action/guard") > 0)
+        behind.commit()
+        held = (
+            "select count(*) from refunds.ledger_entries where status = 'GUARDING' and ledger_entry_id like 'large%%'"
+        )
+        wait_until(lambda: world.one(held) > 0 and world.one(f"{held} and guard_request is null") == 0, 20)
+        speaks.set()
+        open_rows = "select count(*) from refunds.ledger_entries where order_ref is not null and status in ('NEW', 'GUARDING', 'ALLOWED')"
+        wait_until(lambda: world.one(open_rows) == 0, 60)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_of_two_rows_that_overlap_one_is_paid_and_the_other_is_put_to_a_person(
+    shop: Shop, authority: FakeAuthority, workers: int
+) -> None:
+    overlap(shop, authority, workers)
+    assert shop.world.all(OVERPAID) == []
+    ended = dict(
+        shop.world.all(
+            "select status || ' ' || reason_code, count(*) from refunds.ledger_entries where order_ref is not null group by 1"
+        )
+    )
+    assert ended == {
+        "EXECUTED within_policy_limit": ORDERS,
+        f"APPROVAL_REQUIRED {Escalation.ORDER_OVERDRAWN}": ORDERS,
+    }
+
+
+def looks_only(world: LedgerWorld) -> None:
+    """The broken twin: whether there is room is what the early look said, before the authority was asked."""
+    for fence in ("s.amount_minor <= s.room", "s.upto <= s.room"):
+        cut(cast(World, world), "refunds.room_in_budgets", fence, "true")
+
+
+def test_twin_that_checks_and_then_acts_overdraws(shop: Shop, authority: FakeAuthority) -> None:
+    looks_only(shop.world)
+    without_constraint(cast(World, shop.world), "refunds.order_budgets", "order_budget_not_exceeded")
+    overlap(shop, authority, 4)
+    assert shop.world.all(OVERPAID), "the early look was enough: the rows did not stand side by side"
+
+
+def test_the_constraint_alone_holds_what_a_forgetful_function_lets_pass(shop: Shop, authority: FakeAuthority) -> None:
+    looks_only(shop.world)
+    shop.world.ledger.add_orders([order("o")])
+    shop.world.add(refund("a", "o"))
+    shop.run()
+    shop.world.add(refund("b", "o"))
+    shop.world.admin.execute("update refunds.orders set paid_minor = 12000")  # the early look finds room …
+    row = shop.world.ledger.claim(1)[0]
+    shop.world.admin.execute("update refunds.orders set paid_minor = 10000")  # … that is not there any more
+    with pytest.raises(pg.CheckViolation, match="order_budget_not_exceeded"):
+        shop.world.admin.execute(
+            "update refunds.ledger_entries set status = 'APPROVAL_REQUIRED', waiting_for = 'operator', event_number = event_number + 1,"
+            " last_event = 'approval_required', budget_part = 'reserved' where ledger_entry_id = %s",
+            [row.ledger_entry_id],
+        )
+
+
+def test_a_clock_that_steps_back_while_the_first_waits_changes_nothing(shop: Shop, authority: FakeAuthority) -> None:
+    for n in range(6):
+        shop.world.ledger.add_orders([order(f"o{n}", 300_00)])
+        shop.world.add(refund(f"first{n}", f"o{n}", 180_00))
+        shop.run()
+        shop.world.add(refund(f"second{n}", f"o{n}", 180_00))
+        shop.world.admin.execute(
+            "update refunds.ledger_entries set created_at = created_at - interval '20 seconds' where ledger_entry_id = %s",
+            [f"second{n}"],
+        )
+        shop.run()
+        for name in ("first", "second"):
+            authority.approve(f"refund:{name}{n}")
+    for _ in range(2):
+        shop.world.admin.execute(
+            "update refunds.ledger_entries set next_attempt_at = clock_timestamp() where status = 'APPROVAL_REQUIRED'"
+        )
+        shop.run()
+    assert shop.world.all(OVERPAID) == []
+    assert [shop.stands(f"first{n}")[0] for n in range(6)] == ["EXECUTED"] * 6
+    assert "EXECUTED" not in [shop.stands(f"second{n}")[0] for n in range(6)]
+
+
+def test_parts_up_to_the_whole_are_paid_and_one_minor_unit_over_is_not(shop: Shop) -> None:
+    shop.world.ledger.add_orders([order("o")])
+    for n, value in enumerate((40_00, 40_00, 20_00)):
+        shop.world.add(refund(f"part{n}", "o", value))
+    shop.run()
+    shop.world.add(refund("over", "o", 1))
+    shop.run()
+    assert [shop.stands(f"part{n}")[0] for n in range(3)] == ["EXECUTED"] * 3
+    assert shop.stands("over") == ("APPROVAL_REQUIRED", "operator", Escalation.ORDER_OVERDRAWN)
+
+
+@pytest.mark.parametrize("says", [Refused("account closed"), NoAnswer("timed out")], ids=["refused", "silent"])
+def test_what_is_in_doubt_is_not_paid_again_under_another_refund_id(shop: Shop, says: Any) -> None:
+    shop.settings["max_attempts"] = 2
+    shop.world.ledger.add_orders([order(f"o{n}") for n in range(6)])
+    shop.spies["simulated_refund"].says = [says] * 60
+    shop.world.add(*(refund(f"first{n}", f"o{n}") for n in range(6)))
+    shop.run(4)
+    assert {shop.stands(f"first{n}")[0] for n in range(6)} == {"ERROR"}
+    shop.spies["simulated_refund"].says = []
+    shop.world.add(*(refund(f"again{n}", f"o{n}") for n in range(6)))
+    shop.run(2)
+    assert {shop.stands(f"again{n}") for n in range(6)} == {("APPROVAL_REQUIRED", "operator", "order_overdrawn")}
+    assert shop.world.one("select sum(in_doubt_minor) from refunds.order_budgets") == 6 * HALF
+    assert shop.world.executions() == 0
+
+
+def test_the_order_of_one_source_lends_nothing_to_anothers_of_the_same_id(shop: Shop) -> None:
+    shop.world.ledger.add_orders([order("7", 1500_00, "shop-a"), order("7", 5_00, "shop-b")])
+    shop.world.add(
+        refund("a", "7", 100_00, source="shop-a"),
+        refund("b", "7", 100_00, source="shop-b"),
+        refund("c", "7", 100_00, source="shop-c"),
+        refund("nobody", "7", 100_00),
+    )
+    shop.run()
+    assert shop.stands("a")[0] == "EXECUTED"
+    assert shop.stands("b")[2] == Escalation.ORDER_OVERDRAWN
+    assert {shop.stands(name)[2] for name in ("c", "nobody")} == {Escalation.ORDER_PAID_UNKNOWN}
+
+
+def test_another_currency_goes_to_a_person(shop: Shop) -> None:
+    shop.world.ledger.add_orders([order("o", currency="EUR")])
+    shop.world.add(refund("r", "o"))
+    shop.run()
+    assert shop.stands() == ("APPROVAL_REQUIRED", "operator", Escalation.ORDER_OTHER_CURRENCY)
+
+
+def test_an_order_that_becomes_known_or_is_corrected_has_the_budget_that_its_source_says(shop: Shop) -> None:
+    budget = "select paid_minor, executed_minor, beyond_minor from refunds.order_budgets where order_ref = 'o'"
+    shop.world.add(refund("r", "o"))
+    assert shop.world.all(budget) == [(None, 0, 0)]
+    shop.world.ledger.add_orders([order("o")])
+    shop.run()
+    assert shop.world.all(budget) == [(PAID, HALF, 0)]
+    shop.world.ledger.add_orders([order("o", 50_00)])
+    assert shop.world.all(budget) == [(50_00, HALF, 10_00)], "what is done stays done, and is named"
+    shop.world.add(refund("more", "o", 1))
+    shop.run()
+    assert shop.stands("more")[2] == Escalation.ORDER_OVERDRAWN
+
+
+def test_a_row_without_an_order_is_paid_as_ever(shop: Shop) -> None:
+    shop.world.add(new_row("r", 126_00, risk=CLEAN))
+    shop.run()
+    assert shop.stands()[0] == "EXECUTED"
+    assert shop.world.one("select count(*) from refunds.order_budgets") == 0
+
+
+def test_a_refund_is_executed_once_whatever_the_row(shop: Shop) -> None:
+    shop.enter(RETAIL, "r")
+    shop.run()
+    shop.world.admin.execute("alter table refunds.executions disable trigger check_execution")
+    with pytest.raises(pg.UniqueViolation, match="executions_refund_once"):
+        shop.world.admin.execute(
+            "insert into refunds.executions select (e).* from (select jsonb_populate_record(x, jsonb_build_object("
+            "'execution_id', gen_random_uuid(), 'ledger_entry_id', 'other', 'operation_id', gen_random_uuid())) as e"
+            " from refunds.executions x) forged"
+        )
+
+
+def test_no_program_can_write_a_budget_or_let_go_of_a_doubt_on_its_way(shop: Shop) -> None:
+    shop.enter(FEE, "r")
+    with shop.world.pool.connection() as worker:
+        for statement in (
+            "update refunds.order_budgets set paid_minor = 1000000",
+            "insert into refunds.order_budgets select * from refunds.order_budgets",
+        ):
+            with pytest.raises(pg.InsufficientPrivilege):
+                worker.execute(statement.encode())
+        with pytest.raises(pg.CheckViolation, match="no way from no part"):
+            worker.execute(b"update refunds.ledger_entries set budget_part = 'handled' where ledger_entry_id = 'r'")
