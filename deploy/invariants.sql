@@ -71,9 +71,9 @@ select format('once-key %s of operations %s', once_key, string_agg(operation_id:
 from sentinel.operation_states where once_live group by tenant_id, once_key having count(*) > 1;
 
 -- done_twice_spelled: of what may happen only once, no two spellings are live unless a person was asked about the second
-select count(*) from (
-  select tenant_id, once_folded from sentinel.operation_states where once_live and once_key not like '%~'
-  group by 1, 2 having count(*) filter (where approval_id is null) > 1) twice;
+select format('once-key %s of operations %s', once_folded, string_agg(operation_id::text, ', '))
+from sentinel.operation_states where once_live and once_key not like '%~'
+group by tenant_id, once_folded having count(*) filter (where approval_id is null) > 1;
 
 -- executed_twice: no refund has two executions
 select format('refund %s by executions %s', refund_id, string_agg(execution_id::text, ', '))
