@@ -1,21 +1,25 @@
--- What must hold at every moment, each as a query that counts violations: 0 rows wrong, or something is broken.
+-- What must hold at every moment, each as a query for what breaks it: no row, or something is broken.
 -- Run after every scenario of the tests and by `sentinel doctor`. Read-only; works on a live database.
--- A block is "-- name: sentence" followed by one query that returns one number.
+-- A block is "-- name: sentence" followed by one query of one text column: the kind and the id of what is damaged, as a
+-- person would look it up ("operation 0190…", "order 1001 of shop"). A query that a login may not ask is not checked, and said so; nor is one "with the authority", where
+-- the ledger is in this database and the authority's operations are in another.
 
 -- executions_without_start: every execution has a started operation behind it
-select count(*) from refunds.executions e
+-- with the authority
+select 'execution ' || e.execution_id from refunds.executions e
 where exists (select from sentinel.operations o where o.tenant_id = e.tenant_id)
   and not exists (select from sentinel.operation_states s
                   where s.tenant_id = e.tenant_id and s.operation_id = e.operation_id
                     and s.started_at is not null and s.start_event_id = e.start_event_id);
 
 -- executions_other_than_permitted: amount, currency and operation of an execution are the permit's
-select count(*) from refunds.executions e join sentinel.operations o using (tenant_id, operation_id)
+-- with the authority
+select 'execution ' || e.execution_id from refunds.executions e join sentinel.operations o using (tenant_id, operation_id)
 where (e.amount_minor, e.currency) is distinct from (o.amount_minor, o.currency)
    or o.idempotency_key <> 'refund:' || e.ledger_entry_id;
 
 -- executed_without_execution: a ledger row is EXECUTED exactly when it has one execution
-select count(*) from refunds.ledger_entries l
+select 'ledger entry ' || l.ledger_entry_id from refunds.ledger_entries l
 left join (select tenant_id, ledger_entry_id, count(*) as times from refunds.executions group by 1, 2) e
   using (tenant_id, ledger_entry_id)
 where (l.status = 'EXECUTED') <> (coalesce(e.times, 0) = 1);
@@ -31,7 +35,7 @@ with legs as (
     coalesce(sum(amount_minor) filter (where state = 'held' and override), 0) as override_held
   from legs group by 1, 2, 3
 )
-select count(*) from sentinel.usage u full join sums s using (tenant_id, limit_key, bucket)
+select format('budget %s from %s', limit_key, bucket) from sentinel.usage u full join sums s using (tenant_id, limit_key, bucket)
 where (coalesce(u.held_minor, 0), coalesce(u.override_held_minor, 0)) <> (coalesce(s.held, 0), coalesce(s.override_held, 0));
 
 -- captured_differs: captured budget is the sum of the reported successes, per limit and window part
@@ -46,11 +50,11 @@ with legs as (
     coalesce(sum(amount_minor) filter (where override), 0) as override_captured
   from legs group by 1, 2, 3
 )
-select count(*) from sentinel.usage u left join sums s using (tenant_id, limit_key, bucket)
+select format('budget %s from %s', limit_key, bucket) from sentinel.usage u left join sums s using (tenant_id, limit_key, bucket)
 where (u.captured_minor, u.override_captured_minor) <> (coalesce(s.captured, 0), coalesce(s.override_captured, 0));
 
 -- cap_exceeded: held and captured never exceed the cap, in a calendar window nor in any position of a sliding one
-select count(*) from sentinel.usage u
+select format('budget %s from %s', u.limit_key, u.bucket) from sentinel.usage u
 where u.cap_minor < (
   select sum(o.held_minor + o.captured_minor) from sentinel.usage o
   where o.tenant_id = u.tenant_id and o.limit_key = u.limit_key and o.bucket <= u.bucket
@@ -58,52 +62,64 @@ where u.cap_minor < (
   and u.held_minor + u.captured_minor > 0;
 
 -- reservation_without_live_permit: a held reservation belongs to a permit that lives, started or is in doubt
-select count(*) from sentinel.reservations r
+select format('reservation %s of operation %s', r.permit_id, r.operation_id) from sentinel.reservations r
 left join sentinel.operation_states s on s.tenant_id = r.tenant_id and s.operation_id = r.operation_id and s.permit_id = r.permit_id
 where r.state = 'held' and (s.status is null or s.status not in ('allowed', 'approved', 'started', 'in_doubt'));
 
 -- done_twice: what may happen only once is live or executed at most once
+select format('once-key %s of operations %s', once_key, string_agg(operation_id::text, ', '))
+from sentinel.operation_states where once_live group by tenant_id, once_key having count(*) > 1;
+
+-- done_twice_spelled: of what may happen only once, no two spellings are live unless a person was asked about the second
 select count(*) from (
-  select tenant_id, once_key from sentinel.operation_states where once_live group by 1, 2 having count(*) > 1) twice;
+  select tenant_id, once_folded from sentinel.operation_states where once_live and once_key not like '%~'
+  group by 1, 2 having count(*) filter (where approval_id is null) > 1) twice;
 
 -- executed_twice: no refund has two executions
-select count(*) from (
-  select tenant_id, refund_id from refunds.executions group by 1, 2 having count(*) > 1) twice;
+select format('refund %s by executions %s', refund_id, string_agg(execution_id::text, ', '))
+from refunds.executions group by tenant_id, refund_id having count(*) > 1;
 
 -- approval_by_requester: nobody approved what a key of theirs asked for
-select count(*) from sentinel.approval_votes v join sentinel.approvals a using (tenant_id, approval_id)
+select format('approval %s by operator %s', v.approval_id, v.operator_id) from sentinel.approval_votes v join sentinel.approvals a using (tenant_id, approval_id)
 where v.verdict = 'approve' and v.operator_id = a.requester_operator_id;
 
 -- approval_without_quorum: an approved approval has as many people as it needed
-select count(*) from sentinel.approvals a
+select 'approval ' || a.approval_id from sentinel.approvals a
 where a.status = 'approved' and a.required_people > (
-  select count(*) from sentinel.approval_votes v
-  where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id and v.verdict = 'approve');
+  -- Its own words, and those of the approvals it follows that were about every reason of its.
+  with recursive chain as (
+    select a.approval_id, a.follows
+    union
+    select earlier.approval_id, earlier.follows from chain c
+    join sentinel.approvals earlier on earlier.tenant_id = a.tenant_id and earlier.approval_id = c.follows
+    where earlier.operation_id = a.operation_id and a.reasons <@ earlier.reasons)
+  select count(distinct v.operator_id) from chain c join sentinel.approval_votes v on v.tenant_id = a.tenant_id
+    and v.approval_id = c.approval_id and v.verdict = 'approve');
 
 -- approval_not_offered: nothing was approved where approving was not offered
-select count(*) from sentinel.approvals where status = 'approved' and not offers_approve;
+select 'approval ' || approval_id from sentinel.approvals where status = 'approved' and not offers_approve;
 
 -- handled_without_voice: what is handled by a person has that person's word, and is denied to the machine
-select count(*) from sentinel.approvals a
+select 'approval ' || a.approval_id from sentinel.approvals a
 left join sentinel.operation_states s on s.tenant_id = a.tenant_id and s.operation_id = a.operation_id and s.approval_id = a.approval_id
 where a.handled_reference is not null and (s.status is distinct from 'denied' or not exists (
   select from sentinel.approval_votes v
   where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id and v.verdict = 'handled'));
 
 -- approval_after_expiry: no approval was given after its end
-select count(*) from sentinel.approvals where status = 'approved' and decided_at > expires_at;
+select 'approval ' || approval_id from sentinel.approvals where status = 'approved' and decided_at > expires_at;
 
 -- permit_without_approval: what needed a person started only after one approved
-select count(*) from sentinel.operation_states s
+select 'operation ' || s.operation_id from sentinel.operation_states s
 where s.decision = 'APPROVAL_REQUIRED' and s.started_at is not null
   and not exists (select from sentinel.approvals a where a.tenant_id = s.tenant_id and a.approval_id = s.approval_id
                     and a.status = 'approved' and a.decided_at <= s.started_at);
 
 -- started_after_expiry: nothing started after its permit's end
-select count(*) from sentinel.operation_states where started_at > permit_expires_at;
+select 'operation ' || operation_id from sentinel.operation_states where started_at > permit_expires_at;
 
 -- started_under_halt: nothing started while a halt covered it
-select count(*) from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
+select 'operation ' || s.operation_id from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
 join sentinel.halts h on h.scope = 'global' or h.tenant_id = s.tenant_id and (
   h.scope = 'tenant' or h.scope = 'agent' and h.target = o.agent_id or h.scope = 'scenario' and h.target = o.scenario
   or h.scope = 'agent_action' and h.target = o.agent_id || ' ' || o.action
@@ -111,170 +127,395 @@ join sentinel.halts h on h.scope = 'global' or h.tenant_id = s.tenant_id and (
 where s.started_at > h.set_at and (h.lifted_at is null or s.started_at < h.lifted_at);
 
 -- started_after_not_executed: nothing started after a person said that it was not executed, and nobody was told "go" past it
-select count(*) from sentinel.operation_states s
+select 'operation ' || s.operation_id from sentinel.operation_states s
 where s.started_at > s.not_executed_at or s.act_until > s.not_executed_at or exists (
   select from sentinel.events e where e.tenant_id = s.tenant_id and e.operation_id = s.operation_id and e.kind = 'start'
     and e.occurred_at > s.not_executed_at);
 
 -- not_executed_without_word: who says "not executed" is on record with it, and never while somebody could act
-select count(*) from sentinel.operation_states s where s.not_executed_at is not null and not exists (
+select 'operation ' || s.operation_id from sentinel.operation_states s where s.not_executed_at is not null and not exists (
   select from sentinel.events e where e.tenant_id = s.tenant_id and e.operation_id = s.operation_id
     and e.kind = 'in_doubt_resolved' and e.body::jsonb ->> 'executed' = 'false' and e.occurred_at = s.not_executed_at);
 
 -- executed_though_not_executed: where a person said "not executed" and the ledger has an execution, the contradiction is on record
-select count(*) from refunds.executions e join sentinel.operation_states s using (tenant_id, operation_id)
+select 'ledger entry ' || e.ledger_entry_id from refunds.executions e join sentinel.operation_states s using (tenant_id, operation_id)
 where s.not_executed_at is not null and not exists (
   select from sentinel.contradictions c where c.tenant_id = s.tenant_id and c.operation_id = s.operation_id);
 
 -- contradiction_not_held: a contradiction has its event and its halt, and while it is open its budget is held
-select count(*) from sentinel.contradictions c join sentinel.operation_states s using (tenant_id, operation_id)
+select 'operation ' || c.operation_id from sentinel.contradictions c join sentinel.operation_states s using (tenant_id, operation_id)
 where not exists (select from sentinel.events e where e.tenant_id = c.tenant_id and e.event_id = c.event_id and e.kind = 'contradiction')
   or not exists (select from sentinel.halts h where h.tenant_id = c.tenant_id and h.halt_id = c.halt_id)
   or s.status = 'in_doubt' and exists (select from sentinel.reservations r
        where r.tenant_id = s.tenant_id and r.permit_id = s.permit_id and r.state <> 'held');
 
--- position_gaps: positions of a tenant run 1, 2, 3 … without a hole
-select count(*) from (
-  select tenant_id, max(position) as last, count(*) as number from sentinel.feed group by tenant_id) f
-where last <> number;
+-- position_gaps: positions of a tenant run 1, 2, 3 … without a hole, up to the newest that was given out
+select format('tenant %s: %s positions, the newest is %s, %s were given out', coalesce(f.tenant_id, h.tenant_id), f.number, f.last, h.position)
+from (select tenant_id, max(position) as last, count(*) as number from sentinel.feed group by tenant_id) f
+full join sentinel.feed_heads h using (tenant_id)
+where (f.last, f.number) is distinct from (h.position, h.position);
 
 -- decision_without_proof: every operation has its decision's proof pack, from the same moment
-select count(*) from sentinel.operation_states s
+select 'operation ' || s.operation_id from sentinel.operation_states s
 left join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id and e.kind = 'decision'
 where e.event_id is null;
 
 -- proof_altered: every event still has the hash of its body
-select count(*) from sentinel.events where hash <> 'sha256:' || encode(sha256(convert_to(body, 'UTF8')), 'hex');
+select 'event ' || event_id from sentinel.events where hash <> 'sha256:' || encode(sha256(convert_to(body, 'UTF8')), 'hex');
 
 -- feed_beyond_decisions: the feed holds each event at most once and nothing that is not an event
-select count(*) from sentinel.feed f left join sentinel.events e using (tenant_id, event_id) where e.event_id is null;
+select format('position %s of tenant %s', f.position, f.tenant_id) from sentinel.feed f left join sentinel.events e using (tenant_id, event_id) where e.event_id is null;
+
+-- feed_without_position: every event up to the sequencer's mark has its position
+select 'event ' || e.event_id from sentinel.events e cross join sentinel.sequencer q
+where e.transaction_id <= q.transaction_id
+  and not exists (select from sentinel.feed f where f.tenant_id = e.tenant_id and f.event_id = e.event_id);
+
+-- operation_without_state: every operation has its state, and every event and state its operation
+select 'operation ' || coalesce(o.operation_id, s.operation_id)
+from sentinel.operations o full join sentinel.operation_states s using (tenant_id, operation_id)
+where o.operation_id is null or s.operation_id is null
+union
+select 'operation ' || e.operation_id from sentinel.events e
+where e.operation_id is not null
+  and not exists (select from sentinel.operations o where o.tenant_id = e.tenant_id and o.operation_id = e.operation_id);
+
+-- request_altered: a recorded request has its digest, and opens what its decision's proof pack commits to
+select 'operation ' || o.operation_id
+from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)
+join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id
+where o.digest <> 'sha256:' || encode(sha256(convert_to(o.request, 'UTF8')), 'hex')
+  or o.salt ~ '^[0-9a-f]{64}$' and strpos(e.body, '"operation_digest":"sha256:' || encode(sha256(
+       'sentinel/operation'::bytea || '\x00'::bytea || decode(o.salt, 'hex') || convert_to(o.request, 'UTF8')), 'hex') || '"') = 0;
+
+-- request_differs: what an operation is said to be, its amount above all, is what its request says
+select 'operation ' || o.operation_id
+from sentinel.operations o
+cross join lateral (select case when o.digest = 'sha256:' || encode(sha256(convert_to(o.request, 'UTF8')), 'hex')
+                                then o.request::jsonb end as fields offset 0) r   -- offset 0: read once, not once a field
+where (o.action, o.agent_id, o.resource, o.risk_class, o.amount_minor, o.currency) is distinct from (
+  r.fields ->> 'action', r.fields ->> 'agent_id', r.fields ->> 'resource', r.fields ->> 'risk_class',
+  (r.fields #>> '{params,amount,amount_minor}')::bigint, r.fields #>> '{params,amount,currency}') and r.fields is not null;
+
+-- decision_differs: a state is what its proof pack says, or what a later event of that operation made of it
+select 'operation ' || s.operation_id
+from sentinel.operation_states s join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id
+where s.operation_id is distinct from e.operation_id or strpos(e.body, '"policy_digest":"' || s.policy_digest || '"') = 0
+  or (strpos(e.body, '"decision":"' || s.decision || '"') = 0 or strpos(e.body, '"reason_code":"' || s.reason_code || '"') = 0) and not exists (
+    select from sentinel.events l
+    where l.tenant_id = s.tenant_id and l.operation_id = s.operation_id and case l.kind
+      when 'refused' then s.decision = 'DENY' and strpos(l.body, '"reason_code":"' || s.reason_code || '"') > 0
+      when 'approval_rejected' then s.decision = 'DENY' and s.reason_code = 'approval_rejected'
+      when 'approval_handled' then s.decision = 'DENY' and s.reason_code = 'handled_by_person'
+      when 'approval_expired' then s.decision = 'APPROVAL_REQUIRED' and s.reason_code = 'approval_expired'
+      when 'asked_again' then s.decision = 'APPROVAL_REQUIRED' end);
+
+-- status_differs: where an operation stands fits its decision and its approval
+select 'operation ' || s.operation_id
+from sentinel.operation_states s
+left join sentinel.approvals a on a.tenant_id = s.tenant_id and a.approval_id = s.approval_id and a.operation_id = s.operation_id
+where not coalesce(case s.status
+  when 'allowed' then s.decision = 'ALLOW'
+  when 'denied' then s.decision = 'DENY'
+  when 'pending' then s.decision = 'APPROVAL_REQUIRED' and a.status = 'pending'
+  when 'approved' then s.decision = 'APPROVAL_REQUIRED' and a.status = 'approved'
+  when 'expired' then a.status = 'expired'
+  else s.decision = 'ALLOW' or s.decision = 'APPROVAL_REQUIRED' and a.status = 'approved' end, false);
+
+-- start_without_event: a start has its event, of that operation, permit, start id and moment
+select 'operation ' || s.operation_id
+from sentinel.operation_states s
+left join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.start_event_id and e.kind = 'start'
+where s.started_at is not null and ((e.operation_id, e.occurred_at, e.hash) is distinct from (s.operation_id, s.started_at, s.start_hash)
+  or strpos(e.body, coalesce('"permit_id":"' || s.permit_id || '","start_id":"' || s.start_id || '"', '"start_step":"none"')) = 0);
+
+-- outcome_without_event: an outcome is what its report said, or what a person who resolved the doubt said
+select 'operation ' || s.operation_id
+from sentinel.operation_states s
+left join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.report_event_id and e.kind = 'outcome'
+where (s.report_digest is not null or s.report_event_id is not null) and (
+    (e.operation_id, e.occurred_at, e.hash) is distinct from (s.operation_id, s.reported_at, s.report_hash))
+  or s.outcome is not null and coalesce(strpos(e.body, '"outcome":"' || s.outcome || '"'), 0) = 0 and not exists (
+    select from sentinel.events l
+    where l.tenant_id = s.tenant_id and l.operation_id = s.operation_id and l.kind = 'in_doubt_resolved'
+      and strpos(l.body, case s.outcome when 'success' then '"executed":true' else '"executed":false' end) > 0);
+
+-- once_cleared: what may happen only once stays taken while it lives, is done, or was done by a person elsewhere
+select format('once-key %s of operation %s', s.once_key, s.operation_id)
+from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
+where s.once_key is distinct from o.once_key
+  or s.once_key is not null and not s.once_live and (
+    s.status in ('pending', 'approved', 'started', 'in_doubt') or s.status = 'allowed' and s.permit_id is not null
+    or s.status = 'completed' and s.outcome = 'success' or s.status = 'denied' and s.reason_code = 'handled_by_person');
+
+-- reservation_freed: budget is held while its permit lives or its outcome is open, captured by a success, released else
+select format('reservation %s of operation %s', r.permit_id, r.operation_id)
+from sentinel.reservations r
+left join sentinel.operation_states s on s.tenant_id = r.tenant_id and s.operation_id = r.operation_id
+where r.state is distinct from case
+  when s.permit_id is distinct from r.permit_id then 'released'
+  when s.status in ('allowed', 'approved', 'started', 'in_doubt') then 'held'
+  when s.status = 'completed' and s.outcome = 'success' then 'captured' else 'released' end;
+
+-- reservation_missing: a permit under a policy that limits such amounts has its reservation, of that amount
+with limits as materialized (
+  select p.policy_digest, l.item ->> 'when' as "when", c.currency
+  from sentinel.policies p cross join lateral jsonb_array_elements(p.canonical::jsonb -> 'limits') as l (item)
+  cross join lateral jsonb_object_keys(l.item -> 'cap') as c (currency)
+), permits as materialized (
+  select s.operation_id, s.permit_id, s.policy_id, o.action, o.currency
+  from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
+  left join sentinel.reservations r on r.tenant_id = s.tenant_id and r.permit_id = s.permit_id
+  where s.permit_id is not null and o.amount_minor is not null
+    and (r.operation_id, r.amount_minor) is distinct from (s.operation_id, o.amount_minor)
+), limited as materialized (
+  -- A renewed permit may be of a later version than the decision: only what every known version limits must be held. Of
+  -- conditions only those that ask for the action alone are read here.
+  select k.* from (select distinct policy_id, action, currency from permits) k where not exists (
+    select from sentinel.policies p where p.policy_id = k.policy_id and not exists (
+      select from limits l where l.policy_digest = p.policy_digest and l.currency = k.currency and (l."when" is null
+        or l."when" = format('action == "%s"', k.action)
+        or k.action like substring(l."when" from '^action\.startsWith ?\( ?"([^"%_]+)" ?\)$') || '%')))
+)
+select format('operation %s, permit %s', operation_id, permit_id) from permits join limited using (policy_id, action, currency);
+
+-- cap_other_than_policy: the cap of a budget is one that a recorded policy gives to that limit and currency
+with caps as (
+  select p.policy_id || '/' || (l.item ->> 'id') as name, c.key as currency, c.value::bigint as cap_minor
+  from sentinel.policies p cross join lateral jsonb_array_elements(p.canonical::jsonb -> 'limits') as l (item)
+  cross join lateral jsonb_each_text(l.item -> 'cap') as c
+)
+select format('budget %s from %s', u.limit_key, u.bucket) from sentinel.usage u
+where not exists (select from caps c where c.name = split_part(u.limit_key, '|', 1) and c.cap_minor = u.cap_minor
+                    and c.currency = any (string_to_array(u.limit_key, '|')));
+
+-- policy_altered: a recorded policy text has its digest
+select format('policy %s, %s', policy_id, policy_digest) from sentinel.policies
+where policy_digest <> 'sha256:' || encode(sha256(convert_to(canonical, 'UTF8')), 'hex');
+
+-- vote_beyond_role: who voted had the role that the question asks for, at that moment
+with changes as materialized (
+  select tenant_id, occurred_at, substring(body from '"operator_id":"([^"]*)"') as operator_id,
+         substring(body from '"from":"([^"]*)"') as was, substring(body from '"to":"([^"]*)"') as became
+  from sentinel.events where kind not in ('decision', 'start', 'outcome') and kind = 'operator_role_set'
+)
+select format('approval %s by operator %s', v.approval_id, v.operator_id)
+from sentinel.approval_votes v join sentinel.approvals a using (tenant_id, approval_id)
+left join sentinel.operators p using (tenant_id, operator_id)
+cross join lateral (select coalesce(
+  (select c.became from changes c where c.tenant_id = v.tenant_id and c.operator_id = v.operator_id::text
+     and c.occurred_at <= v.voted_at order by c.occurred_at desc limit 1),
+  (select c.was from changes c where c.tenant_id = v.tenant_id and c.operator_id = v.operator_id::text
+     and c.occurred_at > v.voted_at order by c.occurred_at limit 1),
+  p.role) as role) as then_in
+where coalesce(then_in.role not in ('admin', a.required_role), true);
+
+-- vote_without_event: every voice, and what became of a question, is in the evidence
+select format('approval %s by operator %s', v.approval_id, v.operator_id)
+from sentinel.approval_votes v join sentinel.approvals a using (tenant_id, approval_id)
+where not exists (
+  select from sentinel.events e where e.tenant_id = v.tenant_id and e.operation_id = a.operation_id and e.kind = 'approval_vote'
+    and e.occurred_at = v.voted_at and strpos(e.body, v.approval_id::text) > 0 and strpos(e.body, '"verdict":"' || v.verdict || '"') > 0)
+union
+select 'approval ' || a.approval_id from sentinel.approvals a
+where a.status <> 'pending' and not exists (
+  select from sentinel.events e where e.tenant_id = a.tenant_id and e.operation_id = a.operation_id and e.occurred_at = a.decided_at
+    and e.kind = 'approval_' || case when a.handled_reference is not null then 'handled' else a.status end
+    and strpos(e.body, a.approval_id::text) > 0);
+
+-- approval_of_another: a question is about its operation: amount, action, agent and digest
+select 'approval ' || a.approval_id from sentinel.approvals a left join sentinel.operations o using (tenant_id, operation_id)
+where (a.digest, a.action, a.agent_id, a.resource, a.amount_minor, a.currency)
+  is distinct from (o.digest, o.action, o.agent_id, o.resource, o.amount_minor, o.currency);
+
+-- execution_before_start: nothing was executed before its start
+-- with the authority
+select 'execution ' || e.execution_id from refunds.executions e join sentinel.operation_states s using (tenant_id, operation_id)
+where e.executed_at < s.started_at;
+
+-- execution_of_another: an execution is its ledger entry's: amount, refund, operation and start id, which the authority knows
+-- with the authority
+select 'execution ' || e.execution_id from refunds.executions e left join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+where (e.amount_minor, e.currency, e.refund_id, e.operation_id, e.start_id)
+  is distinct from (l.amount_minor, l.currency, l.refund_id, l.operation_id, l.start_id)
+union
+select 'execution ' || e.execution_id from refunds.executions e join sentinel.operation_states s using (tenant_id, operation_id)
+where e.start_id is distinct from s.start_id;
+
+-- execution_missing: what a worker reported as paid has its execution in its ledger
+-- with the authority
+select format('ledger entry %s, operation %s', l.ledger_entry_id, s.operation_id)
+from refunds.ledger_entries l join sentinel.operations o on o.tenant_id = l.tenant_id and o.idempotency_key = l.idempotency_key
+  and o.agent_id = l.agent_id and o.action = l.action
+join sentinel.operation_states s on s.tenant_id = o.tenant_id and s.operation_id = o.operation_id
+where s.report_digest is not null and s.outcome = 'success' and not exists (
+  select from refunds.executions e where e.tenant_id = l.tenant_id and e.ledger_entry_id = l.ledger_entry_id);
+
+-- ledger_trail_differs: a ledger entry stands where the last step of its trail led, after as many steps as it counts
+select 'ledger entry ' || l.ledger_entry_id from refunds.ledger_entries l
+left join (select tenant_id, ledger_entry_id, count(*) as steps, (array_agg(to_status order by event_id desc))[1] as led_to
+           from refunds.ledger_events group by 1, 2) t using (tenant_id, ledger_entry_id)
+where (l.status, l.event_number) is distinct from (coalesce(t.led_to, 'NEW'), coalesce(t.steps, 0));
+
+-- ledger_entry_missing: what speaks of a ledger entry speaks of one that is there
+select 'ledger entry ' || m.ledger_entry_id from (
+  select tenant_id, ledger_entry_id from refunds.ledger_events union select tenant_id, ledger_entry_id from refunds.outbox
+  union select tenant_id, ledger_entry_id from refunds.step_trails union select tenant_id, ledger_entry_id from refunds.effects
+  union select tenant_id, ledger_entry_id from refunds.confirmations) m
+where not exists (select from refunds.ledger_entries l where l.tenant_id = m.tenant_id and l.ledger_entry_id = m.ledger_entry_id);
+
+-- operation_without_entry: what a worker of this ledger asked about is a row of this ledger
+-- with the authority
+select format('ledger entry %s, operation %s', substr(o.idempotency_key, 8), o.operation_id) from sentinel.operations o
+where o.idempotency_key like 'refund:%'
+  and strpos(o.request, '"ledger_entry_id":"' || substr(o.idempotency_key, 8) || '"') > 0
+  and exists (select from refunds.workers w where w.tenant_id = o.tenant_id and w.agent_id = o.agent_id)
+  and not exists (select from refunds.ledger_entries l
+                  where l.tenant_id = o.tenant_id and l.ledger_entry_id = substr(o.idempotency_key, 8));
+
+-- report_parked: no report to the authority is refused for ever, or put off by more than a day
+select format('report %s of ledger entry %s', outbox_id, ledger_entry_id) from refunds.outbox
+where acknowledged_at is null and next_attempt_at > clock_timestamp() + interval '1 day';
+
+-- refunded_beyond_order: what was paid back for an order, by the ledger or by a person, is no more than what it cost
+select format('order %s of %s', o.order_ref, o.channel) from refunds.orders o join (
+  select l.tenant_id, l.channel, l.order_ref, l.currency, sum(l.amount_minor) as back_minor
+  from refunds.ledger_entries l
+  where l.order_ref is not null and (l.status = 'EXECUTED' or exists (
+    select from sentinel.approvals a where a.tenant_id = l.tenant_id and a.approval_id = l.approval_id and a.handled_reference is not null))
+  group by 1, 2, 3, 4) b using (tenant_id, channel, order_ref, currency)
+where b.back_minor > o.paid_minor;
 
 -- stuck_claims: no ledger row is held half a minute past its lease
-select count(*) from refunds.ledger_entries
+select 'ledger entry ' || ledger_entry_id from refunds.ledger_entries
 where status in ('GUARDING', 'ALLOWED') and lease_until < clock_timestamp() - interval '30 seconds';
 
 -- executed_without_confirmation: a row whose customer was asked is executed only after that customer confirmed
-select count(*) from refunds.ledger_entries l join refunds.executions e using (tenant_id, ledger_entry_id)
+select 'ledger entry ' || ledger_entry_id from refunds.ledger_entries l join refunds.executions e using (tenant_id, ledger_entry_id)
 where exists (select from refunds.confirmations c where c.tenant_id = l.tenant_id and c.ledger_entry_id = l.ledger_entry_id)
   and not exists (select from refunds.confirmations c where c.tenant_id = l.tenant_id and c.ledger_entry_id = l.ledger_entry_id
                     and c.status = 'confirmed' and c.answered_at <= e.executed_at
                     and (c.amount_minor, c.currency) = (e.amount_minor, e.currency));
 
 -- executed_without_effects: an execution whose entry has effects outside has every one that must be done, done
-select count(*) from refunds.executions e
+select 'execution ' || e.execution_id from refunds.executions e
 join (select tenant_id, ledger_entry_id, count(*) filter (where state = 'done') as done, max(must_total) as wanted
       from refunds.effects where not best_effort group by 1, 2) f using (tenant_id, ledger_entry_id)
 where f.done <> f.wanted;
 
 -- effect_forgotten: an effect under way or being taken back belongs to an entry that a worker still comes back to
-select count(*) from refunds.effects f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+select format('effect %s of ledger entry %s', f.effect_number, f.ledger_entry_id) from refunds.effects f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
 where f.state in ('intended', 'compensating') and not f.best_effort and l.status in ('EXECUTED', 'DENIED', 'ERROR');
 
 -- refund_half_undone: a refused saga has nothing left of it: done effects beside a refused one only while a worker is at it
-select count(*) from refunds.effects f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+select format('effect %s of ledger entry %s', f.effect_number, f.ledger_entry_id) from refunds.effects f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
 where f.state = 'done' and not f.best_effort and l.status in ('EXECUTED', 'DENIED', 'ERROR')
   and exists (select from refunds.effects o where o.tenant_id = f.tenant_id and o.ledger_entry_id = f.ledger_entry_id
                 and o.state = 'refused' and not o.best_effort);
 
 -- effect_of_another: an effect belongs to the start of its entry
-select count(*) from refunds.effects f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+select format('effect %s of ledger entry %s', f.effect_number, f.ledger_entry_id) from refunds.effects f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
 where f.operation_reference is distinct from l.start_id;
 
 -- flips_in_evidence: how a switch stands is what the last recorded flip of it says
-select count(*) from sentinel.switches s where not exists (
+select 'switch ' || s.name from sentinel.switches s where not exists (
   select from sentinel.events e where e.tenant_id = s.tenant_id and e.occurred_at = s.changed_at
     and e.kind = case when s.is_on then 'switch_on' else 'switch_off' end
     and case when e.kind in ('switch_on', 'switch_off') then e.body::jsonb ->> 'switch' end = s.name);
 
 -- wrong_execution_found: reconciliation has found no wrong execution in the last 30 days (`worker reconcile` says which)
-select count(*) from refunds.wrong_executions where found_at > clock_timestamp() - interval '30 days';
+select format('execution %s: %s', execution_id, finding) from refunds.wrong_executions where found_at > clock_timestamp() - interval '30 days';
 
 -- order_in_two_lanes: each order has one review, and no lane before its decision nor none after it
-select (select count(*) from (select from orders.reviews group by tenant_id, source, order_id having count(*) > 1) twice)
-  + (select count(*) from orders.reviews where (lane is null) <> (status in ('RECEIVED', 'SCORED')));
+select format('order %s of %s', order_id, source) from orders.reviews group by tenant_id, source, order_id having count(*) > 1
+union all
+select format('order %s of %s', order_id, source) from orders.reviews where (lane is null) <> (status in ('RECEIVED', 'SCORED'));
 
 -- order_trail_differs: where an order stands is where the last step of its trail led
-select count(*) from orders.reviews r
+select format('order %s of %s', r.order_id, r.source) from orders.reviews r
 left join lateral (select e.to_lane, e.to_status from orders.events e
                    where e.tenant_id = r.tenant_id and e.review_id = r.review_id order by e.event_id desc limit 1) last on true
 where (r.status, r.lane) is distinct from (coalesce(last.to_status, 'RECEIVED'), last.to_lane);
 
 -- order_way_not_declared: every step of a trail is in the table of lanes
-select count(*) from orders.events e where not exists (
+select format('order %s of %s', r.order_id, r.source) from orders.events e join orders.reviews r using (tenant_id, review_id) where not exists (
   select from orders.transitions t where (t.from_lane, t.from_status, t.event, t.to_lane, t.to_status)
     = (coalesce(e.from_lane, '-'), e.from_status, e.event, coalesce(e.to_lane, '-'), e.to_status));
 
 -- order_fulfilled_though_denied: no fulfilment is intended or done for an order that is high, denied, held or refunded
-select count(*) from orders.effects f join orders.reviews r using (tenant_id, review_id)
+select format('order %s of %s', r.order_id, r.source) from orders.effects f join orders.reviews r using (tenant_id, review_id)
 where f.kind = 'fulfil' and f.state in ('intended', 'done')
   and (r.lane = 'high' or f.lane <> r.lane or r.decision = 'DENY' or r.status <> case f.state when 'done' then 'FULFILLED' else 'STARTED' end);
 
 -- order_fulfilled_without_effect: a fulfilled order has its fulfilment, done under its own operation
-select count(*) from orders.reviews r where r.status = 'FULFILLED' and not exists (
+select format('order %s of %s', r.order_id, r.source) from orders.reviews r where r.status = 'FULFILLED' and not exists (
   select from orders.effects f where f.tenant_id = r.tenant_id and f.review_id = r.review_id and f.kind = 'fulfil'
     and f.state = 'done' and f.operation_id = r.operation_id);
 
 -- order_fulfilled_without_start: the authority started what was fulfilled, where it keeps its operations here
-select count(*) from orders.effects f join orders.reviews r using (tenant_id, review_id)
+-- with the authority
+select format('order %s of %s', r.order_id, r.source) from orders.effects f join orders.reviews r using (tenant_id, review_id)
 where f.kind = 'fulfil' and f.state = 'done' and exists (select from sentinel.operations o where o.tenant_id = f.tenant_id)
   and not exists (select from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)
                   where o.tenant_id = f.tenant_id and o.operation_id = f.operation_id and s.started_at is not null
                     and o.idempotency_key = 'order:' || r.source || ':' || r.order_id);
 
 -- order_effect_twice: each effect of an order is there once, and no operation stands for two orders
-select (select count(*) from (select from orders.effects f join orders.reviews r using (tenant_id, review_id)
-                              group by f.tenant_id, r.source, r.order_id, f.kind having count(*) > 1) twice)
-  + (select count(*) from (select from orders.effects group by tenant_id, operation_id having count(distinct review_id) > 1) shared);
+select format('order %s of %s', r.order_id, r.source) from orders.effects f join orders.reviews r using (tenant_id, review_id)
+group by f.tenant_id, r.source, r.order_id, f.kind having count(*) > 1
+union all
+select 'operation ' || operation_id from orders.effects group by tenant_id, operation_id having count(distinct review_id) > 1;
 
 -- order_held_without_hold: whatever is held is to be held in the shop too, and nothing else is
-select (select count(*) from orders.reviews r where r.status = 'HELD' and not exists (
-          select from orders.effects f where f.tenant_id = r.tenant_id and f.review_id = r.review_id and f.kind = 'hold'))
-  + (select count(*) from orders.effects f join orders.reviews r using (tenant_id, review_id)
-     where f.kind = 'hold' and r.status <> 'HELD');
+select format('order %s of %s', r.order_id, r.source) from orders.reviews r where r.status = 'HELD' and not exists (
+  select from orders.effects f where f.tenant_id = r.tenant_id and f.review_id = r.review_id and f.kind = 'hold')
+union all
+select format('order %s of %s', r.order_id, r.source) from orders.effects f join orders.reviews r using (tenant_id, review_id)
+where f.kind = 'hold' and r.status <> 'HELD';
 
 -- order_word_not_kept: an analyst's last word is where the order went, was said by a person, and is of no denied order
-select count(*) from orders.reviews r
+select format('order %s of %s', r.order_id, r.source) from orders.reviews r
 where (status in ('REFUND_FILED', 'REFUND_REFUSED')) <> (resolution is not distinct from 'refund')
   or (resolution = 'hold' and status <> 'HELD') or (resolution is not null and lane = 'high');
 
 -- order_refund_missing: a refunded order has its row in the ledger, over what was paid, and is followed until that has ended
-select count(*) from orders.reviews r where r.status in ('REFUND_FILED', 'REFUND_REFUSED') and not exists (
+select format('order %s of %s', r.order_id, r.source) from orders.reviews r where r.status in ('REFUND_FILED', 'REFUND_REFUSED') and not exists (
   select from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
   where f.tenant_id = r.tenant_id and f.review_id = r.review_id and l.action = 'refund.create'
     and l.refund_id = orders.refund_name(r.source, r.order_id) and (l.amount_minor, l.currency) = (r.amount_minor, r.currency)
     and f.state = any(case r.status when 'REFUND_FILED' then array['filed', 'paid', 'handled'] else array['refused'] end));
 
 -- order_refund_died_unseen: a filed refund that was denied or failed has brought its order back to a person, within 2 minutes
-select count(*) from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+select 'ledger entry ' || f.ledger_entry_id from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
 where f.state = 'filed' and l.status in ('DENIED', 'ERROR') and l.updated_at < clock_timestamp() - interval '2 minutes';
 
 -- order_refund_beside_hold: no refund of an order that was put away without it was paid
-select count(*) from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+select 'ledger entry ' || f.ledger_entry_id from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
 join orders.reviews r using (tenant_id, review_id)
 where l.status = 'EXECUTED' and r.status not in ('REFUND_FILED', 'REFUND_REFUSED');
 
 -- order_gave_up: no order ended because the shop refused it: that is for a person, who may try again, refund or hold
-select count(*) from orders.reviews r join orders.effects f using (tenant_id, review_id)
+select format('order %s of %s', r.order_id, r.source) from orders.reviews r join orders.effects f using (tenant_id, review_id)
 where f.kind = 'fulfil' and f.state = 'refused' and not (r.status = 'SHOP_REFUSED' or coalesce(r.resolution in ('hold', 'refund'), false)
   or exists (select from orders.effects h where h.tenant_id = r.tenant_id and h.review_id = r.review_id and h.kind = 'hold'
              and h.state = 'done'));
 
 -- order_queued_without_approval: a queued order has its approval in this database, or no analyst could decide it
-select count(*) from orders.reviews r where r.status = 'QUEUED' and not exists (
+select format('order %s of %s', r.order_id, r.source) from orders.reviews r where r.status = 'QUEUED' and not exists (
   select from sentinel.approvals a where a.tenant_id = r.tenant_id and a.approval_id = r.approval_id
     and a.operation_id = r.operation_id);
 
 -- order_stuck: no order is under way half a minute past its lease, or past when it was to be taken up again
-select count(*) from orders.reviews
+select format('order %s of %s', order_id, source) from orders.reviews
 where status in ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED') and next_attempt_at < clock_timestamp() - interval '30 seconds';
 
 -- order_answer_of_another: a recorded answer is its own order's, and says that it is over only when it is
-select count(*) from orders.deliveries d left join orders.reviews r using (tenant_id, review_id)
+select format('delivery of order %s of %s', d.order_id, d.source) from orders.deliveries d left join orders.reviews r using (tenant_id, review_id)
 where (r.source, r.order_id) is distinct from (d.source, d.order_id)
   or (d.is_final and r.status not in ('FULFILLED', 'HELD'));
 
 -- shop_did_unasked: the simulated shop did nothing that was not on record first
-select count(*) from orders.simulated_shop s where not exists (
+select format('order %s of %s', s.order_id, s.source) from orders.simulated_shop s where not exists (
   select from orders.reviews r join orders.effects f using (tenant_id, review_id)
   where (r.tenant_id, r.source, r.order_id) = (s.tenant_id, s.source, s.order_id) and f.operation_id = s.operation_id
     and f.state <> 'cancelled' and f.kind = case s.status when 'fulfilled' then 'fulfil' else 'hold' end);
@@ -312,5 +553,6 @@ join (
   from refunds.ledger_entries l
   left join refunds.executions e on e.tenant_id = l.tenant_id and e.ledger_entry_id = l.ledger_entry_id
   where e.execution_id is not null or l.status = 'DENIED' and l.reason_code = 'handled_by_person'
+    or l.status = 'ERROR' and l.budget_part = 'handled'
   group by 1, 2, 3, 4, 5) r using (tenant_id, channel, source, order_ref, currency)
 where r.back > o.paid_minor;

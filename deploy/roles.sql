@@ -43,17 +43,21 @@ grant insert on sentinel.operations, sentinel.operation_states, sentinel.usage, 
   sentinel.events, sentinel.feed, sentinel.feed_heads, sentinel.check_reports, sentinel.policies to sentinel_authority;
 grant update (status, decision, reason_code, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at,
   start_event_id, start_hash, outcome, report_digest, reported_at, report_event_id, report_hash, in_doubt_since,
-  in_doubt_reason, act_until) on sentinel.operation_states to sentinel_authority;
+  in_doubt_reason, principal_id, holds, act_until) on sentinel.operation_states to sentinel_authority;
 grant update (cap_minor, held_minor, captured_minor, override_held_minor, override_captured_minor)
   on sentinel.usage to sentinel_authority;
 grant update (state, settled_at) on sentinel.reservations to sentinel_authority;
 -- An authority can let an approval run out; only the console can decide one.
 grant update (status, decided_at) on sentinel.approvals to sentinel_authority;
 grant update (position) on sentinel.feed_heads to sentinel_authority;
+grant insert, delete, update (open_permits, valid_until) on sentinel.crowded_keys to sentinel_authority;
 grant update (transaction_id) on sentinel.sequencer to sentinel_authority;
+-- It counts what it allowed within minutes, and stops by itself; what is stopped only a person lets go on.
+grant insert, update (operations, amount_minor), delete on sentinel.velocity to sentinel_authority;
+grant insert (tenant_id, halt_id, scope, target, level, reason, set_by, set_at, breaker_key) on sentinel.halts to sentinel_authority;
 grant execute on all functions in schema sentinel to sentinel_authority;
-revoke execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, sentinel.set_halt, sentinel.lift_halt
-  from sentinel_authority;
+revoke execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, sentinel.set_halt, sentinel.lift_halt,
+  sentinel.count_anew from sentinel_authority;
 
 -- worker ------------------------------------------------------------------------------------------------------------
 grant usage on schema refunds to sentinel_worker;
@@ -61,7 +65,7 @@ grant select on all tables in schema refunds to sentinel_worker;
 grant insert on refunds.orders, refunds.ledger_entries, refunds.executions, refunds.outbox,
   refunds.workers, refunds.approval_cursors to sentinel_worker;
 grant update (status, last_event, event_number, claim_epoch, claimed_by, lease_until, attempts, next_attempt_at, guard_request, operation_id,
-  decision_event_id, decision, reason_code, proof_id, approval_id, waiting_for, permit_token, start_id, last_error, act_until, budget_part)
+  decision_event_id, decision, reason_code, proof_id, approval_id, waiting_for, permit_token, start_id, last_error, waits, act_until, budget_part)
   on refunds.ledger_entries to sentinel_worker;
 grant update (account_ref, ordered_at, paid_minor, currency, recorded_at) on refunds.orders to sentinel_worker;
 grant update (attempts, next_attempt_at, last_error, acknowledged_at) on refunds.outbox to sentinel_worker;
@@ -83,10 +87,10 @@ grant update (delivered_at, shipping_fee_minor, item_paid_minor, price_now_minor
 grant usage on schema sentinel, refunds to sentinel_console;
 grant select on all tables in schema sentinel to sentinel_console;
 -- The permit token is a bearer slip: the console shows a row, it never carries one.
-grant select (tenant_id, ledger_entry_id, refund_id, agent_id, action, status, amount_minor, currency, idempotency_key,
+grant select (tenant_id, ledger_entry_id, refund_id, agent_id, action, status, last_event, event_number, amount_minor, currency, idempotency_key,
   channel, scenario, account_ref, source, order_ref, budget_part, requested_at, reason, risk, redaction_status, claim_epoch, claimed_by,
   lease_until, attempts, next_attempt_at, guard_request, operation_id, decision_event_id, decision, reason_code, proof_id,
-  approval_id, waiting_for, start_id, last_error, created_at, updated_at, mode, language) on refunds.ledger_entries to sentinel_console;
+  approval_id, waiting_for, start_id, last_error, created_at, updated_at, mode, language, waits) on refunds.ledger_entries to sentinel_console;
 grant select on refunds.orders, refunds.order_budgets, refunds.executions, refunds.outbox, refunds.ledger_events, refunds.step_trails, refunds.workers,
   refunds.process_requests, refunds.transitions, refunds.defaults to sentinel_console;
 grant insert on refunds.process_requests, refunds.defaults to sentinel_console;
@@ -109,8 +113,13 @@ grant update (state, settled_at) on sentinel.reservations to sentinel_console;
 grant update (succeeded), delete on sentinel.sign_in_attempts to sentinel_console;
 grant execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, sentinel.set_halt, sentinel.lift_halt,
   sentinel.append_event, sentinel.append_body, sentinel.canonical, sentinel.sha256_text, sentinel.utc_text, sentinel.expire_approval,
-  sentinel.settle_budget, sentinel.settle_budgets, sentinel.halt_lock, sentinel.halt_over, sentinel.is_requester to sentinel_console;
+  sentinel.settle_budget, sentinel.settle_budgets, sentinel.halt_lock, sentinel.halt_over, sentinel.is_requester,
+  sentinel.take_locks, sentinel.wait_for_lock, sentinel.wait_until, sentinel.voices_for to sentinel_console;
 grant execute on function refunds.default_tenant to sentinel_console;
+
+-- Who lifts a halt lets counting begin anew.
+grant delete on sentinel.velocity to sentinel_console;
+grant execute on function sentinel.count_anew to sentinel_console;
 
 -- Figures for its first page: the console takes them, and throws away what no drawing reaches back to.
 grant insert, delete on sentinel.gauge_samples to sentinel_console;
@@ -159,6 +168,7 @@ grant select on refunds.wrong_executions to sentinel_console;
 -- The intake records what it is about to do and what became of it. What is reviewed, and an analyst's word, it cannot change.
 grant usage on schema orders, refunds to sentinel_orders;
 grant select on refunds.defaults to sentinel_orders;
+grant execute on function refunds.tenant_label to sentinel_orders;
 grant select on all tables in schema orders to sentinel_orders;
 grant insert on orders.reviews, orders.deliveries, orders.effects, orders.approval_cursors, orders.alerts,
   orders.simulated_shop to sentinel_orders;

@@ -15,7 +15,7 @@ from ops_console.settings import ConsoleSettings
 from sentinel.logs import configure_logs
 from sentinel.server import Server, metrics_folder, require_free_port, require_open_files
 from sentinel.store.database import CONSOLE
-from sentinel.store.safety import require_ready
+from sentinel.store.safety import require_board, require_ready
 
 # Connections of requests, to the database, of the program itself.
 _OTHER_FILES = 1500
@@ -30,6 +30,7 @@ def serve(settings: ConsoleSettings, *, graceful_seconds: int = 5) -> None:
     require_free_port(settings.host, settings.port, "--console-port or SENTINEL_CONSOLE_PORT")
     require_open_files(settings.max_streams + _OTHER_FILES, "SENTINEL_CONSOLE_MAX_STREAMS")
     require_ready(settings.database_url, CONSOLE)
+    require_board(settings.database_url)
     with metrics_folder():
         from ops_console.app import create_app
 

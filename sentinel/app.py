@@ -12,7 +12,7 @@ from a2wsgi import WSGIMiddleware
 from flask import Blueprint, Flask, Response, request
 from flask.json.provider import JSONProvider
 
-from sentinel.api import approvals, check, guard, heartbeat, meta, switches
+from sentinel.api import approvals, check, guard, heartbeat, key, meta, switches
 from sentinel.api.calls import Call, handlers_of, waiting_handlers_of
 from sentinel.api.context import Context
 from sentinel.api.identity import Identity
@@ -27,6 +27,7 @@ from sentinel.policy.library import PolicyHolder
 from sentinel.policy.switches import SwitchFile
 from sentinel.services.authority import Authority
 from sentinel.settings import Settings
+from sentinel.store.clock import DatabaseClock
 from sentinel.store.database import AUTHORITY, Pool, with_role
 from sentinel.store.decisions import peek_decisions, record_decisions, report_outcomes, start_operations
 from sentinel.store.writer import GroupCommit
@@ -54,8 +55,10 @@ def build_authority(settings: Settings, policies: PolicyHolder) -> Authority:
         checks=GroupCommit(partial(peek_decisions, pool)),
         policies=policies,
         permits=PermitSigner(settings.secret_keys),
+        clock=DatabaseClock(pool),
         permit_seconds=settings.permit_seconds,
         report_deadline_seconds=settings.report_deadline_seconds,
+        open_permits_per_key=settings.open_permits_per_key,
         longest_act_seconds=settings.longest_act_seconds,
     )
 
@@ -102,7 +105,7 @@ def _flask_app(context: Context) -> Flask:
         blueprint = Blueprint(prefix.strip("/").replace("/", "_"), __name__, url_prefix=prefix)
         for path, handler in hot.items():
             blueprint.add_url_rule(path, path.strip("/").replace("/", "_"), _view(path, handler), methods=["POST"])
-        for part in (approvals, heartbeat, switches):
+        for part in (approvals, heartbeat, key, switches):
             part.routes(blueprint, context)
         app.register_blueprint(blueprint)
     meta.routes(app, context)

@@ -68,6 +68,9 @@ class _DatabaseFigures(Collector):
         )
         yield GaugeMetricFamily("sentinel_halts_in_force", "Halts in force.", found.halts_in_force)
         yield GaugeMetricFamily(
+            "sentinel_breaker_halts_in_force", "Halts in force that a velocity breaker set.", found.breaker_halts
+        )
+        yield GaugeMetricFamily(
             "sentinel_feed_lag_seconds", "Age of the oldest event without a feed position.", found.feed_lag_seconds
         )
 

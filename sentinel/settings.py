@@ -23,6 +23,10 @@ from sentinel.resources import policies_dir
 WEAK_SECRETS = {"secret", "changeme", "change-me", "password", "sentinel", "development", "test"}
 
 
+CHECKPOINTS = "checkpoints.jsonl"
+"""The checkpoint file of an embedded database, in its data folder."""
+
+
 class UnsafeConfiguration(SentinelError):
     """A setting is missing, malformed or would run unsafely; `detail` names every fault."""
 
@@ -99,6 +103,11 @@ class Settings:
         (),
     )
     policies_dir: Path = setting("SENTINEL_POLICIES_DIR", "Folder of policy files.", policies_dir())
+    checkpoint_file: str = setting(
+        "SENTINEL_CHECKPOINT_FILE",
+        "File outside the database to which a checkpoint of the evidence is appended each minute, for `sentinel doctor`; `checkpoints.jsonl` in the data folder with the embedded database, else none.",
+        "",
+    )
     host: str = setting("SENTINEL_HOST", "Address the authority listens on.", "127.0.0.1")
     port: int = setting("SENTINEL_PORT", "Port of the authority.", 7860)
     processes: int = setting("SENTINEL_PROCESSES", "Server processes.", 2)
@@ -117,6 +126,11 @@ class Settings:
         "SENTINEL_LONGEST_ACT_SECONDS",
         "Longest time to act that a start may declare (act_within_seconds); before its end nobody can say that it was not executed.",
         3600,
+    )
+    open_permits_per_key: int = setting(
+        "SENTINEL_OPEN_PERMITS_PER_KEY",
+        "Permits that a key may have out, started by nobody and not yet run out; beyond it a guard is 429.",
+        5000,
     )
     rate_per_second: int = setting(
         "SENTINEL_RATE_PER_SECOND", "Requests per second and key, over all processes of this host.", 5000
@@ -139,6 +153,7 @@ def load_settings(**overrides: Any) -> Settings:
         "data_dir": env.path(_FIELDS["data_dir"], default.data_dir),
         "secret_keys": env.list(_FIELDS["secret_keys"], list(default.secret_keys), subcast=str),
         "policies_dir": env.path(_FIELDS["policies_dir"], default.policies_dir),
+        "checkpoint_file": env.str(_FIELDS["checkpoint_file"], default.checkpoint_file),
         "host": env.str(_FIELDS["host"], default.host, validate=Length(min=1)),
         "port": env.int(_FIELDS["port"], default.port, validate=Range(min=1, max=65535)),
         "log_level": env.str(
@@ -153,6 +168,7 @@ def load_settings(**overrides: Any) -> Settings:
         "max_streams",
         "permit_seconds",
         "report_deadline_seconds",
+        "open_permits_per_key",
         "longest_act_seconds",
         "rate_per_second",
         "rate_burst",

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -42,6 +44,7 @@ def _run(settings: Settings, policies: PolicyHolder, graceful_seconds: int) -> N
     from sentinel.app import build_authority, create_edge
     from sentinel.event_worker import EventWorker
     from sentinel.http.rate_limit import SharedRateLimit
+    from sentinel.services.checkpoint import Checkpointer
     from sentinel.services.declare_policies import declare_policies
     from sentinel.services.keep_house import Housekeeper
 
@@ -61,9 +64,18 @@ def _run(settings: Settings, policies: PolicyHolder, graceful_seconds: int) -> N
     def make_app(worker: Any) -> Any:
         gather_lines(lambda write: worker.loop.call_soon_threadsafe(worker.loop.call_later, LOG_SECONDS, write))
         authority = build_authority(settings, policies)
+        with contextlib.suppress(SentinelError):
+            authority.clock.ask()  # before the loop runs; without a database the first decision waits for it
         wanted = {"reload": True}
 
+        checkpointer = Checkpointer(Path(settings.checkpoint_file)) if settings.checkpoint_file else None
+
         def each_round() -> None:
+            declare_when_wanted()
+            if checkpointer is not None:
+                checkpointer.round(authority.pool)
+
+        def declare_when_wanted() -> None:
             if not wanted["reload"]:
                 return
             wanted["reload"] = False

@@ -34,7 +34,7 @@ def by_hand(
     """A person says that it was handled elsewhere."""
     return resolve_approval(
         world.console_pool, actor(world, role), uuid.UUID(answer["approval_id"]), verdict=HANDLED,
-        reason="paid by bank transfer", reference=reference, digest=digest,
+        reason="paid by bank transfer", reference=reference, digest=digest or shown(world, answer).digest,
     )  # fmt: skip
 
 

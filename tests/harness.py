@@ -150,8 +150,17 @@ def decide(
 ) -> Resolved:
     """A person's word on an approval."""
     return resolve_approval(
-        world.console_pool, actor(world, role), uuid.UUID(str(approval_id)), verdict=verdict, reason=reason
-    )
+        world.console_pool, actor(world, role), uuid.UUID(str(approval_id)), verdict=verdict, reason=reason,
+        digest=digest_of(world, approval_id),
+    )  # fmt: skip
+
+
+def digest_of(world: World, approval_id: Any) -> str:
+    """What a person is shown with an approval; "" for one that is not there."""
+    found = world.admin.execute(
+        "select digest from sentinel.approvals where approval_id = %s", [approval_id]
+    ).fetchone()
+    return str(found[0]) if found else ""
 
 
 def let_permits_expire(world: World, *, seconds: float = 1) -> None:

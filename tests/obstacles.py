@@ -15,6 +15,8 @@ from tests.workflow_world import BRANCHES, FEE, PUBLIC_FEE, Branch, Says, Shop
 from worker.critic.case import CriticCode
 from worker.critic.critic import Critic
 from worker.images.recogniser import Recognised, Unrecognised
+from worker.settlement.http_system import HttpSystem
+from worker.settlement.registry import Systems
 from worker.workflow.context import StepResult
 from worker.workflow.graph import StepName
 from worker.workflow.reasons import Escalation as E
@@ -121,6 +123,16 @@ def not_ready(scene: Scene) -> None:
     scene.shop.enter(FEE)
 
 
+def not_proven(scene: Scene) -> None:
+    switch = {"on": True, "canary_percent": 100, "simulated": ["price_difference"]}
+    scene.authority.switches["small_refund.price_diff"] = switch
+    spies = scene.shop.spies
+    spies["price_difference"].reaches = ("price_difference",)
+    configured = HttpSystem("price_difference", "http://127.0.0.1:9", "k")
+    scene.shop.parts["systems"] = Systems(spies, {"price_difference": configured})
+    scene.shop.enter(BRANCHES["private/price_diff"])
+
+
 def step_that(answer: Callable[[], Any]) -> Obstacle:
     def obstacle(scene: Scene) -> None:
         scene.monkeypatch.setattr(GateCommon, "run", lambda self, context: answer())
@@ -137,6 +149,7 @@ OBSTACLES: dict[E, Obstacle] = {
     E.HALTED: halted,
     E.SWITCH_OFF: switch("small_refund.refund_fee", on=False, percent=0),
     E.OUTSIDE_CANARY: switch("small_refund.refund_fee", on=True, percent=0),
+    E.SYSTEM_NOT_PROVEN: not_proven,
     E.OPEN_COMPLAINT: flagged("open_complaint"),
     E.DELAYED_SHIPMENT: flagged("delayed_shipment"),
     E.ACCOUNT_MISMATCH: row(account_ref="acct_other"),

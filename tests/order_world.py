@@ -91,6 +91,14 @@ class OrderWorld:
         """Rows of a query as administrator."""
         return self.world.admin.execute(query.encode(), arguments).fetchall()
 
+    def digest(self, order_id: str) -> str:
+        """What an analyst is shown with an order; "unseen" where nothing waits."""
+        query = (
+            "select a.digest from orders.reviews r join sentinel.approvals a using (tenant_id, approval_id)"
+            " where r.order_id = %s"
+        )
+        return str(self.one(query, order_id) or "unseen")
+
     def one(self, query: str, *arguments: Any) -> Any:
         """The first column of the first row, or None."""
         found = self.all(query, *arguments)

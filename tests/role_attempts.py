@@ -82,13 +82,15 @@ PEOPLE = (
 )  # fmt: skip
 """What people do, and their secrets, are the console's."""
 
-QUESTION = "digest reasons required_people required_role offers_approve expires_at requester_operator_id policy_digest"
+QUESTION = (
+    "digest reasons required_people required_role offers_approve expires_at requester_operator_id policy_digest follows"
+)
 """The columns of an approval that say what is asked: nobody changes a question."""
 
 OF_ONE: dict[str, tuple[str, ...]] = {
     AUTHORITY: (
         *each("update sentinel.operation_states set {0} = {0}",
-              "tenant_id operation_id policy_id policy_digest decision_event_id once_key"),
+              "tenant_id operation_id policy_id policy_digest decision_event_id once_key tightened"),
         *each("update sentinel.approvals set {0} = {0}", f"{QUESTION} handled_reference decided_by reason"),
         "insert into sentinel.tenants values (gen_random_uuid(), 'mine')",
         "update sentinel.reservations set amount_minor = 1", "update sentinel.usage set window_seconds = 0",
@@ -106,8 +108,9 @@ OF_ONE: dict[str, tuple[str, ...]] = {
     ),
     CONSOLE: (
         *each("insert into sentinel.{0} select * from sentinel.{0}",
-              "operations operation_states usage reservations feed feed_heads approvals policies check_reports"),
-        *each("update sentinel.operation_states set {0} = {0}", "permit_id permit_expires_at start_id started_at"
+              "operations usage reservations feed feed_heads approvals policies check_reports"),
+        "insert into sentinel.operation_states default values",
+        *each("update sentinel.operation_states set {0} = {0}", "tightened permit_id permit_expires_at start_id started_at"
               " start_event_id approval_id policy_digest once_key report_digest"),
         *each("update sentinel.approvals set {0} = {0}", QUESTION),
         "insert into refunds.executions select * from refunds.executions",

@@ -52,6 +52,25 @@ _EMBEDDED = f"""
 | `TMPDIR` | `/tmp` | Where the folder of the server's socket is made; a path too long for a socket is passed over for `/tmp`. |
 """
 
+_ROTATION = """
+## Replacing secrets
+
+In this order nothing is refused in between. A program reads its environment once, so "restart" stands for a restart one
+process at a time: each drains what it has in hand, and what waits for one that is away loses nothing by it.
+
+| Secret | Two at once? | Steps |
+|---|---|---|
+| Agent keys: `SENTINEL_REFUND_AGENT_API_KEY`, `SENTINEL_ORDERS_API_KEY`, those of other agents | yes, for the overlap | 1. `sentinel keys rotate KEY_ID --overlap-hours 24` prints the successor, with the same rights. 2. Put it into the program's environment (or key file) and restart. 3. `sentinel keys list`: the old key's last use stays behind. 4. It ends by itself after the overlap; `sentinel keys revoke KEY_ID` ends it at once, within a second. A worker whose key was refused meanwhile has lost no row: they wait |
+| A sender's webhook secret (`order_sources.yaml`) | yes, until the moment you name | 1. Move the present value to a second variable and name it as `old_secret: {env: …, until: …}`. 2. Put the new value into the variable of `secret`; restart the intake. Both are genuine now. 3. Change it at the sender. 4. After `until` only the new one is; take `old_secret` out |
+| `SENTINEL_SECRET_KEYS` (permits) | yes, comma separated: the first signs, all are believed | 1. Where `CONFIRM_SECRETS` or `SENTINEL_SECOND_FACTOR_SECRETS` is not set, set it to the present value first: both fall back on this one. 2. Append the new secret at the end; restart every authority. 3. Move it to the front; restart again. 4. After the life of a permit (`SENTINEL_PERMIT_SECONDS`) drop the old one and restart |
+| `CONFIRM_SECRETS` (customers' links) | yes, the same way | 1. Append the new one at the console and restart it. 2. Put it first at the worker and restart it. 3. Put it first at the console. 4. Drop the old one everywhere once the last link signed with it is over (`CONFIRM_EXPIRES_SECONDS`) |
+| `SENTINEL_SECOND_FACTOR_SECRETS` | yes, newest first | 1. Put the new one first and restart the console: second factors are encrypted anew as people sign in. 2. Drop the old one once everybody has; who has not sets up a second factor again |
+| Session cookies | there is none to replace | A cookie is a random word whose hash the database keeps; signing out ends it |
+| Database passwords | no: a login has one | PostgreSQL keeps one password per login, but any login that was granted a program's role is that program. 1. `create role authority_b login password '…' in role sentinel_authority` (likewise for the other roles). 2. Put it into the program's database address and restart. 3. When `pg_stat_activity` shows nobody under the old login, `drop role` it |
+| Keys of outside systems: `WORKER_PLATFORM_KEY`, `WORKER_PRICE_DIFFERENCE_KEY`, `WORKER_TICKET_KEY`, `SENTINEL_SHOP_KEY`, `SENTINEL_CRITIC_API_KEY`, `SENTINEL_ORDERS_MODEL_API_KEY`, `WORKER_RECOGNISER_API_KEY`, `SMTP_PASSWORD` | here no; the overlap is the other system's | 1. Have a second key made there. 2. Put it in here and restart. 3. Have the first one ended there. Where a system allows one key only, calls between the two steps get no answer that counts: they are repeated, nothing is given up for them |
+| `SLACK_WEBHOOK_URL` | no | Make the new address, put it in, restart the intake, remove the old one. An alert that found nobody waits and is sent again |
+"""
+
 
 def render() -> str:
     """The whole document as Markdown."""
@@ -61,6 +80,7 @@ def render() -> str:
         + _SOURCES
         + _senders()
         + _EMBEDDED
+        + _ROTATION
     )
 
 

@@ -75,6 +75,7 @@ class Spy:
     """A settlement system that writes down every touch. `says` are its next answers; then it settles."""
 
     moves_money = True
+    reaches: tuple[str, ...] = ()
 
     def __init__(self, name: str) -> None:
         self.name, self.ready = name, True

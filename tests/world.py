@@ -25,7 +25,7 @@ from sentinel.services.declare_policies import declare_policies
 from sentinel.services.issue_key import issue_key
 from sentinel.services.passwords import hash_password
 from sentinel.settings import Settings
-from sentinel.store.agent_keys import DEFAULT_SCOPES
+from sentinel.store.agent_keys import WORKER_SCOPES
 from sentinel.store.database import CONSOLE, Pool, with_role
 from sentinel.store.housekeeping import keep_house, sequence_events
 from sentinel.store.ids import new_id
@@ -118,7 +118,7 @@ class World:
         return self.post("action/guard/report", {**fields, "outcome": outcome, **over})
 
     def new_key(
-        self, *, agent_id: str | None = None, scopes: tuple[str, ...] = DEFAULT_SCOPES, owner: uuid.UUID | None = None
+        self, *, agent_id: str | None = None, scopes: tuple[str, ...] = WORKER_SCOPES, owner: uuid.UUID | None = None
     ) -> str:
         """Another agent key of this tenant."""
         return issue_key(
@@ -168,7 +168,7 @@ def add_tenant(url: str, label: str) -> tuple[uuid.UUID, str, dict[str, uuid.UUI
                 connection.execute(
                     "insert into sentinel.operators (tenant_id, operator_id, email, password_hash, role)"
                     " values (%s, %s, %s, %s, %s)", person)  # fmt: skip
-        return tenant_id, issue_key(pool, tenant_id, agent_id=None).key, operators
+        return tenant_id, issue_key(pool, tenant_id, agent_id=None, scopes=WORKER_SCOPES).key, operators
     finally:
         pool.close()
 

@@ -32,6 +32,8 @@ _log = logging.getLogger("worker")
 _FINISH_SECONDS = 1.2
 """What is in hand at a stop may take so long; then calls under way are broken off."""
 _SHOW_SECONDS = 2.0
+_WAKE_WITHIN_SECONDS = 2.0
+"""Over how long the rows that waited for an outage come back, so that they do not all ask at once."""
 _SWEEP_SECONDS = 2.0
 _FRESH_SECONDS = 5.0
 """Reports younger than this are still being sent by whoever executed."""
@@ -54,6 +56,11 @@ class Agent:
         self._mode = "loop"
         self._last: tuple[str | None, str | None] = (None, None)
 
+    @property
+    def reaches_authority(self) -> bool:
+        """Whether the authority answered last."""
+        return self._gate.is_open
+
     def request_stop(self) -> None:
         """Finish what is in hand and end; safe in a signal handler."""
         self._stopping.set()
@@ -69,6 +76,7 @@ class Agent:
         outcome = RunOutcome()
         with self._working():
             not_learnt = self._learn_approvals()
+            self._wake_if_answered()
             self._errands.run_due()
             outcome.reported += self._reporter.sweep(older_than_seconds=0.0)
             # What this run itself puts back or lets lapse is for the next one: a row is tried once per run.
@@ -94,7 +102,7 @@ class Agent:
             outcome.rows += batch.rows
             outcome.reported += batch.reported
             if batch.silent and not batch.answered:
-                # Asking for the rest would only use up their attempts.
+                # Asking for the rest would only keep them waiting.
                 outcome.trouble = f"the authority gives no answer: {batch.detail}"
 
     # Loop
@@ -146,7 +154,7 @@ class Agent:
         """Nothing is due to try with: ask for a sign of life instead."""
         try:
             self._client.heartbeat()
-            self._gate.note(answered=1, silent=0, detail=None)
+            self._note(answered=1, silent=0, detail=None)
         except (Unreachable, Rejected) as error:
             self._gate.note(answered=0, silent=1, detail=error.detail)
 
@@ -200,12 +208,27 @@ class Agent:
     def _process(self, rows: list[LedgerRow]) -> BatchOutcome:
         with self._hands.holding([row.ledger_entry_id for row in rows]):
             batch = self._pipeline.process(rows)
-        self._gate.note(answered=batch.answered, silent=batch.silent, detail=batch.detail)
+        self._note(answered=batch.answered, silent=batch.silent, detail=batch.detail)
         for row in batch.rows:
             self._on_row(row)
             if row.decision:
                 self._last = (f"{row.ledger_entry_id} {row.state}", row.decision)
         return batch
+
+    def _note(self, *, answered: int, silent: int, detail: str | None) -> None:
+        """What became of some calls; when the authority is back, so are the rows that waited for it."""
+        if self._gate.note(answered=answered, silent=silent, detail=detail):
+            self._ledger.wake_put_off(_WAKE_WITHIN_SECONDS)
+
+    def _wake_if_answered(self) -> None:
+        """A single run does not wait for what an earlier one put off, when the authority answers by now."""
+        if not self._ledger.open_counts().put_off:
+            return
+        try:
+            self._client.heartbeat()
+        except (Unreachable, Rejected):
+            return
+        self._ledger.wake_put_off(0.0)
 
     def _learn_approvals(self) -> str | None:
         """Wake the rows whose approval was decided; returns what went wrong, which is no failure of a row."""

@@ -1,6 +1,6 @@
 """The `worker` command: bring rows and orders in, look at the ledger, draw its states, run the agent.
 
-Exit status: 0 all well, 1 something was refused or failed, 2 usage or settings.
+Exit status: 0 all well, 1 something was refused or failed, 2 usage or settings, 3 no database or no authority.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from worker.import_orders import Imported, NotTheFile, read_orders
 from worker.intake import Accepted, Refusal, read_rows
 from worker.ledger import Ledger
 from worker.order_review.cli import order_review
-from worker.presentation import out, summary_json, summary_table
+from worker.presentation import out, shared_budget_line, summary_json, summary_table
 from worker.retail_refund_agent import FAILED, MISUSED, refusals
 from worker.retail_refund_agent import main as run
+from worker.retry import retry
 from worker.settings import read_settings
 from worker.workflow.cli import workflow
 
@@ -44,6 +45,7 @@ def main() -> None:
 
 main.add_command(run, name="run")
 main.add_command(workflow)
+main.add_command(retry)
 
 
 @main.command()
@@ -53,7 +55,7 @@ def enqueue(file: BinaryIO, as_json: bool) -> None:
     """Enter refund rows from FILE: JSON lines, one object or an array; - reads standard input.
 
     Good rows are entered, the others are named line by line: the field, the rule, and for a channel, scenario or mode that
-    nobody knows the nearest known name.
+    nobody knows the nearest known name. Rows without account_ref are counted: they share the budget of one account.
 
     \b
     Examples:
@@ -65,12 +67,18 @@ def enqueue(file: BinaryIO, as_json: bool) -> None:
     good = [each for each in found if isinstance(each, Accepted)]
     with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
         added = ledger.add_rows([each.row for each in good])
+        nameless = ledger.without_account(added)
     refused += [
         Refusal(each.line, "ledger_entry_id", "is in the ledger already", each.row.ledger_entry_id)
         for each in good
         if each.row.ledger_entry_id not in added
     ]
-    _say_enqueued(len(added), sorted(refused, key=lambda refusal: refusal.line), as_json)
+    if (warning := shared_budget_line(nameless)) is not None:
+        click.echo(warning, err=True)
+    _say_enqueued(
+        len(added), sorted(refused, key=lambda refusal: refusal.line), as_json,
+        without_account=sum(one.entries for one in nameless),
+    )  # fmt: skip
     sys.exit(FAILED if refused else 0)
 
 
@@ -150,7 +158,7 @@ def reconcile(as_json: bool) -> None:
     settings = None
     with refusals():
         settings = read_settings()
-        with open_ledger(settings) as ledger, open_client(settings) as client:
+        with open_ledger(settings) as ledger, open_client(settings, ledger.tenant_id) as client:
             reconciler = make_reconciler(settings, ledger, client)
             told = {(one.execution_id, one.finding) for one in reconciler.look()}
             found, budgets = reconciler.find(since_last=False), reconciler.budgets()
@@ -243,12 +251,14 @@ def _store(ledger: Ledger, imported: Imported) -> tuple[int, int]:
     return orders, refunds
 
 
-def _say_enqueued(added: int, refused: list[Refusal], as_json: bool, *, what: str = "rows entered") -> None:
+def _say_enqueued(
+    added: int, refused: list[Refusal], as_json: bool, *, what: str = "rows entered", **counts: int
+) -> None:  # fmt: skip
     if as_json:
         lines = [
             {"line": r.line, "ledger_entry_id": r.ledger_entry_id, "field": r.field, "rule": r.rule} for r in refused
         ]
-        click.echo(json.dumps({"entered": added, "refused": lines}))
+        click.echo(json.dumps({"entered": added, **counts, "refused": lines}))
         return
     for refusal in refused:
         name = f" ({refusal.ledger_entry_id})" if refusal.ledger_entry_id else ""

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import threading
+import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -31,6 +32,7 @@ from worker.failpoints import Failpoints
 from worker.images.choice import BadRecogniser
 from worker.images.labelled import BadLabels
 from worker.images.settings import recogniser_from
+from worker.key_check import KeyCheck, tenant_label
 from worker.ledger import Ledger, LedgerUnavailable, default_tenant
 from worker.next_steps import Patience
 from worker.notify.messenger import Messenger
@@ -46,6 +48,8 @@ from worker.workflow.build import Parts, build_runner, build_simulator
 from worker.workflow.directories import directories
 from worker.workflow.knowing import Knowing
 from worker.workflow.routes import SCENARIOS, Routes
+
+_KEY_CHECK_SECONDS = 1.5
 
 
 @contextmanager
@@ -65,12 +69,32 @@ def open_ledger(settings: WorkerSettings) -> Iterator[Ledger]:
             pool.close()
 
 
-def open_client(settings: WorkerSettings) -> Client:
-    """The client of the authority."""
+def open_client(settings: WorkerSettings, tenant_id: uuid.UUID) -> Client:
+    """The client of the authority; every call names the tenant, so that no other tenant's key serves it."""
     return Client(
-        settings.authority_url, settings.api_key, agent_id=settings.agent_id, tenant_id=settings.tenant_id,
+        settings.authority_url, settings.api_key, agent_id=settings.agent_id, tenant_id=tenant_id,
         timeout_seconds=settings.guard_timeout_seconds, pool_size=settings.concurrency + 2,
     )  # fmt: skip
+
+
+@contextmanager
+def open_key_check(settings: WorkerSettings, ledger: Ledger) -> Iterator[KeyCheck]:
+    """What tries the agent's key. It names no tenant itself, so that it is told whose the key is."""
+    with Client(
+        settings.authority_url, settings.api_key, agent_id=settings.agent_id,
+        timeout_seconds=min(settings.guard_timeout_seconds, _KEY_CHECK_SECONDS), retries=0, pool_size=1,
+    ) as client:  # fmt: skip
+        yield KeyCheck(
+            client, variable="SENTINEL_REFUND_AGENT_API_KEY", tenant_id=ledger.tenant_id,
+            tenant=lambda: tenant_label(ledger.pool, ledger.tenant_id), agent_id=settings.agent_id,
+        )  # fmt: skip
+
+
+def refuse_wrong_key(check: KeyCheck) -> None:
+    """Raise `BadSettings` where the key is surely another's."""
+    fault = check.fault()
+    if fault is not None and fault.surely:
+        raise BadSettings(fault.text)
 
 
 def make_agent(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from worker.states import CLAIMED, TERMINAL, TRANSITIONS, WAITING, LedgerState
+from worker.states import CLAIMED, FAILED, TERMINAL, TRANSITIONS, WAITING, LedgerState
 
 MERMAID_FILE, SVG_FILE = "ledger-states.md", "ledger-states.svg"
 
@@ -74,7 +74,7 @@ def _labels() -> dict[tuple[LedgerState, LedgerState], str]:
 
 
 def _kind(state: LedgerState) -> str:
-    if state in TERMINAL:
+    if state in TERMINAL | FAILED:
         return "terminal"
     if state in WAITING:
         return "waiting"

@@ -1,4 +1,4 @@
-"""Whether the authority answers at all: while it does not, hardly a row is claimed, so that an outage burns no attempts.
+"""Whether the authority answers at all: while it does not, hardly a row is claimed, so that an outage keeps hardly a row.
 
 Closed after a batch in which nobody got an answer; then one row at a time tries, less and less often, until one does.
 """
@@ -38,13 +38,16 @@ class AuthorityGate:
             self._probe_at = time.monotonic() + self._pause
             return 1
 
-    def note(self, *, answered: int, silent: int, detail: str | None) -> None:
-        """What became of some calls."""
+    def note(self, *, answered: int, silent: int, detail: str | None) -> bool:
+        """What became of some calls; whether the authority answers again after it had not."""
         with self._lock:
             if answered:
+                was_closed = self.closed_because is not None
                 self.closed_because, self._pause = None, self._first
-            elif silent:
+                return was_closed
+            if silent:
                 if self.closed_because is not None:
                     self._pause = min(self._pause * 2, self._longest)
                 self.closed_because = detail or "no answer"
                 self._probe_at = time.monotonic() + self._pause
+            return False

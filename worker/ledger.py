@@ -6,6 +6,8 @@ whoever holds it now goes on.
 
 from __future__ import annotations
 
+import math
+import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -27,12 +29,14 @@ from worker.rows import (
     KeptImage,
     KnownFacts,
     Lapse,
+    LedgerFigures,
     LedgerRow,
     NewRow,
     OpenCounts,
     OrderFacts,
     Report,
     SummaryLine,
+    WithoutAccount,
 )
 
 _TRIES = 4
@@ -62,6 +66,8 @@ class Ledger:
             "tenant_id": tenant_id, "worker_id": worker_id, "lease_seconds": float(lease_seconds),
             "act_seconds": float(act_seconds),
         }  # fmt: skip
+        # When the database last failed to answer here: what lapsed meanwhile lapsed for that reason.
+        self._away_at = -math.inf
 
     # Claims
 
@@ -70,7 +76,8 @@ class Ledger:
 
         With `until`, only what was due at that moment: what this run puts back is then left to the next one.
         """
-        lapsed = self._rows(LedgerRow, sql.CLAIM_LAPSED, limit=limit, until=until)
+        blames = time.monotonic() - self._away_at > 2 * self._who["lease_seconds"]
+        lapsed = self._rows(LedgerRow, sql.CLAIM_LAPSED, limit=limit, until=until, blames=blames)
         if len(lapsed) == limit:
             return lapsed
         return lapsed + self._rows(LedgerRow, sql.CLAIM_DUE, limit=limit - len(lapsed), until=until)
@@ -149,6 +156,14 @@ class Ledger:
         """Let rows go whose outcome is not known here."""
         if lapses:
             self._run(sql.LET_LAPSE, rows=_json([lapse.as_json() for lapse in lapses]))
+
+    def retry(self, ids: Sequence[str] | None, *, who: str, why: str) -> dict[str, str | None]:
+        """Bring rows in ERROR back to NEW, or all of them with None; id → None, or the code of why it stays."""
+        return dict(self._run(sql.RETRY_ENTRIES, ids=None if ids is None else list(ids), who=who, why=why))
+
+    def wake_put_off(self, within_seconds: float) -> None:
+        """What waits for something outside becomes due within so many seconds: it answers again."""
+        self._run(sql.WAKE_PUT_OFF, within_seconds=within_seconds)
 
     def record_executions(self, executions: Sequence[Execution]) -> set[str]:
         """Execution, EXECUTED and report, all or nothing per call; returns the ids that were executed.
@@ -232,6 +247,10 @@ class Ledger:
             added.update(self._column(sql.ADD_ROWS, rows=_json(part)))
         return added
 
+    def without_account(self, ids: Iterable[str]) -> list[WithoutAccount]:
+        """Which of the rows name no account, by currency: they share the budget of one."""
+        return self._rows(WithoutAccount, sql.COUNT_WITHOUT_ACCOUNT, ids=list(ids))
+
     def add_orders(self, orders: Sequence[OrderFacts]) -> set[str]:
         """Enter or correct order facts; returns the order refs that changed anything."""
         changed: set[str] = set()
@@ -281,6 +300,15 @@ class Ledger:
         """What is not finished."""
         return self._rows(OpenCounts, sql.COUNT_OPEN)[0]
 
+    def figures(self) -> LedgerFigures:
+        """How the ledger stands, for gauges."""
+        return self._rows(LedgerFigures, sql.FIGURES)[0]
+
+    def readiness(self) -> tuple[str, bool]:
+        """(schema revision, whether it can be written)."""
+        revision, writable = self._run(sql.READY)[0]
+        return str(revision), bool(writable)
+
     # Running
 
     def _rows(self, kind: type[Value], statement: str, **fields: Any) -> list[Value]:
@@ -308,8 +336,10 @@ class Ledger:
                 if attempt == _TRIES - 1:
                     raise LedgerUnavailable(first_line(error)) from error
             except (pg.QueryCanceled, pg.LockNotAvailable, EngineUnavailable) as error:
+                self._away_at = time.monotonic()
                 raise LedgerUnavailable(first_line(error)) from error
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                self._away_at = time.monotonic()
                 if lost:
                     raise LedgerUnavailable(first_line(error)) from error
                 lost = True

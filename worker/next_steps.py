@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from random import Random
 
 from sentinel.client import GuardAnswer, KeyConflict, Rejected, Unreachable
+from worker.failures import About, about
 from worker.rows import Change, Lapse, LedgerRow, report_body
 from worker.settlement.gateway import NoAnswer, Settled
 from worker.states import LedgerEvent, LedgerState
@@ -25,14 +26,13 @@ ENDED = "the worker ended"
 REFUSED = "settlement_refused"
 """The reason of a row whose settlement was refused for good."""
 
+STARTED_ELSEWHERE = "started_elsewhere"
+"""The reason of a row whose operation was started, and not under its own start id: it may have been paid."""
 RESOLVED = "resolved-not-executed"
 """The code of a start that is refused because a person said that it was not executed."""
 
 NOT_EXECUTED = "not_executed"
 """The reason of a row about which a person said so, before it was."""
-
-_WRONG_FOR_GOOD = (400, 404, 405, 409, 411, 413, 415, 422)
-"""A guard refused with these will be refused again; 401 and 403 may be a key that is being replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ def after_guard(row: LedgerRow, answer: GuardAnswer, patience: Patience) -> Chan
             outcome = f", outcome {answer.outcome}" if answer.outcome else ""
             return give_up(
                 row,
-                f"started_elsewhere: the operation is {answer.status}{outcome}",
-                reason=answer.reason_code,
+                f"{STARTED_ELSEWHERE}: the operation is {answer.status}{outcome}",
+                reason=STARTED_ELSEWHERE,
                 in_doubt=True,
             )
         case "pending":
@@ -88,26 +88,32 @@ def after_guard(row: LedgerRow, answer: GuardAnswer, patience: Patience) -> Chan
 
 
 def after_no_answer(row: LedgerRow, error: Unreachable | Rejected, patience: Patience) -> Change | Lapse:
-    """No usable answer to a guard: wait and ask again, or give up and say why."""
+    """No usable answer to a guard. What says nothing about the row costs it only time; else a person must look."""
     if isinstance(error, KeyConflict):
         return give_up(row, f"key_conflict: {error.detail}")
-    if isinstance(error, Rejected) and error.status in _WRONG_FOR_GOOD:
+    if about(error) is About.ROW:
         return give_up(row, f"rejected_by_authority: {error.detail}")
-    if row.attempts + 1 >= patience.max_attempts:
-        return give_up(row, f"no answer after {row.attempts + 1} attempts: {error.detail}")
     wait = (error.retry_after_seconds if isinstance(error, Unreachable) else None) or 0.0
-    pause = patience.pause_seconds(row.attempts, wait)
+    return put_off(row, error.detail, patience, at_least=wait)
+
+
+def put_off(row: LedgerRow, why: str, patience: Patience, *, at_least: float = 0.0) -> Change | Lapse:
+    """Wait for the outside, without an attempt being counted; pauses grow with the waits in a row."""
+    pause = patience.pause_seconds(row.waits, at_least)
     if row.start_id is not None:
         # It may have been started: it stays held, and is taken again, but it does not become NEW.
-        return Lapse(row, error.detail, pause)
-    return put_back(row, error.detail, pause, failures=1)
+        return Lapse(row, why, pause, outside=True)
+    return replace(put_back(row, why, pause, failures=0), outside=True)
 
 
 def after_start_refused(row: LedgerRow, refused: Rejected, patience: Patience) -> tuple[Change, Change]:
-    """The authority refused to start, so surely nothing happened under this start id: back, or to a person."""
+    """The authority refused this start itself, so surely nothing happened under its id: back, or to a person.
+
+    A start that was refused for something outside (`failures.about`) is `after_silence`: an earlier one may have begun.
+    """
     back = start_refused(row, refused.detail)
     if refused.code == "already-started":
-        return back, give_up(row, f"started_elsewhere: {refused.detail}", in_doubt=True)
+        return back, give_up(row, f"{STARTED_ELSEWHERE}: {refused.detail}", reason=STARTED_ELSEWHERE, in_doubt=True)
     if refused.status in (400, 422):
         return back, give_up(row, f"rejected_by_authority: {refused.detail}")
     if row.attempts + 1 >= patience.max_attempts:
@@ -148,7 +154,7 @@ def after_not_executed_but(row: LedgerRow, found: Settled | NoAnswer, *, system:
 
 def after_silence(row: LedgerRow, detail: str, patience: Patience) -> Lapse:
     """A start or settlement whose outcome is not known here: let the claim lapse and find out with the same ids."""
-    return Lapse(row, detail, patience.pause_seconds(row.attempts))
+    return Lapse(row, detail, patience.pause_seconds(row.waits), outside=True)
 
 
 def after_settlement_refused(row: LedgerRow, operation_id: str | None, *, system: str, reason: str) -> Change:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sentinel.core.money import Money, money_out
@@ -33,6 +33,8 @@ class RowOutcome:
     detail: str | None = None
     harmless: bool = False
     waiting_for: str | None = None
+    put_off: bool = False
+    """It waits for something outside that says nothing about it; no attempt was counted."""
 
     @property
     def failed(self) -> bool:
@@ -64,8 +66,22 @@ class RunOutcome:
 
     @property
     def failed(self) -> bool:
-        """For the exit status."""
+        """Whether anything went wrong, with a row or outside."""
         return self.trouble is not None or any(row.failed for row in self.rows)
+
+    @property
+    def row_failed(self) -> bool:
+        """Whether a row failed for what it is itself."""
+        return any(row.failed and not row.put_off for row in self.rows)
+
+    @property
+    def why_outside(self) -> str | None:
+        """Why rows are put off that nothing is wrong with, in one line; None when none is."""
+        waiting = [row for row in self.rows if row.put_off]
+        if self.trouble is None and not waiting:
+            return None
+        why = self.trouble or f"no answer: {waiting[0].detail}"
+        return f"{why}; {len(waiting)} rows wait, no attempt was counted" if waiting else why
 
 
 def of_change(change: Change, *, harmless: bool = False) -> RowOutcome:
@@ -73,13 +89,13 @@ def of_change(change: Change, *, harmless: bool = False) -> RowOutcome:
     row = change.row
     return RowOutcome(
         row.ledger_entry_id, row.refund_id, row.money, change.decision or row.decision, change.reason_code or row.reason_code,
-        change.to_state, change.last_error, harmless, change.waiting_for,
+        change.to_state, change.last_error, harmless, change.waiting_for, change.outside,
     )  # fmt: skip
 
 
 def of_lapse(lapse: Lapse, state: LedgerState) -> RowOutcome:
     """The row after it was let go in `state`."""
-    return untouched(lapse.row, state, lapse.last_error)
+    return replace(untouched(lapse.row, state, lapse.last_error), put_off=lapse.outside)
 
 
 def lost(row: LedgerRow, state: LedgerState) -> RowOutcome:

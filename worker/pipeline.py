@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from sentinel.client import Rejected, Unreachable
 from worker import next_steps, outcomes
 from worker.failpoints import Failpoint, Failpoints
+from worker.failures import is_outside
 from worker.ledger import Ledger
 from worker.next_steps import Patience
 from worker.outcomes import RowOutcome
@@ -90,13 +90,11 @@ class Pipeline:
             context.outcome = outcomes.of_lapse(lapse, state)
 
     def _count(self, batch: BatchOutcome, context: Context) -> None:
-        """An answer is an answer, even a refusal; but a key that is not accepted gets no row an answer."""
+        """An answer is an answer, even a refusal of the row; what says nothing about the row is none."""
         if context.outcome is not None:
             batch.rows.append(context.outcome)
         for said in (context.silence, context.early_look, context.said, context.started):
-            if isinstance(said, Unreachable) or (
-                isinstance(said, Rejected) and (said.status == 401 or said.code == "forbidden")
-            ):
+            if is_outside(said):
                 batch.silent += 1
                 batch.detail = said.detail
                 return

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from sentinel.core.money import Money, major_text
 from worker.outcomes import RowOutcome, RunOutcome
-from worker.rows import OpenCounts, SummaryLine
+from worker.rows import OpenCounts, SummaryLine, WithoutAccount
 from worker.workflow.simulate import Foresight
 
 _COLOURS = {"EXECUTED": "green", "DENIED": "red", "ERROR": "bold red", "APPROVAL_REQUIRED": "yellow"}
@@ -59,19 +59,17 @@ def run_lines(outcome: RunOutcome) -> list[str]:
     lines = [f"{len(outcome.rows)} rows: {counted}. Reports received: {outcome.reported}."]
     if outcome.open is not None:
         lines += _open_lines(outcome.open)
-    if outcome.trouble:
-        lines.append(f"Trouble: {outcome.trouble}")
     return lines
 
 
 def run_json(outcome: RunOutcome) -> dict[str, Any]:
     """A run as one JSON object."""
     counts = None if outcome.open is None else {
-        name: getattr(outcome.open, name) for name in ("due", "paused", "waiting", "held", "unreported")
+        name: getattr(outcome.open, name) for name in ("due", "paused", "waiting", "held", "unreported", "put_off")
     }  # fmt: skip
     return {
         "rows": [row.as_json() for row in outcome.rows], "states": dict(Counter(str(row.state) for row in outcome.rows)),
-        "reported": outcome.reported, "open": counts, "trouble": outcome.trouble, "failed": outcome.failed,
+        "reported": outcome.reported, "open": counts, "trouble": outcome.why_outside, "failed": outcome.failed,
     }  # fmt: skip
 
 
@@ -82,6 +80,18 @@ def summary_json(lines: Iterable[SummaryLine]) -> list[dict[str, Any]]:
          "entries": line.entries, "sum": major_text(line.amount_minor, line.currency)}
         for line in lines
     ]  # fmt: skip
+
+
+def shared_budget_line(found: Sequence[WithoutAccount]) -> str | None:
+    """The warning about rows that name no account; None where every row does."""
+    if not found:
+        return None
+    asked = ", ".join(str(Money(one.amount_minor, one.currency)) for one in found)
+    count = sum(one.entries for one in found)
+    return (
+        f"warning: {count} {'row' if count == 1 else 'rows'} without account_ref ({asked} in all) share the budget of one"
+        " account; what goes beyond it waits for a person as account_unknown"
+    )
 
 
 def out() -> Console:

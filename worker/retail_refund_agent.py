@@ -1,7 +1,7 @@
 """The operators' command: process refund rows under the authority's decisions.
 
-Runs as `python worker/retail_refund_agent.py` and as `retail-refund-agent`. Exit status: 0 nothing failed, 1 a row failed
-or the authority or database gave no answer, 2 usage or settings.
+Runs as `python worker/retail_refund_agent.py` and as `retail-refund-agent`. Exit status: 0 nothing failed, 1 a row failed,
+2 usage or settings, 3 the authority or the database gave no answer: rows wait, and nothing is wrong with them.
 """
 
 from __future__ import annotations
@@ -21,21 +21,24 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import click
 
+from sentinel.client import Client
 from sentinel.command_line import OneLineCommand
-from sentinel.core.errors import SentinelError
-from worker.agent import Agent
-from worker.connect import make_agent, open_client, open_foreseer, open_ledger
+from sentinel.core.errors import EngineUnavailable, SentinelError
+from worker.agent import Agent, OnRow
+from worker.connect import make_agent, open_client, open_foreseer, open_key_check, open_ledger, refuse_wrong_key
 from worker.failpoints import BadFailpoint, FailpointHit, Failpoints
-from worker.ledger import LedgerUnavailable
+from worker.key_check import KeyCheck
+from worker.ledger import Ledger, LedgerUnavailable
+from worker.metrics import WorkerMetrics
 from worker.outcomes import RowOutcome, RunOutcome
 from worker.presentation import foresight_table, out, run_json, run_lines, run_table
 from worker.settings import BadSettings, WorkerSettings, read_settings
 
-FAILED, MISUSED = 1, 2
+FAILED, MISUSED, OUTSIDE = 1, 2, 3
 _END_WITHIN_SECONDS = 1.9
 _DRY_RUN_ROWS = 1000
 
@@ -69,8 +72,7 @@ def main(mode: str | None, limit: int | None, as_json: bool, api_key_file: Path 
     with refusals():
         settings = read_settings(api_key_file=api_key_file)
         failpoints = Failpoints.parse(settings.failpoint, allowed=settings.failpoints_allowed)
-        failed = _run(settings, mode, limit, as_json, failpoints)
-    sys.exit(FAILED if failed else 0)
+        sys.exit(_run(settings, mode, limit, as_json, failpoints))
 
 
 @contextlib.contextmanager
@@ -81,15 +83,23 @@ def refusals() -> Iterator[None]:
     except (BadSettings, BadFailpoint) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(MISUSED)
-    except (LedgerUnavailable, FailpointHit, SentinelError) as error:
+    except (LedgerUnavailable, EngineUnavailable) as error:
+        click.echo(f"error: {error or type(error).__name__}", err=True)
+        sys.exit(OUTSIDE)
+    except (FailpointHit, SentinelError) as error:
         click.echo(f"error: {error or type(error).__name__}", err=True)
         sys.exit(FAILED)
 
 
 def _run(
     settings: WorkerSettings, mode: str, limit: int | None, as_json: bool, failpoints: Failpoints
-) -> bool:  # fmt: skip
-    with open_ledger(settings) as ledger, open_client(settings) as client:
+) -> int:  # fmt: skip
+    with (
+        open_ledger(settings) as ledger,
+        open_client(settings, ledger.tenant_id) as client,
+        open_key_check(settings, ledger) as key,
+    ):
+        refuse_wrong_key(key)
         if mode == "dry-run":
             with open_foreseer(settings, ledger, client) as foreseer:
                 rows = foreseer.due(limit or _DRY_RUN_ROWS)
@@ -98,14 +108,40 @@ def _run(
             else:
                 out().print(foresight_table(rows))
                 out().print("Nothing was changed.")
-            return any(row.decision is None for row in rows)
-        on_row = _row_printer(as_json) if mode == "loop" else _nothing
-        agent = make_agent(settings, ledger, client, failpoints=failpoints, on_row=on_row)
+            return OUTSIDE if any(row.decision is None for row in rows) else 0
+        if mode == "loop":
+            return _loop(settings, ledger, client, key, limit, _row_printer(as_json), failpoints)
+        agent = make_agent(settings, ledger, client, failpoints=failpoints)
         with _ends_on_signal(agent):
-            outcome = agent.run_once(limit) if mode == "once" else agent.run_loop(limit)
-    if mode == "once":
-        _print_run(outcome, as_json)
-    return outcome.failed
+            outcome = agent.run_once(limit)
+    _print_run(outcome, as_json)
+    if (why := outcome.why_outside) is not None:
+        click.echo(f"error: {why}", err=True)
+    return FAILED if outcome.row_failed else OUTSIDE if why is not None else 0
+
+
+def _loop(
+    settings: WorkerSettings, ledger: Ledger, client: Client, key: KeyCheck, limit: int | None, show: OnRow,
+    failpoints: Failpoints,
+) -> int:  # fmt: skip
+    """Work until told to stop, with an address of its own for supervisors where one is set."""
+
+    def done_with(row: RowOutcome) -> None:
+        metrics.count(row)
+        show(row)
+
+    agent = make_agent(settings, ledger, client, failpoints=failpoints, on_row=done_with)
+    metrics = WorkerMetrics(ledger, lambda: agent.reaches_authority)
+    with contextlib.ExitStack() as stack:
+        if settings.health_port:
+            # A web server's modules, only where one is wanted: a single run starts several times faster without them.
+            from worker.health import create_app, readiness_of, serving
+
+            app = create_app(readiness_of(ledger, key), metrics.exposition)
+            stack.enter_context(serving(app, settings.health_host, settings.health_port))
+        stack.enter_context(_ends_on_signal(agent))
+        agent.run_loop(limit)
+    return 0
 
 
 def _print_run(outcome: RunOutcome, as_json: bool) -> None:
@@ -119,11 +155,7 @@ def _print_run(outcome: RunOutcome, as_json: bool) -> None:
         console.print(line)
 
 
-def _nothing(row: RowOutcome) -> None:
-    """With --once the rows are printed together at the end."""
-
-
-def _row_printer(as_json: bool) -> Callable[[RowOutcome], None]:
+def _row_printer(as_json: bool) -> OnRow:
     """One line per row, whole lines even from several threads."""
     lock = threading.Lock()
 

@@ -44,6 +44,13 @@ class LedgerRow:
     last_error: str | None
     source: str = ""
     """The shop that `order_ref` is an order of; "" where none is named."""
+    waits: int = 0
+    """Tries in a row that came to nothing for what is outside; `attempts` are those that speak of the row."""
+
+    @property
+    def failed_before(self) -> bool:
+        """Whether an earlier try came to nothing."""
+        return self.attempts > 0 or self.waits > 0
 
     @property
     def money(self) -> Money:
@@ -121,6 +128,8 @@ class Change:
     """It ends the row, and the amount may have been paid."""
     last_error: str | None = None
     failures: int = 0
+    outside: bool = False
+    """Whether the row waits for something that says nothing about it; counted apart, and never an end."""
     due_at: str | None = None
     due_in_seconds: float | None = None
     waiting_for: str | None = None
@@ -142,7 +151,7 @@ class Change:
             "operation_id": self.operation_id, "decision_event_id": self.decision_event_id, "proof_id": self.proof_id,
             "approval_id": self.approval_id, "permit_token": self.permit_token, "start_id": self.start_id,
             "takes_order": self.takes_order, "unknown_lifted": self.unknown_lifted, "in_doubt": self.in_doubt,
-            "last_error": self.last_error, "failures": self.failures, "due_at": self.due_at,
+            "last_error": self.last_error, "failures": self.failures, "outside": self.outside, "due_at": self.due_at,
             "due_in_seconds": self.due_in_seconds, "waiting_for": self.waiting_for, "report_id": self.report_id,
             "report": self.report, "steps": self.steps,
         }  # fmt: skip
@@ -155,13 +164,14 @@ class Lapse:
     row: LedgerRow
     last_error: str
     due_in_seconds: float
+    outside: bool = False
     steps: Sequence[Mapping[str, Any]] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """One element of LET_LAPSE's batch."""
         return {
             "ledger_entry_id": self.row.ledger_entry_id, "epoch": self.row.claim_epoch, "last_error": self.last_error,
-            "due_in_seconds": self.due_in_seconds, "steps": self.steps,
+            "due_in_seconds": self.due_in_seconds, "outside": self.outside, "steps": self.steps,
         }  # fmt: skip
 
 
@@ -283,6 +293,30 @@ class SummaryLine:
 
 
 @dataclass(frozen=True, slots=True)
+class WithoutAccount:
+    """How many entries of one currency name no account, and how much they ask for."""
+
+    currency: str
+    entries: int
+    amount_minor: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFigures:
+    """How the ledger stands at a scrape: counts, and seconds for how long the longest due row has been due."""
+
+    due: int
+    lag_seconds: float
+    waiting: int
+    put_off: int
+    held: int
+    lapsed: int
+    errors: int
+    outbox_open: int
+    outbox_parked: int
+
+
+@dataclass(frozen=True, slots=True)
 class OpenCounts:
     """What is not finished: due now, paused after a failure, waiting for a person, held by a claim, not yet reported."""
 
@@ -291,3 +325,5 @@ class OpenCounts:
     waiting: int
     held: int
     unreported: int
+    put_off: int
+    """Of all these, what waits for something outside (`failures.py`)."""

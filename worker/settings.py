@@ -67,13 +67,28 @@ class WorkerSettings:
     act_seconds: float = _setting(
         "WORKER_ACT_SECONDS", "how long a row may be acted on after each answered start", 120.0
     )
-    # How often a row may stay without an answer before a person must look.
-    max_attempts: int = _setting("WORKER_MAX_ATTEMPTS", "attempts without an answer before ERROR", 8)
+    # How often a row may fail for what it is itself before a person must look; an outage counts nothing.
+    max_attempts: int = _setting(
+        "WORKER_MAX_ATTEMPTS",
+        "attempts at a row before ERROR: starts refused, workers that ended with it; no outage counts",
+        8,
+    )
     # Pause after a failed attempt: doubling from the first to the second, with jitter.
     backoff_seconds: float = _setting("WORKER_BACKOFF_SECONDS", "first pause after no answer", 1.0)
-    backoff_max_seconds: float = _setting("WORKER_BACKOFF_MAX_SECONDS", "longest pause after no answer", 60.0)
+    backoff_max_seconds: float = _setting(
+        "WORKER_BACKOFF_MAX_SECONDS",
+        "longest pause after no answer; when the authority is back, what waits for it is asked about within seconds",
+        60.0,
+    )
     # How often an idle worker looks for work and for decided approvals.
     poll_seconds: float = _setting("WORKER_POLL_SECONDS", "how often an idle worker looks", 0.5)
+    # /healthz, /readyz and /metrics of a worker that runs on; not for the public.
+    health_host: str = _setting(
+        "WORKER_HEALTH_HOST", "address of the worker's own /healthz, /readyz and /metrics", "127.0.0.1"
+    )
+    health_port: int = _setting(
+        "WORKER_HEALTH_PORT", "port of them with --loop, one per worker on a machine; 0: they are off", 0
+    )
     # What signs the links of confirm cards; the console must have the same.
     confirm_secrets: tuple[str, ...] = _setting(
         "CONFIRM_SECRETS",
@@ -162,7 +177,7 @@ def _text(env: Env, name: str, default: Any) -> Any:
 
 _READERS: Mapping[str, Callable[[Env, str, Any], Any]] = {
     **dict.fromkeys(("data_dir", "outbox_dir", "policies_dir"), lambda env, name, default: Path(env.str(name, str(default)))),
-    **dict.fromkeys(("confirm_expires_seconds", "smtp_port"), lambda env, name, default: env.int(name, default)),
+    **dict.fromkeys(("confirm_expires_seconds", "smtp_port", "health_port"), lambda env, name, default: env.int(name, default)),
     "smtp_timeout_seconds": lambda env, name, default: env.float(name, default),
     **dict.fromkeys(
         ("critic_timeout_seconds", "recogniser_timeout_seconds", "settlement_timeout_seconds"),
@@ -240,6 +255,8 @@ def _contradictions(settings: WorkerSettings) -> list[str]:
     for name in ("lease_seconds", "heartbeat_seconds", "guard_timeout_seconds", "backoff_seconds", "poll_seconds"):
         if not 0 < getattr(settings, name) < 86400:
             found.append(f"{_variable(name)} must be more than 0 and less than a day")
+    if not 0 <= settings.health_port <= 65535:
+        found.append("WORKER_HEALTH_PORT must be 0 to 65535")
     if not settings.backoff_seconds <= settings.backoff_max_seconds < 86400:
         found.append("WORKER_BACKOFF_MAX_SECONDS must not be less than WORKER_BACKOFF_SECONDS")
     shortest_act = settings.guard_timeout_seconds + settings.settlement_timeout_seconds

@@ -7,10 +7,12 @@ the moment itself counts. Every change of a row names the state and the epoch it
 from __future__ import annotations
 
 ROW_COLUMNS = """e.ledger_entry_id, e.refund_id, e.agent_id, e.action, e.amount_minor, e.currency, e.idempotency_key,
-  e.channel, e.scenario, e.mode, e.account_ref, e.source, e.order_ref, e.claim_epoch, e.attempts, e.guard_request::text as guard_request,
+  e.channel, e.scenario, e.mode, e.account_ref, e.source, e.order_ref, e.claim_epoch, e.attempts, e.waits, e.guard_request::text as guard_request,
   e.operation_id, e.decision_event_id, e.decision, e.reason_code, e.permit_token, e.start_id, e.last_error"""
 
 # Rows whose holder is gone. The CTE is one table only: SKIP LOCKED over a join can hand out more than it locked.
+# An attempt is counted where the holder went with the row in hand, for the row may be what ended it; not where it let the
+# row go, nor where the database was away, as the claimer (`blames`) or the server's own start can tell.
 CLAIM_LAPSED = f"""
 with due as materialized (
   select tenant_id, ledger_entry_id from refunds.ledger_entries
@@ -19,7 +21,8 @@ with due as materialized (
 update refunds.ledger_entries e set status = 'GUARDING', last_event = 'reclaimed', event_number = e.event_number + 1,
   claim_epoch = e.claim_epoch + 1,
   claimed_by = %(worker_id)s, lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s),
-  attempts = e.attempts + 1
+  attempts = e.attempts + (%(blames)s and e.claimed_by is not null
+    and pg_postmaster_start_time() < e.lease_until - make_interval(secs => %(lease_seconds)s))::integer
 from due where e.tenant_id = due.tenant_id and e.ledger_entry_id = due.ledger_entry_id
 returning {ROW_COLUMNS}
 """
@@ -172,6 +175,7 @@ update refunds.ledger_entries e set
   start_id = coalesce(e.start_id, c.start_id), last_error = c.last_error,
   act_until = case when c.to_status = 'ALLOWED' then clock_timestamp() + make_interval(secs => %(act_seconds)s) else e.act_until end,
   attempts = case when c.to_status = 'APPROVAL_REQUIRED' then 0 else e.attempts + c.failures end,
+  waits = case when c.outside then e.waits + 1 when c.to_status in ('GUARDING', 'ALLOWED') then e.waits else 0 end,
   waiting_for = case when c.to_status = 'APPROVAL_REQUIRED' then coalesce(c.waiting_for, 'operator') end,
   claimed_by = case when c.to_status in ('GUARDING', 'ALLOWED') then e.claimed_by end,
   lease_until = case when c.to_status in ('GUARDING', 'ALLOWED') then e.lease_until end,
@@ -179,7 +183,7 @@ update refunds.ledger_entries e set
   budget_part = case when c.in_doubt then 'in_doubt' when r.fits then coalesce(e.budget_part, 'reserved') else e.budget_part end
 from jsonb_to_recordset(%(changes)s) as c (ledger_entry_id text, epoch bigint, from_status text, event text, to_status text,
   decision text, reason_code text, operation_id uuid, decision_event_id uuid, proof_id text, approval_id uuid,
-  permit_token text, start_id uuid, last_error text, failures integer, due_at timestamptz, due_in_seconds double precision,
+  permit_token text, start_id uuid, last_error text, failures integer, outside boolean, due_at timestamptz, due_in_seconds double precision,
   waiting_for text, takes_order boolean, in_doubt boolean, report_id uuid, report jsonb)
 left join room r on r.ledger_entry_id = c.ledger_entry_id
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id and e.status = c.from_status
@@ -228,12 +232,30 @@ with trails as (
   join refunds.ledger_entries e on e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id
     and e.claim_epoch = c.epoch and e.status in ('GUARDING', 'ALLOWED')
   where c.steps is not null)
-update refunds.ledger_entries e set claimed_by = null, last_error = c.last_error,
+update refunds.ledger_entries e set claimed_by = null, last_error = c.last_error, waits = e.waits + c.outside::integer,
   lease_until = clock_timestamp() + make_interval(secs => c.due_in_seconds)
-from jsonb_to_recordset(%(rows)s) as c (ledger_entry_id text, epoch bigint, last_error text, due_in_seconds double precision)
+from jsonb_to_recordset(%(rows)s) as c (ledger_entry_id text, epoch bigint, last_error text, due_in_seconds double precision,
+  outside boolean)
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id and e.claim_epoch = c.epoch
   and e.status in ('GUARDING', 'ALLOWED')
 returning e.ledger_entry_id
+"""
+
+# Rows in ERROR that a person has tried again; per row null or why it stays.
+RETRY_ENTRIES = """
+select ledger_entry_id, refusal from refunds.retry_entries(%(tenant_id)s, %(ids)s::text[], %(who)s, %(why)s)
+"""
+
+# What waited for the outside is due now that it answers, a little apart so that not all ask at once.
+WAKE_PUT_OFF = """
+with woken as (
+  update refunds.ledger_entries set next_attempt_at = clock_timestamp() + random() * make_interval(secs => %(within_seconds)s)
+  where tenant_id = %(tenant_id)s and status = 'NEW' and waits > 0
+    and next_attempt_at > clock_timestamp() + make_interval(secs => %(within_seconds)s)
+  returning 1)
+update refunds.ledger_entries set lease_until = clock_timestamp() + random() * make_interval(secs => %(within_seconds)s)
+where tenant_id = %(tenant_id)s and status in ('GUARDING', 'ALLOWED') and claimed_by is null and waits > 0
+  and lease_until > clock_timestamp() + make_interval(secs => %(within_seconds)s)
 """
 
 # Executions with EXECUTED and their reports, one transaction, fenced by epoch and lease in the function.
@@ -332,6 +354,12 @@ order by r.position
 on conflict (tenant_id, ledger_entry_id) do nothing
 returning ledger_entry_id
 """
+# Those of the rows that name no account, nor does the order they belong to: they share one budget (decision 0006).
+COUNT_WITHOUT_ACCOUNT = """
+select currency, count(*)::integer as entries, sum(amount_minor)::bigint as amount_minor from refunds.ledger_entries
+where tenant_id = %(tenant_id)s and ledger_entry_id = any (%(ids)s::text[]) and account_ref is null
+group by currency order by currency
+"""
 # A second import of the same order changes nothing; a corrected one replaces what it says and keeps what it leaves out.
 ADD_ORDERS = """
 insert into refunds.orders as o (tenant_id, channel, source, order_ref, account_ref, ordered_at, paid_minor, currency, delivered_at,
@@ -389,12 +417,12 @@ select {ROW_COLUMNS}, e.status, e.waiting_for, e.next_attempt_at from refunds.le
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = %(id)s
 """
 EXPLAIN_EVENTS = """
-select kind, occurred_at, claim_epoch, title, event, reason_code, worker, steps from (
+select kind, occurred_at, claim_epoch, title, event, reason_code, worker, steps, note from (
 select 'event' as kind, occurred_at, claim_epoch, from_status || ' → ' || to_status as title, event, reason_code, worker,
-  null::jsonb as steps
+  null::jsonb as steps, note
 from refunds.ledger_events where tenant_id = %(tenant_id)s and ledger_entry_id = %(id)s
 union all
-select 'steps', occurred_at, claim_epoch, null, null, null, null, steps
+select 'steps', occurred_at, claim_epoch, null, null, null, null, steps, null
 from refunds.step_trails where tenant_id = %(tenant_id)s and ledger_entry_id = %(id)s) life
 order by claim_epoch, case when event in ('claimed', 'reclaimed') then 0 when event = 'allowed' then 1 when kind = 'steps' then 2
   else 3 end, occurred_at
@@ -411,9 +439,30 @@ select count(*) filter (where status in ('NEW', 'APPROVAL_REQUIRED') and next_at
   count(*) filter (where status = 'NEW' and next_attempt_at > statement_timestamp()) as paused,
   count(*) filter (where status = 'APPROVAL_REQUIRED') as waiting,
   count(*) filter (where status in ('GUARDING', 'ALLOWED')) as held,
-  (select count(*) from refunds.outbox where tenant_id = %(tenant_id)s and acknowledged_at is null) as unreported
+  (select count(*) from refunds.outbox where tenant_id = %(tenant_id)s and acknowledged_at is null) as unreported,
+  count(*) filter (where waits > 0 and (status = 'NEW' and next_attempt_at > statement_timestamp()
+                                        or status in ('GUARDING', 'ALLOWED') and claimed_by is null)) as put_off
 from refunds.ledger_entries
 where tenant_id = %(tenant_id)s and status in ('NEW', 'APPROVAL_REQUIRED', 'GUARDING', 'ALLOWED')
 """
+# The worker's gauges: open rows by their partial indexes, never the whole ledger.
+FIGURES = """
+select o.due, o.lag_seconds, o.waiting, o.put_off, o.held, o.lapsed, f.errors, r.outbox_open, r.outbox_parked from
+  (select count(*) filter (where is_due) as due,
+     coalesce(extract(epoch from statement_timestamp() - min(next_attempt_at) filter (where is_due)), 0)::double precision as lag_seconds,
+     count(*) filter (where status = 'APPROVAL_REQUIRED') as waiting,
+     count(*) filter (where waits > 0 and (status = 'NEW' or claimed_by is null)) as put_off,
+     count(*) filter (where status in ('GUARDING', 'ALLOWED') and claimed_by is not null and not has_lapsed) as held,
+     count(*) filter (where status in ('GUARDING', 'ALLOWED') and has_lapsed) as lapsed
+   from (select status, next_attempt_at, waits, claimed_by,
+           status in ('NEW', 'APPROVAL_REQUIRED') and next_attempt_at <= statement_timestamp() as is_due,
+           coalesce(lease_until <= statement_timestamp(), false) as has_lapsed
+         from refunds.ledger_entries
+         where tenant_id = %(tenant_id)s and status in ('NEW', 'APPROVAL_REQUIRED', 'GUARDING', 'ALLOWED')) e) o,
+  (select count(*) as errors from refunds.ledger_entries where tenant_id = %(tenant_id)s and status = 'ERROR') f,
+  (select count(*) as outbox_open, count(*) filter (where next_attempt_at = 'infinity') as outbox_parked
+   from refunds.outbox where tenant_id = %(tenant_id)s and acknowledged_at is null) r
+"""
+READY = "select version_num, not pg_is_in_recovery() from public.schema_version"
 NOW = "select clock_timestamp()"
 DEFAULT_TENANT = "select refunds.default_tenant()"

@@ -53,6 +53,8 @@ class LedgerEvent(StrEnum):
     """The customer must confirm first."""
     CUSTOMER_ENDED = "customer_ended"
     """The customer declined, or let the time run out."""
+    RETRIED = "retried"
+    """A person had it tried again, with a reason; never where it may have been paid (`refunds.may_have_been_paid`)."""
 
 
 _S, _E = LedgerState, LedgerEvent
@@ -73,11 +75,14 @@ TRANSITIONS: Mapping[tuple[LedgerState, LedgerEvent], LedgerState] = MappingProx
         (_S.ALLOWED, _E.EXECUTED): _S.EXECUTED,
         (_S.ALLOWED, _E.START_REFUSED): _S.GUARDING,
         (_S.ALLOWED, _E.SETTLEMENT_REFUSED): _S.ERROR,
+        (_S.ERROR, _E.RETRIED): _S.NEW,
         (_S.ALLOWED, _E.NOT_EXECUTED): _S.ERROR,
     }
 )
-TERMINAL = frozenset({_S.EXECUTED, _S.DENIED, _S.ERROR})
+TERMINAL = frozenset({_S.EXECUTED, _S.DENIED})
 """Nothing happens to these any more."""
+FAILED = frozenset({_S.ERROR})
+"""Nothing happens to these by itself: a person reads why."""
 WAITING = frozenset({_S.APPROVAL_REQUIRED})
 """These wait for somebody outside."""
 CLAIMED = frozenset({_S.GUARDING, _S.ALLOWED})

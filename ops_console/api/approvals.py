@@ -17,7 +17,7 @@ from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.http.bodies import json_body, load, without_nulls
 from sentinel.http.openapi import documented
 from sentinel.services.resolve_approval import APPROVE, HANDLED, REJECT, resolve_approval
-from sentinel.store.approvals import ApprovalRow, find_approval, list_approvals, votes
+from sentinel.store.approvals import ApprovalRow, earlier_votes, find_approval, list_approvals, votes
 from sentinel.store.uuids import uuid_or_none
 
 STATUSES = ("pending", "approved", "rejected", "expired")
@@ -33,7 +33,7 @@ def approval_view(row: ApprovalRow) -> dict[str, Any]:
         "required_role": row.required_role, "required_people": row.required_people,
         "approvals_given": row.approvals_given, "status": row.status, "created_at": row.created_at,
         "expires_at": row.expires_at, "decided_at": row.decided_at, "decided_by": row.decided_by, "reason": row.reason,
-        "offers": row.offers, "handled_reference": row.handled_reference,
+        "offers": row.offers, "handled_reference": row.handled_reference, "follows": row.follows,
     })  # fmt: skip
 
 
@@ -59,7 +59,8 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         row = find_approval(context.pool, tenant_id, wanted)
         if row is None:
             raise NotFound("there is nothing of that id")
-        return json_response({**approval_view(row), "votes": votes(context.pool, tenant_id, wanted)})
+        earlier = {"earlier_votes": earlier_votes(context.pool, tenant_id, wanted)} if row.follows else {}
+        return json_response({**approval_view(row), "votes": votes(context.pool, tenant_id, wanted), **earlier})
 
     @blueprint.post("/approvals/<approval_id>/approve")
     @documented("Approve", request=_WORD, responses={200: ("Approved, or recorded until enough people have.", ResolvedSchema())},
@@ -90,7 +91,7 @@ def _resolve(context: Context, approval_id: str, verdict: str, schema: WordSchem
         must_have_proved()
     given = load(schema, without_nulls(json_body()))
     done = resolve_approval(
-        context.pool, person, path_id(approval_id), verdict=verdict, reason=given["reason"], digest=given.get("digest"),
+        context.pool, person, path_id(approval_id), verdict=verdict, reason=given["reason"], digest=given["digest"],
         reference=given.get("reference"),
     )  # fmt: skip
     metrics.RESOLVED.labels(done.result).inc()

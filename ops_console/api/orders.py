@@ -12,7 +12,7 @@ from flask import Blueprint, Response, request
 from ops_console import metrics
 from ops_console.api.documentation import LIMIT, OPERATOR, READING, WRITING, in_query
 from ops_console.api.rendering import amount, choice, cursor_in, cursor_out, json_response, limit, present
-from ops_console.api.schemas import OrderPageSchema, OrderResolvedSchema, OrderViewSchema, WordSchema
+from ops_console.api.schemas import OrderPageSchema, OrderResolvedSchema, OrderViewSchema, OrderWordSchema
 from ops_console.context import Context
 from ops_console.identity import actor, must_have_proved
 from sentinel.core.decision import reason_text
@@ -24,7 +24,7 @@ from sentinel.services.resolve_order import FULFIL, HOLD, REFUND, RETRY, refund_
 from sentinel.store import order_views
 from sentinel.store.uuids import uuid_or_none
 
-_WORD = WordSchema()
+_WORD = OrderWordSchema()
 _ANY = {"type": "object"}
 _ORDER = "/orders/<source>/<path:order_id>"
 _ID_CHARACTERS = 200

@@ -25,13 +25,23 @@ class StepUpSchema(StrictSchema):
 
 
 class WordSchema(StrictSchema):
-    """A person's word on an approval. `digest` is what was shown; given, it must be the approval's."""
+    """A person's decision on an approval, bound to what was shown by its `digest`."""
 
     reason = Text(most=2000, least=1, required=True)
     digest = Identifier(
         most=80,
-        means="The approval's digest as it was shown to the person: another one than the approval's is refused with 409."
-        " May be left out, and then the word is about the approval as it stands; a program that shows it to people sends it.",
+        required=True,
+        means="The approval's digest as it was shown to the person: another one than the approval's is refused with 409.",
+    )
+
+
+class OrderWordSchema(WordSchema):
+    """A person's decision on an order, bound to what was shown by the `digest` of the approval that waits for it."""
+
+    digest = Identifier(
+        most=80,
+        means="The digest of the order's approval as it was shown: another one is refused with 409, none at all with 400."
+        " Left out only where no approval waits any more, as for an order that came back from the shop.",
     )
 
 
@@ -124,7 +134,9 @@ class ApprovalViewSchema(Schema):
     reason = fields.String()
     offers = fields.List(fields.String(validate=OneOf(["approve", "reject", "handled"])), required=True)
     handled_reference = fields.String()
+    follows = fields.String()
     votes = fields.List(fields.Raw())
+    earlier_votes = fields.List(fields.Raw())
 
 
 class ApprovalPageSchema(Schema):

@@ -38,6 +38,7 @@ def switch_view(view: SwitchView) -> dict[str, Any]:
     return present({
         "name": view.name, "on": view.is_on, "canary_percent": view.canary_percent, "about": view.about,
         "policy": view.policy, "changed_at": view.changed_at, "changed_by": view.changed_by, "reason": view.reason,
+        "first_canary": view.first_canary,
         "gate": gate_view(view.gate, view.gate_state) if view.gate and view.gate_state else None,
     })  # fmt: skip
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from ops_console.board.agents import PublicAgents
 from sentinel.core.errors import NotFound
+from sentinel.core.operation import MAX_IDENTIFIER, is_identifier
 from sentinel.store.feed import FeedRow
 
 SCHEMA = "haltstate.live.event.v1"
@@ -28,13 +29,12 @@ PACK_FIELDS = (
 )  # fmt: skip
 ACTIVE_FOR = timedelta(minutes=5)
 
-_IDENTIFIER = re.compile(r"[A-Za-z0-9._:/@-]{1,200}")
 _PLAIN = re.compile(r"[A-Za-z0-9 -]{1,40}")
 _LABEL = re.compile(r"[A-Za-z0-9 ._:/@()-]{1,100}")
 
 
 def _identifier(value: Any) -> bool:
-    return isinstance(value, str) and _IDENTIFIER.fullmatch(value) is not None
+    return is_identifier(value, MAX_IDENTIFIER)
 
 
 def _plain(value: Any) -> bool:

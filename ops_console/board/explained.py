@@ -24,7 +24,7 @@ MEANINGS = {
     "policy_digest": "the hash of its exact text",
     "reason_code": "the rule that settled it",
     "operation_digest": "a salted commitment to the whole request",
-    "facts_commitment": "a salted commitment to the facts that were weighed",
+    "facts_commitment": "a salted commitment to the facts that were weighed, and to the rules and limits that fired",
     "decided_at": "when, by the database's clock",
     "latency_ms": "milliseconds until the decision stood",
     "proof_status": "what kind of proof this is",

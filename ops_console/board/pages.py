@@ -65,7 +65,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     )  # fmt: skip
     def verify(proof_id: str) -> Response:
         try:
-            pack = public_pack(read_proof(board.pool, board.tenant()[0], None, proof_id))
+            pack = public_pack(read_proof(board.pool, board.tenant()[0], board.agents.ids, proof_id))
         except NotFound:
             return _html(_render("verify.html", base=base, pack=None, unknown=True), status=404)
         body = canonical_json({name: value for name, value in pack.items() if name != "hash"})

@@ -55,8 +55,8 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         "A public proof pack", responses={200: ("The pack with its hash.", {"type": "object"})}, problems=(404, 503)
     )
     def proof(proof_id: str) -> Response:
-        # Nobody guesses a name: whoever has it was given it, so packs of agents off the board are found too.
-        pack = public_pack(read_proof(board.pool, board.tenant()[0], None, proof_id))
+        # Of the agents on the board, and of no others: whoever was given another's pack has it, and can paste it.
+        pack = public_pack(read_proof(board.pool, board.tenant()[0], board.agents.ids, proof_id))
         return pages.cacheable(json_response(pack), seconds=3600)
 
     pages.routes(blueprint, context)

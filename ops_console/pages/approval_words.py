@@ -18,7 +18,7 @@ from sentinel.services.resolve_approval import HANDLED, resolve_approval
 from sentinel.services.resolve_order import FULFIL, HOLD, REFUND, WORDS, refund_refusal, resolve_order
 from sentinel.store import approval_queue
 from sentinel.store.approval_queue import CardRow
-from sentinel.store.approvals import ApprovalRow, Vote, find_approval, votes
+from sentinel.store.approvals import ApprovalRow, EarlierVote, Vote, earlier_votes, find_approval, votes
 
 PROVEN = ("approve", FULFIL, REFUND)
 """Words after which something happens outside: who gives one proves who it is."""
@@ -79,6 +79,7 @@ class Asked:
     row: ApprovalRow
     about: CardRow
     voices: list[Vote]
+    earlier: list[EarlierVote]
     refund_refused: str | None = None
     """Why a refund of the order that this is about would be denied."""
 
@@ -129,9 +130,10 @@ def asked(context: Context, person: Actor, approval_id: uuid.UUID) -> Asked:
     about = approval_queue.card(context.pool, person.tenant_id, approval_id, person.operator_id)
     if row is None or about is None:
         raise NotFound("there is nothing of that id")
+    earlier = earlier_votes(context.pool, person.tenant_id, approval_id) if row.follows else []
     is_order = about.kind == "order" and row.amount_minor is not None and row.currency is not None
     refused = refund_refusal(context.book, row.amount_minor or 0, row.currency or "") if is_order else None
-    return Asked(row, about, votes(context.pool, person.tenant_id, approval_id), refused)
+    return Asked(row, about, votes(context.pool, person.tenant_id, approval_id), earlier, refused)
 
 
 def give(context: Context, person: Actor, question: Asked, given: Given) -> str:

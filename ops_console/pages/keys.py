@@ -31,6 +31,7 @@ SCOPE_WORDS = {
     "guard": "ask for decisions, start and report", "check": "ask without effect", "report": "report checked actions",
     "approvals:read": "read its own approvals", "approvals:read_all": "read every agent's approvals",
     "heartbeat": "read whether it is halted",
+    "worker": "vouch for the facts of a case, as the program that gathers them; not for agents",
 }  # fmt: skip
 """What a scope lets a key do, in words; what is not here is shown by its name."""
 

@@ -27,6 +27,7 @@ _TITLES = {
     "approval_required": "Waits for a person", "awaiting_customer": "Waits for the customer", "customer_ended": "The customer ended it",
     "denied": "Refused", "put_back": "Put back, to be tried again", "gave_up": "Given up", "executed": "Executed",
     "start_refused": "The start was refused", "settlement_refused": "The settlement system refused for good",
+    "retried": "Tried again by a person",
     "not_executed": "A person had said that it was not executed",
 }  # fmt: skip
 _EVIDENCE = {
@@ -119,10 +120,11 @@ def _plain(value: Any) -> str:
 
 def _changes(life: Life) -> Iterator[Moment]:
     for one in life.events:
-        facts = (("claim", str(one.claim_epoch)), *((("worker", one.worker),) if one.worker else ()))
+        who = "by" if one.event == "retried" else "worker"
+        facts = (("claim", str(one.claim_epoch)), *(((who, one.worker),) if one.worker else ()))
         title = _TITLES.get(one.event, one.event.replace("_", " ").capitalize())
         reason = one.reason_code if one.event not in _QUIET else None
-        yield Moment(one.occurred_at, "ledger", title, one.to_status, reason, facts)
+        yield Moment(one.occurred_at, "ledger", title, one.to_status, reason, facts, one.note)
 
 
 def _runs(life: Life) -> Iterator[Moment]:

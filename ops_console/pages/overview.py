@@ -88,7 +88,7 @@ def _now(context: Context, tenant_id: uuid.UUID) -> dict[str, Any]:
     approvals, in_doubt = _approvals(context, tenant_id, now), _in_doubt(context, tenant_id, now)
     halts, samples = list_halts(context.pool, tenant_id), gauges.last_hour(context.pool, tenant_id)
     return {
-        "lines": [*approvals, *_contradicted(context, tenant_id, now), in_doubt, *_failed(load), _alerts(context, tenant_id)],
+        "lines": [*approvals, *_contradicted(context, tenant_id, now), in_doubt, _breakers(halts, now), *_failed(load), _alerts(context, tenant_id)],
         "gauges": _gauges(samples, approvals, in_doubt, load, halts), "minutes_drawn": seconds_drawn(samples) // 60,
         "answers": figures.answers(context.pool, tenant_id), "box": BOX, "moment": now,
         "worker": last_worker(context.ledger, tenant_id, DEFAULT_AGENT), "reports": outbox_lag(context.ledger, tenant_id),
@@ -155,6 +155,13 @@ def _in_doubt(context: Context, tenant_id: uuid.UUID, now: datetime) -> Line:
     return Line(
         "In doubt", "/ops/in-doubt", "started, and nobody knows what came of it", entries, 0, sums, oldest, None
     )
+
+
+def _breakers(halts: list[HaltRow], now: datetime) -> Line:
+    tripped = [halt for halt in halts if halt.breaker_key is not None]
+    oldest = _age(min((halt.set_at for halt in tripped), default=None), now)
+    about = "too much within minutes; stands still until a person lifts it"
+    return Line("Stopped by a velocity breaker", "/ops/halts", about, len(tripped), len(tripped), [], oldest, None)
 
 
 def _contradicted(context: Context, tenant_id: uuid.UUID, now: datetime) -> list[Line]:

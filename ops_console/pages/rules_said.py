@@ -16,4 +16,4 @@ def rules_of(context: Context, operation_id: uuid.UUID | None) -> RulesSaid | No
     found = find_decided(context.pool, actor().tenant_id, operation_id) if operation_id is not None else None
     if found is None or found.policy_digest == NO_POLICY_DIGEST:
         return None
-    return context.book.rules_of(context.pool, found.request, found.policy_digest, found.decided_at)
+    return context.book.rules_of(context.pool, found)

@@ -36,8 +36,8 @@ class Identity:
         self._clock = clock
         self._known: dict[bytes, tuple[float, Caller | None]] = {}
 
-    def caller(self, scope: str, environ: dict[str, Any]) -> Caller:
-        """A request's caller. Raises `Unauthenticated`, `RateLimited` or `Forbidden` (scope, tenant)."""
+    def caller(self, scope: str | None, environ: dict[str, Any]) -> Caller:
+        """A request's caller; None asks for no scope. Raises `Unauthenticated`, `RateLimited` or `Forbidden` (scope, tenant)."""
         hashed = _hashed(environ)
         return self._accepted(scope, environ, hashed, self._find(hashed))
 
@@ -51,11 +51,11 @@ class Identity:
             found = known[1]
         return self._accepted(scope, environ, hashed, found)
 
-    def _accepted(self, scope: str, environ: dict[str, Any], hashed: bytes, caller: Caller | None) -> Caller:
+    def _accepted(self, scope: str | None, environ: dict[str, Any], hashed: bytes, caller: Caller | None) -> Caller:
         if caller is None:
             raise Unauthenticated
         self.charge(hashed)
-        if scope not in caller.scopes:
+        if scope is not None and scope not in caller.scopes:
             raise Forbidden(f"this key has no scope {scope}")
         environ[KEY_HASH] = hashed
         same_tenant(caller, environ.get("HTTP_X_TENANT_ID"), "X-Tenant-Id")

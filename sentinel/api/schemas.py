@@ -243,11 +243,20 @@ class HeartbeatSchema(Schema):
     status = fields.String(required=True, validate=OneOf(["OK", "PAUSE", "KILL"]))
 
 
+class KeySchema(Schema):
+    """Whose key it is; `agent_id` only where it is bound to one."""
+
+    tenant_id = fields.UUID(required=True)
+    tenant = fields.String(required=True)
+    agent_id = fields.String()
+
+
 class SwitchSchema(Schema):
     """How one switch stands; `canary_percent` of the accounts while it is on, 0 while it is off."""
 
     on = fields.Boolean(required=True)
     canary_percent = fields.Integer(required=True)
+    simulated = fields.List(fields.String())
 
 
 class HaltInForceSchema(Schema):

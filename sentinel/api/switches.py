@@ -34,8 +34,8 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         found = in_force(context.authority.pool, caller.tenant_id)
         return json_response(orjson.dumps({
             "switches": {
-                name: {"on": is_on, "canary_percent": percent}
-                for name, (is_on, percent) in standing(context.switches.book, found).items()
+                name: {"on": is_on, "canary_percent": percent, **({"simulated": list(simulated)} if simulated else {})}
+                for name, (is_on, percent, simulated) in standing(context.switches.book, found).items()
             },
             "halts": [{"scope": one.name, "target": one.target, "level": one.level} for one in found if one.kind == "halt"],
             "policies": {one.policy.policy_id: one.digest for one in context.authority.policies.library.policies},

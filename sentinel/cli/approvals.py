@@ -20,9 +20,10 @@ from sentinel.cli.common import (
     tenant_of,
     tenant_option,
 )  # fmt: skip
+from sentinel.core.errors import NotFound
 from sentinel.core.money import Money
 from sentinel.services.resolve_approval import APPROVE, HANDLED, REJECT, resolve_approval
-from sentinel.store.approvals import ApprovalRow, find_approval, list_approvals
+from sentinel.store.approvals import ApprovalRow, earlier_votes, find_approval, list_approvals, votes
 
 COLUMNS = ("approval_id", "status", "action", "resource", "amount", "reasons", "people", "offers", "expires_at")
 """Columns for people; `--json` has everything."""
@@ -68,6 +69,37 @@ def list_(status: str | None, limit: int, tenant: str | None, as_json: bool) -> 
     show_rows(rows if as_json else [_shown(row) for row in rows], COLUMNS, as_json=as_json, empty="Nothing to show.")
 
 
+@group.command("show")
+@click.argument("approval_id", metavar="ID")
+@tenant_option
+@json_option
+def show_(approval_id: str, tenant: str | None, as_json: bool) -> None:
+    """Show one approval: who said what, also when the same was asked before under other terms."""
+    with open_pool() as pool:
+        tenant_id, wanted = tenant_of(pool, tenant), as_uuid(approval_id, "ID")
+        row = find_approval(pool, tenant_id, wanted)
+        if row is None:
+            raise NotFound("there is no approval of that id")
+        said, before = votes(pool, tenant_id, wanted), earlier_votes(pool, tenant_id, wanted)
+    lines = [f"{name}: {_text(value)}" for name, value in asdict(_shown(row)).items()]
+    lines += [f"{vote.operator}: {vote.verdict}, {vote.reason}" for vote in said]
+    lines += [
+        f"{vote.operator}, before ({vote.required_people} of the role {vote.required_role} were asked): {vote.verdict},"
+        f" {vote.reason}; {'counts' if vote.counts else 'does not count'} here"
+        for vote in before
+    ]
+    as_data = {
+        **asdict(row),
+        "votes": [asdict(vote) for vote in said],
+        "earlier_votes": [asdict(vote) for vote in before],
+    }
+    show(as_data, as_json, "\n".join(lines))
+
+
+def _text(value: object) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
 def _decide(
     verdict: str,
     approval_id: str,
@@ -82,8 +114,10 @@ def _decide(
         actor = acting_as(pool, tenant_of(pool, tenant), email)
         wanted = as_uuid(approval_id, "ID")
         row = find_approval(pool, actor.tenant_id, wanted)
+        if row is None:
+            raise NotFound("there is no approval of that id")
         # Also the one that is only printed binds the word: what is told afterwards is what was decided.
-        bound = digest or (row.digest if row is not None else None)
+        bound = digest or row.digest
         done = resolve_approval(pool, actor, wanted, verdict=verdict, reason=reason, digest=bound, reference=reference)
     told = f"{done.result.capitalize()} as {actor.name}."
     if done.result == "recorded":

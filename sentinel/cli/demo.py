@@ -18,11 +18,13 @@ from sentinel.cli.demo_access import Access, prepare
 from sentinel.cli.demo_ledger import demo_rows
 from sentinel.cli.demo_orders import SECRET_FILE, OrderSource, order_source, post_demo_orders
 from sentinel.cli.demo_ready import DemoFailed, wait_ready
-from sentinel.cli.demo_shown import Ready, say_ready
+from sentinel.cli.demo_shown import Ready, say_done, say_ready
 from sentinel.cli.demo_small_refunds import SmallRefunds
 from sentinel.cli.processes import Processes, Stopped, go_on
 from sentinel.cli.serve import kept_secret
 from sentinel.core.errors import SentinelError
+from sentinel.logs import configure_logs
+from sentinel.settings import CHECKPOINTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, **given: int) -
     Starting again continues with the same data; SIGHUP reloads the policies. Uses SENTINEL_DATABASE_URL instead of the
     embedded database where it is set. A signal while it starts ends it as soon: what comes next is not begun.
     """
+    configure_logs("info", program="demo")
     data_dir = data_dir or Path(os.environ.get("SENTINEL_DATA_DIR", "var"))
     ports = Ports(given["port"], given["console_port"], given["orders_port"])
     stop = threading.Event()
@@ -98,8 +101,12 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, **given: int) -
         while posting.is_alive():
             go_on(stop)
             posting.join(0.05)
-        _announce(access, ports, source, urls["admin"], as_json=as_json)
+        if not once or as_json:
+            _announce(access, ports, source, urls["admin"], as_json=as_json)
         if once:
+            stack.close()
+            if not (as_json or failed):
+                say_done()
             sys.exit(failed)
         # The launch gate takes some seconds; the demo is ready without it, and its rows come in while one looks.
         threading.Thread(target=_begin_small_refunds, args=(small,), daemon=True, name="small-refunds").start()
@@ -175,6 +182,8 @@ _NOT_PASSED_ON = (
 def _environment(urls: dict[str, str], data_dir: Path, access: Access, ports: Ports) -> dict[str, dict[str, str]]:
     base = {key: value for key, value in os.environ.items() if key not in _NOT_PASSED_ON}
     base |= {"SENTINEL_DATA_DIR": str(data_dir), "SENTINEL_URL": ports.url("authority"), "PYTHONUNBUFFERED": "1"}
+    if not os.environ.get("SENTINEL_DATABASE_URL"):
+        base.setdefault("SENTINEL_CHECKPOINT_FILE", str(data_dir / CHECKPOINTS))
     secret = os.environ.get("SENTINEL_SECRET_KEYS") or kept_secret(data_dir)
     cards = os.environ.get("CONFIRM_SECRETS") or kept_secret(data_dir, "confirm_secret")
     return {

@@ -58,6 +58,7 @@ def _make_access(admin_url: str) -> Access:
     from sentinel.services.create_operator import create_operator
     from sentinel.services.create_tenant import create_tenant
     from sentinel.services.issue_key import issue_key
+    from sentinel.store.agent_keys import WORKER_SCOPES
     from sentinel.store.database import CONSOLE, Pool, with_role
     from sentinel.store.tenants import list_tenants
 
@@ -71,7 +72,7 @@ def _make_access(admin_url: str) -> Access:
             email = f"{role}@demo.example"
             create_operator(pool, tenant_id, email=email, password=password, role=role)
             operators.append({"email": email, "password": password, "role": role})
-        key = issue_key(pool, tenant_id, agent_id=None, label="demo agent")
+        key = issue_key(pool, tenant_id, agent_id=None, label="demo agent", scopes=WORKER_SCOPES)
     finally:
         pool.close()
     with psycopg.connect(admin_url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True) as connection:

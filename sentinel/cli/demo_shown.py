@@ -30,6 +30,13 @@ class Ready:
     database_url: str
 
 
+def say_done() -> None:
+    """What `--once` says at its end: by then nothing runs any more."""
+    click.echo(
+        "The ledger was gone through once, and everything is stopped. Without --once `sentinel demo` goes on with it."
+    )
+
+
 def say_ready(ready: Ready, *, as_json: bool) -> None:
     """Say it on standard output."""
     if as_json:

@@ -38,11 +38,12 @@ class SmallRefunds:
         self._say(f"Running the launch gate for {SCENARIO} …")
         admin, approver = self._email("admin"), self._email("approver")
         tenant = ("--tenant", self._access.tenant_id)
-        canary = ("--canary", "100", "--reason", "the demo", "--as", admin, *tenant)
+        why = ("--reason", "the demo", "--as", admin, *tenant)
         steps = (
             ("gates", ("sentinel.cli.main", "gates", "run", SCENARIO, "--record", "--as", approver, *tenant), b"", self._admin_env),
-            ("switches", ("sentinel.cli.main", "switches", "on", MASTER, *canary), b"", self._admin_env),
-            ("switches", ("sentinel.cli.main", "switches", "on", SWITCH, *canary), b"", self._admin_env),
+            ("switches", ("sentinel.cli.main", "switches", "on", MASTER, *why), b"", self._admin_env),
+            ("switches", ("sentinel.cli.main", "switches", "on", SWITCH, "--canary", "5", *why), b"", self._admin_env),
+            ("switches", ("sentinel.cli.main", "switches", "on", SWITCH, "--canary", "100", *why), b"", self._admin_env),
             ("enqueue", ("worker.cli", "facts", "-"), small_refund_facts(), self._worker_env),
             ("enqueue", ("worker.cli", "enqueue", "-"), small_refund_rows(), self._worker_env),
         )  # fmt: skip

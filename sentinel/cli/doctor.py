@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import click
 import psycopg
@@ -15,44 +18,77 @@ from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.policy.cases import run_cases
 from sentinel.policy.folder import check_folder
 from sentinel.resources import invariants_sql, policies_dir
-from sentinel.settings import load_settings
-from sentinel.store.database import AUTHORITY, CONSOLE, describe, first_line, with_role
-from sentinel.store.invariants import run_invariants
+from sentinel.services.checkpoint import compare_checkpoints
+from sentinel.settings import CHECKPOINTS, load_settings
+from sentinel.store.checkpoints import CheckpointBroken
+from sentinel.store.database import AUTHORITY, CONSOLE, ORDERS, WORKER, describe, first_line, with_role
+from sentinel.store.invariants import SHOWN, run_invariants
 from sentinel.store.migrate import SchemaNotReady, require_head
 from sentinel.store.safety import faults_of
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing the doctor looked at."""
+    """One thing the doctor looked at; `damaged` are the first ids of what is wrong. Not `checked` is neither well nor bad."""
 
     name: str
     ok: bool
     detail: str
+    damaged: tuple[str, ...] = ()
+    checked: bool = True
+
+
+NO_CHECKPOINTS = (
+    "not checked, without a checkpoint file nobody can tell whether the newest events were deleted together with their"
+    " positions, or an event's body and hash rewritten together: set SENTINEL_CHECKPOINT_FILE or give --checkpoint"
+)
 
 
 @click.command()
+@click.option(
+    "--checkpoint",
+    "checkpoints",
+    type=click.Path(path_type=Path),
+    envvar="SENTINEL_CHECKPOINT_FILE",
+    default=None,
+    help="File of checkpoints to compare the evidence with.  [SENTINEL_CHECKPOINT_FILE]",
+)
 @json_option
-def command(as_json: bool) -> None:
-    """Check settings, policies, the database's safety and every invariant. Read-only. Exit 1 when something is wrong."""
+def command(as_json: bool, checkpoints: Path | None) -> None:
+    """Check settings, policies, the database's safety, every invariant and the evidence against its checkpoints.
+
+    Read-only. What is damaged is named by its id. Any program's login will do, and what it may not read is told as not
+    checked; the console's may read all of it. Exit 1 when something is wrong.
+    """
+    kept = Path(os.environ.get("SENTINEL_DATA_DIR", "var")) / CHECKPOINTS
+    if checkpoints is None and not os.environ.get("SENTINEL_DATABASE_URL") and kept.exists():
+        checkpoints = kept
     with database_url() as url:
         try:
-            checks = list(_examine(url))
+            checks = list(_examine(url, checkpoints))
         except psycopg.OperationalError as error:
-            if f'role "{AUTHORITY}"' in str(error):
+            if f'role "{AUTHORITY}" does not exist' in str(error):
                 raise SchemaNotReady("the database is empty: run `sentinel migrate` first") from None
             raise EngineUnavailable(f"cannot use the database at {describe(url)}: {first_line(error)}") from None
     if as_json:
         click.echo(json.dumps([asdict(check) for check in checks]))
     else:
-        for check in checks:
-            click.echo(f"{'ok  ' if check.ok else 'BAD '} {check.name}: {check.detail}", err=not check.ok)
-        bad = sum(not check.ok for check in checks)
-        click.echo(f"{len(checks)} checks, {bad} bad" if bad else f"{len(checks)} checks, all well")
+        _print(checks)
     sys.exit(0 if all(check.ok for check in checks) else 1)
 
 
-def _examine(url: str) -> Iterator[Check]:
+def _print(checks: list[Check]) -> None:
+    for check in checks:
+        mark = "BAD " if not check.ok else "ok  " if check.checked else "–   "
+        click.echo(f"{mark} {check.name}: {check.detail}", err=not check.ok)
+    bad, unchecked = sum(not check.ok for check in checks), sum(not check.checked for check in checks)
+    click.echo(
+        f"{len(checks)} checks, {f'{bad} bad' if bad else 'all well'}"
+        + (f", {unchecked} not checked" if unchecked else "")
+    )
+
+
+def _examine(url: str, checkpoints: Path | None) -> Iterator[Check]:
     yield _attempt(
         "settings",
         lambda: load_settings(database_url=url, secret_keys=("unused-by-the-doctor-0123456789abcdef",)),
@@ -61,21 +97,47 @@ def _examine(url: str) -> Iterator[Check]:
     faults = check_folder(policies_dir())
     yield Check("policies", not faults, "; ".join(fault.detail for fault in faults) or "compile")
     yield Check("policy cases", run_cases(policies_dir()).passed, "see `sentinel policy test`")
-    with psycopg.connect(with_role(url, AUTHORITY), autocommit=True) as connection:
+    with _connected(url, AUTHORITY, CONSOLE, WORKER, ORDERS) as connection:
         yield _attempt("schema", lambda: require_head(connection), "at this program's revision")
         unsafe = faults_of(connection)
         yield Check(
             "database safety", not unsafe, "; ".join(unsafe) or "durable, own role, append-only triggers in place"
         )
-    with psycopg.connect(with_role(url, CONSOLE), autocommit=True) as connection:
+    with _connected(url, CONSOLE, AUTHORITY, WORKER, ORDERS) as connection:
         connection.execute("set statement_timeout = '5min'")
+        yield _compared(connection, checkpoints)
         for verdict in run_invariants(connection, invariants_sql()):
-            detail = (
-                verdict.sentence
-                if verdict.violations == 0
-                else f"{verdict.violations} violations of: {verdict.sentence}"
+            yield Check(
+                verdict.name, not verdict.violations, verdict.told, verdict.damaged, checked=not verdict.unchecked
             )
-            yield Check(verdict.name, verdict.violations == 0, detail)
+
+
+def _connected(url: str, *roles: str) -> psycopg.Connection[Any]:
+    """A connection in the first of the roles that this login may take."""
+    for number, role in enumerate(roles, 1):
+        try:
+            return psycopg.connect(with_role(url, role), autocommit=True)
+        except psycopg.OperationalError as error:
+            if number == len(roles) or f'permission denied to set role "{role}"' not in str(error):
+                raise
+    raise AssertionError("no role was asked for")
+
+
+def _compared(connection: psycopg.Connection[Any], checkpoints: Path | None) -> Check:
+    """The evidence against what was written down outside the database."""
+    if checkpoints is None:
+        return Check("checkpoints", True, NO_CHECKPOINTS, checked=False)
+    try:
+        found = compare_checkpoints(connection, checkpoints)
+    except CheckpointBroken as error:
+        return Check("checkpoints", False, error.detail)
+    except psycopg.errors.InsufficientPrivilege as error:
+        return Check("checkpoints", True, f"not checked, {first_line(error)}", checked=False)
+    if not found.differences:
+        return Check("checkpoints", True, f"the first {found.covered} events are as {checkpoints} says they were")
+    shown = found.differences[:SHOWN]
+    more = f" and {len(found.differences) - len(shown)} more" if len(found.differences) > len(shown) else ""
+    return Check("checkpoints", False, f"the evidence is not what it was: {', '.join(shown)}{more}", shown)
 
 
 def _attempt(name: str, look: Callable[[], object], well: str) -> Check:

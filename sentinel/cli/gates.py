@@ -65,18 +65,26 @@ def group() -> None:
 @click.option(
     "--simulate-systems", is_flag=True, help="Simulate outside systems and the model critic; else not covered."
 )
+@click.option(
+    "--sandbox",
+    is_flag=True,
+    help="Use the outside systems that the worker's settings name in this environment. They must be sandboxes: every case is really asked for.",
+)
 @click.option("--as", "email", metavar="EMAIL", help="In whose name it is recorded: an approver.")
 @click.option("--policies", "directory", type=click.Path(path_type=Path), envvar="SENTINEL_POLICIES_DIR",
               help="Folder with the policies, routes and switches that are tried.")  # fmt: skip
 @tenant_option
 @json_option
 def run(
-    scenario: str, cases: Path | None, report_file: Path | None, record: bool, simulate_systems: bool, email: str | None,
+    scenario: str, cases: Path | None, report_file: Path | None, record: bool, simulate_systems: bool, sandbox: bool, email: str | None,
     directory: Path | None, tenant: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Replay SCENARIO's labelled cases through the real workflow on a scratch database. Exit 1 unless all is proven."""
     if record and email is None:
         raise WrongUse("say in whose name the report is recorded: --as EMAIL")
+    if simulate_systems and sandbox:
+        raise WrongUse("a system is either simulated or a sandbox: --simulate-systems and --sandbox do not go together")
+    systems = {"simulate_systems": simulate_systems, "sandbox": _sandbox() if sandbox else {}}
     folder = directory or policies_dir()
     switch = _switch_of(read_book(folder), scenario)
     policies = PolicyHolder(folder)
@@ -86,7 +94,7 @@ def run(
         # A server that the report is recorded on is there for the scratch database as well.
         given = stack.enter_context(database_url()) if record else os.environ.get("SENTINEL_DATABASE_URL") or None
         began = time.monotonic()
-        report = _replayed(given, policies, policy, switch, scenario, chosen, simulate_systems)
+        report = _replayed(given, policies, policy, switch, scenario, chosen, systems)
         report |= {
             "policy_id": policy.policy.policy_id, "policy_digest": policy.digest,
             "ran_at": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": round(time.monotonic() - began, 2),
@@ -125,15 +133,13 @@ def _shipped_cases(folder: Path, scenario: str) -> Path:
 
 def _replayed(
     url: str | None, policies: PolicyHolder, policy: CompiledPolicy, switch: DeclaredSwitch, scenario: str, cases: Path,
-    simulate_systems: bool,
+    systems: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     configure_logs("error", program="sentinel-gates")
     click.echo(f"replaying {cases.name} on a scratch database …", err=True)
     # It loads while the database is made.
     with _program() as program, scratch_world(url, policies) as scratch:
-        job = _job(scratch, policies.directory, policy, switch, scenario, cases) | {
-            "simulate_systems": simulate_systems
-        }
+        job = _job(scratch, policies.directory, policy, switch, scenario, cases) | systems
         output, _ = program.communicate(orjson.dumps(job), timeout=_LONGEST_SECONDS)
     if program.returncode != 0:
         raise WrongUse("the replay gave no report")
@@ -153,6 +159,17 @@ def _program() -> Iterator[subprocess.Popen[bytes]]:
         if program.poll() is None:
             program.kill()
             program.wait()
+
+
+def _sandbox() -> dict[str, str]:
+    """Settings of the outside systems in this environment, by the name that the worker gives them."""
+    pairs = ("price_difference", "platform", "ticket")
+    names = {f"{name}_{what}": f"WORKER_{name}_{what}".upper() for name in pairs for what in ("url", "key")}
+    names |= {"critic_url": "SENTINEL_CRITIC_URL", "critic_model": "SENTINEL_CRITIC_MODEL"}
+    found = {field: os.environ[variable] for field, variable in names.items() if os.environ.get(variable)}
+    if not any(field.endswith("_url") for field in found):
+        raise WrongUse(f"--sandbox needs an outside system in this environment, such as {names['platform_url']}")
+    return found
 
 
 def _clean_environment() -> dict[str, str]:

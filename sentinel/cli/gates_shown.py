@@ -27,6 +27,8 @@ def print_report(report: Mapping[str, Any]) -> None:
     click.echo(f"not covered       {report['not_covered']}{_reasons(report)}")
     if report["simulated"]:
         click.echo(f"simulated         {', '.join(report['simulated'])}")
+    if report["sandbox"]:
+        click.echo(f"sandboxes         {', '.join(report['sandbox'])}")
     _table("Wrong executions", report["wrong_executions"], ("case", "what", "detail"))
     wrong = [one for one in report["results"] if one["result"] == "incorrect"]
     _table("Incorrect", wrong, ("case", "wanted", "came_to", "where"))

@@ -18,7 +18,7 @@ from sentinel.services.create_operator import known_operator
 from sentinel.services.issue_key import IssuedKey, issue_key
 from sentinel.services.revoke_key import revoke_key
 from sentinel.services.rotate_key import OVERLAP_SECONDS, rotate_key
-from sentinel.store.agent_keys import DEFAULT_SCOPES, SCOPES, list_keys
+from sentinel.store.agent_keys import DEFAULT_SCOPES, SCOPES, WORKER_SCOPE, list_keys
 
 COLUMNS = ("key_id", "hint", "label", "agent_id", "scopes", "owner", "created_at", "expires_at", "revoked_at", "last_used_at",
            "usable")  # fmt: skip
@@ -42,6 +42,7 @@ def _show_once(issued: IssuedKey, as_json: bool) -> None:
 @click.option("--label", default="", help="What it is for.")
 @click.option("--scope", "scopes", multiple=True, type=click.Choice(SCOPES), default=DEFAULT_SCOPES, show_default=True,
               help="What it may do; may be given several times.")  # fmt: skip
+@click.option("--worker", is_flag=True, help="A worker's: its word counts on facts with `vouched_by: worker`.")
 @click.option("--expires-days", type=int, help="End after this many days; without it, never.")
 @click.option(
     "--owner", metavar="EMAIL", help="The operator who answers for it, and so can never approve what it asks."
@@ -50,7 +51,7 @@ def _show_once(issued: IssuedKey, as_json: bool) -> None:
 @tenant_option
 @json_option
 def create(
-    agent_id: str | None, label: str, scopes: tuple[str, ...], expires_days: int | None, owner: str | None, test: bool,
+    agent_id: str | None, label: str, scopes: tuple[str, ...], worker: bool, expires_days: int | None, owner: str | None, test: bool,
     tenant: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Make a key and print it, this once."""
@@ -58,7 +59,8 @@ def create(
         tenant_id = tenant_of(pool, tenant)
         owner_id = known_operator(pool, tenant_id, owner).operator_id if owner else None
         issued = issue_key(
-            pool, tenant_id, agent_id=agent_id, label=label, scopes=scopes, owner_operator_id=owner_id,
+            pool, tenant_id, agent_id=agent_id, label=label, owner_operator_id=owner_id,
+            scopes=(*scopes, WORKER_SCOPE) if worker and WORKER_SCOPE not in scopes else scopes,
             expires_days=expires_days, test=test,
         )  # fmt: skip
     _show_once(issued, as_json)

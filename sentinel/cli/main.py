@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "keys": ("sentinel.cli.keys:group", "Create, list, revoke and rotate agent keys."),
     "operators": ("sentinel.cli.operators:group", "Create and manage the people who decide."),
     "approvals": ("sentinel.cli.approvals:group", "List, approve and reject what waits for a person."),
+    "decisions": ("sentinel.cli.decisions:group", "Explain a recorded decision: decide it again from what is kept."),
     "orders": ("sentinel.cli.orders:group", "List the orders that wait for a person, and decide them or try again."),
     "halts": ("sentinel.cli.halts:group", "Stop and resume: everything, a tenant, agent, action or scenario."),
     "switches": ("sentinel.cli.switches:group", "Turn on, for a few percent or all, what machines may do; and off."),
@@ -25,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "in-doubt": ("sentinel.cli.in_doubt:group", "List and resolve operations whose outcome is unknown."),
     "policy": ("sentinel.cli.policy:group", "Check, show and test policy files."),
     "proof": ("sentinel.cli.proof:group", "Verify proof packs."),
+    "checkpoint": ("sentinel.cli.checkpoint:command", "Write down how the evidence stands, outside the database."),
     "doctor": ("sentinel.cli.doctor:command", "Check that this installation is safe and nothing is broken."),
 }
 

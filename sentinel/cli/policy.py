@@ -116,6 +116,8 @@ def _print_policy(compiled: CompiledPolicy) -> None:
         for row in told.get(name, []):
             table.add_row(*(_cell(row.get(column, "")) for column in columns))
         console.print(table)
+    if told.get("once_per"):
+        console.print(f"once: each {told['once_per']['thing']}, by {told['once_per']['from']}", highlight=False)
     console.print(f"approval: {_cell(told.get('approval', ''))}\n", highlight=False)
 
 

@@ -26,6 +26,7 @@ from sentinel.policy.library import PolicyHolder
 from sentinel.services.create_tenant import create_tenant
 from sentinel.services.issue_key import issue_key
 from sentinel.settings import Settings
+from sentinel.store.agent_keys import WORKER_SCOPES
 from sentinel.store.database import CONSOLE, Pool, with_role
 from sentinel.store.embedded import remove, running
 from sentinel.store.migrate import SchemaNotReady, migrate
@@ -48,7 +49,7 @@ def scratch_world(url: str | None, policies: PolicyHolder) -> Iterator[Scratch]:
         pool = Pool(with_role(database, CONSOLE, application_name="sentinel-scratch"), size=1)
         try:
             tenant_id = create_tenant(pool, "scratch")
-            key = issue_key(pool, tenant_id, agent_id=None).key
+            key = issue_key(pool, tenant_id, agent_id=None, scopes=WORKER_SCOPES).key
         finally:
             pool.close()
         with authority_on_loopback(database, policies) as address:

@@ -36,9 +36,12 @@ def command(graceful_seconds: int, **options: Any) -> None:
         signal.signal(number, lambda *_: told.set())
     with contextlib.ExitStack() as stack:
         if not os.environ.get("SENTINEL_DATABASE_URL"):
+            from sentinel.settings import CHECKPOINTS
+
             data_dir = Path(os.environ.get("SENTINEL_DATA_DIR", "var"))
             options["database_url"] = _database(stack, data_dir, told)
             os.environ.setdefault("SENTINEL_SECRET_KEYS", kept_secret(data_dir))
+            os.environ.setdefault("SENTINEL_CHECKPOINT_FILE", str(data_dir / CHECKPOINTS))
         _serve(graceful_seconds, told, options)
 
 

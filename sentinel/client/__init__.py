@@ -9,6 +9,7 @@ from sentinel.client.answers import (
     ApprovalView,
     CheckAnswer,
     GuardAnswer,
+    KeyHolder,
     ReportReceipt,
     StartReceipt,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "Guarded",
     "HaltInForce",
     "KeyConflict",
+    "KeyHolder",
     "NoAnswerKind",
     "Outcome",
     "Rejected",

@@ -128,6 +128,15 @@ class ApprovalDecision:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyHolder:
+    """Whose key the client has: its tenant by id and public name, and the agent it is bound to, if it is."""
+
+    tenant_id: str
+    tenant: str
+    agent_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class InBatch:
     """One request's answer within a batch: as if it had been asked alone."""
 
@@ -240,6 +249,11 @@ def approval_decisions(body: Mapping[str, Any]) -> list[ApprovalDecision]:
         ApprovalDecision(uuid_text(item, "request_id"), text(item, "status"), moment(item, "decided_at"))
         for item in found
     ]
+
+
+def key_holder(body: Mapping[str, Any]) -> KeyHolder:
+    """A 200 body of `key`."""
+    return KeyHolder(uuid_text(body, "tenant_id"), text(body, "tenant"), maybe_text(body, "agent_id"))
 
 
 def heartbeat_status(body: Mapping[str, Any]) -> str:

@@ -138,6 +138,10 @@ class Client:
         path = "/heartbeat?" + urlencode({"agent_id": self._agent(agent_id)})
         return self._call("GET", path, None, lambda _, found: answers.heartbeat_status(found))
 
+    def key(self) -> answers.KeyHolder:
+        """Whose key this client has."""
+        return self._call("GET", "/key", None, lambda _, found: answers.key_holder(found))
+
     def switches(self) -> Switches:
         """What is switched on and halted for this tenant, and which policies decide. Grants nothing."""
         return self._call("GET", "/switches", None, lambda _, found: switches_answer(found))

@@ -18,6 +18,8 @@ class SwitchState:
 
     is_on: bool
     canary_percent: int
+    simulated: tuple[str, ...] = ()
+    """Outside systems that its launch gate saw as simulations only: with the real ones nothing is proven."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,10 @@ def _switch(body: Mapping[str, Any]) -> SwitchState:
         malformed("canary_percent is not between 0 and 100")
     if "on" not in body:
         malformed("on is missing")
-    return SwitchState(flag(body, "on"), percent)
+    simulated = body.get("simulated", [])
+    if not isinstance(simulated, list) or not all(isinstance(name, str) for name in simulated):
+        malformed("simulated is not a list of names")
+    return SwitchState(flag(body, "on"), percent, tuple(simulated))
 
 
 def _halt(body: Mapping[str, Any]) -> HaltInForce:

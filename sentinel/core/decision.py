@@ -31,6 +31,7 @@ ESCALATIONS: dict[str, str] = {
     "halted": "A halt covers this action.",
     "switch_off": "This scenario is switched off.",
     "outside_canary": "This account is not in the share for which the scenario is switched on.",
+    "system_not_proven": "The launch gate of this scenario saw a simulation of the system that would settle it, not the real one.",
     "open_complaint": "The order has an open complaint.",
     "delayed_shipment": "The shipment is delayed; that is compensated, not refunded.",
     "account_mismatch": "Another account than the ordering one asks.",
@@ -71,15 +72,18 @@ ESCALATIONS: dict[str, str] = {
 REASONS: dict[str, str] = {
     # Reason code → sentence, in order of precedence among findings that are equally strict.
     "engine_unavailable": "The decision could not be recorded; nothing is allowed.",
+    "velocity_halted": "More in a few minutes than is declared: the velocity breaker halted it; a person lifts that.",
     "halted": "A halt covers this action.",
     "no_matching_policy": "No policy covers this action.",
     "duplicate_resource": "The same thing is already under way or done under another key.",
+    "looks_like_duplicate": "It differs only in case or punctuation at the end from what is already under way or done.",
     "approval_rejected": "A person rejected this.",
     "handled_by_person": "A person handled this elsewhere.",
     "customer_declined": "The customer declined the confirmation.",
     "confirmation_expired": "The customer did not confirm in time.",
     "approval_expired": "Nobody decided in time.",
     "fact_missing": "A fact that a rule needs is missing or malformed.",
+    "fact_not_vouched": "A fact that a rule needs was said by one who cannot vouch for it.",
     "duplicate_refund": "This refund was already made or is under way.",
     "stale_window": "The order is too old for a refund.",
     "suspicious_reason": "The stated reason is suspicious.",
@@ -88,6 +92,8 @@ REASONS: dict[str, str] = {
     "over_limit": "The amount is above what the policy can allow.",
     "over_transaction_limit": "The amount is above what one refund of this kind may be.",
     "limit_exceeded": "A spending limit would be exceeded.",
+    "account_unknown": "No account is named, and the budget that all such operations share would be exceeded.",
+    "total_exceeded": "A total of the agent or of the tenant would be exceeded.",
     "repeated_attempts": "Several attempts of this customer in 24 hours.",
     "high_risk": "The order's signals say that it should not be fulfilled.",
     "facts_missing": "The order lacks facts that its source always sends.",
@@ -148,6 +154,24 @@ class LimitAsk:
     reason_code: str
 
 
+@dataclass(frozen=True, slots=True)
+class BreakerAsk:
+    """A rate that this operation, if allowed, counts towards; passing it halts `target` in `scope` ("agent" or "tenant").
+
+    `most_operations` and `most_minor` may each be None: not counted.
+    """
+
+    breaker_key: str
+    scope: str
+    target: str
+    window_seconds: int
+    bucket_seconds: int
+    most_operations: int | None
+    most_minor: int | None
+    declared: str
+    """The rate in words, for people: "100 operations or 5000.00 USD in 5 minutes"."""
+
+
 NO_POLICY_DIGEST = "sha256:" + "0" * 64
 """Stands where no policy covered the action."""
 
@@ -171,13 +195,14 @@ class Decision:
     """Reason codes of every finding that is not an ALLOW, strictest first, without repeats."""
     findings: tuple[Finding, ...]
     limits: tuple[LimitAsk, ...] = ()
+    breakers: tuple[BreakerAsk, ...] = ()
     approval: ApprovalTerms | None = None
     approvable: bool = True
     """False where any finding says so: the question to a person then does not offer "approve"."""
     asks_person: bool = False
     """True where the request itself asks for a person: a halt then leaves it to one instead of denying it for good."""
     once_key: str | None = None
-    """What may happen only once, e.g. "retail-refund|rf_1"; None where the policy declares nothing."""
+    """What may happen only once, e.g. "refund|rf_1"; None where the policy declares nothing."""
     policy_id: str = "none"
     policy_version: str = "none"
     policy_label: str = "No policy"

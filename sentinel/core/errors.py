@@ -164,6 +164,18 @@ class RateLimited(SentinelError):
         self.retry_after_seconds = retry_after_seconds
 
 
+class TooManyOpenPermits(RateLimited):
+    """The key has as many permits out, started by nobody, as a key may have."""
+
+    code = "too-many-open-permits"
+
+    def __init__(self, retry_after_seconds: int) -> None:
+        super().__init__(
+            retry_after_seconds,
+            "This key has too many permits that nobody started. Start them, or wait until they run out.",
+        )
+
+
 class EngineUnavailable(SentinelError):
     """Store, clock, policy or a needed fact is unavailable: the answer is a DENY that may be retried."""
 

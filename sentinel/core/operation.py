@@ -18,7 +18,11 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money, parse_money
 
 IDENTIFIER = re.compile(r"[A-Za-z0-9._:/@-]+")
-"""Every identifier that crosses the wire: ASCII only, so no two spellings of one name exist."""
+"""Every identifier that crosses the wire: ASCII only, so no two characters of it look alike. Spellings that differ in case or
+in punctuation at the end are different identifiers; where one of them may happen only once, a person looks at the other."""
+
+MAX_IDENTIFIER = 200
+"""The longest identifier among the params."""
 
 # Control characters (tab and line ends aside), surrogates, bidirectional and zero-width characters: text that a person
 # would not see as it is, or that a store would refuse.
@@ -34,6 +38,7 @@ IDENTIFIER_PARAMS = frozenset(
         "account_id",
         "order_ref",
         "order_id",
+        "order_key",
         "source",
         "channel",
         "scenario",
@@ -123,6 +128,8 @@ def _difference(one: Any, other: Any, path: str) -> str | None:
 
 def _normal_params(params: Mapping[str, Any]) -> dict[str, Any]:
     rest = {key: value for key, value in params.items() if value is not None}
+    for key in IDENTIFIER_PARAMS & rest.keys():
+        check_identifier(rest[key], f"params.{key}", MAX_IDENTIFIER)
     normal: dict[str, Any] = {}
     amount = rest.pop("amount", None)
     if amount is not None:
@@ -131,8 +138,6 @@ def _normal_params(params: Mapping[str, Any]) -> dict[str, Any]:
         normal["amount"] = {"amount_minor": money.amount_minor, "currency": money.currency}
     for key, value in rest.items():
         normal[_key(key, "params")] = _normal(value, f"params.{key}")
-    for key in IDENTIFIER_PARAMS & normal.keys():
-        check_identifier(normal[key], f"params.{key}", 200)
     if "risk" in normal:
         _check_risk(normal["risk"])
     return normal
@@ -184,11 +189,16 @@ def _check_risk(risk: Any) -> None:
         raise InvalidInput.of("params.risk.customer_attempts_24h", "must be an integer, 0 or more")
 
 
+def is_identifier(value: Any, most: int) -> bool:
+    """Whether `value` is an identifier of at most `most` characters (`CONTRACT.md` §1)."""
+    return isinstance(value, str) and 0 < len(value) <= most and IDENTIFIER.fullmatch(value) is not None
+
+
 def check_identifier(value: Any, path: str, most: int) -> str:
     """`value` if it is an identifier of at most `most` characters; else `InvalidInput`."""
-    if not isinstance(value, str) or not 0 < len(value) <= most or IDENTIFIER.fullmatch(value) is None:
+    if not is_identifier(value, most):
         raise InvalidInput.of(path, f"must be 1 to {most} of the characters A-Z a-z 0-9 . _ : / @ -")
-    return value
+    return str(value)
 
 
 def check_text(value: str, path: str, most: int = MAX_TEXT) -> str:

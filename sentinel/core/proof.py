@@ -1,21 +1,26 @@
 """Proof packs: the public, hash-only record of one decision (`CONTRACT.md` §5).
 
-The pack is finished by the database, which alone knows the time, the final verdict and the reason. So it leaves here as
-four pieces of canonical JSON around those three; `assemble` is the same concatenation, for tests and for reading.
+The pack is finished by the database, which alone knows the time, the final verdict, the reason and what else fired. So it leaves here as
+three pieces of canonical JSON around what it adds; `assemble` is the same concatenation, for tests and for reading.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from sentinel.core.canonical import canonical_json, sha256_hex
 from sentinel.core.decision import Decision
+from sentinel.core.errors import InvalidInput
 from sentinel.core.money import money_out
 from sentinel.core.operation import Operation
 
 REDACTION = "customer data hidden"
 HASH_ONLY = "hash-only proof"
+MAX_EVIDENCE_BYTES = 4096
+"""What a decision keeps of an evidence context, in canonical bytes; more is refused, not cut."""
 
 
 def commitment(purpose: str, salt: str, text: str) -> str:
@@ -23,8 +28,48 @@ def commitment(purpose: str, salt: str, text: str) -> str:
     return sha256_hex(b"sentinel/" + purpose.encode() + b"\0" + bytes.fromhex(salt) + text.encode())
 
 
-def pack_parts(operation: Operation, decision: Decision, *, proof_id: str, salt: str) -> tuple[str, str, str, str]:
-    """The pack's canonical text without decided_at, decision, latency_ms and reason_code, cut where they belong."""
+def facts_commitment(salt: str, *, operation_canonical: str, basis: str | None, tightened: Sequence[str]) -> str:
+    """What a pack's facts_commitment commits to: the operation, what was read beside it, and the ids of all that fired.
+
+    `basis` is `decision_basis`; `tightened` is what the database added (`operation_states.tightened`). The same words as
+    `sentinel.facts_commitment`. Without a basis, as before evidence was kept, the params alone.
+    """
+    if basis is None:
+        return commitment("facts", salt, canonical_json(json.loads(operation_canonical)["params"]))
+    fired = canonical_json(list(tightened))
+    return commitment("facts", salt, f'{{"basis":{basis},"operation":{operation_canonical},"tightened":{fired}}}')
+
+
+def decision_basis(
+    decision: Decision, evidence: Mapping[str, Any], *, read_at: datetime | None = None, by_worker: bool = False
+) -> str:
+    """What a policy decided on beside the operation, canonical: the declared evidence, the rules that fired, the clock if read.
+
+    `by_worker`: whether who asked could vouch for a worker's facts.
+
+    Raises `InvalidInput` where the declared evidence is larger than is kept.
+    """
+    basis: dict[str, Any] = {
+        "evidence": evidence,
+        "rules": [one.rule_id for one in decision.findings if not one.failed],
+    }
+    unanswered = [one.rule_id for one in decision.findings if one.failed]
+    if unanswered:
+        basis["unanswered"] = unanswered
+    if by_worker:
+        basis["asked_by"] = "worker"
+    if read_at is not None:
+        basis["now"] = read_at.astimezone(UTC).isoformat()
+    text = canonical_json(basis)
+    if evidence and len(canonical_json(evidence).encode()) > MAX_EVIDENCE_BYTES:
+        raise InvalidInput.of(
+            "evidence_context", f"the facts that the policy reads take more than {MAX_EVIDENCE_BYTES} bytes"
+        )
+    return text
+
+
+def pack_parts(operation: Operation, decision: Decision, *, proof_id: str, salt: str) -> tuple[str, str, str]:
+    """The pack's canonical text without what the database adds, cut where that belongs."""
     head: dict[str, Any] = {"action": operation.action, "agent_id": operation.agent_id}
     if operation.amount is not None:
         head["amount"] = money_out(operation.amount)
@@ -42,20 +87,19 @@ def pack_parts(operation: Operation, decision: Decision, *, proof_id: str, salt:
     tail = {"redaction_status": REDACTION, "signature_status": HASH_ONLY}
     if "refund_id" in names:
         tail["refund_id"] = str(names["refund_id"])
-    facts = commitment("facts", salt, canonical_json(operation.params))
     return (
         canonical_json(head)[:-1] + ',"decided_at":"',
-        f',"facts_commitment":"{facts}","latency_ms":',
         "," + canonical_json(middle)[1:-1] + ',"reason_code":"',
         '",' + canonical_json(tail)[1:],
     )
 
 
 def assemble(
-    parts: tuple[str, str, str, str], *, decided_at: str, decision: str, latency_ms: int, reason_code: str
+    parts: tuple[str, str, str], *, decided_at: str, decision: str, facts: str, latency_ms: int, reason_code: str
 ) -> str:
     """The whole pack without its hash, as the database writes it."""
-    return f'{parts[0]}{decided_at}","decision":"{decision}"{parts[1]}{latency_ms}{parts[2]}{reason_code}{parts[3]}'
+    added = f'{decided_at}","decision":"{decision}","facts_commitment":"{facts}","latency_ms":{latency_ms}'
+    return f"{parts[0]}{added}{parts[1]}{reason_code}{parts[2]}"
 
 
 def pack_hash(pack: Mapping[str, Any]) -> str:
@@ -71,3 +115,11 @@ def is_intact(pack: Mapping[str, Any]) -> bool:
 def opens(pack: Mapping[str, Any], *, salt: str, operation_canonical: str) -> bool:
     """Whether a private operation and its salt are the ones a pack commits to: for auditors."""
     return commitment("operation", salt, operation_canonical) == pack.get("operation_digest")
+
+
+def opens_facts(
+    pack: Mapping[str, Any], *, salt: str, operation_canonical: str, basis: str | None, tightened: Sequence[str]
+) -> bool:
+    """Whether what is kept of a decision's facts is what its pack commits to: for auditors."""
+    found = facts_commitment(salt, operation_canonical=operation_canonical, basis=basis, tightened=tightened)
+    return found == pack.get("facts_commitment")

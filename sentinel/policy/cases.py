@@ -1,7 +1,8 @@
 """Policy tests as data: `policies/cases/*.yaml` says what is asked and which decision with which reasons is wanted.
 
 A case goes through the library like a guard request, so it also tests which policy covers the action. `usage` says
-how much of a limit is already used; `null` in a case takes a field of the base request away.
+how much of a limit is already used; `null` in a case takes a field of the base request away. `asked_by: agent` asks with the key
+of an agent; without it a worker asks, whose word counts on the facts that it vouches for.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.money import parse_money
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.evaluate import decide
-from sentinel.policy.facts import FactSet, gather
+from sentinel.policy.facts import A_WORKER, Asker, FactSet, gather
 from sentinel.policy.library import PolicyLibrary
 from sentinel.policy.source import Node, Source, Table, plain, read_source
 
@@ -25,7 +26,7 @@ NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 """The instant at which all cases are decided."""
 
 _FILE = ("policy", "base", "cases")
-_CASE = ("name", "policy", "request", "usage", "want")
+_CASE = ("name", "policy", "request", "asked_by", "usage", "want")
 _WANT = ("decision", "reason", "reasons", "people", "approvable")
 
 
@@ -39,6 +40,7 @@ class Case:
     request: Mapping[str, Any]
     usage: Mapping[str, str]
     want: Mapping[str, Any]
+    asker: Asker = A_WORKER
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,9 @@ def _case(source: Source, node: Node, base: Mapping[str, Any], policy: str | Non
         request = _with_money(request)
     except InvalidInput as error:
         raise view.error(table.place, f"request: {error.detail}") from error
-    return Case(name, f"{source.name}:{table.place.line}", policy, request, usage, plain(view, entries["want"]))
+    by = view.one_of(entries["asked_by"], "asked_by", ("agent", "worker")) if "asked_by" in entries else "worker"
+    asker = Asker(is_worker=by == "worker")
+    return Case(name, f"{source.name}:{table.place.line}", policy, request, usage, plain(view, entries["want"]), asker)
 
 
 def _check_names(source: Source, case: Table, read: Case, limits: Mapping[str, Collection[str]]) -> None:
@@ -164,7 +168,7 @@ def _decide(library: PolicyLibrary, case: Case) -> Decision:
     compiled = library.find(str(case.request.get("action", "")))
     if compiled is None:
         return no_matching_policy()
-    facts = gather(compiled, case.request)
+    facts = gather(compiled, case.request, case.asker)
     decision = decide(compiled, facts, NOW)
     # A DENY asked for no limits; what its findings say is already the whole answer.
     return _with_limits(case, facts, decision) if decision.limits else decision

@@ -12,22 +12,40 @@ from typing import Any
 
 from sentinel.core.decision import Finding, Verdict
 from sentinel.policy.conditions import Condition, ConditionError, Conditions, Together, references
-from sentinel.policy.document import covered_currencies
+from sentinel.policy.document import covered_currencies, rate_in_words
 from sentinel.policy.errors import Place, PolicyError, nearest
 from sentinel.policy.evidence import check_evidence, check_reason
-from sentinel.policy.model import AMOUNT, Fact, FactType, Limit, Policy, Rule, variable_name
+from sentinel.policy.model import (
+    AMOUNT,
+    EVIDENCE,
+    SUBJECTS,
+    Breaker,
+    Fact,
+    FactPath,
+    FactType,
+    Limit,
+    Policy,
+    Rule,
+    Voucher,
+    variable_name,
+)
 from sentinel.policy.parse import Written, parse_policy
 from sentinel.policy.source import Scalar, Source, read_source
+from sentinel.policy.vouching import check_vouching
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledRule:
-    """A rule, its condition, and the findings it can make, ready made: two, and with `reason_from` one for each value."""
+    """A rule, its condition, and the findings it can make, ready made: with `reason_from` one for each value.
+
+    `unvouched` is what it says where its answer rests on a fact whose voucher did not say it: a person has to look.
+    """
 
     rule: Rule
     condition: Condition
     matched: Finding
     failed: Finding
+    unvouched: Finding
     by_value: Mapping[str, Finding] | None = None
 
     def found(self, variables: Mapping[str, Any]) -> Finding:
@@ -52,13 +70,24 @@ class CompiledLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class CompiledBreaker:
+    """A breaker, its key, what it declares in words by currency, and the finding of one that has no number for it."""
+
+    breaker: Breaker
+    key: str
+    declared: Mapping[str, str]
+    failed: Finding
+
+
+@dataclass(frozen=True, slots=True)
 class CompiledPolicy:
     """What `evaluate` works on. Immutable and safe to share between threads and forked processes.
 
     `together` asks all rules at once, where that is possible; `facts` has the amount first; `presence` names the
     facts that a condition asks `present.` about, `used` every variable that a condition reads; `subjects` are the
-    different `per` of its limits; `numbers` is currency → variable → minor units; `covered` are the currencies that
-    every number and cap has.
+    different `per` of its limits; `worker_facts` are those that only a worker can vouch for; `numbers` is currency →
+    variable → minor units; `covered` are the currencies that every number and cap has; `evidence` is what is read from
+    `evidence_context`, the shorter paths first.
     """
 
     policy: Policy
@@ -67,12 +96,15 @@ class CompiledPolicy:
     rules: tuple[CompiledRule, ...]
     together: Together | None
     limits: tuple[CompiledLimit, ...]
+    breakers: tuple[CompiledBreaker, ...]
+    worker_facts: frozenset[str]
     facts: tuple[Fact, ...]
     presence: frozenset[str]
     subjects: tuple[tuple[str, ...], ...]
     used: frozenset[str]
     numbers: Mapping[str, Mapping[str, int]]
     covered: frozenset[str]
+    evidence: tuple[tuple[FactPath, Fact], ...]
 
 
 def compile_file(path: Path, *, name: str | None = None) -> CompiledPolicy:
@@ -123,6 +155,7 @@ def _compile(source: Source, written: Written) -> CompiledPolicy | None:
     compiled = {name: _condition(source.within(name), conditions, text) for name, text in written.conditions.items()}
     if not source.errors:
         check_evidence(source, written, known)
+        check_vouching(source, written, known)
     if source.errors:
         return None
     return assemble(policy, conditions, {name: one for name, one in compiled.items() if one is not None})
@@ -140,13 +173,21 @@ def assemble(policy: Policy, conditions: Conditions, compiled: Mapping[str, Cond
         rules=tuple(_compiled_rule(policy, rule, compiled) for rule in policy.rules),
         together=conditions.together([rule.when for rule in policy.rules]),
         limits=tuple(_compiled_limit(policy, limit, compiled) for limit in policy.limits),
+        breakers=tuple(_compiled_breaker(policy, breaker) for breaker in policy.breakers),
+        worker_facts=frozenset(fact.name for fact in policy.facts if fact.vouched_by is Voucher.WORKER),
         facts=tuple(sorted(policy.facts, key=lambda fact: fact.name != AMOUNT)),
         presence=frozenset(name.removeprefix("present.") for name in used if name.startswith("present.")),
         subjects=tuple(dict.fromkeys(limit.per for limit in policy.limits)),
         used=used,
         numbers=_numbers_by_currency(policy),
         covered=covered_currencies(policy),
+        evidence=_evidence(policy),
     )
+
+
+def _evidence(policy: Policy) -> tuple[tuple[FactPath, Fact], ...]:
+    found = [(path[1:], fact) for fact in policy.facts for path in fact.paths if path[0] == EVIDENCE]
+    return tuple(sorted(found, key=lambda one: len(one[0])))
 
 
 def _condition(source: Source, conditions: Conditions, written: Scalar) -> Condition | None:
@@ -178,15 +219,17 @@ def _check_names(source: Source, written: Written) -> None:
     policy = written.policy
     amount = next((fact for fact in policy.facts if fact.name == AMOUNT), None)
     is_money = amount is not None and amount.type is FactType.MONEY
-    needs = policy.numbers or policy.limits or policy.approval.two_people_from
+    counted = policy.limits or any(breaker.amount for breaker in policy.breakers)
+    needs = policy.numbers or counted or policy.approval.two_people_from
     if not is_money and (needs or any(fact.type is FactType.MONEY for fact in policy.facts)):
         with source.collecting():
             message = 'a policy about money needs the fact "amount" of type money'
             raise source.error(written.sections.get("facts"), message, "amount: {type: money, from: params.amount}")
-    if policy.limits and amount is not None and amount.paths != (("params", "amount"),):
+    if counted and amount is not None and amount.paths != (("params", "amount"),):
         with source.collecting():
             # A limit reserves the operation's own amount; another path would check one sum and reserve another.
-            raise source.error(written.sections.get("facts"), 'with limits, "amount" comes from params.amount')
+            message = 'with limits or breakers, "amount" comes from params.amount'
+            raise source.error(written.sections.get("facts"), message)
     for rule in policy.rules:
         with source.collecting():
             check_reason(source.within(rule.rule_id), rule, policy, written.ids[rule.rule_id])
@@ -198,9 +241,14 @@ def _check_names(source: Source, written: Written) -> None:
 def _check_per(source: Source, limit: Limit, policy: Policy, place: Place) -> None:
     texts = [fact.name for fact in policy.facts if fact.type is FactType.STRING]
     for name in limit.per:
-        if name != "currency" and name not in texts:
+        if name not in (*SUBJECTS, "currency", *texts):
+            hint = nearest(name, [*texts, *SUBJECTS, "currency"])
+            raise source.error(place, f'per: "{name}" is neither {", ".join(SUBJECTS)} nor a fact of type string', hint)
+        fact = next((fact for fact in policy.facts if fact.name == name and name in SUBJECTS), None)
+        if fact is not None and (name != "agent" or fact.paths != (("agent_id",),)):
+            # Who asks is known from the key; a fact of that name would let the asker choose whose budget it is.
             raise source.error(
-                place, f'per: "{name}" is not a fact of type string', nearest(name, [*texts, "currency"])
+                place, f'per: "{name}" is who asks, and a fact has that name too', "name the fact otherwise"
             )
     if "currency" not in limit.per:
         raise source.error(place, "per must contain currency: caps are per currency and nothing is converted")
@@ -219,7 +267,9 @@ def _compiled_rule(policy: Policy, rule: Rule, compiled: Mapping[str, Condition]
     # An ALLOW that cannot answer is not an ALLOW: at least a person has to look.
     verdict = Verdict.APPROVAL_REQUIRED if rule.verdict is Verdict.ALLOW else rule.verdict
     failed = Finding(rule.rule_id, verdict, "fact_missing", failed=True, approvable=rule.approvable)
-    return CompiledRule(rule, compiled[rule.rule_id], matched, failed, by_value)
+    # It was said, only not by who may: no answer of the rule's own, but somebody can look.
+    unvouched = Finding(rule.rule_id, Verdict.APPROVAL_REQUIRED, "fact_not_vouched", approvable=rule.approvable)
+    return CompiledRule(rule, compiled[rule.rule_id], matched, failed, unvouched, by_value)
 
 
 def _compiled_limit(policy: Policy, limit: Limit, compiled: Mapping[str, Condition]) -> CompiledLimit:
@@ -227,6 +277,12 @@ def _compiled_limit(policy: Policy, limit: Limit, compiled: Mapping[str, Conditi
     failed = Finding(limit.limit_id, Verdict.DENY, "fact_missing", failed=True)
     prefix = f"{policy.policy_id}/{limit.limit_id}|"
     return CompiledLimit(limit, prefix, compiled.get(limit.limit_id), failed)
+
+
+def _compiled_breaker(policy: Policy, breaker: Breaker) -> CompiledBreaker:
+    failed = Finding(breaker.breaker_id, Verdict.DENY, "fact_missing", failed=True)
+    declared = {currency: rate_in_words(breaker, currency) for currency in ("", *breaker.amount)}
+    return CompiledBreaker(breaker, f"{policy.policy_id}/{breaker.breaker_id}", declared, failed)
 
 
 def _numbers_by_currency(policy: Policy) -> dict[str, dict[str, int]]:

@@ -8,7 +8,8 @@ from typing import Any
 from sentinel.core.decision import Verdict, WindowKind
 from sentinel.core.money import major_text
 from sentinel.policy.compile import CompiledPolicy
-from sentinel.policy.model import Fact, Limit, Policy, Rule, Terms, variable_name
+from sentinel.policy.document import rate_in_words
+from sentinel.policy.model import Breaker, Fact, Limit, Once, Policy, Rule, Terms, variable_name
 
 _CALENDAR = {WindowKind.CALENDAR_DAY: "per calendar day", WindowKind.CALENDAR_MONTH: "per calendar month"}
 
@@ -32,7 +33,8 @@ def describe_policy(policy: Policy, *, digest: str, covered: Collection[str]) ->
         "numbers": {name: _amounts(values) for name, values in policy.numbers.items()},
         "rules": [_rule(rule) for rule in policy.rules],
         "limits": [_limit(limit, policy.zone) for limit in policy.limits],
-        "once_per": ".".join(policy.once_per) if policy.once_per else None,
+        "breakers": [_breaker(breaker) for breaker in policy.breakers],
+        "once_per": _once(policy.once_per) if policy.once_per else None,
         "approval": _terms(policy.approval),
     }
 
@@ -55,7 +57,13 @@ def remarks(compiled: CompiledPolicy) -> list[str]:
 
 def _fact(fact: Fact) -> dict[str, Any]:
     one_of = {} if fact.one_of is None else {"one_of": sorted(fact.one_of)}
-    return {"name": fact.name, "type": fact.type.value, "from": [".".join(path) for path in fact.paths], **one_of}
+    return {"name": fact.name, "type": fact.type.value, "from": [".".join(path) for path in fact.paths], **one_of,
+            "vouched_by": fact.vouched_by.value}  # fmt: skip
+
+
+def _once(once: Once) -> dict[str, Any]:
+    path = ".".join(once.path)
+    return {"thing": once.thing, "from": path}
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
@@ -91,6 +99,18 @@ def _limit(limit: Limit, zone: str) -> dict[str, Any]:
         "reason": limit.reason_code,
         "when": limit.when,
         "words": f"{words} ({limit.reason_code})",
+    }
+
+
+def _breaker(breaker: Breaker) -> dict[str, Any]:
+    rate = rate_in_words(breaker, *breaker.amount)
+    return {
+        "id": breaker.breaker_id,
+        "per": breaker.per,
+        "window_seconds": breaker.window_seconds,
+        "count": breaker.count,
+        "amount": _amounts(breaker.amount),
+        "words": f"halts the {breaker.per} that would be allowed more than {rate}; only a person lifts it",
     }
 
 

@@ -9,8 +9,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.core.decision import Verdict, WindowKind
-from sentinel.core.money import DIGITS
-from sentinel.policy.model import Fact, FactType, Limit, Policy, Rule, Terms, rolling_bucket_seconds
+from sentinel.core.money import DIGITS, major_text
+from sentinel.policy.model import (
+    Breaker,
+    Fact,
+    FactType,
+    Limit,
+    Once,
+    Policy,
+    Rule,
+    Terms,
+    Voucher,
+    rolling_bucket_seconds,
+)
 
 
 def policy_of(document: Mapping[str, Any]) -> Policy:
@@ -27,19 +38,40 @@ def policy_of(document: Mapping[str, Any]) -> Policy:
         rules=tuple(_rule(given) for given in document["rules"]),
         limits=tuple(_limit(given) for given in document["limits"]),
         approval=Terms(terms["expires_seconds"], terms["role"], terms["people"], terms["two_people_from"]),
-        once_per=tuple(document["once_per"].split(".")) if document["once_per"] else None,
+        once_per=_once(document["once_per"]),
+        breakers=tuple(_breaker(given) for given in document.get("breakers", ())),
     )
 
 
 def covered_currencies(policy: Policy) -> frozenset[str]:
-    """The currencies that every number and every cap of the policy has; all that we know where it has none."""
-    return frozenset(DIGITS).intersection(*policy.numbers.values(), *(limit.cap for limit in policy.limits))
+    """The currencies that every number, cap and breaker's amount of the policy has; all that we know where it has none."""
+    amounts = [breaker.amount for breaker in policy.breakers if breaker.amount]
+    return frozenset(DIGITS).intersection(*policy.numbers.values(), *(limit.cap for limit in policy.limits), *amounts)
+
+
+def rate_in_words(breaker: Breaker, *currencies: str) -> str:
+    """What a breaker declares, in the given currencies of its own: "100 operations or 5000.00 USD in 5 minutes"."""
+    counted = [] if breaker.count is None else [f"{breaker.count} operations"]
+    counted += [f"{major_text(breaker.amount[name], name)} {name}" for name in currencies if name in breaker.amount]
+    return f"{' or '.join(counted)} in {breaker.window_seconds // 60} minutes"
 
 
 def _fact(name: str, given: Mapping[str, Any]) -> Fact:
     paths = tuple(tuple(path.split(".")) for path in given["from"])
     one_of = frozenset(given["one_of"]) if "one_of" in given else None
-    return Fact(name, FactType(given["type"]), paths, given["min"], given["max"], one_of)
+    voucher = Voucher(given.get("vouched_by", Voucher.AGENT))
+    return Fact(name, FactType(given["type"]), paths, given["min"], given["max"], one_of, voucher)
+
+
+def _breaker(given: Mapping[str, Any]) -> Breaker:
+    return Breaker(given["id"], given["per"], given["seconds"], given["count"], given["amount"])
+
+
+def _once(given: Mapping[str, str] | str | None) -> Once | None:
+    if not given:
+        return None
+    ((thing, path),) = [(None, given)] if isinstance(given, str) else given.items()
+    return Once(thing, tuple(path.split(".")))
 
 
 def _rule(given: Mapping[str, Any]) -> Rule:

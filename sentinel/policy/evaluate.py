@@ -10,20 +10,22 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sentinel.core.decision import ApprovalTerms, Decision, Finding, LimitAsk, Verdict, strictest
-from sentinel.policy.compile import CompiledLimit, CompiledPolicy
-from sentinel.policy.facts import FactSet, gather, identifier
+from sentinel.core.decision import ApprovalTerms, BreakerAsk, Decision, Finding, LimitAsk, Verdict, strictest
+from sentinel.policy.compile import CompiledBreaker, CompiledLimit, CompiledPolicy, CompiledRule
+from sentinel.policy.facts import A_WORKER, Asker, FactSet, gather, identifier
+from sentinel.policy.model import SUBJECTS, Limit
 
 UNKNOWN = "~unknown"
-"""Whose budget it is when the request does not say: one shared budget, so dropping the fact escapes no cap.
+"""Whose budget it is when the request does not say, or says what its sender cannot vouch for: one shared budget, so that
+neither dropping a fact nor inventing one escapes a cap.
 No identifier can contain the tilde."""
 
 _ONCE_MISSING = Finding("once_per", Verdict.DENY, "fact_missing", failed=True)
 
 
-def evaluate(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime) -> Decision:
+def evaluate(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime, *, asker: Asker = A_WORKER) -> Decision:
     """Decide one normalised guard request. `now` is the database clock, with a zone; ValueError without one."""
-    return decide(policy, gather(policy, request), now)
+    return decide(policy, gather(policy, request, asker), now)
 
 
 def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
@@ -33,13 +35,20 @@ def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
     if "now" in policy.used:
         facts.variables["now"] = now
     activation = policy.conditions.activation(facts.variables)
-    findings = ask_rules(policy, facts.variables, activation)
+    if facts.claimed:
+        vouched = policy.conditions.activation(facts.vouched())
+        findings = _ask_doubting(policy, facts.variables, activation, vouched)
+        activation = vouched
+    else:
+        findings = ask_rules(policy, facts.variables, activation)
     if policy.policy.once_per and facts.once_value is None:
         findings.append(_ONCE_MISSING)
     asks: tuple[LimitAsk, ...] = ()
-    if policy.limits and not any(finding.verdict is Verdict.DENY for finding in findings):
+    breakers: tuple[BreakerAsk, ...] = ()
+    if not any(finding.verdict is Verdict.DENY for finding in findings):
         asks, unasked = _ask_limits(policy, facts, activation)
-        findings += unasked
+        breakers, uncounted = _ask_breakers(policy, facts)
+        findings += unasked + uncounted
     verdict, reason_code, reasons = strictest(tuple(findings))
     denied = verdict is Verdict.DENY
     return Decision(
@@ -48,10 +57,11 @@ def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
         reasons,
         tuple(findings),
         limits=() if denied else asks,
+        breakers=() if denied else breakers,
         approval=None if denied else _terms(policy, facts),
         approvable=all(finding.approvable for finding in findings),
         asks_person=any(finding.asks_person for finding in findings),
-        once_key=None if denied or facts.once_value is None else f"{policy.policy.policy_id}|{facts.once_value}",
+        once_key=None if denied else _once_key(policy, facts),
         policy_id=policy.policy.policy_id,
         policy_version=policy.policy.version,
         policy_label=policy.policy.label,
@@ -70,6 +80,46 @@ def ask_rules(policy: CompiledPolicy, variables: Mapping[str, Any], activation: 
         if answer is not False:
             findings.append(rule.found(variables) if answer is True else rule.failed)
     return findings
+
+
+def _ask_doubting(policy: CompiledPolicy, said: Mapping[str, Any], heard: Any, vouched: Any) -> list[Finding]:
+    """The rules where somebody says what only another can vouch for: the stricter of "as said" and "not said"."""
+    findings = [
+        _doubted(rule, said, rule.condition.holds(heard), rule.condition.holds(vouched)) for rule in policy.rules
+    ]
+    # What was found comes before what nobody vouched for: it says more to whoever looks.
+    return sorted((one for one in findings if one is not None), key=lambda one: one.reason_code == "fact_not_vouched")
+
+
+def _doubted(rule: CompiledRule, said: Mapping[str, Any], heard: bool | None, sure: bool | None) -> Finding | None:
+    if heard is None:
+        return rule.failed
+    if rule.rule.verdict is Verdict.ALLOW:
+        return None if heard is False or sure is False else rule.matched if sure else rule.unvouched
+    if heard or sure:
+        return rule.found(said)
+    return None if sure is False else rule.unvouched
+
+
+def _ask_breakers(policy: CompiledPolicy, facts: FactSet) -> tuple[tuple[BreakerAsk, ...], list[Finding]]:
+    asks, uncounted = [], []
+    for compiled in policy.breakers:
+        most_minor = compiled.breaker.amount.get(facts.currency or "")
+        if compiled.breaker.amount and most_minor is None:
+            uncounted.append(compiled.failed)
+        else:
+            asks.append(_breaker(compiled, facts, most_minor))
+    return tuple(asks), uncounted
+
+
+def _breaker(compiled: CompiledBreaker, facts: FactSet, most_minor: int | None) -> BreakerAsk:
+    breaker = compiled.breaker
+    # A halt of the whole tenant names no target.
+    target = "" if breaker.per == "tenant" else facts.who["agent"] or UNKNOWN
+    return BreakerAsk(
+        f"{compiled.key}|{target}", breaker.per, target, breaker.window_seconds, breaker.bucket_seconds, breaker.count,
+        most_minor, compiled.declared[facts.currency or "" if breaker.amount else ""],
+    )  # fmt: skip
 
 
 def _ask_limits(policy: CompiledPolicy, facts: FactSet, activation: Any) -> tuple[tuple[LimitAsk, ...], list[Finding]]:
@@ -92,7 +142,14 @@ def _ask_limits(policy: CompiledPolicy, facts: FactSet, activation: Any) -> tupl
 
 
 def _subject(per: tuple[str, ...], facts: FactSet) -> str:
-    return "|".join([identifier(facts.variables.get(name)) or UNKNOWN for name in per])
+    """The owner of a budget: its parts in the order of `per`. No part can contain the "|" that stands between them."""
+    return "|".join([_part(name, facts) or UNKNOWN for name in per])
+
+
+def _part(name: str, facts: FactSet) -> str | None:
+    if name in SUBJECTS:
+        return facts.who[name]
+    return None if name in facts.claimed else identifier(facts.variables.get(name))
 
 
 def _ask(policy: CompiledPolicy, compiled: CompiledLimit, subject: str, cap_minor: int) -> LimitAsk:
@@ -106,8 +163,24 @@ def _ask(policy: CompiledPolicy, compiled: CompiledLimit, subject: str, cap_mino
         policy.policy.zone,
         cap_minor,
         limit.verdict,
-        limit.reason_code,
+        _full_because(limit, subject),
     )
+
+
+def _full_because(limit: Limit, subject: str) -> str:
+    """The reason when this limit says no: of a budget that all share who leave a fact out, that it was left out."""
+    missing = [name for name, value in zip(limit.per, subject.split("|"), strict=False) if value == UNKNOWN]
+    if missing:
+        return f"{'account' if 'account' in missing else missing[0]}_unknown".replace(".", "_")
+    return limit.reason_code
+
+
+def _once_key(policy: CompiledPolicy, facts: FactSet) -> str | None:
+    once = policy.policy.once_per
+    if once is None or facts.once_value is None:
+        return None
+    # No identifier can contain the bar, so one thing's name never runs into another's.
+    return f"{once.thing or policy.policy.policy_id}|{facts.once_value}"
 
 
 def _terms(policy: CompiledPolicy, facts: FactSet) -> ApprovalTerms:

@@ -1,7 +1,7 @@
 """What each rule of a policy says about a request: for people who look at a decision, not for deciding.
 
-The rules are asked one by one on the request as it is on record. What came from evidence is not on record with it: a rule
-whose answer hangs on that says so, and one whose answer is the same whatever the evidence was is answered.
+The rules are asked one by one on the request as it is on record. Of decisions from before evidence was kept, a rule whose
+answer hangs on it says so, and one whose answer is the same whatever the evidence was is answered.
 """
 
 from __future__ import annotations

@@ -8,41 +8,71 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from sentinel.core.canonical import MAX_SAFE_INTEGER
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import DIGITS, MAX_MINOR, parse_money
+from sentinel.core.operation import MAX_IDENTIFIER, check_identifier, is_identifier
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.model import AMOUNT, Fact, FactPath, FactType, variable_name
 
 MAX_STRING = 500
+WHOLE_TENANT = "~tenant"
+"""The subject of a tenant's total: no identifier can contain the tilde."""
 # dict first: asking the abstract class is several times slower, and this runs for every step of every path.
 _MAPPINGS = (dict, Mapping)
-_SUBJECT = re.compile(r"[A-Za-z0-9._:/@-]{1,200}", re.ASCII)
 _TIME = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})", re.ASCII
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks, as the key says: its principal, and whether it is a worker's, whose word on the worker's facts counts."""
+
+    principal: str | None = None
+    is_worker: bool = False
+
+
+A_WORKER = Asker(is_worker=True)
+"""Who asks where no key is at hand: policy tests, and people who look at a decision."""
 
 
 @dataclass(slots=True)
 class FactSet:
     """The facts of one request: `variables` as conditions see them; the amount; what may happen only once.
 
-    `amount_minor`, `currency` and `once_value` are None where the request does not say them properly.
+    `amount_minor`, `currency` and `once_value` are None where the request does not say them properly. `who` is who asks,
+    as a limit's `per` names it. `claimed` are facts that the request carries and whose voucher did not say them.
     """
 
     variables: dict[str, Any]
     amount_minor: int | None = None
     currency: str | None = None
     once_value: str | None = None
+    who: Mapping[str, str | None] = field(default_factory=dict)
+    claimed: frozenset[str] = frozenset()
+
+    def vouched(self) -> dict[str, Any]:
+        """The variables without what is only claimed: such a fact is as good as missing."""
+        hidden = {name for claim in self.claimed for name in (claim, f"{claim}_minor")}
+        silent = {f"present.{claim}": False for claim in self.claimed if f"present.{claim}" in self.variables}
+        return {name: value for name, value in self.variables.items() if name not in hidden} | silent
 
 
-def gather(policy: CompiledPolicy, request: Mapping[str, Any]) -> FactSet:
+def gather(policy: CompiledPolicy, request: Mapping[str, Any], asker: Asker = A_WORKER) -> FactSet:
     """Read every declared fact. Never raises on a request of any shape."""
     found = FactSet({})
+    found.who = {"tenant": WHOLE_TENANT, "agent": identifier(request.get("agent_id")), "key": asker.principal}
+    if policy.worker_facts and not asker.is_worker:
+        found.claimed = frozenset(
+            fact.name for fact in policy.facts
+            if fact.name in policy.worker_facts and fact.name != AMOUNT and carries(request, fact.paths)
+        )  # fmt: skip
     for fact in policy.facts:
         raw = _first(request, fact.paths)
         if fact.name in policy.presence:
@@ -54,7 +84,7 @@ def gather(policy: CompiledPolicy, request: Mapping[str, Any]) -> FactSet:
         found.variables["currency_covered"] = found.currency in policy.covered
         found.variables.update(policy.numbers.get(found.currency, {}))
     if policy.policy.once_per:
-        found.once_value = identifier(_walk(request, policy.policy.once_per))
+        found.once_value = identifier(_walk(request, policy.policy.once_per.path))
     return found
 
 
@@ -63,9 +93,47 @@ def carries(request: Mapping[str, Any], paths: tuple[FactPath, ...]) -> bool:
     return _first(request, paths) is not None
 
 
+def declared_evidence(policy: CompiledPolicy, evidence: Mapping[str, Any]) -> dict[str, Any]:
+    """What the policy reads of an evidence context, and nothing else: the form that is decided on and kept.
+
+    A declared fact keeps its value; one that is malformed stays there as `{}`, which is as malformed for every type.
+    """
+    kept: dict[str, Any] = {}
+    for path, fact in policy.evidence:
+        raw = _walk(evidence, path)
+        if raw is not None:
+            _keep(kept, path, _money_as_text(raw) if isinstance(raw, _MAPPINGS) else raw, is_sound=_is_sound(raw, fact))
+    return kept
+
+
+def _keep(kept: dict[str, Any], path: FactPath, value: Any, *, is_sound: bool) -> None:
+    for key in path[:-1]:
+        kept = kept.setdefault(key, {})
+    if is_sound:
+        kept[path[-1]] = value
+    else:
+        kept.setdefault(path[-1], {})
+
+
+def _is_sound(raw: Any, fact: Fact) -> bool:
+    return _money(raw)[1] is not None if fact.type is FactType.MONEY else _READERS[fact.type](raw, fact) is not None
+
+
+def _money_as_text(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: f"{value:f}" if isinstance(value, Decimal) else value for key, value in raw.items()}
+
+
 def identifier(value: Any) -> str | None:
-    """The value if it is an identifier of at most 200 characters (`CONTRACT.md` §1), else None."""
-    return value if isinstance(value, str) and _SUBJECT.fullmatch(value) else None
+    """The value if it is an identifier that may stand in params (`CONTRACT.md` §1), else None."""
+    return value if is_identifier(value, MAX_IDENTIFIER) else None
+
+
+def check_once(policy: CompiledPolicy, request: Mapping[str, Any]) -> None:
+    """Raise `InvalidInput` naming the field where what may happen only once is no identifier; missing is not wrong."""
+    once = policy.policy.once_per
+    value = None if once is None else _walk(request, once.path)
+    if once is not None and value is not None:
+        check_identifier(value, ".".join(once.path), MAX_IDENTIFIER)
 
 
 def _take(found: FactSet, fact: Fact, raw: Any) -> None:

@@ -34,11 +34,23 @@ class FactType(StrEnum):
     TIMESTAMP = "timestamp"
 
 
+class Voucher(StrEnum):
+    """Whose word a fact is: the agent's that asks, the worker's that gathered it, or the authority's own."""
+
+    AGENT = "agent"
+    WORKER = "worker"
+    AUTHORITY = "authority"
+
+
+OWN_FIELDS = ("action", "agent_id")
+"""Parts of a request that the authority itself holds against the key and the route: it can vouch for them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fact:
     """One declared fact and where it comes from; the first path that holds anything is taken.
 
-    `one_of`, for a string: any other value counts as malformed.
+    `one_of`, for a string: any other value counts as malformed. Nobody named is the agent: the least that can be trusted.
     """
 
     name: str
@@ -47,6 +59,12 @@ class Fact:
     minimum: int | None = None
     maximum: int | None = None
     one_of: frozenset[str] | None = None
+    vouched_by: Voucher = Voucher.AGENT
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether it is part of what is asked itself: the amount, the action, the agent. An ALLOW is about just that."""
+        return self.name == AMOUNT or all(len(path) == 1 and path[0] in OWN_FIELDS for path in self.paths)
 
     @property
     def from_evidence(self) -> bool:
@@ -93,6 +111,29 @@ class Limit:
     when: str | None = None
 
 
+SUBJECTS = ("tenant", "agent", "key")
+"""Who asks, as `per` of a limit may name it: known from the key, so nobody picks it. Any text fact may stand there too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """A rate within minutes that, when passed, halts whoever passed it (`per`: "agent" or "tenant") until a person lifts it.
+
+    `count` operations allowed, or None; `amount` is in minor units by currency, empty where only operations are counted.
+    """
+
+    breaker_id: str
+    per: str
+    window_seconds: int
+    count: int | None
+    amount: Mapping[str, int]
+
+    @property
+    def bucket_seconds(self) -> int:
+        """How finely the window slides: a tenth of it."""
+        return self.window_seconds // 10
+
+
 def rolling_bucket_seconds(window_seconds: int) -> int:
     """How finely a rolling window is counted: 5 minutes up to a day, an hour up to a week, else a day."""
     return 300 if window_seconds <= 86400 else 3600 if window_seconds <= 7 * 86400 else 86400
@@ -109,6 +150,18 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
+class Once:
+    """What may happen only once: a thing of the tenant's ("refund") and where the request names it.
+
+    The key belongs to the tenant and the thing, so every policy that names the same thing asks for the same key. `thing`
+    is None in the kept text of an older policy, whose key belonged to the policy itself; no file is read that way.
+    """
+
+    thing: str | None
+    path: FactPath
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """A whole policy file. `numbers` is name → currency → minor units."""
 
@@ -122,7 +175,8 @@ class Policy:
     rules: tuple[Rule, ...]
     limits: tuple[Limit, ...]
     approval: Terms
-    once_per: FactPath | None
+    once_per: Once | None
+    breakers: tuple[Breaker, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """The normalised policy: text, integers, lists and dicts only."""
@@ -137,7 +191,8 @@ class Policy:
             "rules": [_rule_document(rule) for rule in self.rules],
             "limits": [_limit_document(limit) for limit in self.limits],
             "approval": _terms_document(self.approval),
-            "once_per": ".".join(self.once_per) if self.once_per else None,
+            "once_per": _once_document(self.once_per),
+            **({"breakers": [_breaker_document(breaker) for breaker in self.breakers]} if self.breakers else {}),
         }
 
     def digest(self) -> str:
@@ -149,7 +204,8 @@ def _fact_document(fact: Fact) -> dict[str, Any]:
     paths = [".".join(path) for path in fact.paths]
     # Keys that came later stand only where they are used: a policy without them keeps the digest it always had.
     one_of = {} if fact.one_of is None else {"one_of": sorted(fact.one_of)}
-    return {"type": fact.type.value, "from": paths, "min": fact.minimum, "max": fact.maximum, **one_of}
+    vouched = {} if fact.vouched_by is Voucher.AGENT else {"vouched_by": fact.vouched_by.value}
+    return {"type": fact.type.value, "from": paths, "min": fact.minimum, "max": fact.maximum, **one_of, **vouched}
 
 
 def _rule_document(rule: Rule) -> dict[str, Any]:
@@ -168,6 +224,23 @@ def _limit_document(limit: Limit) -> dict[str, Any]:
         "then": limit.verdict.value,
         "reason": limit.reason_code,
         "when": limit.when,
+    }
+
+
+def _once_document(once: Once | None) -> dict[str, str] | str | None:
+    if once is None:
+        return None
+    path = ".".join(once.path)
+    return path if once.thing is None else {once.thing: path}
+
+
+def _breaker_document(breaker: Breaker) -> dict[str, Any]:
+    return {
+        "id": breaker.breaker_id,
+        "per": breaker.per,
+        "seconds": breaker.window_seconds,
+        "count": breaker.count,
+        "amount": dict(breaker.amount),
     }
 
 

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 from sentinel.core.decision import Verdict, WindowKind
 from sentinel.policy.conditions import ConditionError, normalised
 from sentinel.policy.errors import Place, nearest
-from sentinel.policy.model import EVIDENCE, Fact, FactPath, Limit, Policy, Rule, Terms, rolling_bucket_seconds
+from sentinel.policy.model import EVIDENCE, Breaker, Fact, Limit, Once, Policy, Rule, Terms, rolling_bucket_seconds
 from sentinel.policy.parse_facts import NAME_FORM, read_amounts, read_facts, read_numbers, read_path
 from sentinel.policy.source import Node, Scalar, Source, Table
 
@@ -27,18 +27,24 @@ RESERVED_REASONS = frozenset(
         "engine_unavailable",
         "fact_missing",
         "halted",
+        "looks_like_duplicate",
+        "fact_not_vouched",
         "no_matching_policy",
+        "velocity_halted",
     }
 )
 """Reason codes that only the engine gives: a policy that borrowed one would hide who refused."""
 
-_TOP = ("policy", "label", "version", "actions", "zone", "facts", "numbers", "rules", "once_per", "limits", "approval")
+_TOP = (
+    "policy", "label", "version", "actions", "zone", "facts", "numbers", "rules", "once_per", "limits", "breakers", "approval",
+)  # fmt: skip
 _NEEDED = ("policy", "label", "version", "actions", "facts", "rules", "approval")
 _POLICY_ID = re.compile(r"[a-z][a-z0-9-]{0,63}", re.ASCII)
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _LABEL = re.compile(r"[^\x00-\x1f\x7f]{1,120}")
 _ACTION = re.compile(r"[A-Za-z0-9_:/@-]+(\.[A-Za-z0-9_:/@-]+)*(\.\*)?", re.ASCII)
 _ZONE = re.compile(r"[A-Z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}", re.ASCII)
+_THING = re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII)
 _DURATION = re.compile(r"([1-9][0-9]{0,5})(s|m|h|d)", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DAY = 86400
@@ -83,6 +89,7 @@ def parse_policy(source: Source, root: Node) -> Written:
         limits=_section(source, top, "limits", lambda s, n: each.read(s, n, "limits", _limit), ()),
         approval=_section(source, top, "approval", _approval, Terms(0, "", 0, {})),
         once_per=_section(source, top, "once_per", _once_per, None),
+        breakers=_section(source, top, "breakers", lambda s, n: each.read(s, n, "breakers", _breaker), ()),
     )
     return Written(policy, each.conditions, top.keys, each.taken, sound)
 
@@ -127,16 +134,36 @@ def _zone(source: Source, node: Node) -> str:
         raise source.error(node.place, f'zone: "{name}" is not a known time zone') from error
 
 
-def _once_per(source: Source, node: Node) -> FactPath:
-    path = read_path(source, node, "once_per")
+def _once_per(source: Source, node: Node) -> Once:
+    if isinstance(node, Scalar):
+        raise source.error(
+            node.place, "once_per: say which thing happens once, and where it is named", _once_hint(node)
+        )
+    table = source.table(node, "once_per")
+    if len(table.entries) != 1:
+        message = f"once_per: names one thing, not {len(table.entries)}"
+        raise source.error(table.place, message, "e.g. {refund: params.refund_id}")
+    ((thing, named),) = table.entries.items()
+    if not _THING.fullmatch(thing):
+        hint = nearest(thing.lower(), ("refund", "order")) or "a name like refund or order"
+        raise source.error(
+            table.keys[thing], f'once_per: "{thing}" is not a name of small letters and underscores', hint
+        )
+    path = read_path(source, named, f"once_per: {thing}")
     if path[0] == EVIDENCE:
-        raise source.error(node.place, f"once_per: {EVIDENCE} is not part of the operation", "name one of its params")
-    return path
+        raise source.error(named.place, f"once_per: {EVIDENCE} is not part of the operation", "name one of its params")
+    return Once(thing, path)
+
+
+def _once_hint(written: Scalar) -> str:
+    """The path as it was written before things had names, in the form that names its thing."""
+    thing = re.sub("_(id|ref|key)$", "", written.text.rpartition(".")[2].lower())
+    return f"{{{thing if _THING.fullmatch(thing) else 'refund'}: {written.text[:80] or 'params.refund_id'}}}"
 
 
 @dataclass
 class _Items:
-    """Reads rules and limits: items with an id that is unique over both, each of them read on its own."""
+    """Reads rules, limits and breakers: items with an id that is unique over all, each of them read on its own."""
 
     taken: dict[str, Place]
     conditions: dict[str, Scalar]
@@ -205,6 +232,25 @@ def _limit(source: Source, table: Table, name: str) -> Limit:
         verdict=Verdict(source.one_of(entries["then"], "then", strict)),
         reason_code=_reason(source, entries["reason"]),
         when=_when(source, entries["when"]) if "when" in entries else None,
+    )
+
+
+def _breaker(source: Source, table: Table, name: str) -> Breaker:
+    required = ("id", "per", "window", "then")
+    entries = source.fields(table, "breaker", known=(*required, "count", "amount"), required=required).entries
+    source.one_of(entries["then"], "then", ("halt",))
+    found = _DURATION.fullmatch(source.text(entries["window"], "window"))
+    seconds = int(found[1]) * _SECONDS[found[2]] if found else 0
+    if not 60 <= seconds <= 3600 or seconds % 60:
+        raise source.error(entries["window"].place, "window must be whole minutes like 5m: one minute to one hour")
+    if "count" not in entries and "amount" not in entries:
+        raise source.error(table.place, "a breaker counts something: say count, amount or both")
+    return Breaker(
+        breaker_id=name,
+        per=source.one_of(entries["per"], "per", ("agent", "tenant")),
+        window_seconds=seconds,
+        count=source.whole(entries["count"], "count", least=1, most=1_000_000_000) if "count" in entries else None,
+        amount=read_amounts(source, entries["amount"], "amount") if "amount" in entries else {},
     )
 
 

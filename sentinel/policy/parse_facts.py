@@ -7,7 +7,7 @@ import re
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import DIGITS, parse_money
 from sentinel.policy.errors import nearest
-from sentinel.policy.model import EVIDENCE, Fact, FactPath, FactType
+from sentinel.policy.model import EVIDENCE, OWN_FIELDS, Fact, FactPath, FactType, Voucher
 from sentinel.policy.source import Listing, Node, Scalar, Source, Table
 
 BUILT_IN = ("currency", "currency_covered", "now", "numbers", "present")
@@ -24,7 +24,7 @@ _CEL_TEXT = (
     "namespace null null_type package return string timestamp true type uint var void while"
 )
 _CEL_WORDS = frozenset(_CEL_TEXT.split())
-_FACT = ("type", "from", "min", "max", "one_of")
+_FACT = ("type", "from", "min", "max", "one_of", "vouched_by")
 _FACT_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}(\.[a-z][a-z0-9_]{0,39}){0,3}", re.ASCII)
 _PATH = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){0,7}", re.ASCII)
 
@@ -67,7 +67,20 @@ def _fact(source: Source, name: str, node: Node) -> Fact:
     nodes = source.listing(origin, "from") if isinstance(origin, Listing) else (origin,)
     paths = tuple(read_path(source, item, f'fact "{name}": from') for item in nodes)
     one_of = _values(source, name, kind, fields) if "one_of" in fields.entries else None
-    return Fact(name, kind, paths, bounds["min"], bounds["max"], one_of)
+    return Fact(name, kind, paths, bounds["min"], bounds["max"], one_of, _voucher(source, name, fields, paths))
+
+
+def _voucher(source: Source, name: str, fields: Table, paths: tuple[FactPath, ...]) -> Voucher:
+    if "vouched_by" not in fields.entries:
+        return Voucher.AGENT
+    node, what = fields.entries["vouched_by"], f'fact "{name}": vouched_by'
+    voucher = Voucher(source.one_of(node, what, [one.value for one in Voucher]))
+    if voucher is Voucher.AUTHORITY and any(path[0] not in OWN_FIELDS for path in paths):
+        known = " and ".join(OWN_FIELDS)
+        raise source.error(
+            node.place, f"{what}: the authority itself knows {known} only; the rest is the worker's or the agent's"
+        )
+    return voucher
 
 
 def _values(source: Source, name: str, kind: FactType, fields: Table) -> frozenset[str]:

@@ -14,11 +14,13 @@ from pathlib import Path
 import structlog
 
 from sentinel.policy.errors import PolicyError, nearest
-from sentinel.policy.source import Node, Source, read_source
+from sentinel.policy.source import Node, Source, Table, read_source
 
 FILE_NAME = "switches.yaml"
 NAME = re.compile(r"(?=.{1,64}\Z)[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+", re.ASCII)
 """A switch's name: words of small letters joined by dots, at least two, e.g. "small_refund.refund_fee"."""
+FIRST_CANARY = 5
+"""Percent of the accounts for which a gated switch goes on at most, where its file does not say."""
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 _POLICY_ID = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
 
@@ -34,6 +36,8 @@ class DeclaredSwitch:
     gate: str | None
     policy: str | None
     about: str
+    first_canary: int = 100
+    """For how many percent of the accounts at most it goes on when it was off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,9 @@ def _declared(source: Source, name: str, node: Node) -> DeclaredSwitch:
     what = f'switch "{name}"'
     if not NAME.fullmatch(name):
         raise source.error(node.place, f'{what} is not a name like "small_refund.refund_fee"')
-    table = source.fields(node, what, known=("default", "gate", "policy", "about"), required=("default", "about"))
+    table = source.fields(
+        node, what, known=("default", "gate", "policy", "first_canary", "about"), required=("default", "about")
+    )
     if ("gate" in table.entries) != ("policy" in table.entries):
         raise source.error(table.place, f"{what}: gate and policy belong together")
     default_on = source.truth(table.entries["default"], f"{what}: default")
@@ -137,4 +143,13 @@ def _declared(source: Source, name: str, node: Node) -> DeclaredSwitch:
         source.text(table.entries[key], f"{what}: {key}", form=form, means=means) if key in table.entries else None
         for key, form, means in (("gate", _WORD, "a scenario's name"), ("policy", _POLICY_ID, "a policy's id"))
     )
-    return DeclaredSwitch(name, default_on, gate, policy, source.text(table.entries["about"], f"{what}: about"))
+    about = source.text(table.entries["about"], f"{what}: about")
+    return DeclaredSwitch(name, default_on, gate, policy, about, _first_canary(source, what, table))
+
+
+def _first_canary(source: Source, what: str, table: Table) -> int:
+    """A switch that needs proof begins small, whether or not its file says how small."""
+    node = table.entries.get("first_canary")
+    if node is None:
+        return FIRST_CANARY if "gate" in table.entries else 100
+    return source.whole(node, f"{what}: first_canary", least=1, most=100)

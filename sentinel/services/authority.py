@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from sentinel.core.permit import PermitSigner
 from sentinel.policy.library import PolicyHolder
 from sentinel.services.key_uses import KeyUses
+from sentinel.store.clock import DatabaseClock
 from sentinel.store.database import Pool
 from sentinel.store.decisions import Peeked, Receipt, Recorded
 from sentinel.store.writer import GroupCommit
@@ -27,13 +26,9 @@ class Caller:
     owner_operator_id: uuid.UUID | None
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """The parts a service works with. `clock` serves only policies that look at the time of day."""
+    """The parts a service works with. `clock` is the database's, and serves policies that look at the time of day."""
 
     pool: Pool
     decisions: GroupCommit[Recorded]
@@ -42,8 +37,9 @@ class Authority:
     checks: GroupCommit[Peeked]
     policies: PolicyHolder
     permits: PermitSigner
+    clock: DatabaseClock
     permit_seconds: int = 120
     report_deadline_seconds: int = 300
+    open_permits_per_key: int = 5000
     longest_act_seconds: int = 3600
-    clock: Callable[[], datetime] = field(default=_utc_now)
     key_uses: KeyUses = field(default_factory=KeyUses)

@@ -11,4 +11,4 @@ from sentinel.services.guard_action import provisional, question
 
 def check_row(authority: Authority, caller: Caller, operation: Operation) -> dict[str, Any]:
     """The question as `Authority.checks` takes it: what `guard_action` would ask for a new key."""
-    return question(caller, operation, provisional(authority, operation))
+    return question(caller, operation, provisional(authority, caller, operation)[0])

@@ -27,6 +27,18 @@ class Flipped:
     already: bool
 
 
+class CanaryTooWide(Conflict):
+    """A switch that is off is turned on for more accounts than its first canary may have."""
+
+    code = "canary-too-wide"
+
+    def __init__(self, declared: DeclaredSwitch) -> None:
+        first = declared.first_canary
+        super().__init__(
+            f"{declared.name} is off: it goes on for at most {first} % of the accounts first, and may be moved from there"
+        )
+
+
 class GateRefused(Conflict):
     """The launch gate of a switch is not passed; `why` is a key of `gate_reports.REFUSALS`."""
 
@@ -42,7 +54,7 @@ def turn_switch_on(
 ) -> Flipped:
     """On for `canary_percent` (0 to 100) of the accounts; again with another percentage moves it.
 
-    Raises `Forbidden` (not an admin), `NotFound` (no such switch), `GateRefused`, `InvalidInput`, and `Conflict` when
+    Raises `Forbidden` (not an admin), `NotFound` (no such switch), `GateRefused`, `CanaryTooWide`, `InvalidInput`, and `Conflict` when
     the file of switches cannot be used.
     """
     actor.must_be("admin")
@@ -53,8 +65,10 @@ def turn_switch_on(
     declared = known_switch(book, name)
     refusal = switches.turn_on(
         pool, tenant_id=actor.tenant_id, name=name, gate=declared.gate, policy=declared.policy,
-        canary_percent=canary_percent, who=actor.name, reason=reason, event_id=new_id(),
+        canary_percent=canary_percent, first_percent=declared.first_canary, who=actor.name, reason=reason, event_id=new_id(),
     )  # fmt: skip
+    if refusal == "canary_too_wide":
+        raise CanaryTooWide(declared)
     if declared.gate is not None and refusal in REFUSALS:
         raise GateRefused(name, declared.gate, refusal)
     return Flipped(name, True, canary_percent, already=refusal != "")

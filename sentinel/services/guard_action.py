@@ -9,15 +9,19 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sentinel.core.decision import Decision, LimitAsk, Verdict, no_matching_policy
-from sentinel.core.errors import KeyReused, ResolvedNotExecuted
+from sentinel.core.decision import BreakerAsk, Decision, LimitAsk, Verdict, no_matching_policy
+from sentinel.core.errors import KeyReused, ResolvedNotExecuted, TooManyOpenPermits
 from sentinel.core.operation import Operation, first_difference
-from sentinel.core.proof import pack_parts
+from sentinel.core.proof import decision_basis, pack_parts
 from sentinel.policy.evaluate import evaluate
+from sentinel.policy.facts import Asker, check_once, declared_evidence
+from sentinel.policy.model import EVIDENCE
 from sentinel.randomness import random_bytes, random_uuid
 from sentinel.services.authority import Authority, Caller
 from sentinel.services.start_action import leave_seconds
+from sentinel.store.agent_keys import WORKER_SCOPE
 from sentinel.store.decisions import Recorded
+from sentinel.store.housekeeping import CROWDED_SECONDS
 from sentinel.store.ids import new_id, proof_id_of
 
 NEVER = {"required_role": "approver", "required_people": 1, "approval_seconds": 0}
@@ -47,8 +51,14 @@ def guard_action(
 
 
 def judged(operation: Operation, recorded: Recorded, *, asks_start: bool = False) -> Recorded:
-    """The recorded decision. Raises `KeyReused` when the key turned out to be another operation's, and where a start was asked
-    for with it, `ResolvedNotExecuted`: a client that goes by the decision alone must not take it for a go-ahead."""
+    """The recorded decision.
+
+    Raises `KeyReused` when the idempotency key turned out to be another operation's, `TooManyOpenPermits` when nothing was
+    recorded because the agent's key leaves its permits lying, and where a start was asked for with it,
+    `ResolvedNotExecuted`: a client that goes by the decision alone must not take it for a go-ahead.
+    """
+    if recorded.result == "too_many_open":
+        raise TooManyOpenPermits(CROWDED_SECONDS)
     if asks_start and recorded.result == "not_executed":
         raise ResolvedNotExecuted
     if recorded.result == "key_reused":
@@ -56,12 +66,24 @@ def judged(operation: Operation, recorded: Recorded, *, asks_start: bool = False
     return recorded
 
 
-def provisional(authority: Authority, operation: Operation) -> Decision:
-    """What the policy alone says; halts and limits can still tighten it."""
+def provisional(authority: Authority, caller: Caller, operation: Operation) -> tuple[Decision, str]:
+    """What the policy alone says, and what it is kept to have looked at beside the operation; the rest can still tighten it.
+
+    Raises `InvalidInput` for a once-key that is no identifier and for evidence that is too large to keep.
+    """
     policy = authority.policies.library.find(operation.action)
     if policy is None:
-        return no_matching_policy()
-    return evaluate(policy, operation.facts(), authority.clock())
+        decision = no_matching_policy()
+        return decision, decision_basis(decision, {})
+    facts, moment = operation.facts(), authority.clock()
+    # Decided on what is kept, so that the same can be decided again.
+    evidence = facts[EVIDENCE] = declared_evidence(policy, operation.evidence or {})
+    asker = Asker(str(caller.principal_id), is_worker=WORKER_SCOPE in caller.scopes)
+    decision = evaluate(policy, facts, moment, asker=asker)
+    if decision.once_key is None:
+        check_once(policy, facts)
+    read_at = moment if "now" in policy.used else None
+    return decision, decision_basis(decision, evidence, read_at=read_at, by_worker=asker.is_worker)
 
 
 def decided_row(
@@ -75,7 +97,7 @@ def decided_row(
     act_seconds: int | None = None,
 ) -> dict[str, Any]:
     """One row of `sentinel.guard_input`: JSON-ready, in memory, nothing asked of anybody."""
-    decision = provisional(authority, operation)
+    decision, basis = provisional(authority, caller, operation)
     event_id, salt = new_id(), random_bytes(32).hex()
     return {
         **question(caller, operation, decision),
@@ -86,6 +108,7 @@ def decided_row(
         "approval_id": new_id(),
         "salt": salt,
         "request": operation.canonical,
+        "basis": basis,
         "hand_out_is_start": not has_start_step,
         "start_id": start_id,
         "act_seconds": leave_seconds(authority, act_seconds),
@@ -123,6 +146,7 @@ def question(caller: Caller, operation: Operation, decision: Decision) -> dict[s
         "policy_label": decision.policy_label,
         "policy_digest": decision.policy_digest,
         "limits": [_limit(ask) for ask in decision.limits] if decision.verdict is not Verdict.DENY else [],
+        **({"breakers": [_breaker(ask) for ask in decision.breakers]} if decision.breakers else {}),
         **approval,
         **_for_a_person(decision),
     }
@@ -141,4 +165,12 @@ def _limit(ask: LimitAsk) -> dict[str, Any]:
         "limit_key": ask.limit_key, "subject": ask.subject, "window": ask.window, "window_seconds": ask.window_seconds,
         "bucket_seconds": ask.bucket_seconds, "zone": ask.zone, "cap_minor": ask.cap_minor, "verdict": ask.verdict,
         "reason_code": ask.reason_code,
+    }  # fmt: skip
+
+
+def _breaker(ask: BreakerAsk) -> dict[str, Any]:
+    return {
+        "breaker_key": ask.breaker_key, "scope": ask.scope, "target": ask.target, "window_seconds": ask.window_seconds,
+        "bucket_seconds": ask.bucket_seconds, "most_operations": ask.most_operations, "most_minor": ask.most_minor,
+        "declared": ask.declared,
     }  # fmt: skip

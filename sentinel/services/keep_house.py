@@ -13,7 +13,7 @@ import structlog
 
 from sentinel.core.errors import SentinelError
 from sentinel.services.authority import Authority
-from sentinel.store.housekeeping import House, keep_house, sequence_events
+from sentinel.store.housekeeping import House, keep_house, mark_crowded_keys, sequence_events
 
 SEQUENCE_SECONDS, HOUSE_SECONDS = 0.15, 1.0
 
@@ -42,6 +42,8 @@ class Housekeeper(threading.Thread):
                 while sequence_events(self._authority.pool) >= 1000:
                     pass
                 if rounds % round(HOUSE_SECONDS / SEQUENCE_SECONDS) == 0:
+                    self._authority.clock.ask()
+                    mark_crowded_keys(self._authority.pool, self._authority.open_permits_per_key)
                     self._tell(keep_house(self._authority.pool, self._authority.report_deadline_seconds))
                     self._authority.key_uses.write(self._authority.pool)
                 away = False

@@ -29,6 +29,7 @@ class SwitchView:
     changed_at: datetime | None
     changed_by: str | None
     reason: str | None
+    first_canary: int
 
 
 def list_switches(pool: Pool, tenant_id: uuid.UUID, book: SwitchBook) -> list[SwitchView]:
@@ -44,13 +45,14 @@ def _view(declared: DeclaredSwitch, row: SwitchRow | None, state: GateState | No
     return SwitchView(
         declared.name, is_on, percent, declared.about, declared.gate, declared.policy, state,
         row.changed_at if row else None, row.changed_by if row else None, row.reason if row else None,
+        declared.first_canary,
     )  # fmt: skip
 
 
-def standing(book: SwitchBook, found: Sequence[InForce]) -> dict[str, tuple[bool, int]]:
-    """Name → (on, canary percent) for agents. What the file does not declare is not there, and so off."""
-    flips = {one.name: (one.is_on, one.canary_percent) for one in found if one.kind == "switch"}
-    return {name: flips.get(name, _as_declared(declared)) for name, declared in book.switches.items()}
+def standing(book: SwitchBook, found: Sequence[InForce]) -> dict[str, tuple[bool, int, Sequence[str]]]:
+    """Name → (on, canary percent, systems proven as simulations only) for agents. What the file does not declare is off."""
+    flips = {one.name: (one.is_on, one.canary_percent, one.simulated) for one in found if one.kind == "switch"}
+    return {name: flips.get(name, (*_as_declared(declared), ())) for name, declared in book.switches.items()}
 
 
 def _as_declared(declared: DeclaredSwitch) -> tuple[bool, int]:

@@ -26,10 +26,13 @@ from sentinel.policy.describe import describe
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.explain import RuleSaid, explain
+from sentinel.policy.facts import Asker
 from sentinel.policy.kept import compile_kept
 from sentinel.policy.library import PolicyLibrary
+from sentinel.policy.model import EVIDENCE
 from sentinel.store.approval_queue import LimitFill, limit_fills
 from sentinel.store.database import Pool
+from sentinel.store.operations import Decided
 from sentinel.store.policies import policy_text
 
 Amounts = Mapping[str, Mapping[str, str]]
@@ -94,14 +97,14 @@ class PolicyBook:
         told = describe(policy)
         return [_view(asks[fill.limit_key], fill, told) for fill in fills]
 
-    def rules_of(self, pool: Pool, canonical: str, policy_digest: str, moment: datetime) -> RulesSaid:
-        """What each rule of the policy of that digest says of a canonical operation, whatever the files say by now."""
-        policy = self._decided(pool, policy_digest)
+    def rules_of(self, pool: Pool, decided: Decided) -> RulesSaid:
+        """What each rule of the policy that decided says of the operation as it is kept, whatever the files say by now."""
+        policy = self.policy_of(pool, decided.policy_digest)
         if policy is None:
-            return RulesSaid(policy_digest, "", None)
-        rules = explain(policy, operation_of(canonical).facts(), moment)
+            return RulesSaid(decided.policy_digest, "", None)
+        facts, moment, _ = facts_of(decided)
         label = f"{policy.policy.label}, {policy.policy.version}"
-        return RulesSaid(policy_digest, label, rules, describe(policy)["numbers"])
+        return RulesSaid(decided.policy_digest, label, explain(policy, facts, moment), describe(policy)["numbers"])
 
     def refusal(self, action: str, params: Mapping[str, Any]) -> str | None:
         """The reason for which the policy in force would deny this whoever asks; None where it would not, or cannot be read."""
@@ -118,7 +121,7 @@ class PolicyBook:
         """Read the policies now, so that nobody waits for it later."""
         self._library()
 
-    def _decided(self, pool: Pool, policy_digest: str) -> CompiledPolicy | None:
+    def policy_of(self, pool: Pool, policy_digest: str) -> CompiledPolicy | None:
         """The policy of that digest. A digest never stands for another text: what is compiled once holds."""
         with self._lock:
             if policy_digest in self._kept:
@@ -163,6 +166,15 @@ def operation_of(canonical: str) -> Operation:
     return Operation(
         "", found["agent_id"], found["action"], found["params"], found["resource"], found["risk_class"], canonical, ""
     )
+
+
+def facts_of(decided: Decided) -> tuple[dict[str, Any], datetime, Asker]:
+    """What a decision looked at, the moment it took for now, and who had asked; the evidence only where it was kept."""
+    basis = json.loads(decided.basis) if decided.basis is not None else {}
+    kept = {EVIDENCE: basis["evidence"]} if "evidence" in basis else {}
+    moment = datetime.fromisoformat(basis["now"]) if "now" in basis else decided.decided_at
+    asker = Asker(is_worker=basis.get("asked_by") == "worker")
+    return {**operation_of(decided.request).facts(), **kept}, moment, asker
 
 
 def _view(ask: LimitAsk, fill: LimitFill, policy: Mapping[str, Any]) -> LimitFor:

@@ -43,10 +43,10 @@ def resolve_approval(
     *,
     verdict: str,
     reason: str,
-    digest: str | None = None,
+    digest: str,
     reference: str | None = None,
 ) -> Resolved:
-    """Give `actor`'s word. `digest` is what was shown; given, it must be the approval's.
+    """Give `actor`'s word. `digest` is what was shown, and must be the approval's.
 
     One "reject" decides, and so does one "handled": a person did it elsewhere, under `reference` (1 to 200 characters),
     and the machine is denied it. "approve" decides when enough people gave it. Raises `NotFound`, `InvalidInput`

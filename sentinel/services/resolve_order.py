@@ -73,7 +73,8 @@ def resolve_order(
     """Give `actor`'s word: "fulfil" approves, "refund" rejects and files a refund, "hold" rejects and has it held. What came
     back from the shop is tried again, refunded or held; a hold that the shop has not taken is tried again.
 
-    With `book` a refund that its policy would deny is refused here. `digest` is the approval's as it was shown; given, it must be the approval's. Raises `InvalidInput` (word), `NotFound`,
+    With `book` a refund that its policy would deny is refused here. `digest` is the approval's as it was shown: where one
+    waits it must be given, and be the approval's. Raises `InvalidInput` (word, digest), `NotFound`,
     `Conflict` (decided, expired, spoken before, changed) or `Forbidden` (role, requester).
     """
     actor.must_be("approver")
@@ -89,6 +90,8 @@ def resolve_order(
         pool, tenant_id=actor.tenant_id, source=source, order_id=order_id, operator_id=actor.operator_id, word=word,
         reason=reason, digest=digest, via=actor.via, event_id=event_id, second_event_id=second_event_id,
     )  # fmt: skip
+    if answer.result == "changed" and digest is None:
+        raise InvalidInput.of("digest", "is missing: name the digest of the approval that was shown")
     refusal = _REFUSALS.get(answer.result)
     if refusal is not None:
         raise type(refusal)(refusal.detail)

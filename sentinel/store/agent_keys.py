@@ -19,10 +19,14 @@ from sentinel.store.secrets import is_well_formed, make_secret, secret_hash
 LIVE, TEST = "snt_live_", "snt_test_"
 HINT_LENGTH = 14
 
-SCOPES = ("guard", "check", "report", "approvals:read", "approvals:read_all", "heartbeat")
+WORKER_SCOPE = "worker"
+"""Whose word counts on facts that a policy has `vouched_by: worker`: a program that gathers facts and repeats no agent's."""
+SCOPES = ("guard", "check", "report", "approvals:read", "approvals:read_all", "heartbeat", WORKER_SCOPE)
 """Everything a key can be allowed. None of them approves, sets or lifts a halt: no key ever can."""
 DEFAULT_SCOPES = ("guard", "check", "report", "approvals:read", "heartbeat")
 """What an agent gets unless told otherwise: its own business, not other agents' approvals."""
+WORKER_SCOPES = (*DEFAULT_SCOPES, WORKER_SCOPE)
+"""What a worker gets, and the demo's agent, which gathers its facts itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from sentinel.core.decision import ESCALATIONS
+from sentinel.store.approvals import APPROVALS_GIVEN
 from sentinel.store.database import Pool
 from sentinel.store.rows import all_rows, one_row
 
@@ -115,8 +116,7 @@ _RANK = "sentinel.risk_rank(a.required_people, a.reasons)"
 _COLUMNS = f"""
 a.approval_id, {KIND_SQL} as kind, {_RANK} as risk_rank, a.agent_id, a.action, a.resource, a.amount_minor, a.currency, a.digest, a.reasons,
 a.offers_approve, a.required_people,
-(select count(*) from sentinel.approval_votes v where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id
-   and v.verdict = 'approve')::integer as approvals_given,
+{APPROVALS_GIVEN},
 case when a.status = 'pending' then case when a.expires_at <= statement_timestamp() then 'expired' else 'pending' end
      when a.handled_reference is not null then 'handled' else a.status end as status,
 a.created_at, a.expires_at, extract(epoch from a.expires_at - statement_timestamp())::double precision as seconds_left,

@@ -20,7 +20,8 @@ class ApprovalRow:
 
     `status` is what holds now: a pending one past its end reads "expired" even before it is swept. `offers` are the
     words that a person may give now ("approve", "reject", "handled"); none once it is decided. `handled_reference`
-    says where a person handled it by hand; its `status` is then "rejected".
+    says where a person handled it by hand; its `status` is then "rejected". `follows` is the approval that was asked
+    before, under terms that were not enough any more; `approvals_given` counts those of its people who still fit.
     """
 
     tenant_id: uuid.UUID
@@ -45,6 +46,7 @@ class ApprovalRow:
     reason: str | None
     offers: list[str]
     handled_reference: str | None
+    follows: uuid.UUID | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,19 @@ class Vote:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierVote(Vote):
+    """A word on an approval that was asked before for the same operation, under `required_role` and `required_people`.
+
+    `counts` says whether it counts here too: its person fits the role asked for now, and saw every reason.
+    """
+
+    approval_id: uuid.UUID
+    required_role: str
+    required_people: int
+    counts: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Resolution:
     """What became of a person's word: see `sentinel.resolve_approval` for the names of `result`."""
 
@@ -80,16 +95,22 @@ class Resolution:
     people_required: int | None
 
 
-_COLUMNS = """
+# Words on what an approval follows count where they fit; without one, its own are all there are.
+APPROVALS_GIVEN = """
+case when a.follows is not null then (select count(*) from sentinel.voices_for(a, a.required_role))
+     else (select count(*) from sentinel.approval_votes v
+           where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id and v.verdict = 'approve') end::integer
+  as approvals_given
+"""
+_COLUMNS = f"""
 a.tenant_id, a.approval_id, a.operation_id, a.principal_id, a.agent_id, a.action, a.resource, a.amount_minor, a.currency,
 a.digest, a.reasons, a.required_role, a.required_people,
-(select count(*) from sentinel.approval_votes v
- where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id and v.verdict = 'approve')::integer as approvals_given,
+{APPROVALS_GIVEN},
 case when a.status = 'pending' and a.expires_at <= statement_timestamp() then 'expired' else a.status end as status,
 a.created_at, a.expires_at, a.decided_at, a.decided_by, a.reason,
-case when a.status <> 'pending' or a.expires_at <= statement_timestamp() then '{}'::text[]
+case when a.status <> 'pending' or a.expires_at <= statement_timestamp() then '{{}}'::text[]
      when a.offers_approve then array['approve', 'reject', 'handled'] else array['reject', 'handled'] end as offers,
-a.handled_reference
+a.handled_reference, a.follows
 """
 FIND_APPROVAL = f"""
 select {_COLUMNS} from sentinel.approvals a where a.tenant_id = %(tenant_id)s and a.approval_id = %(approval_id)s
@@ -113,6 +134,23 @@ VOTES = """
 select o.email as operator, v.verdict, v.reason, v.via, v.voted_at
 from sentinel.approval_votes v join sentinel.operators o using (tenant_id, operator_id)
 where v.tenant_id = %(tenant_id)s and v.approval_id = %(approval_id)s order by v.voted_at
+"""
+EARLIER_VOTES = """
+with recursive chain as (
+  select a.approval_id, a.follows from sentinel.approvals a
+  where a.tenant_id = %(tenant_id)s and a.approval_id = %(approval_id)s
+  union
+  select b.approval_id, b.follows from chain c
+  join sentinel.approvals b on b.tenant_id = %(tenant_id)s and b.approval_id = c.follows)
+select o.email as operator, v.verdict, v.reason, v.via, v.voted_at, b.approval_id, b.required_role, b.required_people,
+  v.verdict = 'approve' and asked.reasons <@ b.reasons and exists (
+    select from sentinel.voices_for(asked, asked.required_role) fits where fits.operator_id = v.operator_id) as counts
+from sentinel.approvals asked
+cross join chain c
+join sentinel.approvals b on b.tenant_id = asked.tenant_id and b.approval_id = c.approval_id and b.approval_id <> asked.approval_id
+join sentinel.approval_votes v on v.tenant_id = b.tenant_id and v.approval_id = b.approval_id
+join sentinel.operators o on o.tenant_id = v.tenant_id and o.operator_id = v.operator_id
+where asked.tenant_id = %(tenant_id)s and asked.approval_id = %(approval_id)s order by v.voted_at
 """
 RESOLVE = """
 select result, approvals_given, people_required from sentinel.resolve_approval(%(tenant_id)s, %(approval_id)s,
@@ -141,6 +179,11 @@ def list_approvals(
 def votes(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> list[Vote]:
     """Who said what so far, in order."""
     return all_rows(pool, Vote, VOTES, {"tenant_id": tenant_id, "approval_id": approval_id})
+
+
+def earlier_votes(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> list[EarlierVote]:
+    """Who said what on the approvals that this one follows, in order."""
+    return all_rows(pool, EarlierVote, EARLIER_VOTES, {"tenant_id": tenant_id, "approval_id": approval_id})
 
 
 def decided_since(

@@ -7,7 +7,7 @@ one or many decided operations and commits them in one transaction.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -17,14 +17,14 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from sentinel.store.database import Pool
-from sentinel.store.failures import in_one_call
+from sentinel.store.failures import PATIENCE_SECONDS, in_one_call, in_one_call_within
 from sentinel.store.ids import new_id
 
 # The whole decision in one round trip; the batch is one jsonb value because arrays of text would be escaped in Python.
-RECORD_DECISIONS = "select * from sentinel.record_decisions(%b)"
+RECORD_DECISIONS = "select * from sentinel.record_decisions(%b, %b)"
 PEEK_DECISIONS = "select seq, decision, reason_code from sentinel.peek_decisions(%b)"
-START_OPERATIONS = "select seq, (receipt).* from sentinel.start_operations(%b)"
-REPORT_OUTCOMES = "select seq, (receipt).* from sentinel.report_outcomes(%b)"
+START_OPERATIONS = "select seq, (receipt).* from sentinel.start_operations(%b, %b)"
+REPORT_OUTCOMES = "select seq, (receipt).* from sentinel.report_outcomes(%b, %b)"
 RECORD_CONTRADICTION = """
 select %(seq)s::integer as seq, r.* from sentinel.record_contradiction(
   jsonb_populate_record(null::sentinel.report_input, %(ask)s), %(halt_id)s, %(halt_event_id)s) r
@@ -97,25 +97,32 @@ def _json(value: Any) -> Jsonb:
     return Jsonb(value, dumps=orjson.dumps)
 
 
-def record_decisions(pool: Pool, rows: Sequence[Mapping[str, Any]]) -> list[Recorded]:
-    """Commit decided operations (rows of `sentinel.guard_input`) together; answers in the order of `rows`."""
-    numbered = _numbered(rows)
-    locks = [lock for row in rows for lock in locks_of(row)]
-    return _together(pool, RECORD_DECISIONS, {"locks": locks, "rows": numbered}, Recorded)
+def record_decisions(
+    pool: Pool, rows: Sequence[Mapping[str, Any]], wait_seconds: float = PATIENCE_SECONDS
+) -> list[Recorded]:
+    """Commit decided operations (rows of `sentinel.guard_input`) together; answers in the order of `rows`.
+
+    Others' locks are waited for `wait_seconds` in all, here and in what follows; then `StillDeciding` is raised.
+    """
+    return _together(pool, RECORD_DECISIONS, rows, Recorded, wait_seconds)
 
 
-def start_operations(pool: Pool, rows: Sequence[Mapping[str, Any]]) -> list[Receipt]:
+def start_operations(
+    pool: Pool, rows: Sequence[Mapping[str, Any]], wait_seconds: float = PATIENCE_SECONDS
+) -> list[Receipt]:
     """Redeem permits (rows of `sentinel.start_input`) together; receipts in the order of `rows`."""
-    return _together(pool, START_OPERATIONS, _numbered(rows), Receipt)
+    return _together(pool, START_OPERATIONS, rows, Receipt, wait_seconds)
 
 
-def report_outcomes(pool: Pool, rows: Sequence[Mapping[str, Any]]) -> list[Receipt]:
+def report_outcomes(
+    pool: Pool, rows: Sequence[Mapping[str, Any]], wait_seconds: float = PATIENCE_SECONDS
+) -> list[Receipt]:
     """Record outcomes (rows of `sentinel.report_input`) together; receipts in the order of `rows`.
 
     A success after a person's "not executed" needs the halt lock, which no ordinary report must wait for: it is recorded
     after the others, in a transaction of its own.
     """
-    receipts = _together(pool, REPORT_OUTCOMES, _numbered(rows), Receipt)
+    receipts = _together(pool, REPORT_OUTCOMES, rows, Receipt, wait_seconds)
     return [
         _record_contradiction(pool, rows[receipt.seq], receipt.seq)
         if receipt.result == "resolved_not_executed"
@@ -139,26 +146,29 @@ def _numbered(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, "seq": place} for place, row in enumerate(rows)]
 
 
-def _together(pool: Pool, statement: str, batch: Any, shape: type[Answer]) -> list[Answer]:
-    def call(connection: Any) -> list[Answer]:
+def _together(
+    pool: Pool, statement: str, rows: Sequence[Mapping[str, Any]], shape: type[Answer], wait_seconds: float
+) -> list[Answer]:
+    batch = _json(_numbered(rows))
+
+    def call(connection: Any, left_seconds: float) -> list[Answer]:
         with connection.cursor(binary=True, row_factory=class_row(shape)) as cursor:
-            return list(cursor.execute(statement, [_json(batch)]).fetchall())
+            return list(cursor.execute(statement, [batch, max(1, int(left_seconds * 1000))]).fetchall())
+
+    return sorted(in_one_call_within(pool, call, wait_seconds), key=lambda answer: answer.seq)
+
+
+def peek_decisions(
+    pool: Pool, rows: Sequence[Mapping[str, Any]], wait_seconds: float = PATIENCE_SECONDS
+) -> list[Peeked]:
+    """What `record_decisions` would decide on each of `rows` now; nothing is written, no lock is waited for."""
+    batch = _json(_numbered(rows))
+
+    def call(connection: Any) -> list[Peeked]:
+        with connection.cursor(binary=True, row_factory=class_row(Peeked)) as cursor:
+            return list(cursor.execute(PEEK_DECISIONS, [batch]).fetchall())
 
     return sorted(in_one_call(pool, call), key=lambda answer: answer.seq)
-
-
-def locks_of(row: Mapping[str, Any]) -> Iterator[str]:
-    """What this row's decision reads before it writes: its budgets' owners and what it may do only once."""
-    tenant = row["tenant_id"]
-    for subject in {limit["subject"] for limit in row["limits"]}:
-        yield f"budget/{tenant}/{subject}"
-    if row["once_key"] is not None and row["verdict"] != "DENY":
-        yield f"once/{tenant}/{row['once_key']}"
-
-
-def peek_decisions(pool: Pool, rows: Sequence[Mapping[str, Any]]) -> list[Peeked]:
-    """What `record_decisions` would decide on each of `rows` now; nothing is written."""
-    return _together(pool, PEEK_DECISIONS, _numbered(rows), Peeked)
 
 
 def record_check_report(pool: Pool, **fields: Any) -> Receipt:

@@ -6,6 +6,7 @@ when the lost reply was the one to COMMIT: the second call finds what the first 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -17,6 +18,9 @@ from sentinel.store.database import DatabaseUnreachable, Patience, Pool, first_l
 
 Answer = TypeVar("Answer")
 
+PATIENCE_SECONDS = 2.0
+"""How long a caller waits for what others hold, over every try together; then it is told to ask again (CONTRACT.md, 2)."""
+
 _TRIES = 4
 
 
@@ -26,19 +30,29 @@ def in_one_call(pool: Pool, call: Callable[[psycopg.Connection[Any]], Answer]) -
     Raises `StillDeciding` when somebody else holds a needed lock longer than the lock timeout, and
     `EngineUnavailable` for every other failure of the database.
     """
+    return in_one_call_within(pool, lambda connection, _: call(connection), PATIENCE_SECONDS)
+
+
+def in_one_call_within(
+    pool: Pool, call: Callable[[psycopg.Connection[Any], float], Answer], wait_seconds: float
+) -> Answer:
+    """`in_one_call` for what is told how long it may still wait for locks: `wait_seconds` less what earlier tries took."""
     lost = False
+    until = time.monotonic() + wait_seconds
     patience: Patience | None = None
     for attempt in range(_TRIES):
         try:
             with pool.connection() as connection:
                 patience = pool.watch(connection)
                 try:
-                    return call(connection)
+                    return call(connection, max(0.0, until - time.monotonic()))
                 finally:
                     pool.unwatch(patience)
         except pg.LockNotAvailable as error:
             raise StillDeciding("this operation is still being decided; ask again") from error
         except (pg.DeadlockDetected, pg.SerializationFailure) as error:
+            if time.monotonic() > until:
+                raise StillDeciding("this operation is still being decided; ask again") from error
             if attempt == _TRIES - 1:
                 raise EngineUnavailable("the database could not order this transaction") from error
         except pg.QueryCanceled as error:

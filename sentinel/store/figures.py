@@ -18,6 +18,7 @@ select
   (select coalesce(extract(epoch from clock_timestamp() - min(created_at)), 0)::float
      from sentinel.approvals where status = 'pending') as approvals_oldest_seconds,
   (select count(*) from sentinel.halts where lifted_at is null) as halts_in_force,
+  (select count(*) from sentinel.halts where lifted_at is null and breaker_key is not null) as breaker_halts,
   (select coalesce(extract(epoch from clock_timestamp() - min(e.occurred_at)), 0)::float from sentinel.events e
      where e.transaction_id >= (select transaction_id from sentinel.sequencer)
        and not exists (select from sentinel.feed f where f.tenant_id = e.tenant_id and f.event_id = e.event_id)) as feed_lag_seconds
@@ -39,6 +40,7 @@ class Figures:
     approvals_pending: int
     approvals_oldest_seconds: float
     halts_in_force: int
+    breaker_halts: int
     feed_lag_seconds: float
 
 

@@ -21,7 +21,8 @@ LEVELS = ("pause", "kill")
 
 @dataclass(frozen=True, slots=True)
 class HaltRow:
-    """A halt; `target` is empty for the global and tenant scopes, "AGENT ACTION" for agent_action."""
+    """A halt; `target` is empty for the global and tenant scopes, "AGENT ACTION" for agent_action. `breaker_key` names the
+    breaker that set it, if one did."""
 
     halt_id: uuid.UUID
     scope: str
@@ -32,6 +33,7 @@ class HaltRow:
     set_at: datetime
     lifted_by: str | None
     lifted_at: datetime | None
+    breaker_key: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ union select 'scenario', scenario from recent where scenario is not null
 order by 1, 2 limit 300
 """
 LIST_HALTS = """
-select halt_id, scope, target, level, reason, set_by, set_at, lifted_by, lifted_at from sentinel.halts
+select halt_id, scope, target, level, reason, set_by, set_at, lifted_by, lifted_at, breaker_key from sentinel.halts
 where tenant_id = any(%(owners)s) and (%(lifted_too)s or lifted_at is null) order by set_at desc, halt_id desc limit %(limit)s
 """
 SET_HALT = """

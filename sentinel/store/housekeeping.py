@@ -1,17 +1,24 @@
-"""The housekeeper's two statements."""
+"""The housekeeper's statements."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 
 from sentinel.store.database import Pool
 from sentinel.store.failures import in_one_call
 from sentinel.store.ids import new_id
 
 KEEP_HOUSE = "select permits_expired, approvals_expired, fell_in_doubt from sentinel.keep_house(%s, %s)"
+RELEASE_RUN_OUT = "select sentinel.release_run_out(%s)"
+MARK_CROWDED_KEYS = "select sentinel.mark_crowded_keys(%s, %s)"
 SEQUENCE_EVENTS = "select sentinel.sequence_events(%s)"
 
 _AT_ONCE = 100
+_PERMITS_AT_ONCE = 200
+"""As `sentinel.keep_house` has it: so few that a guard which waits for one of their budgets does not notice."""
+CROWDED_SECONDS = 5
+"""How long a key counts as crowded unless it is found so again: the housekeeper looks each second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +30,33 @@ class House:
     fell_in_doubt: int
 
 
-def keep_house(pool: Pool, report_deadline_seconds: int) -> House:
-    """Expire permits and approvals and put silent operations in doubt. Raises `EngineUnavailable`."""
+def keep_house(pool: Pool, report_deadline_seconds: int, *, seconds: float = 0.7) -> House:
+    """Expire permits and approvals and put silent operations in doubt; more permits for so many `seconds` at most.
+
+    Raises `EngineUnavailable`.
+    """
+    until = time.monotonic() + seconds
     ids = [new_id() for _ in range(2 * _AT_ONCE)]
     found = in_one_call(pool, lambda c: c.execute(KEEP_HOUSE, [report_deadline_seconds, ids]).fetchone())
     assert found is not None
-    return House(*found)
+    house = House(*found)
+    permits, last = house.permits_expired, house.permits_expired
+    while last == _PERMITS_AT_ONCE and time.monotonic() < until:
+        last = release_run_out(pool)
+        permits += last
+    return replace(house, permits_expired=permits)
+
+
+def release_run_out(pool: Pool, most: int = _PERMITS_AT_ONCE) -> int:
+    """Give back what at most `most` permits that ran out unused hold; how many did. One transaction."""
+    found = in_one_call(pool, lambda c: c.execute(RELEASE_RUN_OUT, [most]).fetchone())
+    return found[0] if found else 0
+
+
+def mark_crowded_keys(pool: Pool, most: int) -> int:
+    """Note the keys that have `most` permits out, or more; how many there are."""
+    found = in_one_call(pool, lambda c: c.execute(MARK_CROWDED_KEYS, [most, CROWDED_SECONDS]).fetchone())
+    return found[0] if found else 0
 
 
 def sequence_events(pool: Pool, most: int = 1000) -> int:

@@ -1,4 +1,4 @@
-"""Running `deploy/invariants.sql`: each named query counts violations, and must count none."""
+"""Running `deploy/invariants.sql`: each named query finds what breaks it, with its id, and must find nothing."""
 
 from __future__ import annotations
 
@@ -7,39 +7,91 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 _BLOCK = re.compile(r"^-- (\w+): (.+)\n((?:(?!-- \w+: ).*\n?)+)", re.MULTILINE)
+_TEXTS = 1009
+"""PostgreSQL's type text[]."""
+AUTHORITY_ELSEWHERE = "-- with the authority"
+"""The line of a block that compares the ledger with the authority: nothing to ask where the two are in two databases."""
+SHOWN = 5
+
+FOUND = "select count(*), (array_agg(what order by what))[1:{shown}] from ({query}) as found (what)"
+SHARES = """
+select exists (select from sentinel.operations) or not exists (select from refunds.ledger_entries where operation_id is not null)
+  and not exists (select from refunds.executions)
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """One thing that must always hold."""
+    """One thing that must always hold; `compares` where it holds the ledger against the authority."""
 
     name: str
     sentence: str
     query: str
+    compares: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a run of one invariant found."""
+    """What a run of one invariant found: how many, the first of them by id, or why it could not be asked.
+
+    `unchecked` is no fault: the login may not read it, or what it compares is in another database.
+    """
 
     name: str
     sentence: str
     violations: int
+    damaged: tuple[str, ...] = ()
+    unchecked: str = ""
+
+    @property
+    def told(self) -> str:
+        """What a person is told of it."""
+        if self.unchecked:
+            return f"not checked, {self.unchecked}: {self.sentence}"
+        if not self.violations:
+            return self.sentence
+        more = f" and {self.violations - len(self.damaged)} more" if self.violations > len(self.damaged) else ""
+        return f"{self.violations} violations of: {self.sentence}: {', '.join(self.damaged)}{more}"
 
 
 def read_invariants(path: Path) -> list[Invariant]:
     """The named queries of the file, in order."""
-    return [Invariant(name, sentence, query.strip()) for name, sentence, query in _BLOCK.findall(path.read_text())]
+    return [
+        Invariant(name, sentence, query.strip().rstrip(";"), AUTHORITY_ELSEWHERE in query)
+        for name, sentence, query in _BLOCK.findall(path.read_text())
+    ]
 
 
 def run_invariants(connection: Any, path: Path) -> list[Verdict]:
-    """Every invariant's count, all from one snapshot so that a live system does not look broken."""
+    """What breaks each invariant, all from one snapshot so that a live system does not look broken."""
     connection.execute("begin isolation level repeatable read read only")
     try:
-        return [
-            Verdict(one.name, one.sentence, int(connection.execute(one.query).fetchone()[0]))
-            for one in read_invariants(path)
-        ]
+        return [ask(connection, one) for one in read_invariants(path)]
     finally:
         connection.execute("rollback")
+
+
+def ask(connection: Any, one: Invariant) -> Verdict:
+    """One invariant's verdict, within the open transaction, which goes on whatever becomes of the query.
+
+    Raises `ValueError` for a query that does not say what is damaged, as text.
+    """
+    connection.execute("savepoint asked")
+    try:
+        if one.compares and not connection.execute(SHARES).fetchone()[0]:
+            return Verdict(one.name, one.sentence, 0, unchecked="the authority's operations are in another database")
+        cursor = connection.execute(FOUND.format(shown=SHOWN, query=one.query))
+        if cursor.description[1].type_code != _TEXTS:
+            raise ValueError(f"the invariant {one.name} must return the ids of what breaks it, as one text column")
+        count, damaged = cursor.fetchone()
+        return Verdict(one.name, one.sentence, count, tuple(damaged or ()))
+    except psycopg.errors.InsufficientPrivilege as error:
+        connection.execute("rollback to asked")
+        return Verdict(one.name, one.sentence, 0, unchecked=str(error).splitlines()[0])
+    except psycopg.DataError as error:
+        # What the query reads is not even of its form any more.
+        connection.execute("rollback to asked")
+        return Verdict(one.name, one.sentence, 1, damaged=(str(error).splitlines()[0],))

@@ -30,6 +30,8 @@ class LedgerEvent:
     worker: str | None
     reason_code: str | None
     occurred_at: datetime
+    note: str | None = None
+    """Why a person did it, in that person's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class Life:
 
 _OF_ENTRY = "tenant_id = %(tenant_id)s and ledger_entry_id = %(ledger_entry_id)s"
 EVENTS = f"""
-select from_status, event, to_status, claim_epoch, worker, reason_code, occurred_at from refunds.ledger_events
+select from_status, event, to_status, claim_epoch, worker, reason_code, occurred_at, note from refunds.ledger_events
 where {_OF_ENTRY} order by event_id desc limit %(most)s
 """
 TRAILS = f"""

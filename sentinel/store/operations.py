@@ -1,4 +1,4 @@
-"""One operation as it was decided: what was asked, under which policy, when."""
+"""One operation as it was decided: what was asked, on which evidence, under which policy, when."""
 
 from __future__ import annotations
 
@@ -12,16 +12,26 @@ from sentinel.store.rows import one_row
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """`request` is the canonical operation; `policy_digest` names the policy text that decided it last."""
+    """`request` is the canonical operation; `policy_digest` names the policy text that decided it.
+
+    `basis` is what was looked at beside it (`core.proof.decision_basis`), None from before that was kept; `tightened` names
+    what the database added. `pack` is the decision's event, which commits to all of them under `salt`.
+    """
 
     request: str
+    basis: str | None
+    tightened: list[str]
+    salt: str
+    pack: str
     policy_digest: str
     decided_at: datetime
 
 
 FIND_DECIDED = """
-select o.request, s.policy_digest, o.created_at as decided_at
+select o.request, o.basis, coalesce(s.tightened, '{}') as tightened, o.salt, e.body as pack,
+  s.policy_digest, e.occurred_at as decided_at
 from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)
+join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id
 where o.tenant_id = %(tenant_id)s and o.operation_id = %(operation_id)s
 """
 

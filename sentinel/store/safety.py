@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 
 from sentinel.core.errors import EngineUnavailable, SentinelError
-from sentinel.store.database import describe, first_line, with_role
+from sentinel.store.database import BOARD, describe, first_line, with_role
 from sentinel.store.migrate import SchemaNotReady, require_head
 
 SETTINGS = "select name, setting from pg_settings where name = any(%s)"
@@ -36,6 +36,17 @@ REQUIRED = {
     "default_transaction_isolation": ("read committed",),
     "transaction_read_only": ("off",),
 }
+
+
+READABLE = "select coalesce(string_agg(view, ', ' order by view), '') from unnest(%s::text[]) as view where not has_table_privilege(view, 'select')"
+
+PUBLIC_VIEWS = ("sentinel.public_feed", "sentinel.public_proofs", "sentinel.public_tenants")
+
+
+class MissingGrant(SentinelError):
+    """The login may not act as a role that the program needs, or the role may not read what it is there to read."""
+
+    code = "missing-grant"
 
 
 class UnsafeDatabase(SentinelError):
@@ -83,6 +94,21 @@ def require_ready(url: str, role: str) -> None:
             require_safe(connection)
     except psycopg.OperationalError as error:
         reason, where = first_line(error), f"cannot use the database at {describe(url)}"
+        if f'permission denied to set role "{role}"' in reason:
+            raise MissingGrant(
+                f"{where}: its login may not act as {role}: `grant {role} to <login>` as an administrator"
+            ) from error
         if f'role "{role}"' in reason:
             raise SchemaNotReady(f"{where}: its roles are missing: run `sentinel migrate` first") from error
         raise EngineUnavailable(f"{where}: {reason}") from error
+
+
+def require_board(url: str) -> None:
+    """Raise unless the login may act as the board's role and that role may read its views. Raises as `require_ready`, and `MissingGrant`."""
+    require_ready(url, BOARD)
+    with psycopg.connect(with_role(url, BOARD), autocommit=True) as connection:
+        missing = connection.execute(READABLE, [list(PUBLIC_VIEWS)]).fetchone()
+    if missing and missing[0]:
+        raise MissingGrant(
+            f"{BOARD} may not read {missing[0]}: run `sentinel migrate`, which gives each role its grants"
+        )

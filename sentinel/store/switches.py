@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -33,6 +34,8 @@ class InForce:
     canary_percent: int
     target: str
     level: str
+    simulated: Sequence[str]
+    """Outside systems that the newest passed report saw as simulations only."""
 
 
 LIST_SWITCHES = """
@@ -40,14 +43,20 @@ select name, is_on, canary_percent, changed_at, changed_by, reason from sentinel
 where tenant_id = %(tenant_id)s order by name
 """
 IN_FORCE = """
-select 'switch' as kind, name, is_on, canary_percent, '' as target, '' as level from sentinel.switches
-where tenant_id = %(tenant_id)s
+select 'switch' as kind, name, is_on, canary_percent, '' as target, '' as level,
+  coalesce(array(select jsonb_array_elements_text(proof.simulated)), '{}') as simulated
+from sentinel.switches s
+left join lateral (
+  select g.report -> 'simulated' as simulated from sentinel.gate_reports g
+  where g.tenant_id = s.tenant_id and g.switch = s.name and g.passed
+  order by g.created_at desc, g.report_id desc limit 1) as proof on true
+where s.tenant_id = %(tenant_id)s
 union all
-select 'halt', scope, true, 0, target, level from sentinel.halts
+select 'halt', scope, true, 0, target, level, '{}' from sentinel.halts
 where lifted_at is null and tenant_id = any(%(owners)s)
 """
 TURN_ON = """
-select sentinel.flip_switch(%(tenant_id)s, %(name)s, %(gate)s, %(policy)s, %(percent)s, %(who)s, %(reason)s, %(event_id)s)
+select sentinel.flip_switch(%(tenant_id)s, %(name)s, %(gate)s, %(policy)s, %(percent)s, %(first_percent)s, %(who)s, %(reason)s, %(event_id)s)
 """
 TURN_OFF = """
 select sentinel.turn_switch_off(%(tenant_id)s, %(name)s, %(who)s, %(reason)s, %(event_id)s, %(went_wrong)s)
@@ -72,13 +81,15 @@ def turn_on(
     gate: str | None,
     policy: str | None,
     canary_percent: int,
+    first_percent: int,
     who: str,
     reason: str,
     event_id: uuid.UUID,
 ) -> str:
-    """ "" when done, else why not: "unchanged", or a word of `gate_reports.REFUSALS` where a gate is named."""
+    """ "" when done, else why not: "unchanged", "canary_too_wide" (off until now, for more than `first_percent`), or a word of `gate_reports.REFUSALS` where a gate is named."""
     return str(single(pool, TURN_ON, {
-        "tenant_id": tenant_id, "name": name, "gate": gate, "policy": policy, "percent": canary_percent, "who": who,
+        "tenant_id": tenant_id, "name": name, "gate": gate, "policy": policy, "percent": canary_percent,
+        "first_percent": first_percent, "who": who,
         "reason": reason, "event_id": event_id,
     }))  # fmt: skip
 

@@ -10,7 +10,7 @@ import psycopg
 
 from sentinel.store.database import Pool
 from sentinel.store.failures import in_one_call
-from sentinel.store.rows import all_rows
+from sentinel.store.rows import all_rows, one_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class PublicTenant:
 
 
 LIST_TENANTS = "select tenant_id, label, created_at from sentinel.tenants order by created_at, tenant_id"
+TENANT = "select tenant_id, label from sentinel.tenants where tenant_id = %(tenant_id)s"
 PUBLIC_TENANTS = "select tenant_id, label from sentinel.public_tenants order by tenant_id"
 INSERT_TENANT = """
 insert into sentinel.tenants (tenant_id, label)
@@ -39,6 +40,12 @@ select %(tenant_id)s, %(label)s where not exists (select from sentinel.tenants w
 # The ledger of a single-tenant installation belongs to its first tenant without anybody saying so.
 FIRST_IS_DEFAULT = "insert into refunds.defaults (tenant_id) values (%(tenant_id)s) on conflict do nothing"
 _CREATING = "select pg_advisory_xact_lock(7305013942711303)"
+
+
+def label_of(pool: Pool, tenant_id: uuid.UUID) -> str | None:
+    """A tenant's public name, or None where there is no such tenant."""
+    found = one_row(pool, PublicTenant, TENANT, {"tenant_id": tenant_id})
+    return found.label if found else None
 
 
 def list_tenants(pool: Pool) -> list[TenantRow]:

@@ -15,11 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
-from sentinel.core.errors import EngineUnavailable
+from sentinel.core.errors import EngineUnavailable, StillDeciding
 from sentinel.store.database import DatabaseUnreachable
+from sentinel.store.failures import PATIENCE_SECONDS
 
 WAIT_SECONDS = 15.0
 """Longer than every time limit of the database together; only a defect waits this long."""
+TOGETHER_SECONDS, GLANCE_SECONDS = 0.5, 0.005
+"""How long a batch waits for locks before its rows are told apart, and how long each of them waits to be told."""
 
 Row = Mapping[str, Any]
 Answer = TypeVar("Answer")
@@ -28,11 +31,12 @@ Answer = TypeVar("Answer")
 class _Ticket(Generic[Answer]):
     """A row in the line. Who waits for it is told by `signal`, a thread, or by `told`, a loop's future."""
 
-    __slots__ = ("answer", "error", "leads", "row", "signal", "told")
+    __slots__ = ("answer", "error", "leads", "row", "signal", "told", "until")
 
     def __init__(self, row: Row, told: asyncio.Future[None] | None = None) -> None:
         self.row = row
         self.told = told
+        self.until = time.monotonic() + PATIENCE_SECONDS
         self.answer: Answer | None = None
         self.error: Exception | None = None
         self.leads = False
@@ -74,14 +78,15 @@ def _tell(futures: Sequence[asyncio.Future[None]]) -> None:
 class GroupCommit(Generic[Answer]):
     """Records rows through `record`, many threads' rows in one call of `commit`.
 
-    `commit` takes rows and answers in their order, all in one transaction. One commit is in flight at a time, which makes
+    `commit` takes rows, and how many seconds it may wait for locks, and answers in their order, all in one transaction. It
+    raises `StillDeciding` when that was too short; nobody is told so later than PATIENCE_SECONDS after it asked. One commit is in flight at a time, which makes
     the batches large and the database's work small; only when it takes longer than `slow_seconds`, because it waits for
     somebody's lock, may up to `lanes` run beside each other so that it does not hold up everybody.
     """
 
     def __init__(
         self,
-        commit: Callable[[Sequence[Row]], list[Answer]],
+        commit: Callable[[Sequence[Row], float], list[Answer]],
         *,
         most: int = 64,
         slow_seconds: float = 0.05,
@@ -194,16 +199,48 @@ class GroupCommit(Generic[Answer]):
                 following.signal.release()
 
     def _settle(self, batch: list[_Ticket[Answer]]) -> None:
-        try:
-            answers = self._commit([ticket.row for ticket in batch])
-        except Exception as error:
-            if len(batch) == 1 or isinstance(error, DatabaseUnreachable):
-                for ticket in batch:
-                    ticket.error = error
-                return
-            # Somebody's row spoilt the batch, and nothing of it was kept: each for itself.
-            for ticket in batch:
-                self._settle([ticket])
+        """Commit the batch. If somebody's row spoils it, nothing of it is kept: each for itself."""
+        if len(batch) == 1:
+            self._commit_one(batch[0], _left(batch))
             return
+        try:
+            self._commit_all(batch, min(TOGETHER_SECONDS, _left(batch)))
+        except DatabaseUnreachable as error:
+            for ticket in batch:
+                ticket.error = error
+        except StillDeciding:
+            self._tell_apart(batch)
+        except Exception:
+            for ticket in batch:
+                self._commit_one(ticket, _left([ticket]))
+
+    def _tell_apart(self, batch: list[_Ticket[Answer]]) -> None:
+        """Somebody's row waits for a lock: who does not is done now, who does waits on together for what is left to them."""
+        for ticket in batch:
+            self._commit_one(ticket, GLANCE_SECONDS)
+        stuck = [ticket for ticket in batch if isinstance(ticket.error, StillDeciding)]
+        if not stuck:
+            return
+        try:
+            self._commit_all(stuck, _left(stuck))
+        except StillDeciding:
+            return  # as each of them was told at its glance
+        except Exception:
+            for ticket in stuck:
+                self._commit_one(ticket, GLANCE_SECONDS)
+
+    def _commit_all(self, batch: Sequence[_Ticket[Answer]], wait_seconds: float) -> None:
+        answers = self._commit([ticket.row for ticket in batch], wait_seconds)
         for ticket, answer in zip(batch, answers, strict=True):
-            ticket.answer = answer
+            ticket.answer, ticket.error = answer, None
+
+    def _commit_one(self, ticket: _Ticket[Answer], wait_seconds: float) -> None:
+        try:
+            self._commit_all([ticket], wait_seconds)
+        except Exception as error:
+            ticket.error = error
+
+
+def _left(batch: Sequence[_Ticket[Any]]) -> float:
+    """Seconds that whoever asked first still waits."""
+    return max(GLANCE_SECONDS, min(ticket.until for ticket in batch) - time.monotonic())

@@ -145,7 +145,7 @@ def test_the_curl_line_signs_and_posts_one_order_and_analysts_words_have_their_e
 
     def say(word: str) -> Any:
         return request(
-            "POST", f"{demo.console}/ops/api/orders/demo/{words[word]}/{word}", body={"reason": "looked at it"},
+            "POST", f"{demo.console}/ops/api/orders/demo/{words[word]}/{word}", body={"reason": "looked at it", "digest": shown_orders(demo)[words[word]]["digest"]},
             headers=demo.sign_in("approver"),
         )  # fmt: skip
 
@@ -264,6 +264,27 @@ def test_once_processes_the_ledger_and_ends_by_itself() -> None:
         assert len(done.stdout.splitlines()) == 1
         assert processes_naming(str(folder)) == []
         assert time.monotonic() - began < 40 * overload()
+
+
+def test_once_does_not_say_that_anything_is_running() -> None:
+    with demo_folder("once-told") as folder:
+        done = run("demo", "--once", "--data-dir", str(folder), *port_options(), timeout=60 * overload())
+        assert done.returncode == 0, done.stderr
+        assert "gone through once, and everything is stopped" in done.stdout
+        assert "is running" not in done.stdout + done.stderr
+        assert "Ctrl-C" not in done.stdout
+
+
+def test_json_stays_one_line_when_the_demo_has_something_to_log() -> None:
+    with demo_folder("logs") as folder, running_demo(folder) as demo:
+        server = int((folder / "postgres.pid").read_text()) if (folder / "postgres.pid").exists() else 0
+        pids = [server] if server else [pid for pid in processes_naming(str(folder)) if b"postgres" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]]  # fmt: skip
+        os.kill(min(pids), signal.SIGKILL)
+        assert eventually(lambda: not _ready(demo.authority), within=15, every=0.1), "nothing was killed"
+        assert eventually(lambda: _ready(demo.authority), within=30, every=0.2), "the database stayed away"
+        assert demo.process.stdout is not None
+        assert select.select([demo.process.stdout], [], [], 0.5)[0] == [], demo.process.stdout.readline()
+        demo.stop()
 
 
 def consoles(folder: Path) -> list[int]:

@@ -48,8 +48,8 @@ def shop(served: Served) -> Shop:
     tenant_id, key, operators = add_tenant(served.database_url, label)
     approver = Actor(tenant_id, operators["approver"], f"approver@{label}.example", "approver")
     report_passing(served, approver)
-    for name in (MASTER, FEE):
-        flip = ("switches", "on", name, "--canary", "100", "--reason", "ready", "--as", f"admin@{label}.example")
+    for name, percent in ((MASTER, "100"), (FEE, "5"), (FEE, "100")):
+        flip = ("switches", "on", name, "--canary", percent, "--reason", "ready", "--as", f"admin@{label}.example")
         done = served.cli(*flip, "--tenant", str(tenant_id))
         assert done.returncode == 0, done.stderr
     return Shop(served, tenant_id, key)

@@ -25,6 +25,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
@@ -33,17 +34,17 @@ import psycopg
 from sentinel.core.operation import build_operation
 from sentinel.core.permit import PermitSigner
 from sentinel.policy.library import PolicyHolder
-from sentinel.resources import policies_dir
 from sentinel.services.authority import Authority, Caller
 from sentinel.services.guard_action import decided_row
+from sentinel.store.agent_keys import WORKER_SCOPE
 from sentinel.store.database import AUTHORITY, ORDERS, WORKER
-from sentinel.store.decisions import locks_of
 from sentinel.store.embedded import Embedded, find_binaries, remove
 from sentinel.store.migrate import migrate
 from tests.bench import orders as order_load
 from tests.bench.board import board_viewers
 from tests.bench.load import LoadResult, request_bytes, run_load
 from tests.ports import free_port
+from tests.roomy import roomy_policies
 from tests.world import SECRET, add_tenant, guard_body
 
 OUT = Path(__file__).parent / "out"
@@ -60,6 +61,7 @@ class Bench:
     port: int
     tenant_id: uuid.UUID
     key: str
+    policies: Path
     figures: dict[str, list[float]] = field(default_factory=dict)
 
     def note(self, name: str, value: float) -> None:
@@ -93,7 +95,7 @@ def http(bench: Bench, name: str, seconds: float, *, connections: int, **how: ob
 
 def pgbench_script(bench: Bench, folder: Path, *, hot: bool) -> Path:
     """The guard's own statement with fresh ids in each call, as a pgbench script."""
-    holder = PolicyHolder(policies_dir())
+    holder = PolicyHolder(bench.policies)
     authority = Authority(
         pool=None,
         decisions=None,
@@ -102,15 +104,16 @@ def pgbench_script(bench: Bench, folder: Path, *, hot: bool) -> Path:
         checks=None,
         policies=holder,
         permits=PermitSigner([SECRET]),
+        clock=lambda: datetime.now(UTC),
     )  # type: ignore[arg-type]
-    caller = Caller(bench.tenant_id, uuid.uuid4(), uuid.uuid4(), None, frozenset(), None)
+    caller = Caller(bench.tenant_id, uuid.uuid4(), uuid.uuid4(), None, frozenset({WORKER_SCOPE}), None)
     fields = guard_body("KEYNNN", value="0.01", params={"account_ref": "HOT" if hot else "acct_AAA"})
     body = {name: fields[name] for name in ("agent_id", "action", "idempotency_key", "resource", "risk_class")}
     operation = build_operation(**body, params=fields["params"])
     row = decided_row(authority, caller, operation, has_start_step=True, elapsed_ms=0)
     for place, name in enumerate(("operation_id", "event_id", "second_event_id", "permit_id", "approval_id")):
         row[name] = f"0000000{place}-0000-7000-8000-@N@"
-    text = json.dumps({"locks": list(locks_of(row)), "rows": [{**row, "seq": 0}]}, default=str)
+    text = json.dumps([{**row, "seq": 0}], default=str)
     # pgbench takes ":name" for a variable, even inside a literal; JSON may write the colon differently.
     text = re.sub(r":(?=\w)", r"\\u003a", text)
     text = (
@@ -249,15 +252,17 @@ def running_authority() -> Iterator[Bench]:
         with psycopg.connect(running.admin_url, autocommit=True) as connection:
             for role in (AUTHORITY, WORKER, ORDERS):
                 connection.execute(f"alter role {role} login".encode())
-        port = free_port()
+        port, policies = free_port(), roomy_policies(base)
         with (base / "authority.log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "sentinel.cli.main", "serve", "--port", str(port), "--graceful-seconds", "1"], stdout=log, stderr=log,
                 env={**os.environ, "SENTINEL_DATABASE_URL": running.url(user=AUTHORITY), "SENTINEL_SECRET_KEYS": SECRET,
-                     "SENTINEL_PERMIT_SECONDS": "3600", "SENTINEL_RATE_PER_SECOND": "100000", "SENTINEL_RATE_BURST": "100000"},
+                     "SENTINEL_POLICIES_DIR": str(policies), "SENTINEL_PERMIT_SECONDS": "3600", "SENTINEL_RATE_PER_SECOND": "100000", "SENTINEL_RATE_BURST": "100000"},
             )  # fmt: skip
         _wait(f"http://127.0.0.1:{port}/readyz")
-        yield Bench(running.admin_url, running.url(user=WORKER), running.url(user=ORDERS), port, tenant_id, key)
+        yield Bench(
+            running.admin_url, running.url(user=WORKER), running.url(user=ORDERS), port, tenant_id, key, policies
+        )
     finally:
         if process is not None:
             process.send_signal(signal.SIGTERM)

@@ -270,7 +270,7 @@ def test_a_table_that_cannot_be_written_is_no_permission(world: World) -> None:
 
 @pytest.mark.parametrize("damage", [
     "revoke insert on sentinel.events from sentinel_authority",
-    "drop function sentinel.record_decisions(jsonb)",
+    "drop function sentinel.record_decisions",
     "alter table sentinel.events add constraint never check (false) not valid",
     "alter table sentinel.usage rename to used",
 ])  # fmt: skip

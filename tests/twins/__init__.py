@@ -22,7 +22,8 @@ def without_locks(world: World, *names: str) -> None:
     run("create schema if not exists twin")
     run("grant usage on schema twin to public")
     for name in names:
-        run(f"create function twin.{name}(bigint) returns void language sql as 'select'".encode())
+        taken = "boolean language sql as 'select true'" if "_try_" in name else "void language sql as 'select'"
+        run(f"create function twin.{name}(bigint) returns {taken}".encode())
     run(f"alter database {world.admin.info.dbname} set search_path = twin, pg_catalog, public".encode())
 
 

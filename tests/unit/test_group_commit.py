@@ -30,7 +30,7 @@ class Store:
         self.running = self.most_running = 0
         self.lock = threading.Lock()
 
-    def __call__(self, rows: Sequence[Any]) -> list[int]:
+    def __call__(self, rows: Sequence[Any], wait_seconds: float = 2.0) -> list[int]:
         numbers = [row["n"] for row in rows]
         with self.lock:
             self.batches.append(numbers)
@@ -93,7 +93,7 @@ def test_a_commit_that_waits_for_a_lock_does_not_hold_up_the_others() -> None:
     release = threading.Event()
     seen = threading.Event()
 
-    def commit(rows: Sequence[Any]) -> list[int]:
+    def commit(rows: Sequence[Any], wait_seconds: float) -> list[int]:
         if any(row["n"] == 0 for row in rows):
             seen.set()
             release.wait(10)
@@ -133,7 +133,7 @@ def test_a_row_that_waited_too_long_is_refused_and_the_lead_is_not_lost_with_it(
     gate = threading.Event()
     first = threading.Event()
 
-    def commit(rows: Sequence[Any]) -> list[int]:
+    def commit(rows: Sequence[Any], wait_seconds: float) -> list[int]:
         if not first.is_set():
             first.set()
             gate.wait(10)
@@ -156,7 +156,7 @@ def test_a_row_given_up_on_is_not_committed_later(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(writer, "WAIT_SECONDS", 0.1)
     gate, first, kept = threading.Event(), threading.Event(), []
 
-    def commit(rows: Sequence[Any]) -> list[int]:
+    def commit(rows: Sequence[Any], wait_seconds: float) -> list[int]:
         if not first.is_set():
             first.set()
             gate.wait(10)
@@ -201,7 +201,7 @@ class _KeepsAfterAnError(GroupCommit[int]):
 
     def _settle(self, batch: Any) -> None:
         try:
-            answers = self._commit([ticket.row for ticket in batch])
+            answers = self._commit([ticket.row for ticket in batch], 2.0)
         except EngineUnavailable as error:
             for ticket in batch:
                 ticket.error = error
@@ -222,7 +222,7 @@ def test_twins_that_lose_the_lead_swap_answers_or_spread_an_error_are_caught(
 def test_a_database_that_cannot_be_reached_is_tried_once_for_the_whole_batch() -> None:
     gate, began, calls = threading.Event(), threading.Event(), []
 
-    def commit(rows: Sequence[Any]) -> list[int]:
+    def commit(rows: Sequence[Any], wait_seconds: float) -> list[int]:
         calls.append(len(rows))
         began.set()
         gate.wait(5)

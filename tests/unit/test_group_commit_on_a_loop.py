@@ -45,7 +45,7 @@ def test_one_bad_row_spoils_nobody_elses() -> None:
 def test_an_unreachable_database_is_told_to_everybody_and_the_next_row_is_tried_anew() -> None:
     down = [True]
 
-    def commit(rows: Any) -> list[int]:
+    def commit(rows: Any, wait_seconds: float) -> list[int]:
         if down[0]:
             raise DatabaseUnreachable("away")
         return [row["n"] for row in rows]

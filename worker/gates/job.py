@@ -28,7 +28,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run. `caps`: currency → the most that one refund may be. `database_url` may do everything in the scratch."""
+    """One run. `caps`: currency → the most that one refund may be. `database_url` may do everything in the scratch.
+
+    `sandbox`: fields of the worker's settings that say where the operator's outside systems are, empty without them.
+    """
 
     scenario: str
     action: str
@@ -40,6 +43,7 @@ class Job:
     authority_url: str
     policies_dir: Path
     simulate_systems: bool
+    sandbox: Mapping[str, str]
     zone: str
     caps: Mapping[str, int]
     windows: tuple[Window, ...]

@@ -94,7 +94,7 @@ def replay(job: Job, file: CaseFile, folder: Path) -> Replayed:
     with ExitStack() as stack:
         stand_ins = stack.enter_context(standing_in()) if job.simulate_systems else None
         settings = _settings(job, folder, stand_ins)
-        client = stack.enter_context(open_client(settings))
+        client = stack.enter_context(open_client(settings, job.tenant_id))
         admin = stack.enter_context(psycopg.connect(job.database_url, autocommit=True))
         pool = Pool(with_role(job.database_url, WORKER), size=settings.lanes + 6)
         stack.callback(pool.close)
@@ -111,7 +111,7 @@ def _settings(job: Job, folder: Path, stand_ins: StandIns | None) -> WorkerSetti
         guard_timeout_seconds=10.0, backoff_seconds=0.02, backoff_max_seconds=0.1,
     )  # fmt: skip
     if stand_ins is None:
-        return settings
+        return replace(settings, **job.sandbox)  # type: ignore[arg-type]
     return replace(
         settings, price_difference_url=f"{stand_ins.url}/price_difference", platform_url=f"{stand_ins.url}/platform_backend",
         ticket_url=f"{stand_ins.url}/ticket", critic_url=f"{stand_ins.url}/model_critic", critic_model="simulated",

@@ -24,6 +24,7 @@ def report_of(job: Job, file: CaseFile, found: Judgement) -> dict[str, Any]:
             for side in sorted(found.covered | left)
         ],
         "simulated": list(NAMES) if job.simulate_systems else [],
+        "sandbox": sorted(name.removesuffix("_url") for name in job.sandbox if name.endswith("_url")),
         "cases_file": file.name, "cases_digest": file.digest,
         "results": [
             {"case": case.id, "where": case.where, "result": found.results[case.id], "wanted": str(case.want),

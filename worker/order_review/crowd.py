@@ -39,7 +39,8 @@ class Gathering(GroupCommit[Answer]):
     """A group commit whose leader lets others of `crowd` come first, for at most GATHER_SECONDS."""
 
     def __init__(self, commit: Callable[[Sequence[Row]], list[Answer]], crowd: Crowd, *, most: int = 64) -> None:
-        super().__init__(commit, most=most)
+        # Orders are nobody's callers who wait to be told: their locks are waited for as long as the connection says.
+        super().__init__(lambda rows, _: commit(rows), most=most)
         self._crowd = crowd
 
     def _lead(self, own: Any) -> None:

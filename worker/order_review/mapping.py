@@ -14,6 +14,7 @@ from typing import Any
 
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import DIGITS, Money, parse_money
+from sentinel.core.operation import MAX_IDENTIFIER, is_identifier
 from worker.order_review.model import Item, Order
 
 Path = tuple[str, ...]
@@ -31,7 +32,6 @@ DEFAULTS: FieldMap = {"order_id": (("order", "id"),)}
 MAX_TEXT, MAX_ITEMS, MAX_COUNT = 500, 1000, 10**6
 # It becomes part of addresses, resources and keys: it begins with a letter or a digit, and no part of it is "", "." or "..".
 _ORDER_ID = re.compile(r"(?=.{1,100}$)[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9_:@-][A-Za-z0-9._:@-]*)*", re.ASCII)
-_REF = re.compile(r"[A-Za-z0-9._:/@-]{1,200}", re.ASCII)
 _ZERO = re.compile(r"0(\.0{1,6})?", re.ASCII)
 _COUNT = re.compile(r"0|[1-9][0-9]{0,6}", re.ASCII)
 
@@ -119,7 +119,7 @@ class _Reader:
     def reference(self, field: str) -> str | None:
         where, value = self.find(field)
         text = str(value) if type(value) is int else value
-        if text is not None and (not isinstance(text, str) or not _REF.fullmatch(text)):
+        if text is not None and not is_identifier(text, MAX_IDENTIFIER):
             raise InvalidInput.of(where, "must be a whole number or an identifier of at most 200 characters")
         return text
 

@@ -170,7 +170,9 @@ def _authority_faults(settings: OrderReviewSettings) -> list[str]:
         faults.append("SENTINEL_URL: must look like http://host:port")
     key = settings.api_key
     if not key:
-        faults.append("SENTINEL_ORDERS_API_KEY: no agent key; `sentinel keys create --agent-id order-review` makes one")
+        faults.append(
+            "SENTINEL_ORDERS_API_KEY: no agent key; `sentinel keys create --worker --agent-id order-review` makes one"
+        )
     elif not key.isascii() or not key.isprintable() or " " in key:
         faults.append("SENTINEL_ORDERS_API_KEY: must be printable ASCII without spaces")
     return faults

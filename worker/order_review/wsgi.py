@@ -12,6 +12,7 @@ from sentinel.logs import configure_logs
 from sentinel.server import Server, metrics_folder, require_free_port
 from sentinel.store.database import ORDERS
 from sentinel.store.safety import require_ready
+from worker.order_review.key import refuse_wrong_key
 from worker.order_review.settings import OrderReviewSettings
 
 log = structlog.get_logger("worker.order_review")
@@ -22,6 +23,7 @@ def serve(settings: OrderReviewSettings, *, graceful_seconds: int = 20) -> None:
     configure_logs(settings.log_level, program="order-review")
     require_free_port(settings.host, settings.port, "--port or SENTINEL_ORDERS_PORT")
     require_ready(settings.database_url, ORDERS)
+    refuse_wrong_key(settings)
     with metrics_folder():
         _run(settings, graceful_seconds)
 

@@ -40,6 +40,11 @@ class HttpSystem:
         self._headers = {"Authorization": f"Bearer {api_key or ''}"}
         self._readiness = outside.Readiness(f"{self._url}/ready", self._headers, now=now)
 
+    @property
+    def is_configured(self) -> bool:
+        """Whether it has an address."""
+        return bool(self._url)
+
     def is_ready(self) -> bool:
         """Whether it is configured and said so itself in the last 5 seconds; waits at most one second for that."""
         return bool(self._url) and self._readiness()

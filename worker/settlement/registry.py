@@ -57,6 +57,11 @@ class Systems:
         except KeyError:
             raise UnknownSystem(_unknown(name, self.names())) from None
 
+    def configured_outside(self, name: str | None) -> frozenset[str]:
+        """The outside systems with an address that settling in `name` reaches; none for what is settled in the ledger."""
+        reached = getattr(self._systems.get(name or ""), "reaches", ())
+        return frozenset(each for each in reached if getattr(self.adapters.get(each), "is_configured", False))
+
     def names(self) -> tuple[str, ...]:
         """All names, in the order above."""
         return tuple(self._systems)

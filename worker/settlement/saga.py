@@ -58,6 +58,11 @@ class Saga:
         self._recorded = [system for system in self._must if not getattr(system, "settles_in_ledger", False)]
         self._book, self._in_flight_seconds = book, in_flight_seconds
 
+    @property
+    def reaches(self) -> tuple[str, ...]:
+        """The names of the systems in which it takes effect."""
+        return tuple(system.name for system in (*self._must, *self._later))
+
     def is_ready(self) -> bool:
         """Whether every effect that must be done can be asked for, and there is a record to write to."""
         return self._book is not None and all(system.is_ready() for system in self._must)

@@ -92,7 +92,7 @@ def build_simulator(parts: Parts) -> Runner:
 def _looking(parts: Parts, card: ConfirmCard, stopping: threading.Event) -> list[Step]:
     """The steps that change nothing outside."""
     return [
-        KillSwitch(Switchboard(parts.client), parts.routes, parts.patience, stopping),
+        KillSwitch(Switchboard(parts.client), parts.routes, parts.systems, parts.patience, stopping),
         CheckParams(),
         GateCommon(),
         QueryOrder(parts.directories),

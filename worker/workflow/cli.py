@@ -77,7 +77,7 @@ def simulate(file: BinaryIO, as_json: bool) -> None:
         settings = read_settings()
         with (
             open_ledger(settings) as ledger,
-            open_client(settings) as client,
+            open_client(settings, ledger.tenant_id) as client,
             open_foreseer(settings, ledger, client) as foreseer,
         ):
             seen = foreseer.new(rows) if rows else []
@@ -107,7 +107,8 @@ def _tree(entry: dict[str, Any], events: list[dict[str, Any]]) -> Tree:
         when = event["occurred_at"].strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
         if event["kind"] == "event":
             reason = f"  {event['reason_code']}" if event["reason_code"] else ""
-            tree.add(Text(f"{when}  {event['title']}  ({event['event']}){reason}", style="cyan"))
+            why = f"  by {event['worker']}: {event['note']}" if event["note"] else ""
+            tree.add(Text(f"{when}  {event['title']}  ({event['event']}){reason}{why}", style="cyan"))
         else:
             run = tree.add(Text(f"{when}  run of claim {event['claim_epoch']}"))
             for step in event["steps"]:

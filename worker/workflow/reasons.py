@@ -14,6 +14,7 @@ class Escalation(StrEnum):
     HALTED = "halted"
     SWITCH_OFF = "switch_off"
     OUTSIDE_CANARY = "outside_canary"
+    SYSTEM_NOT_PROVEN = "system_not_proven"
     OPEN_COMPLAINT = "open_complaint"
     DELAYED_SHIPMENT = "delayed_shipment"
     ACCOUNT_MISMATCH = "account_mismatch"

@@ -42,7 +42,7 @@ from sentinel.store.housekeeping import keep_house
 from tests import twins
 from tests.authority_model import CAPS, REPORT_SECONDS, Action, Model
 from tests.clock import set_clock, take_over
-from tests.harness import Desk, caller_of, desks, scaled
+from tests.harness import Desk, caller_of, desks, digest_of, scaled
 from tests.world import ACTION, AGENT, World, add_tenant, guard_body, make_world, unique
 
 SEED = int(os.environ.get("SENTINEL_TEST_SEED", "0")) or random.SystemRandom().randrange(10**6)
@@ -224,7 +224,7 @@ class Machine(RuleBasedStateMachine):
         try:
             got = resolve_approval(
                 self.world.console_pool, tenant.actor(person), approval, verdict=verdict, reason="r",
-                reference="ticket" if verdict == "handled" else None).result  # fmt: skip
+                digest=digest_of(self.world, approval), reference="ticket" if verdict == "handled" else None).result  # fmt: skip
         except SentinelError as error:
             got = error.code
         action = self.model.actions[key]
@@ -360,7 +360,7 @@ def test_the_authority_does_what_the_model_does_in_any_order(clocked: World) -> 
 @pytest.mark.parametrize(
     ("function", "fence", "instead"),
     [
-        ("sentinel.once_taken", "s.once_live", "s.once_live and s.approval_id is null"),
+        ("sentinel.once_seen", "and s.once_live", "and s.once_live and s.approval_id is null"),
         ("sentinel.renew_permit", "where not r = any(lifted)", "where cardinality(lifted) = 0"),
         ("sentinel.start_operation", "s.permit_expires_at <= moment", "s.permit_expires_at <= moment - interval '1 minute'"),
         ("sentinel.settle_budgets", "case when settlement = 'captured' then l.within_minor else 0 end", "l.within_minor"),

@@ -108,7 +108,7 @@ def test_a_cap_is_never_exceeded_by_one_minor_unit_nor_refused_with_room_left(wo
 def test_twin_sum_then_insert_without_locks_overspends_and_is_caught(database_url: str) -> None:
     world = make_world(database_url)
     try:
-        twins.without_locks(world, "pg_advisory_xact_lock")
+        twins.without_locks(world, "pg_advisory_xact_lock", "pg_try_advisory_xact_lock")
         twins.without_constraint(world, "sentinel.usage", "usage_within_cap")
         twins.meet_before(world.admin, "sentinel.fitted_limits", "return states;", parties=8)
         with desks(world, 8) as bench:

@@ -54,7 +54,7 @@ def test_one_refund_is_allowed_once_under_any_key_agent_channel_or_resource(worl
 def test_twin_check_then_act_allows_twice_and_is_caught(database_url: str) -> None:
     world = make_world(database_url)
     try:
-        twins.without_locks(world, "pg_advisory_xact_lock")
+        twins.without_locks(world, "pg_advisory_xact_lock", "pg_try_advisory_xact_lock")
         twins.without_constraint(world, "sentinel.operation_states", "operation_states_once")
         twins.meet_before(world.admin, "sentinel.decide_new", "allowed := verdict = 'ALLOW';")
         assert "done_twice" in allowed_twice(world, [unique("rf")])

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import uuid
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from sentinel.app import build_authority, create_app
 from sentinel.http.rate_limit import SharedRateLimit
@@ -11,7 +18,10 @@ from sentinel.policy.library import PolicyHolder
 from sentinel.resources import policies_dir
 from sentinel.services.declare_policies import declare_policies
 from sentinel.settings import Settings
-from tests.world import SECRET, World
+from sentinel.store.database import BOARD, CONSOLE
+from sentinel.store.safety import MissingGrant, require_board
+from tests.clock import set_clock, take_over
+from tests.world import SECRET, World, guard_body, make_world
 
 
 def test_an_authority_with_undeclared_policies_is_not_ready(world: World, tmp_path: Path) -> None:
@@ -32,3 +42,58 @@ def test_an_authority_with_undeclared_policies_is_not_ready(world: World, tmp_pa
     finally:
         declare_policies(world.authority)
         authority.pool.close()
+
+
+def test_a_console_that_may_not_act_as_the_board_s_role_says_so(world: World) -> None:
+    login = sql.Identifier(f"login_{uuid.uuid4().hex[:8]}")
+    world.admin.execute(sql.SQL("create role {} login in role {}").format(login, sql.Identifier(CONSOLE)))
+    url = make_conninfo(world.url, user=login.as_string().strip('"'))
+    try:
+        with pytest.raises(MissingGrant, match="may not act as board_reader: `grant board_reader to <login>`"):
+            require_board(url)
+        world.admin.execute(sql.SQL("grant {} to {}").format(sql.Identifier(BOARD), login))
+        require_board(url)
+        world.admin.execute("revoke select on sentinel.public_feed from board_reader")
+        with pytest.raises(MissingGrant, match="board_reader may not read sentinel.public_feed"):
+            require_board(url)
+    finally:
+        world.admin.execute(sql.SQL("drop role {}").format(login))
+
+
+NIGHT = """
+policy: night
+label: Night
+version: night-v1
+actions: [n.pay]
+zone: UTC
+facts:
+  amount: {type: money, from: params.amount}
+rules:
+  - {id: fine, when: "now >= timestamp('2031-01-01T00:00:00Z')", then: ALLOW, reason: within_policy_limit}
+approval: {expires: 30m, role: approver, people: 1}
+"""
+
+
+def test_a_policy_that_looks_at_the_time_sees_the_database_s(database_url: str, tmp_path: Path) -> None:
+    """Not the process's, which may be anywhere: here five years away."""
+    (tmp_path / "night.yaml").write_text(NIGHT)
+    world = make_world(database_url, policies=tmp_path)
+    try:
+        take_over(world)
+        new_year = datetime(2031, 1, 1, tzinfo=UTC)
+        for pool in (world.authority.pool,):
+            pool.close()
+        world.close()
+        with psycopg.connect(database_url, autocommit=True):
+            world = make_world(database_url, policies=tmp_path)
+        set_clock(world, new_year - timedelta(minutes=1))
+        world.authority.clock.ask()
+        assert world.guard(guard_body(action="n.pay"))["decision"] == "DENY"
+        set_clock(world, new_year)
+        world.authority.clock.ask()
+        assert world.guard(guard_body(action="n.pay"))["decision"] == "ALLOW"
+        # Between two questions it goes on by itself.
+        first, then = world.authority.clock(), world.authority.clock()
+        assert new_year <= first <= then < new_year + timedelta(seconds=30)
+    finally:
+        world.close()

@@ -186,7 +186,9 @@ def test_a_changed_repeat_is_refused_in_every_later_state_too(world: World) -> N
 
 def test_twin_without_the_digest_gives_anothers_permit_and_is_caught(world: World) -> None:
     pool = world.authority.pool
-    writer = GroupCommit(lambda rows: record_decisions(pool, [{**row, "digest": "sha256:" + "1" * 64} for row in rows]))
+    writer = GroupCommit(
+        lambda rows, wait: record_decisions(pool, [{**row, "digest": "sha256:" + "1" * 64} for row in rows], wait)
+    )
     from sentinel.app import create_app
     from sentinel.http.rate_limit import SharedRateLimit
     from sentinel.settings import Settings

@@ -70,7 +70,7 @@ def test_a_permission_is_started_under_the_start_id_of_its_question(world: World
     assert started(world) == [
         (receipt["start_event_id"], receipt["start_hash"], body["start_id"], body["start_id"], True)
     ]
-    assert world.one("select sum(held_minor) from sentinel.usage where limit_key like '%%day%%'") == 4000
+    assert world.one("select sum(held_minor) from sentinel.usage where limit_key like '%%account_day%%'") == 4000
     # The same again, also as a separate start: the same receipt, and nothing more happens.
     again = world.guard(body)
     assert (again["status"], again["start"]) == ("already_started", {**receipt, "duplicate": True})
@@ -125,7 +125,7 @@ def test_an_expired_permit_is_renewed_and_started_at_once(world: World) -> None:
     answer = world.guard(with_start(plain))
     assert (answer["status"], answer["start"]["duplicate"]) == ("allowed", False)
     assert answer["permit_token"] != first["permit_token"]
-    assert world.one("select sum(held_minor) from sentinel.usage where limit_key like '%%day%%'") == 4000
+    assert world.one("select sum(held_minor) from sentinel.usage where limit_key like '%%account_day%%'") == 4000
     assert world.broken_invariants() == []
 
 

@@ -41,7 +41,7 @@ def test_on_takes_an_administrator_off_an_approver(world: World) -> None:
     assert flips(world) == []
 
 
-ON = "select sentinel.flip_switch(%(tenant)s, 'retail.standard', null, null, 100, 'me', 'x', gen_random_uuid())"
+ON = "select sentinel.flip_switch(%(tenant)s, 'retail.standard', null, null, 100, 100, 'me', 'x', gen_random_uuid())"
 OFF = "select sentinel.turn_switch_off(%(tenant)s, 'retail.standard', 'me', 'x', gen_random_uuid())"
 WRITES = (
     "insert into sentinel.switches values (%(tenant)s, 'retail.standard', true, 100, now(), 'me', 'x')",

@@ -12,9 +12,10 @@ from psycopg import errors as pg
 
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
 from sentinel.policy.switches import SwitchFile
-from sentinel.services.flip_switch import Flipped, GateRefused
+from sentinel.services.flip_switch import CanaryTooWide, Flipped, GateRefused
 from sentinel.services.list_switches import list_switches
 from sentinel.store.gate_reports import MAX_AGE_DAYS
+from tests.harness import at_once, refused, scaled
 from tests.switch_world import BOOK, FEE, MASTER, STANDARD, flips, in_force, off, on, record, seen
 from tests.twins import cut
 from tests.world import World
@@ -95,13 +96,62 @@ def test_a_gated_switch_stays_off_without_a_fresh_passing_report_of_the_policy_i
     assert shown.gate_state is not None and shown.gate_state.refusal == wanted
 
 
+def went_wide_at_once(world: World) -> bool:
+    """Whether the fee switch, off until now, goes on for more accounts than its first canary may have."""
+    try:
+        on(world, percent=BOOK.switches[FEE].first_canary + 1)
+    except CanaryTooWide:
+        pass
+    return bool(seen(world)["on"])
+
+
+def test_what_was_off_goes_on_for_its_first_canary_and_may_be_moved_from_there(world: World) -> None:
+    record(world)
+    first = BOOK.switches[FEE].first_canary
+    for _ in range(2):
+        before = len(flips(world))
+        assert not went_wide_at_once(world) and len(flips(world)) == before
+        assert on(world, percent=first) == Flipped(FEE, True, first, already=False)
+        assert on(world, percent=100) == Flipped(FEE, True, 100, already=False)
+        off(world)
+
+
+def test_twin_that_does_not_ask_how_wide_is_caught(world: World) -> None:
+    record(world)
+    cut(world, "sentinel.flip_switch", "and (percent <= first_percent", "and (true")
+    assert went_wide_at_once(world)
+
+
+def test_two_who_turn_it_on_at_once_cannot_make_the_first_step_wide(world: World) -> None:
+    record(world)
+    first = BOOK.switches[FEE].first_canary
+    for _ in range(scaled(5)):
+        at_once([lambda: refused(lambda: on(world, percent=100)), lambda: refused(lambda: on(world, percent=first))])
+        shares = [one.get("canary_percent") for one in flips(world)]
+        assert shares[0] == first
+        off(world)
+    shares = [one.get("canary_percent") for one in flips(world)]
+    assert all(
+        share == first for before, share in zip([None, *shares], shares, strict=False) if before is None and share
+    )
+
+
+def test_agents_are_told_which_systems_a_gate_saw_as_simulations_only(world: World) -> None:
+    record(world, report={"simulated": ["price_difference", "ticket"]})
+    on(world)
+    assert seen(world) == {"on": True, "canary_percent": 5, "simulated": ["price_difference", "ticket"]}
+    record(world, report={"simulated": [], "sandbox": ["price_difference", "ticket"]})
+    assert seen(world) == {"on": True, "canary_percent": 5}
+
+
 @pytest.mark.parametrize("arranged", [no_report, of_the_text_before_a_reload])
 def test_twin_that_asks_for_no_report_is_caught(world: World, arranged: Any) -> None:
     arranged(world)
     cut(
         world,
         "sentinel.flip_switch",
-        "where gate is null or sentinel.gate_refusal(tenant, switch_name, gate, policy) = ''",
+        "(gate is null or sentinel.gate_refusal(tenant, switch_name, gate, policy) = '')",
+        "true",
     )
     assert not stayed_off(world)
 

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -57,10 +58,23 @@ class Person:
         return self.client.delete(path, headers={"X-CSRF-Token": self.csrf})
 
     def approve(self, approval_id: Any, **more: Any) -> Any:
-        return self.post(f"/ops/api/approvals/{approval_id}/approve", {"reason": "looked at it", **more})
+        return self._decide(approval_id, "approve", {"reason": "looked at it", **more})
 
     def reject(self, approval_id: Any) -> Any:
-        return self.post(f"/ops/api/approvals/{approval_id}/reject", {"reason": "not this one"})
+        return self._decide(approval_id, "reject", {"reason": "not this one"})
+
+    def analyst(self, order_id: str, word: str, reason: str = "called the customer") -> Any:
+        """An analyst's decision on an order of the source `demo`, after a look at it."""
+        path = f"/ops/api/orders/demo/{quote(order_id)}"
+        shown = self.get(path).json
+        return self.post(f"{path}/{word}", {"reason": reason, "digest": shown.get("digest", "unseen")})
+
+    def _decide(self, approval_id: Any, verdict: str, body: dict[str, Any]) -> Any:
+        """Look first, as a person does: what was shown goes with the decision."""
+        shown = self.get(f"/ops/api/approvals/{approval_id}").json
+        return self.post(
+            f"/ops/api/approvals/{approval_id}/{verdict}", {"digest": shown.get("digest", "unseen"), **body}
+        )
 
 
 @dataclass
@@ -181,6 +195,18 @@ class World:
         """Give every event its feed position."""
         while sequence_events(self.authority.pool):
             pass
+
+    def digest(self, approval_id: Any) -> str:
+        """What a person is shown with an approval; "unseen" for one that is not there."""
+        found = self.sql("select digest from sentinel.approvals where approval_id = %s", approval_id)
+        return str(found[0][0]) if found else "unseen"
+
+    def order_digest(self, order_id: str) -> str:
+        """What an analyst is shown with an order; "unseen" where nothing waits."""
+        found = self.sql(
+            "select a.digest from orders.reviews r join sentinel.approvals a using (tenant_id, approval_id)"
+            " where r.order_id = %s", order_id)  # fmt: skip
+        return str(found[0][0]) if found else "unseen"
 
     def approval_status(self, approval_id: uuid.UUID) -> str:
         return str(self.sql("select status from sentinel.approvals where approval_id = %s", approval_id)[0][0])

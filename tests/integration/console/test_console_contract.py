@@ -77,7 +77,7 @@ def test_a_chunked_body_is_refused(world: Any) -> None:
 def test_what_is_no_id_names_nothing(world: Any, bad: str) -> None:
     abe = world.person("abe", "admin")
     assert abe.get(f"/ops/api/approvals/{bad}").status_code == 404
-    assert abe.post(f"/ops/api/approvals/{bad}/approve", {"reason": "x"}).status_code == 404
+    assert abe.post(f"/ops/api/approvals/{bad}/approve", {"reason": "x", "digest": "d"}).status_code == 404
     assert abe.post(f"/ops/api/halts/{bad}/lift", {"reason": "x"}).status_code == 404
 
 

@@ -23,8 +23,9 @@ REASON = {"reason": "called the customer"}
 
 def say(world: Any, actor: Actor, order_id: str, word: str, **more: Any) -> str:
     """What became of a word: the result, or the refusal's code."""
+    seen = {"digest": world.order_digest(order_id), **more}
     try:
-        return resolve_order(world.pool, actor, "demo", order_id, word=word, reason="looked at it", **more).result
+        return resolve_order(world.pool, actor, "demo", order_id, word=word, reason="looked at it", **seen).result
     except SentinelError as error:
         return error.code
 
@@ -71,7 +72,7 @@ def test_what_is_no_order_is_not_found(world: Any) -> None:
     ann = world.person("ann")
     for path in ("demo/none", "other/ord-1", "demo/%00", "demo/a%0d%0ab", "demo/" + "x" * 300, "demo/%F0%9F%92%A9"):
         assert ann.get(f"/ops/api/orders/{path}").status_code == 404, path
-        assert ann.post(f"/ops/api/orders/{path}/hold", REASON).status_code == 404, path
+        assert ann.post(f"/ops/api/orders/{path}/hold", {**REASON, "digest": "d"}).status_code == 404, path
 
 
 def test_another_tenants_order_is_not_there(world: Any) -> None:
@@ -104,7 +105,7 @@ def test_fulfil_approves_and_leaves_the_order_to_the_intake_with_who_and_why(wor
 def test_hold_rejects_and_makes_the_shops_hold_due(world: Any) -> None:
     approval_id = world.approval("200.00")
     order_id, ann = queued(world, approval_id=approval_id), world.person("ann")
-    assert ann.post(f"/ops/api/orders/demo/{order_id}/hold", REASON).json["result"] == "hold"
+    assert ann.analyst(order_id, "hold").json["result"] == "hold"
     assert world.approval_status(approval_id) == "rejected"
     shown = ann.get(f"/ops/api/orders/demo/{order_id}").json
     assert (shown["status"], shown["resolution"]) == ("HELD", "hold")
@@ -114,10 +115,10 @@ def test_hold_rejects_and_makes_the_shops_hold_due(world: Any) -> None:
 def test_refund_rejects_and_files_exactly_one_row_that_a_worker_will_guard(world: Any) -> None:
     approval_id = world.approval("200.00")
     order_id, ann = queued(world, approval_id=approval_id), world.person("ann")
-    answer = ann.post(f"/ops/api/orders/demo/{order_id}/refund", REASON).json
+    answer = ann.analyst(order_id, "refund").json
     assert (answer["result"], answer["ledger_entry_id"]) == ("refund", f"order:demo:{order_id}")
     assert world.approval_status(approval_id) == "rejected"
-    assert ann.post(f"/ops/api/orders/demo/{order_id}/refund", REASON).status_code == 409
+    assert ann.analyst(order_id, "refund").status_code == 409
     assert world.sql(
         "select ledger_entry_id, refund_id, action, status, amount_minor, currency, channel, scenario, order_ref, account_ref"
         " from refunds.ledger_entries") == [
@@ -133,7 +134,7 @@ def test_refund_rejects_and_files_exactly_one_row_that_a_worker_will_guard(world
 
 def test_an_order_id_that_the_ledger_cannot_name_is_filed_under_its_hash(world: Any) -> None:
     order_id, ann = queued(world, "#1001"), world.person("ann")
-    answer = ann.post("/ops/api/orders/demo/%231001/refund", REASON).json
+    answer = ann.analyst(order_id, "refund").json
     assert answer["ledger_entry_id"].startswith("order:demo:md5-")
     assert standing(world, order_id) == ("REFUND_FILED", "refund")
 

@@ -73,6 +73,15 @@ def test_an_agent_that_is_not_named_is_not_shown(world: Any) -> None:
     assert client.get("/ops/api/live/status").json.keys() == {"tenant", "other"}
 
 
+def test_a_pack_of_an_agent_that_the_board_does_not_show_is_not_served(world: Any) -> None:
+    recorded = world.guard("10.00")
+    world.publish()
+    name = json.loads(recorded.pack)["proof_id"]
+    for agents, status in (("another-agent=other:others", 404), ("another-agent=other:others,*", 200)):
+        client = world.app(public_agents=agents).test_client()
+        assert [client.get(f"/verify/{name}{end}").status_code for end in (".json", "")] == [status, status], agents
+
+
 def test_anyone_may_read_and_caches_may_help_for_a_moment(world: Any) -> None:
     world.guard("10.00")
     world.publish()
@@ -159,7 +168,8 @@ def seeded(world: Any) -> list[str]:
         ]
     ann = world.person("ann")
     (approval_id,) = world.sql("select approval_id from sentinel.approvals limit 1")[0]
-    ann.post(f"/ops/api/approvals/{approval_id}/reject", {"reason": "canary reason of a person"})
+    ann.post(f"/ops/api/approvals/{approval_id}/reject",
+             {"reason": "canary reason of a person", "digest": world.digest(approval_id)})  # fmt: skip
     key = issue_key(world.pool, world.tenant_id, agent_id=None).key
     salts = [salt for (salt,) in world.sql("select salt from sentinel.operations")]
     world.publish()

@@ -68,9 +68,9 @@ def leaks(world: Any, other: Other) -> list[str]:
     ann = world.person("ann", "admin", app)
     before = world.sql(SNAPSHOT)
     bodies: dict[str, Any] = {
-        "approve": {"reason": "x"}, "reject": {"reason": "x"}, "lift": {"reason": "x"}, "resolve": {"executed": False, "evidence": "x"},
-        "handled": {"reason": "x", "reference": "x"}, "on": {"canary_percent": 5, "reason": "x"}, "off": {"reason": "x"},
-        "fulfil": {"reason": "x"}, "refund": {"reason": "x"}, "hold": {"reason": "x"},
+        "approve": {"reason": "x", "digest": "d"}, "reject": {"reason": "x", "digest": "d"}, "lift": {"reason": "x"}, "resolve": {"executed": False, "evidence": "x"},
+        "handled": {"reason": "x", "reference": "x", "digest": "d"}, "on": {"canary_percent": 5, "reason": "x"}, "off": {"reason": "x"},
+        **{word: {"reason": "x", "digest": "d"} for word in ("fulfil", "refund", "hold")},
     }  # fmt: skip
     for rule in app.url_map.iter_rules():
         path = str(rule)

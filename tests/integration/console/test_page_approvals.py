@@ -289,8 +289,7 @@ def test_a_form_sent_again_is_one_word_and_no_error(world: Any) -> None:
 
     # The twin takes one person for several, and is caught.
     world.sql("alter table sentinel.approval_votes drop constraint approval_votes_pkey")
-    with pytest.raises(AssertionError):
-        words_counted(world)
+    assert words_counted(world) != (1, [303] * 5)
 
 
 def test_two_people_are_told_how_far_it_is_and_an_ended_one_cannot_be_decided(world: Any) -> None:

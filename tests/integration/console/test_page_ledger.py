@@ -304,3 +304,10 @@ def test_processing_one_is_refused_without_a_worker_a_role_or_a_form_of_ours(wor
     assert vic.submit("/ops/ledger", request_id=str(uuid.uuid4())).status_code == 403
     assert ann.client.post("/ops/ledger", data={"request_id": str(uuid.uuid4())}).status_code == 403
     assert world.sql("select 1 from refunds.process_requests") == []
+
+
+def test_a_row_in_error_says_how_it_is_tried_again_and_others_do_not(world: Any) -> None:
+    add_various(world)
+    ann = world.browser("ann", "viewer")
+    assert "worker retry lge_3 --reason" in ann.get("/ops/ledger/lge_3").text
+    assert "worker retry" not in ann.get("/ops/ledger/lge_2").text

@@ -34,7 +34,7 @@ def test_the_queue_is_first_and_the_soonest_due_is_on_top(world: Any) -> None:
     assert "secret" not in page.text
     assert page.text.count(">Decide<") == 3
     # One that somebody has spoken on waits for the intake, and no more for a person.
-    world.person("rex").post(f"/ops/api/orders/demo/{first}/fulfil", {"reason": "called"})
+    world.person("rex").analyst(first, "fulfil", "called")
     assert names(ann.get("/ops/orders"), "queue") == [third, second]
 
 
@@ -102,8 +102,8 @@ def test_an_orders_page_fences_what_was_noticed_and_lights_its_lane(world: Any) 
 def test_a_resolved_orders_life_says_who_why_and_what_came_of_it(world: Any) -> None:
     kept, given_back = queued(world), queued(world)
     rex = world.person("rex")
-    rex.post(f"/ops/api/orders/demo/{kept}/hold", {"reason": "the address is a drop"})
-    rex.post(f"/ops/api/orders/demo/{given_back}/refund", {"reason": "customer cancelled"})
+    rex.analyst(kept, "hold", "the address is a drop")
+    rex.analyst(given_back, "refund", "customer cancelled")
     ann = world.browser("ann", "viewer")
     page = ann.get(f"/ops/orders/demo/{kept}").text
     assert "the address is a drop" in page

@@ -99,7 +99,7 @@ def test_every_condition_stands_in_words_with_its_source_beside_it_and_one_witho
     assert "in any 24 hours, where amount_minor % 2 < 9 ; over it" in told
     assert "<script>alert" not in page.get_data(as_text=True)
     assert "<img src=x" not in page.get_data(as_text=True)
-    assert "Only once per refund id params.refund_id" in told
+    assert "Only once each refund, by params.refund_id , whatever the action, policy, key, agent or channel" in told
 
 
 def test_the_cases_are_run_when_somebody_asks_and_a_file_that_differs_is_named(world: Any, tmp_path: Path) -> None:

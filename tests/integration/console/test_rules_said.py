@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from sentinel.resources import policies_dir
 from sentinel.services import policy_book
 from sentinel.services.declare_policies import declare_policies
+from sentinel.store.operations import find_decided
 
 CARD = re.compile(r'<details class="findings">.*?</details>', re.DOTALL)
 RULE = re.compile(
@@ -33,6 +35,13 @@ def put_row(world: Any, recorded: Any) -> str:
     return entry
 
 
+def from_before_evidence_was_kept(world: Any, recorded: Any) -> Any:
+    """The decision as an older program left it."""
+    world.sql("set session_replication_role = replica; update sentinel.operations set basis = null"
+              f" where operation_id = '{recorded.operation_id}'")  # fmt: skip
+    return recorded
+
+
 def rules(page: Any) -> dict[str, tuple[str, str]]:
     """Rule → what it says and what it finds, of the page's card."""
     assert page.status_code == 200, page.text
@@ -48,6 +57,7 @@ def test_the_card_tells_every_rule_of_the_policy_that_decided_also_when_its_file
     recorded = world.guard("200.00")
     own = world.guard("201.00", escalation="blacklisted")
     entry, own_entry = put_row(world, recorded), put_row(world, own)
+    older = put_row(world, from_before_evidence_was_kept(world, world.guard("202.00")))
     uncovered = world.guard("20.00")
     world.sql(
         "update sentinel.operation_states set policy_digest = 'sha256:' || repeat('0', 64) where operation_id = %s",
@@ -61,7 +71,11 @@ def test_the_card_tells_every_rule_of_the_policy_that_decided_also_when_its_file
     assert before["duplicate"][0] == "does not hold"
     assert before["amount_needs_approval"][0] == "holds"
     assert "APPROVAL_REQUIRED" in before["amount_needs_approval"][1]
-    assert before["escalated"] == before["system_not_ready"] == (NOT_KEPT, "–")
+    assert before["escalated"][0] == before["system_not_ready"][0] == "does not hold", (
+        "the evidence is kept and is silent"
+    )
+    unknown = rules(ann.get(f"/ops/ledger/{older}"))
+    assert unknown["escalated"] == unknown["system_not_ready"] == (NOT_KEPT, "–")
     policy = folder / "retail_refund.yaml"
     policy.write_text(policy.read_text().replace("customer_attempts_24h >= 3", "customer_attempts_24h >= 4"))
     assert rules(ann.get(f"/ops/ledger/{entry}")) == before
@@ -81,10 +95,14 @@ def test_the_card_tells_every_rule_of_the_policy_that_decided_also_when_its_file
 def test_what_is_compiled_of_kept_texts_is_bounded(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy_book, "MOST_KEPT", 2)
     declare_policies(world.authority)
-    book, canonical = policy_book.PolicyBook(policies_dir()), world.sql("select request, created_at from sentinel.operations where operation_id = %s", world.guard("20.00").operation_id)[0]  # fmt: skip
+    book, decided = (
+        policy_book.PolicyBook(policies_dir()),
+        find_decided(world.pool, world.tenant_id, world.guard("20.00").operation_id),
+    )
+    assert decided is not None
     digests = [one.digest for one in world.authority.policies.library.policies]
     assert len(digests) > 2
     for digest in (*digests, digests[0]):
-        assert book.rules_of(world.pool, canonical[0], digest, canonical[1]).rules
+        assert book.rules_of(world.pool, replace(decided, policy_digest=digest)).rules
         assert len(book._kept) <= 2
     assert list(book._kept) == [digests[-1], digests[0]]

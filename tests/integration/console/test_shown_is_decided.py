@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from sentinel.cli import approvals as cli
 
 VERDICTS = ("approve", "reject", "handled")
-FENCE = "when shown_digest is not null and shown_digest <> a.digest then 'changed'"
+FENCE = "when shown_digest is distinct from a.digest then 'changed'"
 
 _names = (f"person{number}" for number in itertools.count())
 
@@ -134,13 +134,16 @@ def test_the_command_line_without_a_digest_decides_on_what_it_read_itself(
     assert world.approval_status(approval_id) == "pending"
 
 
-def test_a_program_may_leave_the_digest_out_and_the_document_says_what_that_means(world: Any) -> None:
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_nothing_is_decided_unseen_over_http_and_the_document_says_so(world: Any, verdict: str) -> None:
     approval_id, person = world.approval("200.00"), world.person(next(_names))
     told = world.app().test_client().get("/openapi.json").json["components"]["schemas"]
-    for name in ("Word", "Handled"):
-        assert "digest" not in told[name]["required"]
-        assert "May be left out" in told[name]["properties"]["digest"]["description"]
-    assert person.post(f"/ops/api/approvals/{approval_id}/approve", {"reason": "x"}).status_code == 200
+    assert all("digest" in told[name]["required"] for name in ("Word", "Handled"))
+    body = {"reason": "x"} | ({"reference": "ticket 7"} if verdict == "handled" else {})
+    for unseen in ({}, {"digest": None}, {"digest": ""}):
+        answer = person.post(f"/ops/api/approvals/{approval_id}/{verdict}", {**body, **unseen})
+        assert (answer.status_code, list(answer.json["errors"])) == (400, ["digest"])
+    assert world.approval_status(approval_id) == "pending"
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -26,8 +26,9 @@ def say(orders: OrderWorld, order_id: str, word: str, role: str = "approver") ->
     world = orders.world
     try:
         return resolve_order(
-            world.console_pool, actor(world, role), "demo", order_id, word=word, reason="called the customer"
-        ).result
+            world.console_pool, actor(world, role), "demo", order_id, word=word, reason="called the customer",
+            digest=orders.digest(order_id),
+        ).result  # fmt: skip
     except SentinelError as error:
         return error.code
 

@@ -84,7 +84,9 @@ def test_an_order_with_nothing_to_pay_waits_for_a_person_who_cannot_refund_it(or
 def say(orders: OrderWorld, word: str) -> str:
     """What became of an approver's word on o-1."""
     person = actor(orders.world, "approver")
-    return resolve_order(orders.world.console_pool, person, "demo", "o-1", word=word, reason="looked at it").result
+    return resolve_order(
+        orders.world.console_pool, person, "demo", "o-1", word=word, reason="looked at it", digest=orders.digest("o-1")
+    ).result
 
 
 def test_the_database_has_the_declared_table(orders: OrderWorld) -> None:

@@ -17,6 +17,7 @@ import pytest
 from sentinel.resources import policies_dir
 from tests.acceptance.places import run
 from tests.world import World
+from worker.gates.stand_ins import standing_in
 
 SCRATCH = "select count(*) from pg_database where starts_with(datname, 'sentinel_scratch_')"
 OWN_TEMP = Path(tempfile.gettempdir()) / f"gates-{os.getpid()}"
@@ -33,9 +34,9 @@ cases:
 """
 
 
-def gates(world: World, *arguments: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+def gates(world: World, *arguments: str, **env: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     OWN_TEMP.mkdir(exist_ok=True)
-    ran = run("gates", "run", *arguments, "--json", SENTINEL_DATABASE_URL=world.url, TMPDIR=str(OWN_TEMP))
+    ran = run("gates", "run", *arguments, "--json", SENTINEL_DATABASE_URL=world.url, TMPDIR=str(OWN_TEMP), **env)
     return ran, json.loads(ran.stdout) if ran.stdout else {}
 
 
@@ -92,6 +93,28 @@ def test_what_needs_a_system_that_is_not_wired_counts_only_when_it_is_simulated(
     ran, report = gates(world, "defect", "--simulate-systems")
     assert ran.returncode == 0, ran.stderr
     assert report["passed"] and report["not_covered"] == 0 and "ticket" in report["simulated"]
+    assert report["sandbox"] == []
+
+
+def test_the_operators_sandboxes_are_really_asked_and_the_report_names_them(world: World) -> None:
+    with standing_in() as sandbox:
+        env = {"SENTINEL_CRITIC_URL": f"{sandbox.url}/model_critic", "SENTINEL_CRITIC_MODEL": "simulated"}
+        for name, path in (("PLATFORM", "platform_backend"), ("TICKET", "ticket")):
+            env |= {f"WORKER_{name}_URL": f"{sandbox.url}/{path}", f"WORKER_{name}_KEY": "sandbox-key"}
+        ran, report = gates(world, "defect", "--sandbox", **env)
+        assert ran.returncode == 0, ran.stderr
+        assert (report["simulated"], report["sandbox"]) == ([], ["critic", "platform", "ticket"])
+        assert {system for system, _ in sandbox.effects} == {"platform_backend", "ticket"}
+
+
+@pytest.mark.parametrize(
+    "given, says",
+    [(["--sandbox"], "needs an outside system"), (["--sandbox", "--simulate-systems"], "do not go together")],
+)
+def test_a_run_without_a_sandbox_or_with_both_kinds_is_wrong_use(world: World, given: list[str], says: str) -> None:
+    ran, _ = gates(world, "defect", *given)
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
+    assert says in ran.stderr
 
 
 def twin(folder: Path, file: str, change: Callable[[str], str]) -> Path:

@@ -83,6 +83,13 @@ def attempt(world: LedgerWorld, worker: Any, name: str, state: LedgerState, even
         "target": TARGET[event], "event": event, "entry": name, "one": uuid.uuid4(),
         "grown": int(event in (LedgerEvent.CLAIMED, LedgerEvent.RECLAIMED)),
     }  # fmt: skip
+    if (state, event) == (LedgerState.ERROR, LedgerEvent.RETRIED):
+        # Who and why: written by the one function that may, which the worker calls.
+        world.admin.execute(
+            "insert into refunds.retries (tenant_id, ledger_entry_id, event_number, retried_by, login, reason, error_before)"
+            " select tenant_id, ledger_entry_id, event_number + 1, 'op', 'op', 'why', last_error"
+            " from refunds.ledger_entries where ledger_entry_id = %s", [name]
+        )  # fmt: skip
     try:
         with worker.transaction():
             if (state, event) == (LedgerState.ALLOWED, LedgerEvent.EXECUTED):

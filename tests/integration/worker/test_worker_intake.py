@@ -235,3 +235,27 @@ def test_a_run_needs_to_be_told_how(run: Any) -> None:
     result = run("run")
     assert result.exit_code == 2
     assert "say --once, --loop or --dry-run" in result.output
+
+
+def test_rows_without_an_account_are_counted_where_they_are_entered(
+    ledger_world: LedgerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named by the row or by its order; the others share one budget, and who enters them is told (decision 0006)."""
+    monkeypatch.setenv("WORKER_DATABASE_URL", ledger_world.url)
+    ledger_world.admin.execute(
+        "insert into refunds.orders (tenant_id, channel, order_ref, account_ref, ordered_at, paid_minor, currency)"
+        " values (%s, 'retail', 'o-1', 'acct-1', now(), 10000, 'USD')", [ledger_world.tenant_id]
+    )  # fmt: skip
+    named = [{"account_ref": "acct"}, {"order_ref": "o-1"}, {}, {}, {"order_ref": "o-2"}]
+    lines = [
+        json.dumps(
+            {"ledger_entry_id": f"n{n}", "refund_id": f"rf{n}", "amount": {"value": 10, "currency": "USD"}, **over}
+        )
+        for n, over in enumerate(named)
+    ]
+    done = CliRunner().invoke(main, ["enqueue", "-"], input="\n".join(lines))
+    assert done.exit_code == 0
+    assert "warning: 3 rows without account_ref (30.00 USD in all) share the budget of one account" in done.stderr
+    again = CliRunner().invoke(main, ["enqueue", "-", "--json"], input=lines[0].replace("n0", "n9"))
+    assert json.loads(again.stdout)["without_account"] == 0
+    assert again.stderr == ""

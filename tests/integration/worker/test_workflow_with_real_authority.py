@@ -25,7 +25,7 @@ from sentinel.services.resolve_in_doubt import resolve_in_doubt
 from sentinel.services.set_halt import set_halt
 from sentinel.store.in_doubt import list_in_doubt
 from sentinel.store.overview import ledger_load
-from tests.harness import actor, dump
+from tests.harness import actor, digest_of, dump
 from tests.ledger_world import ROOT, LedgerWorld
 from tests.switch_world import BOOK, MASTER, on, passing_report
 from tests.workflow_world import BRANCHES, FEE, SECRETS, Branch, Shop, Spy, executed_once
@@ -64,8 +64,9 @@ def word(world: World, name: str, verdict: str = "approve", **rest: Any) -> None
     """A person's word on what the row waits for."""
     approval = world.one("select approval_id from refunds.ledger_entries where ledger_entry_id = %s", name)
     resolve_approval(
-        world.console_pool, actor(world, "approver"), approval, verdict=verdict, reason="looked at it", **rest
-    )
+        world.console_pool, actor(world, "approver"), approval, verdict=verdict, reason="looked at it",
+        digest=digest_of(world, approval), **rest,
+    )  # fmt: skip
 
 
 def offers(world: World, name: str) -> tuple[Any, Any]:

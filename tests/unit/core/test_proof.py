@@ -13,9 +13,23 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sentinel.core.canonical import canonical_json
+from sentinel.core.decision import no_matching_policy
+from sentinel.core.errors import InvalidInput
 from sentinel.core.money import MAX_MINOR, Money, money_out
 from sentinel.core.operation import build_operation
-from sentinel.core.proof import assemble, commitment, is_intact, opens, pack_hash, pack_parts
+from sentinel.core.proof import (
+    MAX_EVIDENCE_BYTES,
+    assemble,
+    commitment,
+    decision_basis,
+    facts_commitment,
+    is_intact,
+    opens,
+    opens_facts,
+    pack_hash,
+    pack_parts,
+)
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.library import PolicyLibrary
 from sentinel.resources import policies_dir
@@ -27,6 +41,9 @@ SAMPLE = {
     "latency_ms": 18,
     "decision": "ALLOW",
 }
+
+
+BASIS = '{"evidence":{"why":"late"},"rules":["late"]}'
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +64,43 @@ def made(library: PolicyLibrary, minor: int, salt: str, **params: Any) -> tuple[
     decision = evaluate(policy, operation.facts(), datetime.now(UTC))
     parts = pack_parts(operation, decision, proof_id="pf_1", salt=salt)
     text = assemble(
-        parts, decided_at="2026-11-21T10:00:00.000000Z", decision="DENY", latency_ms=3, reason_code="over_limit"
+        parts,
+        decided_at="2026-11-21T10:00:00.000000Z",
+        decision="DENY",
+        latency_ms=3,
+        reason_code="over_limit",
+        facts=facts_commitment(salt, operation_canonical=operation.canonical, basis=BASIS, tightened=["account_day"]),
     )
     return json.loads(text), (operation, text)
+
+
+def test_the_facts_open_with_all_that_is_kept_and_with_nothing_else(library: PolicyLibrary) -> None:
+    salt = secrets.token_hex(32)
+    pack, (operation, _) = made(library, 12600, salt)
+    kept: dict[str, Any] = {
+        "salt": salt,
+        "operation_canonical": operation.canonical,
+        "basis": BASIS,
+        "tightened": ["account_day"],
+    }
+    assert opens_facts(pack, **kept)
+    changes = [{"salt": "11" * 32}, {"operation_canonical": operation.canonical.replace("12600", "12601")}, {"basis": None},
+               {"basis": BASIS.replace("late", "soon")}, {"tightened": []}, {"tightened": ["account_day", "account_24h"]}]  # fmt: skip
+    assert [change for change in changes if opens_facts(pack, **{**kept, **change})] == []
+
+
+def test_a_pack_from_before_evidence_was_kept_opens_with_its_params(library: PolicyLibrary) -> None:
+    salt, (operation, _) = "22" * 32, made(library, 12600, "00" * 32)[1]
+    old = {"facts_commitment": commitment("facts", salt, canonical_json(operation.params))}
+    assert opens_facts(old, salt=salt, operation_canonical=operation.canonical, basis=None, tightened=[])
+
+
+def test_evidence_that_is_too_large_is_refused_and_not_cut() -> None:
+    decision = no_matching_policy()
+    assert decision_basis(decision, {"x": "a" * (MAX_EVIDENCE_BYTES - 8)})
+    with pytest.raises(InvalidInput) as refused:
+        decision_basis(decision, {"x": "a" * (MAX_EVIDENCE_BYTES - 7)})
+    assert list(refused.value.errors) == ["evidence_context"]
 
 
 def test_the_hash_is_over_the_canonical_pack_without_itself() -> None:

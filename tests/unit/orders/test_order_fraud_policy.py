@@ -41,7 +41,7 @@ def test_its_cases_pass_and_touch_every_rule(copy: Path) -> None:
         ("amount_minor <= numbers", "amount_minor < numbers"),
         ("when: present.nothing_to_pay && nothing_to_pay", "when: present.nothing_to_pay && !nothing_to_pay"),
         ('"!(present.nothing_to_pay && nothing_to_pay) && !currency_covered"', '"present.amount && !currency_covered"'),
-        ("once_per: params.order_key", "# never mind"),
+        ("once_per: {order: params.order_key}", "# never mind"),
         ("people: 1 ", "people: 2 "),
     ],
 )

@@ -20,10 +20,10 @@ actions: [sample.pay]
 zone: UTC
 facts:
   amount:     {type: money,     from: params.amount}
-  account:    {type: string,    from: params.account_ref}
-  risk.known: {type: bool,      from: params.risk.known}
-  risk.count: {type: int,       from: params.risk.count, min: 0}
-  ordered_at: {type: timestamp, from: params.ordered_at}
+  account:    {type: string,    from: params.account_ref, vouched_by: worker}
+  risk.known: {type: bool,      from: params.risk.known, vouched_by: worker}
+  risk.count: {type: int,       from: params.risk.count, min: 0, vouched_by: worker}
+  ordered_at: {type: timestamp, from: params.ordered_at, vouched_by: worker}
 numbers:
   allow_up_to: {USD: "10.00", JPY: "1000"}
 rules:
@@ -56,7 +56,7 @@ version: v1
 actions: [sample.pay]
 facts:
   amount:     {type: money, from: params.amount}
-  risk.known: {type: bool,  from: params.risk.known}
+  risk.known: {type: bool,  from: params.risk.known, vouched_by: worker}
 numbers:
   allow_up_to: {USD: "10.00"}
 rules:

@@ -115,15 +115,21 @@ def test_the_limits_of_the_retail_policy_are_asked_as_written(retail: CompiledPo
         "retail-refund/account_24h|acct_1|USD": ("rolling", 86_400, 300, 30_000),
         "retail-refund/account_month|acct_1|USD": ("calendar_month", 0, 0, 100_000),
         "retail-refund/account_90d|acct_1|USD": ("rolling", 90 * 86_400, 86_400, 200_000),
+        "retail-refund/agent_hour|retail-refund-agent|USD": ("rolling", 3600, 300, 1_000_000),
+        "retail-refund/agent_day|retail-refund-agent|USD": ("calendar_day", 0, 0, 4_000_000),
+        "retail-refund/tenant_hour|~tenant|USD": ("rolling", 3600, 300, 2_000_000),
+        "retail-refund/tenant_day|~tenant|USD": ("calendar_day", 0, 0, 8_000_000),
     }
     assert {(ask.subject, ask.zone, ask.verdict, ask.reason_code) for ask in decision.limits} == {
-        ("acct_1|USD", "UTC", Verdict.APPROVAL_REQUIRED, "limit_exceeded")
+        ("acct_1|USD", "UTC", Verdict.APPROVAL_REQUIRED, "limit_exceeded"),
+        ("retail-refund-agent|USD", "UTC", Verdict.APPROVAL_REQUIRED, "total_exceeded"),
+        ("~tenant|USD", "UTC", Verdict.APPROVAL_REQUIRED, "total_exceeded"),
     }
 
 
 def test_a_decision_names_its_policy_and_what_may_happen_once(retail: CompiledPolicy) -> None:
     decision = evaluate(retail, refund_request(), NOW)
-    assert decision.once_key == "retail-refund|rf_1"
+    assert decision.once_key == "refund|rf_1"
     assert (decision.policy_id, decision.policy_version) == ("retail-refund", "retail-refund-policy-v1")
     assert (decision.policy_label, decision.policy_digest) == ("Retail Refund Policy v1", retail.digest)
 
@@ -137,13 +143,18 @@ def test_a_denial_asks_for_nothing(retail: CompiledPolicy) -> None:
 def test_whoever_does_not_name_an_account_shares_one_budget(retail: CompiledPolicy, account: Any) -> None:
     request = refund_request()
     request["params"]["account_ref"] = account
-    assert {ask.subject for ask in evaluate(retail, request, NOW).limits} == {"~unknown|USD"}
+    assert accounts(evaluate(retail, request, NOW)) == {"~unknown|USD"}
+
+
+def accounts(decision: Decision) -> set[str]:
+    """Whose budgets are asked for, besides the totals."""
+    return {ask.subject for ask in decision.limits if "/account_" in ask.limit_key}
 
 
 def test_the_first_path_that_holds_anything_is_taken(retail: CompiledPolicy) -> None:
     request = refund_request()
     request["params"] |= {"account_ref": None, "account_id": "acct_2"}
-    assert {ask.subject for ask in evaluate(retail, request, NOW).limits} == {"acct_2|USD"}
+    assert accounts(evaluate(retail, request, NOW)) == {"acct_2|USD"}
 
 
 def test_a_limit_without_a_number_for_the_currency_cannot_be_lifted(tmp_path: Path) -> None:
@@ -184,7 +195,7 @@ def test_presence_is_carrying_anything_at_all(tmp_path: Path) -> None:
 
 
 def test_money_in_another_currency_than_the_amounts_counts_as_missing(tmp_path: Path) -> None:
-    text = POLICY.replace("  account: ", "  paid: {type: money, from: params.paid}\n  account: ")
+    text = POLICY.replace("  account: ", "  paid: {type: money, from: params.paid, vouched_by: worker}\n  account: ")
     text = text.replace("amount_minor <= numbers.allow_up_to", "amount_minor <= paid_minor / 10")
     policy = compile_text(tmp_path, text)
     assert evaluate(policy, sample_request(paid=money(5009)), NOW).verdict is Verdict.ALLOW
@@ -375,3 +386,11 @@ def test_in_any_policy_no_gap_loosens_and_asking_at_once_changes_nothing(
         after = evaluate(policy, changed, NOW)
         assert not _looser(before, after), (what, rules)
         assert after == evaluate(one_by_one, changed, NOW)
+
+
+def test_a_budget_shared_for_want_of_a_fact_says_which_fact(retail: CompiledPolicy, small: CompiledPolicy) -> None:
+    request = refund_request()
+    del request["params"]["account_ref"]
+    assert {(ask.subject, ask.reason_code) for ask in evaluate(retail, request, NOW).limits} == {
+        ("~unknown|USD", "account_unknown")
+    }

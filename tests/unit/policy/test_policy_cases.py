@@ -42,7 +42,7 @@ def test_the_shipped_cases_pass_and_every_rule_and_limit_takes_effect_in_one() -
         ('cap: {USD: "2000.00"', 'cap: {USD: "1999.99"'),
         ("amount_minor > numbers.approve_up_to", "amount_minor >= numbers.approve_up_to"),
         ("when: risk.stale_window", "when: '!risk.stale_window'"),
-        ("once_per: params.refund_id", "# never mind"),
+        ("once_per: {refund: params.refund_id}", "# never mind"),
         ("min: 0", "min: -9"),
     ],
 )
@@ -69,7 +69,7 @@ def test_a_policy_that_is_off_by_one_turns_its_cases_red(old: str, new: str, cop
         ("approvable: false", "approvable: true"),
         ("reason_from: escalation", "reason: over_limit"),
         ('action != "refund.small." + scenario', 'action == "nothing"'),
-        ("once_per: params.refund_id", "# never mind"),
+        ("once_per: {refund: params.refund_id}", "# never mind"),
     ],
 )  # fmt: skip
 def test_a_small_refund_policy_that_is_off_by_one_turns_its_cases_red(old: str, new: str, copy: Path) -> None:

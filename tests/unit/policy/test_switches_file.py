@@ -55,6 +55,8 @@ def test_every_gated_switch_names_a_shipped_policy() -> None:
         ("a.two", "a.one", 7, 'duplicate key "a.one"'),
         ("    about: two\n", "", 8, '"about" is missing'),
         (GOOD, "switches: {}", 1, "must not be empty"),
+        ("    gate: fee\n", "    gate: fee\n    first_canary: 0\n", 5, "must be between 1 and 100"),
+        ("    gate: fee\n", "    gate: fee\n    first_canary: 5%\n", 5, "must be a whole number"),
         (GOOD, "", 0, "is empty"),
     ],
 )
@@ -66,6 +68,13 @@ def test_a_fault_is_told_with_its_file_line_and_what_may_be_meant(
         read_switches(path)
     assert (refused.value.file, refused.value.line) == (str(path), line)
     assert says in str(refused.value)
+
+
+def test_a_gated_switch_begins_small_whether_or_not_its_file_says_so(tmp_path: Path) -> None:
+    said = GOOD.replace("    gate: fee\n", "    gate: fee\n    first_canary: 20\n", 1)
+    for text, wanted in ((GOOD, [5, 100]), (said, [20, 100])):
+        found = read_switches(written(tmp_path, text))
+        assert [one.first_canary for one in found.values()] == wanted
 
 
 def test_the_file_is_read_again_when_it_changes_and_what_cannot_be_used_is_an_empty_book(tmp_path: Path) -> None:

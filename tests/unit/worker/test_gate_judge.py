@@ -36,6 +36,7 @@ JOB = Job(
     "",
     Path("p"),
     False,
+    {},
     "UTC",
     {"EUR": 1500},
     WINDOWS,

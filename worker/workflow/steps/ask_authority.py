@@ -58,8 +58,8 @@ class AskAuthority:
         here = [context for context in contexts if context.escalation is not None or self._is_ready(context)]
         self._fix_questions(here)
         here = [context for context in here if context.outcome is None]
-        # A row that failed before is asked alone: one that breaks its call must not use up its neighbours' attempts.
-        answers = self._crew.map_chunks(self._ask, here, AT_ONCE, alone=lambda context: context.row.attempts > 0)
+        # A row that got no answer before is asked alone: one that breaks its call must not keep its neighbours waiting.
+        answers = self._crew.map_chunks(self._ask, here, AT_ONCE, alone=lambda context: context.row.failed_before)
         for context, answer in zip(here, answers, strict=True):
             cut_off = isinstance(answer, Unreachable) and self._stopping.is_set()
             context.answer = Stopped() if cut_off else answer

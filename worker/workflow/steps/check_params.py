@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from sentinel.core.money import DIGITS
+from sentinel.core.operation import MAX_IDENTIFIER, is_identifier
 from worker import next_steps
 from worker.workflow.context import Context, PureStep, StepResult
 from worker.workflow.graph import StepName
 
-_IDENTIFIER = re.compile(r"[A-Za-z0-9._:/@-]{1,200}", re.ASCII)
 _NEEDS_ORDER = ("private", "public")
 
 
@@ -31,7 +29,7 @@ def _problem(context: Context) -> str | None:
     row = context.row
     for name in ("channel", "scenario", "account_ref", "order_ref", "action", "agent_id"):
         value = getattr(row, name)
-        if value is not None and not _IDENTIFIER.fullmatch(value):
+        if value is not None and not is_identifier(value, MAX_IDENTIFIER):
             return f"{name} must be an identifier of A-Z a-z 0-9 . _ : / @ -"
     if row.currency not in DIGITS:
         return "currency must be an ISO 4217 code in use"

@@ -10,6 +10,7 @@ from sentinel.client import Client, GuardAnswer, Rejected, StartReceipt, Unreach
 from worker import next_steps, outcomes
 from worker.crew import Crew
 from worker.failpoints import Failpoint, Failpoints
+from worker.failures import is_outside
 from worker.ledger import Ledger
 from worker.next_steps import Patience
 from worker.rows import Change
@@ -95,7 +96,7 @@ class ExecuteBySystem:
         return permitted
 
     def _start(self, permitted: Sequence[Context]) -> None:
-        receipts = self._crew.map_chunks(self._redeem, permitted, AT_ONCE, alone=lambda each: each.row.attempts > 0)
+        receipts = self._crew.map_chunks(self._redeem, permitted, AT_ONCE, alone=lambda each: each.row.failed_before)
         for context, receipt in zip(permitted, receipts, strict=True):
             context.started = receipt
 
@@ -124,15 +125,15 @@ class ExecuteBySystem:
             # Became unready after the decision: the permit is given back with the question to a person.
             context.event = None
             return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
+        if is_outside(context.started):
+            context.event = next_steps.after_silence(row, context.started.detail, self._patience)
+            return StepResult({"start": "no answer"})
         if isinstance(context.started, Rejected) and context.started.code == next_steps.RESOLVED:
             return self._not_executed(context, name)
         if isinstance(context.started, Rejected):
             back, context.event = next_steps.after_start_refused(row, context.started, self._patience)
             self._ledger.apply([back])
             return StepResult({"start": "refused", "code": context.started.code})
-        if isinstance(context.started, Unreachable):
-            context.event = next_steps.after_silence(row, context.started.detail, self._patience)
-            return StepResult({"start": "no answer"})
         return self._settled(context, name)
 
     def _not_executed(self, context: Context, name: str) -> StepResult:

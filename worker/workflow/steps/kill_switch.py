@@ -9,6 +9,7 @@ from sentinel.client import Switches, Unreachable
 from sentinel.core.canary import in_canary
 from worker import next_steps
 from worker.next_steps import Patience
+from worker.settlement.registry import Systems
 from worker.workflow.context import Context, StepResult, to_person
 from worker.workflow.graph import StepName
 from worker.workflow.reasons import Escalation
@@ -21,8 +22,11 @@ class KillSwitch:
 
     name = StepName.KILL_SWITCH
 
-    def __init__(self, switchboard: Switchboard, routes: Routes, patience: Patience, stopping: threading.Event) -> None:
-        self._switchboard, self._routes, self._patience, self._stopping = switchboard, routes, patience, stopping
+    def __init__(
+        self, switchboard: Switchboard, routes: Routes, systems: Systems, patience: Patience, stopping: threading.Event
+    ) -> None:
+        self._switchboard, self._routes, self._systems = switchboard, routes, systems
+        self._patience, self._stopping = patience, stopping
 
     def prepare(self, contexts: Sequence[Context]) -> None:
         """One look for all; without the authority nobody is asked about and nobody can be."""
@@ -44,7 +48,7 @@ class KillSwitch:
             context.event = next_steps.after_no_answer(context.row, context.silence, self._patience)
             return StepResult({"authority": "no answer"})
         lifted: dict[str, object] = {}
-        for reason, seen in _hits(context, context.board or NOTHING_ON):
+        for reason, seen in _hits(context, context.board or NOTHING_ON, self._systems):
             if reason not in context.lifted:
                 return to_person(context, reason, StepName.CHECK_PARAMS, **seen, **lifted)
             lifted = {"lifted": reason}
@@ -52,7 +56,7 @@ class KillSwitch:
         return StepResult({**seen, **lifted}, StepName.CHECK_PARAMS, tool_used="switches")
 
 
-def _hits(context: Context, board: Switches) -> list[tuple[Escalation, dict[str, object]]]:
+def _hits(context: Context, board: Switches, systems: Systems) -> list[tuple[Escalation, dict[str, object]]]:
     """Everything that stands in the way, each with what was seen: lifting one leaves the others standing."""
     row = context.row
     found: list[tuple[Escalation, dict[str, object]]] = []
@@ -62,7 +66,19 @@ def _hits(context: Context, board: Switches) -> list[tuple[Escalation, dict[str,
         hit = _switched(board, name, context.facts.account_ref)
         if hit is not None:
             found.append(hit)
+    unproven = _unproven(context, board, systems)
+    if unproven:
+        found.append((Escalation.SYSTEM_NOT_PROVEN, {"systems": unproven}))
     return found
+
+
+def _unproven(context: Context, board: Switches, systems: Systems) -> list[str]:
+    """Real systems that this row would settle in, and that its launch gate saw as simulations only."""
+    route = context.route
+    state = board.switches.get(route.switch) if route is not None else None
+    if route is None or state is None:
+        return []
+    return sorted(systems.configured_outside(route.settles_to) & set(state.simulated))
 
 
 def _switched(board: Switches, name: str, account: str | None) -> tuple[Escalation, dict[str, object]] | None:

@@ -14,24 +14,53 @@ begin
   if tg_op = 'UPDATE' and old.status = 'pending' and new.status = 'approved' and not new.offers_approve then
     raise exception 'this question does not offer approval' using errcode = 'check_violation', constraint = 'approval_offered';
   end if;
-  if tg_op = 'UPDATE' and old.status = 'pending' and new.status in ('approved', 'rejected') and (
-      select count(*) from sentinel.approval_votes v
-      where v.tenant_id = new.tenant_id and v.approval_id = new.approval_id and v.verdict = any(wanted)
-    ) < (case new.status when 'approved' then new.required_people else 1 end) then
+  if tg_op = 'UPDATE' and old.status = 'pending' and new.status = 'approved'
+      and (select count(*) from sentinel.voices_for(new, new.required_role)) < new.required_people
+    or tg_op = 'UPDATE' and old.status = 'pending' and new.status = 'rejected' and not exists (
+      select from sentinel.approval_votes v
+      where v.tenant_id = new.tenant_id and v.approval_id = new.approval_id and v.verdict = any(wanted)) then
     raise exception 'an approval needs the voices of its people' using errcode = 'check_violation', constraint = 'approval_has_voices';
   end if;
   return new;
 end $$;
 
-create or replace function sentinel.new_approval(ask sentinel.guard_input, operation uuid, why text[], moment timestamptz)
-returns void language sql as $$
+-- Who has approved this, each person once: by a word on it, or on an approval that it follows. A word counts while its
+-- person could still give it: active, in the role that is asked for now, and not become the requester since. An earlier word
+-- was about the same operation (its key binds the digest), and counts only where it was about every reason that is asked now.
+create or replace function sentinel.voices_for(a sentinel.approvals, role_wanted text)
+returns table (operator_id uuid, email text, voted_at timestamptz) language sql stable as $$
+  with recursive chain as (
+    select a.approval_id, a.follows
+    union
+    select earlier.approval_id, earlier.follows from chain c
+    join sentinel.approvals earlier on earlier.tenant_id = a.tenant_id and earlier.approval_id = c.follows
+    where earlier.operation_id = a.operation_id and a.reasons <@ earlier.reasons)
+  select p.operator_id, p.email, min(v.voted_at) from chain c
+  join sentinel.approval_votes v on v.tenant_id = a.tenant_id and v.approval_id = c.approval_id and v.verdict = 'approve'
+  join sentinel.operators p on p.tenant_id = v.tenant_id and p.operator_id = v.operator_id
+  where p.active and (p.role = 'admin' or p.role = role_wanted) and not sentinel.is_requester(a, p.operator_id)
+  group by p.operator_id, p.email
+$$;
+
+-- Whether an approval is still enough for what the policy asks now: its terms have not become stricter, or those who gave
+-- it would be enough under the new ones too. The reasons are compared by who asks.
+create or replace function sentinel.approval_suffices(a sentinel.approvals, ask sentinel.guard_input) returns boolean
+language plpgsql stable as $$
+begin
+  return (ask.required_role <> 'admin' or a.required_role = 'admin') and ask.required_people <= a.required_people
+      or (select count(*) from sentinel.voices_for(a, ask.required_role)) >= ask.required_people;
+end $$;
+
+create or replace function sentinel.new_approval(
+  ask sentinel.guard_input, operation uuid, why text[], moment timestamptz, earlier uuid default null
+) returns void language sql as $$
   insert into sentinel.approvals
     (tenant_id, approval_id, operation_id, principal_id, requester_operator_id, agent_id, action, resource, amount_minor,
      currency, digest, reasons, policy_digest, required_role, required_people, offers_approve,
-     created_at, expires_at)
+     created_at, expires_at, follows)
   values (ask.tenant_id, ask.approval_id, operation, ask.principal_id, ask.owner_operator_id, ask.agent_id, ask.action,
      ask.resource, ask.amount_minor, ask.currency, ask.digest, why, ask.policy_digest, ask.required_role,
-     ask.required_people, coalesce(ask.approvable, true), moment, moment + make_interval(secs => ask.approval_seconds))
+     ask.required_people, coalesce(ask.approvable, true), moment, moment + make_interval(secs => ask.approval_seconds), earlier)
 $$;
 
 create or replace function sentinel.expire_approval(tenant uuid, approval uuid, event uuid, moment timestamptz)
@@ -68,8 +97,11 @@ declare
   given integer;
   names text;
 begin
-  select * into a from sentinel.approvals where tenant_id = tenant and approval_id = approval for update;
+  select * into a from sentinel.approvals where tenant_id = tenant and approval_id = approval;
   if not found then result := 'unknown'; return next; return; end if;
+  -- The state first, as a replay takes them.
+  perform from sentinel.operation_states where tenant_id = tenant and operation_id = a.operation_id for update;
+  select * into a from sentinel.approvals where tenant_id = tenant and approval_id = approval for update;
   moment := clock_timestamp();
   people_required := a.required_people;
   select * into person from sentinel.operators where tenant_id = tenant and operator_id = operator and active;
@@ -78,7 +110,7 @@ begin
     when a.expires_at <= moment then 'expired'
     when person.operator_id is null or not (person.role = 'admin' or person.role = a.required_role) then 'role'
     when sentinel.is_requester(a, person.operator_id) then 'requester'
-    when shown_digest is not null and shown_digest <> a.digest then 'changed'
+    when shown_digest is distinct from a.digest then 'changed'
     when vote = 'approve' and not a.offers_approve then 'not_offered' end;
   if result is not null then
     if result = 'expired' then perform sentinel.expire_approval(tenant, approval, event, moment); end if;
@@ -90,11 +122,10 @@ begin
   perform sentinel.append_event(tenant, event, 'approval_vote', a.operation_id, a.agent_id, moment,
     jsonb_build_object('approval_id', approval, 'digest', a.digest, 'operator', person.email, 'reason', why,
                        'reference', elsewhere, 'verdict', vote, 'via', how));
-  -- A voice counts while its person could still give it: active, in the role, and not become the requester since.
-  select count(*) filter (where v.verdict = 'approve'), string_agg(p.email, ', ' order by v.voted_at)
-    into given, names from sentinel.approval_votes v join sentinel.operators p using (tenant_id, operator_id)
-    where v.tenant_id = tenant and v.approval_id = approval and v.verdict = vote
-      and p.active and (p.role = 'admin' or p.role = a.required_role) and not sentinel.is_requester(a, p.operator_id);
+  given := 0; names := person.email;
+  if vote = 'approve' then
+    select count(*), string_agg(v.email, ', ' order by v.voted_at) into given, names from sentinel.voices_for(a, a.required_role) as v;
+  end if;
   approvals_given := given;
   if vote = 'approve' and given < a.required_people then result := 'recorded'; return next; return; end if;
   result := case vote when 'approve' then 'approved' when 'handled' then 'handled' else 'rejected' end;
@@ -121,7 +152,7 @@ language sql immutable parallel safe as $$ select case
   when required_people > 1 or reasons && array['suspicious_reason', 'account_mismatch', 'blacklisted', 'refunded_before',
     'order_overdrawn', 'image_mismatch', 'critic_amount', 'critic_scenario', 'critic_instructions', 'critic_encoded_text',
     'critic_repeated_text', 'critic_rejected', 'unknown_escalation']::text[] then 1
-  when cardinality(reasons) > 1 or reasons && array['limit_exceeded', 'over_limit_early', 'amount_needs_approval',
+  when cardinality(reasons) > 1 or reasons && array['limit_exceeded', 'account_unknown', 'over_limit_early', 'amount_needs_approval',
     'amount_needs_analyst', 'repeated_attempts', 'currency_not_covered', 'fact_missing', 'halted']::text[] then 2
   else 3 end
 $$;

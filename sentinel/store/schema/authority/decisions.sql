@@ -64,8 +64,13 @@ begin
       or s.permit_for_person and not coalesce(ask.asks_person, false)) then
     perform sentinel.settle_budget(s.tenant_id, s.permit_id, 'released', moment);
     s.permit_id := null; s.once_live := s.once_live and s.approval_id is not null;
-    update sentinel.operation_states set permit_id = null, permit_expires_at = null, once_live = s.once_live
+    update sentinel.operation_states set permit_id = null, permit_expires_at = null, holds = null, once_live = s.once_live
     where tenant_id = s.tenant_id and operation_id = s.operation_id;
+  end if;
+  if s.permit_id is null and s.approval_id is null and sentinel.leaves_permit_out(ask) and exists (
+      select from sentinel.crowded_keys c where c.principal_id = ask.principal_id and c.valid_until > moment) then
+    out.seq := ask.seq; out.result := 'too_many_open';
+    return out;
   end if;
   if s.permit_id is null then perform sentinel.renew_permit(ask, s, moment); end if;
   out := sentinel.guard_view(ask, o.operation_id, 'replayed');
@@ -84,13 +89,12 @@ declare
   ask sentinel.guard_input := jsonb_populate_record(null::sentinel.guard_input, ask_json);
   moment timestamptz := clock_timestamp();
   halted boolean := sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is not null;
+  held_as text := case when ask.verdict <> 'DENY' and ask.once_key is not null then sentinel.once_seen(ask.tenant_id, ask.once_key, null) end;
 begin
   decision := ask.verdict; reason_code := ask.reason_code;
   if halted and (decision = 'DENY' or not coalesce(ask.asks_person, false)) then
     decision := 'DENY'; reason_code := 'halted';
-  elsif decision <> 'DENY' and ask.once_key is not null and exists (
-      select from sentinel.operation_states s
-      where s.tenant_id = ask.tenant_id and s.once_key = ask.once_key and s.once_live) then
+  elsif held_as = 'same' then
     decision := 'DENY'; reason_code := 'duplicate_resource';
   elsif decision <> 'DENY' and ask.amount_minor is not null and jsonb_array_length(ask.limits) > 0 then
     select sentinel.stricter(decision, l.verdict), case when sentinel.stricter(decision, l.verdict) <> decision
@@ -100,8 +104,11 @@ begin
     where not l.fits order by l.verdict = 'DENY' desc, l.limit_key limit 1;
     decision := coalesce(decision, ask.verdict); reason_code := coalesce(reason_code, ask.reason_code);
   end if;
+  if held_as = 'alike' and decision <> 'DENY' then decision := 'APPROVAL_REQUIRED'; reason_code := 'looks_like_duplicate'; end if;
   if halted and reason_code <> 'duplicate_resource' then
     decision := sentinel.stricter(decision, 'APPROVAL_REQUIRED'); reason_code := 'halted';
+  elsif decision = 'ALLOW' and ask.breakers is not null and (sentinel.passed_breaker(ask, moment)).breaker_key is not null then
+    decision := 'DENY'; reason_code := 'velocity_halted';
   end if;
   return next;
 end $$;
@@ -111,6 +118,14 @@ create or replace function sentinel.peek_decisions(batch jsonb) returns table (s
 language sql stable as $$
   select (question ->> 'seq')::integer, p.decision, p.reason_code
   from jsonb_array_elements(batch) as question cross join lateral sentinel.peek_decision(question) as p
+$$;
+
+-- What a pack's facts_commitment commits to: sentinel/core/proof.py has the same words.
+create or replace function sentinel.facts_commitment(salt text, request text, basis text, tightened text[]) returns text
+language sql immutable parallel safe as $$
+  select 'sha256:' || encode(sha256(convert_to('sentinel/facts', 'UTF8') || '\x00'::bytea || decode(salt, 'hex') || convert_to(
+    '{"basis":' || basis || ',"operation":' || request || ',"tightened":['
+    || case when cardinality(tightened) > 0 then '"' || array_to_string(tightened, '","') || '"' else '' end || ']}', 'UTF8')), 'hex')
 $$;
 
 create or replace function sentinel.decide_new(ask sentinel.guard_input, began timestamptz, moment timestamptz)
@@ -124,49 +139,75 @@ declare
   latency integer;
   allowed boolean;
   halted boolean;
+  held_as text;
+  tightened text[] := '{}';                                                -- ids of what fired here, besides the policy's rules
+  passed sentinel.breaker_ask;
   s sentinel.operation_states;
   e sentinel.events;
   started sentinel.events;
   held sentinel.reservations;
 begin
   halted := sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is not null;
+  if verdict <> 'DENY' and ask.once_key is not null and exists (
+      select from sentinel.operation_states other
+      where other.tenant_id = ask.tenant_id and other.once_folded = sentinel.once_folded(ask.once_key) and other.once_live) then
+    held_as := sentinel.once_held(ask.tenant_id, ask.once_key, ask.operation_id);
+  end if;
   -- Who asks for a person gets one, halted or not: the halt is one more reason, and stops the permit until it is lifted.
   if halted and (verdict = 'DENY' or not coalesce(ask.asks_person, false)) then
     verdict := 'DENY'; code := 'halted'; why := array_prepend('halted'::text, array_remove(why, 'halted'));
-  elsif verdict <> 'DENY' and ask.once_key is not null and exists (
-      select from sentinel.operation_states other
-      where other.tenant_id = ask.tenant_id and other.once_key = ask.once_key and other.once_live)
-      and sentinel.once_taken(ask.tenant_id, ask.once_key) then
+    tightened := '{halted}';
+  elsif held_as = 'same' then
     verdict := 'DENY'; code := 'duplicate_resource'; why := array_prepend('duplicate_resource'::text, why);
+    tightened := '{duplicate_resource}';
   elsif verdict <> 'DENY' and ask.amount_minor is not null and jsonb_array_length(ask.limits) > 0 then
     states := sentinel.fitted_limits(ask, moment);
-    for tight in select l.verdict, l.reason_code from unnest(states) as l where not l.fits
-                 order by l.verdict = 'DENY' desc, l.limit_key loop
+    for tight in select l.verdict, l.reason_code, split_part(split_part(l.limit_key, '|', 1), '/', 2) as limit_id
+                 from unnest(states) as l where not l.fits order by l.verdict = 'DENY' desc, l.limit_key loop
+      tightened := tightened || tight.limit_id;
       if sentinel.stricter(verdict, tight.verdict) <> verdict then
         verdict := tight.verdict; code := tight.reason_code;
       end if;
       if not tight.reason_code = any(why) then why := why || tight.reason_code; end if;
     end loop;
   end if;
+  if held_as = 'alike' and verdict <> 'DENY' then
+    verdict := 'APPROVAL_REQUIRED'; code := 'looks_like_duplicate'; why := array_prepend('looks_like_duplicate'::text, why);
+    tightened := tightened || 'looks_like_duplicate'::text;
+  end if;
   if halted and code <> 'halted' and code <> 'duplicate_resource' then
     verdict := sentinel.stricter(verdict, 'APPROVAL_REQUIRED'); code := 'halted';
     why := array_prepend('halted'::text, array_remove(why, 'halted'));
+    tightened := tightened || 'halted'::text;
+  end if;
+  if verdict = 'ALLOW' and ask.breakers is not null then
+    passed := sentinel.passed_breaker(ask, moment);
+    if passed.breaker_key is null then
+      perform sentinel.count_velocity(ask, moment);
+    else
+      perform sentinel.trip_breaker(ask, passed, moment);
+      verdict := 'DENY'; code := 'velocity_halted'; why := array_prepend('velocity_halted'::text, why);
+      tightened := tightened || 'velocity_halted'::text;
+    end if;
   end if;
   allowed := verdict = 'ALLOW';
 
   latency := ask.elapsed_ms + ceil(extract(epoch from clock_timestamp() - began) * 1000)::integer;
   e := sentinel.event_of(ask.tenant_id, ask.event_id, 'decision', ask.operation_id, ask.agent_id, moment,
-    ask.pack_parts[1] || sentinel.utc_text(moment) || '","decision":"' || verdict || '"' || ask.pack_parts[2]
-    || latency || ask.pack_parts[3] || code || ask.pack_parts[4]);
+    ask.pack_parts[1] || sentinel.utc_text(moment) || '","decision":"' || verdict || '","facts_commitment":"'
+    || sentinel.facts_commitment(ask.salt, ask.request, ask.basis, tightened) || '","latency_ms":'
+    || latency || ask.pack_parts[2] || code || ask.pack_parts[3]);
 
   s.tenant_id := ask.tenant_id; s.operation_id := ask.operation_id;
   s.status := case verdict when 'ALLOW' then 'allowed' when 'DENY' then 'denied' else 'pending' end;
   s.decision := verdict; s.reason_code := code;
   s.policy_id := ask.policy_id; s.policy_version := ask.policy_version; s.policy_label := ask.policy_label;
   s.policy_digest := ask.policy_digest; s.decision_event_id := ask.event_id;
+  s.tightened := nullif(tightened, '{}');
   s.once_key := ask.once_key; s.once_live := ask.once_key is not null and verdict <> 'DENY';
   if allowed then
     s.permit_id := ask.permit_id; s.permit_expires_at := moment + make_interval(secs => ask.permit_seconds);
+    s.principal_id := ask.principal_id; s.holds := case when cardinality(states) > 0 then sentinel.locks_of_limits(ask.tenant_id, ask.limits) end;
     if cardinality(states) > 0 then
       perform sentinel.hold_usage(ask.tenant_id, ask.amount_minor, states);
       held := sentinel.reservation_of(ask.tenant_id, ask.permit_id, ask.operation_id, ask.limits -> 0 ->> 'subject',
@@ -204,16 +245,18 @@ begin
   insert into sentinel.operation_states
     (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label, policy_digest,
      decision_event_id, once_key, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at, start_event_id,
-     start_hash, act_until)
+     start_hash, principal_id, holds, tightened, act_until)
   select s.tenant_id, s.operation_id, s.status, s.decision, s.reason_code, s.policy_id, s.policy_version, s.policy_label,
      s.policy_digest, s.decision_event_id, s.once_key, s.once_live, s.approval_id, s.permit_id, s.permit_expires_at,
-     s.start_id, s.started_at, s.start_event_id, s.start_hash, s.act_until
+     s.start_id, s.started_at, s.start_event_id, s.start_hash, s.principal_id, s.holds, s.tightened, s.act_until
   from unnest(states) as s;
   if cardinality(held) > 0 then insert into sentinel.reservations select * from unnest(held); end if;
 end $$;
 
--- One or many decisions in one transaction, decided row by row in key order and written together.
-create or replace function sentinel.record_decisions(batch jsonb) returns setof sentinel.guard_output language plpgsql
+-- One or many decisions in one transaction, decided row by row in key order and written together. Waits for others'
+-- locks for patience_ms in all.
+create or replace function sentinel.record_batch(batch jsonb, patience_ms integer, alone boolean)
+returns setof sentinel.guard_output language plpgsql
 set plan_cache_mode = force_generic_plan as $$
 declare
   asks sentinel.guard_input[];
@@ -225,35 +268,56 @@ declare
   states sentinel.operation_states[] := '{}';
   held sentinel.reservations[] := '{}';
   once text[] := '{}';
+  locks bigint[];
+  crowded uuid[];
+  refused sentinel.guard_output;
   began timestamptz := clock_timestamp();
+  deadline timestamptz := began + make_interval(secs => patience_ms / 1000.0);
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     raise exception 'record_decisions needs READ COMMITTED' using errcode = 'invalid_transaction_state';
   end if;
-  perform pg_advisory_xact_lock_shared(sentinel.halt_lock());
-  perform pg_advisory_xact_lock(lock) from (
-    select distinct hashtextextended(name, 1) as lock from jsonb_array_elements_text(batch -> 'locks') as name order by 1) as locks;
+  if patience_ms < 1900 then perform sentinel.wait_until(deadline); end if;
+  if alone then perform pg_advisory_xact_lock(sentinel.halt_lock());
+  else perform pg_advisory_xact_lock_shared(sentinel.halt_lock()); end if;
 
-  asks := array(select a from jsonb_populate_recordset(null::sentinel.guard_input, batch -> 'rows') as a
+  crowded := array(select c.principal_id from sentinel.crowded_keys c where c.valid_until > began);
+  asks := array(select a from jsonb_populate_recordset(null::sentinel.guard_input, batch) as a
                 order by a.tenant_id, a.idempotency_key, a.seq);
   with new as (
     insert into sentinel.operations
-      (tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class, digest, request, salt,
+      (tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class, digest, request, basis, salt,
        scenario, once_key, amount_minor, currency, created_at)
     select a.tenant_id, a.operation_id, a.idempotency_key, a.principal_id, a.agent_id, a.action, a.resource, a.risk_class,
-       a.digest, a.request, a.salt, a.scenario, a.once_key, a.amount_minor, a.currency, began
+       a.digest, a.request, a.basis, a.salt, a.scenario, a.once_key, a.amount_minor, a.currency, began
     from unnest(asks) as a
+    where cardinality(crowded) = 0 or not (a.principal_id = any(crowded) and sentinel.leaves_permit_out(a))
     on conflict (tenant_id, idempotency_key) do nothing returning operation_id)
   select coalesce(array_agg(operation_id), '{}') into fresh from new;
 
+  locks := sentinel.locks_of_asks(asks);
+  if cardinality(fresh) < cardinality(asks) then
+    -- A replay may give back what its permit holds, under a policy that counted otherwise.
+    locks := locks || (select sentinel.locks_of_operations(array_agg(a.tenant_id), array_agg(a.idempotency_key))
+                       from unnest(asks) as a where not a.operation_id = any(fresh));
+  end if;
+  perform sentinel.take_locks(locks, deadline);
+  -- Who has waited for these waits so much shorter for rows.
+  if clock_timestamp() > began + interval '20 milliseconds' then perform sentinel.wait_until(deadline); end if;
+
   foreach ask in array asks loop
-    if not ask.operation_id = any(fresh) or coalesce(ask.once_key = any(once), false) then
+    if not ask.operation_id = any(fresh) or coalesce(sentinel.once_folded(ask.once_key) = any(once), false) then
       perform sentinel.write_decisions(events, states, held);
       events := '{}'; states := '{}'; held := '{}'; once := '{}';
     end if;
     if not ask.operation_id = any(fresh) then
       select * into o from sentinel.operations
       where tenant_id = ask.tenant_id and idempotency_key = ask.idempotency_key;
+      if not found then
+        refused.seq := ask.seq; refused.result := 'too_many_open';
+        return next refused;
+        continue;
+      end if;
       return next sentinel.replay(ask, o, clock_timestamp());
       continue;
     end if;
@@ -261,8 +325,21 @@ begin
     events := events || one.event; states := states || one.state;
     if (one.start).event_id is not null then events := events || one.start; end if;
     if (one.reservation).permit_id is not null then held := held || one.reservation; end if;
-    if (one.state).once_live then once := once || ask.once_key; end if;
+    if (one.state).once_live then once := once || sentinel.once_folded(ask.once_key); end if;
     return next one.answer;
   end loop;
   perform sentinel.write_decisions(events, states, held);
+end $$;
+
+-- Decisions are made beside each other. Where one trips a breaker and so has to set a halt, all of the batch is undone, its
+-- locks with it, and made again alone: then the halt comes after all that was under way and before all that comes later.
+create or replace function sentinel.record_decisions(batch jsonb, patience_ms integer default 2000)
+returns setof sentinel.guard_output language plpgsql as $$
+begin
+  begin
+    return query select * from sentinel.record_batch(batch, patience_ms, false);
+    return;
+  exception when sqlstate 'SNTRP' then null;
+  end;
+  return query select * from sentinel.record_batch(batch, patience_ms, true);
 end $$;

@@ -42,6 +42,27 @@ begin
   return next;
 end $$;
 
+-- Whether this transaction holds the halt lock alone: nobody decides or starts beside it.
+create or replace function sentinel.is_alone() returns boolean language sql stable as $$
+  select exists (
+    select from pg_locks where locktype = 'advisory' and pid = pg_backend_pid() and mode = 'ExclusiveLock' and granted
+      and database = (select oid from pg_database where datname = current_database()) and objsubid = 1
+      and classid::bigint = sentinel.halt_lock() >> 32 and objid::bigint = sentinel.halt_lock() & 4294967295)
+$$;
+
+-- A halt that the authority sets by itself. It is a pause: who may go on is a person's word, by lifting it. Where one of the
+-- same scope and target is in force, that one stays. The caller holds the halt lock alone.
+create or replace function sentinel.halt_by_itself(
+  owner uuid, halt uuid, halt_scope text, halt_target text, who text, why text, event uuid, moment timestamptz, breaker text default null
+) returns void language plpgsql as $$
+begin
+  insert into sentinel.halts (tenant_id, halt_id, scope, target, level, reason, set_by, set_at, breaker_key)
+  values (owner, halt, halt_scope, halt_target, 'pause', why, who, moment, breaker) on conflict do nothing;
+  if not found then return; end if;
+  perform sentinel.append_event(owner, event, 'halt_set', null, case when halt_scope = 'agent' then halt_target end, moment,
+    jsonb_build_object('halt_id', halt, 'level', 'pause', 'reason', why, 'scope', halt_scope, 'set_by', who, 'target', halt_target));
+end $$;
+
 create or replace function sentinel.lift_halt(owner uuid, halt uuid, who text, why text, event uuid) returns boolean language plpgsql as $$
 declare
   h sentinel.halts;
@@ -52,6 +73,7 @@ begin
   update sentinel.halts set lifted_at = moment, lifted_by = who
   where tenant_id = owner and halt_id = halt and lifted_at is null returning * into h;
   if not found then return false; end if;
+  perform sentinel.count_anew(owner, h.scope, h.target);
   perform sentinel.append_event(owner, event, 'halt_lifted', null, null, moment, jsonb_build_object('halt_id', halt,
     'lifted_by', who, 'reason', why, 'scope', h.scope, 'target', h.target));
   return true;

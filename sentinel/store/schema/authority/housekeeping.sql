@@ -8,11 +8,14 @@ declare
   used integer := 0;
   moment timestamptz := clock_timestamp();
 begin
-  permits_expired := sentinel.release_expired_permits(null, null, null, 200);
+  permits_expired := sentinel.release_run_out(200);
+  delete from sentinel.velocity where bucket < moment - interval '1 day';
   approvals_expired := 0; fell_in_doubt := 0;
-  for due in select tenant_id, approval_id from sentinel.approvals
-             where status = 'pending' and expires_at <= moment
-             order by expires_at limit cardinality(event_ids) / 2 for update skip locked loop
+  -- Their operations' states, which come first: who holds one is about to decide its approval.
+  for due in select a.tenant_id, a.approval_id from sentinel.approvals a
+             join sentinel.operation_states s on s.operation_id = a.operation_id and s.tenant_id = a.tenant_id
+             where a.status = 'pending' and a.expires_at <= moment
+             order by a.expires_at limit cardinality(event_ids) / 2 for update of s skip locked loop
     used := used + 1;
     if sentinel.expire_approval(due.tenant_id, due.approval_id, event_ids[used], moment) then
       approvals_expired := approvals_expired + 1;

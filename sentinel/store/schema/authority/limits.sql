@@ -1,9 +1,5 @@
 -- Limits: budget used per limit and window part, held by permits, captured by reported successes.
 
--- The lock of one budget's owner; record_decisions gets the same text from its caller.
-create or replace function sentinel.budget_lock(tenant uuid, subject text) returns bigint language sql immutable parallel safe as
-  $$ select hashtextextended('budget/' || tenant || '/' || subject, 1) $$;
-
 -- Per limit: the window part being filled, and whether the amount still fits. A rolling window also counts the part it
 -- only half covers, so it is never shorter than promised.
 create or replace function sentinel.limit_states(tenant uuid, asks jsonb, amount bigint, moment timestamptz)
@@ -31,12 +27,14 @@ create or replace function sentinel.fitted_limits(ask sentinel.guard_input, mome
 returns sentinel.limit_state[] language plpgsql as $$
 declare
   states sentinel.limit_state[];
+  most integer := 100;
 begin
   states := sentinel.limit_states(ask.tenant_id, ask.limits, ask.amount_minor, moment);
-  while exists (select from unnest(states) where not fits)
-     and sentinel.release_expired_permits(
-           ask.tenant_id, array(select limit_key from unnest(states) where not fits), null, 100) > 0 loop
+  while exists (select from unnest(states) where not fits) and sentinel.release_expired_holding(array(
+      select distinct sentinel.budget_lock(ask.tenant_id, l ->> 'subject') from unnest(states) as tight
+      join jsonb_array_elements(ask.limits) as l on l ->> 'limit_key' = tight.limit_key where not tight.fits), most) > 0 loop
     states := sentinel.limit_states(ask.tenant_id, ask.limits, ask.amount_minor, moment);
+    most := least(2 * most, 1000);
   end loop;
   return states;
 end $$;

@@ -80,7 +80,8 @@ begin
 end $$;
 
 -- One or many starts in one transaction, in key order; each answer is the one it would have alone.
-create or replace function sentinel.start_operations(batch jsonb) returns table (seq integer, receipt sentinel.receipt) language plpgsql as $$
+create or replace function sentinel.start_operations(batch jsonb, patience_ms integer default 2000)
+returns table (seq integer, receipt sentinel.receipt) language plpgsql as $$
 declare
   ask sentinel.start_input;
   last_key text;
@@ -88,6 +89,7 @@ declare
   events sentinel.events[] := '{}';
   states sentinel.operation_states[] := '{}';
 begin
+  if patience_ms < 1900 then perform sentinel.wait_until(clock_timestamp() + make_interval(secs => patience_ms / 1000.0)); end if;
   perform pg_advisory_xact_lock_shared(sentinel.halt_lock());
   for ask in select * from jsonb_populate_recordset(null::sentinel.start_input, batch) order by tenant_id, idempotency_key, seq loop
     if ask.idempotency_key = last_key then
@@ -166,23 +168,20 @@ begin
 end $$;
 
 -- One or many reports in one transaction, in key order.
-create or replace function sentinel.report_outcomes(batch jsonb) returns table (seq integer, receipt sentinel.receipt) language plpgsql as $$
+create or replace function sentinel.report_outcomes(batch jsonb, patience_ms integer default 2000)
+returns table (seq integer, receipt sentinel.receipt) language plpgsql as $$
 declare
+  deadline timestamptz := clock_timestamp() + make_interval(secs => patience_ms / 1000.0);
   ask sentinel.report_input;
   last_key text;
   one sentinel.moved;
   events sentinel.events[] := '{}';
   states sentinel.operation_states[] := '{}';
 begin
-  -- Several budgets are touched in the order of keys: hold them all first, in the order in which guards hold theirs.
-  if jsonb_array_length(batch) > 1 then
-    perform pg_advisory_xact_lock(lock) from (
-      select distinct sentinel.budget_lock(r.tenant_id, r.subject) as lock
-      from jsonb_populate_recordset(null::sentinel.report_input, batch) a
-      join sentinel.operations o on o.tenant_id = a.tenant_id and o.idempotency_key = a.idempotency_key
-      join sentinel.reservations r on r.tenant_id = o.tenant_id and r.operation_id = o.operation_id and r.state = 'held'
-      where a.outcome = 'success' order by 1) as locks;
-  end if;
+  if patience_ms < 1900 then perform sentinel.wait_until(deadline); end if;
+  -- The budgets of what succeeded, all at once and before any row: in the order in which guards take theirs.
+  perform sentinel.take_locks(sentinel.locks_of_operations(array_agg(a.tenant_id), array_agg(a.idempotency_key)), deadline)
+  from jsonb_populate_recordset(null::sentinel.report_input, batch) a where a.outcome = 'success' having count(*) > 0;
   for ask in select * from jsonb_populate_recordset(null::sentinel.report_input, batch) order by tenant_id, idempotency_key, seq loop
     if ask.idempotency_key = last_key then
       perform sentinel.write_reports(events, states);
@@ -282,6 +281,8 @@ declare
   s sentinel.operation_states;
   moment timestamptz;
 begin
+  perform sentinel.take_locks(o.holds, clock_timestamp() + interval '2 seconds') from sentinel.operation_states o
+  where o.tenant_id = tenant and o.operation_id = operation;
   select * into s from sentinel.operation_states t where t.tenant_id = tenant and t.operation_id = operation for update;
   moment := clock_timestamp();
   act_until := s.act_until;

@@ -1,68 +1,161 @@
 -- Permits: renewed after everything was asked again, given back when they run out unused.
 
--- Whether somebody holds what may happen only once, after giving back what a permit that ran out still holds of it. What a
--- person approved stays held: its permit can be renewed.
-create or replace function sentinel.once_taken(tenant uuid, once text) returns boolean language plpgsql as $$
+-- A once-key without what a person may take for the same: case, and punctuation at the end. The alphabet of identifiers has
+-- no wide or accented letters; the tilde is no part of it and marks a second holder of one key, from before keys belonged to
+-- things. The same words as the generated column operation_states.once_folded.
+create or replace function sentinel.once_folded(once text) returns text language sql immutable parallel safe as
+  $$ select rtrim(lower(once collate "C"), '._:/@-~') $$;
+
+-- How somebody else holds what may happen only once: 'same', 'alike' (another spelling of it), or null. A look, for questions
+-- without effect.
+create or replace function sentinel.once_seen(tenant uuid, once text, own uuid) returns text language sql stable as $$
+  select case when bool_or(s.once_key = once) then 'same' when count(*) > 0 then 'alike' end
+  from sentinel.operation_states s
+  where s.tenant_id = tenant and s.once_folded = sentinel.once_folded(once) and s.once_live and s.operation_id is distinct from own
+$$;
+
+-- The same after giving back what permits that ran out still hold of it. What a person approved stays held: its permit can be
+-- renewed. Under the lock of the folded key, so that two spellings at once see each other.
+create or replace function sentinel.once_held(tenant uuid, once text, own uuid) returns text language plpgsql as $$
 begin
-  perform sentinel.release_expired_permits(tenant, null, once, 1);
-  return exists (
-    select from sentinel.operation_states s where s.tenant_id = tenant and s.once_key = once and s.once_live);
+  perform sentinel.release_expired(array_agg(s.tenant_id), array_agg(s.operation_id)) from sentinel.operation_states s
+  where s.tenant_id = tenant and s.once_folded = sentinel.once_folded(once) and s.once_live
+    and s.status in ('allowed', 'approved') and s.permit_expires_at <= clock_timestamp() having count(*) > 0;
+  return sentinel.once_seen(tenant, once, own);
 end $$;
 
--- A permit whose time is over un-started gives back its budget and what it held once. An approval stays good.
--- All of them (null, null, null), or of one tenant those that hold one of these limits or this once-key.
-create or replace function sentinel.release_expired_permits(only_tenant uuid, only_limits text[], only_once text, most integer)
-returns integer language plpgsql as $$
+-- Those of these permits whose time is over un-started give back their budget and what they held once; how many did. An
+-- approval stays good. Rows and budgets that somebody else holds are left for the next time, because waiting here could be
+-- waiting in a circle: a guard that finds its limit full comes this way with locks in hand.
+create or replace function sentinel.release_expired(tenants uuid[], operations uuid[]) returns integer language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
-  gone record;
-  released integer := 0;
+  gone sentinel.operation_states[];
+  busy bigint[];
   moment timestamptz := clock_timestamp();
 begin
-  for gone in
-    select s.tenant_id, s.operation_id, s.permit_id, s.approval_id, r.subject from sentinel.operation_states s
-    left join sentinel.reservations r on r.tenant_id = s.tenant_id and r.permit_id = s.permit_id
-    where s.status in ('allowed', 'approved') and s.permit_id is not null and s.permit_expires_at <= moment
-      and (only_tenant is null or s.tenant_id = only_tenant)
-      and (only_limits is null or r.state = 'held' and r.limit_keys && only_limits)
-      and (only_once is null or s.once_live and s.once_key = only_once)
-    limit most for update of s skip locked
+  gone := array(
+    select s from unnest(tenants, operations) as p (tenant_id, operation_id)
+    join sentinel.operation_states s on s.operation_id = p.operation_id and s.tenant_id = p.tenant_id
+    where s.status in ('allowed', 'approved') and s.permit_expires_at <= moment for update of s skip locked);
+  busy := array(
+    select l.lock from (select distinct unnest(g.holds) as lock from unnest(gone) as g) as l
+    where not pg_try_advisory_xact_lock(l.lock));
+  if cardinality(busy) > 0 then
+    gone := array(select g from unnest(gone) as g where not coalesce(g.holds && busy, false));
+  end if;
+  if cardinality(gone) = 0 then return 0; end if;
+  update sentinel.operation_states s
+    set permit_id = null, permit_expires_at = null, holds = null, once_live = s.once_live and s.approval_id is not null
+  from unnest(gone) as g where s.operation_id = g.operation_id and s.tenant_id = g.tenant_id;
+  perform sentinel.settle_budgets(array_agg(g.tenant_id), array_agg(g.permit_id), 'released', moment)
+  from unnest(gone) as g where g.holds is not null having count(*) > 0;
+  return cardinality(gone);
+end $$;
+
+-- At most so many run-out permits that hold one of these budgets, found by the budget.
+create or replace function sentinel.release_expired_holding(budgets bigint[], most integer) returns integer language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+begin
+  return (
+    select coalesce(sentinel.release_expired(array_agg(found.tenant_id), array_agg(found.operation_id)), 0) from (
+      select s.tenant_id, s.operation_id from sentinel.operation_states s
+      where s.status in ('allowed', 'approved') and s.holds && budgets and s.permit_expires_at <= clock_timestamp()
+      limit most) as found);
+end $$;
+
+-- The keys whose permits are out, redeemed by nobody yet, one probe of the index for each.
+create or replace function sentinel.keys_with_open_permits() returns table (tenant_id uuid, principal_id uuid) language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+begin
   loop
-    -- Many budgets in no order: a busy one is left for the next round, because waiting here could be waiting in a circle.
-    continue when gone.subject is not null
-      and not pg_try_advisory_xact_lock(sentinel.budget_lock(gone.tenant_id, gone.subject));
-    update sentinel.operation_states
-      set permit_id = null, permit_expires_at = null, once_live = once_live and gone.approval_id is not null
-      where tenant_id = gone.tenant_id and operation_id = gone.operation_id;
-    perform sentinel.settle_budget(gone.tenant_id, gone.permit_id, 'released', moment);
-    released := released + 1;
+    select s.tenant_id, s.principal_id into keys_with_open_permits.tenant_id, keys_with_open_permits.principal_id
+    from sentinel.operation_states s
+    where s.status in ('allowed', 'approved') and s.permit_id is not null
+      and s.principal_id > coalesce(keys_with_open_permits.principal_id, '00000000-0000-0000-0000-000000000000')
+    order by s.principal_id, s.permit_expires_at limit 1;
+    exit when not found;
+    return next;
   end loop;
-  return released;
+end $$;
+
+-- At most so many of the permits that ran out first, whatever they hold: the housekeeper's way. It has nothing in hand, so
+-- it waits its turn for their budgets; a budget that stays busy is left for the next round.
+create or replace function sentinel.release_run_out(most integer) returns integer language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  due sentinel.operation_states[];
+  moment timestamptz := clock_timestamp();
+begin
+  due := array(
+    select s from sentinel.keys_with_open_permits() as k cross join lateral (
+      select one from sentinel.operation_states one
+      where one.status in ('allowed', 'approved') and one.permit_id is not null
+        and one.principal_id = k.principal_id and one.permit_expires_at <= moment
+      order by one.permit_expires_at limit most) as found (s)
+    order by (s).permit_expires_at limit most);
+  if cardinality(due) = 0 then return 0; end if;
+  begin
+    perform sentinel.take_locks(array(select unnest(d.holds) from unnest(due) as d), moment + interval '0.5 seconds');
+  exception when lock_not_available then null;
+  end;
+  return sentinel.release_expired(array_agg(d.tenant_id), array_agg(d.operation_id)) from unnest(due) as d;
+end $$;
+
+-- Notes which keys have so many permits out that they get no further one; each process reads it in its next decision.
+-- Counted now and then instead of at each guard: it is exact to what a key can ask in that time.
+create or replace function sentinel.mark_crowded_keys(most integer, valid_seconds integer) returns integer language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  moment timestamptz := clock_timestamp();
+  marked integer;
+begin
+  if not pg_try_advisory_xact_lock(7305013942711303) then return 0; end if;
+  insert into sentinel.crowded_keys as c (principal_id, tenant_id, open_permits, valid_until)
+  select k.principal_id, k.tenant_id, counted.open_permits, moment + make_interval(secs => valid_seconds)
+  from sentinel.keys_with_open_permits() as k cross join lateral (
+    select count(*)::integer as open_permits from (
+      select from sentinel.operation_states s
+      where s.status in ('allowed', 'approved') and s.permit_id is not null and s.principal_id = k.principal_id limit most
+    ) as few) as counted
+  where counted.open_permits >= most
+  on conflict (principal_id) do update set open_permits = excluded.open_permits, valid_until = excluded.valid_until;
+  get diagnostics marked = row_count;
+  delete from sentinel.crowded_keys c where c.valid_until < moment + make_interval(secs => valid_seconds);
+  return marked;
+end $$;
+
+-- Whether this question would leave one more permit out, that is, whether its caller starts later, if at all.
+create or replace function sentinel.leaves_permit_out(ask sentinel.guard_input) returns boolean language plpgsql immutable as $$
+begin
+  return ask.verdict = 'ALLOW' and ask.start_id is null and not coalesce(ask.hand_out_is_start, false);
 end $$;
 
 -- A permit for an operation decided before: approved since, or its permit ran out un-started. Everything is asked again;
--- an approval lifts the reasons it lists and nothing else. What is new is a refusal or a new question to a person.
+-- an approval lifts the reasons it lists and nothing else, and only while the people who gave it are enough for the policy
+-- of now (deploy/decisions/0028-approvals-bind-their-terms.md). What is new is a refusal or a new question to a person.
 create or replace function sentinel.renew_permit(ask sentinel.guard_input, s sentinel.operation_states, moment timestamptz)
 returns void language plpgsql as $$
 declare
+  a sentinel.approvals;
   lifted text[] := '{}';
   open_reasons text[];
   states sentinel.limit_state[] := '{}';
   refusal text;
+  held_as text;
 begin
   if s.approval_id is not null then
-    select a.reasons into lifted from sentinel.approvals a
-    where a.tenant_id = s.tenant_id and a.approval_id = s.approval_id and a.status = 'approved';
-    lifted := coalesce(lifted, '{}');
+    select * into a from sentinel.approvals given
+    where given.tenant_id = s.tenant_id and given.approval_id = s.approval_id and given.status = 'approved';
+    if found and sentinel.approval_suffices(a, ask) then lifted := a.reasons; end if;
   end if;
   -- What does not offer "approve" cannot have been approved, even where an earlier approval lists a reason of that name.
   if not coalesce(ask.approvable, true) then lifted := '{}'; end if;
   if ask.verdict = 'DENY' then
     refusal := ask.reason_code;
-  elsif s.once_key is not null and not s.once_live and exists (
-      select from sentinel.operation_states other
-      where other.tenant_id = s.tenant_id and other.once_key = s.once_key and other.once_live)
-      and sentinel.once_taken(s.tenant_id, s.once_key) then
-    refusal := 'duplicate_resource';
+  elsif s.once_key is not null then
+    held_as := sentinel.once_held(s.tenant_id, s.once_key, s.operation_id);
+    if held_as = 'same' then refusal := 'duplicate_resource'; end if;
   end if;
   if refusal is null and ask.amount_minor is not null and jsonb_array_length(ask.limits) > 0 then
     states := sentinel.fitted_limits(ask, moment);
@@ -80,22 +173,25 @@ begin
 
   open_reasons := array(
     select distinct r from unnest(case when ask.verdict = 'ALLOW' then '{}' else ask.reasons end
-      || array(select l.reason_code from unnest(states) as l where not l.fits)) as r
+      || array(select l.reason_code from unnest(states) as l where not l.fits)
+      || case when held_as = 'alike' then array['looks_like_duplicate'] else '{}' end) as r
     where not r = any(lifted) order by r);
   if cardinality(open_reasons) > 0 then
-    perform sentinel.new_approval(ask, s.operation_id, array(select distinct r from unnest(open_reasons || lifted) r order by r), moment);
+    perform sentinel.new_approval(ask, s.operation_id, array(select distinct r from unnest(open_reasons || lifted) r order by r), moment, s.approval_id);
     update sentinel.operation_states set status = 'pending', decision = 'APPROVAL_REQUIRED', reason_code = open_reasons[1],
       approval_id = ask.approval_id, once_live = once_key is not null, permit_id = null, permit_expires_at = null
     where tenant_id = s.tenant_id and operation_id = s.operation_id;
     perform sentinel.append_event(ask.tenant_id, ask.second_event_id, 'asked_again', s.operation_id, ask.agent_id, moment,
-      jsonb_build_object('reasons', open_reasons, 'approval_id', ask.approval_id, 'policy_digest', ask.policy_digest));
+      jsonb_build_object('reasons', open_reasons, 'approval_id', ask.approval_id, 'policy_digest', ask.policy_digest,
+        'follows', s.approval_id, 'required_role', ask.required_role, 'required_people', ask.required_people));
     return;
   end if;
 
   perform sentinel.hold_budget(ask.tenant_id, ask.permit_id, s.operation_id, ask.limits -> 0 ->> 'subject',
                                ask.amount_minor, states, moment);
   update sentinel.operation_states set permit_id = ask.permit_id, permit_for_person = coalesce(ask.asks_person, false), once_live = once_key is not null,
-    permit_expires_at = moment + make_interval(secs => ask.permit_seconds)
+    permit_expires_at = moment + make_interval(secs => ask.permit_seconds), principal_id = ask.principal_id,
+    holds = case when cardinality(states) > 0 then sentinel.locks_of_limits(ask.tenant_id, ask.limits) end
   where tenant_id = s.tenant_id and operation_id = s.operation_id;
 end $$;
 

@@ -23,24 +23,29 @@ language sql stable as $$
     order by g.created_at desc, g.report_id desc limit 1) as r on true
 $$;
 
--- Turns on, or moves the canary of what is on. '' when done, 'unchanged', else gate_refusal's word.
--- A switch without a gate (gate null) is only ever refused for being unchanged.
+-- Turns on, or moves the canary of what is on. '' when done, 'unchanged', 'canary_too_wide', else gate_refusal's word.
+-- What was off goes on for at most `first_percent` of the accounts. A switch without a gate (gate null) is only ever
+-- refused for being unchanged or too wide.
 create or replace function sentinel.flip_switch(
-  tenant uuid, switch_name text, gate text, policy text, percent integer, who text, why text, event uuid
+  tenant uuid, switch_name text, gate text, policy text, percent integer, first_percent integer, who text, why text, event uuid
 ) returns text language plpgsql as $$
 declare
   moment timestamptz := clock_timestamp();
 begin
   insert into sentinel.switches as s (tenant_id, name, is_on, canary_percent, changed_at, changed_by, reason)
     select tenant, switch_name, true, percent, moment, who, why
-    where gate is null or sentinel.gate_refusal(tenant, switch_name, gate, policy) = ''
+    where (gate is null or sentinel.gate_refusal(tenant, switch_name, gate, policy) = '')
+      and (percent <= first_percent or exists (
+        select from sentinel.switches s where s.tenant_id = tenant and s.name = switch_name and s.is_on))
   on conflict (tenant_id, name) do update set
     is_on = true, canary_percent = excluded.canary_percent, changed_at = excluded.changed_at,
     changed_by = excluded.changed_by, reason = excluded.reason
-  where not s.is_on or s.canary_percent <> excluded.canary_percent;
+  where case when s.is_on then s.canary_percent <> excluded.canary_percent else excluded.canary_percent <= first_percent end;
   if not found then
     return coalesce(case when gate is not null then nullif(sentinel.gate_refusal(tenant, switch_name, gate, policy), '') end,
-                    'unchanged');
+                    (select 'unchanged' from sentinel.switches s
+                     where s.tenant_id = tenant and s.name = switch_name and s.is_on and s.canary_percent = percent),
+                    'canary_too_wide');
   end if;
   perform sentinel.append_event(tenant, event, 'switch_on', null, null, moment, jsonb_build_object(
     'canary_percent', percent, 'changed_by', who, 'gate', gate, 'policy_digest', case when gate is not null then (
@@ -75,7 +80,7 @@ end $$;
 -- However a row is written, it only comes to say "on" from somebody who may call flip_switch.
 create or replace function sentinel.check_switch() returns trigger language plpgsql as $$
 begin
-  if new.is_on and not has_function_privilege('sentinel.flip_switch(uuid, text, text, text, integer, text, text, uuid)', 'execute') then
+  if new.is_on and not has_function_privilege('sentinel.flip_switch(uuid, text, text, text, integer, integer, text, text, uuid)', 'execute') then
     raise exception 'only operators turn a switch on' using errcode = 'insufficient_privilege';
   end if;
   return new;

@@ -51,6 +51,13 @@ begin
      or new.last_event = 'reclaimed' and old.lease_until > clock_timestamp() then
     raise exception 'a claim needs a free or lapsed row' using errcode = 'check_violation', constraint = 'ledger_claim';
   end if;
+  if new.last_event = 'retried' then
+    if refunds.may_have_been_paid(old) is not null or not exists (select from refunds.retries r
+         where r.tenant_id = new.tenant_id and r.ledger_entry_id = new.ledger_entry_id and r.event_number = new.event_number) then
+      raise exception 'what may have been paid is not tried again, and nothing is without who and why'
+        using errcode = 'check_violation', constraint = 'ledger_retry_unpaid';
+    end if;
+  end if;
   if new.status = 'EXECUTED' and not exists (select from refunds.executions e
        where e.tenant_id = new.tenant_id and e.ledger_entry_id = new.ledger_entry_id) then
     raise exception 'EXECUTED needs its execution' using errcode = 'check_violation', constraint = 'ledger_executed_has_execution';
@@ -62,9 +69,16 @@ end $$;
 create or replace function refunds.write_ledger_events() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  insert into refunds.ledger_events (tenant_id, ledger_entry_id, from_status, event, to_status, claim_epoch, worker, reason_code)
-  select n.tenant_id, n.ledger_entry_id, o.status, n.last_event, n.status, n.claim_epoch, coalesce(n.claimed_by, o.claimed_by), n.reason_code
+  insert into refunds.ledger_events (tenant_id, ledger_entry_id, from_status, event, to_status, claim_epoch, worker, reason_code, note)
+  select n.tenant_id, n.ledger_entry_id, o.status, n.last_event, n.status, n.claim_epoch,
+         case when n.last_event = 'retried' then refunds.retry_of(n.tenant_id, n.ledger_entry_id, n.event_number) ->> 'retried_by'
+              else coalesce(n.claimed_by, o.claimed_by) end, n.reason_code,
+         case when n.last_event = 'retried' then refunds.retry_of(n.tenant_id, n.ledger_entry_id, n.event_number) ->> 'reason' end
   from moved_from o join moved_to n on n.tenant_id = o.tenant_id and n.ledger_entry_id = o.ledger_entry_id
   where n.event_number <> o.event_number;
   return null;
 end $$;
+
+-- A tenant's public name, for programs that may read nothing of the authority's; null where this database has none of it.
+create or replace function refunds.tenant_label(tenant uuid) returns text language sql stable security definer
+  set search_path = pg_catalog, pg_temp as $$ select t.label from sentinel.tenants t where t.tenant_id = tenant $$;

@@ -1,0 +1,34 @@
+"""`sentinel checkpoint`: write down how the evidence stands, to a file that this machine keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sentinel.cli.common import WrongUse, json_option, open_pool, show
+from sentinel.store.checkpoints import CheckpointFile
+
+
+@click.command()
+@click.option(
+    "--file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    envvar="SENTINEL_CHECKPOINT_FILE",
+    help="The file; it is made when it is not there.  [SENTINEL_CHECKPOINT_FILE]",
+)
+@json_option
+def command(file: Path, as_json: bool) -> None:
+    """Append a checkpoint of what is new in the evidence, as the authority does each minute where it has such a file.
+
+    For a machine that whoever administers the database has no access to, from a timer: `sentinel doctor --checkpoint FILE`
+    there compares. Exit 1 when the evidence is no longer what the file says; nothing is written then.
+    """
+    with open_pool() as pool:
+        try:
+            written = CheckpointFile(file).append(pool)
+        except OSError as error:
+            raise WrongUse(f"the checkpoint file {file} cannot be written: {error.strerror}") from None
+    events = sum(len(one.entries) for one in written)
+    show({"file": str(file), "events": events}, as_json, f"{events} new events are on record in {file}")

@@ -1,0 +1,43 @@
+"""Who vouches for a fact, and what may rest on whose word.
+
+An agent asks about itself, so what it says of the case can be a reason to look and never a reason to let go. A fact that an
+agent vouches for may stand in every rule that tightens; an ALLOW, and what makes a limit apply or not, may not look at it.
+What is asked itself (the amount, the action, the agent) is no claim about the case: it is what the answer is about.
+
+Taking all rules away that look at such a fact then never loosens an answer, whatever the fact says: that is what "may never
+alone loosen" means here, and why it is enough to look at the names in a condition and not at what it makes of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sentinel.core.decision import Verdict
+from sentinel.policy.conditions import references
+from sentinel.policy.model import Policy, Voucher, variable_name
+from sentinel.policy.parse import Written
+from sentinel.policy.source import Source
+
+_HINT = "say who else vouches for it (vouched_by: worker), or use it in a rule that does not allow"
+
+
+def check_vouching(source: Source, written: Written, known: Mapping[str, str]) -> None:
+    """Note every rule and limit that an agent's word alone could loosen. Conditions must have compiled."""
+    claims = _claims(written.policy)
+    conditions = [
+        (rule.rule_id, rule.when, "an ALLOW") for rule in written.policy.rules if rule.verdict is Verdict.ALLOW
+    ]
+    conditions += [
+        (limit.limit_id, limit.when, "whether a limit applies") for limit in written.policy.limits if limit.when
+    ]
+    for name, when, what in conditions:
+        for fact in sorted({claims[variable] for variable in references(when, known) if variable in claims}):
+            message = f'{what} may not rest on "{fact}": the agent vouches for it itself'
+            with source.collecting():
+                raise source.within(name).error(written.conditions[name].place, message, _HINT)
+
+
+def _claims(policy: Policy) -> dict[str, str]:
+    """Every variable that an agent's word decides, and the fact it is of."""
+    facts = [fact for fact in policy.facts if fact.vouched_by is Voucher.AGENT and not fact.is_asked]
+    return {name: fact.name for fact in facts for name in (variable_name(fact), f"present.{fact.name}")}

@@ -1,0 +1,202 @@
+"""Checkpoints of the evidence: how it stood, written to a file that nobody who changes the database can change.
+
+A line per tenant and up to a thousand events: size and root of the RFC 6962 log over the events' hashes in the order of
+their positions, and of each new event its id and the beginning of its hash, so that a difference is named to the event.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psycopg
+
+from sentinel.core.errors import SentinelError
+from sentinel.core.merkle import TreeHead
+from sentinel.store.database import Pool
+from sentinel.store.failures import in_one_call
+
+AT_ONCE, PORTION = 1000, 10_000
+_ID, _HASH = 32, 16
+"""Hexadecimal digits of an event's id and of the beginning of its hash in a line."""
+
+TENANTS = "select tenant_id from sentinel.feed_heads order by tenant_id"
+EVENTS = """
+select f.position, f.event_id, coalesce(e.hash, '') as hash
+from sentinel.feed f left join sentinel.events e using (tenant_id, event_id)
+where f.tenant_id = %s and f.position > %s order by f.position limit %s
+"""
+
+
+ALL_EVENTS = """
+select f.position, f.event_id, coalesce(e.hash, '') as hash
+from sentinel.feed f left join sentinel.events e using (tenant_id, event_id) where f.tenant_id = %s order by f.position
+"""
+
+
+class CheckpointBroken(SentinelError):
+    """The evidence is not what a checkpoint says it was, or the file cannot be gone on with; `detail` says where."""
+
+    code = "checkpoint-broken"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One event as a checkpoint remembers it."""
+
+    event_id: uuid.UUID
+    hash_begins: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One line: the log of a tenant up to `head.size`, and its newest entries."""
+
+    tenant_id: uuid.UUID
+    head: TreeHead
+    root: str
+    entries: tuple[Entry, ...]
+
+    def line(self) -> bytes:
+        """As it stands in the file."""
+        return orjson.dumps({
+            "tenant_id": str(self.tenant_id), "size": self.head.size, "root": self.root,
+            "peaks": [peak.hex() for peak in self.head.peaks],
+            "events": "".join(entry.event_id.hex + entry.hash_begins for entry in self.entries),
+        }, option=orjson.OPT_APPEND_NEWLINE)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One event at its position, or a position whose event is gone (`hash` empty)."""
+
+    position: int
+    event_id: uuid.UUID
+    hash: str
+
+    @property
+    def entry(self) -> Entry:
+        """What a checkpoint keeps of it."""
+        return Entry(self.event_id, self.hash.removeprefix("sha256:")[:_HASH])
+
+
+def read_line(line: bytes) -> Checkpoint | None:
+    """A line's checkpoint; None for one that a crash cut off."""
+    try:
+        fields = orjson.loads(line)
+        texts = fields["events"]
+        return Checkpoint(
+            uuid.UUID(fields["tenant_id"]),
+            TreeHead(int(fields["size"]), tuple(bytes.fromhex(peak) for peak in fields["peaks"])),
+            str(fields["root"]),
+            tuple(
+                Entry(uuid.UUID(texts[at : at + _ID]), texts[at + _ID : at + _ID + _HASH])
+                for at in range(0, len(texts), _ID + _HASH)
+            ),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def read_checkpoints(path: Path) -> list[Checkpoint]:
+    """Every checkpoint of a file, in order. Raises `CheckpointBroken` for a file that nobody can read."""
+    try:
+        with path.open("rb") as lines:
+            return [found for line in lines if (found := read_line(line)) is not None]
+    except OSError as error:
+        raise CheckpointBroken(f"the checkpoint file {path} cannot be read: {error.strerror}") from None
+
+
+def placed_after(connection: psycopg.Connection[Any], tenant_id: uuid.UUID, position: int, most: int) -> list[Placed]:
+    """The next events behind a position, in order."""
+    return [Placed(*row) for row in connection.execute(EVENTS, [tenant_id, position, most]).fetchall()]
+
+
+def placed(connection: psycopg.Connection[Any], tenant_id: uuid.UUID) -> Iterator[Placed]:
+    """Every event of a tenant in order, read in portions: one statement, for a plan per portion takes ten times as long."""
+    with connection.transaction(), connection.cursor(name=f"feed_{tenant_id.hex}") as cursor:
+        cursor.itersize = PORTION
+        for row in cursor.execute(ALL_EVENTS, [tenant_id]):
+            yield Placed(*row)
+
+
+class CheckpointFile:
+    """Appends checkpoints to one file; of several processes on a host one at a time, each going on where the last ended."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._newest: dict[uuid.UUID, Checkpoint] = {}
+        self._read_to = 0
+
+    def append(self, pool: Pool) -> list[Checkpoint]:
+        """Write what is new of every tenant, on the disk when this returns; what was written, nothing while another is at it.
+
+        Raises `CheckpointBroken` when the newest event on record is no longer in its place: nothing is built on that. Raises
+        `EngineUnavailable`, and OSError for the file.
+        """
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "r+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return []
+            whole = self._catch_up(file)
+            written = []
+            for (tenant_id,) in in_one_call(pool, lambda c: c.execute(TENANTS).fetchall()):
+                for checkpoint in self._new(pool, tenant_id):
+                    file.write((b"" if whole else b"\n") + checkpoint.line())
+                    whole = True
+                    written.append(checkpoint)
+            file.flush()
+            os.fsync(file.fileno())
+            self._read_to = file.tell()
+            self._newest |= {one.tenant_id: one for one in written}
+            return written
+
+    def _catch_up(self, file: Any) -> bool:
+        """Read what other processes wrote since; whether the file ends with a whole line."""
+        if os.fstat(file.fileno()).st_size < self._read_to:
+            # Moved aside: a new file begins with the first event.
+            self._read_to, self._newest = 0, {}
+        file.seek(self._read_to)
+        whole = True
+        for line in file:
+            whole = line.endswith(b"\n")
+            if (found := read_line(line)) is not None:
+                self._newest[found.tenant_id] = found
+        return whole
+
+    def _new(self, pool: Pool, tenant_id: uuid.UUID) -> Iterator[Checkpoint]:
+        newest = self._newest.get(tenant_id)
+        head = newest.head if newest else TreeHead()
+        last = newest.entries[-1] if newest else None
+        while True:
+            # From the last one on record: that it is still there is what the next line is built on.
+            behind, wanted = max(head.size - 1, 0), AT_ONCE + (last is not None)
+            rows = in_one_call(pool, lambda c, behind=behind, wanted=wanted: placed_after(c, tenant_id, behind, wanted))  # type: ignore[misc]
+            if last is not None:
+                if not rows or rows[0].entry != last:
+                    raise CheckpointBroken(
+                        f"position {head.size} of tenant {tenant_id} is not event {last.event_id} any more, as {self._path} says"
+                    )
+                rows = rows[1:]
+            if not rows:
+                return
+            if [row.position for row in rows] != list(range(head.size + 1, head.size + 1 + len(rows))) or not all(
+                row.hash for row in rows
+            ):
+                raise CheckpointBroken(f"the feed of tenant {tenant_id} has a hole after position {head.size}")
+            head = head.grown(leaves(rows))
+            last = rows[-1].entry
+            yield Checkpoint(tenant_id, head, head.root.hex(), tuple(row.entry for row in rows))
+
+
+def leaves(rows: Sequence[Placed]) -> Iterator[bytes]:
+    """What the log is over: the events' hashes, as they are written."""
+    return (row.hash.encode() for row in rows)

@@ -1,0 +1,73 @@
+-- Locks: their one order, their names, and waiting no longer than was promised.
+--
+-- Every function takes what it needs in this order, so nobody waits in a circle (deploy/decisions/0021-lock-order.md):
+--   1  the halt lock: shared by what decides and starts, alone for who sets or lifts a halt
+--   2  idempotency keys of new operations, ascending by tenant and key (the unique index is the lock)
+--   3  the locks of budgets, once-keys and velocity breakers, ascending by number
+--   4  rows of operation_states, ascending by tenant and key; the housekeeper and who gives back run-out permits skip
+--      those that somebody holds instead of waiting for them
+--   5  rows of approvals: only under the state of their operation
+--   6  rows of reservations and usage: only under 3 and 4, so there they never wait
+-- Who is further down may try a lock from further up, and goes on without it.
+
+-- The lock of one owner's budgets: everything that any limit counts for this subject.
+create or replace function sentinel.budget_lock(tenant uuid, subject text) returns bigint language sql immutable parallel safe as
+  $$ select hashtextextended('budget/' || tenant || '/' || subject, 1) $$;
+
+-- The lock of what may happen only once: of all its spellings, so that two of them at once see each other.
+create or replace function sentinel.once_lock(tenant uuid, once text) returns bigint language sql immutable parallel safe as
+  $$ select hashtextextended('once/' || tenant || '/' || sentinel.once_folded(once), 1) $$;
+
+-- The lock of what one velocity breaker counts.
+create or replace function sentinel.velocity_lock(tenant uuid, breaker text) returns bigint language sql immutable parallel safe as
+  $$ select hashtextextended('velocity/' || tenant || '/' || breaker, 1) $$;
+
+-- The locks of the budgets under these limits, which a permit holds: kept with the operation's state, so that whoever
+-- gives them back finds the permit by the budget and the budgets by the permit.
+create or replace function sentinel.locks_of_limits(tenant uuid, asks jsonb) returns bigint[] language plpgsql immutable as $$
+begin
+  return array(select distinct sentinel.budget_lock(tenant, ask ->> 'subject') from jsonb_array_elements(asks) as ask);
+end $$;
+
+-- What decisions on these rows read before they write, told by the rows themselves: no caller can leave one out.
+create or replace function sentinel.locks_of_asks(asks sentinel.guard_input[]) returns bigint[] language plpgsql immutable as $$
+begin
+  return array(
+    select sentinel.budget_lock(a.tenant_id, ask_limit ->> 'subject')
+    from unnest(asks) as a cross join lateral jsonb_array_elements(a.limits) as ask_limit
+    union all
+    select sentinel.once_lock(a.tenant_id, a.once_key) from unnest(asks) as a where a.once_key is not null and a.verdict <> 'DENY'
+    union all
+    select sentinel.velocity_lock(a.tenant_id, b ->> 'breaker_key') from unnest(asks) as a cross join lateral jsonb_array_elements(a.breakers) as b);
+end $$;
+
+-- What the permits of these operations hold now, and what they may do only once. By key; unknown keys have none.
+-- The plan must not depend on how much there was when it was made.
+create or replace function sentinel.locks_of_operations(tenants uuid[], keys text[]) returns bigint[] language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+begin
+  return array(
+    select unnest(s.holds || sentinel.once_lock(s.tenant_id, s.once_key)) from unnest(tenants, keys) as k (tenant_id, idempotency_key)
+    join sentinel.operations o on o.idempotency_key = k.idempotency_key and o.tenant_id = k.tenant_id
+    join sentinel.operation_states s on s.operation_id = o.operation_id and s.tenant_id = o.tenant_id);
+end $$;
+
+-- From here this transaction waits for a lock no longer than to this moment.
+create or replace function sentinel.wait_until(moment timestamptz) returns void language plpgsql as $$
+begin
+  perform set_config('lock_timeout', greatest(1, ceil(extract(epoch from moment - clock_timestamp()) * 1000))::bigint::text, true);
+end $$;
+
+create or replace function sentinel.wait_for_lock(wanted bigint, moment timestamptz) returns boolean language plpgsql as $$
+begin
+  perform sentinel.wait_until(moment);
+  perform pg_advisory_xact_lock(wanted);
+  return true;
+end $$;
+
+-- Takes them all, ascending, and waits to this moment at most, over all of them together.
+create or replace function sentinel.take_locks(wanted bigint[], moment timestamptz) returns void language plpgsql as $$
+begin
+  perform case when pg_try_advisory_xact_lock(w.lock) then true else sentinel.wait_for_lock(w.lock, moment) end
+  from (select distinct one as lock from unnest(wanted) as one where one is not null order by 1) as w;
+end $$;

@@ -1,0 +1,48 @@
+-- Velocity breakers: a declared rate within minutes, which nobody passes and who tries is halted until a person lifts it.
+
+-- The first breaker that this operation would pass, or null. The part of the window that is only half over counts too, so
+-- the window is never shorter than declared. Who decides holds the breaker's lock, so what is read here is all there is.
+create or replace function sentinel.passed_breaker(ask sentinel.guard_input, moment timestamptz)
+returns sentinel.breaker_ask language plpgsql stable as $$
+declare
+  b sentinel.breaker_ask;
+  passed sentinel.breaker_ask;
+begin
+  for b in select * from jsonb_populate_recordset(null::sentinel.breaker_ask, ask.breakers) order by breaker_key loop
+    if (select coalesce(sum(v.operations), 0) >= b.most_operations
+            or coalesce(sum(v.amount_minor) filter (where v.currency = ask.currency), 0) + ask.amount_minor > b.most_minor
+        from sentinel.velocity v
+        where v.tenant_id = ask.tenant_id and v.breaker_key = b.breaker_key
+          and v.bucket >= date_bin(make_interval(secs => b.bucket_seconds), moment - make_interval(secs => b.window_seconds), 'epoch')) then
+      return b;
+    end if;
+  end loop;
+  return passed;
+end $$;
+
+create or replace function sentinel.count_velocity(ask sentinel.guard_input, moment timestamptz) returns void language plpgsql as $$
+begin
+  insert into sentinel.velocity as v (tenant_id, breaker_key, bucket, currency, scope, target, operations, amount_minor)
+  select ask.tenant_id, b.breaker_key, date_bin(make_interval(secs => b.bucket_seconds), moment, 'epoch'), coalesce(ask.currency, ''),
+         b.scope, b.target, 1, coalesce(ask.amount_minor, 0)
+  from jsonb_populate_recordset(null::sentinel.breaker_ask, ask.breakers) as b order by b.breaker_key
+  on conflict (tenant_id, breaker_key, bucket, currency) do update set
+    operations = v.operations + 1, amount_minor = v.amount_minor + excluded.amount_minor;
+end $$;
+
+-- Halts who passed the rate, in the transaction of the decision that is refused for it. That transaction was let in beside
+-- others, and a halt goes alone: so the first time it ends here, and record_decisions begins again alone.
+create or replace function sentinel.trip_breaker(ask sentinel.guard_input, b sentinel.breaker_ask, moment timestamptz)
+returns void language plpgsql as $$
+begin
+  if not sentinel.is_alone() then
+    raise exception 'a breaker trips' using errcode = 'SNTRP';
+  end if;
+  perform sentinel.halt_by_itself(ask.tenant_id, ask.approval_id, b.scope, b.target, 'velocity breaker ' || split_part(b.breaker_key, '|', 1),
+    'the next would pass ' || b.declared, ask.second_event_id, moment, b.breaker_key);
+end $$;
+
+-- Forgets what was counted of whom a person lets go on: else the next operation would trip again.
+create or replace function sentinel.count_anew(owner uuid, halt_scope text, halt_target text) returns void language sql as $$
+  delete from sentinel.velocity where tenant_id = owner and scope = halt_scope and target = halt_target
+$$;

@@ -1,0 +1,60 @@
+-- The way back out of ERROR: by a person, with a reason, and only for what surely has not been paid.
+
+-- Why a row may have been paid, or may yet be paid by what is under way; null where neither can be.
+create or replace function refunds.may_have_been_paid(e refunds.ledger_entries) returns text language plpgsql stable
+  set search_path = pg_catalog, pg_temp as $$
+begin
+  return case
+    when exists (select from refunds.executions x
+                 where x.tenant_id = e.tenant_id and x.ledger_entry_id = e.ledger_entry_id) then 'executed'
+    when e.reason_code in ('started_elsewhere', 'settlement_refused') then e.reason_code
+    when exists (select from refunds.effects f
+                 where f.tenant_id = e.tenant_id and f.ledger_entry_id = e.ledger_entry_id and not f.best_effort
+                   and f.state not in ('refused', 'compensated')) then 'effects_open'
+    -- A start may have been recorded under its id, unless the last permit's start was surely refused.
+    when e.start_id is not null and coalesce((
+           select v.event from refunds.ledger_events v
+           where v.tenant_id = e.tenant_id and v.ledger_entry_id = e.ledger_entry_id
+             and v.event in ('allowed', 'start_refused') order by v.event_id desc limit 1), 'allowed') = 'allowed' then 'start_in_doubt'
+  end;
+end $$;
+
+-- Who brought a row back at this event of its trail, and why.
+create or replace function refunds.retry_of(tenant uuid, entry text, number bigint) returns jsonb language plpgsql stable
+  set search_path = pg_catalog, pg_temp as $$
+begin
+  return (select jsonb_build_object('retried_by', r.retried_by, 'reason', r.reason) from refunds.retries r
+          where r.tenant_id = tenant and r.ledger_entry_id = entry and r.event_number = number);
+end $$;
+
+-- Rows in ERROR back to NEW, each with who did it and why: those of `entries`, or with null all of them. Per row that was
+-- asked for: null, or why it stays. One that may have been paid is refused here and by the trigger of the table too.
+create or replace function refunds.retry_entries(tenant uuid, entries text[], who text, why text)
+returns table (ledger_entry_id text, refusal text) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  able text[];
+begin
+  perform 1 from refunds.ledger_entries e
+  where e.tenant_id = tenant and e.status = 'ERROR' and (entries is null or e.ledger_entry_id = any (entries))
+  order by e.ledger_entry_id for update;
+  able := array(
+    select e.ledger_entry_id from refunds.ledger_entries e
+    where e.tenant_id = tenant and e.status = 'ERROR' and (entries is null or e.ledger_entry_id = any (entries))
+      and refunds.may_have_been_paid(e) is null);
+  return query
+    select coalesce(e.ledger_entry_id, asked.id), case
+        when e.ledger_entry_id is null then 'no_such_row'
+        when e.status <> 'ERROR' then 'not_in_error'
+        else refunds.may_have_been_paid(e) end
+    from unnest(coalesce(entries, array(select x.ledger_entry_id from refunds.ledger_entries x
+                                        where x.tenant_id = tenant and x.status = 'ERROR'))) as asked (id)
+    left join refunds.ledger_entries e on e.tenant_id = tenant and e.ledger_entry_id = asked.id
+    order by 1;
+  insert into refunds.retries (tenant_id, ledger_entry_id, event_number, retried_by, login, reason, error_before)
+  select e.tenant_id, e.ledger_entry_id, e.event_number + 1, who, session_user, why, e.last_error
+  from refunds.ledger_entries e where e.tenant_id = tenant and e.ledger_entry_id = any (able) and e.status = 'ERROR';
+  update refunds.ledger_entries e set status = 'NEW', last_event = 'retried', event_number = e.event_number + 1, attempts = 0,
+    waits = 0, next_attempt_at = clock_timestamp(), last_error = null, reason_code = null, claimed_by = null, lease_until = null
+  where e.tenant_id = tenant and e.ledger_entry_id = any (able) and e.status = 'ERROR' and refunds.may_have_been_paid(e) is null;
+end $$;

@@ -1,0 +1,101 @@
+"""Damage as somebody with all rights over the database does it, and what must be said of it: a table, a line each.
+
+The SQL runs as the superuser with triggers and foreign keys off. `{names}` are ids of `honest_world`, by what they are of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PAID = "from refunds.executions e where e.ledger_entry_id = 'paid'"
+LIVE_BUDGET = """update sentinel.usage u set held_minor = u.held_minor - r.amount_minor from sentinel.reservations r
+  where r.permit_id = '{live_permit}' and u.limit_key = any (r.limit_keys) and u.bucket = any (r.buckets);"""
+PAID_BUDGET = """update sentinel.usage u set captured_minor = u.captured_minor - r.amount_minor from sentinel.reservations r
+  where r.operation_id = '{paid}' and u.limit_key = any (r.limit_keys) and u.bucket = any (r.buckets);"""
+TEN_TIMES = """update refunds.ledger_entries set amount_minor = amount_minor * 10 where ledger_entry_id = 'paid';
+  update refunds.executions set amount_minor = amount_minor * 10 where ledger_entry_id = 'paid';"""
+ALSO_THERE = "update sentinel.operations set amount_minor = amount_minor * 10 where operation_id = '{paid}';"
+BACK_TO_NEW = """delete from refunds.executions where ledger_entry_id = 'paid'; delete from refunds.outbox where ledger_entry_id = 'paid';
+  update refunds.ledger_entries set status = 'NEW', last_event = null, event_number = 0, claim_epoch = 0, start_id = null
+  where ledger_entry_id = 'paid';"""
+NO_TRAIL = "delete from refunds.ledger_events where ledger_entry_id = '{entry}';"
+NO_ROW = "delete from refunds.ledger_entries where ledger_entry_id = 'waits';"
+NEWEST = """delete from sentinel.feed where event_id = '{newest}'; delete from sentinel.events where event_id = '{newest}';"""
+REHASHED = "update sentinel.events set hash = 'sha256:' || encode(sha256(convert_to(body, 'UTF8')), 'hex') where event_id = '{event}';"
+
+
+def rewritten(event: str, was: str, becomes: str) -> str:
+    """Body and hash of an event, changed together."""
+    there = "'{" + event + "}'"
+    return (
+        f"update sentinel.events set body = regexp_replace(body, '{was}', '{becomes}') where event_id = {there};"
+        + REHASHED.replace("'{event}'", there)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What is done, and which check must name which id; "checkpoints" is the comparison with the file outside."""
+
+    name: str
+    sql: str
+    check: str
+    names: str
+
+
+SEVENTEEN = [
+    Damage("a budget freed consistently", LIVE_BUDGET + "update sentinel.reservations set state = 'released' where permit_id = '{live_permit}'", "reservation_freed", "{live_permit}"),
+    Damage("a reservation deleted", LIVE_BUDGET + "delete from sentinel.reservations where permit_id = '{live_permit}'", "reservation_missing", "{live}"),
+    Damage("a cap raised", "update sentinel.usage set cap_minor = cap_minor * 10 where limit_key = '{limit_key}'", "cap_other_than_policy", "{limit_key}"),
+    Damage("an execution deleted and its row NEW again", BACK_TO_NEW, "ledger_trail_differs", "ledger entry paid"),
+    Damage("an amount times ten on both sides", TEN_TIMES + ALSO_THERE, "request_differs", "{paid}"),
+    Damage("an execution before its start", "update refunds.executions set executed_at = executed_at - interval '1 hour' where execution_id = '{execution}'", "execution_before_start", "{execution}"),
+    Damage("a foreign start id", "update refunds.executions set start_id = '{other_start}' where execution_id = '{execution}';"
+           "update refunds.ledger_entries set start_id = '{other_start}' where ledger_entry_id = 'paid'", "execution_of_another", "{execution}"),
+    Damage("a state that contradicts its pack", "update sentinel.operation_states set status = 'allowed', decision = 'ALLOW', reason_code = 'within_limits' where operation_id = '{denied}'", "decision_differs", "{denied}"),
+    Damage("a request's text altered", "update sentinel.operations set request = replace(request, 'acct_', 'acct-') where operation_id = '{paid}'", "request_altered", "{paid}"),
+    Damage("once_live cleared", "update sentinel.operation_states set once_live = false where operation_id = '{paid}'", "once_cleared", "{paid}"),
+    Damage("an approval by a viewer", "update sentinel.approval_votes set operator_id = '{viewer}' where approval_id = '{approval}'", "vote_beyond_role", "{approval}"),
+    Damage("the newest event and its position deleted", NEWEST, "position_gaps", "{tenant}"),
+    Damage("body and hash rewritten together", rewritten("paid_event", '"latency_ms":\\d+', '"latency_ms":77777'), "checkpoints", "{paid_event}"),
+    Damage("the trail of a row deleted", NO_TRAIL.replace("{entry}", "paid"), "ledger_trail_differs", "ledger entry paid"),
+    Damage("a row of the ledger deleted", NO_ROW, "ledger_entry_missing", "ledger entry waits"),
+    Damage("a report parked for ever", "update refunds.outbox set acknowledged_at = null, next_attempt_at = 'infinity' where ledger_entry_id = 'paid'", "report_parked", "ledger entry paid"),
+    Damage("an order over-refunded", "update refunds.orders set paid_minor = 1 where order_ref = 'ord_paid'", "refunded_beyond_order", "order ord_paid"),
+]  # fmt: skip
+"""What went unseen when somebody tried."""
+
+SIX = [
+    Damage("budget held that nobody holds", "update sentinel.usage set held_minor = held_minor + 1 where limit_key = '{limit_key}'", "held_differs", "{limit_key}"),
+    Damage("captured budget lowered", PAID_BUDGET, "captured_differs", "account_day"),
+    Damage("a body altered", "update sentinel.events set body = replace(body, 'ALLOW', 'DENY') where event_id = '{paid_event}'", "proof_altered", "{paid_event}"),
+    Damage("a hole in the feed", "delete from sentinel.feed where event_id = '{paid_event}'", "feed_without_position", "{paid_event}"),
+    Damage("an execution deleted", "delete from refunds.executions where ledger_entry_id = 'paid'", "executed_without_execution", "ledger entry paid"),
+    Damage("an execution nobody started", "update sentinel.operation_states set start_event_id = gen_random_uuid() where operation_id = '{paid}'", "executions_without_start", "{execution}"),
+]  # fmt: skip
+"""What was seen then too."""
+
+BEYOND = [
+    Damage("a captured reservation deleted with its budget", PAID_BUDGET + "delete from sentinel.reservations where operation_id = '{paid}'", "reservation_missing", "{paid}"),
+    Damage("a reservation of a smaller amount", LIVE_BUDGET.replace("- r.amount_minor", "- r.amount_minor + 1") + "update sentinel.reservations set amount_minor = 1 where permit_id = '{live_permit}'", "reservation_missing", "{live}"),
+    Damage("an execution, its row's start and its trail deleted", BACK_TO_NEW + NO_TRAIL.replace("{entry}", "paid"), "execution_missing", "ledger entry paid"),
+    Damage("an amount times ten in the ledger and its execution", TEN_TIMES, "executions_other_than_permitted", "{execution}"),
+    Damage("an amount times ten and the request with its digest", TEN_TIMES + ALSO_THERE + "update sentinel.operations set request = replace(request, '400', '4000') where operation_id = '{paid}';"
+           "update sentinel.operations set digest = 'sha256:' || encode(sha256(convert_to(request, 'UTF8')), 'hex') where operation_id = '{paid}'", "request_altered", "{paid}"),
+    Damage("a status that its decision does not give", "update sentinel.operation_states set status = 'allowed' where operation_id = '{denied}'", "status_differs", "{denied}"),
+    Damage("a denial rewritten to an ALLOW, pack and all", "update sentinel.operation_states set status = 'allowed', decision = 'ALLOW' where operation_id = '{denied}';"
+           + rewritten("denied_event", '"DENY"', '"ALLOW"'), "checkpoints", "{denied_event}"),
+    Damage("an outcome turned round", "update sentinel.operation_states set outcome = 'error' where operation_id = '{paid}'", "outcome_without_event", "{paid}"),
+    Damage("the event of a start deleted", "delete from sentinel.events where event_id = (select start_event_id from sentinel.operation_states where operation_id = '{paid}')", "start_without_event", "{paid}"),
+    Damage("an operation deleted", "delete from sentinel.operations where operation_id = '{live}'", "operation_without_state", "{live}"),
+    Damage("a voice that nobody gave", "insert into sentinel.approval_votes select tenant_id, approval_id, '{admin}', 'approve', reason, via, clock_timestamp() from sentinel.approval_votes where approval_id = '{approval}'", "vote_without_event", "{approval}"),
+    Damage("an approval nobody gave", "update sentinel.approvals set status = 'approved', decided_at = clock_timestamp() where approval_id = '{open_approval}'", "approval_without_quorum", "{open_approval}"),
+    Damage("a question about another amount", "update sentinel.approvals set amount_minor = 1 where approval_id = '{open_approval}'", "approval_of_another", "{open_approval}"),
+    Damage("a policy's text altered", "update sentinel.policies set canonical = replace(canonical, '30000', '90000') where policy_id = 'retail-refund'", "policy_altered", "retail-refund"),
+    Damage("a row deleted with all that speaks of it", NO_ROW + NO_TRAIL.replace("{entry}", "waits") + "delete from refunds.step_trails where ledger_entry_id = 'waits'", "operation_without_entry", "ledger entry waits"),
+    Damage("the newest event deleted and the count set back", NEWEST + "update sentinel.feed_heads set position = position - 1", "checkpoints", "{newest}"),
+    Damage("the event at a position put in another's place", "update sentinel.feed f set position = -f.position where false; update sentinel.feed set event_id = gen_random_uuid() where event_id = '{newest}'", "checkpoints", "{newest}"),
+]  # fmt: skip
+"""What a person who knows the seventeen would try next."""
+
+DAMAGES = [*SEVENTEEN, *SIX, *BEYOND]

@@ -1,0 +1,231 @@
+"""G52: an approval is good for the terms it was given under; a policy that asks for more asks again."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.core.errors import Forbidden
+from sentinel.resources import policies_dir
+from sentinel.store.approvals import earlier_votes, find_approval
+from tests import twins
+from tests.harness import let_permits_expire
+from tests.world import World, four_keys, guard_body, unique
+
+ROLES, PEOPLE = ("approver", "admin"), (1, 2)
+TERMS = "role: approver\n  people: 1 "
+Body = dict[str, Any]
+
+
+def policy_asks(world: World, folder: Path, *, role: str, people: int, digest: str = "", **texts: str) -> None:
+    """From now on the world decides by the retail policy with these terms; `digest` only makes it another policy."""
+    text = (policies_dir() / "retail_refund.yaml").read_text()
+    assert TERMS in text
+    text = text.replace(TERMS, f"role: {role}\n  people: {people} ").replace(
+        "Retail Refund Policy v1", f"Retail Refund Policy v1{digest}"
+    )
+    for old, new in texts.items():
+        assert old in text
+        text = text.replace(old, new)
+    place = folder / unique("policies")
+    place.mkdir()
+    (place / "retail_refund.yaml").write_text(text)
+    world.authority.policies.directory = place
+    world.authority.policies.reload()
+
+
+def person(world: World, role: str) -> None:
+    """Another person of that role, under the role's name with a 2."""
+    operator = uuid.uuid4()
+    world.operators[f"{role}2"] = operator
+    world.admin.execute(
+        "insert into sentinel.operators (tenant_id, operator_id, email, password_hash, role) values (%s, %s, %s, 'x', %s)",
+        [world.tenant_id, operator, f"{unique('second')}@somewhere.example", role])  # fmt: skip
+
+
+def vote(world: World, approval_id: Any, who: str) -> str:
+    """A person's "approve"; `who` is a role, with a 2 for the second of it."""
+    from sentinel.services.actor import Actor
+    from sentinel.services.resolve_approval import resolve_approval
+
+    person = Actor(world.tenant_id, world.operators[who], f"{who}@somewhere.example", who.rstrip("2"))
+    done = resolve_approval(
+        world.console_pool, person, uuid.UUID(str(approval_id)), verdict="approve", reason=f"{who} looked"
+    )
+    return done.result
+
+
+def approved(world: World, body: Body, *, role: str, people: int) -> Body:
+    """The answer to `body`, which as many people of that role approved, and no more of each than it takes."""
+    asked = world.guard(body)
+    assert asked["status"] == "pending"
+    for who in (role, f"{role}2")[:people]:
+        vote(world, asked["approval_id"], who)
+    return asked
+
+
+def in_a_batch(world: World, body: Body) -> Body:
+    """The guard's answer in a batch."""
+    (answer,) = world.post("action/guard/batch", {"requests": [body]}).get_json()["answers"]
+    assert answer["status"] == 200
+    return dict(answer["body"])
+
+
+WAYS: dict[str, tuple[Callable[[Body], Body], Callable[[World, Body], Body]]] = {
+    "a guard asked again": (lambda body: body, World.guard),
+    "a batch": (lambda body: body, in_a_batch),
+    "a start with the answer, as the worker does": (lambda body: {**body, "start_id": str(uuid.uuid4())}, World.guard),
+    "the 0.7 client": (four_keys, World.guard),
+}
+"""How a caller comes back: what it sends, and through which route."""
+
+
+@pytest.fixture
+def staffed(world: World) -> World:
+    """A world with two approvers and two administrators."""
+    person(world, "approver")
+    person(world, "admin")
+    return world
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_change_of_terms_asks_again_exactly_where_it_became_stricter(
+    staffed: World, tmp_path: Path, way: str
+) -> None:
+    """The table: (role, people, digest) before × after. Nobody who voted fits a stricter role or number here."""
+    world, (sent, back) = staffed, WAYS[way]
+    cases = list(itertools.product(ROLES, PEOPLE, ROLES, PEOPLE, ["", " again"]))
+    wrong = []
+    for role, people, role_now, people_now, digest in cases:
+        policy_asks(world, tmp_path, role=role, people=people)
+        body = sent(guard_body(value=200))
+        first = approved(world, body, role=role, people=people)
+        policy_asks(world, tmp_path, role=role_now, people=people_now, digest=digest)
+        answer = back(world, body)
+        stricter = (role, role_now) == ("approver", "admin") or people_now > people
+        wanted = "asked again" if stricter else "permitted"
+        got = "asked again" if answer["status"] == "pending" and "permit_token" not in answer else "permitted"
+        if got != wanted or (got == "permitted") != ("permit_token" in answer or "start" in answer):
+            wrong.append((role, people, role_now, people_now, digest, answer["status"]))
+        if stricter:
+            assert answer["approval_id"] != first["approval_id"]
+            row = find_approval(world.console_pool, world.tenant_id, uuid.UUID(answer["approval_id"]))
+            assert row is not None and str(row.follows) == first["approval_id"]
+            assert (row.required_role, row.required_people) == (role_now, people_now)
+    print(f"N={len(cases)} changes by {way}")
+    assert wrong == []
+    assert world.broken_invariants() == []
+
+
+def test_a_renewed_permit_is_asked_for_again_too(staffed: World, tmp_path: Path) -> None:
+    world, body = staffed, guard_body(value=200)
+    approved(world, body, role="approver", people=1)
+    assert world.guard(body)["status"] == "approved"
+    let_permits_expire(world)
+    policy_asks(world, tmp_path, role="admin", people=2)
+    asked = world.guard(body)
+    assert (asked["status"], "permit_token" in asked) == ("pending", False)
+    # What the approval was about stays held: nobody else may do it meanwhile.
+    other = world.guard(guard_body(value=200, params={"refund_id": body["params"]["refund_id"]}))
+    assert (other["decision"], other["reason_code"]) == ("DENY", "duplicate_resource")
+    for who in ("admin", "admin2"):
+        vote(world, asked["approval_id"], who)
+    answer = world.guard(body)
+    assert (answer["status"], "permit_token" in answer) == ("approved", True)
+    assert world.broken_invariants() == []
+
+
+def test_an_earlier_word_is_shown_and_counts_only_where_its_person_fits(staffed: World, tmp_path: Path) -> None:
+    world, body, other = staffed, guard_body(value=200), guard_body(value=200)
+    first, second = world.guard(body), world.guard(other)
+    assert (vote(world, first["approval_id"], "approver"), vote(world, second["approval_id"], "admin")) == (
+        "approved",
+        "approved",
+    )
+    policy_asks(world, tmp_path, role="admin", people=2)
+
+    by_approver, by_admin = world.guard(body), world.guard(other)
+    for asked, counts in ((by_approver, False), (by_admin, True)):
+        (before,) = earlier_votes(world.console_pool, world.tenant_id, uuid.UUID(asked["approval_id"]))
+        assert (before.verdict, before.required_role, before.required_people, before.counts) == (
+            "approve",
+            "approver",
+            1,
+            counts,
+        )
+    # One more administrator is enough only where an administrator has spoken; the same one again is not another.
+    assert vote(world, by_approver["approval_id"], "admin") == "recorded"
+    assert vote(world, by_admin["approval_id"], "admin") == "recorded"
+    assert "permit_token" not in world.guard(other)
+    assert vote(world, by_admin["approval_id"], "admin2") == "approved"
+    assert world.guard(other)["status"] == "approved"
+    with pytest.raises(Forbidden):
+        vote(world, by_approver["approval_id"], "approver")
+    assert "permit_token" not in world.guard(body)
+    assert world.broken_invariants() == []
+
+
+def test_people_who_would_be_enough_under_the_new_terms_are_not_asked_again(staffed: World, tmp_path: Path) -> None:
+    world, body = staffed, guard_body(value=200)
+    vote(world, world.guard(body)["approval_id"], "admin")
+    policy_asks(world, tmp_path, role="admin", people=1)
+    assert world.guard(body)["status"] == "approved"
+    assert world.broken_invariants() == []
+
+
+def test_an_earlier_word_does_not_count_for_a_reason_that_was_not_asked(staffed: World, tmp_path: Path) -> None:
+    world = staffed
+    body = guard_body(value=200, params={"risk": {
+        "duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 2}})  # fmt: skip
+    vote(world, world.guard(body)["approval_id"], "admin")
+    policy_asks(world, tmp_path, role="admin", people=2, **{"customer_attempts_24h >= 3": "customer_attempts_24h >= 2"})
+    asked = world.guard(body)
+    (before,) = earlier_votes(world.console_pool, world.tenant_id, uuid.UUID(asked["approval_id"]))
+    assert (asked["status"], before.counts) == ("pending", False)
+    assert vote(world, asked["approval_id"], "admin2") == "recorded"
+    assert world.broken_invariants() == []
+
+
+def test_a_policy_that_asks_nobody_any_more_needs_no_terms(staffed: World, tmp_path: Path) -> None:
+    world, body = staffed, guard_body(value=200)
+    approved(world, body, role="approver", people=1)
+    policy_asks(
+        world, tmp_path, role="admin", people=2, **{'allow_up_to:   {USD: "150.00"': 'allow_up_to:   {USD: "250.00"'}
+    )
+    assert world.guard(body)["status"] == "approved"
+    assert world.broken_invariants() == []
+
+
+def test_what_does_not_offer_approval_any_more_is_asked_again(staffed: World, tmp_path: Path) -> None:
+    world, body = staffed, guard_body(value=200)
+    approved(world, body, role="approver", people=1)
+    policy_asks(world, tmp_path, role="approver", people=1, digest=" b", **{
+        "    then: APPROVAL_REQUIRED\n    reason: amount_needs_approval":
+        "    then: APPROVAL_REQUIRED\n    reason: amount_needs_approval\n    approvable: false"})  # fmt: skip
+    asked = world.guard(body)
+    row = find_approval(world.console_pool, world.tenant_id, uuid.UUID(asked["approval_id"]))
+    assert asked["status"] == "pending" and row is not None and row.offers == ["reject", "handled"]
+    assert world.broken_invariants() == []
+
+
+@pytest.mark.parametrize(
+    ("function", "fence", "instead"),
+    [
+        ("sentinel.renew_permit", "if found and sentinel.approval_suffices(a, ask) then", "if found then"),
+        ("sentinel.approval_suffices", "ask.required_people <= a.required_people", "true"),
+        ("sentinel.approval_suffices", "(ask.required_role <> 'admin' or a.required_role = 'admin')", "true"),
+        ("sentinel.voices_for", "(p.role = 'admin' or p.role = role_wanted)", "true"),
+    ],
+    ids=["never compares", "forgets the number", "forgets the role", "counts every role"],
+)
+def test_twins_whose_approvals_outlive_their_terms_are_caught(
+    staffed: World, tmp_path: Path, function: str, fence: str, instead: str
+) -> None:
+    twins.cut(staffed, function, fence, instead)
+    with pytest.raises(AssertionError):
+        test_each_change_of_terms_asks_again_exactly_where_it_became_stricter(staffed, tmp_path, "a guard asked again")

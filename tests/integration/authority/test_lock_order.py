@@ -1,0 +1,292 @@
+"""G51: locks are taken in one order, told by the rows themselves, and waited for no longer than two seconds."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from sentinel.core.errors import SentinelError, StillDeciding
+from sentinel.services.resolve_in_doubt import resolve_in_doubt
+from sentinel.store.housekeeping import keep_house
+from tests import twins
+from tests.harness import Desk, actor, at_once, decide, desks, let_approvals_expire, let_permits_expire, scaled, seeded
+from tests.lifecycle import pending
+from tests.world import World, guard_body, make_world, unique
+
+PROMISED, SLACK = 2.0, 1.0
+"""Seconds: how long a caller waits for what others hold, and what a busy machine may add."""
+
+# Whoever touches what is held of a budget must hold its lock; the subject is the end of the limit's key.
+MUST_HOLD = """
+create function sentinel.must_hold() returns trigger language plpgsql security definer as $$
+declare
+  wanted bigint := sentinel.budget_lock(new.tenant_id, regexp_replace(new.limit_key, '^[^|]*\\|', ''));
+begin
+  if not exists (select from pg_catalog.pg_locks l where l.locktype = 'advisory' and l.pid = pg_backend_pid() and l.granted
+                   and l.objsubid = 1 and (l.classid::bigint << 32) | l.objid::bigint = wanted) then
+    raise exception 'the budget % is touched without its lock', new.limit_key;
+  end if;
+  return new;
+end $$;
+create trigger must_hold before insert or update on sentinel.usage for each row execute function sentinel.must_hold();
+"""
+
+
+def deadlocks(world: World) -> int:
+    """How many transactions PostgreSQL ended in this database because they waited in a circle."""
+    world.admin.execute("select pg_stat_clear_snapshot()")
+    return int(world.one("select deadlocks from pg_stat_database where datname = current_database()"))
+
+
+def quietly(call: Callable[[], Any]) -> Callable[[], Any]:
+    """`call`, whose refusals are as good an answer as any."""
+
+    def tried() -> Any:
+        try:
+            return call()
+        except StillDeciding:
+            raise
+        except SentinelError as error:
+            return error
+
+    return tried
+
+
+def slow_approvals(world: World, seconds: float) -> None:
+    """Whoever updates an approval dawdles, so that others come to the state behind it meanwhile."""
+    run = world.admin.execute
+    run("create function sentinel.dawdle() returns trigger language plpgsql as"
+        f" $$ begin perform pg_sleep({seconds}); return new; end $$")  # fmt: skip
+    run("create trigger dawdle before update on sentinel.approvals for each row execute function sentinel.dawdle()")
+    run("grant execute on function sentinel.dawdle() to public")
+
+
+def race_at_expiry(world: World, bench: list[Desk], dice: random.Random, number: int) -> None:
+    """`number` questions run out; agents ask again, people decide and the housekeeper sweeps, all at one moment."""
+    bodies = [pending(world) for _ in range(number)]
+    let_approvals_expire(world)
+    jobs: list[Callable[[], Any]] = []
+    for place, (body, asked) in enumerate(bodies):
+        jobs.append(quietly(lambda body=body, desk=bench[place % len(bench)]: desk.guard(body)))
+        jobs.append(quietly(lambda asked=asked: decide(world, asked["approval_id"])))
+    jobs += [lambda: keep_house(world.authority.pool, 300) for _ in range(3)]
+    dice.shuffle(jobs)
+    wrong = [
+        answer
+        for answer in at_once(jobs)
+        if isinstance(answer, BaseException) and not isinstance(answer, SentinelError)
+    ]
+    assert wrong == []
+
+
+def test_replays_resolutions_and_the_housekeeper_never_wait_in_a_circle(world: World) -> None:
+    rounds, number = scaled(10), 8
+    dice = seeded(51, rounds * number)
+    slow_approvals(world, 0.02)
+    with desks(world, 4) as bench:
+        for _ in range(rounds):
+            race_at_expiry(world, bench, dice, number)
+    time.sleep(1.1)  # a backend tells its figures once a second
+    assert deadlocks(world) == 0
+    assert world.broken_invariants() == []
+
+
+@pytest.mark.parametrize("who", ["housekeeper", "person"])
+def test_twin_that_takes_the_approval_before_the_state_meets_a_replay_in_a_circle(world: World, who: str) -> None:
+    """The race is made, not hoped for."""
+    slow_approvals(world, 0.4)
+    body, asked = pending(world)
+    if who == "housekeeper":
+        twins.cut(world, "sentinel.keep_house", "for update of s skip locked", "for update of a skip locked")
+        other: Callable[[], Any] = lambda: keep_house(world.authority.pool, 300)  # noqa: E731
+    else:
+        twins.cut(
+            world, "sentinel.resolve_approval",
+            "perform from sentinel.operation_states where tenant_id = tenant and operation_id = a.operation_id for update;",
+        )  # fmt: skip
+        other = quietly(lambda: decide(world, asked["approval_id"]))
+    let_approvals_expire(world)
+    with desks(world, 1) as (desk,):
+        at_once([other, lambda: (time.sleep(0.15), quietly(lambda: desk.guard(body))())])
+    deadline = time.monotonic() + 10
+    while deadlocks(world) == 0 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert deadlocks(world) > 0
+
+
+# budgets ---------------------------------------------------------------------------------------------------------------
+
+
+def touch_every_budget(world: World, desk: Desk) -> None:
+    """Every way that a held budget goes: held, kept, given back by time, by a renewal, by a person, captured."""
+    account = unique("acct")
+
+    def ask(**over: Any) -> dict[str, Any]:
+        return guard_body(value=1, params={"account_ref": account}, **over)
+
+    plain, silent, undone, renewed = ask(), ask(), ask(), ask()
+    for body in (plain, silent, undone):
+        desk.start(body, desk.guard(body))
+    desk.report(plain)
+    for body, executed in ((silent, True), (undone, False)):
+        desk.report(body, "error")
+        operation = world.one(
+            "select operation_id from sentinel.operations where idempotency_key = %s", body["idempotency_key"]
+        )
+        resolve_in_doubt(
+            world.console_pool, actor(world, "admin"), uuid.UUID(str(operation)), executed=executed, evidence="seen"
+        )
+    desk.guard(renewed)
+    let_permits_expire(world)
+    desk.guard(renewed)
+    desk.guard(ask())
+    let_permits_expire(world)
+    world.keep_house()
+    batch = [ask(start_id=str(uuid.uuid4())) for _ in range(3)]
+    for body in batch:
+        desk.guard(body)
+    at_once([lambda body=body: desk.report(body) for body in batch])
+
+
+def test_whoever_touches_a_budget_holds_its_lock(world: World) -> None:
+    world.admin.execute(MUST_HOLD)
+    world.admin.execute("grant execute on function sentinel.must_hold() to public")
+    with desks(world, 1) as (desk,):
+        touch_every_budget(world, desk)
+    assert world.one("select count(distinct state) from sentinel.reservations") == 2
+    assert world.broken_invariants() == []
+
+
+@pytest.mark.parametrize(
+    ("function", "fence", "instead"),
+    [
+        ("sentinel.record_decisions", "locks := sentinel.locks_of_asks(asks);", ""),
+        ("sentinel.locks_of_asks", "sentinel.budget_lock(a.tenant_id, ask_limit ->> 'subject')", "0::bigint"),
+        ("sentinel.report_outcomes", "perform sentinel.take_locks(sentinel.locks_of_operations(array_agg(a.tenant_id), array_agg(a.idempotency_key)), deadline)", "perform 1"),
+        ("sentinel.resolve_in_doubt", "perform sentinel.take_locks(o.holds, moment + interval '2 seconds')", "perform 1"),
+    ],
+    ids=["decisions take none", "a limit's lock is left out", "reports take none", "a person takes none"],
+)  # fmt: skip
+def test_twins_that_leave_a_lock_out_are_caught(database_url: str, function: str, fence: str, instead: str) -> None:
+    world = make_world(database_url)
+    try:
+        twins.cut(world, function, fence, instead)
+        world.admin.execute(MUST_HOLD)
+        world.admin.execute("grant execute on function sentinel.must_hold() to public")
+        with desks(world, 1) as (desk,), pytest.raises(SentinelError):
+            touch_every_budget(world, desk)
+    finally:
+        world.close()
+
+
+# two seconds -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def held(world: World, statement: str, *arguments: Any) -> Iterator[None]:
+    """What `statement` locks stays locked for the block."""
+    with psycopg.connect(world.url) as holder:
+        assert holder.execute(statement.encode(), arguments).fetchall()
+        yield
+        holder.rollback()
+
+
+def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    """(seconds, answer or refusal)"""
+    began = time.monotonic()
+    try:
+        answer = call()
+    except SentinelError as error:
+        answer = error
+    return time.monotonic() - began, answer
+
+
+LOCKED_BUDGET = "select 1 from sentinel.usage where tenant_id = %s and limit_key like %s for update"
+
+
+@pytest.mark.parametrize("callers", [1, 3, 24])
+def test_a_locked_budget_holds_each_caller_two_seconds_and_nobody_else(world: World, callers: int) -> None:
+    account = unique("acct")
+    with desks(world, 1) as (desk,):
+        desk.guard(guard_body(params={"account_ref": account}))
+        stuck = [lambda: timed(lambda: desk.guard(guard_body(params={"account_ref": account}))) for _ in range(callers)]
+        free = [lambda: timed(lambda: desk.guard(guard_body())) for _ in range(callers)]
+        with held(world, LOCKED_BUDGET, world.tenant_id, f"%{account}%"):
+            answers: list[Any] = at_once(stuck + free)
+        assert desk.guard(guard_body(params={"account_ref": account})).decision == "ALLOW"
+    for seconds, answer in answers[:callers]:
+        assert isinstance(answer, StillDeciding), answer
+        assert seconds < PROMISED + SLACK
+    for seconds, answer in answers[callers:]:
+        assert getattr(answer, "decision", None) == "ALLOW", answer
+        assert seconds < PROMISED + SLACK
+    print(f"N={callers}: longest {max(seconds for seconds, _ in answers):.2f} s")
+    assert world.broken_invariants() == []
+
+
+def test_callers_that_keep_coming_are_told_in_time_too(world: World) -> None:
+    account = unique("acct")
+    number = scaled(40)
+
+    def one(place: int) -> tuple[float, Any]:
+        time.sleep(place * 0.05)
+        return timed(lambda: desk.guard(guard_body(params={"account_ref": account})))
+
+    with desks(world, 1) as (desk,):
+        desk.guard(guard_body(params={"account_ref": account}))
+        with held(world, LOCKED_BUDGET, world.tenant_id, f"%{account}%"):
+            answers: list[Any] = at_once([lambda place=place: one(place) for place in range(number)])
+    print(f"N={number}: longest {max(seconds for seconds, _ in answers):.2f} s")
+    assert all(isinstance(answer, StillDeciding) and seconds < PROMISED + SLACK for seconds, answer in answers), answers
+
+
+def test_over_http_it_is_a_409_that_says_when_to_come_back(world: World) -> None:
+    account = unique("acct")
+    world.guard(guard_body(params={"account_ref": account}))
+    with held(world, LOCKED_BUDGET, world.tenant_id, f"%{account}%"):
+        refused = world.post("action/guard", guard_body(params={"account_ref": account}))
+    assert (refused.status_code, refused.get_json()["type"]) == (409, "urn:sentinel:problem:still-deciding")
+    assert int(refused.headers["Retry-After"]) >= 1
+
+
+def test_two_locks_one_after_the_other_are_two_seconds_together(world: World) -> None:
+    """Who waited for an advisory lock has so much less patience for the row behind it."""
+    account = unique("acct")
+    let_go = threading.Event()
+
+    def hold_the_lock() -> None:
+        with held(
+            world, "select pg_advisory_xact_lock(sentinel.budget_lock(%s, %s))", world.tenant_id, f"{account}|USD"
+        ):
+            let_go.wait(1.2)
+
+    with desks(world, 1) as (desk,):
+        desk.guard(guard_body(params={"account_ref": account}))
+        with held(world, LOCKED_BUDGET, world.tenant_id, f"%{account}%"):
+            holder = threading.Thread(target=hold_the_lock)
+            holder.start()
+            time.sleep(0.2)
+            seconds, answer = timed(lambda: desk.guard(guard_body(params={"account_ref": account})))
+            let_go.set()
+            holder.join()
+    assert isinstance(answer, StillDeciding)
+    assert PROMISED - 0.5 < seconds < PROMISED + SLACK
+
+
+def test_starts_and_reports_wait_for_a_locked_operation_no_longer_either(world: World) -> None:
+    bodies = [guard_body() for _ in range(3)]
+    with desks(world, 1) as (desk,):
+        permits = [desk.guard(body) for body in bodies]
+        with held(world, "select 1 from sentinel.operation_states where tenant_id = %s for update", world.tenant_id):
+            jobs = [lambda b=b, p=p: timed(lambda: desk.start(b, p)) for b, p in zip(bodies, permits, strict=True)]
+            jobs += [lambda b=b: timed(lambda: desk.report(b)) for b in bodies]
+            answers: list[Any] = at_once(jobs)
+    assert all(isinstance(answer, StillDeciding) and seconds < PROMISED + SLACK for seconds, answer in answers), answers

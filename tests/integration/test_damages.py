@@ -1,0 +1,270 @@
+"""The doctor sees damage: each of a table of damages is named with the id of what is damaged, and a sound world with nothing."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+from psycopg import sql
+
+from sentinel.cli.main import main
+from sentinel.cli.scratch import listening
+from sentinel.core.merkle import TreeHead
+from sentinel.resources import invariants_sql
+from sentinel.services.checkpoint import Checkpointer, compare_checkpoints
+from sentinel.services.set_halt import set_halt
+from sentinel.store.checkpoints import CheckpointBroken, CheckpointFile, read_checkpoints
+from sentinel.store.database import AUTHORITY, CONSOLE
+from sentinel.store.invariants import Invariant, ask, read_invariants, run_invariants
+from tests.damages import BEYOND, DAMAGES, NEWEST, SEVENTEEN, SIX, Damage, rewritten
+from tests.harness import actor, decide
+from tests.ledger_world import LedgerWorld
+from tests.workflow_world import BRANCHES, Shop
+from tests.world import World, guard_body
+
+RETAIL = BRANCHES["retail/standard"]
+
+
+class Honest:
+    """A world in which every kind of thing is there once, as it should be, and its checkpoints."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self.world, self.file = world, folder / "checkpoints.jsonl"
+        ledger = LedgerWorld(world.url, world.tenant_id)
+        with listening(world.app) as url:
+            shop = Shop(ledger, url, world.key)
+            shop.enter(RETAIL, "paid", value=400)
+            shop.enter(RETAIL, "asked", value=42_000)
+            shop.enter(RETAIL, "waits", value=43_000)
+            shop.run()
+            decide(world, world.one("select approval_id from refunds.ledger_entries where ledger_entry_id = 'asked'"))
+            shop.run(2)
+            assert {shop.stands("paid")[0], shop.stands("asked")[0]} == {"EXECUTED"}
+        ledger.close()
+        live = guard_body(value=3)
+        started = guard_body(value=3)
+        denied = guard_body(params={"risk": {"duplicate_refund": True, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}})  # fmt: skip
+        allowed = [world.guard(body) for body in (live, started)]
+        assert world.start(started, allowed[1]).status_code == 200
+        assert world.guard(denied)["decision"] == "DENY"
+        set_halt(world.console_pool, actor(world, "admin"), scope="agent", target="nobody", reason="the newest event")
+        world.keep_house()
+        self.names = self._names(live["idempotency_key"], started["idempotency_key"], denied["idempotency_key"])
+
+    def _names(self, live: str, started: str, denied: str) -> dict[str, Any]:
+        one = self.world.one
+        of = "select s.{} from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id) where idempotency_key = %s"
+        paid = one("select operation_id from refunds.executions where ledger_entry_id = 'paid'")
+        return {
+            "tenant": self.world.tenant_id, "viewer": self.world.operators["viewer"], "admin": self.world.operators["admin"],
+            "paid": paid, "paid_event": one("select decision_event_id from sentinel.operation_states where operation_id = %s", paid),
+            "execution": one("select execution_id from refunds.executions where ledger_entry_id = 'paid'"),
+            "live": one(of.format("operation_id"), live), "live_permit": one(of.format("permit_id"), live),
+            "other_start": one(of.format("start_id"), started),
+            "denied": one(of.format("operation_id"), denied), "denied_event": one(of.format("decision_event_id"), denied),
+            "approval": one("select approval_id from refunds.ledger_entries where ledger_entry_id = 'asked'"),
+            "open_approval": one("select approval_id from refunds.ledger_entries where ledger_entry_id = 'waits'"),
+            "limit_key": one("select min(limit_key) from sentinel.usage where held_minor > 0"),
+            "newest": one("select event_id from sentinel.feed order by position desc limit 1"),
+        }  # fmt: skip
+
+    def put(self, damage: Damage) -> None:
+        """Do it."""
+        for name, value in self.names.items():
+            assert value is not None, name
+        self.world.admin.execute(self.filled(damage.sql).encode())
+
+    def filled(self, text: str) -> str:
+        """A text of the table with the ids of this world."""
+        for name, value in self.names.items():
+            text = text.replace("{" + name + "}", str(value))
+        return text
+
+    def named(self) -> dict[str, str]:
+        """What the doctor's checks say now, by check, within a transaction."""
+        verdicts = [ask(self.world.admin, one) for one in read_invariants(invariants_sql())]
+        found = {one.name: one.told for one in verdicts if one.violations}
+        differences = compare_checkpoints(self.world.admin, self.file).differences
+        return found | ({"checkpoints": ", ".join(differences)} if differences else {})
+
+
+@pytest.fixture
+def honest(world: World, tmp_path: Path) -> Honest:
+    made = Honest(world, tmp_path)
+    assert sum(len(one.entries) for one in CheckpointFile(made.file).append(world.authority.pool)) > 10
+    return made
+
+
+@contextmanager
+def undone(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """A transaction that is taken back, in which no trigger fires and no foreign key is looked at."""
+    connection.execute("begin")
+    try:
+        connection.execute("set local session_replication_role = replica")
+        yield
+    finally:
+        connection.execute("rollback")
+
+
+def test_each_damage_is_named_with_the_id_of_what_is_damaged(honest: Honest) -> None:
+    with undone(honest.world.admin):
+        assert honest.named() == {}, "a sound world"
+    unseen = {}
+    for damage in DAMAGES:
+        with undone(honest.world.admin):
+            honest.put(damage)
+            said = honest.named()
+            if honest.filled(damage.names) not in said.get(damage.check, ""):
+                unseen[damage.name] = said
+    print(
+        f"{len(SEVENTEEN) + len(SIX)} damages and {len(BEYOND)} more, {len(DAMAGES) - len(unseen)} named with their id"
+    )
+    assert unseen == {}
+    assert honest.world.broken_invariants() == []
+
+
+def test_an_event_that_is_touched_at_any_position_is_located(honest: Honest) -> None:
+    """Rewritten with its hash, or deleted with its position; a twin that compares numbers sees no rewriting."""
+    world = honest.world
+    events = [
+        event for (event,) in world.admin.execute("select event_id from sentinel.feed order by position").fetchall()
+    ]
+    seen = by_numbers = 0
+    for event in events:
+        for touch in (rewritten("newest", "}$", ',"more":1}'), NEWEST):
+            with undone(world.admin):
+                world.admin.execute(touch.replace("{newest}", str(event)).encode())
+                differences = compare_checkpoints(world.admin, honest.file).differences
+                seen += len(differences) == 1 and differences[0].startswith(f"event {event} ")
+                by_numbers += world.one("select count(*) from sentinel.feed") != len(events)
+    print(f"{2 * len(events)} events touched, {seen} located")
+    assert (seen, by_numbers) == (2 * len(events), len(events))
+
+
+def test_the_command_says_it_and_ends_with_1(honest: Honest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENTINEL_DATABASE_URL", honest.world.url)
+    sound = CliRunner().invoke(main, ["doctor", "--checkpoint", str(honest.file)])
+    assert sound.exit_code == 0, sound.output
+    assert "all well" in sound.output and "not checked" not in sound.output
+    honest.world.admin.execute("set session_replication_role = replica")
+    for damage in (SEVENTEEN[0], SEVENTEEN[12], SEVENTEEN[14]):
+        honest.put(damage)
+    done = CliRunner().invoke(main, ["doctor", "--json", "--checkpoint", str(honest.file)])
+    assert done.exit_code == 1
+    bad = {one["name"]: one for one in json.loads(done.stdout) if not one["ok"]}
+    for damage in (SEVENTEEN[0], SEVENTEEN[12], SEVENTEEN[14]):
+        assert any(honest.filled(damage.names) in one for one in bad[damage.check]["damaged"]), damage.name
+    without = CliRunner().invoke(main, ["doctor"])
+    assert "checkpoints: not checked, without a checkpoint file nobody can tell" in without.output
+
+
+@pytest.mark.parametrize("role", [AUTHORITY, CONSOLE, "sentinel_worker"])
+def test_any_program_s_own_login_will_do(honest: Honest, monkeypatch: pytest.MonkeyPatch, role: str) -> None:
+    login = f"login_{uuid.uuid4().hex[:8]}"
+    admin = honest.world.admin
+    admin.execute(sql.SQL("create role {} login in role {}").format(sql.Identifier(login), sql.Identifier(role)))
+    try:
+        url = psycopg.conninfo.make_conninfo(honest.world.url, user=login)
+        monkeypatch.setenv("SENTINEL_DATABASE_URL", url)
+        done = CliRunner().invoke(main, ["doctor", "--json", "--checkpoint", str(honest.file)])
+        assert done.exit_code == 0, done.output
+        checks = {one["name"]: one for one in json.loads(done.stdout)}
+        assert all(one["ok"] for one in checks.values())
+        unchecked = {name for name, one in checks.items() if not one["checked"]}
+        assert (unchecked == set()) == (role == CONSOLE)
+        assert ("held_differs" in unchecked) == (role == "sentinel_worker")
+        assert all("permission denied" in checks[name]["detail"] for name in unchecked)
+    finally:
+        admin.execute(sql.SQL("drop role {}").format(sql.Identifier(login)))
+
+
+def test_the_console_may_ask_every_invariant(honest: Honest) -> None:
+    with honest.world.as_role(CONSOLE) as connection:
+        verdicts = run_invariants(connection, invariants_sql())
+    assert [one.name for one in verdicts if one.unchecked or one.violations] == []
+
+
+def test_a_ledger_whose_authority_is_elsewhere_is_not_compared_with_it(honest: Honest) -> None:
+    with undone(honest.world.admin):
+        for table in ("operations", "operation_states", "events", "feed", "feed_heads", "reservations", "usage", "approvals", "approval_votes"):  # fmt: skip
+            honest.world.admin.execute(f"delete from sentinel.{table}".encode())
+        verdicts = [ask(honest.world.admin, one) for one in read_invariants(invariants_sql())]
+    assert [one.name for one in verdicts if one.violations] == []
+    assert {"executions_without_start", "execution_of_another"} <= {one.name for one in verdicts if one.unchecked}
+
+
+def test_an_invariant_that_only_counts_is_refused(world: World) -> None:
+    with undone(world.admin), pytest.raises(ValueError, match="must return the ids"):
+        ask(world.admin, Invariant("one", "a sentence", "select count(*) from sentinel.operations"))
+
+
+def test_what_cannot_even_be_read_is_a_violation_and_not_an_end(honest: Honest) -> None:
+    with undone(honest.world.admin):
+        honest.world.admin.execute("update sentinel.operations set request = 'no JSON', digest = 'sha256:' || encode(sha256('no JSON'), 'hex')")  # fmt: skip
+        said = honest.named()
+    assert "invalid input syntax for type json" in said["request_differs"]
+    assert str(honest.names["paid"]) in said["request_altered"]
+
+
+def test_no_role_of_a_program_can_write_the_file(world: World) -> None:
+    """Files of the server are for superusers and those who were given `pg_write_server_files`: none of ours is."""
+    query = "select rolname from pg_roles where (rolname like 'sentinel%%' and not rolsuper or rolname = 'board_reader') and pg_has_role(rolname, 'pg_write_server_files', 'member')"
+    assert world.admin.execute(query.encode()).fetchall() == []
+
+
+def test_a_checkpoint_goes_on_where_the_last_ended_in_any_process(honest: Honest) -> None:
+    world = honest.world
+    for number in range(3):
+        world.guard(value=1)
+        world.keep_house()
+        assert CheckpointFile(honest.file).append(world.authority.pool), f"another process, {number}"
+    assert CheckpointFile(honest.file).append(world.authority.pool) == [], "nothing is new"
+    known = read_checkpoints(honest.file)
+    hashes = [hash for (hash,) in world.admin.execute("select e.hash from sentinel.feed f join sentinel.events e using (tenant_id, event_id) order by position").fetchall()]  # fmt: skip
+    assert known[-1].root == TreeHead().grown(one.encode() for one in hashes).root.hex()
+    assert compare_checkpoints(world.admin, honest.file).covered == len(hashes)
+
+
+def test_a_machine_of_its_own_keeps_checkpoints_by_the_command(
+    honest: Honest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SENTINEL_DATABASE_URL", honest.world.url)
+    file = tmp_path / "elsewhere" / "kept.jsonl"
+    command = ["checkpoint", "--json", "--file", str(file)]
+    known = sum(len(one.entries) for one in read_checkpoints(honest.file))
+    assert [json.loads(CliRunner().invoke(main, command).stdout)["events"] for _ in range(2)] == [known, 0]
+    assert file.read_bytes() == honest.file.read_bytes()
+    honest.world.admin.execute("set session_replication_role = replica")
+    honest.put(next(one for one in BEYOND if "count set back" in one.name))
+    assert CliRunner().invoke(main, command).exit_code == 1
+
+
+def test_a_line_cut_off_by_a_crash_is_passed_over(honest: Honest) -> None:
+    with honest.file.open("ab") as file:
+        file.write(b'{"tenant_id":"01')
+    honest.world.guard(value=1)
+    honest.world.keep_house()
+    assert len(CheckpointFile(honest.file).append(honest.world.authority.pool)) == 1
+    assert compare_checkpoints(honest.world.admin, honest.file).differences == ()
+
+
+def test_nothing_is_built_on_evidence_that_differs_from_its_checkpoint(honest: Honest, caplog: Any) -> None:
+    world, size = honest.world, honest.file.stat().st_size
+    world.admin.execute("set session_replication_role = replica")
+    honest.put(next(one for one in BEYOND if "count set back" in one.name))
+    world.guard(value=1)
+    world.keep_house()
+    with pytest.raises(CheckpointBroken, match=str(honest.names["newest"])):
+        CheckpointFile(honest.file).append(world.authority.pool)
+    Checkpointer(honest.file).round(world.authority.pool)  # says so in the log, and keeps house on
+    assert honest.file.stat().st_size == size
+    assert compare_checkpoints(world.admin, honest.file).differences == (
+        f"event {honest.names['newest']} is gone, position {read_checkpoints(honest.file)[-1].head.size} of tenant {world.tenant_id}",
+    )

@@ -1,0 +1,38 @@
+"""The intake does not start with a key that is surely another tenant's or another agent's."""
+
+from __future__ import annotations
+
+import contextlib
+
+import structlog
+
+from sentinel.client import Client
+from sentinel.settings import UnsafeConfiguration
+from sentinel.store.database import ORDERS, Pool, with_role
+from worker.key_check import KeyCheck, tenant_label
+from worker.order_review.model import AGENT_ID
+from worker.order_review.settings import OrderReviewSettings
+from worker.order_review.store import default_tenant
+
+log = structlog.get_logger("worker.order_review")
+
+_SECONDS = 1.5
+
+
+def refuse_wrong_key(settings: OrderReviewSettings) -> None:
+    """Raise `UnsafeConfiguration` for it. A key that cannot be tried now is told and waited for: orders go to people."""
+    pool = Pool(with_role(settings.database_url, ORDERS, application_name="order-review"), size=1)
+    client = Client(settings.authority_url, settings.api_key, agent_id=AGENT_ID, timeout_seconds=_SECONDS, retries=0)
+    with contextlib.closing(pool), contextlib.closing(client):
+        tenant_id = settings.tenant_id or default_tenant(pool)
+        if tenant_id is None:
+            return  # told where the parts are put together
+        fault = KeyCheck(
+            client, variable="SENTINEL_ORDERS_API_KEY", tenant_id=tenant_id, tenant=lambda: tenant_label(pool, tenant_id),
+            agent_id=AGENT_ID,
+        ).fault()  # fmt: skip
+    if fault is None:
+        return
+    if fault.surely:
+        raise UnsafeConfiguration(fault.text)
+    log.warning("key_not_tried", why=fault.text)
