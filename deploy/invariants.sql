@@ -71,9 +71,9 @@ select format('once-key %s of operations %s', once_key, string_agg(operation_id:
 from sentinel.operation_states where once_live group by tenant_id, once_key having count(*) > 1;
 
 -- done_twice_spelled: of what may happen only once, no two spellings are live unless a person was asked about the second
-select count(*) from (
-  select tenant_id, once_folded from sentinel.operation_states where once_live and once_key not like '%~'
-  group by 1, 2 having count(*) filter (where approval_id is null) > 1) twice;
+select format('once-key %s of operations %s', once_folded, string_agg(operation_id::text, ', '))
+from sentinel.operation_states where once_live and once_key not like '%~'
+group by tenant_id, once_folded having count(*) filter (where approval_id is null) > 1;
 
 -- executed_twice: no refund has two executions
 select format('refund %s by executions %s', refund_id, string_agg(execution_id::text, ', '))
@@ -232,13 +232,14 @@ where s.started_at is not null and ((e.operation_id, e.occurred_at, e.hash) is d
 -- outcome_without_event: an outcome is what its report said, or what a person who resolved the doubt said
 select 'operation ' || s.operation_id
 from sentinel.operation_states s
-left join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.report_event_id and e.kind = 'outcome'
+left join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.report_event_id and e.kind in ('outcome', 'contradiction')
 where (s.report_digest is not null or s.report_event_id is not null) and (
     (e.operation_id, e.occurred_at, e.hash) is distinct from (s.operation_id, s.reported_at, s.report_hash))
   or s.outcome is not null and coalesce(strpos(e.body, '"outcome":"' || s.outcome || '"'), 0) = 0 and not exists (
     select from sentinel.events l
-    where l.tenant_id = s.tenant_id and l.operation_id = s.operation_id and l.kind = 'in_doubt_resolved'
-      and strpos(l.body, case s.outcome when 'success' then '"executed":true' else '"executed":false' end) > 0);
+    where l.tenant_id = s.tenant_id and l.operation_id = s.operation_id and (
+        l.kind = 'in_doubt_resolved' and strpos(l.body, case s.outcome when 'success' then '"executed":true' else '"executed":false' end) > 0
+        or l.kind = 'contradiction' and strpos(l.body, '"outcome":"' || s.outcome || '"') > 0));
 
 -- once_cleared: what may happen only once stays taken while it lives, is done, or was done by a person elsewhere
 select format('once-key %s of operation %s', s.once_key, s.operation_id)
@@ -246,7 +247,10 @@ from sentinel.operation_states s join sentinel.operations o using (tenant_id, op
 where s.once_key is distinct from o.once_key
   or s.once_key is not null and not s.once_live and (
     s.status in ('pending', 'approved', 'started', 'in_doubt') or s.status = 'allowed' and s.permit_id is not null
-    or s.status = 'completed' and s.outcome = 'success' or s.status = 'denied' and s.reason_code = 'handled_by_person');
+    or s.status = 'completed' and s.outcome = 'success' or s.status = 'denied' and s.reason_code = 'handled_by_person')
+  -- What was said not to be executed was freed; who took it since keeps it, though the first turns out to be done.
+  and not exists (select from sentinel.events e where e.tenant_id = s.tenant_id and e.operation_id = s.operation_id
+                    and e.kind = 'contradiction');
 
 -- reservation_freed: budget is held while its permit lives or its outcome is open, captured by a success, released else
 select format('reservation %s of operation %s', r.permit_id, r.operation_id)
@@ -348,7 +352,8 @@ select format('ledger entry %s, operation %s', l.ledger_entry_id, s.operation_id
 from refunds.ledger_entries l join sentinel.operations o on o.tenant_id = l.tenant_id and o.idempotency_key = l.idempotency_key
   and o.agent_id = l.agent_id and o.action = l.action
 join sentinel.operation_states s on s.tenant_id = o.tenant_id and s.operation_id = o.operation_id
-where s.report_digest is not null and s.outcome = 'success' and not exists (
+join sentinel.events r on r.tenant_id = s.tenant_id and r.event_id = s.report_event_id
+where s.outcome = 'success' and strpos(r.body, '"outcome":"success"') > 0 and not exists (
   select from refunds.executions e where e.tenant_id = l.tenant_id and e.ledger_entry_id = l.ledger_entry_id);
 
 -- ledger_trail_differs: a ledger entry stands where the last step of its trail led, after as many steps as it counts
@@ -376,15 +381,6 @@ where o.idempotency_key like 'refund:%'
 -- report_parked: no report to the authority is refused for ever, or put off by more than a day
 select format('report %s of ledger entry %s', outbox_id, ledger_entry_id) from refunds.outbox
 where acknowledged_at is null and next_attempt_at > clock_timestamp() + interval '1 day';
-
--- refunded_beyond_order: what was paid back for an order, by the ledger or by a person, is no more than what it cost
-select format('order %s of %s', o.order_ref, o.channel) from refunds.orders o join (
-  select l.tenant_id, l.channel, l.order_ref, l.currency, sum(l.amount_minor) as back_minor
-  from refunds.ledger_entries l
-  where l.order_ref is not null and (l.status = 'EXECUTED' or exists (
-    select from sentinel.approvals a where a.tenant_id = l.tenant_id and a.approval_id = l.approval_id and a.handled_reference is not null))
-  group by 1, 2, 3, 4) b using (tenant_id, channel, order_ref, currency)
-where b.back_minor > o.paid_minor;
 
 -- stuck_claims: no ledger row is held half a minute past its lease
 select 'ledger entry ' || ledger_entry_id from refunds.ledger_entries
@@ -529,25 +525,26 @@ with sums as (
     coalesce(sum(amount_minor) filter (where budget_part = 'in_doubt'), 0) as in_doubt
   from refunds.ledger_entries where order_ref is not null group by 1, 2, 3, 4, 5
 )
-select (select count(*) from refunds.order_budgets b left join sums s using (tenant_id, channel, source, order_ref, currency)
+select format('order %s of %s', b.order_ref, concat_ws('/', b.channel, nullif(b.source, ''))) from refunds.order_budgets b left join sums s using (tenant_id, channel, source, order_ref, currency)
         where (b.reserved_minor, b.executed_minor, b.handled_minor, b.in_doubt_minor)
-           <> (coalesce(s.reserved, 0), coalesce(s.executed, 0), coalesce(s.handled, 0), coalesce(s.in_doubt, 0)))
-  + (select count(*) from refunds.ledger_entries e where e.order_ref is not null and not exists (
-       select from refunds.order_budgets b where (b.tenant_id, b.channel, b.source, b.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)));
+           <> (coalesce(s.reserved, 0), coalesce(s.executed, 0), coalesce(s.handled, 0), coalesce(s.in_doubt, 0))
+union all
+select 'ledger entry ' || e.ledger_entry_id from refunds.ledger_entries e where e.order_ref is not null and not exists (
+       select from refunds.order_budgets b where (b.tenant_id, b.channel, b.source, b.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref));
 
 -- order_budget_exceeded: what is taken of an order is within what was paid, but for what nobody could refuse
-select count(*) from refunds.order_budgets
+select format('order %s of %s', order_ref, concat_ws('/', channel, nullif(source, ''))) from refunds.order_budgets
 where reserved_minor + executed_minor + handled_minor + in_doubt_minor - beyond_minor > paid_minor;
 
 -- order_budget_part_wrong: an entry's amount stands in its order's budget where its status says
-select count(*) from refunds.ledger_entries
+select 'ledger entry ' || ledger_entry_id from refunds.ledger_entries
 where order_ref is not null and (
   (status = 'EXECUTED') <> (budget_part is not distinct from 'executed') or status = 'ALLOWED' and budget_part is null
   or status = 'DENIED' and (reason_code is not distinct from 'handled_by_person') <> (budget_part is not distinct from 'handled')
   or status in ('DENIED', 'ERROR') and budget_part is not distinct from 'reserved');
 
 -- order_over_refunded: no order was given back more than was paid for it, by the machine and by people together
-select count(*) from refunds.orders o
+select format('order %s of %s', o.order_ref, concat_ws('/', o.channel, nullif(o.source, ''))) from refunds.orders o
 join (
   select l.tenant_id, l.channel, l.source, l.order_ref, l.currency, sum(coalesce(e.amount_minor, l.amount_minor)) as back
   from refunds.ledger_entries l

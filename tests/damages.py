@@ -61,7 +61,7 @@ SEVENTEEN = [
     Damage("the trail of a row deleted", NO_TRAIL.replace("{entry}", "paid"), "ledger_trail_differs", "ledger entry paid"),
     Damage("a row of the ledger deleted", NO_ROW, "ledger_entry_missing", "ledger entry waits"),
     Damage("a report parked for ever", "update refunds.outbox set acknowledged_at = null, next_attempt_at = 'infinity' where ledger_entry_id = 'paid'", "report_parked", "ledger entry paid"),
-    Damage("an order over-refunded", "update refunds.orders set paid_minor = 1 where order_ref = 'ord_paid'", "refunded_beyond_order", "order ord_paid"),
+    Damage("an order over-refunded", "update refunds.orders set paid_minor = 1 where order_ref = 'ord_paid'", "order_over_refunded", "order ord_paid"),
 ]  # fmt: skip
 """What went unseen when somebody tried."""
 

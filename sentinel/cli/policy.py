@@ -109,6 +109,7 @@ def _print_policy(compiled: CompiledPolicy) -> None:
     for name, columns in (
         ("rules", ("id", "when", "then", "reason", "note")),
         ("limits", ("id", "window", "per", "cap", "then")),
+        ("breakers", ("id", "per", "words")),
     ):
         table = Table(title=name, title_justify="left")
         for column in columns:

@@ -45,9 +45,11 @@ class Guarded:
         resource: str | None = None,
         risk_class: str | None = None,
         evidence_context: Mapping[str, Any] | None = None,
+        act_within_seconds: int | None = None,
     ) -> None:
         self._client, self._action = client, action
         self._key, self._params = idempotency_key, params
+        self._act_within_seconds = act_within_seconds
         self._bound = {"resource": resource, "risk_class": risk_class, "evidence_context": evidence_context}
         self.answer: GuardAnswer | None = None
         self.reported = False
@@ -63,7 +65,7 @@ class Guarded:
             **self._bound,  # type: ignore[arg-type]
         )
         _require_permission(answer)
-        _start(self._client, answer)
+        _start(self._client, answer, self._act_within_seconds)
         self.answer = answer
         return answer
 
@@ -99,7 +101,10 @@ class Guarded:
     def _for_call(self, *args: Any, **kwargs: Any) -> Guarded:
         key = self._key(*args, **kwargs) if callable(self._key) else self._key
         params = self._params(*args, **kwargs) if callable(self._params) else self._params
-        return Guarded(self._client, self._action, idempotency_key=key, params=params, **self._bound)  # type: ignore[arg-type]
+        return Guarded(
+            self._client, self._action, idempotency_key=key, params=params,
+            act_within_seconds=self._act_within_seconds, **self._bound,  # type: ignore[arg-type]
+        )  # fmt: skip
 
 
 def guarded(
@@ -111,8 +116,13 @@ def guarded(
     resource: str | None = None,
     risk_class: str | None = None,
     evidence_context: Mapping[str, Any] | None = None,
+    act_within_seconds: int | None = None,
 ) -> Guarded:
-    """A context manager (and decorator) that enters its block only with a started permit."""
+    """A context manager (and decorator) that enters its block only with a started permit.
+
+    `act_within_seconds` is how long the block may take (None: the authority's own time): before its end nobody can say that it
+    was not executed, unless the block fails, which reports an error.
+    """
     return Guarded(
         client,
         action,
@@ -121,6 +131,7 @@ def guarded(
         resource=resource,
         risk_class=risk_class,
         evidence_context=evidence_context,
+        act_within_seconds=act_within_seconds,
     )
 
 
@@ -136,9 +147,9 @@ def _require_permission(answer: GuardAnswer) -> None:
     raise ActionDenied(answer.reason_code, answer.reason)
 
 
-def _start(client: Client, answer: GuardAnswer) -> None:
+def _start(client: Client, answer: GuardAnswer, act_within_seconds: int | None) -> None:
     try:
-        client.start(answer, uuid.uuid4())
+        client.start(answer, uuid.uuid4(), act_within_seconds=act_within_seconds)
     except Rejected as refused:
         if refused.code == "already-started":
             raise AlreadyStarted(f"{answer.idempotency_key} was started before") from refused

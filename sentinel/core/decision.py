@@ -152,6 +152,8 @@ class LimitAsk:
     cap_minor: int
     verdict: Verdict
     reason_code: str
+    is_total: bool = False
+    """Of who asks and of nothing else: shared by most of what is asked, so it is counted for many at once."""
 
 
 @dataclass(frozen=True, slots=True)

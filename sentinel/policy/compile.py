@@ -67,6 +67,7 @@ class CompiledLimit:
     key_prefix: str
     condition: Condition | None
     failed: Finding
+    is_total: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +277,7 @@ def _compiled_limit(policy: Policy, limit: Limit, compiled: Mapping[str, Conditi
     # A limit that cannot be asked could not be reserved either, not even for a person who approves: so it is a DENY.
     failed = Finding(limit.limit_id, Verdict.DENY, "fact_missing", failed=True)
     prefix = f"{policy.policy_id}/{limit.limit_id}|"
-    return CompiledLimit(limit, prefix, compiled.get(limit.limit_id), failed)
+    return CompiledLimit(limit, prefix, compiled.get(limit.limit_id), failed, set(limit.per) <= {*SUBJECTS, "currency"})
 
 
 def _compiled_breaker(policy: Policy, breaker: Breaker) -> CompiledBreaker:

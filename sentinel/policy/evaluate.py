@@ -164,6 +164,7 @@ def _ask(policy: CompiledPolicy, compiled: CompiledLimit, subject: str, cap_mino
         cap_minor,
         limit.verdict,
         _full_because(limit, subject),
+        compiled.is_total,
     )
 
 

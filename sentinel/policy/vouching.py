@@ -4,8 +4,9 @@ An agent asks about itself, so what it says of the case can be a reason to look 
 agent vouches for may stand in every rule that tightens; an ALLOW, and what makes a limit apply or not, may not look at it.
 What is asked itself (the amount, the action, the agent) is no claim about the case: it is what the answer is about.
 
-Taking all rules away that look at such a fact then never loosens an answer, whatever the fact says: that is what "may never
-alone loosen" means here, and why it is enough to look at the names in a condition and not at what it makes of them.
+What is allowed is then allowed by rules that do not hear the agent, whatever its facts say: that is what "may never alone
+loosen" means here, and why it is enough to look at the names in a condition and not at what it makes of them. (An agent's
+word may still get a person asked where else nobody would be, and the answer a denial: that releases nothing.)
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 from sentinel.core.decision import BreakerAsk, Decision, LimitAsk, Verdict, no_matching_policy
 from sentinel.core.errors import KeyReused, ResolvedNotExecuted, TooManyOpenPermits
 from sentinel.core.operation import Operation, first_difference
-from sentinel.core.proof import decision_basis, pack_parts
+from sentinel.core.proof import decision_basis, facts_commitment, pack_parts
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.facts import Asker, check_once, declared_evidence
 from sentinel.policy.model import EVIDENCE
@@ -109,6 +109,7 @@ def decided_row(
         "salt": salt,
         "request": operation.canonical,
         "basis": basis,
+        "facts_commitment": facts_commitment(salt, operation_canonical=operation.canonical, basis=basis, tightened=()),
         "hand_out_is_start": not has_start_step,
         "start_id": start_id,
         "act_seconds": leave_seconds(authority, act_seconds),
@@ -145,7 +146,10 @@ def question(caller: Caller, operation: Operation, decision: Decision) -> dict[s
         "policy_version": decision.policy_version,
         "policy_label": decision.policy_label,
         "policy_digest": decision.policy_digest,
-        "limits": [_limit(ask) for ask in decision.limits] if decision.verdict is not Verdict.DENY else [],
+        "limits": [_limit(ask) for ask in decision.limits if not ask.is_total]
+        if decision.verdict is not Verdict.DENY
+        else [],
+        **_totals(decision),
         **({"breakers": [_breaker(ask) for ask in decision.breakers]} if decision.breakers else {}),
         **approval,
         **_for_a_person(decision),
@@ -158,6 +162,12 @@ def _for_a_person(decision: Decision) -> dict[str, bool]:
         **({} if decision.approvable else {"approvable": False}),
         **({"asks_person": True} if decision.asks_person else {}),
     }
+
+
+def _totals(decision: Decision) -> dict[str, Any]:
+    """The limits of who asks, where there are any: the same for most rows of a batch."""
+    totals = [_limit(ask) for ask in decision.limits if ask.is_total]
+    return {"totals": totals} if totals else {}
 
 
 def _limit(ask: LimitAsk) -> dict[str, Any]:

@@ -144,10 +144,13 @@ def test_the_curl_line_signs_and_posts_one_order_and_analysts_words_have_their_e
     assert {shown_orders(demo)[name]["status"] for name in words.values()} == {"QUEUED"}
 
     def say(word: str) -> Any:
+        seen = {"reason": "looked at it", "digest": shown_orders(demo)[words[word]]["digest"]}
         return request(
-            "POST", f"{demo.console}/ops/api/orders/demo/{words[word]}/{word}", body={"reason": "looked at it", "digest": shown_orders(demo)[words[word]]["digest"]},
+            "POST",
+            f"{demo.console}/ops/api/orders/demo/{words[word]}/{word}",
+            body=seen,
             headers=demo.sign_in("approver"),
-        )  # fmt: skip
+        )
 
     # 2450.00 is over what the refund policy lets anybody pay: it is not offered, and not filed.
     assert shown_orders(demo)["demo_medium_2"]["offers"] == ["fulfil", "hold"]

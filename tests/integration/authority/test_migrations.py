@@ -14,8 +14,17 @@ import psycopg
 import pytest
 
 import sentinel.store.migrations as migrations
+from sentinel.store.database import OWNER
 from sentinel.store.embedded import RunningServer
-from sentinel.store.migrate import HEAD, SchemaNotReady, current_revision, function_texts, migrate, require_head
+from sentinel.store.migrate import (
+    HEAD,
+    SchemaNotReady,
+    _ensure_owner,
+    current_revision,
+    function_texts,
+    migrate,
+    require_head,
+)
 from tests.conftest import at
 from tests.harness import at_once, dump
 from tests.world import guard_body, make_world
@@ -176,3 +185,69 @@ def test_a_login_that_may_not_migrate_is_told_so_in_one_line(empty_url: str) -> 
             admin.execute("drop role poor_login")
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1), ran
     assert ran.stderr.startswith("Error: cannot migrate")
+
+
+def at_revision(url: str, revision: str) -> None:
+    """The schema as a program of that revision left it."""
+    from alembic import command
+    from alembic.config import Config
+    from sqlalchemy import create_engine
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.set_main_option("path_separator", "os")
+    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(url))
+    with engine.begin() as connection:
+        raw = connection.connection.driver_connection
+        assert isinstance(raw, psycopg.Connection)
+        _ensure_owner(raw)
+        raw.execute(f"set local role {OWNER}".encode())
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+    engine.dispose()
+
+
+STOOD = """
+insert into sentinel.operation_states (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label,
+  policy_digest, decision_event_id, started_at, outcome, in_doubt_reason)
+select %(tenant)s, %(operation)s, %(status)s, 'ALLOW', 'r', 'p', 'v', 'l', 'd', gen_random_uuid(), now() - interval '1 hour',
+  %(outcome)s, case when %(status)s = 'in_doubt' then 'no_report' end"""
+SAID = """
+insert into sentinel.events (tenant_id, event_id, kind, operation_id, body, hash, occurred_at)
+values (%(tenant)s, gen_random_uuid(), 'in_doubt_resolved', %(operation)s, %(body)s, 'h', %(at)s)"""
+
+
+def test_what_was_started_and_said_before_has_its_times_after(empty_url: str) -> None:
+    """0015: what is open may still be acted on for a while; a "not executed" of before is final; the rest has no such times."""
+    at_revision(empty_url, "0014")
+    tenant, said_at = uuid.uuid4(), "2026-05-01 10:00+00"
+    stood = {
+        "open": ("started", None, None), "silent": ("in_doubt", None, None), "failed": ("in_doubt", "error", None),
+        "done": ("completed", "success", None), "executed": ("completed", "success", '{"executed":true}'),
+        "not_executed": ("completed", "error", '{"executed":false}'),
+    }  # fmt: skip
+    ids = {name: uuid.uuid4() for name in stood}
+    with psycopg.connect(empty_url, autocommit=True) as admin:
+        for name, (status, outcome, word) in stood.items():
+            fields = {
+                "tenant": tenant,
+                "operation": ids[name],
+                "status": status,
+                "outcome": outcome,
+                "body": word,
+                "at": said_at,
+            }
+            admin.execute(STOOD, fields)
+            if word is not None:
+                admin.execute(SAID, fields)
+    assert migrate(empty_url) == ("0014", HEAD)
+    with psycopg.connect(empty_url) as admin:
+        found = admin.execute(
+            "select operation_id, act_until > now() + interval '10 minutes', not_executed_at = %s from sentinel.operation_states",
+            [said_at],
+        ).fetchall()
+    times = {name: next(tuple(row[1:]) for row in found if row[0] == ids[name]) for name in ids}
+    assert times == {
+        "open": (True, None), "silent": (True, None), "failed": (None, None), "done": (None, None), "executed": (None, None),
+        "not_executed": (None, True),
+    }  # fmt: skip

@@ -145,13 +145,21 @@ def test_everything_of_ours_belongs_to_the_owner_that_nobody_logs_in_as(full: Wo
     assert owners == [("sentinel_owner", False, False)]
 
 
-OWNERS_RIGHTS = {"record_contradiction", "open_confirmations", "latest_confirmations", "answer_confirmation", "resolve_review", "follow_refunds",
-                 "room_in_budgets", "open_order_budgets", "keep_order_budgets", "keep_order_paid", "write_events",
-                 "write_ledger_events", "retry_entries", "tenant_label"}  # fmt: skip
-"""The worker opens a card that it cannot answer, the console answers one that it cannot write, an analyst's word moves a
-review that the console cannot touch and is carried to the refund that it filed, and a report that contradicts a person sets the one
-halt that an authority may set, a trail is written by whoever moves a row, who had a row tried again and why is kept with the move, and a program that may
-read nothing of the authority's is told its tenant's public name: no grant by column says that."""
+OWNERS_RIGHTS = {
+    # The worker opens a card that it cannot answer, the console answers one that it cannot write.
+    "open_confirmations", "latest_confirmations", "answer_confirmation",
+    # An analyst's decision moves a review that the console cannot touch, and is carried to the refund that it filed.
+    "resolve_review", "follow_refunds",
+    # A report that contradicts a person sets the one halt that an authority may set.
+    "record_contradiction",
+    # Trails and order budgets are kept by whoever moves a row, and written by nobody otherwise.
+    "write_events", "write_ledger_events", "room_in_budgets", "open_order_budgets", "keep_order_budgets", "keep_order_paid",
+    # Who had a row tried again, and why, is kept with the move.
+    "retry_entries",
+    # A program that may read nothing of the authority's is told its tenant's public name.
+    "tenant_label",
+}  # fmt: skip
+"""Functions that run with their owner's rights: no grant by column says what they do."""
 
 
 def test_only_named_functions_run_with_their_owners_rights_and_none_looks_elsewhere(full: World) -> None:

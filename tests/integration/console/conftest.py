@@ -27,7 +27,7 @@ from sentinel.services.guard_action import guard_action
 from sentinel.services.issue_key import issue_key
 from sentinel.services.passwords import hash_password
 from sentinel.settings import Settings
-from sentinel.store.agent_keys import find_key_by_id
+from sentinel.store.agent_keys import WORKER_SCOPES, find_key_by_id
 from sentinel.store.database import CONSOLE, Pool, with_role
 from sentinel.store.housekeeping import sequence_events
 from sentinel.store.ids import new_id
@@ -158,7 +158,11 @@ class World:
         """An agent with a key; `owner` answers for it."""
         tenant = tenant_id or self.tenant_id
         issued = issue_key(
-            self.pool, tenant, agent_id="retail-refund-agent", owner_operator_id=owner.operator_id if owner else None
+            self.pool,
+            tenant,
+            agent_id="retail-refund-agent",
+            scopes=WORKER_SCOPES,
+            owner_operator_id=owner.operator_id if owner else None,
         )
         row = find_key_by_id(self.pool, tenant, issued.key_id)
         assert row is not None

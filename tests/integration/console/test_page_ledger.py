@@ -46,12 +46,13 @@ def add_various(world: Any) -> None:
     """Nine rows, a minute apart, that differ in everything that can be asked for."""
     world.sql("set session_replication_role = replica; "
         "insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, channel, scenario, status,"
-        " decision, reason_code, last_error, account_ref, order_ref, reason, created_at)"
+        " decision, reason_code, last_error, account_ref, order_ref, reason, created_at, budget_part)"
         f" select '{world.tenant_id}', 'lge_' || n, 'rf_' || n, n * 1000, (array['USD','EUR','JPY'])[1 + n % 3],"
         " (array['retail','private'])[1 + n % 2], (array['standard','fee'])[1 + n % 2],"
         " (array['NEW','DENIED','EXECUTED','ERROR'])[1 + n % 4], (array[null,'DENY','ALLOW','DENY'])[1 + n % 4],"
         " (array[null,'over_limit','within_policy_limit','stale_window'])[1 + n % 4], 'it broke', 'acct-secret', 'order-secret',"
-        " 'my secret words', timestamptz '2026-01-01 12:00Z' + n * interval '1 minute' from generate_series(1, 9) n")  # fmt: skip
+        " 'my secret words', timestamptz '2026-01-01 12:00Z' + n * interval '1 minute',"
+        " (array[null,null,'executed','in_doubt'])[1 + n % 4] from generate_series(1, 9) n")  # fmt: skip
 
 
 def test_the_list_is_narrowed_by_every_field_and_shows_no_customer(world: Any) -> None:

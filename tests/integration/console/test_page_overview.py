@@ -27,7 +27,7 @@ def lines(page: str) -> dict[str, list[str]]:
 def test_the_overview_counts_what_needs_a_person_and_refreshes_itself(world: Any) -> None:
     vic = world.browser("vic", "viewer")
     assert {name: cells[0] for name, cells in lines(vic.get("/ops").get_data(as_text=True)).items()} == {
-        "Refunds": "0", "Escalations": "0", "Orders": "0", "In": "0", "Errors": "0", "Alerts": "0",
+        "Refunds": "0", "Escalations": "0", "Orders": "0", "In": "0", "Stopped": "0", "Errors": "0", "Alerts": "0",
     }  # fmt: skip
 
     for value in ("200.00", "250.50", "600.00"):

@@ -104,8 +104,8 @@ def test_an_order_is_refunded_up_to_what_was_paid_and_not_one_cent_more(
         ledger_world.add(new_row(name, value, order_ref="o1", account_ref=None, risk={}))
     with ledger_world.agent(authority.url) as agent:
         agent.run_once()
-    assert ledger_world.states() == {"a": "EXECUTED", "b": "EXECUTED", "c": "DENIED"}
-    assert authority.operations["refund:c"].body["params"]["risk"]["duplicate_refund"] is True
+    assert ledger_world.states() == {"a": "EXECUTED", "b": "EXECUTED", "c": "APPROVAL_REQUIRED"}
+    assert authority.operations["refund:c"].asked_for == {"order_overdrawn"}
     assert authority.operations["refund:c"].body["params"]["account_ref"] == "acct"
 
 

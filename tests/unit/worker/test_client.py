@@ -122,6 +122,12 @@ def test_an_answer_is_a_value_with_its_question(client: Client) -> None:
     assert ask(client).permit_token == answer.permit_token
 
 
+def test_a_printed_answer_does_not_hand_out_its_permit(client: Client) -> None:
+    answer = ask(client)
+    assert answer.permit_token and answer.permit_token not in f"{answer!r} {answer} {[answer]}"
+    assert answer.operation_id in repr(answer)
+
+
 def test_a_guard_always_carries_the_keys_that_announce_a_start(authority: FakeAuthority, client: Client) -> None:
     seen: list[Any] = []
     authority.misbehave = lambda exchange: bool(seen.append(exchange.body))
@@ -236,6 +242,14 @@ def test_guarded_runs_the_block_once_started_and_reports(authority: FakeAuthorit
         assert authority.operations["g"].start_id is not None
         assert answer.may_start
     assert authority.operations["g"].outcome == "success"
+
+
+def test_guarded_declares_how_long_its_block_may_take(authority: FakeAuthority, client: Client) -> None:
+    fields = {"params": {"amount": {"value": 1, "currency": "USD"}, "risk": RISK}}
+    with guarded(client, "a", idempotency_key="g", act_within_seconds=1200, **fields):
+        pass
+    guarded(client, "a", idempotency_key=lambda: "h", act_within_seconds=5, **fields)(lambda: None)()
+    assert [authority.operations[key].declared for key in "gh"] == [[1200], [5]]
 
 
 def test_guarded_reports_an_exception_as_unknown_and_raises_it(authority: FakeAuthority, client: Client) -> None:

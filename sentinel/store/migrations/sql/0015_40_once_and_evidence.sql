@@ -44,4 +44,5 @@ create unique index operation_states_once on sentinel.operation_states (tenant_i
 alter table sentinel.operations add column basis text;
 -- Ids of what tightened a decision in its own transaction: limits that were full, a halt, a once-key. Null: nothing did.
 alter table sentinel.operation_states add column tightened text[];
-alter type sentinel.guard_input add attribute basis text;
+-- facts_commitment: where nothing tightens; else the database makes its own.
+alter type sentinel.guard_input add attribute basis text, add attribute facts_commitment text;

@@ -19,8 +19,12 @@ create type sentinel.breaker_ask as (
   breaker_key text, scope text, target text, window_seconds integer, bucket_seconds integer, most_operations integer, most_minor bigint,
   declared text
 );
--- Null means none: rows leave it out unless the policy declares a breaker.
-alter type sentinel.guard_input add attribute breakers jsonb;
+create type sentinel.planned_total as (
+  tenant_id uuid, limit_key text, bucket timestamptz, window_seconds integer, cap_minor bigint
+);
+-- Null means none: rows leave these out unless the policy declares them. totals are limits of who asks, shared by many rows
+-- of a batch; planned is set by record_batch where all rows fit under them together.
+alter type sentinel.guard_input add attribute breakers jsonb, add attribute totals jsonb, add attribute planned sentinel.limit_state[];
 
 -- Which breaker set a halt; null where a person did.
 alter table sentinel.halts add column breaker_key text;

@@ -83,10 +83,17 @@ begin
   return out;
 end $$;
 
+-- The row with its totals among its limits, to be asked alone.
+create or replace function sentinel.with_totals(ask sentinel.guard_input) returns sentinel.guard_input language plpgsql immutable as $$
+begin
+  if ask.totals is not null then ask.limits := ask.limits || ask.totals; ask.totals := null; end if;
+  return ask;
+end $$;
+
 -- A question without effect: the same halts, once-keys and limits as record_decisions, nothing written.
 create or replace function sentinel.peek_decision(ask_json jsonb) returns table (decision text, reason_code text) language plpgsql stable as $$
 declare
-  ask sentinel.guard_input := jsonb_populate_record(null::sentinel.guard_input, ask_json);
+  ask sentinel.guard_input := sentinel.with_totals(jsonb_populate_record(null::sentinel.guard_input, ask_json));
   moment timestamptz := clock_timestamp();
   halted boolean := sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is not null;
   held_as text := case when ask.verdict <> 'DENY' and ask.once_key is not null then sentinel.once_seen(ask.tenant_id, ask.once_key, null) end;
@@ -195,7 +202,8 @@ begin
   latency := ask.elapsed_ms + ceil(extract(epoch from clock_timestamp() - began) * 1000)::integer;
   e := sentinel.event_of(ask.tenant_id, ask.event_id, 'decision', ask.operation_id, ask.agent_id, moment,
     ask.pack_parts[1] || sentinel.utc_text(moment) || '","decision":"' || verdict || '","facts_commitment":"'
-    || sentinel.facts_commitment(ask.salt, ask.request, ask.basis, tightened) || '","latency_ms":'
+    || case when tightened = '{}' then ask.facts_commitment
+       else sentinel.facts_commitment(ask.salt, ask.request, ask.basis, tightened) end || '","latency_ms":'
     || latency || ask.pack_parts[2] || code || ask.pack_parts[3]);
 
   s.tenant_id := ask.tenant_id; s.operation_id := ask.operation_id;
@@ -207,11 +215,13 @@ begin
   s.once_key := ask.once_key; s.once_live := ask.once_key is not null and verdict <> 'DENY';
   if allowed then
     s.permit_id := ask.permit_id; s.permit_expires_at := moment + make_interval(secs => ask.permit_seconds);
-    s.principal_id := ask.principal_id; s.holds := case when cardinality(states) > 0 then sentinel.locks_of_limits(ask.tenant_id, ask.limits) end;
+    s.principal_id := ask.principal_id;
+    if cardinality(states) > 0 then perform sentinel.hold_usage(ask.tenant_id, ask.amount_minor, states); end if;
+    states := states || ask.planned;
     if cardinality(states) > 0 then
-      perform sentinel.hold_usage(ask.tenant_id, ask.amount_minor, states);
-      held := sentinel.reservation_of(ask.tenant_id, ask.permit_id, ask.operation_id, ask.limits -> 0 ->> 'subject',
-                                      ask.amount_minor, states, moment);
+      s.holds := sentinel.locks_of_limits(ask.tenant_id, ask.limits || coalesce(ask.totals, '[]'));
+      held := sentinel.reservation_of(ask.tenant_id, ask.permit_id, ask.operation_id,
+        coalesce(ask.limits -> 0 ->> 'subject', ask.totals -> 0 ->> 'subject'), ask.amount_minor, states, moment);
     end if;
     if ask.hand_out_is_start or ask.start_id is not null then
       started := sentinel.start_event(ask.tenant_id, ask.second_event_id, ask.operation_id, ask.agent_id, ask.action,
@@ -271,6 +281,12 @@ declare
   locks bigint[];
   crowded uuid[];
   refused sentinel.guard_output;
+  planned sentinel.planned_total[];
+  planned_at timestamptz;
+  permitted integer[] := '{}';
+  shared sentinel.limit_state[];
+  shared_totals jsonb;
+  shared_by uuid;
   began timestamptz := clock_timestamp();
   deadline timestamptz := began + make_interval(secs => patience_ms / 1000.0);
 begin
@@ -305,7 +321,19 @@ begin
   -- Who has waited for these waits so much shorter for rows.
   if clock_timestamp() > began + interval '20 milliseconds' then perform sentinel.wait_until(deadline); end if;
 
+  planned_at := clock_timestamp();
+  if cardinality(fresh) = cardinality(asks) then planned := sentinel.plan_together(asks, planned_at); end if;
+
   foreach ask in array asks loop
+    if planned is null then
+      ask := sentinel.with_totals(ask);
+    else
+      if ask.totals is distinct from shared_totals or ask.tenant_id is distinct from shared_by then
+        shared_totals := ask.totals; shared_by := ask.tenant_id;
+        shared := sentinel.planned_states(ask.tenant_id, ask.totals, planned);
+      end if;
+      ask.planned := case when ask.amount_minor is not null then shared end; ask.breakers := null;
+    end if;
     if not ask.operation_id = any(fresh) or coalesce(sentinel.once_folded(ask.once_key) = any(once), false) then
       perform sentinel.write_decisions(events, states, held);
       events := '{}'; states := '{}'; held := '{}'; once := '{}';
@@ -325,10 +353,12 @@ begin
     events := events || one.event; states := states || one.state;
     if (one.start).event_id is not null then events := events || one.start; end if;
     if (one.reservation).permit_id is not null then held := held || one.reservation; end if;
+    if planned is not null and (one.state).permit_id is not null then permitted := permitted || ask.seq; end if;
     if (one.state).once_live then once := once || sentinel.once_folded(ask.once_key); end if;
     return next one.answer;
   end loop;
   perform sentinel.write_decisions(events, states, held);
+  if cardinality(permitted) > 0 then perform sentinel.write_together(asks, permitted, planned, planned_at); end if;
 end $$;
 
 -- Decisions are made beside each other. Where one trips a breaker and so has to set a halt, all of the batch is undone, its

@@ -38,7 +38,11 @@ begin
     union all
     select sentinel.once_lock(a.tenant_id, a.once_key) from unnest(asks) as a where a.once_key is not null and a.verdict <> 'DENY'
     union all
-    select sentinel.velocity_lock(a.tenant_id, b ->> 'breaker_key') from unnest(asks) as a cross join lateral jsonb_array_elements(a.breakers) as b);
+    select sentinel.budget_lock(g.tenant_id, total ->> 'subject')
+    from (select distinct a.tenant_id, a.totals from unnest(asks) as a) as g cross join lateral jsonb_array_elements(g.totals) as total
+    union all
+    select sentinel.velocity_lock(g.tenant_id, b ->> 'breaker_key')
+    from (select distinct a.tenant_id, a.breakers from unnest(asks) as a) as g cross join lateral jsonb_array_elements(g.breakers) as b);
 end $$;
 
 -- What the permits of these operations hold now, and what they may do only once. By key; unknown keys have none.

@@ -1,0 +1,128 @@
+"""Who vouches for a fact: what an agent says of its own case may tighten and may never alone let go."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sentinel.core.decision import Verdict
+from sentinel.policy.compile import CompiledPolicy, check_file
+from sentinel.policy.document import policy_of
+from sentinel.policy.evaluate import evaluate
+from sentinel.policy.facts import Asker
+from sentinel.policy.library import PolicyLibrary
+from sentinel.policy.model import Voucher
+from sentinel.resources import policies_dir
+from tests.unit.policy.policy_samples import NOW, POLICY, compile_text, refund_request, sample_request, small_refund
+
+AN_AGENT, A_WORKER = Asker("agent"), Asker("worker", is_worker=True)
+SAID = ", vouched_by: worker"
+ALLOWING = {
+    "by its value": "amount_minor <= 1000 && !risk.known",
+    "by being there": "amount_minor <= 1000 && present.account",
+    "by being absent": "amount_minor <= 1000 && !present.risk.count",
+    "in one branch only": "amount_minor <= 10 || (amount_minor <= 1000 && risk.count < 1)",
+    "hidden in a choice": "risk.known ? amount_minor <= 10 : amount_minor <= 1000",
+    "within a list": "account in ['acct_1'] && amount_minor <= 1000",
+}
+
+
+def problems(folder: Path, text: str) -> list[str]:
+    (folder / "sample.yaml").write_text(text)
+    return [str(error) for error in check_file(folder / "sample.yaml", name="sample.yaml")]
+
+
+@pytest.mark.parametrize("when", ALLOWING.values(), ids=ALLOWING.keys())
+def test_an_allow_that_rests_on_the_agents_word_is_named_with_file_line_rule_and_fact(
+    tmp_path: Path, when: str
+) -> None:
+    text = POLICY.replace(SAID, "").replace("when: amount_minor <= numbers.allow_up_to", f'when: "{when}"')
+    (told,) = problems(tmp_path, text)
+    assert re.match(
+        r'sample\.yaml:24:\d+: rule "small": an ALLOW may not rest on "(account|risk\.known|risk\.count)"', told
+    ), told
+    assert "the agent vouches for it itself" in told
+
+
+@pytest.mark.parametrize("when", ALLOWING.values(), ids=ALLOWING.keys())
+def test_the_same_allow_on_the_workers_word_is_good(tmp_path: Path, when: str) -> None:
+    assert problems(tmp_path, POLICY.replace("when: amount_minor <= numbers.allow_up_to", f'when: "{when}"')) == []
+
+
+def test_a_limit_does_not_go_away_on_the_agents_word(tmp_path: Path) -> None:
+    text = POLICY.replace(SAID, "").replace("    window:", "    when: account == 'acct_1'\n    window:")
+    (told,) = problems(tmp_path, text)
+    assert 'rule "account_day": whether a limit applies may not rest on "account"' in told
+
+
+def test_rules_that_tighten_may_rest_on_the_agents_word(tmp_path: Path) -> None:
+    assert problems(tmp_path, POLICY.replace(SAID, "")) == []
+
+
+def test_what_is_asked_itself_is_no_claim(tmp_path: Path) -> None:
+    text = POLICY.replace(
+        "facts:\n", "facts:\n  action: {type: string, from: action}\n  agent: {type: string, from: agent_id}\n"
+    )
+    text = text.replace("when: amount_minor", "when: action == 'sample.pay' && agent != 'x' && amount_minor")
+    assert problems(tmp_path, text) == []
+
+
+@pytest.mark.parametrize("path", ["params.account_ref", "resource", "evidence_context.x"])
+def test_the_authority_vouches_only_for_what_it_knows(tmp_path: Path, path: str) -> None:
+    text = POLICY.replace("from: params.account_ref, vouched_by: worker", f"from: {path}, vouched_by: authority")
+    assert any("the authority itself knows action and agent_id only" in told for told in problems(tmp_path, text))
+
+
+def test_every_fact_of_the_shipped_policies_says_who_vouches_and_is_read_back(tmp_path: Path) -> None:
+    for path in policies_dir().glob("*.yaml"):
+        text = path.read_text()
+        assert text.count("vouched_by: ") >= text.count("{type: "), f"{path.name}: a fact that does not say who vouches"
+    for compiled in PolicyLibrary.load(policies_dir()).policies:
+        assert policy_of(compiled.policy.document()) == compiled.policy
+
+
+def _without_what_agents_say(policy: CompiledPolicy) -> CompiledPolicy:
+    said = {fact.name for fact in policy.policy.facts if fact.vouched_by is Voucher.AGENT and not fact.is_asked}
+    rules = tuple(rule for rule in policy.rules if not any(name in rule.rule.when for name in said))
+    return replace(policy, rules=rules, together=None)
+
+
+def test_what_is_allowed_is_allowed_without_every_rule_that_hears_the_agent(tmp_path: Path) -> None:
+    policy = compile_text(tmp_path, POLICY.replace(SAID, ""))
+    bare, tried = _without_what_agents_say(policy), 0
+    for known, count, minor in itertools.product([True, False, None, "no"], [0, 3, -1, None], [1, 1000, 1001]):
+        request = sample_request(
+            amount={"amount_minor": minor, "currency": "USD"}, risk={"known": known, "count": count}
+        )
+        if evaluate(policy, request, NOW).verdict is Verdict.ALLOW:
+            assert evaluate(bare, request, NOW).verdict is Verdict.ALLOW
+        tried += 1
+    print(f"N={tried}")
+
+
+def test_from_an_agents_key_the_workers_facts_only_tighten() -> None:
+    """Whatever it says, an agent gets nothing that the worker would not get, and no ALLOW that hangs on it."""
+    library, tried = PolicyLibrary.load(policies_dir()), 0
+    flags = ("duplicate_refund", "stale_window", "suspicious_reason")
+    for values in itertools.product([True, False], repeat=3):
+        for make, attempts in itertools.product((refund_request, small_refund), (0, 1, 3, 6)):
+            request = make(attempts=attempts, **dict(zip(flags, values, strict=True)))
+            policy = library.find(request["action"])
+            assert policy is not None
+            agents, workers = (evaluate(policy, request, NOW, asker=asker) for asker in (AN_AGENT, A_WORKER))
+            assert agents.verdict.rank >= workers.verdict.rank
+            assert agents.verdict is not Verdict.ALLOW
+            tried += 1
+    print(f"N={tried}")
+
+
+def test_an_account_that_is_only_claimed_shares_the_budget_of_the_unnamed() -> None:
+    policy = PolicyLibrary.load(policies_dir()).find("refund.create")
+    assert policy is not None
+    asked = {ask.limit_key: ask.subject for ask in evaluate(policy, refund_request(), NOW, asker=AN_AGENT).limits}
+    assert asked["retail-refund/account_day|~unknown|USD"] == "~unknown|USD"
+    assert asked["retail-refund/agent_day|retail-refund-agent|USD"] == "retail-refund-agent|USD"
