@@ -12,7 +12,7 @@ from flask import Blueprint, Response, current_app, request, url_for
 
 from ops_console.api.orders import before, named, offers
 from ops_console.api.rendering import cursor_out
-from ops_console.api.schemas import WordSchema
+from ops_console.api.schemas import OrderWordSchema
 from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import graph, ledger_filter, shell
@@ -33,7 +33,7 @@ LIVE = "/ops/orders-now"
 PAGE, QUEUE_SHOWN, ALERTS_SHOWN = 50, 50, 20
 _FIELDS = ("q", "lane", "status")
 _SOON = timedelta(minutes=30)
-_WORD = WordSchema()
+_WORD = OrderWordSchema()
 
 
 def routes(pages: Blueprint, context: Context) -> None:

@@ -22,7 +22,7 @@ from sentinel.cli.common import (
 from sentinel.core.money import Money
 from sentinel.services.resolve_order import RETRY, WORDS, resolve_order
 from sentinel.store.order_search import queue
-from sentinel.store.order_views import OrderRow
+from sentinel.store.order_views import OrderRow, find_order
 
 COLUMNS = ("source", "order_id", "status", "lane", "amount", "why", "due_at")
 
@@ -79,5 +79,7 @@ def decide(source: str, order_id: str, word: str, email: str, reason: str, tenan
     """
     with open_pool() as pool:
         actor = acting_as(pool, tenant_of(pool, tenant), email)
-        done = resolve_order(pool, actor, source, order_id, word=word, reason=reason)
+        row = find_order(pool, actor.tenant_id, source, order_id)
+        bound = row.digest if row is not None else None
+        done = resolve_order(pool, actor, source, order_id, word=word, reason=reason, digest=bound)
     show(asdict(done), as_json, f"{done.result.capitalize()} as {actor.name}.")

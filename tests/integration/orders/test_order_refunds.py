@@ -17,7 +17,15 @@ def say(orders: OrderWorld, order_id: str, word: str, *, source: str = "demo", w
     """What became of a word: the result, or the refusal's code."""
     person = who or actor(orders.world, "approver")
     try:
-        return resolve_order(orders.world.console_pool, person, source, order_id, word=word, reason="called").result
+        return resolve_order(
+            orders.world.console_pool,
+            person,
+            source,
+            order_id,
+            word=word,
+            reason="called",
+            digest=orders.digest(order_id),
+        ).result
     except SentinelError as error:
         return error.code
 
@@ -66,10 +74,12 @@ def test_from_500_on_two_people_pay_it_and_the_word_on_the_order_is_the_first(or
     from sentinel.services.resolve_approval import APPROVE, resolve_approval
 
     approval = orders.one("select approval_id from sentinel.approvals where action = 'refund.create'")
+    shown = orders.one("select digest from sentinel.approvals where action = 'refund.create'")
     with pytest.raises(SentinelError):
-        resolve_approval(orders.world.console_pool, ann, approval, verdict=APPROVE, reason="me again")
+        resolve_approval(orders.world.console_pool, ann, approval, verdict=APPROVE, reason="me again", digest=shown)
     assert (
-        resolve_approval(orders.world.console_pool, bob, approval, verdict=APPROVE, reason="too").result == "approved"
+        resolve_approval(orders.world.console_pool, bob, approval, verdict=APPROVE, reason="too", digest=shown).result
+        == "approved"
     )
     work(orders)
     assert rows(orders)[0][1] == "EXECUTED"

@@ -21,7 +21,13 @@ def say(orders: OrderWorld, order_id: str, word: str, role: str = "approver") ->
     """What became of a word: the result, or the refusal's code."""
     try:
         return resolve_order(
-            orders.world.console_pool, actor(orders.world, role), "demo", order_id, word=word, reason="asked the shop"
+            orders.world.console_pool,
+            actor(orders.world, role),
+            "demo",
+            order_id,
+            word=word,
+            reason="asked the shop",
+            digest=orders.digest(order_id),
         ).result
     except SentinelError as error:
         return error.code
