@@ -179,8 +179,10 @@ class IntakeProcess:
 
 
 @contextmanager
-def intake_process(world: World, authority_url: str, key: str, **env: str) -> Iterator[IntakeProcess]:
-    """An intake with a process of its own, gone after the block."""
+def intake_process(
+    world: World, authority_url: str, key: str, *, within: float = 20, **env: str
+) -> Iterator[IntakeProcess]:
+    """An intake with a process of its own that listens `within` seconds, gone after the block."""
     port = free_port()
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
     process = subprocess.Popen(
@@ -192,7 +194,7 @@ def intake_process(world: World, authority_url: str, key: str, **env: str) -> It
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        _wait_for(port, process)
+        _wait_for(port, process, within)
         yield IntakeProcess(process, port)
     finally:
         process.terminate()
@@ -203,8 +205,8 @@ def intake_process(world: World, authority_url: str, key: str, **env: str) -> It
             process.wait(10)
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 20
+def _wait_for(port: int, process: subprocess.Popen[bytes], within: float) -> None:
+    end = time.monotonic() + within
     while time.monotonic() < end:
         assert process.poll() is None, "the intake ended at once"
         try:

@@ -382,12 +382,13 @@ where (o.account_ref, o.ordered_at, o.paid_minor, o.currency) is distinct from
       is distinct from (o.delivered_at, o.shipping_fee_minor, o.item_paid_minor, o.price_now_minor, o.note)
 returning order_ref
 """
-# What stands against orders and accounts; said again it stays, `closed` ends it.
+# What stands against orders and accounts; said again it stays, `closed` ends it, and what has ended ended then.
 FLAG_ORDERS = """
 insert into refunds.order_flags as f (tenant_id, channel, source, order_ref, flag, closed_at)
 select %(tenant_id)s, n.channel, coalesce(n.source, ''), n.order_ref, n.flag, case when n.closed then clock_timestamp() end
 from jsonb_to_recordset(%(flags)s) as n (channel text, source text, order_ref text, flag text, closed boolean)
-on conflict (tenant_id, channel, source, order_ref, flag) do update set closed_at = excluded.closed_at,
+on conflict (tenant_id, channel, source, order_ref, flag) do update set
+  closed_at = case when excluded.closed_at is not null then coalesce(f.closed_at, excluded.closed_at) end,
   since = case when f.closed_at is not null and excluded.closed_at is null then clock_timestamp() else f.since end
 returning order_ref
 """

@@ -185,8 +185,8 @@ class Served:
 def start_serve(
     database_url: str, folder: Path, **env: str
 ) -> tuple[subprocess.Popen[bytes], int, Path, dict[str, str]]:
-    """`sentinel serve` that is ready."""
-    port, log = free_port(), folder / f"serve-{uuid.uuid4().hex[:6]}.log"
+    """`sentinel serve` that is ready, on SENTINEL_PORT where that is given; one that does not become ready is ended."""
+    port, log = int(env.get("SENTINEL_PORT") or free_port()), folder / f"serve-{uuid.uuid4().hex[:6]}.log"
     settings = clean_env(
         **{
             "SENTINEL_DATABASE_URL": database_url,
@@ -212,7 +212,12 @@ def start_serve(
             return request("GET", f"http://127.0.0.1:{port}/readyz").status == 200
         return False
 
-    assert eventually(ready, within=30), log.read_text()[-2000:]
+    try:
+        assert eventually(ready, within=30), log.read_text()[-2000:]
+    except BaseException:
+        process.terminate()
+        process.wait(10)
+        raise
     return process, port, log, settings
 
 

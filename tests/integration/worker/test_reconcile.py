@@ -183,6 +183,18 @@ def test_a_complaint_that_came_after_the_refund_was_looked_at_is_no_finding(desk
     assert desk.found() == []
 
 
+def test_a_complaint_that_had_ended_before_is_no_finding_however_often_its_end_is_said(desk: Desk) -> None:
+    complaint = {"channel": "private", "order_ref": "one", "flag": "open_complaint"}
+    desk.ledger.flag_orders([{**complaint, "closed": False}])
+    desk.ledger.flag_orders([{**complaint, "closed": True}])
+    desk.world.admin.execute(
+        "update refunds.order_flags set since = since - interval '1 hour', closed_at = closed_at - interval '30 minutes'"
+    )
+    desk.execute_flawlessly("one")
+    desk.ledger.flag_orders([{**complaint, "closed": True}])
+    assert desk.found() == []
+
+
 def _looped(desk: Desk) -> Any:
     agent = make_agent(desk.settings, desk.ledger, desk.client, failpoints=Failpoints())
     return looping(agent)

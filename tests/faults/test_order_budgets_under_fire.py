@@ -1,0 +1,337 @@
+"""Real orders while everything dies: worker, intake, authority and PostgreSQL are killed with -9 at random moments.
+
+Several partial refunds of each order, three sources with the same order ids, refunds that people approve, reject or handle
+elsewhere, refunds whose settlement is refused, lost or late and that people resolve either way, refunds that analysts file.
+At the end our own sums over every order, from what was executed, what people said and what the settlement system paid.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from sentinel.core.errors import SentinelError, StillActing
+from sentinel.services.resolve_approval import resolve_approval
+from sentinel.services.resolve_in_doubt import resolve_in_doubt
+from sentinel.services.resolve_order import resolve_order
+from sentinel.store.embedded import Embedded
+from sentinel.store.in_doubt import list_in_doubt
+from tests.acceptance.places import SCALE, eventually, run
+from tests.harness import actor
+from tests.ledger_world import CLEAN, LedgerWorld, new_row
+from tests.order_world import order_body
+from tests.twins import cut, without_constraint
+from tests.under_fire import PROGRAMS, Busy, Place, Till, fetch, open_place, outside_policies
+from tests.world import World, make_world
+from worker.rows import NewRow, OrderFacts
+
+pytestmark = pytest.mark.slow
+IDS, SECONDS, CALM_SECONDS = max(4, round(10 * SCALE)), 18 * SCALE, 60.0
+SOURCES = {"": (80_00, 400_00), "shop-b": (5_00, 90_00)}
+FATES = ("refuses", "refuses", "lies", "loses", "late", *[None] * 9)
+
+SUMS = """
+select r.source, r.order_ref, r.paid_minor, count(e.*)::int as refunds,
+  coalesce(sum(e.executed), 0)::bigint as executed, coalesce(sum(e.handled), 0)::bigint as handled,
+  coalesce(sum(e.in_doubt), 0)::bigint as in_doubt
+from refunds.orders r
+left join (
+  select l.tenant_id, l.channel, l.source, l.order_ref, x.executed,
+    case when a.handled then l.amount_minor end as handled,
+    case when x.executed is null and s.doubted then l.amount_minor end as in_doubt
+  from refunds.ledger_entries l
+  left join lateral (
+    select sum(amount_minor) as executed from refunds.executions x
+    where x.tenant_id = l.tenant_id and x.ledger_entry_id = l.ledger_entry_id) x on true
+  left join lateral (
+    select bool_or(a.handled_reference is not null) as handled
+    from sentinel.operations o join sentinel.approvals a using (tenant_id, operation_id)
+    where o.tenant_id = l.tenant_id and o.idempotency_key = l.idempotency_key) a on true
+  left join lateral (
+    select bool_or(s.started_at is not null and s.not_executed_at is null) as doubted
+    from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)
+    where o.tenant_id = l.tenant_id and o.idempotency_key = l.idempotency_key) s on true
+) e on (e.tenant_id, e.channel, e.source, e.order_ref) = (r.tenant_id, r.channel, r.source, r.order_ref)
+where r.tenant_id = %(tenant_id)s group by 1, 2, 3 order by 1, 2
+"""
+"""Per order what was paid and where it went: executions, people's words and the authority's starts. No view, no budget row,
+no column that the budget's triggers write. What a person said was executed, and was not by us, counts as in doubt does."""
+
+COUNTED = """
+select l.ledger_entry_id, l.source, l.order_ref from refunds.ledger_entries l
+where l.tenant_id = %(tenant_id)s and (exists (select from refunds.executions x where x.tenant_id = l.tenant_id
+  and x.ledger_entry_id = l.ledger_entry_id) or exists (
+  select from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)
+  where o.tenant_id = l.tenant_id and o.idempotency_key = l.idempotency_key and s.started_at is not null
+    and s.not_executed_at is null))
+"""
+EXECUTED = "select ledger_entry_id, refund_id from refunds.executions where tenant_id = %(tenant_id)s"
+STANDING = "select status, count(*)::int from refunds.ledger_entries where tenant_id = %(tenant_id)s group by 1"
+REVIEWED = "select status, count(*)::int from orders.reviews where tenant_id = %(tenant_id)s group by 1"
+DOUBTS = """
+select count(*) filter (where s.not_executed_at is not null)::int,
+  count(*) filter (where s.not_executed_at is null and l.status = 'ERROR' and s.started_at is not null and s.outcome = 'success')::int,
+  count(*) filter (where s.not_executed_at is null and l.status = 'ERROR' and s.started_at is not null and s.outcome is distinct from 'success')::int
+from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
+join refunds.ledger_entries l on (l.tenant_id, l.idempotency_key) = (o.tenant_id, o.idempotency_key)
+where s.tenant_id = %(tenant_id)s
+"""
+"""How many were resolved as not executed, resolved as executed (and not by us), and are open."""
+UNSETTLED = """
+select e.ledger_entry_id, e.status, e.last_error from refunds.ledger_entries e
+left join sentinel.approvals a on a.tenant_id = e.tenant_id and a.approval_id = e.approval_id
+where e.tenant_id = %(tenant_id)s and (e.status not in ('EXECUTED', 'DENIED', 'ERROR', 'APPROVAL_REQUIRED')
+  or e.status = 'APPROVAL_REQUIRED' and a.status is distinct from 'pending')
+union all
+select ledger_entry_id, 'report', last_error from refunds.outbox where tenant_id = %(tenant_id)s and acknowledged_at is null
+"""
+"""What neither ended nor waits for a person's word: rows on their way, words nobody has followed, reports not received."""
+ROWS = """
+select l.ledger_entry_id, l.status, o.operation_id from refunds.ledger_entries l
+join sentinel.operations o on (o.tenant_id, o.idempotency_key) = (l.tenant_id, l.idempotency_key)
+where l.tenant_id = %(tenant_id)s
+"""
+"""Entries and their operations."""
+HELD_QUESTIONS = """
+select a.approval_id, a.digest from sentinel.approvals a
+join refunds.ledger_entries e on e.tenant_id = a.tenant_id and e.approval_id = a.approval_id
+where a.tenant_id = %(tenant_id)s and a.status = 'pending' and e.budget_part = 'reserved' order by random() limit 4
+"""
+OTHER_QUESTIONS = """
+select a.approval_id, a.digest from sentinel.approvals a
+join refunds.ledger_entries e on e.tenant_id = a.tenant_id and e.approval_id = a.approval_id
+where a.tenant_id = %(tenant_id)s and a.status = 'pending' and e.budget_part is null order by random() limit 4
+"""
+QUEUED = """
+select r.source, r.order_id, a.digest from orders.reviews r join sentinel.approvals a using (tenant_id, approval_id)
+where r.tenant_id = %(tenant_id)s and r.status = 'QUEUED' and r.resolution is null limit 4
+"""
+
+
+@dataclass
+class Entered:
+    """The shop's orders and their refunds, in statements of up to three, and what the till does with each."""
+
+    orders: list[OrderFacts]
+    statements: list[list[NewRow]]
+    fates: dict[str, str]
+
+    @classmethod
+    def roll(cls, dice: random.Random) -> Entered:
+        """Orders of two sources under the same ids; the refunds of each together ask for about twice what was paid."""
+        made = cls([], [], {})
+        for number in range(IDS):
+            for source, (least, most) in SOURCES.items():
+                paid = dice.randint(least, most)
+                yesterday = datetime.now(UTC) - timedelta(days=1)
+                made.orders.append(OrderFacts(f"o-{number}", yesterday, paid, "USD", source=source))
+                made._refunds(dice, f"o-{number}", source, paid)
+        dice.shuffle(made.statements)
+        return made
+
+    def _refunds(self, dice: random.Random, order: str, source: str, paid: int) -> None:
+        rows = []
+        for part in range(dice.randint(4, 7)):
+            name = f"{source or 'plain'}.{order}.{part}"
+            value = max(1, paid * dice.randint(15, 65) // 100)
+            rows.append(new_row(name, value, order_ref=order, source=source, risk=CLEAN))
+            if (fate := dice.choice(FATES)) is not None:
+                self.fates[name] = fate
+        while rows:
+            size = dice.randint(1, 3)
+            self.statements.append(rows[:size])
+            rows = rows[size:]
+
+    @property
+    def refunds(self) -> int:
+        """How many there are."""
+        return sum(map(len, self.statements))
+
+
+@dataclass
+class People:
+    """Who works at the shop meanwhile. Each has dice of their own."""
+
+    world: World
+    desk: LedgerWorld
+    place: Place
+    till: Till
+    entered: Entered
+    seed: int
+
+    def __post_init__(self) -> None:
+        self._dice = {name: random.Random(f"{self.seed} {name}") for name in ("answer", "doubt", "buy")}
+        self._began = time.monotonic()
+        self._next = 0
+
+    @property
+    def all_entered(self) -> bool:
+        """Whether every statement is in."""
+        return self._next == len(self.entered.statements)
+
+    def enter(self) -> None:
+        """Enter what is due; a second entering of what was entered changes nothing."""
+        share = min(1.0, (time.monotonic() - self._began) / (0.75 * SECONDS))
+        while self._next < ceil(share * len(self.entered.statements)):
+            self.desk.ledger.add_rows(self.entered.statements[self._next])
+            self._next += 1
+
+    def buy(self) -> None:
+        """Customers order at a third source, whose ids are the same, and a complaint now and then stands against an order."""
+        dice = self._dice["buy"]
+        number, lane = dice.randrange(IDS), dice.choice(("low", "medium", "medium"))
+        amount = {"value": f"{dice.randint(10, 60)}.50", "currency": "USD"}
+        self.place.intake.post(order_body(f"o-{number}", lane, amount=amount), timeout=3)
+        flag = {"channel": "retail", "order_ref": f"o-{dice.randrange(IDS)}", "flag": "open_complaint"}
+        self.desk.ledger.flag_orders([{**flag, "source": dice.choice(list(SOURCES)), "closed": dice.random() < 0.5}])
+
+    def answer(self) -> None:
+        """Approvers and analysts give their word; handled elsewhere is only what the order's budget holds the amount for."""
+        dice, pool, person = self._dice["answer"], self.world.console_pool, actor(self.world, "approver")
+        for approval, digest in self._all(HELD_QUESTIONS):
+            verdict = dice.choice(("approve", "approve", "reject", "handled"))
+            elsewhere = {"reference": "CASE-1"} if verdict == "handled" else {}
+            with suppress(SentinelError):
+                resolve_approval(pool, person, approval, verdict=verdict, reason="looked", digest=digest, **elsewhere)
+        for source, order_id, digest in self._all(QUEUED):
+            word = dice.choice(("refund", "refund", "fulfil", "hold"))
+            with suppress(SentinelError):
+                resolve_order(pool, person, source, order_id, word=word, reason="asked for it", digest=digest)
+        for approval, digest in self._all(OTHER_QUESTIONS):
+            verdict = dice.choice(("approve", "reject"))
+            with suppress(SentinelError):
+                resolve_approval(pool, person, approval, verdict=verdict, reason="no room", digest=digest)
+
+    def resolve(self) -> None:
+        """Say what became of doubts. What the till has paid was executed; else a person may have paid it by hand, once its row has ended."""
+        dice, pool, person = self._dice["doubt"], self.world.console_pool, actor(self.world, "admin")
+        ended = {name for name, status, _ in self._all(ROWS) if status == "ERROR"}
+        entries = {operation: name for name, _, operation in self._all(ROWS)}
+        for doubt in list_in_doubt(pool, self.world.tenant_id):
+            name = entries.get(doubt.operation_id)
+            if name is None or doubt.act_until is not None or dice.random() < 0.3:
+                continue
+            paid = name in {entry for entry, _ in self.till.paid()}
+            executed = paid or (name in ended and dice.random() < 0.3)
+            with suppress(StillActing):
+                resolve_in_doubt(pool, person, doubt.operation_id, executed=executed, evidence="asked the till")
+
+    def _all(self, query: str) -> list[Any]:
+        return fetch(self.world.url, query, self.world.tenant_id)
+
+
+@pytest.fixture
+def policies(tmp_path: Path) -> Path:
+    return outside_policies(tmp_path)
+
+
+@pytest.fixture
+def shop(doomed_url: str, policies: Path) -> Iterator[World]:
+    """A tenant on a server that may be killed, whose refunds are settled outside."""
+    world = make_world(doomed_url, policies=policies)
+    yield world
+    world.close()
+
+
+def fire(shop: World, victim: Embedded, policies: Path, folder: Path, *, kills: bool = True) -> tuple[Till, list[Any]]:
+    """Let everything happen until nothing is under way; prints what happened. Returns the till and the sums of all orders."""
+    seed = int(os.environ.get("SENTINEL_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
+    dice = random.Random(seed)
+    entered = Entered.roll(dice)
+    print(f"seed={seed} {len(entered.orders)} orders of two sources, {entered.refunds} refunds, {SECONDS:g} s")
+    with ExitStack() as stack:
+        till = stack.enter_context(Till(entered.fates).running())
+        desk = LedgerWorld(shop.url, shop.tenant_id)
+        stack.callback(desk.close)
+        desk.ledger.add_orders(entered.orders)
+        place = stack.enter_context(open_place(shop, victim, till, policies, folder))
+        people = People(shop, desk, place, till, entered, seed)
+        comers = [Busy(people.enter), Busy(people.buy)]
+        staff = [Busy(people.answer, 0.3), Busy(people.resolve, 0.5)]
+        ends = time.monotonic() + SECONDS
+        while time.monotonic() < ends:
+            time.sleep(dice.uniform(0.1, 1.2))
+            if kills:
+                place.kill(dice.choice(PROGRAMS), dice)
+            place.mend()
+        assert eventually(lambda: people.all_entered, within=10)
+        for busy in (*comers, staff[0]):
+            busy.stop()
+
+        def left() -> list[Any]:
+            place.mend()
+            return fetch(shop.url, UNSETTLED, shop.tenant_id)
+
+        eventually(lambda: not left(), within=CALM_SECONDS, every=0.3)
+        staff[1].stop()
+        assert left() == [], "neither ended nor waiting for a person"
+    return till, _told(shop, place)
+
+
+def _told(shop: World, place: Place) -> list[Any]:
+    sums = fetch(shop.url, SUMS, shop.tenant_id)
+    refunds, executed, handled, in_doubt = (sum(row[column] for row in sums) for column in range(3, 7))
+    over = sum(max(0, row[4] + row[5] + row[6] - row[2]) for row in sums)
+    (doubts,) = fetch(shop.url, DOUBTS, shop.tenant_id)
+    print(f"N={len(sums)} orders, {refunds} refunds: {dict(fetch(shop.url, STANDING, shop.tenant_id))}")
+    print(f"reviews: {dict(fetch(shop.url, REVIEWED, shop.tenant_id))}")
+    print(f"doubts: {doubts[0]} not executed, {doubts[1]} executed, {doubts[2]} open")
+    print(
+        f"killed {place.killed.total()}: {dict(place.killed)}; ended by itself and started again: {dict(place.ended)}"
+    )
+    print(
+        f"paid {sum(row[2] for row in sums)}, executed {executed}, handled {handled}, in doubt {in_doubt}; minor units over: {over}"
+    )
+    return sums
+
+
+def overpaid(sums: list[Any]) -> list[Any]:
+    """Orders for which more went out, or may have, than was paid."""
+    return [row for row in sums if row[4] + row[5] + row[6] > row[2]]
+
+
+def test_no_order_is_paid_back_more_than_it_cost_whatever_dies(
+    shop: World, victim: Embedded, policies: Path, tmp_path: Path
+) -> None:
+    till, sums = fire(shop, victim, policies, tmp_path)
+    assert overpaid(sums) == []
+    assert sum(row[4] for row in sums) > 0 and sum(row[5] for row in sums) > 0, "nothing was paid, or handled"
+    executed = fetch(shop.url, EXECUTED, shop.tenant_id)
+    assert len({refund for _, refund in executed}) == len(executed) == len({entry for entry, _ in executed})
+    # The same from outside: what the settlement system really paid.
+    references = defaultdict(set)
+    for entry, reference in till.paid():
+        references[entry].add(reference)
+    assert [entry for entry, those in references.items() if len(those) > 1] == [], "paid twice under two references"
+    assert {entry for entry, _ in executed} <= set(references), "executed and not paid"
+    assert set(references) <= {entry for entry, _, _ in fetch(shop.url, COUNTED, shop.tenant_id)}, (
+        "paid, and no order counts it"
+    )
+    shop.admin.close()
+    shop.admin = psycopg.connect(shop.url, autocommit=True)
+    assert shop.broken_invariants() == [], run("doctor", SENTINEL_DATABASE_URL=shop.url).stderr
+    doctor = run("doctor", SENTINEL_DATABASE_URL=shop.url)
+    assert doctor.returncode == 0, doctor.stdout + doctor.stderr
+
+
+def test_twin_that_looks_and_then_takes_is_caught(
+    shop: World, victim: Embedded, policies: Path, tmp_path: Path
+) -> None:
+    """The same day at the same shop where nothing dies, but whether there is room is only looked at, early."""
+    for fence in ("s.amount_minor <= s.room", "s.upto <= s.room"):
+        cut(shop, "refunds.room_in_budgets", fence, "true")
+    without_constraint(shop, "refunds.order_budgets", "order_budget_not_exceeded")
+    _, sums = fire(shop, victim, policies, tmp_path, kills=False)
+    assert overpaid(sums)
