@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import cycle
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -32,14 +33,16 @@ from tests.acceptance.places import SCALE, eventually, run
 from tests.harness import actor
 from tests.ledger_world import CLEAN, LedgerWorld, new_row
 from tests.order_world import order_body
+from tests.roomy import roomy_policies
 from tests.twins import cut, without_constraint
 from tests.under_fire import PROGRAMS, Busy, Place, Till, fetch, open_place, outside_policies
 from tests.world import World, make_world
 from worker.rows import NewRow, OrderFacts
 
 pytestmark = pytest.mark.slow
-IDS, SECONDS, CALM_SECONDS = max(4, round(10 * SCALE)), 18 * SCALE, 60.0
+IDS, SECONDS, CALM_SECONDS = max(4, round(10 * SCALE)), 14 * SCALE, 60.0
 SOURCES = {"": (80_00, 400_00), "shop-b": (5_00, 90_00)}
+OUTSIDE, IN_LEDGER = "settled outside", "settled in the ledger"
 FATES = ("refuses", "refuses", "lies", "loses", "late", *[None] * 9)
 
 SUMS = """
@@ -78,7 +81,10 @@ where l.tenant_id = %(tenant_id)s and (exists (select from refunds.executions x 
     and s.not_executed_at is null))
 """
 EXECUTED = "select ledger_entry_id, refund_id from refunds.executions where tenant_id = %(tenant_id)s"
-STANDING = "select status, count(*)::int from refunds.ledger_entries where tenant_id = %(tenant_id)s group by 1"
+STANDING = """
+select concat_ws(' ', status, reason_code), count(*)::int from refunds.ledger_entries where tenant_id = %(tenant_id)s
+group by 1 order by 1
+"""
 REVIEWED = "select status, count(*)::int from orders.reviews where tenant_id = %(tenant_id)s group by 1"
 DOUBTS = """
 select count(*) filter (where s.not_executed_at is not null)::int,
@@ -170,9 +176,11 @@ class People:
     till: Till
     entered: Entered
     seed: int
+    seconds: float
 
     def __post_init__(self) -> None:
         self._dice = {name: random.Random(f"{self.seed} {name}") for name in ("answer", "doubt", "buy")}
+        self._verdicts = cycle(("handled", "approve", "approve", "reject"))
         self._began = time.monotonic()
         self._next = 0
 
@@ -183,7 +191,7 @@ class People:
 
     def enter(self) -> None:
         """Enter what is due; a second entering of what was entered changes nothing."""
-        share = min(1.0, (time.monotonic() - self._began) / (0.75 * SECONDS))
+        share = min(1.0, (time.monotonic() - self._began) / (0.75 * self.seconds))
         while self._next < ceil(share * len(self.entered.statements)):
             self.desk.ledger.add_rows(self.entered.statements[self._next])
             self._next += 1
@@ -201,7 +209,7 @@ class People:
         """Approvers and analysts give their word; handled elsewhere is only what the order's budget holds the amount for."""
         dice, pool, person = self._dice["answer"], self.world.console_pool, actor(self.world, "approver")
         for approval, digest in self._all(HELD_QUESTIONS):
-            verdict = dice.choice(("approve", "approve", "reject", "handled"))
+            verdict = next(self._verdicts)
             elsewhere = {"reference": "CASE-1"} if verdict == "handled" else {}
             with suppress(SentinelError):
                 resolve_approval(pool, person, approval, verdict=verdict, reason="looked", digest=digest, **elsewhere)
@@ -232,35 +240,37 @@ class People:
         return fetch(self.world.url, query, self.world.tenant_id)
 
 
-@pytest.fixture
-def policies(tmp_path: Path) -> Path:
-    return outside_policies(tmp_path)
+@pytest.fixture(params=[OUTSIDE])
+def policies(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    return outside_policies(tmp_path) if request.param == OUTSIDE else roomy_policies(tmp_path)
 
 
 @pytest.fixture
 def shop(doomed_url: str, policies: Path) -> Iterator[World]:
-    """A tenant on a server that may be killed, whose refunds are settled outside."""
+    """A tenant on a server that may be killed."""
     world = make_world(doomed_url, policies=policies)
     yield world
     world.close()
 
 
-def fire(shop: World, victim: Embedded, policies: Path, folder: Path, *, kills: bool = True) -> tuple[Till, list[Any]]:
+def fire(
+    shop: World, victim: Embedded, policies: Path, folder: Path, *, seconds: float = SECONDS, kills: bool = True
+) -> tuple[Till, list[Any]]:
     """Let everything happen until nothing is under way; prints what happened. Returns the till and the sums of all orders."""
     seed = int(os.environ.get("SENTINEL_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
     dice = random.Random(seed)
     entered = Entered.roll(dice)
-    print(f"seed={seed} {len(entered.orders)} orders of two sources, {entered.refunds} refunds, {SECONDS:g} s")
+    print(f"seed={seed} {len(entered.orders)} orders of two sources, {entered.refunds} refunds, {seconds:g} s")
     with ExitStack() as stack:
         till = stack.enter_context(Till(entered.fates).running())
         desk = LedgerWorld(shop.url, shop.tenant_id)
         stack.callback(desk.close)
         desk.ledger.add_orders(entered.orders)
         place = stack.enter_context(open_place(shop, victim, till, policies, folder))
-        people = People(shop, desk, place, till, entered, seed)
+        people = People(shop, desk, place, till, entered, seed, seconds)
         comers = [Busy(people.enter), Busy(people.buy)]
         staff = [Busy(people.answer, 0.3), Busy(people.resolve, 0.5)]
-        ends = time.monotonic() + SECONDS
+        ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             time.sleep(dice.uniform(0.1, 1.2))
             if kills:
@@ -302,6 +312,18 @@ def overpaid(sums: list[Any]) -> list[Any]:
     return [row for row in sums if row[4] + row[5] + row[6] > row[2]]
 
 
+def _compare_with_the_till(shop: World, till: Till, executed: set[str]) -> None:
+    """The same from outside: what the settlement system really paid, each once, is executed here or counted as in doubt."""
+    references = defaultdict(set)
+    for entry, reference in till.paid():
+        references[entry].add(reference)
+    assert [entry for entry, those in references.items() if len(those) > 1] == [], "paid twice under two references"
+    counted = {entry for entry, _, _ in fetch(shop.url, COUNTED, shop.tenant_id)}
+    assert set(references) <= counted, "paid, and no order counts it"
+    assert not references or executed <= set(references), "executed and not paid"
+
+
+@pytest.mark.parametrize("policies", [OUTSIDE, IN_LEDGER], indirect=True)
 def test_no_order_is_paid_back_more_than_it_cost_whatever_dies(
     shop: World, victim: Embedded, policies: Path, tmp_path: Path
 ) -> None:
@@ -310,15 +332,7 @@ def test_no_order_is_paid_back_more_than_it_cost_whatever_dies(
     assert sum(row[4] for row in sums) > 0 and sum(row[5] for row in sums) > 0, "nothing was paid, or handled"
     executed = fetch(shop.url, EXECUTED, shop.tenant_id)
     assert len({refund for _, refund in executed}) == len(executed) == len({entry for entry, _ in executed})
-    # The same from outside: what the settlement system really paid.
-    references = defaultdict(set)
-    for entry, reference in till.paid():
-        references[entry].add(reference)
-    assert [entry for entry, those in references.items() if len(those) > 1] == [], "paid twice under two references"
-    assert {entry for entry, _ in executed} <= set(references), "executed and not paid"
-    assert set(references) <= {entry for entry, _, _ in fetch(shop.url, COUNTED, shop.tenant_id)}, (
-        "paid, and no order counts it"
-    )
+    _compare_with_the_till(shop, till, {entry for entry, _ in executed})
     shop.admin.close()
     shop.admin = psycopg.connect(shop.url, autocommit=True)
     assert shop.broken_invariants() == [], run("doctor", SENTINEL_DATABASE_URL=shop.url).stderr
@@ -333,5 +347,5 @@ def test_twin_that_looks_and_then_takes_is_caught(
     for fence in ("s.amount_minor <= s.room", "s.upto <= s.room"):
         cut(shop, "refunds.room_in_budgets", fence, "true")
     without_constraint(shop, "refunds.order_budgets", "order_budget_not_exceeded")
-    _, sums = fire(shop, victim, policies, tmp_path, kills=False)
+    _, sums = fire(shop, victim, policies, tmp_path, seconds=6, kills=False)
     assert overpaid(sums)
