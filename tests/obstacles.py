@@ -186,5 +186,6 @@ OBSTACLES: dict[E, Obstacle] = {
     E.STEP_REFUSED: step_that(raises),
     E.UNKNOWN: step_that(lambda: StepResult({}, StepName.TRANSFER_TO_HUMAN, "because")),
 }
-NEVER_MET = {E.ORDER_MISSING}
-"""Known to the policies, given by no step: a row that names no order ends as ERROR at check_params."""
+NEVER_MET = {E.ORDER_MISSING, E.ANALYST_REFUND}
+"""Known to the policies, given by no step: a row that names no order ends as ERROR at check_params, and what an analyst wants
+refunded comes with the row that the order review files."""

@@ -47,6 +47,19 @@ def held(world: Any, order_id: str | None = None, *, source: str = "demo") -> st
     return order_id
 
 
+def refused_by_shop(world: Any, order_id: str | None = None, *, source: str = "demo") -> str:
+    """The id of a low order that its shop refused to fulfil: a person decides what now."""
+    order_id = order_id or f"ord-{next(_numbers)}"
+    review_id = _received(world, order_id, source)
+    world.sql(
+        "set session_replication_role = replica; update orders.reviews set status = 'SHOP_REFUSED', lane = 'low', band = 'low',"
+        " decision = 'ALLOW', reason_code = 'low_risk', signals = '[]', model = 'not_asked', guard_params = '{}',"
+        f" operation_id = gen_random_uuid(), decided_at = clock_timestamp() where review_id = '{review_id}';"
+        " set session_replication_role = origin"
+    )
+    return order_id
+
+
 def _received(world: Any, order_id: str, source: str) -> uuid.UUID:
     review_id = uuid.uuid4()
     world.sql(

@@ -21,7 +21,7 @@ with template as (
     'operation_id', operation, 'idempotency_key', %(prefix)s || 'key_' || n,
     'once_key', replace((o).once_key, %(refund)s, refund))) as new
 ), states as (
-  insert into sentinel.operation_states select new.* from copies cross join lateral jsonb_populate_record(s, jsonb_build_object(
+  insert into sentinel.operation_states ({columns}) select {new_columns} from copies cross join lateral jsonb_populate_record(s, jsonb_build_object(
     'operation_id', operation, 'permit_id', permit, 'permit_expires_at', clock_timestamp() - interval '1 minute',
     'once_key', replace((s).once_key, %(refund)s, refund),
     'holds', array[sentinel.budget_lock((s).tenant_id, account || '|USD')])) as new
@@ -30,11 +30,19 @@ insert into sentinel.reservations select new.* from copies cross join lateral js
   'operation_id', operation, 'permit_id', permit, 'subject', account || '|USD',
   'limit_keys', array(select replace(leg, %(account)s, account) from unnest((r).limit_keys) as leg))) as new
 """
+FORGED = {"decision_differs", "cap_other_than_policy"}
+"""What the doctor says of a pile: its operations are copies of one, under its event and at a cap of its own."""
+_WRITABLE = """
+select column_name::text from information_schema.columns
+where table_schema = 'sentinel' and table_name = 'operation_states' and is_generated = 'NEVER' order by ordinal_position
+"""
 _USAGE = """
-insert into sentinel.usage (tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor)
-select r.tenant_id, leg.limit_key, leg.bucket, 0, 30000, sum(r.amount_minor)
+insert into sentinel.usage as u (tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor)
+select r.tenant_id, leg.limit_key, leg.bucket, 0, greatest(30000, sum(r.amount_minor)), sum(r.amount_minor)
 from sentinel.reservations r cross join lateral unnest(r.limit_keys, r.buckets) as leg (limit_key, bucket)
 where r.subject like %(prefix)s || '%%' group by 1, 2, 3
+on conflict (tenant_id, limit_key, bucket) do update set held_minor = u.held_minor + excluded.held_minor,
+  cap_minor = greatest(u.cap_minor, u.held_minor + excluded.held_minor)
 """
 
 
@@ -49,7 +57,11 @@ def pile_up(world: World, number: int) -> tuple[str, str]:
     }  # fmt: skip
     with world.admin.cursor() as cursor:
         cursor.execute("set statement_timeout = 0")
-        cursor.execute(_PILE.encode(), fields)
+        columns = [name for (name,) in cursor.execute(_WRITABLE).fetchall()]
+        statement = _PILE.replace("{columns}", ", ".join(columns)).replace(
+            "{new_columns}", ", ".join(f"new.{name}" for name in columns)
+        )
+        cursor.execute(statement.encode(), fields)
         cursor.execute(_USAGE.encode(), fields)
         cursor.execute("analyze sentinel.operation_states, sentinel.operations, sentinel.reservations, sentinel.usage")
     return prefix, prefix + "rf_"

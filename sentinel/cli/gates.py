@@ -87,7 +87,8 @@ def run(
     systems = {"simulate_systems": simulate_systems, "sandbox": _sandbox() if sandbox else {}}
     folder = directory or policies_dir()
     switch = _switch_of(read_book(folder), scenario)
-    policies = PolicyHolder(folder)
+    # A replay asks for hundreds of customers within seconds, as one agent: totals and breakers would see nothing else.
+    policies = PolicyHolder(folder, totals=False)
     policy = _policy_of(policies, switch)
     chosen = cases or _shipped_cases(folder, scenario)
     with contextlib.ExitStack() as stack:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from sentinel.policy.compile import CompiledPolicy, attempt
@@ -30,6 +31,18 @@ class PolicyLibrary:
             raise errors[0]
         return cls(policies)
 
+    def without_totals(self) -> PolicyLibrary:
+        """The same policies without what they say of agents, keys and tenants as a whole: those limits and all breakers.
+
+        For replays, in which one agent goes through months of many customers within seconds.
+        """
+        return PolicyLibrary(
+            tuple(
+                replace(one, limits=tuple(limit for limit in one.limits if not limit.is_total), breakers=())
+                for one in self.policies
+            )
+        )
+
     def find(self, action: str) -> CompiledPolicy | None:
         """The policy that names the action, else the one with the longest matching `….*` pattern, else None."""
         exact = self._by_action.get(action)
@@ -48,10 +61,13 @@ class PolicyLibrary:
 class PolicyHolder:
     """The library in use. `reload` swaps it in one step, or leaves it and raises."""
 
-    def __init__(self, directory: Path) -> None:
-        """Load for the first time; raises `PolicyError`, as there is no good set to fall back on."""
-        self.directory = directory
-        self._library = PolicyLibrary.load(directory)
+    def __init__(self, directory: Path, *, totals: bool = True) -> None:
+        """Load for the first time; raises `PolicyError`, as there is no good set to fall back on.
+
+        Without `totals` the policies are those of `PolicyLibrary.without_totals`.
+        """
+        self.directory, self._totals = directory, totals
+        self._library = self._load()
 
     @property
     def library(self) -> PolicyLibrary:
@@ -60,8 +76,12 @@ class PolicyHolder:
 
     def reload(self) -> PolicyLibrary:
         """Read the folder again. On `PolicyError` the last good library stays in use."""
-        self._library = PolicyLibrary.load(self.directory)
+        self._library = self._load()
         return self._library
+
+    def _load(self) -> PolicyLibrary:
+        library = PolicyLibrary.load(self.directory)
+        return library if self._totals else library.without_totals()
 
 
 def check_directory(directory: Path) -> list[PolicyError]:

@@ -122,7 +122,7 @@ def decide_two(demo: Demo, admin: dict[str, str], reason: str, mark: str) -> str
     approve, reject = pending()[:2]
     for one, verb in ((approve, "approve"), (reject, "reject")):
         url = f"{demo.console}/ops/api/approvals/{one['approval_id']}/{verb}"
-        done = request("POST", url, body={"reason": reason}, headers=admin)
+        done = request("POST", url, body={"reason": reason, "digest": one["digest"]}, headers=admin)
         assert done.status == 200, done.body
     return str(approve["approval_id"])
 

@@ -107,8 +107,10 @@ def test_a_refused_key_ends_a_single_run_with_3_and_costs_no_row_anything(shops:
         assert "rows wait, no attempt was counted" in said
         with psycopg.connect(mine.served.database_url, autocommit=True) as admin:
             admin.execute("update refunds.ledger_entries set next_attempt_at = clock_timestamp() where status = 'NEW'")
-    found = mine.all("select status, attempts from refunds.ledger_entries where tenant_id = %s and waits > 0")
-    assert found == [("NEW", 0)] * 3
+    found = mine.all(
+        "select ledger_entry_id, status, attempts from refunds.ledger_entries where tenant_id = %s and waits > 0"
+    )
+    assert {(name, "NEW", 0) for name in names} <= set(found)
     assert mine.work("--once")[0] == 0
     assert {mine.states()[name] for name in names} == {"EXECUTED"}
 

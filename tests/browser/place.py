@@ -165,9 +165,9 @@ def add_entries(world: World) -> None:
     world.sql(
         "set session_replication_role = replica; "
         "insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, channel, scenario,"
-        " status, decision, reason_code, last_error, account_ref, order_ref, reason)"
+        " status, decision, reason_code, last_error, account_ref, order_ref, budget_part, reason)"
         f" select '{world.tenant_id}', 'entry_' || n, 'refund_' || n, n * 1000, (array['USD','EUR','JPY'])[1 + n % 3],"
         " 'retail', 'standard', (array['NEW','DENIED','EXECUTED','ERROR'])[1 + n % 4],"
         " (array[null,'DENY','ALLOW','DENY'])[1 + n % 4], (array[null,'over_limit','within_policy_limit','stale_window'])[1 + n % 4],"
-        " case when n % 4 = 3 then 'the bank did not answer' end, 'acct-secret', 'order-secret', 'my words' from generate_series(1, 60) n"
+        " case when n % 4 = 3 then 'the bank did not answer' end, 'acct-secret', 'order-secret', case when n % 4 = 2 then 'executed' end, 'my words' from generate_series(1, 60) n"
     )  # fmt: skip

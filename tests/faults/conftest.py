@@ -15,6 +15,7 @@ import pytest
 from sentinel.store.embedded import Embedded, remove
 from sentinel.store.migrate import migrate
 from tests.conftest import at
+from tests.roomy import roomy_policies
 from tests.world import World, make_world
 
 
@@ -46,8 +47,8 @@ def doomed_url(victim: Embedded) -> Iterator[str]:
 
 
 @pytest.fixture
-def doomed(doomed_url: str) -> Iterator[World]:
-    """A world on a server that a test may kill."""
-    world = make_world(doomed_url)
+def doomed(doomed_url: str, tmp_path: Path) -> Iterator[World]:
+    """A world on a server that a test may kill, with room for what one agent asks at full speed."""
+    world = make_world(doomed_url, policies=roomy_policies(tmp_path))
     yield world
     world.close()

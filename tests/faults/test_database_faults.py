@@ -318,7 +318,7 @@ def test_twin_that_does_not_know_the_key_decides_twice_after_a_lost_reply_and_is
             world.guard(fresh())
             body = fresh()
             proxy.lose_replies = 1
-            assert is_closed(ask(world, body)), "nothing is told to be decided that way"
+            assert ask(world, body).status_code in (429, 503), "nothing is told to be decided that way"
             ask(world, body)
             assert decisions_of(world.admin, body) == 2
     finally:

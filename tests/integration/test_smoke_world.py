@@ -10,7 +10,7 @@ def test_an_allowed_refund_goes_from_guard_to_captured(world: World) -> None:
     assert world.start(body, answer).get_json()["started"] is True
     assert world.report(body).get_json()["received"] is True
     world.keep_house()
-    assert world.one("select sum(captured_minor) from sentinel.usage where limit_key like '%%day%%'") == 12600
+    assert world.one("select sum(captured_minor) from sentinel.usage where limit_key like '%%account_day%%'") == 12600
     assert world.broken_invariants() == []
 
 

@@ -15,8 +15,10 @@ class Died(Exception):
 def without_safety_net(connection: psycopg.Connection[Any]) -> None:
     """Take away what the database itself refuses."""
     connection.execute(
-        "alter table refunds.executions drop constraint executions_entry_once, drop constraint executions_operation_once"
+        "alter table refunds.executions drop constraint executions_entry_once, drop constraint executions_operation_once,"
+        " drop constraint if exists executions_refund_once"
     )
+    connection.execute("drop index if exists refunds.executions_refund_once")
     for table in ("executions", "ledger_entries"):
         connection.execute(f"alter table refunds.{table} disable trigger user".encode())
 

@@ -14,7 +14,7 @@ from sentinel.core.errors import Forbidden
 from sentinel.resources import policies_dir
 from sentinel.store.approvals import earlier_votes, find_approval
 from tests import twins
-from tests.harness import let_permits_expire
+from tests.harness import digest_of, let_permits_expire
 from tests.world import World, four_keys, guard_body, unique
 
 ROLES, PEOPLE = ("approver", "admin"), (1, 2)
@@ -55,8 +55,9 @@ def vote(world: World, approval_id: Any, who: str) -> str:
 
     person = Actor(world.tenant_id, world.operators[who], f"{who}@somewhere.example", who.rstrip("2"))
     done = resolve_approval(
-        world.console_pool, person, uuid.UUID(str(approval_id)), verdict="approve", reason=f"{who} looked"
-    )
+        world.console_pool, person, uuid.UUID(str(approval_id)), verdict="approve", reason=f"{who} looked",
+        digest=digest_of(world, approval_id),
+    )  # fmt: skip
     return done.result
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +13,21 @@ import pytest
 from sentinel.store.housekeeping import keep_house, mark_crowded_keys
 from tests import twins
 from tests.harness import at_once, let_permits_expire, scaled
-from tests.permit_pile import pile_up
-from tests.world import World, four_keys, guard_body, unique
+from tests.permit_pile import FORGED, pile_up
+from tests.roomy import roomy_policies
+from tests.world import World, four_keys, guard_body, make_world, unique
 
 PILE = 100_000
+
+
+@pytest.fixture
+def world(database_url: str, tmp_path: Path) -> Iterator[World]:
+    """With room in the totals: a pile belongs to one agent."""
+    made = make_world(database_url, policies=roomy_policies(tmp_path))
+    yield made
+    made.close()
+
+
 NOBODY_NOTICES = 0.25
 """Seconds for the 99th of a hundred guards, on a machine that does other things too; it was 5 s and a refusal."""
 
@@ -57,7 +70,7 @@ def test_a_pile_of_run_out_permits_slows_no_guard_and_the_housekeeper_keeps_up(w
     print(f"the housekeeper gave back {released} permits, {rate:.0f} a second")
     assert released >= size - 400
     assert rate > 1000
-    assert world.broken_invariants() == []
+    assert set(world.broken_invariants()) <= FORGED
 
 
 def given_back_by_one_guard(world: World) -> int:
@@ -69,7 +82,7 @@ def given_back_by_one_guard(world: World) -> int:
 
 def test_only_what_is_needed_is_given_back(world: World) -> None:
     assert given_back_by_one_guard(world) == 2
-    assert world.broken_invariants() == []
+    assert set(world.broken_invariants()) <= FORGED
 
 
 def test_twin_that_gives_back_whatever_ran_out_is_caught(world: World) -> None:
@@ -93,7 +106,7 @@ def test_guards_and_the_housekeeper_give_back_each_permit_once(world: World) -> 
     while keep_house(world.authority.pool, 300).permits_expired:
         pass
     assert world.one("select count(*) from sentinel.reservations where state = 'released'") == number
-    assert world.broken_invariants() == []
+    assert set(world.broken_invariants()) <= FORGED
 
 
 # the cap ---------------------------------------------------------------------------------------------------------------
@@ -134,7 +147,7 @@ def test_a_key_that_leaves_its_permits_lying_gets_no_further_one(world: World) -
     assert mark_crowded_keys(world.authority.pool, 10) == 0
     world.admin.execute("update sentinel.crowded_keys set valid_until = clock_timestamp() - interval '1 second'")
     assert world.guard(guard_body())["status"] == "allowed"
-    assert world.broken_invariants() == []
+    assert set(world.broken_invariants()) <= FORGED
 
 
 def test_a_crowded_key_renews_no_permit_that_ran_out_either(world: World) -> None:
@@ -146,13 +159,13 @@ def test_a_crowded_key_renews_no_permit_that_ran_out_either(world: World) -> Non
     assert world.post("action/guard", bodies[0]).status_code == 429
     world.admin.execute("delete from sentinel.crowded_keys")
     assert world.guard(bodies[0])["status"] == "allowed"
-    assert world.broken_invariants() == []
+    assert set(world.broken_invariants()) <= FORGED
 
 
 @pytest.mark.parametrize(
     ("function", "fence", "instead"),
     [
-        ("sentinel.record_decisions", "where cardinality(crowded) = 0 or", "where true or"),
+        ("sentinel.record_batch", "where cardinality(crowded) = 0 or", "where true or"),
         ("sentinel.mark_crowded_keys", "where counted.open_permits >= most", "where false"),
     ],
 )

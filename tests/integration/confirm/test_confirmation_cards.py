@@ -296,7 +296,7 @@ def test_what_is_executed_without_its_customers_word_breaks_an_invariant(cards: 
     cards.add("done")
     run = cards.admin.execute
     run("set session_replication_role = replica")
-    run("update refunds.ledger_entries set status = 'EXECUTED'")
+    run("update refunds.ledger_entries set status = 'EXECUTED', budget_part = 'executed'")
     run("insert into refunds.executions (execution_id, ledger_entry_id, refund_id, amount_minor, currency, operation_id, start_id,"
         " start_event_id, claim_epoch) select gen_random_uuid(), ledger_entry_id, refund_id, amount_minor, currency,"
         " gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 1 from refunds.ledger_entries")  # fmt: skip

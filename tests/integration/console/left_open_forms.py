@@ -13,6 +13,7 @@ from typing import Any
 from sentinel.services.issue_key import issue_key
 from tests.integration.console.test_page_in_doubt import doubted
 from tests.integration.console.test_page_policies import FEE, record
+from tests.orders_console_world import refused_by_shop
 
 WORDS = "five minutes of <b>thinking</b>"
 SHOWN = "five minutes of &lt;b&gt;thinking&lt;/b&gt;"
@@ -85,6 +86,9 @@ FORMS: dict[str, Form] = {
     "/ops/approvals/<approval_id>": Form(
         "Approval of refund/", {"digest": "<digest>", **_WORD}, ('value="handled" required checked', _VALUE, 'value="ticket 7"')
     ),
+    "/ops/orders/<source>/<path:order_id>": Form(
+        "Order ord-back", {"word": "hold", **_REASON}, ('value="hold" required checked', f">{SHOWN}<")
+    ),
     "/ops/ledger": Form("Ledger", {"request_id": "<approval_id>"}),
 }  # fmt: skip
 """POST route → its form. A route of the pages that stands neither here nor below turns the test red."""
@@ -114,12 +118,14 @@ def things(world: Any, browser: Any) -> dict[str, str]:
         " select tenant_id, %s, '\\x00', operator_id, now() + interval '1 day' from sentinel.operators where email = %s",
         token, browser.email,
     )  # fmt: skip
+    order = refused_by_shop(world, "ord-back")
     (digest,) = world.sql("select digest from sentinel.approvals")[0]
     world.at_page(browser.email)
     ((session,),) = world.sql("select session_id from sentinel.operator_sessions order by created_at desc limit 1")
     return {
         "halt_id": halt, "session_id": str(session), "token_id": token, "operator_id": str(bob.operator_id), "name": FEE,
         "operation_id": operation, "key_id": str(key.key_id), "approval_id": str(approval), "digest": digest,
+        "source": "demo", "path:order_id": order, "order_id": order,
     }  # fmt: skip
 
 

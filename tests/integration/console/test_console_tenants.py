@@ -70,7 +70,7 @@ def leaks(world: Any, other: Other) -> list[str]:
     bodies: dict[str, Any] = {
         "approve": {"reason": "x", "digest": "d"}, "reject": {"reason": "x", "digest": "d"}, "lift": {"reason": "x"}, "resolve": {"executed": False, "evidence": "x"},
         "handled": {"reason": "x", "reference": "x", "digest": "d"}, "on": {"canary_percent": 5, "reason": "x"}, "off": {"reason": "x"},
-        **{word: {"reason": "x", "digest": "d"} for word in ("fulfil", "refund", "hold")},
+        **{word: {"reason": "x", "digest": "d"} for word in ("fulfil", "refund", "hold", "retry")},
     }  # fmt: skip
     for rule in app.url_map.iter_rules():
         path = str(rule)

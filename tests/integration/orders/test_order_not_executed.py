@@ -67,8 +67,8 @@ def test_an_order_left_behind_started_is_held_for_a_person_and_never_fulfilled(
     assert say_not_executed(world) == ""
     orders.make_due()
     orders.rounds()
-    assert orders.standing("o-1")[0] == "HELD"
-    assert shop.done == [("held", "o-1")]
+    # Either the shop is told to hold it, or a person says what now; nothing ships.
+    assert (orders.standing("o-1")[0], shop.done) in (("HELD", [("held", "o-1")]), ("SHOP_REFUSED", []))
     told = orders.all("select kind, details ->> 'reason' from orders.alerts")
     assert told in (
         [("order_held", "resolved_not_executed")],

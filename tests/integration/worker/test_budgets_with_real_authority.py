@@ -13,7 +13,7 @@ from sentinel.client import Client
 from sentinel.services.resolve_approval import resolve_approval
 from sentinel.services.resolve_in_doubt import resolve_in_doubt
 from sentinel.store.in_doubt import list_in_doubt
-from tests.harness import actor
+from tests.harness import actor, digest_of
 from tests.ledger_world import CLEAN, LedgerWorld, new_row
 from tests.workflow_world import Shop
 from tests.world import World
@@ -46,7 +46,8 @@ def ordered(shop: Shop, paid: int) -> None:
 
 def word(shop: Shop, world: World, name: str, verdict: str, **rest: str) -> None:
     approval = world.one("select approval_id from refunds.ledger_entries where ledger_entry_id = %s", name)
-    resolve_approval(world.console_pool, actor(world, "approver"), approval, verdict=verdict, reason="seen", **rest)
+    resolve_approval(world.console_pool, actor(world, "approver"), approval, verdict=verdict, reason="seen",
+                     digest=digest_of(world, approval), **rest)  # fmt: skip
     shop.run()
 
 

@@ -46,6 +46,7 @@ def switch_on(world: World, name: str, percent: int = 100) -> None:
         digest = world.one("select policy_digest from sentinel.policies_in_force where policy_id = %s", declared.policy)
         report = passing_report(digest, name, declared.gate)
         record_gate_report(world.console_pool, actor(world, "approver"), BOOK, report)
+    on(world, name, min(percent, declared.first_canary))
     on(world, name, percent)
 
 
@@ -104,7 +105,9 @@ def test_exactly_the_limit_is_paid_and_one_minor_unit_more_goes_to_a_person(shop
     assert executed_once(shop, names, "private_refund")
     shop.show(shop.enter(FEE, "over", value=over, order={"shipping_fee_minor": 2000, "account_ref": "acct"}, account_ref="acct"), RECEIPT)  # fmt: skip
     shop.run()
-    assert shop.stands("over") == ("APPROVAL_REQUIRED", "operator", "over_limit_early")
+    # A third row of one account is also its third try in a day, which leads.
+    leads = "repeated_attempts" if len(names) >= 2 else "over_limit_early"
+    assert shop.stands("over") == ("APPROVAL_REQUIRED", "operator", leads)
     assert executed_once(shop, names, "private_refund")
 
 

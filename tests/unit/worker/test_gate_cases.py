@@ -110,7 +110,7 @@ def shipped(scenario: str) -> CaseFile:
 GATES = sorted(one.gate for one in read_switches(policies_dir() / "switches.yaml").values() if one.gate)
 # What no labelled case can bring about: a replay has its authority, its directory and its recogniser, and an order of the
 # case's own currency of which nothing but the case itself was paid back.
-_NEVER = {"order_missing", "system_not_proven", "order_directory_unavailable", "recogniser_unavailable", "system_not_ready", "step_refused",
+_NEVER = {"order_missing", "analyst_refund", "system_not_proven", "order_directory_unavailable", "recogniser_unavailable", "system_not_ready", "step_refused",
           "unknown_escalation", "critic_timeout", "critic_error", "critic_malformed", "critic_rejected",
           "order_overdrawn", "order_other_currency", "order_paid_unknown"}  # fmt: skip
 
