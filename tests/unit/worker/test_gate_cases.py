@@ -123,7 +123,7 @@ def test_every_scenario_has_its_cases_with_every_end_and_every_common_gate(scena
     reasons = {case.want.reason for case in file.cases}
     assert reasons >= {
         "halted", "switch_off", "outside_canary", "open_complaint", "account_mismatch", "blacklisted", "refunded_before",
-        "order_unknown", "no_route", "outside_window", "not_in_scenario", "over_limit_early", "critic_amount",
+        "order_unknown", "no_route", "outside_window", "order_other_currency", "over_limit_early", "critic_amount",
         "critic_instructions", "duplicate_refund", "customer_declined", "confirmation_expired", "awaiting_customer",
         "currency_not_covered", "too_many_attempts",
     }  # fmt: skip
