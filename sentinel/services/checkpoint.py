@@ -51,7 +51,7 @@ class Checkpointer:
         self._due = now + self._every
         try:
             for written in self._file.append(pool):
-                log.info("checkpoint", tenant_id=str(written.tenant_id), size=written.head.size, root=written.root)
+                log.info("checkpoint", size=written.head.size, root=written.root)
             self._failing = ""
         except CheckpointBroken as error:
             self._say(error.detail)
