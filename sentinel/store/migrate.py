@@ -19,7 +19,7 @@ from sentinel.store.database import OWNER, describe, first_line
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-HEAD = "0015"
+HEAD = "0016"
 """The revision this program is written for; a test holds it equal to the newest script."""
 
 _LOCK = 7305013942711300
