@@ -7,7 +7,10 @@ transaction needs; the database then finds the twin, reads halts, reserves limit
 from __future__ import annotations
 
 import uuid
+from functools import lru_cache
 from typing import Any
+
+import orjson
 
 from sentinel.core.decision import BreakerAsk, Decision, LimitAsk, Verdict, no_matching_policy
 from sentinel.core.errors import KeyReused, ResolvedNotExecuted, TooManyOpenPermits
@@ -149,8 +152,7 @@ def question(caller: Caller, operation: Operation, decision: Decision) -> dict[s
         "limits": [_limit(ask) for ask in decision.limits if not ask.is_total]
         if decision.verdict is not Verdict.DENY
         else [],
-        **_totals(decision),
-        **({"breakers": [_breaker(ask) for ask in decision.breakers]} if decision.breakers else {}),
+        "shared": _shared(tuple(ask for ask in decision.limits if ask.is_total), decision.breakers),
         **approval,
         **_for_a_person(decision),
     }
@@ -164,10 +166,12 @@ def _for_a_person(decision: Decision) -> dict[str, bool]:
     }
 
 
-def _totals(decision: Decision) -> dict[str, Any]:
-    """The limits of who asks, where there are any: the same for most rows of a batch."""
-    totals = [_limit(ask) for ask in decision.limits if ask.is_total]
-    return {"totals": totals} if totals else {}
+@lru_cache(maxsize=4096)
+def _shared(totals: tuple[LimitAsk, ...], breakers: tuple[BreakerAsk, ...]) -> bytes | None:
+    """The limits and breakers of who asks, as JSON: the same for most rows of a batch, which carries them once."""
+    if not totals and not breakers:
+        return None
+    return orjson.dumps({"totals": [_limit(ask) for ask in totals], "breakers": [_breaker(ask) for ask in breakers]})
 
 
 def _limit(ask: LimitAsk) -> dict[str, Any]:

@@ -104,14 +104,14 @@ def record_decisions(
 
     Others' locks are waited for `wait_seconds` in all, here and in what follows; then `StillDeciding` is raised.
     """
-    return _together(pool, RECORD_DECISIONS, rows, Recorded, wait_seconds)
+    return _together(pool, RECORD_DECISIONS, _sharing(rows), Recorded, wait_seconds)
 
 
 def start_operations(
     pool: Pool, rows: Sequence[Mapping[str, Any]], wait_seconds: float = PATIENCE_SECONDS
 ) -> list[Receipt]:
     """Redeem permits (rows of `sentinel.start_input`) together; receipts in the order of `rows`."""
-    return _together(pool, START_OPERATIONS, rows, Receipt, wait_seconds)
+    return _together(pool, START_OPERATIONS, _numbered(rows), Receipt, wait_seconds)
 
 
 def report_outcomes(
@@ -122,7 +122,7 @@ def report_outcomes(
     A success after a person's "not executed" needs the halt lock, which no ordinary report must wait for: it is recorded
     after the others, in a transaction of its own.
     """
-    receipts = _together(pool, REPORT_OUTCOMES, rows, Receipt, wait_seconds)
+    receipts = _together(pool, REPORT_OUTCOMES, _numbered(rows), Receipt, wait_seconds)
     return [
         _record_contradiction(pool, rows[receipt.seq], receipt.seq)
         if receipt.result == "resolved_not_executed"
@@ -146,10 +146,19 @@ def _numbered(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, "seq": place} for place, row in enumerate(rows)]
 
 
-def _together(
-    pool: Pool, statement: str, rows: Sequence[Mapping[str, Any]], shape: type[Answer], wait_seconds: float
-) -> list[Answer]:
-    batch = _json(_numbered(rows))
+def _sharing(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The batch of `record_decisions`: the totals and breakers that rows have in common stand once, under their place."""
+    places: dict[bytes, int] = {}
+    numbered = _numbered(rows)
+    for row in numbered:
+        shared = row.pop("shared", None)
+        if shared is not None:
+            row["shared"] = places.setdefault(shared, len(places))
+    return {"rows": numbered, "shared": [orjson.Fragment(text) for text in places]}
+
+
+def _together(pool: Pool, statement: str, batch: Any, shape: type[Answer], wait_seconds: float) -> list[Answer]:
+    batch = _json(batch)
 
     def call(connection: Any, left_seconds: float) -> list[Answer]:
         with connection.cursor(binary=True, row_factory=class_row(shape)) as cursor:
@@ -162,7 +171,7 @@ def peek_decisions(
     pool: Pool, rows: Sequence[Mapping[str, Any]], wait_seconds: float = PATIENCE_SECONDS
 ) -> list[Peeked]:
     """What `record_decisions` would decide on each of `rows` now; nothing is written, no lock is waited for."""
-    batch = _json(_numbered(rows))
+    batch = _json(_sharing(rows))
 
     def call(connection: Any) -> list[Peeked]:
         with connection.cursor(binary=True, row_factory=class_row(Peeked)) as cursor:

@@ -50,6 +50,23 @@ def meet_before(admin: psycopg.Connection[Any], function: str, statement: str, *
     So a race that a twin must lose happens at every run. Who has read stands still until the others have read too. One
     who is alone for three seconds gets an error: then nothing raced. A test itself comes by `arrive`.
     """
+    _make_meeting(admin, parties)
+    _cut(admin, function, statement, f"perform sentinel.meet(); {statement}")
+
+
+def meet_in_set(admin: psycopg.Connection[Any], *, parties: int = 2) -> None:
+    """`meet_before` within the statement that decides a set, whose view of the tables is taken already."""
+    _make_meeting(admin, parties)
+    fence = "select not exists (select from tight"
+    _cut(
+        admin,
+        "sentinel.record_set",
+        fence,
+        fence.replace("not", "sentinel.meet()::text is distinct from 'never' and not", 1),
+    )
+
+
+def _make_meeting(admin: psycopg.Connection[Any], parties: int) -> None:
     run = admin.execute
     run(
         "create sequence sentinel.arrivals minvalue 0 start 0"
@@ -69,7 +86,6 @@ def meet_before(admin: psycopg.Connection[Any], function: str, statement: str, *
     )
     run("grant select, usage on sequence sentinel.arrivals to public")
     run("grant execute on function sentinel.meet to public")
-    _cut(admin, function, statement, f"perform sentinel.meet(); {statement}")
 
 
 def arrive(world: World) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +14,13 @@ from psycopg.conninfo import make_conninfo
 
 from sentinel.api.guard import to_asked
 from sentinel.core.errors import EngineUnavailable
+from sentinel.services.actor import local_administrator
 from sentinel.services.guard_action import decided_row
+from sentinel.services.set_halt import set_halt
 from sentinel.store.decisions import Recorded, record_decisions
 from tests import twins
 from tests.harness import caller_of, decide, let_permits_expire, scaled, seeded
+from tests.roomy import roomy_policies
 from tests.world import World, four_keys, guard_body, make_world
 
 Body = dict[str, Any]
@@ -24,12 +28,21 @@ Seen = tuple[str, str, str, str, str, bool | None]
 
 
 @contextmanager
-def two_worlds(world: World) -> Iterator[tuple[World, World]]:
-    """The world and another on a copy of its empty schema."""
+def two_worlds(world: World, policies: Path | None = None) -> Iterator[tuple[World, World]]:
+    """The world, and another on a copy of its empty schema where every row is decided alone, without the way of sets."""
     name = f"{world.admin.info.dbname}_b"
     world.admin.execute(f"create database {name} template template_sentinel strategy file_copy".encode())
-    other = make_world(make_conninfo(world.url, dbname=name))
+    other = make_world(make_conninfo(world.url, dbname=name), policies=policies)
     try:
+        twins.cut(other, "sentinel.record_batch", "if cardinality(fresh) > 0 then", "if false then")
+        world.admin.execute("create sequence sentinel.sets minvalue 0 start 0")
+        world.admin.execute("grant usage, update on sequence sentinel.sets to public")
+        twins.cut(
+            world,
+            "sentinel.record_batch",
+            "if taken = cardinality(asks)",
+            "perform setval('sentinel.sets', nextval('sentinel.sets') - 1 + taken); if taken = cardinality(asks)",
+        )
         yield world, other
     finally:
         other.close()
@@ -124,11 +137,29 @@ def live_on(world: World, turn: int) -> None:
             decide(world, approval, "approve" if turn % 4 == 1 else "reject")
 
 
-def differences(batched: World, single: World, dice: random.Random, turns: int, number: int = 16) -> list[str]:
+def sets(world: World) -> int:
+    """How many rows were recorded in sets."""
+    return int(world.one("select last_value from sentinel.sets"))
+
+
+def a_new_batch(dice: random.Random, turn: int, number: int) -> list[Body]:
+    """Requests that nobody asked before, with many accounts and refunds and now and then one that another has too."""
+    return [
+        guard_body(
+            f"n{turn:03}_{place:02}", value=dice.choice([1, 40, 90, 140, 200, 600, 2000]),
+            params={"account_ref": f"acct_{dice.randint(1, 250)}", "refund_id": f"rf_{dice.randint(1, 2500)}"},
+            **({"start_id": str(uuid.UUID(int=dice.getrandbits(128), version=4))} if dice.random() < 0.3 else {}))
+        for place in range(number)
+    ]  # fmt: skip
+
+
+def differences(
+    batched: World, single: World, dice: random.Random, turns: int, number: int = 16, make: Any = a_batch
+) -> list[str]:
     """What a batch answers or leaves otherwise than the same requests one by one. The checker of this file."""
     found = []
     for turn in range(turns):
-        bodies = a_batch(dice, turn, number)
+        bodies = make(dice, turn, number)
         found += [
             f"turn {turn}: {a} instead of {b}"
             for a, b in zip(together(batched, bodies), one_by_one(single, bodies), strict=True)
@@ -150,6 +181,50 @@ def test_a_batch_gives_every_row_what_it_would_get_alone(world: World, seed: int
         statuses = {status for _, status, *_ in operations}
         assert sum(start_id is not None for *_, start_id in operations) > 3, "few started with the answer"
         assert statuses >= {"allowed", "started", "denied", "pending"}, "the batches were too tame"
+
+
+@pytest.mark.parametrize("number", [1, 5, 16])
+def test_a_set_gives_every_row_what_it_would_get_alone(database_url: str, tmp_path: Path, number: int) -> None:
+    turns, policies = scaled(max(12, 64 // number)), roomy_policies(tmp_path)
+    world = make_world(database_url, policies=policies)
+    with closing(world), two_worlds(world, policies) as (batched, single):
+        assert differences(batched, single, seeded(31, turns * number), turns, number, a_new_batch) == []
+        statuses = {status for _, status, *_ in state(batched)["operations"]}
+        assert statuses >= {"allowed", "started", "denied", "pending"}, "the batches were too tame"
+        print(f"N={turns * number} rows in {turns} batches, {sets(batched)} of them in sets")
+        assert turns * number / 3 <= sets(batched) < turns * number
+
+
+@pytest.mark.parametrize(
+    ("fence", "instead"),
+    [
+        ("u.used_minor + k.asked_minor > k.cap_minor", "false"),
+        ("s.once_folded = a.once and s.once_live", "false"),
+        ("other.once = a.once and other.seq <> a.seq", "false"),
+        ("sentinel.halt_over(a.tenant_id, a.agent_id, a.action, a.scenario) is not null", "false"),
+    ],
+    ids=["a full budget", "what is live", "a twin in the batch", "a halt"],
+)  # fmt: skip
+def test_twins_of_the_set_that_overlook_something_are_caught(world: World, fence: str, instead: str) -> None:
+    def make(_: random.Random, turn: int, number: int) -> list[Body]:
+        bodies = [guard_body(f"t{turn}_{place}", value=1) for place in range(number)]
+        if turn == 0:
+            bodies[0]["params"]["refund_id"] = bodies[1]["params"]["refund_id"] = "rf_twice"
+        elif turn == 1:
+            bodies[0]["params"]["refund_id"] = "rf_twice"
+        elif turn == 2:
+            for body in bodies[:4]:
+                body["params"] |= {"account_ref": "acct_full", "amount": {"value": 140, "currency": "USD"}}
+        else:
+            for one in (batched, single):
+                set_halt(one.console_pool, local_administrator(one.tenant_id), scope="tenant", reason="drill")
+        return bodies
+
+    with two_worlds(world) as (batched, single):
+        twins.without_constraint(batched, "sentinel.usage", "usage_within_cap")
+        batched.admin.execute("drop index sentinel.operation_states_once")
+        twins.cut(batched, "sentinel.record_set", fence, instead)
+        assert differences(batched, single, seeded(32, 4 * 6), 4, 6, make) != []
 
 
 def test_twin_that_overlooks_a_full_budget_is_caught(world: World) -> None:

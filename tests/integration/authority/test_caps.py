@@ -110,9 +110,9 @@ def test_twin_sum_then_insert_without_locks_overspends_and_is_caught(database_ur
     try:
         twins.without_locks(world, "pg_advisory_xact_lock", "pg_try_advisory_xact_lock")
         twins.without_constraint(world, "sentinel.usage", "usage_within_cap")
-        twins.meet_before(world.admin, "sentinel.fitted_limits", "return states;", parties=8)
-        with desks(world, 8) as bench:
-            answers = race(bench, unique("acct"), seeded(3, 8), threads=8, each=1, least=9_000, most=14_000)
+        twins.meet_in_set(world.admin, parties=3)
+        with desks(world, 3) as bench:
+            answers = race(bench, unique("acct"), seeded(3, 3), threads=3, each=1, least=11_000, most=14_000)
         assert "cap_exceeded" in overspent(world, answers)
     finally:
         world.close()

@@ -168,9 +168,9 @@ def test_whoever_touches_a_budget_holds_its_lock(world: World) -> None:
 @pytest.mark.parametrize(
     ("function", "fence", "instead"),
     [
-        ("sentinel.record_batch", "locks := sentinel.locks_of_asks(asks);", ""),
-        ("sentinel.locks_of_asks", "sentinel.budget_lock(a.tenant_id, ask_limit ->> 'subject')", "0::bigint"),
-        ("sentinel.report_outcomes", "perform sentinel.take_locks(sentinel.locks_of_operations(array_agg(a.tenant_id), array_agg(a.idempotency_key)), deadline)", "perform 1"),
+        ("sentinel.record_batch", "locks := sentinel.locks_of_asks(asks, shared_sets);", ""),
+        ("sentinel.locks_of_asks", "ask_limit ->> 'subject' as subject", "''::text as subject"),
+        ("sentinel.report_outcomes", "where a.outcome = 'success'", "where false"),
         ("sentinel.resolve_in_doubt", "perform sentinel.take_locks(o.holds, clock_timestamp() + interval '2 seconds')", "perform 1"),
     ],
     ids=["decisions take none", "a limit's lock is left out", "reports take none", "a person takes none"],

@@ -215,7 +215,12 @@ def test_twin_that_counts_without_the_lock_passes_the_rate_and_is_caught(databas
     (rated(tmp_path, count=1) / "rated.yaml").write_text(without_limits(count=1))
     world = make_world(database_url, policies=tmp_path)
     try:
-        twins.cut(world, "sentinel.locks_of_asks", "jsonb_array_elements(g.breakers)", "jsonb_array_elements(null)")
+        twins.cut(
+            world,
+            "sentinel.locks_of_asks",
+            "jsonb_array_elements(shared_sets -> g.shared -> 'breakers')",
+            "jsonb_array_elements(null::jsonb)",
+        )
         twins.slow_events(world, 0.2)
         answers = flood(world, threads=4, batches=1, rows=1)
         assert sum(one.decision == "ALLOW" for one in answers) > 1

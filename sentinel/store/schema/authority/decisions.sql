@@ -83,17 +83,20 @@ begin
   return out;
 end $$;
 
--- The row with its totals among its limits, to be asked alone.
-create or replace function sentinel.with_totals(ask sentinel.guard_input) returns sentinel.guard_input language plpgsql immutable as $$
+-- The row with what it shares with others: its totals among its limits, and its breakers. To be asked alone.
+create or replace function sentinel.with_shared(ask sentinel.guard_input, shared_sets jsonb) returns sentinel.guard_input language plpgsql immutable as $$
 begin
-  if ask.totals is not null then ask.limits := ask.limits || ask.totals; ask.totals := null; end if;
+  if ask.shared is not null then
+    ask.limits := ask.limits || coalesce(shared_sets -> ask.shared -> 'totals', '[]');
+    ask.breakers := shared_sets -> ask.shared -> 'breakers';
+  end if;
   return ask;
 end $$;
 
 -- A question without effect: the same halts, once-keys and limits as record_decisions, nothing written.
-create or replace function sentinel.peek_decision(ask_json jsonb) returns table (decision text, reason_code text) language plpgsql stable as $$
+create or replace function sentinel.peek_decision(ask_json jsonb, shared_sets jsonb) returns table (decision text, reason_code text) language plpgsql stable as $$
 declare
-  ask sentinel.guard_input := sentinel.with_totals(jsonb_populate_record(null::sentinel.guard_input, ask_json));
+  ask sentinel.guard_input := sentinel.with_shared(jsonb_populate_record(null::sentinel.guard_input, ask_json), shared_sets);
   moment timestamptz := clock_timestamp();
   halted boolean := sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is not null;
   held_as text := case when ask.verdict <> 'DENY' and ask.once_key is not null then sentinel.once_seen(ask.tenant_id, ask.once_key, null) end;
@@ -124,7 +127,7 @@ end $$;
 create or replace function sentinel.peek_decisions(batch jsonb) returns table (seq integer, decision text, reason_code text)
 language sql stable as $$
   select (question ->> 'seq')::integer, p.decision, p.reason_code
-  from jsonb_array_elements(batch) as question cross join lateral sentinel.peek_decision(question) as p
+  from jsonb_array_elements(batch -> 'rows') as question cross join lateral sentinel.peek_decision(question, batch -> 'shared') as p
 $$;
 
 -- What a pack's facts_commitment commits to: sentinel/core/proof.py has the same words.
@@ -217,11 +220,10 @@ begin
     s.permit_id := ask.permit_id; s.permit_expires_at := moment + make_interval(secs => ask.permit_seconds);
     s.principal_id := ask.principal_id;
     if cardinality(states) > 0 then perform sentinel.hold_usage(ask.tenant_id, ask.amount_minor, states); end if;
-    states := states || ask.planned;
     if cardinality(states) > 0 then
-      s.holds := sentinel.locks_of_limits(ask.tenant_id, ask.limits || coalesce(ask.totals, '[]'));
-      held := sentinel.reservation_of(ask.tenant_id, ask.permit_id, ask.operation_id,
-        coalesce(ask.limits -> 0 ->> 'subject', ask.totals -> 0 ->> 'subject'), ask.amount_minor, states, moment);
+      s.holds := sentinel.locks_of_limits(ask.tenant_id, ask.limits);
+      held := sentinel.reservation_of(ask.tenant_id, ask.permit_id, ask.operation_id, ask.limits -> 0 ->> 'subject',
+        ask.amount_minor, states, moment);
     end if;
     if ask.hand_out_is_start or ask.start_id is not null then
       started := sentinel.start_event(ask.tenant_id, ask.second_event_id, ask.operation_id, ask.agent_id, ask.action,
@@ -263,11 +265,12 @@ begin
   if cardinality(held) > 0 then insert into sentinel.reservations select * from unnest(held); end if;
 end $$;
 
--- One or many decisions in one transaction, decided row by row in key order and written together. Waits for others'
--- locks for patience_ms in all.
+-- One or many decisions in one transaction: as one set where their order cannot matter, the rest row by row in key order,
+-- written together. A batch is {"rows": [guard_input…], "shared": [{"totals", "breakers"}…]}; a row names its place in "shared". Waits
+-- for others' locks for patience_ms in all.
 create or replace function sentinel.record_batch(batch jsonb, patience_ms integer, alone boolean)
 returns setof sentinel.guard_output language plpgsql
-set plan_cache_mode = force_generic_plan as $$
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
   asks sentinel.guard_input[];
   ask sentinel.guard_input;
@@ -281,12 +284,8 @@ declare
   locks bigint[];
   crowded uuid[];
   refused sentinel.guard_output;
-  planned sentinel.planned_total[];
-  planned_at timestamptz;
-  permitted integer[] := '{}';
-  shared sentinel.limit_state[];
-  shared_totals jsonb;
-  shared_by uuid;
+  shared_sets jsonb := batch -> 'shared';
+  taken integer := 0;
   began timestamptz := clock_timestamp();
   deadline timestamptz := began + make_interval(secs => patience_ms / 1000.0);
 begin
@@ -298,7 +297,7 @@ begin
   else perform pg_advisory_xact_lock_shared(sentinel.halt_lock()); end if;
 
   crowded := array(select c.principal_id from sentinel.crowded_keys c where c.valid_until > began);
-  asks := array(select a from jsonb_populate_recordset(null::sentinel.guard_input, batch) as a
+  asks := array(select a from jsonb_populate_recordset(null::sentinel.guard_input, batch -> 'rows') as a
                 order by a.tenant_id, a.idempotency_key, a.seq);
   with new as (
     insert into sentinel.operations
@@ -311,29 +310,27 @@ begin
     on conflict (tenant_id, idempotency_key) do nothing returning operation_id)
   select coalesce(array_agg(operation_id), '{}') into fresh from new;
 
-  locks := sentinel.locks_of_asks(asks);
+  locks := sentinel.locks_of_asks(asks, shared_sets);
   if cardinality(fresh) < cardinality(asks) then
     -- A replay may give back what its permit holds, under a policy that counted otherwise.
     locks := locks || (select sentinel.locks_of_operations(array_agg(a.tenant_id), array_agg(a.idempotency_key))
                        from unnest(asks) as a where not a.operation_id = any(fresh));
   end if;
   perform sentinel.take_locks(locks, deadline);
-  -- Who has waited for these waits so much shorter for rows.
-  if clock_timestamp() > began + interval '20 milliseconds' then perform sentinel.wait_until(deadline); end if;
 
-  planned_at := clock_timestamp();
-  if cardinality(fresh) = cardinality(asks) then planned := sentinel.plan_together(asks, planned_at); end if;
+  if cardinality(fresh) > 0 then
+    return query select * from sentinel.record_set(asks, shared_sets, fresh, began, clock_timestamp());
+    get diagnostics taken = row_count;
+    if taken = cardinality(asks) then return; end if;
+  end if;
+  if taken > 0 then
+    asks := array(select a from unnest(asks) as a where not exists (
+      select from sentinel.operation_states s where s.tenant_id = a.tenant_id and s.operation_id = a.operation_id)
+      order by a.tenant_id, a.idempotency_key, a.seq);
+  end if;
 
   foreach ask in array asks loop
-    if planned is null then
-      ask := sentinel.with_totals(ask);
-    else
-      if ask.totals is distinct from shared_totals or ask.tenant_id is distinct from shared_by then
-        shared_totals := ask.totals; shared_by := ask.tenant_id;
-        shared := sentinel.planned_states(ask.tenant_id, ask.totals, planned);
-      end if;
-      ask.planned := case when ask.amount_minor is not null then shared end; ask.breakers := null;
-    end if;
+    ask := sentinel.with_shared(ask, shared_sets);
     if not ask.operation_id = any(fresh) or coalesce(sentinel.once_folded(ask.once_key) = any(once), false) then
       perform sentinel.write_decisions(events, states, held);
       events := '{}'; states := '{}'; held := '{}'; once := '{}';
@@ -353,12 +350,10 @@ begin
     events := events || one.event; states := states || one.state;
     if (one.start).event_id is not null then events := events || one.start; end if;
     if (one.reservation).permit_id is not null then held := held || one.reservation; end if;
-    if planned is not null and (one.state).permit_id is not null then permitted := permitted || ask.seq; end if;
     if (one.state).once_live then once := once || sentinel.once_folded(ask.once_key); end if;
     return next one.answer;
   end loop;
   perform sentinel.write_decisions(events, states, held);
-  if cardinality(permitted) > 0 then perform sentinel.write_together(asks, permitted, planned, planned_at); end if;
 end $$;
 
 -- Decisions are made beside each other. Where one trips a breaker and so has to set a halt, all of the batch is undone, its

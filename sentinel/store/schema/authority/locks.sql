@@ -3,7 +3,7 @@
 -- Every function takes what it needs in this order, so nobody waits in a circle (deploy/decisions/0021-lock-order.md):
 --   1  the halt lock: shared by what decides and starts, alone for who sets or lifts a halt
 --   2  idempotency keys of new operations, ascending by tenant and key (the unique index is the lock)
---   3  the locks of budgets, once-keys and velocity breakers, ascending by number
+--   3  the locks of operations, budgets, once-keys and velocity breakers, ascending by number
 --   4  rows of operation_states, ascending by tenant and key; the housekeeper and who gives back run-out permits skip
 --      those that somebody holds instead of waiting for them
 --   5  rows of approvals: only under the state of their operation
@@ -18,6 +18,11 @@ create or replace function sentinel.budget_lock(tenant uuid, subject text) retur
 create or replace function sentinel.once_lock(tenant uuid, once text) returns bigint language sql immutable parallel safe as
   $$ select hashtextextended('once/' || tenant || '/' || sentinel.once_folded(once), 1) $$;
 
+-- The lock of one operation: who waits for its row waits here first. Waiting for a row is two waits in PostgreSQL where somebody
+-- else waits too, each with the whole lock_timeout; waiting here is one, and the row gets what is left.
+create or replace function sentinel.operation_lock(tenant uuid, key text) returns bigint language sql immutable parallel safe as
+  $$ select hashtextextended('operation/' || tenant || '/' || key, 1) $$;
+
 -- The lock of what one velocity breaker counts.
 create or replace function sentinel.velocity_lock(tenant uuid, breaker text) returns bigint language sql immutable parallel safe as
   $$ select hashtextextended('velocity/' || tenant || '/' || breaker, 1) $$;
@@ -26,31 +31,38 @@ create or replace function sentinel.velocity_lock(tenant uuid, breaker text) ret
 -- gives them back finds the permit by the budget and the budgets by the permit.
 create or replace function sentinel.locks_of_limits(tenant uuid, asks jsonb) returns bigint[] language plpgsql immutable as $$
 begin
-  return array(select distinct sentinel.budget_lock(tenant, ask ->> 'subject') from jsonb_array_elements(asks) as ask);
+  return array(select sentinel.budget_lock(tenant, o.subject)
+               from (select distinct ask ->> 'subject' as subject from jsonb_array_elements(asks) as ask) as o);
 end $$;
 
 -- What decisions on these rows read before they write, told by the rows themselves: no caller can leave one out.
-create or replace function sentinel.locks_of_asks(asks sentinel.guard_input[]) returns bigint[] language plpgsql immutable as $$
+create or replace function sentinel.locks_of_asks(asks sentinel.guard_input[], shared_sets jsonb) returns bigint[] language plpgsql immutable as $$
 begin
   return array(
-    select sentinel.budget_lock(a.tenant_id, ask_limit ->> 'subject')
-    from unnest(asks) as a cross join lateral jsonb_array_elements(a.limits) as ask_limit
+    select sentinel.budget_lock(o.tenant_id, o.subject)
+    from (select distinct a.tenant_id, ask_limit ->> 'subject' as subject
+          from unnest(asks) as a cross join lateral jsonb_array_elements(a.limits) as ask_limit) as o
     union all
     select sentinel.once_lock(a.tenant_id, a.once_key) from unnest(asks) as a where a.once_key is not null and a.verdict <> 'DENY'
     union all
-    select sentinel.budget_lock(g.tenant_id, total ->> 'subject')
-    from (select distinct a.tenant_id, a.totals from unnest(asks) as a) as g cross join lateral jsonb_array_elements(g.totals) as total
+    select sentinel.budget_lock(o.tenant_id, o.subject)
+    from (select distinct g.tenant_id, total ->> 'subject' as subject
+          from (select distinct a.tenant_id, a.shared from unnest(asks) as a where a.shared is not null) as g
+          cross join lateral jsonb_array_elements(shared_sets -> g.shared -> 'totals') as total) as o
     union all
     select sentinel.velocity_lock(g.tenant_id, b ->> 'breaker_key')
-    from (select distinct a.tenant_id, a.breakers from unnest(asks) as a) as g cross join lateral jsonb_array_elements(g.breakers) as b);
+    from (select distinct a.tenant_id, a.shared from unnest(asks) as a where a.shared is not null) as g
+    cross join lateral jsonb_array_elements(shared_sets -> g.shared -> 'breakers') as b);
 end $$;
 
--- What the permits of these operations hold now, and what they may do only once. By key; unknown keys have none.
+-- The locks of these operations by key, of what their permits hold now, and of what they may do only once.
 -- The plan must not depend on how much there was when it was made.
 create or replace function sentinel.locks_of_operations(tenants uuid[], keys text[]) returns bigint[] language plpgsql stable
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 begin
   return array(
+    select sentinel.operation_lock(k.tenant_id, k.idempotency_key) from unnest(tenants, keys) as k (tenant_id, idempotency_key)
+    union all
     select unnest(s.holds || sentinel.once_lock(s.tenant_id, s.once_key)) from unnest(tenants, keys) as k (tenant_id, idempotency_key)
     join sentinel.operations o on o.idempotency_key = k.idempotency_key and o.tenant_id = k.tenant_id
     join sentinel.operation_states s on s.operation_id = o.operation_id and s.tenant_id = o.tenant_id);
@@ -69,9 +81,12 @@ begin
   return true;
 end $$;
 
--- Takes them all, ascending, and waits to this moment at most, over all of them together.
+-- Takes them all, ascending, and waits to this moment at most, over all of them and the next lock together.
 create or replace function sentinel.take_locks(wanted bigint[], moment timestamptz) returns void language plpgsql as $$
+declare
+  began timestamptz := clock_timestamp();
 begin
   perform case when pg_try_advisory_xact_lock(w.lock) then true else sentinel.wait_for_lock(w.lock, moment) end
   from (select distinct one as lock from unnest(wanted) as one where one is not null order by 1) as w;
+  if clock_timestamp() > began + interval '20 milliseconds' then perform sentinel.wait_until(moment); end if;
 end $$;

@@ -83,14 +83,17 @@ end $$;
 create or replace function sentinel.start_operations(batch jsonb, patience_ms integer default 2000)
 returns table (seq integer, receipt sentinel.receipt) language plpgsql as $$
 declare
+  deadline timestamptz := clock_timestamp() + make_interval(secs => patience_ms / 1000.0);
   ask sentinel.start_input;
   last_key text;
   one sentinel.moved;
   events sentinel.events[] := '{}';
   states sentinel.operation_states[] := '{}';
 begin
-  if patience_ms < 1900 then perform sentinel.wait_until(clock_timestamp() + make_interval(secs => patience_ms / 1000.0)); end if;
+  if patience_ms < 1900 then perform sentinel.wait_until(deadline); end if;
   perform pg_advisory_xact_lock_shared(sentinel.halt_lock());
+  perform sentinel.take_locks(array(
+    select sentinel.operation_lock((a ->> 'tenant_id')::uuid, a ->> 'idempotency_key') from jsonb_array_elements(batch) as a), deadline);
   for ask in select * from jsonb_populate_recordset(null::sentinel.start_input, batch) order by tenant_id, idempotency_key, seq loop
     if ask.idempotency_key = last_key then
       perform sentinel.write_starts(events, states);
@@ -179,9 +182,11 @@ declare
   states sentinel.operation_states[] := '{}';
 begin
   if patience_ms < 1900 then perform sentinel.wait_until(deadline); end if;
-  -- The budgets of what succeeded, all at once and before any row: in the order in which guards take theirs.
-  perform sentinel.take_locks(sentinel.locks_of_operations(array_agg(a.tenant_id), array_agg(a.idempotency_key)), deadline)
-  from jsonb_populate_recordset(null::sentinel.report_input, batch) a where a.outcome = 'success' having count(*) > 0;
+  -- The budgets of what succeeded too, all at once and before any row: in the order in which guards take theirs.
+  perform sentinel.take_locks(array_agg(sentinel.operation_lock(a.tenant_id, a.idempotency_key))
+      || sentinel.locks_of_operations(array_agg(a.tenant_id) filter (where a.outcome = 'success'),
+                                      array_agg(a.idempotency_key) filter (where a.outcome = 'success')), deadline)
+  from jsonb_populate_recordset(null::sentinel.report_input, batch) a;
   for ask in select * from jsonb_populate_recordset(null::sentinel.report_input, batch) order by tenant_id, idempotency_key, seq loop
     if ask.idempotency_key = last_key then
       perform sentinel.write_reports(events, states);
