@@ -104,7 +104,7 @@ def record_decisions(
 
     Others' locks are waited for `wait_seconds` in all, here and in what follows; then `StillDeciding` is raised.
     """
-    return _together(pool, RECORD_DECISIONS, _sharing(rows), Recorded, wait_seconds)
+    return _together(pool, RECORD_DECISIONS, batch_of(rows), Recorded, wait_seconds)
 
 
 def start_operations(
@@ -146,8 +146,8 @@ def _numbered(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, "seq": place} for place, row in enumerate(rows)]
 
 
-def _sharing(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The batch of `record_decisions`: the totals and breakers that rows have in common stand once, under their place."""
+def batch_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The batch that `record_decisions` of the schema takes: the totals and breakers that rows have in common stand once, under their place."""
     places: dict[bytes, int] = {}
     numbered = _numbered(rows)
     for row in numbered:
@@ -171,7 +171,7 @@ def peek_decisions(
     pool: Pool, rows: Sequence[Mapping[str, Any]], wait_seconds: float = PATIENCE_SECONDS
 ) -> list[Peeked]:
     """What `record_decisions` would decide on each of `rows` now; nothing is written, no lock is waited for."""
-    batch = _json(_sharing(rows))
+    batch = _json(batch_of(rows))
 
     def call(connection: Any) -> list[Peeked]:
         with connection.cursor(binary=True, row_factory=class_row(Peeked)) as cursor:

@@ -38,6 +38,7 @@ from sentinel.services.authority import Authority, Caller
 from sentinel.services.guard_action import decided_row
 from sentinel.store.agent_keys import WORKER_SCOPE
 from sentinel.store.database import AUTHORITY, ORDERS, WORKER
+from sentinel.store.decisions import batch_of
 from sentinel.store.embedded import Embedded, find_binaries, remove
 from sentinel.store.migrate import migrate
 from tests.bench import orders as order_load
@@ -113,7 +114,7 @@ def pgbench_script(bench: Bench, folder: Path, *, hot: bool) -> Path:
     row = decided_row(authority, caller, operation, has_start_step=True, elapsed_ms=0)
     for place, name in enumerate(("operation_id", "event_id", "second_event_id", "permit_id", "approval_id")):
         row[name] = f"0000000{place}-0000-7000-8000-@N@"
-    text = json.dumps([{**row, "seq": 0}], default=str)
+    text = orjson.dumps(batch_of([row])).decode()
     # pgbench takes ":name" for a variable, even inside a literal; JSON may write the colon differently.
     text = re.sub(r":(?=\w)", r"\\u003a", text)
     text = (
@@ -257,7 +258,7 @@ def running_authority() -> Iterator[Bench]:
             process = subprocess.Popen(
                 [sys.executable, "-m", "sentinel.cli.main", "serve", "--port", str(port), "--graceful-seconds", "1"], stdout=log, stderr=log,
                 env={**os.environ, "SENTINEL_DATABASE_URL": running.url(user=AUTHORITY), "SENTINEL_SECRET_KEYS": SECRET,
-                     "SENTINEL_POLICIES_DIR": str(policies), "SENTINEL_PERMIT_SECONDS": "3600", "SENTINEL_RATE_PER_SECOND": "100000", "SENTINEL_RATE_BURST": "100000"},
+                     "SENTINEL_POLICIES_DIR": str(policies), "SENTINEL_PERMIT_SECONDS": "3600", "SENTINEL_OPEN_PERMITS_PER_KEY": "1000000", "SENTINEL_RATE_PER_SECOND": "100000", "SENTINEL_RATE_BURST": "100000"},
             )  # fmt: skip
         _wait(f"http://127.0.0.1:{port}/readyz")
         yield Bench(
