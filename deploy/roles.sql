@@ -5,7 +5,7 @@
 --   sentinel_worker     the refund agent: its ledger; nothing of the authority's
 --   sentinel_orders     order review: reviews, deliveries, effects in the shop; nothing of the authority's
 --   sentinel_console    operators: approvals, halts, keys; reads what it shows; executes nothing
---   board_reader        the public board: three views, nothing else
+--   board_reader        the public board: four views, nothing else
 --
 -- Run after each migration, as often as you like. `sentinel migrate` does it. A login of yours becomes a program by
 -- `GRANT sentinel_authority TO your_login`; the programs then connect with that login and SET ROLE.
@@ -126,7 +126,7 @@ grant insert, delete on sentinel.gauge_samples to sentinel_console;
 
 -- public board --------------------------------------------------------------------------------------------------------
 grant usage on schema sentinel to board_reader;
-grant select on sentinel.public_proofs, sentinel.public_feed, sentinel.public_tenants to board_reader;
+grant select on sentinel.public_proofs, sentinel.public_feed, sentinel.public_halts, sentinel.public_tenants to board_reader;
 
 -- confirm cards -------------------------------------------------------------------------------------------------------
 -- A worker opens cards and sends links, by functions and delivery columns; it cannot answer for a customer.

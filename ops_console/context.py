@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from ops_console.board.agents import PublicAgents
+from ops_console.board.events import agent_status
 from ops_console.board.figures import Counts
 from ops_console.board.hub import Hub
 from ops_console.settings import ConsoleSettings
@@ -95,6 +96,19 @@ class Board:
         found: dict[str, feed.FeedRow | None] = self._answers.get("by agent", self._ask_latest)
         return found
 
+    def halts(self) -> list[feed.PublicHalt]:
+        """The halts in force over the public tenant or a part of it."""
+        found: list[feed.PublicHalt] = self._answers.get("halts", lambda: feed.halts(self.pool, self.tenant()[0]))
+        return found
+
+    def statuses(self) -> dict[str, dict[str, Any]]:
+        """Each public agent at a glance, by its name on the board."""
+        halts = self.halts()
+        return {
+            self.agents.name(agent_id): agent_status(agent_id, row, halts)
+            for agent_id, row in self.latest_by_agent().items()
+        }
+
     def _ask_latest(self) -> dict[str, feed.FeedRow | None]:
         found: dict[str, feed.FeedRow | None] = {}
         for row in feed.newest(self.pool, self.tenant()[0], self.agents.ids, 200):
@@ -129,7 +143,8 @@ def build_context(settings: ConsoleSettings, *, stopping: Callable[[], bool]) ->
     board = Board(Pool(board_url, size=settings.board_pool_size), settings.public_tenant, settings.board)
     hub = Hub(
         board.after, lambda most: feed.newest(board.pool, board.tenant()[0], board.agents.ids, most),
-        max_viewers=settings.max_streams, stopping=stopping,
+        read_status=lambda: {name: one["status"] for name, one in board.statuses().items()}, max_viewers=settings.max_streams,
+        stopping=stopping,
     )  # fmt: skip
     terms = SessionTerms(settings.idle_seconds, settings.absolute_seconds, settings.step_up_seconds)
     door = Doorkeeper(terms, Vault(settings.second_factor_secrets), Devices(settings.second_factor_secrets))

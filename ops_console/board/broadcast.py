@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import orjson
+
 from ops_console.board.hub import HEARTBEAT_SECONDS, Hub
 from sentinel.store.feed import FeedRow
 
@@ -74,6 +76,7 @@ class Broadcaster:
         self._arrived: list[Viewer] = []
         self._viewers: set[Viewer] = set()
         self._pace = Pace()
+        self._told = b""
         self._thread: threading.Thread | None = None
         self._selector: selectors.BaseSelector
         self._bell: socket.socket | None = None
@@ -127,6 +130,7 @@ class Broadcaster:
         try:
             while not (self._is_closing or self._hub.is_stopping()):
                 self._serve_ready(ear, max(0.0, min(_AWAKE_SECONDS, beat_at - time.monotonic())))
+                self._send_status()
                 self._welcome()
                 self._send_news()
                 if time.monotonic() >= beat_at:
@@ -150,7 +154,17 @@ class Broadcaster:
         for viewer in arrived:
             self._viewers.add(viewer)
             self._selector.register(viewer.connection, selectors.EVENT_READ, viewer)
-            self._send(viewer)
+            self._send(viewer, _framed(self._told, viewer.is_chunked) if self._told else b"")
+
+    def _send_status(self) -> None:
+        """Who is halted, degraded, active or idle, when that changes; null when it cannot be read."""
+        status = self._hub.status
+        told = (
+            b"" if status == {} else b"event: status\ndata: %s\n\n" % orjson.dumps(status, option=orjson.OPT_SORT_KEYS)
+        )
+        if told != self._told:
+            self._told = told
+            self._give(list(self._viewers), told, None)
 
     def _send_news(self) -> None:
         """What came since each viewer's position. All but those who just came share one, so it is put together once."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ops_console.board.agents import PublicAgents
 from sentinel.core.errors import NotFound
 from sentinel.core.operation import MAX_IDENTIFIER, is_identifier
-from sentinel.store.feed import FeedRow
+from sentinel.store.feed import FeedRow, PublicHalt
 
 SCHEMA = "haltstate.live.event.v1"
 EVENT_FIELDS = (
@@ -75,13 +75,30 @@ def public_pack(pack: dict[str, Any]) -> dict[str, Any]:
     return {name: pack[name] for name in PACK_FIELDS if name in pack}
 
 
-def agent_status(row: FeedRow | None, now: datetime | None = None) -> dict[str, Any]:
-    """One agent on the board: "active" when it decided something lately, else "idle"."""
+def agent_status(
+    agent_id: str, row: FeedRow | None, halts: Sequence[PublicHalt], now: datetime | None = None
+) -> dict[str, Any]:
+    """One agent on the board: what stops it comes first, then "active" when it decided something lately, else "idle"."""
+    stopped = _stopped(agent_id, halts)
     if row is None:
-        return {"status": "idle", "last_action": None, "last_decision": None}
+        return {"status": stopped or "idle", "last_action": None, "last_decision": None}
     pack = json.loads(row.body)
     recent = (now or datetime.now(UTC)) - row.occurred_at < ACTIVE_FOR
-    return {"status": "active" if recent else "idle", "last_action": pack["action"], "last_decision": pack["decision"]}
+    status = stopped or ("active" if recent else "idle")
+    return {"status": status, "last_action": pack["action"], "last_decision": pack["decision"]}
+
+
+def _stopped(agent_id: str, halts: Sequence[PublicHalt]) -> str | None:
+    """ "halted" where a halt covers all that this agent does, "degraded" where one covers a part of it."""
+    found = None
+    for halt in halts:
+        if halt.scope in ("global", "tenant") or (halt.scope, halt.target) == ("agent", agent_id):
+            return "halted"
+        if halt.scope in ("action", "scenario") or (
+            halt.scope == "agent_action" and halt.target.startswith(f"{agent_id} ")
+        ):
+            found = "degraded"
+    return found
 
 
 def policy_label(row: FeedRow | None) -> str:

@@ -25,19 +25,23 @@ _FAILURE_SECONDS = 1.0
 
 
 class Hub:
-    """`read_after(position, limit)` gives feed rows oldest first, `read_newest(limit)` newest first."""
+    """`read_after(position, limit)` gives feed rows oldest first, `read_newest(limit)` newest first, `read_status()` what each agent does."""
 
     def __init__(
         self,
         read_after: Callable[[int, int], list[FeedRow]],
         read_newest: Callable[[int], list[FeedRow]],
         *,
+        read_status: Callable[[], dict[str, str]] = dict,
         max_viewers: int,
         stopping: Callable[[], bool] = lambda: False,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
         self._read_after = read_after
         self._read_newest = read_newest
+        self._read_status = read_status
+        self.status: dict[str, str] | None = {}
+        """Each agent's status by its name, at most a second old; None while the database cannot be read."""
         self._max_viewers = max_viewers
         self._stopping = stopping
         self._heartbeat_seconds = heartbeat_seconds
@@ -144,13 +148,20 @@ class Hub:
                 position = self._position
             try:
                 rows = self._read_after(position, CATCH_UP)
+                self._tell(self._read_status())
             except SentinelError:
+                self._tell(None)
                 time.sleep(_FAILURE_SECONDS)
                 continue
             if rows:
                 self._keep(rows)
             if len(rows) < CATCH_UP:
                 time.sleep(POLL_SECONDS)
+
+    def _tell(self, status: dict[str, str] | None) -> None:
+        if status != self.status:
+            self.status = status
+            self.on_news()
 
     def _keep(self, rows: list[FeedRow]) -> None:
         with self._news:

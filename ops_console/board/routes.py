@@ -10,7 +10,7 @@ from ops_console.api.documentation import LIMIT, in_query
 from ops_console.api.rendering import json_response, limit
 from ops_console.api.schemas import LiveFeedSchema
 from ops_console.board import pages
-from ops_console.board.events import agent_status, live_event, public_pack
+from ops_console.board.events import live_event, public_pack
 from ops_console.board.stream import Stream
 from ops_console.context import Context
 from sentinel.http.openapi import documented
@@ -27,12 +27,18 @@ def routes(blueprint: Blueprint, context: Context) -> None:
 
     @blueprint.get("/ops/api/live/status")
     @documented(
-        "Each public agent at a glance", responses={200: ("One object per agent.", {"type": "object"})}, problems=(503,)
+        "Each public agent at a glance",
+        responses={
+            200: (
+                "One object per agent; `status` is halted, degraded (a part of it is halted), active or idle.",
+                {"type": "object"},
+            )
+        },
+        problems=(503,),
     )
     def status() -> Response:
         shown = {"tenant": board.tenant()[1]}
-        agents = {board.agents.name(agent_id): agent_status(row) for agent_id, row in board.latest_by_agent().items()}
-        return pages.cacheable(json_response({**agents, **shown}))
+        return pages.cacheable(json_response({**board.statuses(), **shown}))
 
     @blueprint.get("/ops/api/live/feed")
     @documented("The latest decisions, newest first", responses={200: ("Redacted events.", LiveFeedSchema())},

@@ -95,14 +95,33 @@
     note.hidden = false;
   };
 
+  // What each agent does, when that changes; null while the board itself cannot read it.
+  let stale = false;
+  const changed = (message) => {
+    const statuses = JSON.parse(message.data);
+    stale = statuses === null;
+    if (stale) {
+      say("broken", "Stale: what is shown may have changed");
+      return;
+    }
+    say("live", paused ? "Paused" : "Live");
+    for (const chip of document.querySelectorAll("[data-agent]")) {
+      const status = statuses[chip.dataset.agent];
+      if (!status) continue;
+      chip.className = `chip ${status}`;
+      chip.textContent = status;
+    }
+  };
+
   const connect = () => {
     const source = new EventSource(`${list.dataset.stream}?last_seen=${position}`);
     source.onopen = () => {
       wait = 1000;
-      say("live", paused ? "Paused" : "Live");
+      if (!stale) say("live", paused ? "Paused" : "Live");
     };
     source.onmessage = arrived;
     source.addEventListener("left-out", told);
+    source.addEventListener("status", changed);
     source.onerror = () => {
       say("broken", "Reconnecting…");
       // A stream that broke off is taken up again by the browser; one that was refused is not.

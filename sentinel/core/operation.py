@@ -135,6 +135,8 @@ def _normal_params(params: Mapping[str, Any]) -> dict[str, Any]:
     if amount is not None:
         currency = rest.pop("currency", None) if not isinstance(amount, Mapping) else None
         money = _amount(amount, currency)
+        if rest.get("currency", money.currency) != money.currency:
+            raise InvalidInput.of("params.currency", "contradicts params.amount.currency")
         normal["amount"] = {"amount_minor": money.amount_minor, "currency": money.currency}
     for key, value in rest.items():
         normal[_key(key, "params")] = _normal(value, f"params.{key}")

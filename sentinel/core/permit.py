@@ -63,4 +63,7 @@ def _text(data: bytes) -> str:
 def _bytes(text: str) -> bytes:
     if not text.isascii():
         raise ValueError("not base64")
-    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    if _text(data) != text:
+        raise ValueError("another spelling of the same bytes")
+    return data

@@ -18,6 +18,7 @@ MAX_DEPTH = 16
 _MAX_DIGITS = 17
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _BRACKET = re.compile(r"[\[\]{}]")
 
 
@@ -38,6 +39,8 @@ def read_object(body: bytes) -> dict[str, Any]:
         raise InvalidInput.of("body", f"is nested deeper than {MAX_DEPTH}") from None
     if not isinstance(value, dict):
         raise InvalidInput.of("body", "must be a JSON object")
+    if _ESCAPED_SURROGATE.search(text):
+        _check_unicode(value, "")
     return value
 
 
@@ -52,12 +55,35 @@ def _check_depth(text: str) -> None:
             raise InvalidInput.of("body", f"is nested deeper than {MAX_DEPTH}")
 
 
+def _check_unicode(value: Any, path: str) -> None:
+    """JSON can write half of a pair of surrogates, which is no character: nothing could store or answer it."""
+    if isinstance(value, str):
+        if not _is_unicode(value):
+            raise InvalidInput.of(path or "body", "holds half a surrogate pair, which is no character")
+    elif isinstance(value, dict):
+        for name, member in value.items():
+            if not _is_unicode(name):
+                raise InvalidInput.of(path or "body", "has a name with half a surrogate pair, which is no character")
+            _check_unicode(member, f"{path}.{name}"[:200] if path else name[:100])
+    elif isinstance(value, list):
+        for place, member in enumerate(value):
+            _check_unicode(member, f"{path}.{place}"[:200])
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput.of(twice[:100], "appears twice in one object")
+        raise InvalidInput.of(twice[:100] if _is_unicode(twice) else "body", "appears twice in one object")
     return found
 
 

@@ -21,7 +21,7 @@ from sentinel.policy.facts import Asker, check_once, declared_evidence
 from sentinel.policy.model import EVIDENCE
 from sentinel.randomness import random_bytes, random_uuid
 from sentinel.services.authority import Authority, Caller
-from sentinel.services.start_action import leave_seconds
+from sentinel.services.start_action import asker, leave_seconds
 from sentinel.store.agent_keys import WORKER_SCOPE
 from sentinel.store.decisions import Recorded
 from sentinel.store.housekeeping import CROWDED_SECONDS
@@ -130,7 +130,7 @@ def question(caller: Caller, operation: Operation, decision: Decision) -> dict[s
     }  # fmt: skip
     return {
         "tenant_id": caller.tenant_id,
-        "principal_id": caller.principal_id,
+        **asker(caller),
         "owner_operator_id": caller.owner_operator_id,
         "idempotency_key": operation.idempotency_key,
         "agent_id": operation.agent_id,

@@ -8,6 +8,7 @@ from typing import Any
 from sentinel.core.canonical import canonical_json, sha256_hex
 from sentinel.core.errors import Conflict, PermitRefused, ReportContradicts
 from sentinel.services.authority import Authority, Caller
+from sentinel.services.start_action import asker, not_what_was_guarded
 from sentinel.store.decisions import Receipt
 from sentinel.store.ids import new_id
 
@@ -52,7 +53,7 @@ def report_row(
         raise PermitRefused("permit_token is not a permit of this authority")
     content = {"outcome": outcome, "error": error, "result": result}
     return {
-        **bound, "tenant_id": caller.tenant_id, "permit_id": slip.permit_id if slip else None, "outcome": outcome,
+        **bound, "tenant_id": caller.tenant_id, **asker(caller), "permit_id": slip.permit_id if slip else None, "outcome": outcome,
         "content_digest": sha256_hex(canonical_json(content)), "event_id": new_id(),
     }  # fmt: skip
 
@@ -65,7 +66,7 @@ def judged(receipt: Receipt) -> Receipt:
         case "contradicts":
             raise ReportContradicts("another outcome was reported before; an operator resolves this")
         case "differs":
-            raise PermitRefused(f"{receipt.field} is not what was guarded")
+            raise PermitRefused(not_what_was_guarded(receipt.field))
         case "unknown":
             raise PermitRefused("nothing was guarded under this idempotency key")
         case _:

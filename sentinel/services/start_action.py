@@ -52,9 +52,22 @@ def start_row(
     if slip is None:
         raise PermitRefused("permit_token is not a permit of this authority")
     return {
-        **bound, "tenant_id": caller.tenant_id, "permit_id": slip.permit_id, "digest": slip.digest, "event_id": new_id(),
+        **bound, "tenant_id": caller.tenant_id, **asker(caller), "permit_id": slip.permit_id, "digest": slip.digest, "event_id": new_id(),
         "act_seconds": leave_seconds(authority, act_seconds),
     }  # fmt: skip
+
+
+def asker(caller: Caller) -> dict[str, Any]:
+    """The fields of a row that say whose key it is."""
+    bound = {} if caller.agent_id is None else {"bound_agent": caller.agent_id}
+    return {"principal_id": caller.principal_id, **bound}
+
+
+def not_what_was_guarded(field: str | None) -> str:
+    """The sentence of a refusal because `field` differs from what was guarded."""
+    if field == "key":
+        return "another key asked for this; only that key, or one bound to its agent, may act on it"
+    return f"{field} is not what was guarded"
 
 
 def leave_seconds(authority: Authority, declared: int | None) -> int:
@@ -80,7 +93,7 @@ def judged(receipt: Receipt) -> Receipt:
         case "halted":
             raise PermitRefused("a halt covers this action; nothing may start")
         case "differs":
-            raise PermitRefused(f"{receipt.field} is not what was guarded")
+            raise PermitRefused(not_what_was_guarded(receipt.field))
         case "unknown":
             raise PermitRefused("nothing was guarded under this idempotency key")
         case _:

@@ -41,6 +41,14 @@ class MinuteCount:
     position: int
 
 
+@dataclass(frozen=True, slots=True)
+class PublicHalt:
+    """A halt in force: its scope and what it covers ("" for everything in the scope)."""
+
+    scope: str
+    target: str
+
+
 _COLUMNS = "position, event_id, agent_id, body, occurred_at"
 # agents null: every agent of the tenant is public.
 _WHOSE = "tenant_id = %(tenant_id)s and (%(agents)s::text[] is null or agent_id = any(%(agents)s::text[]))"
@@ -65,6 +73,11 @@ from (select position, occurred_at, body from sentinel.public_feed
   jsonb_to_record(n.body::jsonb) as p (decision text, latency_ms integer)
 where p.decision is not null and p.latency_ms is not null
 group by 1, 2, 3
+"""
+# The nil tenant's halts are everybody's.
+HALTS = """
+select scope, target from sentinel.public_halts
+where tenant_id in (%(tenant_id)s, '00000000-0000-0000-0000-000000000000') order by scope, target
 """
 PROOF = """
 select body, hash from sentinel.public_proofs
@@ -105,6 +118,11 @@ def count_after(
     """The next `limit` decisions behind `position`, counted by minute, outcome and milliseconds."""
     fields = {"tenant_id": tenant_id, "agents": agents, "after": position, "limit": limit}
     return all_rows(pool, MinuteCount, COUNT_AFTER, fields)
+
+
+def halts(pool: Pool, tenant_id: uuid.UUID) -> list[PublicHalt]:
+    """The halts in force that cover this tenant or a part of it."""
+    return all_rows(pool, PublicHalt, HALTS, {"tenant_id": tenant_id})
 
 
 def find_proof(pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, proof_id: str) -> ProofRow | None:

@@ -13,6 +13,7 @@ import pytest
 from ops_console.board import broadcast, hub
 from ops_console.board.broadcast import Broadcaster, Pace
 from ops_console.board.hub import Hub
+from sentinel.core.errors import EngineUnavailable
 from sentinel.server import CannotServe, require_open_files
 from sentinel.store.feed import FeedRow
 from tests.acceptance.places import eventually
@@ -23,14 +24,20 @@ class Airing:
     """A hub over a list, its broadcaster, and viewers at the other end of socket pairs."""
 
     def __init__(self, **how: Any) -> None:
+        self.status: dict[str, str] | None = {}
         self.rows: list[FeedRow] = []
         self.encoded: list[int] = []
         self.stops = False
         self.hub = Hub(
             lambda after, most: [one for one in self.rows if one.position > after][:most],
-            lambda most: self.rows[::-1][:most], max_viewers=1000, stopping=lambda: self.stops,
+            lambda most: self.rows[::-1][:most], read_status=self.read_status, max_viewers=1000, stopping=lambda: self.stops,
         )  # fmt: skip
         self.broadcaster = Broadcaster(self.hub, self.encode, **how)
+
+    def read_status(self) -> dict[str, str]:
+        if self.status is None:
+            raise EngineUnavailable("the database is away")
+        return self.status
 
     def encode(self, one: FeedRow) -> bytes:
         self.encoded.append(one.position)
@@ -80,6 +87,24 @@ def test_what_is_new_is_encoded_once_for_all_viewers_and_takes_one_thread(airing
     for viewer in viewers:
         viewer.close()
     assert eventually(lambda: airing.hub.viewers == 0, within=5)
+
+
+def test_a_halt_and_a_lost_database_are_told_within_two_seconds(airing: Airing) -> None:
+    airing.status = {"refund": "active"}
+    viewer, told = airing.view(), []
+    for status, wire in (
+        ({"refund": "active"}, b'{"refund":"active"}'), ({"refund": "halted"}, b'{"refund":"halted"}'), (None, b"null"),
+        ({"refund": "halted"}, b'{"refund":"halted"}'), ({"refund": "active"}, b'{"refund":"active"}'),
+    ):  # fmt: skip
+        airing.status, began, got = status, time.monotonic(), b""
+        while not got.endswith(b"event: status\ndata: " + wire + b"\n\n"):
+            got += viewer.recv(4096)
+        told.append(time.monotonic() - began)
+    print(f"N={len(told)}, longest {max(told):.2f} s")
+    assert max(told) < 2
+    viewer.close()
+    with airing.view() as late:
+        assert b'{"refund":"active"}' in late.recv(4096), "who comes later is told too"
 
 
 def test_viewers_at_different_positions_each_get_exactly_what_they_miss(airing: Airing) -> None:

@@ -17,7 +17,10 @@ from ops_console.app import HEADERS
 from ops_console.board import events as live
 from ops_console.board import routes as public_routes
 from sentinel.core.proof import is_intact, pack_hash
+from sentinel.services.actor import local_administrator
 from sentinel.services.issue_key import issue_key
+from sentinel.services.lift_halt import lift_halt
+from sentinel.services.set_halt import set_halt
 from sentinel.store.feed import FeedRow
 
 FIELDS = {
@@ -63,6 +66,41 @@ def test_the_status_names_the_tenant_and_one_object_per_public_agent(world: Any)
     world.publish()
     seen = world.app().test_client().get("/ops/api/live/status").json
     assert seen["refund"] == {"status": "active", "last_action": "refund.create", "last_decision": "DENY"}
+
+
+HALTS = [
+    ("global", None, "halted"), ("tenant", None, "halted"), ("agent", "retail-refund-agent", "halted"),
+    ("agent", "another-agent", "active"), ("action", "refund.create", "degraded"), ("scenario", "fee", "degraded"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("scope", "target", "wanted"), HALTS)
+def test_the_board_never_says_active_while_a_halt_covers_the_agent(
+    world: Any, scope: str, target: str | None, wanted: str
+) -> None:
+    world.guard("10.00")
+    world.publish()
+    client, longest = world.app().test_client(), 0.0
+
+    def told(status: str) -> float:
+        """Seconds until every public face says it; fails after two."""
+        began = time.monotonic()
+        while True:
+            said = client.get("/ops/api/live/status").json["refund"]["status"]
+            pages = [client.get(path).text for path in ("/live", "/live/figures", "/live/widget")]
+            if said == status and all(f'data-agent="refund">{status}<' in page for page in pages):
+                return time.monotonic() - began
+            assert time.monotonic() - began < 2, (said, status)
+            time.sleep(0.05)
+
+    told("active")
+    for _ in range(3):
+        by = local_administrator(world.tenant_id)
+        done = set_halt(world.pool, by, scope=scope, target=target or "", reason="drill")
+        longest = max(longest, told(wanted))
+        lift_halt(world.pool, by, done.halt_id, reason="over")
+        longest = max(longest, told("active"))
+    print(f"N=6 flips, longest {longest:.2f} s")
 
 
 def test_an_agent_that_is_not_named_is_not_shown(world: Any) -> None:

@@ -54,6 +54,17 @@ def open_doors(app: Any) -> list[str]:
     return found
 
 
+def test_half_a_surrogate_pair_at_the_door_is_a_400_and_no_500(world: Any) -> None:
+    client = world.app().test_client()
+    for body in (
+        rb'{"\ud800":1}',
+        rb'{"email":"\udfff@x","password":"x"}',
+        rb'{"email":"a@x.example","password":"\ud800"}',
+    ):
+        answer = client.post("/ops/api/session", data=body, content_type="application/json")
+        assert (answer.status_code, answer.mimetype) == (400, "application/problem+json"), body
+
+
 def test_every_operator_route_answers_a_stranger_401_and_nothing_else(world: Any) -> None:
     assert open_doors(world.app()) == []
 

@@ -70,6 +70,17 @@ def test_any_bytes_are_an_object_or_a_refusal_and_never_another_error(data: byte
         assert isinstance(read_object(data), dict)
 
 
+@given(
+    parts=st.lists(st.sampled_from(["\\ud800", "\\uDFFF", "\\ud83d\\ude00", "a", "é", "\\u0041"]), max_size=5),
+    as_name=st.booleans(),
+)
+def test_what_is_read_can_be_written_again_whatever_was_escaped(parts: list[str], as_name: bool) -> None:
+    text = "".join(parts)
+    body = f'{{"{text}": 1}}' if as_name else f'{{"a": [{{"b": "{text}"}}]}}'
+    with contextlib.suppress(InvalidInput):
+        json.dumps(read_object(body.encode()), ensure_ascii=False).encode()
+
+
 @given(text=st.text('{}[]":,\\ 0123456789.eE+-tfnaul\n', max_size=60))
 def test_what_is_read_is_never_anything_that_the_standard_reader_refuses(text: str) -> None:
     try:

@@ -41,6 +41,13 @@ begin
   end if;
   select * into s from sentinel.operation_states
   where tenant_id = ask.tenant_id and operation_id = o.operation_id for update;
+  if sentinel.is_anothers(o, ask.principal_id, ask.bound_agent) then
+    -- What was decided may be read; to act on it is for whoever asked.
+    out := sentinel.guard_view(ask, o.operation_id, 'replayed');
+    out.permit_id := null; out.permit_expires_at := null;
+    out.start_event_id := null; out.start_hash := null; out.start_duplicate := null;
+    return out;
+  end if;
   if s.not_executed_at is not null then
     -- Nothing here says "go" any more, whoever asks and however.
     out := sentinel.guard_view(ask, o.operation_id, 'not_executed');

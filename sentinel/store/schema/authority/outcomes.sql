@@ -46,7 +46,8 @@ begin
   moment := clock_timestamp();
   differs := case when o.action <> ask.action then 'action' when o.agent_id <> ask.agent_id then 'agent_id'
                   when o.resource <> ask.resource then 'resource' when o.risk_class <> ask.risk_class then 'risk_class'
-                  when o.digest <> ask.digest then 'permit_token' end;
+                  when o.digest <> ask.digest then 'permit_token'
+                  when sentinel.is_anothers(o, ask.principal_id, ask.bound_agent) then 'key' end;
   if differs is not null then return sentinel.unmoved('differs', differs, o.operation_id); end if;
   if s.not_executed_at is not null then return sentinel.unmoved('resolved_not_executed', null, o.operation_id); end if;
   if s.status in ('started', 'in_doubt', 'completed') then
@@ -123,7 +124,8 @@ begin
   differs := case when o.action <> ask.action then 'action' when o.agent_id <> ask.agent_id then 'agent_id'
                   when o.resource <> coalesce(ask.resource, o.resource) then 'resource'
                   when o.risk_class <> coalesce(ask.risk_class, o.risk_class) then 'risk_class'
-                  when s.permit_id <> ask.permit_id then 'permit_token' end;
+                  when s.permit_id <> ask.permit_id then 'permit_token'
+                  when sentinel.is_anothers(o, ask.principal_id, ask.bound_agent) then 'key' end;
   if differs is not null then return sentinel.unmoved('differs', differs, o.operation_id); end if;
   -- Not thrown away: `record_contradiction` takes it, with the locks that it needs.
   if s.not_executed_at is not null and ask.outcome = 'success' then
