@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+import uuid
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from flask import Blueprint, Flask, Response, request
 from flask.json.provider import JSONProvider
 
 from sentinel.api import approvals, check, guard, heartbeat, key, meta, switches
+from sentinel.api.approval_stream import BACKLOG, ApprovalFeed, Places, approvals_stream
 from sentinel.api.calls import Call, handlers_of, waiting_handlers_of
 from sentinel.api.context import Context
 from sentinel.api.identity import Identity
@@ -27,6 +29,7 @@ from sentinel.policy.library import PolicyHolder
 from sentinel.policy.switches import SwitchFile
 from sentinel.services.authority import Authority
 from sentinel.settings import Settings
+from sentinel.store.approvals import Decided, decided_since
 from sentinel.store.clock import DatabaseClock
 from sentinel.store.database import AUTHORITY, Pool, with_role
 from sentinel.store.decisions import peek_decisions, record_decisions, report_outcomes, start_operations
@@ -77,7 +80,18 @@ def create_edge(
     context = _context(settings, authority, limit, stopping)
     hot = waiting_handlers_of(context, _calls(context))
     rest: Any = WSGIMiddleware(cast(Any, _flask_app(context)), workers=settings.threads)
-    return HotRoutes(rest, {prefix + path: handler for prefix in PREFIXES for path, handler in hot.items()}.get)
+    places = Places(settings.max_streams, settings.max_streams_per_tenant, settings.max_streams_per_key)
+    feed = ApprovalFeed(partial(_decided_since, authority.pool), places, stopping)
+    stream = approvals_stream(context.identity, feed)
+    return HotRoutes(
+        rest,
+        {prefix + path: handler for prefix in PREFIXES for path, handler in hot.items()}.get,
+        {f"{prefix}/approvals/stream": stream for prefix in PREFIXES}.get,
+    )
+
+
+def _decided_since(pool: Pool, tenant_id: uuid.UUID, since: datetime, principal_id: uuid.UUID | None) -> list[Decided]:
+    return decided_since(pool, tenant_id, since, BACKLOG, principal_id=principal_id)
 
 
 def _context(settings: Settings, authority: Authority, limit: SharedRateLimit, stopping: Callable[[], bool]) -> Context:
@@ -85,7 +99,6 @@ def _context(settings: Settings, authority: Authority, limit: SharedRateLimit, s
         authority=authority,
         identity=Identity(authority.pool, limit, uses=authority.key_uses),
         switches=SwitchFile(authority.policies.directory),
-        stream_slots=threading.BoundedSemaphore(settings.max_streams),
         stopping=stopping,
     )
 

@@ -7,7 +7,9 @@ two requests are closed at once, so that only requests in hand are waited for.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import socket
 import time
 from typing import Any
 
@@ -17,6 +19,7 @@ from gunicorn.workers.gasgi import ASGIWorker
 from sentinel.connection_counts import SharedCounts
 
 HEARTBEAT_SECONDS = 1.0
+GONE_MILLISECONDS = 30_000
 
 
 class _Connection(ASGIProtocol):  # type: ignore[misc]
@@ -25,6 +28,11 @@ class _Connection(ASGIProtocol):  # type: ignore[misc]
     def connection_made(self, transport: Any) -> None:
         """Begin, with the keep-alive's time for the first request too."""
         super().connection_made(transport)
+        # A client that went away without a word is noticed by what it does not acknowledge.
+        with contextlib.suppress(OSError, AttributeError):
+            transport.get_extra_info("socket").setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MILLISECONDS
+            )
         self.worker.connections.add(self)
         self._arm_keepalive_timer()
 

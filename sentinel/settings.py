@@ -111,10 +111,14 @@ class Settings:
     host: str = setting("SENTINEL_HOST", "Address the authority listens on.", "127.0.0.1")
     port: int = setting("SENTINEL_PORT", "Port of the authority.", 7860)
     processes: int = setting("SENTINEL_PROCESSES", "Server processes.", 2)
-    threads: int = setting("SENTINEL_THREADS", "Threads per process; a held approvals stream takes one.", 24)
+    threads: int = setting("SENTINEL_THREADS", "Threads per process, for what is not a decision.", 24)
     pool_size: int = setting("SENTINEL_POOL_SIZE", "Database connections per process.", 12)
-    max_streams: int = setting(
-        "SENTINEL_MAX_STREAMS", "Approvals streams held open per process; must be under the threads.", 8
+    max_streams: int = setting("SENTINEL_MAX_STREAMS", "Approvals streams held open per process.", 1000)
+    max_streams_per_tenant: int = setting(
+        "SENTINEL_MAX_STREAMS_PER_TENANT", "Approvals streams of one tenant held open per process.", 200
+    )
+    max_streams_per_key: int = setting(
+        "SENTINEL_MAX_STREAMS_PER_KEY", "Approvals streams of one key held open per process.", 20
     )
     permit_seconds: int = setting("SENTINEL_PERMIT_SECONDS", "How long a permit can be redeemed.", 120)
     report_deadline_seconds: int = setting(
@@ -166,6 +170,8 @@ def load_settings(**overrides: Any) -> Settings:
         "threads",
         "pool_size",
         "max_streams",
+        "max_streams_per_tenant",
+        "max_streams_per_key",
         "permit_seconds",
         "report_deadline_seconds",
         "open_permits_per_key",
@@ -193,8 +199,6 @@ def unsafe(settings: Settings) -> list[str]:
             break
     if settings.database_url and not settings.secret_keys:
         faults.append("SENTINEL_SECRET_KEYS: required with SENTINEL_DATABASE_URL (try: openssl rand -hex 32)")
-    if settings.max_streams >= settings.threads:
-        faults.append("SENTINEL_MAX_STREAMS: must be less than SENTINEL_THREADS, or streams starve decisions")
     if settings.longest_act_seconds < 10:
         faults.append("SENTINEL_LONGEST_ACT_SECONDS: must be at least 10")
     if settings.report_deadline_seconds < 10:

@@ -1,8 +1,7 @@
-"""What the views are handed: the authority, who calls, the declared switches, and how many streams may be open."""
+"""What the views are handed: the authority, who calls, the declared switches, and whether this process drains."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,5 +17,4 @@ class Context:
     authority: Authority
     identity: Identity
     switches: SwitchFile
-    stream_slots: threading.BoundedSemaphore
     stopping: Callable[[], bool] = field(default=lambda: False)

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.core.errors import Forbidden, RateLimited, Unauthenticated
+from sentinel.core.errors import Forbidden, RateLimited, SentinelError, Unauthenticated
 from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.metrics import RATE_LIMITED
 from sentinel.services.authority import Caller
@@ -50,6 +50,19 @@ class Identity:
         else:
             found = known[1]
         return self._accepted(scope, environ, hashed, found)
+
+    async def is_usable(self, environ: dict[str, Any], scope: str) -> bool:
+        """Whether the key of a request that was accepted before is still good, as known within the last second."""
+        hashed = environ[KEY_HASH]
+        known = self._known.get(hashed)
+        if known is None or self._clock() - known[0] >= _REMEMBER_SECONDS:
+            try:
+                caller = await asyncio.get_running_loop().run_in_executor(None, self._find, hashed)
+            except SentinelError:
+                return True  # nobody can say while the database is away, and nothing comes from it either
+        else:
+            caller = known[1]
+        return caller is not None and scope in caller.scopes
 
     def _accepted(self, scope: str | None, environ: dict[str, Any], hashed: bytes, caller: Caller | None) -> Caller:
         if caller is None:

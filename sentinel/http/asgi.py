@@ -22,6 +22,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+StreamHandler = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 WaitingHandler = Callable[[Request], Awaitable[Answer]]
 
 _UNPREFIXED = {"content-type": "CONTENT_TYPE", "content-length": "CONTENT_LENGTH"}
@@ -30,21 +31,55 @@ log = structlog.get_logger("sentinel.http")
 
 
 class HotRoutes:
-    """An ASGI app that answers the POST routes that `find` knows by their path, and hands everything else to `rest`."""
+    """An ASGI app that answers the POST routes that `find` knows by their path, and the streams that `find_stream` knows.
 
-    def __init__(self, rest: AsgiApp, find: Callable[[str], WaitingHandler | None]) -> None:
+    Everything else is handed to `rest`.
+    """
+
+    def __init__(
+        self,
+        rest: AsgiApp,
+        find: Callable[[str], WaitingHandler | None],
+        find_stream: Callable[[str], StreamHandler | None] = lambda path: None,
+    ) -> None:
         self._rest = rest
         self._find = find
+        self._find_stream = find_stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         handler = self._find(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         if handler is None:
-            return await self._rest(scope, receive, send)
+            stream = self._find_stream(scope["path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
+            return await (self._rest(scope, receive, send) if stream is None else _stream(stream, scope, receive, send))
         environ = _environ(scope)
         environ["wsgi.input"] = io.BytesIO(await _body(environ, receive))
         await _send(await _answer(handler, environ), send)
         return None
+
+
+async def _stream(handler: StreamHandler, scope: Scope, receive: Receive, send: Send) -> None:
+    """A stream, or the problem document of why there is none; one that has begun and fails just ends."""
+    environ = _environ(scope)
+    has_begun = False
+
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        nonlocal has_begun
+        has_begun = True
+        await send(message)
+
+    try:
+        await handler(environ, receive, sending)
+    except Exception as error:
+        request_id = request_id_of(environ)
+        if not isinstance(error, SentinelError):
+            log.exception("unexpected_error", path=scope["path"])
+        if has_begun:
+            return
+        problem = problem_of(error, request_id) if isinstance(error, SentinelError) else internal_problem(request_id)
+        given = Answer(*problem)
+        given.headers["X-Request-ID"] = request_id
+        await _send(given, send)
 
 
 async def _answer(handler: WaitingHandler, environ: dict[str, Any]) -> Answer:
@@ -63,7 +98,9 @@ async def _answer(handler: WaitingHandler, environ: dict[str, Any]) -> Answer:
 
 def _environ(scope: Scope) -> dict[str, Any]:
     """What a handler reads of the WSGI environment."""
-    environ: dict[str, Any] = {"REQUEST_METHOD": scope["method"], "PATH_INFO": scope["path"]}
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": scope["method"], "PATH_INFO": scope["path"], "QUERY_STRING": scope["query_string"].decode("latin-1"),
+    }  # fmt: skip
     for name_bytes, value_bytes in scope["headers"]:
         name, value = name_bytes.decode("latin-1"), value_bytes.decode("latin-1")
         key = _UNPREFIXED.get(name) or "HTTP_" + name.upper().replace("-", "_")
