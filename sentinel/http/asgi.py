@@ -99,7 +99,7 @@ async def _answer(handler: WaitingHandler, environ: dict[str, Any]) -> Answer:
 def _environ(scope: Scope) -> dict[str, Any]:
     """What a handler reads of the WSGI environment."""
     environ: dict[str, Any] = {
-        "REQUEST_METHOD": scope["method"], "PATH_INFO": scope["path"], "QUERY_STRING": scope["query_string"].decode("latin-1"),
+        "REQUEST_METHOD": scope["method"], "PATH_INFO": scope["path"], "QUERY_STRING": scope.get("query_string", b"").decode("latin-1"),
     }  # fmt: skip
     for name_bytes, value_bytes in scope["headers"]:
         name, value = name_bytes.decode("latin-1"), value_bytes.decode("latin-1")
