@@ -17,6 +17,9 @@ from sentinel.core.errors import InvalidInput
 from sentinel.resources import policies_dir
 from sentinel.settings import confirm_secrets, is_weak, malformed, readable, refuse_unsafe, setting
 
+_MOST = "Connections per process; beyond it one that waits makes room. Each takes an open file, whose limit is raised at start."
+_MOST_OF_ADDRESS = "Of these from one address; as many as in all behind a proxy, which is one address."
+
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
@@ -32,10 +35,27 @@ class ConsoleSettings:
         policies_dir(),
     )
     host: str = setting("SENTINEL_CONSOLE_HOST", "Address the console listens on.", "127.0.0.1")
-    port: int = setting("SENTINEL_CONSOLE_PORT", "Port of the console and the public board.", 7861)
+    port: int = setting("SENTINEL_CONSOLE_PORT", "Port of the console, for operators.", 7861)
     processes: int = setting("SENTINEL_CONSOLE_PROCESSES", "Server processes of the console.", 1)
-    threads: int = setting(
-        "SENTINEL_CONSOLE_THREADS", "Threads per process; a viewer of the live stream takes none.", 48
+    threads: int = setting("SENTINEL_CONSOLE_THREADS", "Threads per process: requests answered at once.", 24)
+    max_connections: int = setting("SENTINEL_CONSOLE_MAX_CONNECTIONS", _MOST, 1000)
+    max_connections_per_address: int = setting("SENTINEL_CONSOLE_MAX_CONNECTIONS_PER_ADDRESS", _MOST_OF_ADDRESS, 200)
+    board_host: str = setting(
+        "SENTINEL_BOARD_HOST", "Address the public board and the confirm page listen on.", "127.0.0.1"
+    )
+    board_port: int = setting("SENTINEL_BOARD_PORT", "Port of the public board and the confirm page.", 7863)
+    board_origin: str = setting(
+        "SENTINEL_BOARD_ORIGIN",
+        "The public board's address in browsers, e.g. https://board.example; without it host and port of its listener.",
+        "",
+    )
+    board_processes: int = setting("SENTINEL_BOARD_PROCESSES", "Server processes of the public board.", 1)
+    board_threads: int = setting(
+        "SENTINEL_BOARD_THREADS", "Threads per process of the public board; a viewer of the live stream takes none.", 24
+    )
+    board_max_connections: int = setting("SENTINEL_BOARD_MAX_CONNECTIONS", _MOST, 2000)
+    board_max_connections_per_address: int = setting(
+        "SENTINEL_BOARD_MAX_CONNECTIONS_PER_ADDRESS", _MOST_OF_ADDRESS, 100
     )
     pool_size: int = setting(
         "SENTINEL_CONSOLE_POOL_SIZE", "Database connections per process for operators' requests.", 8
@@ -78,7 +98,7 @@ class ConsoleSettings:
     )
     max_streams: int = setting(
         "SENTINEL_CONSOLE_MAX_STREAMS",
-        "Viewers of the live stream per process; each takes an open file, whose limit is raised at start.",
+        "Viewers of the live stream per process of the public board.",
         1000,
     )
     confirm_secrets: tuple[str, ...] = setting(
@@ -95,6 +115,12 @@ class ConsoleSettings:
     log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
 
     @property
+    def public_origin(self) -> str:
+        """The public board's address, for what people copy. Not the request's Host: what is rendered is shown to others too."""
+        host = f"[{self.board_host}]" if ":" in self.board_host else self.board_host
+        return self.board_origin or f"http://{host}:{self.board_port}"
+
+    @property
     def board(self) -> PublicAgents:
         """The public agents, understood."""
         return parse_public_agents(self.public_agents)
@@ -103,6 +129,8 @@ class ConsoleSettings:
 _ENV = {field.name: field.metadata["env"] for field in dataclasses.fields(ConsoleSettings)}
 _COUNTS = (
     "processes", "threads", "pool_size", "board_pool_size", "idle_seconds", "absolute_seconds", "step_up_seconds", "max_streams",
+    "board_processes", "board_threads", "max_connections", "max_connections_per_address", "board_max_connections",
+    "board_max_connections_per_address",
 )  # fmt: skip
 
 
@@ -111,7 +139,7 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
     env, default = Env(eager=False), ConsoleSettings()
     values: dict[str, Any] = {
         name: env.str(_ENV[name], getattr(default, name))
-        for name in ("database_url", "ledger_url", "public_tenant", "public_agents", "origin")
+        for name in ("database_url", "ledger_url", "public_tenant", "public_agents", "origin", "board_origin")
     }
     values |= {
         name: env.int(_ENV[name], getattr(default, name), validate=Range(min=1, max=1_000_000)) for name in _COUNTS
@@ -120,6 +148,8 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
         "policies_dir": env.path(_ENV["policies_dir"], default.policies_dir),
         "host": env.str(_ENV["host"], default.host, validate=Length(min=1)),
         "port": env.int(_ENV["port"], default.port, validate=Range(min=1, max=65535)),
+        "board_host": env.str(_ENV["board_host"], default.board_host, validate=Length(min=1)),
+        "board_port": env.int(_ENV["board_port"], default.board_port, validate=Range(min=1, max=65535)),
         "trusted_proxies": env.int(_ENV["trusted_proxies"], default.trusted_proxies, validate=Range(min=0, max=5)),
         "insecure_cookies": env.bool(_ENV["insecure_cookies"], default.insecure_cookies),
         "require_second_factor": env.bool(_ENV["require_second_factor"], default.require_second_factor),
@@ -155,6 +185,10 @@ def unsafe(settings: ConsoleSettings) -> list[str]:
         faults.append("SENTINEL_SESSION_IDLE_SECONDS: must not be longer than SENTINEL_SESSION_SECONDS")
     if settings.origin and not _is_origin(settings.origin):
         faults.append("SENTINEL_CONSOLE_ORIGIN: must be scheme and host, e.g. https://console.example")
+    if settings.board_origin and not _is_origin(settings.board_origin):
+        faults.append("SENTINEL_BOARD_ORIGIN: must be scheme and host, e.g. https://board.example")
+    if (settings.host, settings.port) == (settings.board_host, settings.board_port):
+        faults.append("SENTINEL_BOARD_PORT: must not be the console's own, SENTINEL_CONSOLE_PORT")
     try:
         parse_public_agents(settings.public_agents)
     except InvalidInput as error:

@@ -112,6 +112,16 @@ class Settings:
     port: int = setting("SENTINEL_PORT", "Port of the authority.", 7860)
     processes: int = setting("SENTINEL_PROCESSES", "Server processes.", 2)
     threads: int = setting("SENTINEL_THREADS", "Threads per process, for what is not a decision.", 24)
+    max_connections: int = setting(
+        "SENTINEL_MAX_CONNECTIONS",
+        "Connections per process; beyond it one that waits makes room. Each takes an open file, whose limit is raised at start.",
+        4000,
+    )
+    max_connections_per_address: int = setting(
+        "SENTINEL_MAX_CONNECTIONS_PER_ADDRESS",
+        "Of these from one address; as many as in all behind a proxy, which is one address.",
+        2000,
+    )
     pool_size: int = setting("SENTINEL_POOL_SIZE", "Database connections per process.", 12)
     max_streams: int = setting("SENTINEL_MAX_STREAMS", "Approvals streams held open per process.", 1000)
     max_streams_per_tenant: int = setting(
@@ -168,6 +178,8 @@ def load_settings(**overrides: Any) -> Settings:
     for name in (
         "processes",
         "threads",
+        "max_connections",
+        "max_connections_per_address",
         "pool_size",
         "max_streams",
         "max_streams_per_tenant",

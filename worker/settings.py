@@ -99,7 +99,7 @@ class WorkerSettings:
     confirm_base_url: str = _setting(
         "CONFIRM_BASE_URL",
         "address of the console as customers reach it; confirm links begin with it",
-        "http://127.0.0.1:7861",
+        "http://127.0.0.1:7863",
     )
     # After this an unanswered card ends its row as DENIED.
     confirm_expires_seconds: int = _setting(

@@ -13,7 +13,6 @@ from flask import Blueprint, Response, render_template, request
 from ops_console.board.events import live_event, policy_label, public_pack
 from ops_console.board.explained import HIDDEN, MEANINGS, OUTCOME_WORDS
 from ops_console.context import Board, Context, Remembered
-from ops_console.settings import ConsoleSettings
 from sentinel.core.canonical import canonical_json
 from sentinel.core.errors import NotFound
 from sentinel.http.openapi import documented
@@ -30,7 +29,7 @@ _HTML: dict[str, Any] = {"responses": {200: ("HTML.", {"type": "string"})}, "con
 
 def routes(blueprint: Blueprint, context: Context) -> None:
     """Add the public pages."""
-    board, base = context.board, origin(context.settings)
+    board, base = context.board, context.settings.public_origin
     rendered = Remembered(_RENDERED_SECONDS)
 
     def shown(template: str, make: Callable[[], dict[str, Any]], **how: Any) -> Response:
@@ -79,12 +78,6 @@ def cacheable(response: Response, seconds: int = 1) -> Response:
     response.add_etag()
     response.make_conditional(request)
     return response
-
-
-def origin(settings: ConsoleSettings) -> str:
-    """The console's address, for what people copy. Not the request's Host: what is rendered is shown to others too."""
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return settings.origin or f"http://{host}:{settings.port}"
 
 
 def _render(template: str, **values: Any) -> str:

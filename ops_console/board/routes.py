@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from flask import Blueprint, Response, request
 
 from ops_console.api.documentation import LIMIT, in_query
@@ -11,19 +9,25 @@ from ops_console.api.rendering import json_response, limit
 from ops_console.api.schemas import LiveFeedSchema
 from ops_console.board import pages
 from ops_console.board.events import live_event, public_pack
-from ops_console.board.stream import Stream
+from ops_console.board.stream import CONNECTED, Stream, last_seen
 from ops_console.context import Context
+from ops_console.headers import HEADERS, PUBLIC_HEADERS
 from sentinel.http.openapi import documented
 from sentinel.services.verify_proof import read_proof
 
-_POSITION = re.compile(r"[0-9]{1,18}")
+STREAM_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
-def routes(blueprint: Blueprint, context: Context) -> None:
-    """Add the public routes, and the pages beside them."""
+def routes(blueprint: Blueprint, context: Context) -> Stream:
+    """Add the public routes, and the pages beside them; the live stream itself, which the event loop answers."""
     board = context.board
     # Looked up when called: the test of leaks puts a careless one in its place.
-    live = Stream(context.hub, board.agents, lambda row, agents: live_event(row, agents))
+    live = Stream(
+        context.hub,
+        board.agents,
+        lambda row, agents: live_event(row, agents),
+        headers={**HEADERS, **PUBLIC_HEADERS, **STREAM_HEADERS},
+    )
 
     @blueprint.get("/ops/api/live/status")
     @documented(
@@ -52,9 +56,9 @@ def routes(blueprint: Blueprint, context: Context) -> None:
                 description="Behind the header `Last-Event-ID`, else behind `last_seen`, else beginning with the latest few.",
                 parameters=(in_query("last_seen", pattern="^[0-9]{1,18}$"),), content_type="text/event-stream")  # fmt: skip
     def stream() -> Response:
-        # A browser repeats its first address when it comes back; what it saw last stands in the header.
-        given = request.headers.get("Last-Event-ID") or request.args.get("last_seen", "")
-        return live.answer(request.environ, int(given) if _POSITION.fullmatch(given) else None)
+        # On the event loop `stream.Stream` answers this path. Here nothing can be held open: the viewer comes back at once.
+        rows, _ = context.hub.come(last_seen(request.environ))
+        return Response(CONNECTED + b"".join(map(live.encode, rows)), headers=STREAM_HEADERS)
 
     @blueprint.get("/verify/<proof_id>.json")
     @documented(
@@ -66,3 +70,4 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         return pages.cacheable(json_response(pack), seconds=3600)
 
     pages.routes(blueprint, context)
+    return live

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ class Ports:
     authority: int
     console: int
     orders: int
+    board: int
 
     def url(self, name: str) -> str:
         """The address of one of them, by the field's name."""
@@ -59,10 +61,16 @@ def _port(option: str, variable: str, standard: int, of: str) -> Callable[[Calla
 @_port("--console-port", "SENTINEL_CONSOLE_PORT", 7861, "the console")
 @_port("--orders-port", "SENTINEL_ORDERS_PORT", 7862, "the order intake")
 @click.option(
+    "--board-port",
+    type=click.IntRange(1, 65535),
+    envvar="SENTINEL_BOARD_PORT",
+    help="Port of the public board.  [SENTINEL_BOARD_PORT, default 7863, else a free one]",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON line when ready, nothing else on standard output."
 )
 @click.option("--once", is_flag=True, help="Start, run the refund agent over the ledger once, stop.")
-def command(data_dir: Path | None, *, as_json: bool, once: bool, **given: int) -> None:
+def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int | None, **given: int) -> None:
     """Start an embedded PostgreSQL, the authority, the refund worker, the order intake, the console and the public board.
 
     With a demo ledger, a simulated shop and a few orders in each lane. Runs until Ctrl-C or SIGTERM, and stops all of it.
@@ -71,7 +79,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, **given: int) -
     """
     configure_logs("info", program="demo")
     data_dir = data_dir or Path(os.environ.get("SENTINEL_DATA_DIR", "var"))
-    ports = Ports(given["port"], given["console_port"], given["orders_port"])
+    ports = Ports(given["port"], given["console_port"], given["orders_port"], board_port or _free_port(7863))
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -143,10 +151,22 @@ def _module(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", name, *arguments]
 
 
+def _free_port(wanted: int) -> int:
+    """That port of this machine where nobody has it, else any free one."""
+    for port in (wanted, 0):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    return wanted
+
+
 def _require_ports(ports: Ports) -> None:
     from sentinel.server import CannotServe, require_free_port
 
-    wanted = {"--port": ports.authority, "--console-port": ports.console, "--orders-port": ports.orders}
+    wanted = {
+        "--port": ports.authority, "--console-port": ports.console, "--orders-port": ports.orders, "--board-port": ports.board,
+    }  # fmt: skip
     for option, port in wanted.items():
         if same := [other for other, taken in wanted.items() if taken == port and other != option]:
             raise CannotServe(f"{option} and {same[0]} cannot both be {port}")
@@ -191,7 +211,7 @@ def _environment(urls: dict[str, str], data_dir: Path, access: Access, ports: Po
         "worker": base | {
             "WORKER_DATABASE_URL": urls["worker"], "SENTINEL_REFUND_AGENT_API_KEY": access.agent_api_key,
             "SENTINEL_TENANT_ID": access.tenant_id, "CONFIRM_SECRETS": cards, "WORKER_OUTBOX_DIR": str(data_dir / "outbox"),
-            "CONFIRM_BASE_URL": ports.url("console"),
+            "CONFIRM_BASE_URL": ports.url("board"),
         },
         "orders": base | {
             "ORDERS_DATABASE_URL": urls["orders"], "SENTINEL_ORDERS_API_KEY": access.agent_api_key,
@@ -199,7 +219,8 @@ def _environment(urls: dict[str, str], data_dir: Path, access: Access, ports: Po
             "ORDERS_DEMO_SECRET": os.environ.get("ORDERS_DEMO_SECRET") or kept_secret(data_dir, SECRET_FILE),
         },
         "console": base | {
-            "SENTINEL_DATABASE_URL": urls["console"], "SENTINEL_CONSOLE_PORT": str(ports.console), "SENTINEL_INSECURE_COOKIES": "true",
+            "SENTINEL_DATABASE_URL": urls["console"], "SENTINEL_CONSOLE_PORT": str(ports.console),
+            "SENTINEL_BOARD_PORT": str(ports.board), "SENTINEL_INSECURE_COOKIES": "true",
             "SENTINEL_PUBLIC_TENANT": access.tenant_id, "CONFIRM_SECRETS": cards,
             "SENTINEL_PUBLIC_AGENTS": os.environ.get("SENTINEL_PUBLIC_AGENTS", "retail-refund-agent=refund:refunds,*"),
         },
@@ -219,7 +240,8 @@ def _start_all(
         if processes.run("enqueue", _module("worker.cli", "enqueue", "-"), env["worker"], stdin=demo_rows()) != 0:
             raise DemoFailed(f"the demo ledger could not be loaded; see {data_dir / 'log' / 'enqueue.log'}")
         loaded.write_text(access.tenant_id)
-    addresses = {name: f"{ports.url(name)}/readyz" for name in ("authority", "console", "orders")}
+    listeners = {"authority": ("authority",), "console": ("console", "board"), "orders": ("orders",)}
+    addresses = {name: [f"{ports.url(one)}/readyz" for one in faces] for name, faces in listeners.items()}
     wait_ready(processes, addresses, data_dir / "log", stop)
 
 
@@ -234,7 +256,7 @@ def _post_orders(
 def _announce(access: Access, ports: Ports, source: OrderSource, database_url: str, *, as_json: bool) -> None:
     ready = Ready(
         authority_url=ports.url("authority"), console_url=ports.url("console"), orders_url=ports.url("orders"),
-        tenant_id=access.tenant_id, agent_api_key=access.agent_api_key, operators=access.operators, order_source=source,
+        board_url=ports.url("board"), tenant_id=access.tenant_id, agent_api_key=access.agent_api_key, operators=access.operators, order_source=source,
         database_url=database_url,
     )  # fmt: skip
     say_ready(ready, as_json=as_json)

@@ -154,7 +154,7 @@ def planted(demo: Demo) -> Iterator[dict[str, str]]:
 
 def public_places(demo: Demo) -> dict[str, bytes]:
     """Every byte the public can get, headers included, and what a stranger is told who asks for more."""
-    console, authority, found = demo.console, demo.authority, {}
+    console, board, authority, found = demo.console, demo.board, demo.authority, {}
 
     def look(url: str, **rest: Any) -> None:
         reply = request(rest.pop("method", "GET"), url, **rest)
@@ -173,8 +173,9 @@ def public_places(demo: Demo) -> dict[str, bytes]:
         "/nothing",
     ):
         look(console + path)
-    for event in request("GET", f"{console}/ops/api/live/feed?limit=100").json["events"]:
-        look(f"{console}/verify/{event['proof_id']}.json")
+        look(board + path)
+    for event in request("GET", f"{board}/ops/api/live/feed?limit=100").json["events"]:
+        look(f"{board}/verify/{event['proof_id']}.json")
     for path in (
         "/ops/api/approvals",
         "/ops/api/halts",
@@ -195,8 +196,8 @@ def public_places(demo: Demo) -> dict[str, bytes]:
         "/nothing",
     ):
         look(authority + path)
-    found["stream from the start"] = read_some(console, "/ops/api/live/stream", Last_Event_ID="0")
-    found["stream"] = read_some(console, "/ops/api/live/stream", 0.5)
+    found["stream from the start"] = read_some(board, "/ops/api/live/stream", Last_Event_ID="0")
+    found["stream"] = read_some(board, "/ops/api/live/stream", 0.5)
     return found
 
 

@@ -68,7 +68,7 @@ def test_the_board_shows_decisions_as_they_are_made_and_after_a_cut_none_is_lost
     people: People, place: Place, watch: Watch
 ) -> None:
     watch.expect("request failed.*/live/", "console: Failed to load resource: net::ERR_")
-    with line_to(place.url) as line:
+    with line_to(place.board) as line:
         watch.hosts.append(line.url)
         page = people.visitor()
         page.goto(f"{line.url}/live")
@@ -175,7 +175,7 @@ def test_the_widget_lives_in_another_sites_page_and_other_pages_do_not(
         "frame-ancestors|Refused to display|refused to connect", "request failed.*/live .*ERR_BLOCKED_BY_RESPONSE"
     )
     frames = "".join(
-        f'<iframe src="{place.url}{path}" width="600" height="400"></iframe>' for path in ("/live/widget", "/live")
+        f'<iframe src="{place.board}{path}" width="600" height="400"></iframe>' for path in ("/live/widget", "/live")
     )
     with a_shop(f"<!doctype html><link rel=icon href=data:,><title>A shop</title>{frames}") as shop:
         watch.hosts.append(shop)

@@ -39,6 +39,16 @@ class OrderReviewSettings:
     port: int = setting("SENTINEL_ORDERS_PORT", "Port of the intake.", 7862)
     processes: int = setting("SENTINEL_ORDERS_PROCESSES", "Server processes of the intake.", 1)
     threads: int = setting("SENTINEL_ORDERS_THREADS", "Threads per process; an order in hand takes one.", 48)
+    max_connections: int = setting(
+        "SENTINEL_ORDERS_MAX_CONNECTIONS",
+        "Connections per process; beyond it one that waits makes room. Each takes an open file, whose limit is raised at start.",
+        2000,
+    )
+    max_connections_per_address: int = setting(
+        "SENTINEL_ORDERS_MAX_CONNECTIONS_PER_ADDRESS",
+        "Of these from one address; as many as in all behind trusted proxies, which are one address.",
+        200,
+    )
     pool_size: int = setting("SENTINEL_ORDERS_POOL_SIZE", "Database connections per process.", 16)
     trusted_proxies: int = setting(
         "SENTINEL_TRUSTED_PROXIES", "How many proxies in front set X-Forwarded-For; senders are told apart by it.", 0
@@ -98,7 +108,7 @@ class OrderReviewSettings:
 _ENV = {field.name: field.metadata["env"] for field in dataclasses.fields(OrderReviewSettings)}
 _TEXTS = ("authority_url", "api_key", "database_url", "shop_url", "shop_key", "slack_webhook_url", "model_url", "model_name",
           "model_key", "failpoint")  # fmt: skip
-_COUNTS = ("processes", "threads", "pool_size", "address_per_second", "address_burst")
+_COUNTS = ("processes", "threads", "max_connections", "max_connections_per_address", "pool_size", "address_per_second", "address_burst")  # fmt: skip
 _SECONDS = ("budget_seconds", "lease_seconds", "authority_timeout_seconds", "poll_seconds", "shop_timeout_seconds",
             "shop_under_way_seconds", "model_timeout_seconds")  # fmt: skip
 
