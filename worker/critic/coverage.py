@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Collection
-from enum import StrEnum
+from enum import Enum, StrEnum
 from functools import cache
 
 from worker.critic.common_words import ALPHABET, COMMON_WORDS
@@ -21,6 +22,12 @@ class Uncovered(StrEnum):
 
     SCRIPT = "other_script"
     LANGUAGE = "other_language"
+
+
+class _Kind(Enum):
+    """Whose word it is: of the languages that are read alone, of others too, of others alone, or nobody knows."""
+
+    KNOWN, SHARED, FOREIGN, OTHER = range(4)
 
 
 # Latin letters with and without accents, printable ASCII, and white space. What this does not match is looked at one by one.
@@ -35,7 +42,9 @@ _UNIT = re.compile(r"(?<![^\W\d_])(?:μ[A-Za-z]{0,2}|[kM]?Ω)(?![^\W\d_])")
 _SENTENCE = re.compile(r"[.!?;:|\n\r\u2028\u2029…()\[\]]+")
 _WORD = re.compile(r"[^\W\d_]+")
 # Addresses, and runs of letters and digits that are no words: what they hide is `suspicion`'s question.
-_NO_WORDS = re.compile(r"\S*(?:://|@|www\.|base64,)\S*|(?=[^\W\d]*\d)[A-Za-z0-9+/=_-]{20,}+")
+_NO_WORDS = re.compile(
+    r"(?<!\S)\S*?(?:://|@|www\.|base64,)\S*+|(?<![A-Za-z0-9+/=_-])(?=[^\W\d]*\d)[A-Za-z0-9+/=_-]{20,}+"
+)
 _FEWEST_TO_TELL = 6
 """Words; of fewer without a single common word nothing can be told: a name, or an article."""
 _COMMON_SHARE = 6
@@ -60,19 +69,30 @@ def _has_other_script(text: str) -> bool:
 
 def _is_other_language(text: str, languages: frozenset[str]) -> bool:
     known, shared, foreign = _words_of(languages)
-    all_own = all_foreign = 0
+    counts = Counter[_Kind]()
     for sentence in _SENTENCE.split(_NO_WORDS.sub(" ", text)):
-        written = [word for word in _WORD.findall(sentence) if len(word) > 1]
-        words = [word.casefold() for word in written]
-        own = sum(word in known for word in words)
-        strange = sum(word in foreign for word in words) + sum(map(_has_strange_letter, written))
-        common = own + sum(word in shared for word in words)
-        all_own, all_foreign = all_own + own, all_foreign + strange
-        if strange > max(own, 1):
+        kinds = [
+            _Kind.KNOWN if (word := written.casefold()) in known
+            else _Kind.SHARED if word in shared
+            else _Kind.FOREIGN if word in foreign or _has_strange_letter(written)
+            else _Kind.OTHER
+            for written in _WORD.findall(sentence) if len(written) > 1
+        ]  # fmt: skip
+        common = len(kinds) - kinds.count(_Kind.OTHER) - kinds.count(_Kind.FOREIGN)
+        if _has_foreign_run(kinds) or (len(kinds) >= _FEWEST_TO_TELL and common * _COMMON_SHARE < len(kinds)):
             return True
-        if len(words) >= _FEWEST_TO_TELL and common * _COMMON_SHARE < len(words):
+        counts.update(kinds)
+    return counts[_Kind.FOREIGN] > counts[_Kind.KNOWN]
+
+
+def _has_foreign_run(kinds: list[_Kind]) -> bool:
+    """Whether two foreign words stand together, with no known one between them."""
+    foreign = 0
+    for kind in kinds:
+        foreign = 0 if kind is _Kind.KNOWN else foreign + (kind is _Kind.FOREIGN)
+        if foreign > 1:
             return True
-    return all_foreign > all_own
+    return False
 
 
 def _has_strange_letter(word: str) -> bool:
