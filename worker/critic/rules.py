@@ -1,7 +1,7 @@
 """The rules critic: deterministic, no outside, well under a millisecond for what customers write.
 
-In order of precedence: the amount, words aimed at a machine, hidden text, the scenario, a template over accounts; then what the
-rules cannot judge: a text that is too long, has markup, or is in another script or language. Texts are bounded before they are
+In order of precedence: the amount, words aimed at a machine, hidden text, the scenario, a template over accounts; then what is
+only a doubt: a text that is too long, has markup, is in another script or language, or speaks of how it is decided. Texts are bounded before they are
 looked at, so no text makes it slow. What it can and cannot see stands in `policies/critic.yaml`.
 """
 
@@ -12,6 +12,7 @@ from worker.critic.amounts import amount_detail
 from worker.critic.bounds import Bounds, load_bounds
 from worker.critic.case import CriticCase, CriticCode, Opinion
 from worker.critic.coverage import uncovered_because
+from worker.critic.decision_words import speaks_of_deciding
 from worker.critic.markup import has_markup
 from worker.critic.readings import MAX_LOOKED_AT, plain
 from worker.critic.scenarios import scenario_detail
@@ -25,6 +26,9 @@ _TEXT_CODES = {
     Suspicion.ENCODED: (CriticCode.ENCODED_TEXT, "encoded_passage"),
     Suspicion.TOO_LONG: (CriticCode.LONG_TEXT, "not_looked_at"),
 }
+
+SPEAKS_OF_DECIDING = "speaks_of_deciding"
+"""Detail of `critic_instructions` where two weak signs meet: enough for a person to look, not enough to call the row suspicious."""
 
 
 class RulesCritic:
@@ -46,16 +50,18 @@ class RulesCritic:
         if case.same_text_accounts >= SAME_TEXT_ACCOUNTS:
             return Opinion(CriticCode.REPEATED_TEXT, "rules")
         for place, text in case.texts.items():
-            if unread := self._unread(place, text):
-                return unread
+            if doubt := self._doubt(place, text):
+                return doubt
         return Opinion(CriticCode.OK, "rules")
 
-    def _unread(self, place: str, text: str) -> Opinion | None:
-        """Why the silence of the rules says nothing about this text."""
+    def _doubt(self, place: str, text: str) -> Opinion | None:
+        """Why a person should read this text, though nothing in it is suspicious."""
         if len(text) > self._bounds.longest[place]:
             return Opinion(CriticCode.LONG_TEXT, "rules", f"{place}_too_long")
         if has_markup(text):
             return Opinion(CriticCode.MARKUP, "rules", f"markup_in_{place}")
         if why := uncovered_because(text, self._bounds.languages):
             return Opinion(CriticCode.LANGUAGE, "rules", why)
+        if speaks_of_deciding(plain(text)):
+            return Opinion(CriticCode.INSTRUCTIONS, "rules", SPEAKS_OF_DECIDING)
         return None

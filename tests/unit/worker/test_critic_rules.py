@@ -17,7 +17,7 @@ from worker.critic.case import CriticCase, CriticCode, Opinion
 from worker.critic.common_words import READABLE
 from worker.critic.critic import Critic, Judge
 from worker.critic.readings import MAX_LOOKED_AT, other_readings
-from worker.critic.rules import RulesCritic
+from worker.critic.rules import SPEAKS_OF_DECIDING, RulesCritic
 from worker.suspicion import Suspicion, is_suspicious, suspicious_because
 
 RULES = RulesCritic()
@@ -352,8 +352,11 @@ def test_the_layers_are_what_the_critic_asks_for() -> None:
 @pytest.mark.parametrize("corpus", text_corpora())
 def test_facts_and_critic_call_the_same_texts_suspicious(corpus: TextCorpus) -> None:
     for one in corpus.texts.values():
-        found = RULES.judge(case(scenario="standard", reason=one.text)).reason_code
-        assert is_suspicious(one.text) is (found in (CriticCode.INSTRUCTIONS, CriticCode.ENCODED_TEXT))
+        found = RULES.judge(case(scenario="standard", reason=one.text))
+        is_sure = found.detail_code != SPEAKS_OF_DECIDING
+        assert is_suspicious(one.text) is (
+            is_sure and found.reason_code in (CriticCode.INSTRUCTIONS, CriticCode.ENCODED_TEXT)
+        )
 
 
 def test_an_amount_without_words_or_facts_is_not_judged() -> None:
