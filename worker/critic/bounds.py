@@ -32,9 +32,7 @@ class Bounds:
             source.one_of(node, "a language", READABLE) for node in source.listing(at["languages"], "languages")
         ]
         lengths = source.fields(at["longest"], "longest", known=PLACES, required=PLACES).entries
-        longest = {
-            place: source.whole(node, place, least=1, most=MAX_LOOKED_AT) for place, node in lengths.items()
-        }
+        longest = {place: source.whole(node, place, least=1, most=MAX_LOOKED_AT) for place, node in lengths.items()}
         return cls(frozenset(languages), longest)
 
 
@@ -42,4 +40,3 @@ def load_bounds(policies: Path) -> Bounds:
     """The bounds of a policies folder; the shipped ones where it has no such file. Raises `PolicyError`."""
     file = policies / FILE_NAME
     return Bounds.load(file if file.exists() else policies_dir() / FILE_NAME)
-

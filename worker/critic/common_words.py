@@ -170,8 +170,7 @@ eo: kaj estas ne la en al kun sed ke kiu mi vi li ŝi ni ili ĉi tiu ĉiuj sen m
 
 def _parsed() -> dict[str, frozenset[str]]:
     found: dict[str, set[str]] = {
-        lang: set(words.casefold().split())
-        for lang, words in zip(READABLE, (_EN, _DE, _FR, _ES, _IT), strict=True)
+        lang: set(words.casefold().split()) for lang, words in zip(READABLE, (_EN, _DE, _FR, _ES, _IT), strict=True)
     }
     for line in _OTHERS.splitlines():
         lang, _, words = line.partition(":")

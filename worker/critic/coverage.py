@@ -31,7 +31,9 @@ class _Kind(Enum):
 
 
 # Latin letters with and without accents, printable ASCII, and white space. What this does not match is looked at one by one.
-_LATIN = re.compile("[\t\n\x0b\x0c\r\x85 -~\u00a0-\u01bf\u01c4-\u024f\u02b9-\u02bc\u0300-\u034e\u0350-\u036f\u1e00-\u1eff]+")
+_LATIN = re.compile(
+    "[\t\n\x0b\x0c\r\x85 -~\u00a0-\u01bf\u01c4-\u024f\u02b9-\u02bc\u0300-\u034e\u0350-\u036f\u1e00-\u1eff]+"
+)
 # Of the others: punctuation, symbols and pictures, spaces, and what belongs to pictures. Nothing that is a letter or digit.
 _CATEGORIES = frozenset({"Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp"})
 _WITH_PICTURES = frozenset("\u200d\ufe0e\ufe0f\u20e3") | {chr(code) for code in range(0xE0020, 0xE0080)}
