@@ -136,7 +136,9 @@ class WorkerSettings:
     )
     # The folder with the route table and the declared switches.
     policies_dir: Path = _setting(
-        "SENTINEL_POLICIES_DIR", "folder of the policy files, the switches and the route table", policies_dir()
+        "SENTINEL_POLICIES_DIR",
+        "folder of the policy files, the switches, the route table and the bounds of the critic",
+        policies_dir(),
     )
     # A marketplace's orders count once somebody has said that they are imported.
     public_orders_imported: bool = _setting(
