@@ -11,12 +11,16 @@ import contextlib
 import os
 import socket
 import time
+from collections.abc import Iterable
+from http import HTTPStatus
 from typing import Any
 
 from gunicorn.asgi.protocol import ASGIProtocol
 from gunicorn.workers.gasgi import ASGIWorker
 
 from sentinel.connection_counts import SharedCounts
+from sentinel.http.problems import unread_problem
+from sentinel.http.request_ids import request_id_of
 
 HEARTBEAT_SECONDS = 1.0
 GONE_MILLISECONDS = 30_000
@@ -40,6 +44,16 @@ class _Connection(ASGIProtocol):  # type: ignore[misc]
         """End."""
         self.worker.connections.discard(self)
         super().connection_lost(exc)
+
+    def _send_error_response(self, status: int, message: str, extra_headers: Iterable[tuple[str, str]] = ()) -> None:
+        """Answer what could not be read as a request with a problem document, in gunicorn's own words."""
+        environ: dict[str, Any] = {}
+        body, status, content_type, headers = unread_problem(status, message, request_id_of(environ))
+        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Content-Type: {content_type}"]
+        named = {"X-Request-ID": request_id_of(environ), **headers, **dict(extra_headers)}
+        lines += [f"{name}: {value}" for name, value in named.items()]
+        lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
+        self._safe_write("\r\n".join(lines).encode("latin-1") + body)
 
     @property
     def is_idle(self) -> bool:
