@@ -14,7 +14,7 @@ from ops_console.confirm import routes as confirm_routes
 from ops_console.context import build_context
 from ops_console.pages import shell
 from ops_console.settings import ConsoleSettings
-from sentinel.http import problems
+from sentinel.http import https_only, problems
 from sentinel.http.docs_page import docs_page
 from sentinel.http.strict_json import MAX_BYTES
 
@@ -54,6 +54,7 @@ def create_app(settings: ConsoleSettings, *, stopping: Callable[[], bool] = lamb
     app.url_map.converters["anything"] = confirm_routes.Anything
     app.register_blueprint(confirm_routes.blueprint(context))
     app.after_request(_finish)
+    https_only.install(app, behind_tls=settings.behind_tls, trusted_proxies=settings.trusted_proxies)
     problems.register(app)
     app.extensions["console"] = context
     if settings.trusted_proxies:

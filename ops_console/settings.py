@@ -15,7 +15,7 @@ from marshmallow.validate import Length, OneOf, Range
 from ops_console.board.agents import PublicAgents, parse_public_agents
 from sentinel.core.errors import InvalidInput
 from sentinel.resources import policies_dir
-from sentinel.settings import confirm_secrets, is_weak, malformed, readable, refuse_unsafe, setting
+from sentinel.settings import BEHIND_TLS, confirm_secrets, is_weak, malformed, readable, refuse_unsafe, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,11 @@ class ConsoleSettings:
     trusted_proxies: int = setting(
         "SENTINEL_TRUSTED_PROXIES", "How many proxies in front set X-Forwarded-For and -Proto.", 0
     )
+    behind_tls: bool = setting(
+        "SENTINEL_BEHIND_TLS",
+        f"{BEHIND_TLS} Where trusted proxies set X-Forwarded-Proto, they tell it of each request.",
+        False,
+    )
     max_streams: int = setting(
         "SENTINEL_CONSOLE_MAX_STREAMS",
         "Viewers of the live stream per process; each takes an open file, whose limit is raised at start.",
@@ -122,6 +127,7 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
         "port": env.int(_ENV["port"], default.port, validate=Range(min=1, max=65535)),
         "trusted_proxies": env.int(_ENV["trusted_proxies"], default.trusted_proxies, validate=Range(min=0, max=5)),
         "insecure_cookies": env.bool(_ENV["insecure_cookies"], default.insecure_cookies),
+        "behind_tls": env.bool(_ENV["behind_tls"], default.behind_tls),
         "require_second_factor": env.bool(_ENV["require_second_factor"], default.require_second_factor),
         "second_factor_secrets": env.list(_ENV["second_factor_secrets"], [], subcast=str),
         "log_level": env.str(

@@ -45,7 +45,7 @@ def _run(settings: OrderReviewSettings, graceful_seconds: int) -> None:
         parts.background.start()
         backgrounds.append(parts.background)
         intake = Intake(parts.pipeline, parts.sources, limit, settings.trusted_proxies)
-        return create_app(intake, parts.store)
+        return create_app(intake, parts.store, behind_tls=settings.behind_tls)
 
     def stop() -> None:
         for background in backgrounds:
