@@ -24,6 +24,7 @@ from sentinel.cli.processes import Processes, Stopped, go_on
 from sentinel.cli.serve import kept_secret
 from sentinel.core.errors import SentinelError
 from sentinel.logs import configure_logs
+from sentinel.private_files import write_private
 from sentinel.settings import CHECKPOINTS
 
 
@@ -218,7 +219,7 @@ def _start_all(
     if not loaded.exists() or loaded.read_text() != access.tenant_id:
         if processes.run("enqueue", _module("worker.cli", "enqueue", "-"), env["worker"], stdin=demo_rows()) != 0:
             raise DemoFailed(f"the demo ledger could not be loaded; see {data_dir / 'log' / 'enqueue.log'}")
-        loaded.write_text(access.tenant_id)
+        write_private(loaded, access.tenant_id.encode())
     addresses = {name: f"{ports.url(name)}/readyz" for name in ("authority", "console", "orders")}
     wait_ready(processes, addresses, data_dir / "log", stop)
 
