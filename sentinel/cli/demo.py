@@ -200,7 +200,7 @@ def _environment(urls: dict[str, str], data_dir: Path, access: Access, ports: Po
             "ORDERS_DEMO_SECRET": os.environ.get("ORDERS_DEMO_SECRET") or kept_secret(data_dir, SECRET_FILE),
         },
         "console": base | {
-            "SENTINEL_DATABASE_URL": urls["console"], "SENTINEL_CONSOLE_PORT": str(ports.console), "SENTINEL_INSECURE_COOKIES": "true",
+            "SENTINEL_DATABASE_URL": urls["console"], "SENTINEL_CONSOLE_PORT": str(ports.console), "SENTINEL_INSECURE_COOKIES": "true", "SENTINEL_REQUIRE_SECOND_FACTOR": "nobody",
             "SENTINEL_PUBLIC_TENANT": access.tenant_id, "CONFIRM_SECRETS": cards,
             "SENTINEL_PUBLIC_AGENTS": os.environ.get("SENTINEL_PUBLIC_AGENTS", "retail-refund-agent=refund:refunds,*"),
         },

@@ -60,7 +60,7 @@ def running_console(bench: Bench) -> Iterator[int]:
     process = subprocess.Popen(
         [sys.executable, "-m", "ops_console", "--port", str(port), "--graceful-seconds", "2"],
         stdout=subprocess.DEVNULL,
-        env={**os.environ, "SENTINEL_DATABASE_URL": bench.url, "SENTINEL_PUBLIC_AGENTS": "*", "SENTINEL_LOG_LEVEL": "error"},
+        env={**os.environ, "SENTINEL_DATABASE_URL": bench.url, "SENTINEL_PUBLIC_AGENTS": "*", "SENTINEL_LOG_LEVEL": "error", "SENTINEL_REQUIRE_SECOND_FACTOR": "nobody"},
     )  # fmt: skip
     try:
         _wait(port)

@@ -47,7 +47,7 @@ class Watching:
 def console(world: Any, port: int) -> Iterator[subprocess.Popen[bytes]]:
     env = clean_env(
         SENTINEL_DATABASE_URL=world.url, SENTINEL_CONSOLE_PORT=str(port), SENTINEL_CONSOLE_THREADS=str(THREADS),
-        SENTINEL_CONSOLE_MAX_STREAMS=str(VIEWERS + 1), SENTINEL_CONSOLE_PROCESSES="1", SENTINEL_INSECURE_COOKIES="1",
+        SENTINEL_CONSOLE_MAX_STREAMS=str(VIEWERS + 1), SENTINEL_CONSOLE_PROCESSES="1", SENTINEL_INSECURE_COOKIES="1", SENTINEL_REQUIRE_SECOND_FACTOR="nobody",
     )  # fmt: skip
     process = subprocess.Popen(module("ops_console"), env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
