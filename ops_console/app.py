@@ -17,7 +17,7 @@ from ops_console.face import Face
 from ops_console.headers import HEADERS, PUBLIC_HEADERS
 from ops_console.pages import shell
 from ops_console.settings import ConsoleSettings
-from sentinel.http import problems
+from sentinel.http import https_only, problems
 from sentinel.http.asgi import AsgiApp, Documents, HotRoutes
 from sentinel.http.docs_page import docs_page
 from sentinel.http.strict_json import MAX_BYTES
@@ -57,6 +57,7 @@ def create_app(
     app.register_blueprint(top)
     app.register_blueprint(docs_page("sentinel console"))
     app.after_request(_finish)
+    https_only.install(app, behind_tls=settings.behind_tls, trusted_proxies=settings.trusted_proxies)
     problems.register(app)
     if settings.trusted_proxies:
         count = settings.trusted_proxies

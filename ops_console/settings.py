@@ -15,7 +15,8 @@ from marshmallow.validate import Length, OneOf, Range
 from ops_console.board.agents import PublicAgents, parse_public_agents
 from sentinel.core.errors import InvalidInput
 from sentinel.resources import policies_dir
-from sentinel.settings import confirm_secrets, is_weak, malformed, readable, refuse_unsafe, setting
+from sentinel.services.actor import has_role
+from sentinel.settings import BEHIND_TLS, confirm_secrets, is_weak, malformed, readable, refuse_unsafe, setting
 
 _MOST = "Connections per process; beyond it one that waits makes room. Each takes an open file, whose limit is raised at start."
 _MOST_OF_ADDRESS = "Of these from one address; as many as in all behind a proxy, which is one address."
@@ -82,8 +83,10 @@ class ConsoleSettings:
         "How long a proof of password or code lasts in a page's session, before approving and other acts of weight.",
         300,
     )
-    require_second_factor: bool = setting(
-        "SENTINEL_REQUIRE_SECOND_FACTOR", "Who has no second factor sets one up before anything else.", False
+    require_second_factor: str = setting(
+        "SENTINEL_REQUIRE_SECOND_FACTOR",
+        "Whose second factor is required: `approvers` (and administrators), `everyone` or `nobody`. Who has none sets one up before anything else.",
+        "approvers",
     )
     origin: str = setting(
         "SENTINEL_CONSOLE_ORIGIN",
@@ -95,6 +98,11 @@ class ConsoleSettings:
     )
     trusted_proxies: int = setting(
         "SENTINEL_TRUSTED_PROXIES", "How many proxies in front set X-Forwarded-For and -Proto.", 0
+    )
+    behind_tls: bool = setting(
+        "SENTINEL_BEHIND_TLS",
+        f"{BEHIND_TLS} Where trusted proxies set X-Forwarded-Proto, they tell it of each request.",
+        False,
     )
     max_streams: int = setting(
         "SENTINEL_CONSOLE_MAX_STREAMS",
@@ -113,6 +121,12 @@ class ConsoleSettings:
         (),
     )
     log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
+
+    def requires_second_factor(self, role: str) -> bool:
+        """Whether a person of this role must have one."""
+        return self.require_second_factor == "everyone" or (
+            self.require_second_factor == "approvers" and has_role(role, "approver")
+        )
 
     @property
     def public_origin(self) -> str:
@@ -152,7 +166,12 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
         "board_port": env.int(_ENV["board_port"], default.board_port, validate=Range(min=1, max=65535)),
         "trusted_proxies": env.int(_ENV["trusted_proxies"], default.trusted_proxies, validate=Range(min=0, max=5)),
         "insecure_cookies": env.bool(_ENV["insecure_cookies"], default.insecure_cookies),
-        "require_second_factor": env.bool(_ENV["require_second_factor"], default.require_second_factor),
+        "behind_tls": env.bool(_ENV["behind_tls"], default.behind_tls),
+        "require_second_factor": env.str(
+            _ENV["require_second_factor"],
+            default.require_second_factor,
+            validate=OneOf(["approvers", "everyone", "nobody"]),
+        ),
         "second_factor_secrets": env.list(_ENV["second_factor_secrets"], [], subcast=str),
         "log_level": env.str(
             _ENV["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])
@@ -175,9 +194,10 @@ def unsafe(settings: ConsoleSettings) -> list[str]:
         faults.append("CONFIRM_SECRETS: every secret needs at least 32 characters that nobody can guess")
     if any(is_weak(secret) for secret in settings.second_factor_secrets):
         faults.append("SENTINEL_SECOND_FACTOR_SECRETS: every secret needs at least 32 characters that nobody can guess")
-    if settings.require_second_factor and not settings.second_factor_secrets:
+    if settings.require_second_factor != "nobody" and not settings.second_factor_secrets:
         faults.append(
-            "SENTINEL_REQUIRE_SECOND_FACTOR: needs SENTINEL_SECOND_FACTOR_SECRETS, or nobody could set one up"
+            "SENTINEL_REQUIRE_SECOND_FACTOR: needs SENTINEL_SECOND_FACTOR_SECRETS, or nobody could set one up;"
+            " `nobody` requires none"
         )
     if settings.insecure_cookies and not _is_loopback(settings.host):
         faults.append("SENTINEL_INSECURE_COOKIES: only where the console listens on a loopback address")

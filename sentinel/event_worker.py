@@ -12,6 +12,8 @@ import contextlib
 import os
 import socket
 import time
+from collections.abc import Iterable
+from http import HTTPStatus
 from typing import Any
 
 from gunicorn.asgi.protocol import ASGIProtocol
@@ -19,6 +21,8 @@ from gunicorn.workers.gasgi import ASGIWorker
 
 from sentinel.connection_bounds import Connections, Stage
 from sentinel.connection_counts import SharedCounts
+from sentinel.http.problems import unread_problem
+from sentinel.http.request_ids import request_id_of
 
 HEARTBEAT_SECONDS = 1.0
 GONE_MILLISECONDS = 30_000
@@ -54,6 +58,16 @@ class _Connection(ASGIProtocol):  # type: ignore[misc]
         self._due_in(None)
         self.worker.connections.gone(self)
         super().connection_lost(exc)
+
+    def _send_error_response(self, status: int, message: str, extra_headers: Iterable[tuple[str, str]] = ()) -> None:
+        """Answer what could not be read as a request with a problem document, in gunicorn's own words."""
+        environ: dict[str, Any] = {}
+        body, status, content_type, headers = unread_problem(status, message, request_id_of(environ))
+        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Content-Type: {content_type}"]
+        named = {"X-Request-ID": request_id_of(environ), **headers, **dict(extra_headers)}
+        lines += [f"{name}: {value}" for name, value in named.items()]
+        lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
+        self._safe_write("\r\n".join(lines).encode("latin-1") + body)
 
     def data_received(self, data: bytes) -> None:
         """Bytes: whatever they leave open has a deadline that more of them does not move."""

@@ -87,6 +87,9 @@ def setting(env: str, help: str, default: Any = None) -> Any:
     return dataclasses.field(default=default, metadata={"env": env, "help": help})
 
 
+BEHIND_TLS = "Everything that reaches this program came over TLS: every page and document carries Strict-Transport-Security, a year long."
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What the authority runs with."""
@@ -150,6 +153,7 @@ class Settings:
         "SENTINEL_RATE_PER_SECOND", "Requests per second and key, over all processes of this host.", 5000
     )
     rate_burst: int = setting("SENTINEL_RATE_BURST", "Requests a key may make at once.", 10000)
+    behind_tls: bool = setting("SENTINEL_BEHIND_TLS", BEHIND_TLS, False)
     log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
     debug: bool = setting("SENTINEL_DEBUG", "Refused: a debugger in an authority runs code for strangers.", False)
 
@@ -174,6 +178,7 @@ def load_settings(**overrides: Any) -> Settings:
             _FIELDS["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])
         ),
         "debug": env.bool(_FIELDS["debug"], default.debug),
+        "behind_tls": env.bool(_FIELDS["behind_tls"], default.behind_tls),
     }
     for name in (
         "processes",

@@ -25,6 +25,7 @@ from sentinel.cli.processes import Processes, Stopped, go_on
 from sentinel.cli.serve import kept_secret
 from sentinel.core.errors import SentinelError
 from sentinel.logs import configure_logs
+from sentinel.private_files import write_private
 from sentinel.settings import CHECKPOINTS
 
 
@@ -220,7 +221,7 @@ def _environment(urls: dict[str, str], data_dir: Path, access: Access, ports: Po
         },
         "console": base | {
             "SENTINEL_DATABASE_URL": urls["console"], "SENTINEL_CONSOLE_PORT": str(ports.console),
-            "SENTINEL_BOARD_PORT": str(ports.board), "SENTINEL_INSECURE_COOKIES": "true",
+            "SENTINEL_BOARD_PORT": str(ports.board), "SENTINEL_INSECURE_COOKIES": "true", "SENTINEL_REQUIRE_SECOND_FACTOR": "nobody",
             "SENTINEL_PUBLIC_TENANT": access.tenant_id, "CONFIRM_SECRETS": cards,
             "SENTINEL_PUBLIC_AGENTS": os.environ.get("SENTINEL_PUBLIC_AGENTS", "retail-refund-agent=refund:refunds,*"),
         },
@@ -239,7 +240,7 @@ def _start_all(
     if not loaded.exists() or loaded.read_text() != access.tenant_id:
         if processes.run("enqueue", _module("worker.cli", "enqueue", "-"), env["worker"], stdin=demo_rows()) != 0:
             raise DemoFailed(f"the demo ledger could not be loaded; see {data_dir / 'log' / 'enqueue.log'}")
-        loaded.write_text(access.tenant_id)
+        write_private(loaded, access.tenant_id.encode())
     listeners = {"authority": ("authority",), "console": ("console", "board"), "orders": ("orders",)}
     addresses = {name: [f"{ports.url(one)}/readyz" for one in faces] for name, faces in listeners.items()}
     wait_ready(processes, addresses, data_dir / "log", stop)

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sentinel.private_files import open_private, private_folder
 from sentinel.side_by_side import die_with_parent
 
 STOP_SECONDS = 1.5
@@ -57,7 +58,7 @@ class Processes:
         self._passing: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
         self._deadline: float | None = None
-        logs.mkdir(parents=True, exist_ok=True)
+        private_folder(logs)
 
     def start(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> None:
         """Start a child that is to stay. Its output goes to `<logs>/<name>.log`."""
@@ -99,7 +100,7 @@ class Processes:
         if self._is_over():
             raise Stopped
         # What it reads lies in a file, so that nobody has to feed it.
-        with (self._logs / f"{name}.log").open("ab") as log, tempfile.TemporaryFile() as given:
+        with open_private(self._logs / f"{name}.log", append=True) as log, tempfile.TemporaryFile() as given:
             given.write(stdin)
             given.seek(0)
             return subprocess.Popen(

@@ -16,6 +16,7 @@ import structlog
 from a2wsgi import WSGIMiddleware
 
 from sentinel.core.errors import SentinelError
+from sentinel.http.hosts import require_host
 from sentinel.http.problems import internal_problem, problem_of
 from sentinel.http.request_ids import request_id_of
 from sentinel.http.strict_json import MAX_BYTES
@@ -124,6 +125,7 @@ async def _stream(handler: StreamHandler, scope: Scope, receive: Receive, send: 
         await send(message)
 
     try:
+        require_host(environ)
         await handler(environ, receive, sending)
     except Exception as error:
         request_id = request_id_of(environ)
@@ -141,6 +143,7 @@ async def _answer(handler: WaitingHandler, environ: dict[str, Any]) -> Answer:
     """`wire.answer` for a handler that waits."""
     request_id = request_id_of(environ)
     try:
+        require_host(environ)
         given = await handler(Request(environ))
     except SentinelError as error:
         given = Answer(*problem_of(error, request_id))
@@ -155,6 +158,7 @@ def _environ(scope: Scope) -> dict[str, Any]:
     """What a handler reads of the WSGI environment."""
     environ: dict[str, Any] = {
         "REQUEST_METHOD": scope["method"], "PATH_INFO": scope["path"], "QUERY_STRING": scope.get("query_string", b"").decode("latin-1"),
+        "SERVER_PROTOCOL": f"HTTP/{scope.get('http_version', '')}",
     }  # fmt: skip
     for name_bytes, value_bytes in scope["headers"]:
         name, value = name_bytes.decode("latin-1"), value_bytes.decode("latin-1")

@@ -195,6 +195,14 @@ def test_secrets_are_readable_by_their_owner_only(demo: Demo) -> None:
         assert stat.S_IMODE((demo.data_dir / name).stat().st_mode) == 0o600, name
 
 
+def test_no_file_of_the_demo_is_open_to_other_accounts(demo: Demo) -> None:
+    # The database server minds its own, which come and go.
+    ours = [path for path in demo.data_dir.rglob("*") if "postgres" not in path.relative_to(demo.data_dir).parts]
+    files = [path for path in ours if path.is_file()]
+    assert {path.suffix for path in files} >= {".log", ".json", ".jsonl"}
+    assert [path for path in files if stat.S_IMODE(path.stat().st_mode) & ~0o640] == []
+
+
 def test_it_ends_within_three_seconds_leaves_nothing_and_continues() -> None:
     with demo_folder("life of a demo") as folder:
         with running_demo(folder) as first:

@@ -31,7 +31,12 @@ ROW = "lge_fee"
 def console(served: Served, tmp_path: Path) -> Iterator[str]:
     """`python -m ops_console --only public` on the authority's database: its address."""
     port = free_port()
-    env = clean_env(SENTINEL_DATABASE_URL=served.database_url, CONFIRM_SECRETS=SECRET, SENTINEL_INSECURE_COOKIES="1")
+    env = clean_env(
+        SENTINEL_DATABASE_URL=served.database_url,
+        CONFIRM_SECRETS=SECRET,
+        SENTINEL_INSECURE_COOKIES="1",
+        SENTINEL_REQUIRE_SECOND_FACTOR="nobody",
+    )
     with (tmp_path / "console.log").open("wb") as log:
         process = subprocess.Popen(
             module("ops_console", "--only", "public", "--board-port", str(port)), env=env, stdout=log, stderr=log

@@ -61,7 +61,7 @@ def running_console(bench: Bench) -> Iterator[int]:
         [sys.executable, "-m", "ops_console", "--only", "public", "--board-port", str(port), "--graceful-seconds", "2"],
         stdout=subprocess.DEVNULL,
         env={**os.environ, "SENTINEL_DATABASE_URL": bench.url, "SENTINEL_PUBLIC_AGENTS": "*", "SENTINEL_LOG_LEVEL": "error",
-             "SENTINEL_BOARD_MAX_CONNECTIONS_PER_ADDRESS": "2000"},
+             "SENTINEL_BOARD_MAX_CONNECTIONS_PER_ADDRESS": "2000", "SENTINEL_REQUIRE_SECOND_FACTOR": "nobody"},
     )  # fmt: skip
     try:
         _wait(port)

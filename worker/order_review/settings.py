@@ -13,7 +13,7 @@ from environs import Env
 from marshmallow.validate import Length, OneOf, Range
 
 from sentinel.resources import policies_dir
-from sentinel.settings import malformed, readable, refuse_unsafe, setting
+from sentinel.settings import BEHIND_TLS, malformed, readable, refuse_unsafe, setting
 from sentinel.store.database import describe, same_database
 from worker.addresses import is_http_url
 from worker.order_review.outlets import outlet_faults
@@ -51,7 +51,14 @@ class OrderReviewSettings:
     )
     pool_size: int = setting("SENTINEL_ORDERS_POOL_SIZE", "Database connections per process.", 16)
     trusted_proxies: int = setting(
-        "SENTINEL_TRUSTED_PROXIES", "How many proxies in front set X-Forwarded-For; senders are told apart by it.", 0
+        "SENTINEL_TRUSTED_PROXIES",
+        "How many proxies in front set X-Forwarded-For and -Proto; senders are told apart by it.",
+        0,
+    )
+    behind_tls: bool = setting(
+        "SENTINEL_BEHIND_TLS",
+        f"{BEHIND_TLS} Where trusted proxies set X-Forwarded-Proto, they tell it of each request.",
+        False,
     )
     address_per_second: int = setting(
         "SENTINEL_ORDERS_ADDRESS_PER_SECOND",
@@ -130,6 +137,7 @@ def load_order_settings(*, needs_authority: bool = True, **overrides: Any) -> Or
         "host": env.str(_ENV["host"], default.host, validate=Length(min=1)),
         "port": env.int(_ENV["port"], default.port, validate=Range(min=1, max=65535)),
         "trusted_proxies": env.int(_ENV["trusted_proxies"], default.trusted_proxies, validate=Range(min=0, max=5)),
+        "behind_tls": env.bool(_ENV["behind_tls"], default.behind_tls),
         "alerts_on_this_machine": env.bool(_ENV["alerts_on_this_machine"], default.alerts_on_this_machine),
         "failpoints_allowed": env.bool(_ENV["failpoints_allowed"], default.failpoints_allowed),
         "log_level": env.str(

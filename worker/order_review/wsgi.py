@@ -47,7 +47,7 @@ def _run(settings: OrderReviewSettings, graceful_seconds: int) -> None:
         parts.background.start()
         backgrounds.append(parts.background)
         intake = Intake(parts.pipeline, parts.sources, limit, settings.trusted_proxies)
-        return Documents(create_app(intake, parts.store), settings.threads)
+        return Documents(create_app(intake, parts.store, behind_tls=settings.behind_tls), settings.threads)
 
     def stop() -> None:
         for background in backgrounds:
