@@ -77,6 +77,27 @@ def test_a_malformed_row_is_refused_with_its_field(change: dict[str, Any], field
     assert refusals(json.dumps(GOOD | change)) == [(1, field)]
 
 
+HALF = "a\ud800b"
+
+
+@pytest.mark.parametrize(
+    "change, field",
+    [*(({name: HALF}, name) for name in ("account_ref", "reason", "contact", "requested_at", "channel", "ledger_entry_id")),
+     ({HALF: 1}, "row"), ({"risk": {HALF: True}}, "risk"), ({"amount": {"value": HALF, "currency": "USD"}}, "amount.value"),
+     ({"amount": {"value": 1, "currency": "USD", HALF: 1}}, "amount")],
+)  # fmt: skip
+def test_half_a_surrogate_pair_is_refused_by_its_field_and_the_other_rows_are_kept(
+    run: Any, ledger_world: LedgerWorld, change: dict[str, Any], field: str
+) -> None:
+    """Before, a half in a name ended the command with a traceback: its refusal could not be printed."""
+    text = "\n".join([json.dumps({**GOOD, **change}), json.dumps({**GOOD, "ledger_entry_id": "lge_2"})])
+    done = run("enqueue", "-", text=text)
+    assert (done.exit_code, type(done.exception)) == (1, SystemExit)
+    name = "" if "ledger_entry_id" in change else " (lge_1)"
+    assert f"line 1{name}: {field}: h" in done.output and "half a surrogate pair" in done.output
+    assert ledger_world.states() == {"lge_2": "NEW"}
+
+
 @pytest.mark.parametrize(
     "text", ['{"ledger_entry_id": "a", "ledger_entry_id": "b"}', '{"a": NaN}', "nope", "[" * 50, '{"a": 1} x']
 )
