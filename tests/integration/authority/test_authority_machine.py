@@ -176,7 +176,7 @@ class Machine(RuleBasedStateMachine):
     def tell(self, key: str, outcome: str) -> None:
         asked = self.asked[key]
         if self.model.actions[key].not_executed:
-            outcome = "error"  # a success is a contradiction, which halts: see test_final_answers.py
+            outcome = "error"  # a success is a contradiction, which halts: see test_contradictions.py
         taken = done(lambda: self.tenants[asked.tenant].desk.report(asked.body, outcome))
         assert taken == self.model.report(self.model.actions[key], outcome)
         met[f"report {outcome} {taken}"] += 1
