@@ -104,7 +104,9 @@ def test_nobody_gets_round_the_check_by_an_update_of_his_own(ledger_world: Ledge
     """As the owner of everything, with who and why written down: the table itself refuses."""
     PAID_PERHAPS[way](ledger_world, "r")
     write_down(ledger_world, "r")
-    with pytest.raises(psycopg.errors.CheckViolation, match=f"entry r is not tried again: {way}, so it may have been paid"):
+    with pytest.raises(
+        psycopg.errors.CheckViolation, match=f"entry r is not tried again: {way}, so it may have been paid"
+    ):
         ledger_world.admin.execute(BY_HAND)
 
 
