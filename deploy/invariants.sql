@@ -306,21 +306,25 @@ with declared as materialized (
   group by 1, 2, 3
 ), counted as (
   select o.tenant_id, d.name || '|' || who.target as breaker_key, date_bin(d.part, e.occurred_at, 'epoch') as bucket,
-         coalesce(o.currency, '') as currency, count(*) as operations, coalesce(sum(o.amount_minor), 0) as amount_minor
+         coalesce(o.currency, '') as currency, count(*) as most, coalesce(sum(o.amount_minor), 0) as most_minor,
+         -- What was allowed at the moment of a lift itself was before it, or after.
+         count(*) filter (where l.at is null or e.occurred_at > l.at) as least,
+         coalesce(sum(o.amount_minor) filter (where l.at is null or e.occurred_at > l.at), 0) as least_minor
   from sentinel.events e
   join sentinel.operation_states s on s.tenant_id = e.tenant_id and s.operation_id = e.operation_id and s.decision_event_id = e.event_id
   join sentinel.operations o on o.tenant_id = s.tenant_id and o.operation_id = s.operation_id
   join declared d on d.policy_digest = s.policy_digest and (d.amount = '{}' or d.amount ? o.currency)
   cross join lateral (select case d.per when 'tenant' then '' else o.agent_id end as target) who
   left join lifted l on l.tenant_id = o.tenant_id and l.scope = d.per and l.target = who.target
-  where e.occurred_at > now() - interval '1 day' and (l.at is null or e.occurred_at > l.at) and strpos(e.body, '"decision":"ALLOW"') > 0
+  where e.occurred_at > now() - interval '1 day' and (l.at is null or e.occurred_at >= l.at) and strpos(e.body, '"decision":"ALLOW"') > 0
   group by 1, 2, 3, 4
 )
 select format('breaker %s from %s', breaker_key, bucket)
 from sentinel.velocity v full join counted c using (tenant_id, breaker_key, bucket, currency)
 -- The housekeeper forgets them after a day.
 where bucket > now() - interval '23 hours' and split_part(breaker_key, '|', 1) in (select name from declared)
-  and (coalesce(v.operations, 0), coalesce(v.amount_minor, 0)) <> (coalesce(c.operations, 0), coalesce(c.amount_minor, 0));
+  and not (coalesce(v.operations, 0) between coalesce(c.least, 0) and coalesce(c.most, 0)
+           and coalesce(v.amount_minor, 0) between coalesce(c.least_minor, 0) and coalesce(c.most_minor, 0));
 
 -- velocity_exceeded: within no window has a velocity breaker let more pass than a recorded policy declares
 with declared as materialized (

@@ -202,6 +202,42 @@ def test_a_bad_invoice_is_left_out_whole_and_named(line: str) -> None:
     assert len(found.orders) == (0 if line.startswith("1,") else 1)
 
 
+def test_two_shops_with_the_same_invoice_numbers_keep_their_orders_and_refunds_apart(
+    run: Any, ledger_world: LedgerWorld, authority: FakeAuthority, tmp_path: Path
+) -> None:
+    """Before, the second shop's refunds were taken for the first one's, and none was entered."""
+    file = tmp_path / "orders.csv"
+    sold, back = (
+        "536365,A,X,10,2021-03-01 08:00:00,{},14527.0,EIRE",
+        "C536366,A,X,-1,2021-03-02 08:00:00,{},14527.0,EIRE",
+    )
+    for source, price in (("north", "5.00"), ("south", "7.00"), ("", "9.00")):
+        file.write_text(HEAD + "\n".join([sold.format(price), back.format(price)]) + "\n")
+        for entered in (1, 0):
+            done = json.loads(run("import-orders", str(file), "--source", source, "--json").stdout)
+            assert (done["orders_changed"], done["refunds_entered"]) == (entered, entered), source
+    assert ledger_world.all("select source, order_ref, paid_minor from refunds.order_budgets order by source desc") == [
+        ("south", "536365", 7000), ("north", "536365", 5000), ("", "536365", 9000),
+    ]  # fmt: skip
+    assert run("run", "--once", url=authority.url).exit_code == 0
+    assert ledger_world.all("select source, order_ref, ledger_entry_id, refund_id, amount_minor, status from refunds.ledger_entries order by amount_minor") == [
+        ("north", "536365", "lge_retail_north:C536366", "rf_retail_north:C536366", 500, "EXECUTED"),
+        ("south", "536365", "lge_retail_south:C536366", "rf_retail_south:C536366", 700, "EXECUTED"),
+        ("", "536365", "lge_retail_C536366", "rf_retail_C536366", 900, "EXECUTED"),
+    ]  # fmt: skip
+    assert ledger_world.all("select source, executed_minor from refunds.order_budgets order by 2") == [
+        ("north", 500), ("south", 700), ("", 900),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("source", ["two words", "shop\u200b", "x" * 65])
+def test_a_source_that_no_order_could_name_is_refused(run: Any, tmp_path: Path, source: str) -> None:
+    file = tmp_path / "orders.csv"
+    file.write_text(HEAD)
+    done = run("import-orders", str(file), "--source", source)
+    assert (done.exit_code, done.output.count("\n")) == (2, 1) and "--source" in done.output
+
+
 def test_another_file_is_not_taken_for_the_data() -> None:
     with pytest.raises(NotTheFile):
         read_orders(["a,b\n"])
