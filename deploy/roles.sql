@@ -113,7 +113,7 @@ grant update (state, settled_at) on sentinel.reservations to sentinel_console;
 grant update (succeeded, password_right), delete on sentinel.sign_in_attempts to sentinel_console;
 grant update (only_row) on sentinel.sign_in_gate to sentinel_console;
 grant execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, sentinel.set_halt, sentinel.lift_halt,
-  sentinel.append_event, sentinel.append_body, sentinel.canonical, sentinel.sha256_text, sentinel.utc_text, sentinel.expire_approval,
+  sentinel.put_halt, sentinel.is_alone, sentinel.append_event, sentinel.append_body, sentinel.canonical, sentinel.sha256_text, sentinel.utc_text, sentinel.expire_approval,
   sentinel.settle_budget, sentinel.settle_budgets, sentinel.halt_lock, sentinel.halt_over, sentinel.is_requester,
   sentinel.take_locks, sentinel.wait_for_lock, sentinel.wait_until, sentinel.voices_for to sentinel_console;
 grant execute on function refunds.default_tenant to sentinel_console;
