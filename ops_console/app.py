@@ -8,7 +8,7 @@ from flask import Blueprint, Flask, Response, request
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from ops_console import identity, meta, metrics, pages
-from ops_console.api import approvals, halts, orders, refunds, session, switches
+from ops_console.api import approvals, halts, orders, public_ids, refunds, session, switches
 from ops_console.board import routes as board_routes
 from ops_console.confirm import routes as confirm_routes
 from ops_console.context import build_context
@@ -41,7 +41,7 @@ def create_app(settings: ConsoleSettings, *, stopping: Callable[[], bool] = lamb
     context = build_context(settings, stopping=stopping)
     identity.install(app, context)
     api = Blueprint("api", __name__, url_prefix="/ops/api")
-    for part in (session, approvals, halts, switches, refunds, orders):
+    for part in (session, approvals, halts, switches, refunds, orders, public_ids):
         part.routes(api, context)
     top = Blueprint("top", __name__)
     board_routes.routes(top, context)

@@ -15,7 +15,7 @@ from marshmallow.validate import Length, OneOf, Range
 from ops_console.board.agents import PublicAgents, parse_public_agents
 from sentinel.core.errors import InvalidInput
 from sentinel.resources import policies_dir
-from sentinel.settings import confirm_secrets, is_weak, malformed, readable, refuse_unsafe, setting
+from sentinel.settings import confirm_secrets, is_weak, malformed, public_id_secrets, readable, refuse_unsafe, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,13 @@ class ConsoleSettings:
         " everybody signed in once. Default as CONFIRM_SECRETS. Without one no second factor can be set up.",
         (),
     )
+    public_id_secrets: tuple[str, ...] = setting(
+        "SENTINEL_PUBLIC_ID_SECRETS",
+        "Secrets with which the identifiers on public pages are minted, comma separated, newest first: the first mints, a"
+        " proof is compared under all. Another first one gives every refund, ledger entry and agent another public id."
+        " Default: one that the database keeps.",
+        (),
+    )
     log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
 
     @property
@@ -129,6 +136,7 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
         ),
     }
     values["confirm_secrets"] = confirm_secrets()
+    values["public_id_secrets"] = public_id_secrets()
     bad = malformed(env)
     values = readable(ConsoleSettings, values, bad)
     given = tuple(secret.strip() for secret in values["second_factor_secrets"] if secret.strip())
@@ -145,6 +153,8 @@ def unsafe(settings: ConsoleSettings) -> list[str]:
         faults.append("CONFIRM_SECRETS: every secret needs at least 32 characters that nobody can guess")
     if any(is_weak(secret) for secret in settings.second_factor_secrets):
         faults.append("SENTINEL_SECOND_FACTOR_SECRETS: every secret needs at least 32 characters that nobody can guess")
+    if any(is_weak(secret) for secret in settings.public_id_secrets):
+        faults.append("SENTINEL_PUBLIC_ID_SECRETS: every secret needs at least 32 characters that nobody can guess")
     if settings.require_second_factor and not settings.second_factor_secrets:
         faults.append(
             "SENTINEL_REQUIRE_SECOND_FACTOR: needs SENTINEL_SECOND_FACTOR_SECRETS, or nobody could set one up"

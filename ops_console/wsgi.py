@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 from flask import Flask
 
+from ops_console.indexer import start_indexer
 from ops_console.sampler import start_sampler
 from ops_console.settings import ConsoleSettings
 from sentinel.logs import configure_logs
@@ -41,6 +42,7 @@ def serve(settings: ConsoleSettings, *, graceful_seconds: int = 5) -> None:
             app = create_app(settings, stopping=stopping)
             console = app.extensions["console"]
             start_sampler(console.pool, console.ledger, stopping=stopping)
+            start_indexer(console, stopping=stopping)
             threading.Thread(target=_warm, args=(app,), name="warm", daemon=True).start()
             return app
 

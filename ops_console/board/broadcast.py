@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 
 import orjson
 
+from ops_console.board.events import LiveEvent
 from ops_console.board.hub import HEARTBEAT_SECONDS, Hub
-from sentinel.store.feed import FeedRow
 
 MOST_UNSENT = 1 << 19
 STALLED_SECONDS = 30.0
@@ -64,10 +64,10 @@ class Pace:
 
 
 class Broadcaster:
-    """`encode(row)` is an event as it goes over the wire. The thread starts with the first viewer."""
+    """`encode(event)` is an event as it goes over the wire. The thread starts with the first viewer."""
 
     def __init__(
-        self, hub: Hub, encode: Callable[[FeedRow], bytes], *, heartbeat_seconds: float = HEARTBEAT_SECONDS
+        self, hub: Hub, encode: Callable[[LiveEvent], bytes], *, heartbeat_seconds: float = HEARTBEAT_SECONDS
     ) -> None:
         self._hub = hub
         self._encode = encode
@@ -184,7 +184,7 @@ class Broadcaster:
                 allowed = self._pace.allow(len(rows), len(viewers), time.monotonic())
                 self._give(viewers, self._news(rows, allowed), rows[-1].position)
 
-    def _news(self, rows: list[FeedRow], allowed: int) -> bytes:
+    def _news(self, rows: list[LiveEvent], allowed: int) -> bytes:
         left_out = len(rows) - allowed
         shown = rows[left_out:]
         told = b"event: left-out\ndata: %d\n\n" % left_out if left_out else b""

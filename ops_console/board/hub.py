@@ -12,8 +12,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from ops_console.board.events import LiveEvent
 from sentinel.core.errors import SentinelError, TooManyStreams
-from sentinel.store.feed import FeedRow
 
 POLL_SECONDS = 0.25
 HEARTBEAT_SECONDS = 15.0
@@ -25,12 +25,12 @@ _FAILURE_SECONDS = 1.0
 
 
 class Hub:
-    """`read_after(position, limit)` gives feed rows oldest first, `read_newest(limit)` newest first, `read_status()` what each agent does."""
+    """`read_after(position, limit)` gives published decisions oldest first, `read_newest(limit)` newest first, `read_status()` what each agent does."""
 
     def __init__(
         self,
-        read_after: Callable[[int, int], list[FeedRow]],
-        read_newest: Callable[[int], list[FeedRow]],
+        read_after: Callable[[int, int], list[LiveEvent]],
+        read_newest: Callable[[int], list[LiveEvent]],
         *,
         read_status: Callable[[], dict[str, str]] = dict,
         max_viewers: int,
@@ -46,7 +46,7 @@ class Hub:
         self._stopping = stopping
         self._heartbeat_seconds = heartbeat_seconds
         self._news = threading.Condition()
-        self._rows: deque[FeedRow] = deque(maxlen=KEPT)
+        self._rows: deque[LiveEvent] = deque(maxlen=KEPT)
         # Every public row behind `_floor` and up to `_position` is in `_rows`.
         self._floor = self._position = 0
         self._reader: threading.Thread | None = None
@@ -70,7 +70,7 @@ class Hub:
         with self._news:
             self.viewers -= 1
 
-    def come(self, last_seen: int | None) -> tuple[list[FeedRow], int]:
+    def come(self, last_seen: int | None) -> tuple[list[LiveEvent], int]:
         """What a viewer gets first: rows behind `last_seen` (None: the latest few), and the position it is at then.
 
         From memory while the reader runs, so that a thousand viewers who come back at once cost no query.
@@ -89,14 +89,14 @@ class Hub:
         position = newest[-1].position if newest else 0
         return (newest[-FIRST_SEEN:] if last_seen is None else _behind(newest, last_seen)), position
 
-    def since(self, position: int) -> list[FeedRow] | None:
+    def since(self, position: int) -> list[LiveEvent] | None:
         """Kept rows behind a position; None when some of them are no longer kept. Never asks the database."""
         with self._news:
             if position < self._floor:
                 return None
             return _behind(list(self._rows), position) if self._position > position else []
 
-    def follow(self, position: int) -> Iterator[FeedRow | None]:
+    def follow(self, position: int) -> Iterator[LiveEvent | None]:
         """Rows behind a position as they come, and None where a heartbeat is due."""
         quiet_since = time.monotonic()
         while not self._stopping():
@@ -114,7 +114,7 @@ class Hub:
         if not self._is_reading():
             self._start_reader(None)
 
-    def _next(self, position: int) -> list[FeedRow]:
+    def _next(self, position: int) -> list[LiveEvent]:
         with self._news:
             if self._position <= position:
                 self._news.wait(timeout=min(_AWAKE_SECONDS, self._heartbeat_seconds))
@@ -125,7 +125,7 @@ class Hub:
         reader = self._reader
         return reader is not None and reader.is_alive()
 
-    def _start_reader(self, newest: list[FeedRow] | None) -> None:
+    def _start_reader(self, newest: list[LiveEvent] | None) -> None:
         """Begin behind `newest`, the latest rows oldest first; None goes on where the last reader was."""
         with self._news:
             if self._is_reading():
@@ -163,7 +163,7 @@ class Hub:
             self.status = status
             self.on_news()
 
-    def _keep(self, rows: list[FeedRow]) -> None:
+    def _keep(self, rows: list[LiveEvent]) -> None:
         with self._news:
             for row in rows:
                 if len(self._rows) == KEPT:
@@ -174,6 +174,6 @@ class Hub:
         self.on_news()
 
 
-def _behind(rows: list[FeedRow], position: int) -> list[FeedRow]:
+def _behind(rows: list[LiveEvent], position: int) -> list[LiveEvent]:
     """Rows, oldest first, cut to what is behind `position`."""
     return [row for row in rows if row.position > position]

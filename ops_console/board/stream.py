@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -10,28 +10,24 @@ import orjson
 from flask import Response
 
 from ops_console import metrics
-from ops_console.board.agents import PublicAgents
 from ops_console.board.broadcast import Broadcaster
-from ops_console.board.events import live_event
+from ops_console.board.events import LiveEvent
 from ops_console.board.hub import KEPT, Hub
 from sentinel.server import HandedOver, take_connection
-from sentinel.store.feed import FeedRow
 
 CONNECTED = b": connected\nretry: 2000\n\n"
 HEARTBEAT = b": heartbeat\n\n"
 
 
 class Stream:
-    """What every viewer of one process shares. `shown(row, agents)` is the public event of a row."""
+    """What every viewer of one process shares."""
 
-    def __init__(
-        self, hub: Hub, agents: PublicAgents, shown: Callable[[FeedRow, PublicAgents], dict[str, Any]] = live_event
-    ) -> None:
+    def __init__(self, hub: Hub) -> None:
         self._hub = hub
 
         @lru_cache(maxsize=2 * KEPT)
-        def encode(row: FeedRow) -> bytes:
-            return b"id: %d\ndata: %s\n\n" % (row.position, orjson.dumps(shown(row, agents)))
+        def encode(event: LiveEvent) -> bytes:
+            return b"id: %d\ndata: %s\n\n" % (event.position, orjson.dumps(event.fields))
 
         self._encode = encode
         self._broadcaster = Broadcaster(hub, encode)
@@ -51,7 +47,7 @@ class Stream:
         response.call_on_close(place.leave_unless_handed_over)
         return response
 
-    def _body(self, environ: Mapping[str, Any], rows: list[FeedRow], position: int, place: _Place) -> Iterator[bytes]:
+    def _body(self, environ: Mapping[str, Any], rows: list[LiveEvent], position: int, place: _Place) -> Iterator[bytes]:
         yield CONNECTED
         connection = take_connection(environ)
         if connection is not None:

@@ -12,10 +12,10 @@ import pytest
 
 from ops_console.board import broadcast, hub
 from ops_console.board.broadcast import Broadcaster, Pace
+from ops_console.board.events import LiveEvent
 from ops_console.board.hub import Hub
 from sentinel.core.errors import EngineUnavailable
 from sentinel.server import CannotServe, require_open_files
-from sentinel.store.feed import FeedRow
 from tests.acceptance.places import eventually
 from tests.feeds import row
 
@@ -25,7 +25,7 @@ class Airing:
 
     def __init__(self, **how: Any) -> None:
         self.status: dict[str, str] | None = {}
-        self.rows: list[FeedRow] = []
+        self.rows: list[LiveEvent] = []
         self.encoded: list[int] = []
         self.stops = False
         self.hub = Hub(
@@ -39,7 +39,7 @@ class Airing:
             raise EngineUnavailable("the database is away")
         return self.status
 
-    def encode(self, one: FeedRow) -> bytes:
+    def encode(self, one: LiveEvent) -> bytes:
         self.encoded.append(one.position)
         return b"id: %d\n\n" % one.position
 
