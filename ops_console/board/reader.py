@@ -18,7 +18,7 @@ from ops_console.board.events import LiveEvent, agent_status, policy_label
 from ops_console.board.figures import Counts
 from sentinel.core.errors import NotFound
 from sentinel.core.public_ids import PublicIds
-from sentinel.core.publication import Publisher, PublicFields
+from sentinel.core.publication import PublicFields, Publisher
 from sentinel.services.look_up_public_id import record_of
 from sentinel.store import feed
 from sentinel.store.database import Pool

@@ -12,8 +12,8 @@ from ops_console.api.schemas import LiveFeedSchema
 from ops_console.board import pages
 from ops_console.board.stream import Stream
 from ops_console.context import Context
-from sentinel.http.openapi import documented
 from sentinel.core.publication import PublicFields
+from sentinel.http.openapi import documented
 
 _POSITION = re.compile(r"[0-9]{1,18}")
 

@@ -2,7 +2,7 @@
 
 A document is put together from named fields, each of which is either ours by its form (a hash, a time, a reason code), or
 minted (`public_ids`), or money or a count. What an agent wrote has no way in: its own name stands only where a key that is
-bound to it asked, an action only where the policy that decided names it. `PublicFields` is what public pages and answers
+bound to it asked, an action only as the policy that decided names it. `PublicFields` is what public pages and answers
 take, and nothing but this module makes one.
 """
 
@@ -85,7 +85,7 @@ _OURS: dict[str, Callable[[Any], bool]] = {
 
 
 class Publisher:
-    """Makes public documents. `actions_of(policy_digest)` are the actions that the policy names; patterns among them do not count."""
+    """Makes public documents. `actions_of(policy_digest)` are the actions and patterns that the policy names."""
 
     def __init__(self, ids: Callable[[], PublicIds], actions_of: Callable[[str], Collection[str]]) -> None:
         self._ids = ids
@@ -139,9 +139,14 @@ class Publisher:
         return values
 
     def _action(self, record: Record, action: str) -> str:
+        """The action where the policy that decided names it, or its pattern that covers it ("data.*"); else a public id."""
         digest = record.pack.get("policy_digest")
-        named = isinstance(digest, str) and not action.endswith("*") and action in self._actions_of(digest)
-        return action if named else self._mint(Kind.ACTION, record, action)
+        known = self._actions_of(digest) if isinstance(digest, str) else ()
+        if action in known and not action.endswith("*"):
+            return action
+        parts = action.split(".")
+        patterns = (".".join([*parts[:count], "*"]) for count in range(len(parts) - 1, 0, -1))
+        return next((one for one in patterns if one in known), None) or self._mint(Kind.ACTION, record, action)
 
     def _mint(self, kind: Kind, record: Record, value: str) -> str:
         return self._ids().mint(kind, record.tenant_id, value)

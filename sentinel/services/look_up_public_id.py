@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sentinel.core.errors import InvalidInput, NotFound
-from sentinel.core.publication import Record, public_ids_of
 from sentinel.core.public_ids import Kind, PublicIds, is_public_id, public_ids
+from sentinel.core.publication import Record, public_ids_of
 from sentinel.store import feed
 from sentinel.store.database import Pool
 from sentinel.store.ids import event_of_proof, proof_id_of

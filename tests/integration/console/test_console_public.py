@@ -18,7 +18,7 @@ from ops_console.app import HEADERS
 from sentinel.core.errors import NotFound
 from sentinel.core.proof import is_intact, pack_hash
 from sentinel.core.public_ids import PublicIds
-from sentinel.core.publication import Publisher, PublicFields, Record
+from sentinel.core.publication import PublicFields, Publisher, Record
 from sentinel.services.actor import local_administrator
 from sentinel.services.issue_key import issue_key
 from sentinel.services.lift_halt import lift_halt
