@@ -16,7 +16,7 @@ NOW = datetime(2026, 5, 4, 12, 0, 30, tzinfo=UTC)
 
 
 def row(position: int, **fields: Any) -> LiveEvent:
-    return LiveEvent(position, NOW, PublicFields(fields), "")
+    return LiveEvent(position, NOW, lambda: (PublicFields(fields), ""))
 
 
 def minted(world: Any, kind: Kind, value: str) -> str:

@@ -41,7 +41,8 @@ HISTORY = (
     *each("delete from refunds.{0}", HAPPENED),
     *each("truncate refunds.{0}", HAPPENED),
     *each("delete from sentinel.{0}", "usage reservations operation_states halts approvals public_ids public_id_marks"),
-    "update sentinel.public_ids set value = ''", "update sentinel.public_id_secret set secret = repeat('x', 64)",
+    "update sentinel.public_ids set value = ''",
+    "update sentinel.public_id_secret set secret = repeat('x', 64)",
     "delete from refunds.ledger_entries",
 )
 """Nothing that happened is changed or taken away."""

@@ -137,15 +137,21 @@ class Board:
         return self.tenant()[0]
 
     def _published(self, row: feed.FeedRow) -> LiveEvent:
-        record = record_of(self._tenant_id, row)
-        event = self.publisher.event(record, self._agents.source(row.agent_id))
-        return LiveEvent(row.position, row.occurred_at, event, policy_label(record.pack.get("policy_label")))
+        tenant_id = self._tenant_id
+
+        def publish() -> tuple[PublicFields, str]:
+            record = record_of(tenant_id, row)
+            event = self.publisher.event(record, self._agents.source(row.agent_id))
+            return event, policy_label(record.pack.get("policy_label"))
+
+        return LiveEvent(row.position, row.occurred_at, publish)
 
     def _ask_latest(self) -> dict[str, tuple[str, LiveEvent | None]]:
         found: dict[str, tuple[str, LiveEvent | None]] = {}
         for row in feed.newest(self.pool, self._tenant_id, self._agents.ids, _LOOKED_AT):
-            event = self._published(row)
-            found.setdefault(self._agents.name(row.agent_id) or event.fields["agent_label"], (row.agent_id, event))
+            name = self._agents.name(row.agent_id) or self.publisher.agent(self._tenant_id, row.agent_id, row.is_bound)
+            if name not in found:
+                found[name] = (row.agent_id, self._published(row))
         for agent_id, (name, _) in self._agents.named.items():
             if name not in found:
                 latest = feed.latest_of(self.pool, self._tenant_id, agent_id)

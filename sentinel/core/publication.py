@@ -108,9 +108,9 @@ class Publisher:
         shown = {name: values[name] for name in PACK_FIELDS if name in values}
         return PublicFields({**shown, "hash": pack_hash(shown)})
 
-    def agent(self, record: Record) -> str:
+    def agent(self, tenant_id: uuid.UUID, agent_id: str, is_bound: bool) -> str:
         """The agent's name where a key bound to it asked, else its public id."""
-        return record.agent_id if record.is_bound else self._mint(Kind.AGENT, record, record.agent_id)
+        return agent_id if is_bound else self._mint(Kind.AGENT, tenant_id, agent_id)
 
     def glance(self, status: str, event: PublicFields | None) -> PublicFields:
         """How an agent stands, and what it was last about."""
@@ -130,12 +130,12 @@ class Publisher:
     def _values(self, record: Record) -> dict[str, Any]:
         pack = record.pack
         values = {name: pack[name] for name, fits in _OURS.items() if name in pack and fits(pack[name])}
-        values["agent_id"] = self.agent(record)
+        values["agent_id"] = self.agent(record.tenant_id, record.agent_id, record.is_bound)
         if isinstance(pack.get("action"), str):
             values["action"] = self._action(record, pack["action"])
         for name, kind in MINTED.items():
             if isinstance(pack.get(name), str):
-                values[name] = self._mint(kind, record, pack[name])
+                values[name] = self._mint(kind, record.tenant_id, pack[name])
         return values
 
     def _action(self, record: Record, action: str) -> str:
@@ -146,10 +146,12 @@ class Publisher:
             return action
         parts = action.split(".")
         patterns = (".".join([*parts[:count], "*"]) for count in range(len(parts) - 1, 0, -1))
-        return next((one for one in patterns if one in known), None) or self._mint(Kind.ACTION, record, action)
+        return next((one for one in patterns if one in known), None) or self._mint(
+            Kind.ACTION, record.tenant_id, action
+        )
 
-    def _mint(self, kind: Kind, record: Record, value: str) -> str:
-        return self._ids().mint(kind, record.tenant_id, value)
+    def _mint(self, kind: Kind, tenant_id: uuid.UUID, value: str) -> str:
+        return self._ids().mint(kind, tenant_id, value)
 
     @staticmethod
     def _source(action: str | None) -> str:

@@ -183,7 +183,9 @@ def test_the_board_shows_what_was_decided_and_each_proof_can_be_recomputed(demo:
     def name(public_id: str) -> str:
         """What an operator is told that a public id stands for."""
         if public_id not in known:
-            known[public_id] = request("GET", f"{demo.console}/ops/api/public-ids/{public_id}", headers=admin).json["value"]
+            known[public_id] = request("GET", f"{demo.console}/ops/api/public-ids/{public_id}", headers=admin).json[
+                "value"
+            ]
         return str(known[public_id])
 
     def shown() -> dict[str, Any]:

@@ -219,7 +219,10 @@ def test_no_planted_secret_is_in_any_public_byte(demo: Demo, planted: dict[str, 
         "the planted refunds must be on the board, or nothing is proved"
     )
     # What things are called inside is in our own logs, and on no public page.
-    assert leaks(planted | {"what the refunds are called": "canary-" + planted["account"].rpartition("_")[2]}, places) == []
+    assert (
+        leaks(planted | {"what the refunds are called": "canary-" + planted["account"].rpartition("_")[2]}, places)
+        == []
+    )
     shown = b"".join(text for place, text in places.items() if not place.endswith("openapi.json"))
     # A raw policy id cannot be searched for: the agent's and the version's names, which are public, contain it.
     assert b'"policy_id"' not in shown

@@ -159,7 +159,7 @@ def test_twin_that_mints_nothing_is_found_on_every_face(world: Any, monkeypatch:
     for text in WRITTEN.values():
         ask(world, agent_id=text, params={"refund_id": text})
     world.publish()
-    monkeypatch.setattr(Publisher, "_mint", lambda _self, _kind, _record, value: value)
+    monkeypatch.setattr(Publisher, "_mint", lambda _self, _kind, _tenant_id, value: value)
     found = repeated(public_bytes(world.app(public_agents="*")))
     for face in ("/live", "/live/figures", "/live/widget", "/ops/api/live/feed", "/ops/api/live/status",
                  "/ops/api/live/stream", "/verify", "/verify.json"):  # fmt: skip
