@@ -34,6 +34,8 @@ class Watching:
             assert line, "the stream ended"
             if line.startswith(b"id: "):
                 position = int(line[4:])
+            elif line.startswith(b"event: "):
+                self.answer.readline()  # of an agent's state, not a decision
             elif line.startswith(b"data: "):
                 found.append((position, json.loads(line[6:])["event_id"]))
         return found
