@@ -215,3 +215,9 @@ grant update (last_used_at) on sentinel.agent_keys to sentinel_authority;
 
 -- browsers that are known ------------------------------------------------------------------------------------------------
 grant insert, delete, update (last_signed_in_at) on sentinel.known_devices to sentinel_console;
+
+-- identifiers of the public ----------------------------------------------------------------------------------------------
+-- The console mints them and keeps what each stands for; what it has kept it cannot change. An authority needs none of it.
+revoke select on sentinel.public_id_secret, sentinel.public_ids, sentinel.public_id_marks from sentinel_authority;
+grant insert on sentinel.public_ids, sentinel.public_id_marks to sentinel_console;
+grant update (position) on sentinel.public_id_marks to sentinel_console;

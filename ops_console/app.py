@@ -8,7 +8,7 @@ from flask import Blueprint, Flask, Response, request
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from ops_console import elsewhere, identity, meta, metrics, pages
-from ops_console.api import approvals, halts, orders, refunds, session, switches
+from ops_console.api import approvals, halts, orders, public_ids, refunds, session, switches
 from ops_console.board import routes as board_routes
 from ops_console.board import stream
 from ops_console.confirm import routes as confirm_routes
@@ -40,7 +40,7 @@ def create_app(
     if face.is_operators:
         identity.install(app, context)
         api = Blueprint("api", __name__, url_prefix="/ops/api")
-        for part in (session, approvals, halts, switches, refunds, orders):
+        for part in (session, approvals, halts, switches, refunds, orders, public_ids):
             part.routes(api, context)
         app.register_blueprint(api)
         app.register_blueprint(pages.blueprint(context))

@@ -17,6 +17,7 @@ import structlog
 from flask import Flask
 
 from ops_console.face import Face
+from ops_console.indexer import start_indexer
 from ops_console.sampler import start_sampler
 from ops_console.settings import ConsoleSettings
 from sentinel.http.asgi import AsgiApp
@@ -57,6 +58,7 @@ def _serve_operators(settings: ConsoleSettings, graceful_seconds: int) -> None:
         app, edge = _made(settings, Face.OPERATORS, stopping)
         console = app.extensions["console"]
         start_sampler(console.pool, console.ledger, stopping=stopping)
+        start_indexer(console, stopping=stopping)
         return edge
 
     log.info("serving", address=f"http://{settings.host}:{settings.port}", process=os.getpid())

@@ -16,7 +16,16 @@ from ops_console.board.agents import PublicAgents, parse_public_agents
 from sentinel.core.errors import InvalidInput
 from sentinel.resources import policies_dir
 from sentinel.services.actor import has_role
-from sentinel.settings import BEHIND_TLS, confirm_secrets, is_weak, malformed, readable, refuse_unsafe, setting
+from sentinel.settings import (
+    BEHIND_TLS,
+    confirm_secrets,
+    is_weak,
+    malformed,
+    public_id_secrets,
+    readable,
+    refuse_unsafe,
+    setting,
+)
 
 _MOST = "Connections per process; beyond it one that waits makes room. Each takes an open file, whose limit is raised at start."
 _MOST_OF_ADDRESS = "Of these from one address; as many as in all behind a proxy, which is one address."
@@ -71,7 +80,8 @@ class ConsoleSettings:
     )
     public_agents: str = setting(
         "SENTINEL_PUBLIC_AGENTS",
-        "Agents on the public board, `agent_id=name:source`, comma separated; `*` is every agent.",
+        "Agents on the public board, `agent_id=name:source`, comma separated; `*` is every agent. What an agent asked with a"
+        " key that is not bound to it stands there under a public id.",
         "retail-refund-agent=refund:refunds",
     )
     idle_seconds: int = setting("SENTINEL_SESSION_IDLE_SECONDS", "A session unused for longer is over.", 900)
@@ -118,6 +128,13 @@ class ConsoleSettings:
         "SENTINEL_SECOND_FACTOR_SECRETS",
         "Secrets that encrypt second factors and sign known browsers, comma separated, newest first; keep old ones until"
         " everybody signed in once. Default as CONFIRM_SECRETS. Without one no second factor can be set up.",
+        (),
+    )
+    public_id_secrets: tuple[str, ...] = setting(
+        "SENTINEL_PUBLIC_ID_SECRETS",
+        "Secrets with which the identifiers on public pages are minted, comma separated, newest first: the first mints, a"
+        " proof is compared under all. Another first one gives every refund, ledger entry and agent another public id."
+        " Default: one that the database keeps.",
         (),
     )
     log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
@@ -178,6 +195,7 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
         ),
     }
     values["confirm_secrets"] = confirm_secrets()
+    values["public_id_secrets"] = public_id_secrets()
     bad = malformed(env)
     values = readable(ConsoleSettings, values, bad)
     given = tuple(secret.strip() for secret in values["second_factor_secrets"] if secret.strip())
@@ -194,6 +212,8 @@ def unsafe(settings: ConsoleSettings) -> list[str]:
         faults.append("CONFIRM_SECRETS: every secret needs at least 32 characters that nobody can guess")
     if any(is_weak(secret) for secret in settings.second_factor_secrets):
         faults.append("SENTINEL_SECOND_FACTOR_SECRETS: every secret needs at least 32 characters that nobody can guess")
+    if any(is_weak(secret) for secret in settings.public_id_secrets):
+        faults.append("SENTINEL_PUBLIC_ID_SECRETS: every secret needs at least 32 characters that nobody can guess")
     if settings.require_second_factor != "nobody" and not settings.second_factor_secrets:
         faults.append(
             "SENTINEL_REQUIRE_SECOND_FACTOR: needs SENTINEL_SECOND_FACTOR_SECRETS, or nobody could set one up;"

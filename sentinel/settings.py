@@ -79,6 +79,15 @@ def confirm_secrets() -> tuple[str, ...]:
         kept = Path(os.environ.get("SENTINEL_DATA_DIR") or "var") / "secret_key"
         with contextlib.suppress(OSError, UnicodeDecodeError):
             given = kept.read_text()
+    return _listed(given)
+
+
+def public_id_secrets() -> tuple[str, ...]:
+    """What public ids are minted with, newest first, as the environment says; empty for the one that the database keeps."""
+    return _listed(os.environ.get("SENTINEL_PUBLIC_ID_SECRETS", ""))
+
+
+def _listed(given: str) -> tuple[str, ...]:
     return tuple(secret.strip() for secret in given.split(",") if secret.strip())
 
 

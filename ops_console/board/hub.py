@@ -11,8 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from ops_console.board.events import LiveEvent
 from sentinel.core.errors import SentinelError, TooManyStreams
-from sentinel.store.feed import FeedRow
 
 POLL_SECONDS = 0.25
 HEARTBEAT_SECONDS = 15.0
@@ -23,12 +23,12 @@ _FAILURE_SECONDS = 1.0
 
 
 class Hub:
-    """`read_after(position, limit)` gives feed rows oldest first, `read_newest(limit)` newest first, `read_status()` what each agent does."""
+    """`read_after(position, limit)` gives published decisions oldest first, `read_newest(limit)` newest first, `read_status()` what each agent does."""
 
     def __init__(
         self,
-        read_after: Callable[[int, int], list[FeedRow]],
-        read_newest: Callable[[int], list[FeedRow]],
+        read_after: Callable[[int, int], list[LiveEvent]],
+        read_newest: Callable[[int], list[LiveEvent]],
         *,
         read_status: Callable[[], dict[str, str]] = dict,
         max_viewers: int,
@@ -42,7 +42,7 @@ class Hub:
         self._max_viewers = max_viewers
         self._stopping = stopping
         self._lock = threading.Lock()
-        self._rows: deque[FeedRow] = deque(maxlen=KEPT)
+        self._rows: deque[LiveEvent] = deque(maxlen=KEPT)
         # Every public row behind `_floor` and up to `_position` is in `_rows`.
         self._floor = self._position = 0
         self._reader: threading.Thread | None = None
@@ -71,7 +71,7 @@ class Hub:
         with self._lock:
             self.viewers -= 1
 
-    def come(self, last_seen: int | None) -> tuple[list[FeedRow], int]:
+    def come(self, last_seen: int | None) -> tuple[list[LiveEvent], int]:
         """What a viewer gets first: rows behind `last_seen` (None: the latest few), and the position it is at then.
 
         From memory while the reader runs, so that a thousand viewers who come back at once cost no query.
@@ -90,7 +90,7 @@ class Hub:
         position = newest[-1].position if newest else 0
         return (newest[-FIRST_SEEN:] if last_seen is None else _behind(newest, last_seen)), position
 
-    def since(self, position: int) -> list[FeedRow] | None:
+    def since(self, position: int) -> list[LiveEvent] | None:
         """Kept rows behind a position; None when some of them are no longer kept. Never asks the database."""
         with self._lock:
             if position < self._floor:
@@ -106,7 +106,7 @@ class Hub:
         reader = self._reader
         return reader is not None and reader.is_alive()
 
-    def _start_reader(self, newest: list[FeedRow] | None) -> None:
+    def _start_reader(self, newest: list[LiveEvent] | None) -> None:
         """Begin behind `newest`, the latest rows oldest first; None goes on where the last reader was."""
         with self._lock:
             if self._is_reading():
@@ -143,7 +143,7 @@ class Hub:
             self.status = status
             self.on_news()
 
-    def _keep(self, rows: list[FeedRow]) -> None:
+    def _keep(self, rows: list[LiveEvent]) -> None:
         with self._lock:
             for row in rows:
                 if len(self._rows) == KEPT:
@@ -153,6 +153,6 @@ class Hub:
         self.on_news()
 
 
-def _behind(rows: list[FeedRow], position: int) -> list[FeedRow]:
+def _behind(rows: list[LiveEvent], position: int) -> list[LiveEvent]:
     """Rows, oldest first, cut to what is behind `position`."""
     return [row for row in rows if row.position > position]

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -20,12 +19,10 @@ from urllib.parse import parse_qs
 import orjson
 
 from ops_console import metrics
-from ops_console.board.agents import PublicAgents
-from ops_console.board.events import live_event
+from ops_console.board.events import LiveEvent
 from ops_console.board.hub import HEARTBEAT_SECONDS, KEPT, Hub
 from sentinel.http.asgi import Receive, Send
 from sentinel.http.request_ids import request_id_of
-from sentinel.store.feed import FeedRow
 
 PATH = "/ops/api/live/stream"
 CONNECTED = b": connected\nretry: 2000\n\n"
@@ -61,17 +58,9 @@ class FellBehind(Exception):
 
 
 class Stream:
-    """What every viewer of one process shares. `shown(row, agents)` is the public event of a row, `headers` go with each answer."""
+    """What every viewer of one process shares. `headers` go with each answer."""
 
-    def __init__(
-        self,
-        hub: Hub,
-        agents: PublicAgents,
-        shown: Callable[[FeedRow, PublicAgents], dict[str, Any]] = live_event,
-        *,
-        headers: dict[str, str],
-        heartbeat_seconds: float = HEARTBEAT_SECONDS,
-    ) -> None:
+    def __init__(self, hub: Hub, *, headers: dict[str, str], heartbeat_seconds: float = HEARTBEAT_SECONDS) -> None:
         self._hub = hub
         self._heartbeat_seconds = heartbeat_seconds
         self._headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
@@ -82,8 +71,8 @@ class Stream:
         self._watch: asyncio.Task[None] | None = None
 
         @lru_cache(maxsize=2 * KEPT)
-        def encode(row: FeedRow) -> bytes:
-            return b"id: %d\ndata: %s\n\n" % (row.position, orjson.dumps(shown(row, agents)))
+        def encode(event: LiveEvent) -> bytes:
+            return b"id: %d\ndata: %s\n\n" % (event.position, orjson.dumps(event.fields))
 
         self.encode = encode
 

@@ -210,7 +210,7 @@ def _environment(urls: dict[str, str], data_dir: Path, access: Access, ports: Po
     return {
         "authority": base | {"SENTINEL_DATABASE_URL": urls["authority"], "SENTINEL_SECRET_KEYS": secret, "SENTINEL_PORT": str(ports.authority)},
         "worker": base | {
-            "WORKER_DATABASE_URL": urls["worker"], "SENTINEL_REFUND_AGENT_API_KEY": access.agent_api_key,
+            "WORKER_DATABASE_URL": urls["worker"], "SENTINEL_REFUND_AGENT_API_KEY": access.worker_key or access.agent_api_key,
             "SENTINEL_TENANT_ID": access.tenant_id, "CONFIRM_SECRETS": cards, "WORKER_OUTBOX_DIR": str(data_dir / "outbox"),
             "CONFIRM_BASE_URL": ports.url("board"),
         },

@@ -178,15 +178,29 @@ def test_the_board_shows_what_was_decided_and_each_proof_can_be_recomputed(demo:
     def events() -> Any:
         return request("GET", f"{demo.board}/ops/api/live/feed?limit=100").json["events"]
 
-    assert eventually(lambda: {one.get("ledger_entry_id") for one in events()} >= FATES.keys(), within=5)
+    admin, known = demo.sign_in("viewer"), {}
+
+    def name(public_id: str) -> str:
+        """What an operator is told that a public id stands for."""
+        if public_id not in known:
+            known[public_id] = request("GET", f"{demo.console}/ops/api/public-ids/{public_id}", headers=admin).json[
+                "value"
+            ]
+        return str(known[public_id])
+
+    def shown() -> dict[str, Any]:
+        return {name(one["ledger_entry_id"]): one for one in events() if "ledger_entry_id" in one}
+
+    assert eventually(lambda: shown().keys() >= FATES.keys(), within=5)
     for event in events():
         pack = request("GET", f"{demo.board}/verify/{event['proof_id']}.json").json
         assert is_intact(pack)
-    sample = next(one for one in events() if one.get("ledger_entry_id") == "lge_demo_low_001")
-    assert (sample["decision"], sample["amount"], sample["refund_id"]) == (
+    sample = shown()["lge_demo_low_001"]
+    assert (sample["decision"], sample["amount"], name(sample["refund_id"]), sample["agent_label"]) == (
         "ALLOW",
         {"value": 126, "currency": "USD"},
         "rf_demo_low_001",
+        "retail-refund-agent",
     )
 
 

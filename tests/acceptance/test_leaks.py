@@ -211,10 +211,19 @@ def log_places(demo: Demo) -> dict[str, bytes]:
 def test_no_planted_secret_is_in_any_public_byte(demo: Demo, planted: dict[str, str]) -> None:
     places = public_places(demo)
     assert sum(map(len, places.values())) > 10_000
-    assert b"canary-" in places["stream from the start"], (
+    with psycopg.connect(demo.database_url) as connection:
+        proofs = connection.execute(
+            "select 'pf_' || replace(s.decision_event_id::text, '-', '') from sentinel.operations o"
+            " join sentinel.operation_states s using (tenant_id, operation_id) where o.idempotency_key like '%canary-%'"
+        ).fetchall()
+    assert any(name.encode() in places["stream from the start"] for (name,) in proofs), (
         "the planted refunds must be on the board, or nothing is proved"
     )
-    assert leaks(planted, places) == []
+    # What things are called inside is in our own logs, and on no public page.
+    assert (
+        leaks(planted | {"what the refunds are called": "canary-" + planted["account"].rpartition("_")[2]}, places)
+        == []
+    )
     shown = b"".join(text for place, text in places.items() if not place.endswith("openapi.json"))
     # A raw policy id cannot be searched for: the agent's and the version's names, which are public, contain it.
     assert b'"policy_id"' not in shown

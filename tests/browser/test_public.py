@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+from sentinel.core.proof import pack_hash
 from sentinel.store.ids import proof_id_of
 from tests.browser.conftest import PHONE, People
 from tests.browser.line import line_to
@@ -132,6 +133,25 @@ def test_a_proof_is_checked_in_the_viewers_browser_and_a_tampered_one_fails(plac
     # Programs that keep the first of two read another decision than those that keep the last.
     twice = json.dumps(pack).replace("{", '{"decision": "ALLOW", ', 1)
     expect(paste(twice)).to_contain_text('No match: it names "decision" more than once')
+
+
+def test_the_pack_that_an_agent_was_given_is_checked_against_the_public_one(place: Place, visitor: Any) -> None:
+    recorded = place.world.guard("16.00")
+    pack = {**json.loads(recorded.pack), "hash": recorded.pack_hash}
+    visitor.goto("/verify/")
+
+    def paste(pack: dict[str, Any]) -> Any:
+        visitor.get_by_label("The proof as JSON").fill(json.dumps(pack))
+        visitor.get_by_role("button", name="Verify what I pasted").click()
+        return visitor.locator("#paste-result")
+
+    told = paste(pack)
+    expect(told).to_contain_text("Match: this proof is intact.")
+    expect(told).to_contain_text("were not compared: ledger_entry_id, refund_id")
+    forged = {**pack, "decision": "DENY"}
+    told = paste({**forged, "hash": pack_hash(forged)})
+    expect(told).to_contain_text("this is not the proof of that name")
+    expect(told).to_contain_text("decision differs")
 
 
 def test_a_proof_that_the_server_tampered_with_on_its_way_fails(place: Place, visitor: Any) -> None:

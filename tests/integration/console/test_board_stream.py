@@ -5,19 +5,20 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from ops_console.board import hub, stream
-from ops_console.board.agents import PublicAgents
+from ops_console.board.events import LiveEvent
 from ops_console.board.hub import Hub
 from ops_console.board.stream import Pace, Stream
 from sentinel.core.errors import EngineUnavailable
+from sentinel.core.publication import PublicFields
 from sentinel.server import CannotServe, require_open_files
-from sentinel.store.feed import FeedRow
 from tests.acceptance.places import eventually
-from tests.feeds import row
+from tests.feeds import NOW
 from tests.streaming import Loop, Viewer
 
 
@@ -27,23 +28,23 @@ class Airing:
     def __init__(self, loop: Loop, **how: Any) -> None:
         self.loop = loop
         self.status: dict[str, str] | None = {}
-        self.rows: list[FeedRow] = []
+        self.rows: list[LiveEvent] = []
         self.encoded: list[int] = []
         self.stops = False
         self.hub = Hub(
             lambda after, most: [one for one in self.rows if one.position > after][:most],
             lambda most: self.rows[::-1][:most], read_status=self.read_status, max_viewers=1000, stopping=lambda: self.stops,
         )  # fmt: skip
-        self.stream = Stream(self.hub, PublicAgents({}, everyone=True), self.shown, headers={}, **how)
+        self.stream = Stream(self.hub, headers={}, **how)
 
     def read_status(self) -> dict[str, str]:
         if self.status is None:
             raise EngineUnavailable("the database is away")
         return self.status
 
-    def shown(self, one: FeedRow, _: PublicAgents) -> dict[str, Any]:
-        self.encoded.append(one.position)
-        return {}
+    def shown(self, position: int) -> tuple[PublicFields, str]:
+        self.encoded.append(position)
+        return PublicFields(), ""
 
     def view(self, last_seen: int | None = None) -> Viewer:
         viewer = self.loop.view(self.stream, **({} if last_seen is None else {"HTTP_LAST_EVENT_ID": str(last_seen)}))
@@ -51,7 +52,7 @@ class Airing:
         return viewer
 
     def happen(self, *positions: int) -> None:
-        self.rows.extend(row(position) for position in positions)
+        self.rows.extend(LiveEvent(one, NOW, partial(self.shown, one)) for one in positions)
 
 
 @pytest.fixture

@@ -8,22 +8,23 @@ import re
 import threading
 import time
 import urllib.parse
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from ops_console.board import events as live
-from ops_console.board import routes as public_routes
 from ops_console.board.stream import PATH
 from ops_console.headers import HEADERS
-from sentinel.core.errors import TooManyStreams
+from sentinel.core.errors import NotFound, TooManyStreams
 from sentinel.core.proof import is_intact, pack_hash
+from sentinel.core.public_ids import PublicIds
+from sentinel.core.publication import PublicFields, Publisher, Record
 from sentinel.services.actor import local_administrator
 from sentinel.services.issue_key import issue_key
 from sentinel.services.lift_halt import lift_halt
 from sentinel.services.set_halt import set_halt
-from sentinel.store.feed import FeedRow
+from tests.feeds import public_form
 from tests.streaming import Loop, Viewer
 
 FIELDS = {
@@ -139,7 +140,8 @@ def test_a_proof_pack_can_be_fetched_by_name_and_its_hash_recomputed(world: Any)
     recorded = world.guard("10.00")
     client, name = world.app().test_client(), json.loads(recorded.pack)["proof_id"]
     pack = client.get(f"/verify/{name}.json").json
-    assert pack == {**json.loads(recorded.pack), "hash": recorded.pack_hash}
+    assert pack == public_form(world, recorded)
+    assert pack["hash"] != recorded.pack_hash, "with it anybody could try out what a public id stands for"
     assert is_intact(pack)
     assert pack_hash({**pack, "decision": "DENY"}) != pack["hash"]
     for wrong in ("pf_", "pf_" + "0" * 32, name.upper(), name + "0", "%00"):
@@ -247,15 +249,15 @@ def test_the_check_for_secrets_sees_a_serializer_that_takes_away_instead_of_choo
     secrets = seeded(world)
     hidden = {"customer_name", "email", "card"}
 
-    def everything_but(row: FeedRow, _board: Any) -> dict[str, Any]:
+    def everything_but(_self: Publisher, record: Record, _source: str | None = None) -> PublicFields:
         (request,) = world.sql(
             "select o.request from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id) where s.decision_event_id = %s",
-            row.event_id,
+            record.event_id,
         )[0]
         params = json.loads(request)["params"]
-        return {**json.loads(row.body), **{name: value for name, value in params.items() if name not in hidden}}
+        return PublicFields({**record.pack, **{name: value for name, value in params.items() if name not in hidden}})
 
-    monkeypatch.setattr(public_routes, "live_event", everything_but)
+    monkeypatch.setattr(Publisher, "event", everything_but)
     assert {CANARIES["note"], CANARIES["iban"]} <= set(found_in(public_bytes(world), secrets))
 
 
@@ -266,17 +268,26 @@ def test_the_search_for_secrets_finds_every_spelling(hide: Callable[[str], str])
         assert found_in(f"before {hide(secret)} after", list(CANARIES.values())) == [secret]
 
 
-def test_free_text_in_the_place_of_an_identifier_is_left_out() -> None:
-    pack = {"decided_at": "2026-01-01T00:00:00Z", "refund_id": "Zebulon Quagmire, 4929", "reason_code": "x\ny", "latency_ms": "4929",
-            "amount": {"value": 1, "currency": "USD", "note": "secret"}, "customer": "Zebulon", "action": "refund.create"}  # fmt: skip
-    row = FeedRow(1, __import__("uuid").uuid4(), "an-agent", json.dumps(pack), None)  # type: ignore[arg-type]
-    event = live.live_event(row, live.PublicAgents({}, everyone=True))
-    assert event.keys() == {"schema", "event_id", "occurred_at", "agent_label", "source", "action"}
+def published(**pack: Any) -> tuple[Publisher, Record]:
+    publisher = Publisher(lambda: PublicIds("a-secret-for-tests-0123456789abcdef"), lambda digest: {"refund.create"})
+    return publisher, Record(uuid.UUID(int=1), uuid.UUID(int=2), "an-agent", False, pack)
+
+
+def test_what_has_not_the_form_of_a_field_is_left_out() -> None:
+    publisher, record = published(
+        decided_at="2026-01-01T00:00:00Z", refund_id="Zebulon Quagmire, 4929", reason_code="x\ny", latency_ms="4929",
+        amount={"value": 1, "currency": "USD", "note": "secret"}, customer="Zebulon", action="refund.create",
+        policy_digest="sha256:" + "1" * 64, proof_id="zebulon@mail.example", policy_label="Refunds\u202e",
+    )  # fmt: skip
+    event = publisher.event(record)
+    assert event.keys() == {"schema", "event_id", "occurred_at", "agent_label", "source", "action", "refund_id"}
+    assert found_in(json.dumps(event), ["Zebulon Quagmire", "zebulon@mail.example"]) == []
 
 
 def test_a_pack_with_a_field_outside_the_contract_is_not_shown_at_all() -> None:
-    with pytest.raises(live.NotFound):
-        live.public_pack({"proof_id": "pf_1", "hash": "sha256:0", "customer": "x"})
+    publisher, record = published(proof_id="pf_" + "0" * 32, customer="x")
+    with pytest.raises(NotFound):
+        publisher.pack(record)
 
 
 # The stream --------------------------------------------------------------------------------------------------------------
