@@ -139,7 +139,7 @@ def build_context(settings: ConsoleSettings, *, stopping: Callable[[], bool]) ->
     ledger = pool
     if settings.ledger_url not in ("", settings.database_url):
         ledger = Pool(with_role(settings.ledger_url, CONSOLE, application_name="console"), size=settings.pool_size)
-    board_url = with_role(settings.database_url, BOARD, application_name="board")
+    board_url = with_role(settings.board_database_url or settings.database_url, BOARD, application_name="board")
     board = Board(Pool(board_url, size=settings.board_pool_size), settings.public_tenant, settings.board)
     hub = Hub(
         board.after, lambda most: feed.newest(board.pool, board.tenant()[0], board.agents.ids, most),

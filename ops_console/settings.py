@@ -25,6 +25,11 @@ class ConsoleSettings:
     database_url: str = setting(
         "SENTINEL_DATABASE_URL", "PostgreSQL of the authority; without it the embedded one is used.", ""
     )
+    board_database_url: str = setting(
+        "SENTINEL_BOARD_DATABASE_URL",
+        "The same database with a login for the public board alone; without it the console's login needs the board's role too.",
+        "",
+    )
     ledger_url: str = setting("WORKER_DATABASE_URL", "PostgreSQL of the refund ledger, where it is another one.", "")
     policies_dir: Path = setting(
         "SENTINEL_POLICIES_DIR",
@@ -111,7 +116,7 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
     env, default = Env(eager=False), ConsoleSettings()
     values: dict[str, Any] = {
         name: env.str(_ENV[name], getattr(default, name))
-        for name in ("database_url", "ledger_url", "public_tenant", "public_agents", "origin")
+        for name in ("database_url", "board_database_url", "ledger_url", "public_tenant", "public_agents", "origin")
     }
     values |= {
         name: env.int(_ENV[name], getattr(default, name), validate=Range(min=1, max=1_000_000)) for name in _COUNTS

@@ -30,7 +30,7 @@ def serve(settings: ConsoleSettings, *, graceful_seconds: int = 5) -> None:
     require_free_port(settings.host, settings.port, "--console-port or SENTINEL_CONSOLE_PORT")
     require_open_files(settings.max_streams + _OTHER_FILES, "SENTINEL_CONSOLE_MAX_STREAMS")
     require_ready(settings.database_url, CONSOLE)
-    require_board(settings.database_url)
+    require_board(settings.board_database_url or settings.database_url)
     with metrics_folder():
         from ops_console.app import create_app
 

@@ -50,6 +50,9 @@ _EMBEDDED = f"""
 
 {_COLUMNS}| `SENTINEL_PG_BIN` | – | Folder with `postgres` and `initdb` to use instead of the ones found. |
 | `TMPDIR` | `/tmp` | Where the folder of the server's socket is made; a path too long for a socket is passed over for `/tmp`. |
+
+Each program logs in as its own role with a secret of its own, kept with mode 0600 in `postgres/passwords` of the data
+folder; nobody enters without one, whatever account he has. A program that is started by hand on the folder reads its own.
 """
 
 _ROTATION = """
@@ -67,6 +70,7 @@ process at a time: each drains what it has in hand, and what waits for one that 
 | `SENTINEL_SECOND_FACTOR_SECRETS` | yes, newest first | 1. Put the new one first and restart the console: second factors are encrypted anew as people sign in. 2. Drop the old one once everybody has; who has not sets up a second factor again |
 | Session cookies | there is none to replace | A cookie is a random word whose hash the database keeps; signing out ends it |
 | Database passwords | no: a login has one | PostgreSQL keeps one password per login, but any login that was granted a program's role is that program. 1. `create role authority_b login password '…' in role sentinel_authority` (likewise for the other roles). 2. Put it into the program's database address and restart. 3. When `pg_stat_activity` shows nobody under the old login, `drop role` it |
+| Secrets of the embedded database | no | Stop what runs on it, delete the login's file in `postgres/passwords` of the data folder, start again: a new one is made |
 | Keys of outside systems: `WORKER_PLATFORM_KEY`, `WORKER_PRICE_DIFFERENCE_KEY`, `WORKER_TICKET_KEY`, `SENTINEL_SHOP_KEY`, `SENTINEL_CRITIC_API_KEY`, `SENTINEL_ORDERS_MODEL_API_KEY`, `WORKER_RECOGNISER_API_KEY`, `SMTP_PASSWORD` | here no; the overlap is the other system's | 1. Have a second key made there. 2. Put it in here and restart. 3. Have the first one ended there. Where a system allows one key only, calls between the two steps get no answer that counts: they are repeated, nothing is given up for them |
 | `SLACK_WEBHOOK_URL` | no | Make the new address, put it in, restart the intake, remove the old one. An alert that found nobody waits and is sent again |
 """

@@ -207,7 +207,7 @@ def _database_url(settings: WorkerSettings) -> Iterator[str]:
     from sentinel.store.embedded import running
 
     with running(settings.data_dir) as server:
-        yield server.admin_url
+        yield server.url(user=WORKER)
 
 
 def _worker_id() -> str:

@@ -246,6 +246,7 @@ def served_on(database_url: str, folder: Path, *, tenant_id: str, key: str, **en
 
 KEYS = {
     "authority_url", "console_url", "orders_url", "tenant_id", "agent_api_key", "operators", "order_source", "database_url",
+    "database_urls",
 }  # fmt: skip
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from sentinel.app import build_authority, create_app
 from sentinel.http.rate_limit import SharedRateLimit
@@ -21,6 +20,7 @@ from sentinel.settings import Settings
 from sentinel.store.database import BOARD, CONSOLE
 from sentinel.store.safety import MissingGrant, require_board
 from tests.clock import set_clock, take_over
+from tests.logins import make_login
 from tests.world import SECRET, World, guard_body, make_world
 
 
@@ -45,9 +45,8 @@ def test_an_authority_with_undeclared_policies_is_not_ready(world: World, tmp_pa
 
 
 def test_a_console_that_may_not_act_as_the_board_s_role_says_so(world: World) -> None:
-    login = sql.Identifier(f"login_{uuid.uuid4().hex[:8]}")
-    world.admin.execute(sql.SQL("create role {} login in role {}").format(login, sql.Identifier(CONSOLE)))
-    url = make_conninfo(world.url, user=login.as_string().strip('"'))
+    name = f"login_{uuid.uuid4().hex[:8]}"
+    login, url = sql.Identifier(name), make_login(world.url, name, f"in role {CONSOLE}")
     try:
         with pytest.raises(MissingGrant, match="may not act as board_reader: `grant board_reader to <login>`"):
             require_board(url)
