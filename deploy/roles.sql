@@ -113,8 +113,13 @@ grant update (state, settled_at) on sentinel.reservations to sentinel_console;
 grant update (succeeded), delete on sentinel.sign_in_attempts to sentinel_console;
 grant execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, sentinel.set_halt, sentinel.lift_halt,
   sentinel.append_event, sentinel.append_body, sentinel.canonical, sentinel.sha256_text, sentinel.utc_text, sentinel.expire_approval,
-  sentinel.settle_budget, sentinel.settle_budgets, sentinel.halt_lock, sentinel.halt_over, sentinel.is_requester,
-  sentinel.take_locks, sentinel.wait_for_lock, sentinel.wait_until, sentinel.voices_for to sentinel_console;
+  sentinel.settle_budget, sentinel.settle_budgets, sentinel.halt_lock, sentinel.halt_over, sentinel.is_requester, sentinel.voices_for to sentinel_console;
+-- The locks that its own work needs, and no other.
+revoke execute on function sentinel.take_locks, sentinel.wait_for_lock, sentinel.wait_until, sentinel.operators_lock from sentinel_console;
+revoke execute on function sentinel.take_operators_lock, sentinel.take_sign_in_lock, sentinel.take_tenants_lock, sentinel.take_held_locks,
+  sentinel.take_halt_lock from sentinel_authority;
+grant execute on function sentinel.take_halt_lock, sentinel.take_held_locks, sentinel.take_operators_lock, sentinel.take_sign_in_lock,
+  sentinel.take_tenants_lock to sentinel_console;
 grant execute on function refunds.default_tenant to sentinel_console;
 
 -- Who lifts a halt lets counting begin anew.
@@ -203,7 +208,7 @@ grant execute on function orders.resolve_review, orders.refund_name to sentinel_
 grant update (last_signed_in_at) on sentinel.operators to sentinel_console;
 grant insert, delete, update (secret, last_step, created_at, confirmed_at) on sentinel.second_factors to sentinel_console;
 revoke execute on function sentinel.operators_lock, sentinel.add_operator, sentinel.change_operator from sentinel_authority;
-grant execute on function sentinel.operators_lock, sentinel.add_operator, sentinel.change_operator to sentinel_console;
+grant execute on function sentinel.add_operator, sentinel.change_operator to sentinel_console;
 
 -- approvals: in which order they are looked at, and how full the limits are that one would use ---------------------------
 grant execute on function sentinel.risk_rank, sentinel.limit_states to sentinel_console;
@@ -214,3 +219,35 @@ grant update (last_used_at) on sentinel.agent_keys to sentinel_authority;
 
 -- browsers that are known ------------------------------------------------------------------------------------------------
 grant insert, delete, update (last_signed_in_at) on sentinel.known_devices to sentinel_console;
+
+-- what the server itself gives to everybody ------------------------------------------------------------------------------
+-- A role that was taken over stops nobody: it takes no lock of the authority's (by name they are all free to guess), leaves
+-- nothing lying in large objects or temporary tables, and opens no more connections than its program needs.
+do $$
+declare
+  fn regprocedure;
+begin
+  execute format('revoke temporary, create on database %I from public', current_database());
+  revoke create on schema public from public;
+  for fn in select oid from pg_proc where pronamespace = 'pg_catalog'::regnamespace
+      and proname ~ '^(pg_(try_)?advisory_|lo_|loread$|lowrite$)' loop
+    execute format('revoke execute on function %s from public', fn);
+    if fn::text ~ 'advisory' then execute format('grant execute on function %s to sentinel_owner, sentinel_authority', fn); end if;
+  end loop;
+end $$;
+
+-- A program's own pools and something for commands beside it; together they leave room for the authority on a server with
+-- max_connections = 100 too. Set once: `alter role ... connection limit` of yours stays. A login of yours needs its own.
+do $$
+declare
+  wanted record;
+begin
+  for wanted in select * from (values ('sentinel_authority', 64), ('sentinel_console', 20), ('sentinel_worker', 24),
+                                      ('sentinel_orders', 20), ('board_reader', 8)) as w (role, connections)
+                where exists (select from pg_roles where rolname = w.role and rolconnlimit = -1) loop
+    begin
+      execute format('alter role %I connection limit %s', wanted.role, wanted.connections);
+    exception when internal_error then null;                         -- another migration did it just now
+    end;
+  end loop;
+end $$;

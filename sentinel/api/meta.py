@@ -11,6 +11,7 @@ from sentinel.http.docs_page import FILES, docs_page
 from sentinel.http.openapi import documented, openapi_document
 from sentinel.http.readiness import alive, database_checks, exposition_answer, holds, readiness_answer
 from sentinel.services.declare_policies import are_declared
+from sentinel.services.try_guard import GuardTry
 from sentinel.store.figures import readiness
 
 DESCRIPTION = (
@@ -26,6 +27,7 @@ SECURITY_SCHEMES = {
 def routes(app: Flask, context: Context) -> None:
     """Add the meta routes to the app."""
     meta = Blueprint("meta", __name__)
+    guard_try = GuardTry(context.authority)
 
     @meta.get("/healthz")
     @documented("Whether the process answers", responses={200: ("It does.", {"type": "object"})})
@@ -40,7 +42,7 @@ def routes(app: Flask, context: Context) -> None:
     def readyz() -> Response:
         checks = database_checks(lambda: readiness(context.authority.pool))
         declared = checks["schema"] and holds(lambda: are_declared(context.authority))
-        return readiness_answer({**checks, "policies": declared})
+        return readiness_answer({**checks, "policies": declared, "guard": checks["schema"] and guard_try.would_be_answered()})
 
     @meta.get("/metrics")
     @documented(

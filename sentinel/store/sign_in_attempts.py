@@ -37,7 +37,7 @@ class Attempt:
     retry_after_seconds: int
 
 
-_ONE_AT_A_TIME = "select pg_advisory_xact_lock(7305013942711304)"
+_ONE_AT_A_TIME = "select sentinel.take_sign_in_lock()"
 # For each limit that is full: when its oldest attempt leaves the window. One row; the wait is the longest of them.
 BEGIN_ATTEMPT = """
 with recent as (

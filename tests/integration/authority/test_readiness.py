@@ -35,7 +35,7 @@ def test_an_authority_with_undeclared_policies_is_not_ready(world: World, tmp_pa
     try:
         before = asked.get("/readyz")
         assert (before.status_code, before.headers["Retry-After"]) == (503, "1")
-        assert before.json["checks"] == {"database": True, "writable": True, "schema": True, "policies": False}
+        assert before.json["checks"] == {"database": True, "writable": True, "schema": True, "policies": False, "guard": True}
         declare_policies(authority)
         after = asked.get("/readyz")
         assert (after.status_code, after.json["status"]) == (200, "ready")

@@ -36,8 +36,7 @@ def refused(url: str) -> bool:
     try:
         psycopg.connect(url).close()
     except psycopg.OperationalError as error:
-        assert "password" in str(error) or "no pg_hba.conf entry" in str(error), error
-        return True
+        return "password" in str(error) or "no pg_hba.conf entry" in str(error)
     return False
 
 

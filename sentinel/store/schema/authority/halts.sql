@@ -24,7 +24,7 @@ declare
   moment timestamptz;
   weaker sentinel.halts;
 begin
-  perform pg_advisory_xact_lock(sentinel.halt_lock());
+  perform sentinel.take_halt_lock();
   moment := clock_timestamp();
   -- A kill takes the place of a pause within this transaction, so that there is no moment without a halt.
   update sentinel.halts h set lifted_at = moment, lifted_by = who
@@ -68,7 +68,7 @@ declare
   h sentinel.halts;
   moment timestamptz;
 begin
-  perform pg_advisory_xact_lock(sentinel.halt_lock());
+  perform sentinel.take_halt_lock();
   moment := clock_timestamp();
   update sentinel.halts set lifted_at = moment, lifted_by = who
   where tenant_id = owner and halt_id = halt and lifted_at is null returning * into h;
