@@ -236,18 +236,40 @@ begin
   end loop;
 end $$;
 
--- A program's own pools and something for commands beside it; together they leave room for the authority on a server with
--- max_connections = 100 too. Set once: `alter role ... connection limit` of yours stays. A login of yours needs its own.
+-- A program's own pools and something for commands beside it, in all less than the embedded server's 200: whichever role was
+-- taken over leaves the others theirs, on a server with 100 too. Set once: `alter role ... connection limit` of yours stays. A login of yours needs its own.
 do $$
 declare
   wanted record;
 begin
-  for wanted in select * from (values ('sentinel_authority', 64), ('sentinel_console', 20), ('sentinel_worker', 24),
-                                      ('sentinel_orders', 20), ('board_reader', 8)) as w (role, connections)
+  for wanted in select * from (values ('sentinel_authority', 96), ('sentinel_console', 24), ('sentinel_worker', 24),
+                                      ('sentinel_orders', 40), ('board_reader', 12)) as w (role, connections)
                 where exists (select from pg_roles where rolname = w.role and rolconnlimit = -1) loop
     begin
       execute format('alter role %I connection limit %s', wanted.role, wanted.connections);
     exception when internal_error then null;                         -- another migration did it just now
     end;
+  end loop;
+end $$;
+
+-- What a program asks for at the start of a connection stands on its role too: behind a transaction pooler nothing of a start
+-- arrives. A login of yours needs the same, and `alter role ... set role = sentinel_...` (deploy/settings.md).
+do $$
+declare
+  program text;
+  wanted record;
+begin
+  foreach program in array array['sentinel_authority', 'sentinel_worker', 'sentinel_orders', 'sentinel_console', 'board_reader'] loop
+    for wanted in
+      select * from (values ('statement_timeout', '5s'), ('lock_timeout', '2s'), ('idle_in_transaction_session_timeout', '10s'),
+                            ('default_transaction_isolation', 'read committed'), ('timezone', 'UTC')) as w (name, meant)
+      where not exists (select from pg_db_role_setting s join pg_roles r on r.oid = s.setrole, unnest(s.setconfig) as one
+                        where r.rolname = program and s.setdatabase = 0 and lower(split_part(one, '=', 1)) = w.name)
+    loop
+      begin
+        execute format('alter role %I set %I = %L', program, wanted.name, wanted.meant);
+      exception when internal_error or unique_violation then null;   -- another migration did it just now
+      end;
+    end loop;
   end loop;
 end $$;

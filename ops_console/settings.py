@@ -16,6 +16,7 @@ from ops_console.board.agents import PublicAgents, parse_public_agents
 from sentinel.core.errors import InvalidInput
 from sentinel.resources import policies_dir
 from sentinel.settings import confirm_secrets, is_weak, malformed, readable, refuse_unsafe, setting
+from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class ConsoleSettings:
         "The same database with a login for the public board alone; without it the console's login needs the board's role too.",
         "",
     )
+    database_pooler: str = setting(POOLER, POOLER_HELP, "none")
     ledger_url: str = setting("WORKER_DATABASE_URL", "PostgreSQL of the refund ledger, where it is another one.", "")
     policies_dir: Path = setting(
         "SENTINEL_POLICIES_DIR",
@@ -122,6 +124,7 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
         name: env.int(_ENV[name], getattr(default, name), validate=Range(min=1, max=1_000_000)) for name in _COUNTS
     }
     values |= {
+        "database_pooler": env.str(_ENV["database_pooler"], default.database_pooler, validate=OneOf(POOLERS)),
         "policies_dir": env.path(_ENV["policies_dir"], default.policies_dir),
         "host": env.str(_ENV["host"], default.host, validate=Length(min=1)),
         "port": env.int(_ENV["port"], default.port, validate=Range(min=1, max=65535)),

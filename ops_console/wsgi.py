@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -12,6 +13,7 @@ from flask import Flask
 
 from ops_console.sampler import start_sampler
 from ops_console.settings import ConsoleSettings
+from sentinel.core.errors import EngineUnavailable
 from sentinel.logs import configure_logs
 from sentinel.server import Server, metrics_folder, require_free_port, require_open_files
 from sentinel.store.database import CONSOLE
@@ -29,8 +31,14 @@ def serve(settings: ConsoleSettings, *, graceful_seconds: int = 5) -> None:
     configure_logs(settings.log_level, program="console")
     require_free_port(settings.host, settings.port, "--console-port or SENTINEL_CONSOLE_PORT")
     require_open_files(settings.max_streams + _OTHER_FILES, "SENTINEL_CONSOLE_MAX_STREAMS")
-    require_ready(settings.database_url, CONSOLE)
-    require_board(settings.board_database_url or settings.database_url)
+    pools = settings.processes * settings.pool_size
+    require_ready(settings.database_url, CONSOLE, connections=pools)
+    if settings.ledger_url not in ("", settings.database_url):
+        # Without the ledger the console still stops and decides.
+        with contextlib.suppress(EngineUnavailable):
+            require_ready(settings.ledger_url, CONSOLE, connections=pools)
+    board_url = settings.board_database_url or settings.database_url
+    require_board(board_url, connections=settings.processes * settings.board_pool_size)
     with metrics_folder():
         from ops_console.app import create_app
 

@@ -34,7 +34,7 @@ def serve(settings: Settings, *, graceful_seconds: int = 20) -> None:
     configure_logs(settings.log_level, program="sentinel")
     require_free_port(settings.host, settings.port, "--port or SENTINEL_PORT")
     policies = PolicyHolder(settings.policies_dir)
-    require_ready(settings.database_url, AUTHORITY)
+    require_ready(settings.database_url, AUTHORITY, connections=settings.processes * settings.pool_size)
     with metrics_folder():
         _run(settings, policies, graceful_seconds)
 

@@ -55,6 +55,45 @@ Each program logs in as its own role with a secret of its own, kept with mode 06
 folder; nobody enters without one, whatever account he has. A program that is started by hand on the folder reads its own.
 """
 
+_LOGINS = """
+## Logins of the database
+
+Each program acts as one role, and its login may become no other: `sentinel_authority`, `sentinel_worker`, `sentinel_orders`,
+`sentinel_console`, `board_reader`. Either let the role itself log in (`alter role sentinel_worker login password '…'`), or make a
+login of yours and grant it that role alone. At its start and in `/readyz` a program asks its own connection who it is, what
+it may become and how long it waits, and refuses another one by name: a superuser's, one that makes roles, a member of
+`sentinel_owner`. `sentinel migrate` alone connects as an administrator.
+
+A role opens no more connections than its program needs. `sentinel migrate` sets these once, and leaves what you set:
+
+| Role | Connections | For |
+|---|---|---|
+| `sentinel_authority` | 96 | `SENTINEL_PROCESSES` × `SENTINEL_POOL_SIZE`, 24 as shipped, for each authority |
+| `sentinel_worker` | 24 | `WORKER_LANES` + 3, 5 as shipped, for each worker; commands |
+| `sentinel_orders` | 40 | `SENTINEL_ORDERS_PROCESSES` × `SENTINEL_ORDERS_POOL_SIZE`, 16 as shipped |
+| `sentinel_console` | 24 | `SENTINEL_CONSOLE_PROCESSES` × `SENTINEL_CONSOLE_POOL_SIZE`, 8 as shipped, the same for a ledger elsewhere; commands |
+| `board_reader` | 12 | `SENTINEL_CONSOLE_PROCESSES` × `SENTINEL_BOARD_POOL_SIZE`, 4 as shipped |
+
+More: `alter role sentinel_authority connection limit 160`. A login of yours needs a limit of its own. A program whose pools
+are larger than its login's limit does not start.
+
+**Behind a pooler.** pgbouncer and the like in transaction pooling hand one server connection to many clients: what is said at
+the start of a connection is lost, and a prepared statement may be another client's. With
+`SENTINEL_DATABASE_POOLER=transaction` nothing is prepared and nothing is said at the start; role and limits stand on the login.
+On the programs' own roles `sentinel migrate` sets them. A login of yours needs them too:
+
+```sql
+alter role mine set role = 'sentinel_authority';
+alter role mine set statement_timeout = '5s';
+alter role mine set lock_timeout = '2s';
+alter role mine set idle_in_transaction_session_timeout = '10s';
+alter role mine set default_transaction_isolation = 'read committed';
+alter role mine set timezone = 'UTC';
+```
+
+A pooler that nobody declared is noticed and refused. `sentinel migrate` goes to PostgreSQL directly.
+"""
+
 _ROTATION = """
 ## Replacing secrets
 
@@ -84,6 +123,7 @@ def render() -> str:
         + _SOURCES
         + _senders()
         + _EMBEDDED
+        + _LOGINS
         + _ROTATION
     )
 

@@ -24,7 +24,7 @@ from sentinel.http.bodies import Text
 from sentinel.services.actor import LOCAL_ADMINISTRATOR, Actor, local_administrator
 from sentinel.services.create_operator import known_operator
 from sentinel.settings import UnsafeConfiguration
-from sentinel.store.database import CONSOLE, Pool, describe, first_line, with_role
+from sentinel.store.database import CONSOLE, Pool, describe, first_line, open_connection, with_role
 from sentinel.store.embedded import EmbeddedError, running
 from sentinel.store.migrate import SchemaNotReady, require_head
 from sentinel.store.tenants import list_tenants
@@ -128,7 +128,7 @@ def open_pool(role: str = CONSOLE) -> Iterator[Pool]:
 
 def _require_ready(url: str, role: str) -> None:
     try:
-        with psycopg.connect(with_role(url, role), autocommit=True) as connection:
+        with open_connection(with_role(url, role)) as connection:
             require_head(connection)
     except psycopg.OperationalError as error:
         reason = first_line(error)

@@ -119,7 +119,8 @@ def try_decision(pool: Pool, row: Mapping[str, Any], within_seconds: float) -> b
     def call(connection: Any) -> bool:
         with connection.transaction(force_rollback=True), connection.cursor(binary=True) as cursor:
             cursor.execute(TRY_TERMS, {"ms": str(milliseconds), "tenant_id": row["tenant_id"]})
-            return cursor.execute(RECORD_DECISIONS, [_json(batch_of([row])), milliseconds]).rowcount == 1
+            recorded = cursor.execute(RECORD_DECISIONS, [_json(batch_of([row])), milliseconds]).rowcount
+            return bool(recorded == 1)
 
     return in_one_call(pool, call)
 

@@ -41,7 +41,9 @@ def programs_of(demo: Demo) -> dict[str, list[tuple[bytes, bytes]]]:
     """(command line, environment) of the demo's processes by program."""
     found: dict[str, list[tuple[bytes, bytes]]] = {name: [] for name in MODULES}
     for pid in processes_naming(str(demo.data_dir)):
-        said: tuple[bytes, bytes] = tuple((Path("/proc") / str(pid) / name).read_bytes() for name in ("cmdline", "environ"))  # type: ignore[assignment]
+        said: tuple[bytes, bytes] = tuple(
+            (Path("/proc") / str(pid) / name).read_bytes() for name in ("cmdline", "environ")
+        )  # type: ignore[assignment]
         for name, words in MODULES.items():
             if all(word in said[0].split(b"\0") for word in words):
                 found[name].append(said)
@@ -82,6 +84,8 @@ def test_nobody_of_the_demo_is_connected_as_the_superuser_while_it_runs(demo: De
             "select usename, application_name from pg_stat_activity where backend_type = 'client backend'"
             " and pid <> pg_backend_pid() and usename not in (select unnest(%s::text[]))", [list(ROLES.values())]
         ).fetchall()  # fmt: skip
-        present = connection.execute("select count(distinct usename) from pg_stat_activity where usename = any(%s)", [list(ROLES.values())])
+        present = connection.execute(
+            "select count(distinct usename) from pg_stat_activity where usename = any(%s)", [list(ROLES.values())]
+        )
         assert present.fetchone() != (0,)
     assert others == []

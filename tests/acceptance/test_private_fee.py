@@ -19,6 +19,7 @@ from sentinel.store.database import CONSOLE, Pool, with_role
 from tests.acceptance.ledgers import Shop, broken_invariants
 from tests.acceptance.places import SECRET, Served, clean_env, end, eventually, module, run
 from tests.integration.confirm.test_confirm_in_browser import browser, phone  # noqa: F401 - a fixture
+from tests.logins import console_urls
 from tests.ports import free_port, listens
 from tests.switch_world import BOOK, FEE, MASTER, passing_report
 from tests.world import add_tenant, unique
@@ -31,7 +32,7 @@ ROW = "lge_fee"
 def console(served: Served, tmp_path: Path) -> Iterator[str]:
     """`python -m ops_console` on the authority's database: its address."""
     port = free_port()
-    env = clean_env(SENTINEL_DATABASE_URL=served.database_url, CONFIRM_SECRETS=SECRET, SENTINEL_INSECURE_COOKIES="1")
+    env = clean_env(**console_urls(served.database_url), CONFIRM_SECRETS=SECRET, SENTINEL_INSECURE_COOKIES="1")
     with (tmp_path / "console.log").open("wb") as log:
         process = subprocess.Popen(module("ops_console", "--port", str(port)), env=env, stdout=log, stderr=log)
     try:

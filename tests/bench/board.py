@@ -22,8 +22,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psycopg
-
 from sentinel.store.database import BOARD, CONSOLE
 from tests.logins import program_url
 from tests.ports import free_port

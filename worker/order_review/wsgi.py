@@ -22,7 +22,7 @@ def serve(settings: OrderReviewSettings, *, graceful_seconds: int = 20) -> None:
     """Run the intake until it is told to stop. Raises one-line refusals before anything listens."""
     configure_logs(settings.log_level, program="order-review")
     require_free_port(settings.host, settings.port, "--port or SENTINEL_ORDERS_PORT")
-    require_ready(settings.database_url, ORDERS)
+    require_ready(settings.database_url, ORDERS, connections=settings.processes * settings.pool_size)
     refuse_wrong_key(settings)
     with metrics_folder():
         _run(settings, graceful_seconds)
@@ -45,7 +45,7 @@ def _run(settings: OrderReviewSettings, graceful_seconds: int) -> None:
         parts.background.start()
         backgrounds.append(parts.background)
         intake = Intake(parts.pipeline, parts.sources, limit, settings.trusted_proxies)
-        return create_app(intake, parts.store)
+        return create_app(intake, parts.store, parts.key)
 
     def stop() -> None:
         for background in backgrounds:

@@ -57,7 +57,9 @@ def _run_alone(data_dir: Path, statements: bytes, binaries: Binaries, account: A
                 said = process.communicate(timeout=_SECONDS)[0].decode(errors="replace")
             except subprocess.TimeoutExpired:
                 process.kill()
-                raise EmbeddedError(f"PostgreSQL did not set its logins within {_SECONDS} s: is the disk very slow?") from None
+                raise EmbeddedError(
+                    f"PostgreSQL did not set its logins within {_SECONDS} s: is the disk very slow?"
+                ) from None
     # An error in a statement does not end it, and is no exit status.
     if process.returncode != 0 or "ERROR:" in said or "FATAL:" in said:
         raise from_output(said, "setting the logins of PostgreSQL", data_dir)

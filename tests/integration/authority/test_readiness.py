@@ -17,10 +17,10 @@ from sentinel.policy.library import PolicyHolder
 from sentinel.resources import policies_dir
 from sentinel.services.declare_policies import declare_policies
 from sentinel.settings import Settings
-from sentinel.store.database import BOARD, CONSOLE
+from sentinel.store.database import AUTHORITY, BOARD, CONSOLE
 from sentinel.store.safety import MissingGrant, require_board
 from tests.clock import set_clock, take_over
-from tests.logins import make_login
+from tests.logins import make_login, program_url
 from tests.world import SECRET, World, guard_body, make_world
 
 
@@ -29,13 +29,20 @@ def test_an_authority_with_undeclared_policies_is_not_ready(world: World, tmp_pa
     shutil.copytree(policies_dir(), folder)
     file = folder / "retail_refund.yaml"
     file.write_text(file.read_text().replace("label: Retail Refund Policy v1", "label: A text nobody declared"))
-    settings = Settings(database_url=world.url, secret_keys=(SECRET,), pool_size=2)
+    settings = Settings(database_url=program_url(world.url, AUTHORITY), secret_keys=(SECRET,), pool_size=2)
     authority = build_authority(settings, PolicyHolder(folder))
     asked = create_app(settings, authority, SharedRateLimit(per_second=100, burst=100)).test_client()
     try:
         before = asked.get("/readyz")
         assert (before.status_code, before.headers["Retry-After"]) == (503, "1")
-        assert before.json["checks"] == {"database": True, "writable": True, "schema": True, "policies": False, "guard": True}
+        assert before.json["checks"] == {
+            "database": True,
+            "writable": True,
+            "schema": True,
+            "session": True,
+            "policies": False,
+            "guard": True,
+        }
         declare_policies(authority)
         after = asked.get("/readyz")
         assert (after.status_code, after.json["status"]) == (200, "ready")

@@ -26,7 +26,7 @@ from tests.logins import program_url
 from tests.world import SECRET, World, guard_body, make_world
 
 NO_AUTHORITY = (WORKER, ORDERS, CONSOLE, BOARD)
-LIMITS = {AUTHORITY: 64, CONSOLE: 20, WORKER: 24, ORDERS: 20, BOARD: 8}
+LIMITS = {AUTHORITY: 96, CONSOLE: 24, WORKER: 24, ORDERS: 40, BOARD: 12}
 OF_THE_SERVER = """
 select p.oid::regprocedure::text from pg_proc p where p.pronamespace = 'pg_catalog'::regnamespace
   and (p.proname like 'pg\\_advisory%%' or p.proname like 'pg\\_try\\_advisory%%' or p.proname like 'lo\\_%%' or p.proname in ('loread', 'lowrite'))
@@ -60,7 +60,7 @@ def world(pg_server: RunningServer) -> Iterator[World]:
 
 def ready(world: World) -> TestResponse:
     """What an authority that has just started says at /readyz."""
-    settings = Settings(database_url=world.url, secret_keys=(SECRET,), pool_size=2)
+    settings = Settings(database_url=program_url(world.url, AUTHORITY), secret_keys=(SECRET,), pool_size=2)
     authority = build_authority(settings, world.authority.policies)
     try:
         return create_app(settings, authority, SharedRateLimit(per_second=100, burst=100)).test_client().get("/readyz")
@@ -113,7 +113,9 @@ def test_beside_a_stolen_role_that_tries_everything_guards_halts_and_sign_ins_go
             with contextlib.suppress(pg.InsufficientPrivilege):
                 connection.execute(ATTEMPTS[number % len(ATTEMPTS)].encode())
         assert world.guard(guard_body(value=40))["decision"] == "ALLOW"
-        attempt = begin_attempt(world.console_pool, email="x@y.example", address="192.0.2.1", throttle=Throttle(1000, 1000, 100000))
+        attempt = begin_attempt(
+            world.console_pool, email="x@y.example", address="192.0.2.1", throttle=Throttle(1000, 1000, 100000)
+        )
         assert attempt.attempt_id is not None
         by = local_administrator(world.tenant_id)
         halt = set_halt(world.console_pool, by, scope="agent", target="nobody", reason="drill").halt_id

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.acceptance.places import clean_env, end, eventually, module
+from tests.logins import console_urls
 from tests.ports import free_port, listens
 
 THREADS, VIEWERS = 4, 40
@@ -46,7 +47,7 @@ class Watching:
 @contextlib.contextmanager
 def console(world: Any, port: int) -> Iterator[subprocess.Popen[bytes]]:
     env = clean_env(
-        SENTINEL_DATABASE_URL=world.url, SENTINEL_CONSOLE_PORT=str(port), SENTINEL_CONSOLE_THREADS=str(THREADS),
+        **console_urls(world.url), SENTINEL_CONSOLE_PORT=str(port), SENTINEL_CONSOLE_THREADS=str(THREADS),
         SENTINEL_CONSOLE_MAX_STREAMS=str(VIEWERS + 1), SENTINEL_CONSOLE_PROCESSES="1", SENTINEL_INSECURE_COOKIES="1",
     )  # fmt: skip
     process = subprocess.Popen(module("ops_console"), env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

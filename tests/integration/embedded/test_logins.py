@@ -43,7 +43,9 @@ def refused(url: str) -> bool:
 def test_nobody_enters_without_the_secret_of_the_very_login(server: RunningServer) -> None:
     secrets = {login: server.address.passwords.of(login) for login in LOGINS}
     assert len(set(secrets.values())) == len(LOGINS)
-    tried = [(login, secret) for login in LOGINS for secret in ("", "guessed", *secrets.values()) if secret != secrets[login]]
+    tried = [
+        (login, secret) for login in LOGINS for secret in ("", "guessed", *secrets.values()) if secret != secrets[login]
+    ]
     let_in = [login for login, secret in tried if not refused(as_login(server.admin_url, login, secret))]
     print(f"N={len(tried)}")
     assert let_in == []
@@ -68,11 +70,18 @@ def test_another_account_of_this_machine_does_not_enter_even_where_it_reaches_th
         "  else: print('let in')"
     )
     told = subprocess.run(
-        [sys.executable, "-c", program, str(owner), str(server.socket_dir), *LOGINS], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program, str(owner), str(server.socket_dir), *LOGINS],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert told.stdout.splitlines() == ["refused"] * len(LOGINS), told
     cannot = subprocess.run(
-        ["cat", str(server.address.passwords.folder / AUTHORITY)], user=owner, group=owner, extra_groups=[], capture_output=True
+        ["cat", str(server.address.passwords.folder / AUTHORITY)],
+        user=owner,
+        group=owner,
+        extra_groups=[],
+        capture_output=True,
     )
     assert cannot.returncode != 0
 
@@ -104,7 +113,11 @@ def test_changing_the_role_leads_nowhere(server: RunningServer) -> None:
     for login in PROGRAMS:
         with psycopg.connect(server.url(user=login), autocommit=True) as connection:
             for other in {SUPERUSER, OWNER, *PROGRAMS} - {login}:
-                for statement in (f"set role {other}", f"set session authorization {other}", f"grant {other} to {login}"):
+                for statement in (
+                    f"set role {other}",
+                    f"set session authorization {other}",
+                    f"grant {other} to {login}",
+                ):
                     tried += 1
                     with pytest.raises((pg.InsufficientPrivilege, pg.InvalidGrantOperation)):
                         connection.execute(statement.encode())
@@ -112,7 +125,9 @@ def test_changing_the_role_leads_nowhere(server: RunningServer) -> None:
                 connection.execute(statement.encode())
                 found = connection.execute("select session_user::text, current_user::text").fetchone()
                 assert found == (login, login)
-            member = connection.execute("select count(*) from pg_auth_members where member = current_user::regrole").fetchone()
+            member = connection.execute(
+                "select count(*) from pg_auth_members where member = current_user::regrole"
+            ).fetchone()
             assert member == (0,)
     print(f"N={tried}")
 
@@ -137,11 +152,18 @@ def test_a_folder_of_an_older_version_is_closed_at_its_next_start_and_keeps_its_
         assert ask(new.url(user=BOARD), "select current_user::text") == (BOARD,)
 
 
-def test_who_joins_a_server_that_an_older_version_still_runs_is_told_to_stop_it(base: Path, holders: list[Holder]) -> None:
+def test_who_joins_a_server_that_an_older_version_still_runs_is_told_to_stop_it(
+    base: Path, holders: list[Holder]
+) -> None:
     holders.append(Holder(base, "own"))
     holders[0].server()
     shutil.rmtree(base / "postgres" / "passwords")
-    with pytest.raises(Exception, match="stop what runs on this database .an older version made no secrets. and start again"), running(base):
+    with (
+        pytest.raises(
+            Exception, match="stop what runs on this database .an older version made no secrets. and start again"
+        ),
+        running(base),
+    ):
         pass
 
 
