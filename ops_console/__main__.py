@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
 
 from sentinel.cli.common import database_url, one_line_errors
 from sentinel.command_line import OneLineCommand
+from sentinel.store.database import BOARD
 
 
 @click.command(name="ops_console", cls=OneLineCommand)
@@ -38,7 +40,8 @@ def command(graceful_seconds: int, only: str | None, **options: Any) -> None:
     from ops_console.settings import load_console_settings
 
     faces = [Face(only)] if only else [Face.OPERATORS, Face.PUBLIC]
-    with database_url() as url:
+    with database_url() as url, database_url(BOARD) as board_url:
+        options["board_database_url"] = os.environ.get("SENTINEL_BOARD_DATABASE_URL") or board_url
         settings = load_console_settings(database_url=url, **options)
         serve(settings, faces=faces, graceful_seconds=graceful_seconds)
 

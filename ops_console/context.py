@@ -45,7 +45,7 @@ def build_context(settings: ConsoleSettings, *, stopping: Callable[[], bool]) ->
         ledger = Pool(with_role(settings.ledger_url, CONSOLE, application_name="console"), size=settings.pool_size)
     book = PolicyBook(settings.policies_dir)
     ids = cache(lambda: minters(pool, settings.public_id_secrets)[0])
-    board_url = with_role(settings.database_url, BOARD, application_name="board")
+    board_url = with_role(settings.board_database_url or settings.database_url, BOARD, application_name="board")
     board = Board(
         Pool(board_url, size=settings.board_pool_size), settings.public_tenant, settings.board, ids=ids,
         actions_of=lambda digest: book.actions_of(pool, digest),

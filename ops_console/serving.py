@@ -6,6 +6,7 @@ the kill switch is on the other.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -20,6 +21,7 @@ from ops_console.face import Face
 from ops_console.indexer import start_indexer
 from ops_console.sampler import start_sampler
 from ops_console.settings import ConsoleSettings
+from sentinel.core.errors import EngineUnavailable
 from sentinel.http.asgi import AsgiApp
 from sentinel.logs import configure_logs
 from sentinel.server import OTHER_FILES, Server, metrics_folder, require_free_port, require_open_files
@@ -43,8 +45,15 @@ def serve(
         require_free_port(settings.board_host, settings.board_port, "--board-port or SENTINEL_BOARD_PORT")
     most = max(settings.max_connections, settings.board_max_connections)
     require_open_files(most + OTHER_FILES, "SENTINEL_CONSOLE_MAX_CONNECTIONS or SENTINEL_BOARD_MAX_CONNECTIONS")
-    require_ready(settings.database_url, CONSOLE)
-    require_board(settings.database_url)
+    pools = (settings.processes if Face.OPERATORS in faces else 0) + (
+        settings.board_processes if Face.PUBLIC in faces else 0
+    )
+    require_ready(settings.database_url, CONSOLE, connections=pools * settings.pool_size)
+    if settings.ledger_url not in ("", settings.database_url):
+        # Without the ledger the console still stops and decides.
+        with contextlib.suppress(EngineUnavailable):
+            require_ready(settings.ledger_url, CONSOLE, connections=pools * settings.pool_size)
+    require_board(settings.board_database_url or settings.database_url, connections=pools * settings.board_pool_size)
     run = {Face.OPERATORS: _serve_operators, Face.PUBLIC: _serve_public}
     with metrics_folder():
         run_side_by_side([partial(run[face], settings, graceful_seconds) for face in faces])

@@ -26,6 +26,7 @@ from sentinel.settings import (
     refuse_unsafe,
     setting,
 )
+from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
 
 _MOST = "Connections per process; beyond it one that waits makes room. Each takes an open file, whose limit is raised at start."
 _MOST_OF_ADDRESS = "Of these from one address; as many as in all behind a proxy, which is one address."
@@ -38,6 +39,12 @@ class ConsoleSettings:
     database_url: str = setting(
         "SENTINEL_DATABASE_URL", "PostgreSQL of the authority; without it the embedded one is used.", ""
     )
+    board_database_url: str = setting(
+        "SENTINEL_BOARD_DATABASE_URL",
+        "The same database with a login for the public board alone; without it the console's login needs the board's role too.",
+        "",
+    )
+    database_pooler: str = setting(POOLER, POOLER_HELP, "none")
     ledger_url: str = setting("WORKER_DATABASE_URL", "PostgreSQL of the refund ledger, where it is another one.", "")
     policies_dir: Path = setting(
         "SENTINEL_POLICIES_DIR",
@@ -170,12 +177,21 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
     env, default = Env(eager=False), ConsoleSettings()
     values: dict[str, Any] = {
         name: env.str(_ENV[name], getattr(default, name))
-        for name in ("database_url", "ledger_url", "public_tenant", "public_agents", "origin", "board_origin")
+        for name in (
+            "database_url",
+            "board_database_url",
+            "ledger_url",
+            "public_tenant",
+            "public_agents",
+            "origin",
+            "board_origin",
+        )
     }
     values |= {
         name: env.int(_ENV[name], getattr(default, name), validate=Range(min=1, max=1_000_000)) for name in _COUNTS
     }
     values |= {
+        "database_pooler": env.str(_ENV["database_pooler"], default.database_pooler, validate=OneOf(POOLERS)),
         "policies_dir": env.path(_ENV["policies_dir"], default.policies_dir),
         "host": env.str(_ENV["host"], default.host, validate=Length(min=1)),
         "port": env.int(_ENV["port"], default.port, validate=Range(min=1, max=65535)),

@@ -19,6 +19,7 @@ from marshmallow.validate import Length, OneOf, Range
 
 from sentinel.core.errors import SentinelError
 from sentinel.resources import policies_dir
+from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
 
 WEAK_SECRETS = {"secret", "changeme", "change-me", "password", "sentinel", "development", "test"}
 
@@ -106,6 +107,7 @@ class Settings:
     database_url: str = setting(
         "SENTINEL_DATABASE_URL", "PostgreSQL 15 or newer; without it one is started under the data folder.", ""
     )
+    database_pooler: str = setting(POOLER, POOLER_HELP, "none")
     data_dir: Path = setting(
         "SENTINEL_DATA_DIR", "Folder of the embedded database and of what the demo keeps.", Path("var")
     )
@@ -177,6 +179,7 @@ def load_settings(**overrides: Any) -> Settings:
     positive = Range(min=1, max=1_000_000)
     values: dict[str, Any] = {
         "database_url": env.str(_FIELDS["database_url"], default.database_url),
+        "database_pooler": env.str(_FIELDS["database_pooler"], default.database_pooler, validate=OneOf(POOLERS)),
         "data_dir": env.path(_FIELDS["data_dir"], default.data_dir),
         "secret_keys": env.list(_FIELDS["secret_keys"], list(default.secret_keys), subcast=str),
         "policies_dir": env.path(_FIELDS["policies_dir"], default.policies_dir),

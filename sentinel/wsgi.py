@@ -35,7 +35,7 @@ def serve(settings: Settings, *, graceful_seconds: int = 20) -> None:
     require_free_port(settings.host, settings.port, "--port or SENTINEL_PORT")
     require_open_files(settings.max_connections + OTHER_FILES, "SENTINEL_MAX_CONNECTIONS")
     policies = PolicyHolder(settings.policies_dir)
-    require_ready(settings.database_url, AUTHORITY)
+    require_ready(settings.database_url, AUTHORITY, connections=settings.processes * settings.pool_size)
     with metrics_folder():
         _run(settings, policies, graceful_seconds)
 

@@ -9,16 +9,18 @@ import socket
 import threading
 import uuid
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from random import Random
 
 from sentinel.client import Client
+from sentinel.core.errors import EngineUnavailable
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.switches import FILE_NAME as SWITCHES
 from sentinel.policy.switches import SwitchFile, read_switches
 from sentinel.store.database import WORKER, Pool, with_role
+from sentinel.store.safety import UnsafeDatabase, standing_of
 from worker.agent import Agent, OnRow
 from worker.confirmations import confirmations_from
 from worker.crew import Crew
@@ -95,6 +97,14 @@ def refuse_wrong_key(check: KeyCheck) -> None:
     fault = check.fault()
     if fault is not None and fault.surely:
         raise BadSettings(fault.text)
+
+
+def refuse_unsafe_database(ledger: Ledger) -> None:
+    """Raise `UnsafeDatabase` where the connection is not what is meant; a database that is away is waited for."""
+    with suppress(EngineUnavailable):
+        faults = standing_of(ledger.pool, WORKER).faults
+        if faults:
+            raise UnsafeDatabase("; ".join(faults))
 
 
 def make_agent(
@@ -208,7 +218,7 @@ def _database_url(settings: WorkerSettings) -> Iterator[str]:
     from sentinel.store.embedded import running
 
     with running(settings.data_dir) as server:
-        yield server.admin_url
+        yield server.url(user=WORKER)
 
 
 def _worker_id() -> str:

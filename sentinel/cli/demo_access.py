@@ -41,8 +41,6 @@ def prepare(admin_url: str, data_dir: Path, stop: threading.Event) -> Access:
     go_on(stop)
     with psycopg.connect(admin_url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True) as connection:
         if not os.environ.get("SENTINEL_DATABASE_URL"):
-            for role in ("sentinel_authority", "sentinel_worker", "sentinel_orders"):
-                connection.execute(f"alter role {role} login".encode())
             drop_left(connection)
         path = data_dir / "demo.json"
         if path.exists():

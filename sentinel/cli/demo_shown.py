@@ -29,6 +29,7 @@ class Ready:
     operators: Sequence[Mapping[str, str]]
     order_source: OrderSource
     database_url: str
+    database_urls: Mapping[str, str]
 
 
 def say_done() -> None:

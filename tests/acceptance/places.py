@@ -21,6 +21,8 @@ from typing import Any
 
 import urllib3
 
+from sentinel.store.database import AUTHORITY
+from tests.logins import program_url
 from tests.ports import free_port, listens
 
 REPO = Path(__file__).resolve().parents[2]
@@ -189,7 +191,11 @@ def start_serve(
     port, log = int(env.get("SENTINEL_PORT") or free_port()), folder / f"serve-{uuid.uuid4().hex[:6]}.log"
     settings = clean_env(
         **{
-            "SENTINEL_DATABASE_URL": database_url,
+            **(
+                {}
+                if "SENTINEL_DATABASE_URL" in env
+                else {"SENTINEL_DATABASE_URL": program_url(database_url, AUTHORITY)}
+            ),
             "SENTINEL_SECRET_KEYS": SECRET,
             "SENTINEL_PORT": str(port),
             "SENTINEL_THREADS": "12",
@@ -246,7 +252,7 @@ def served_on(database_url: str, folder: Path, *, tenant_id: str, key: str, **en
 
 KEYS = {
     "authority_url", "console_url", "orders_url", "tenant_id", "agent_api_key", "operators", "order_source", "database_url",
-    "board_url",
+    "board_url", "database_urls",
 }  # fmt: skip
 
 

@@ -86,7 +86,7 @@ def enqueue_refunds(demo: Demo, secrets: dict[str, str], mark: str) -> None:
     """Refunds of the customer that are paid, asked about and refused."""
     account = {"account_ref": secrets["account"], "order_ref": secrets["order"], "reason": secrets["customer's words"]}
     rows = [refund(f"canary-{mark}-{n}", value, **account) for n, value in enumerate((3, 300, 400, 9000))]
-    worker = {"WORKER_DATABASE_URL": demo.database_url, "SENTINEL_TENANT_ID": demo.told["tenant_id"]}
+    worker = {"WORKER_DATABASE_URL": demo.told["database_urls"]["worker"], "SENTINEL_TENANT_ID": demo.told["tenant_id"]}
     done = run("enqueue", "-", program="worker.cli", stdin="".join(json.dumps(row) + "\n" for row in rows), **worker)
     assert done.returncode == 0, done.stderr
 

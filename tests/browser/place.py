@@ -33,6 +33,7 @@ from tests.integration.console.test_console_refunds import add_worker
 from tests.integration.console.test_page_in_doubt import doubted
 from tests.integration.console.test_page_ledger import add_life
 from tests.integration.console.test_page_policies import FEE, record
+from tests.logins import console_urls
 from tests.orders_console_world import held, queued
 from tests.ports import free_port
 
@@ -85,7 +86,7 @@ def running_console(database_url: str, **env: str) -> Iterator[tuple[str, str]]:
     port, board, folder = free_port(), free_port(), Path(tempfile.mkdtemp(prefix="sentinel-console-"))
     log = folder / "console.log"
     settings = clean_env(
-        SENTINEL_DATABASE_URL=database_url, SENTINEL_INSECURE_COOKIES="true", CONFIRM_SECRETS=",".join(SECRETS),
+        **console_urls(database_url), SENTINEL_INSECURE_COOKIES="true", CONFIRM_SECRETS=",".join(SECRETS),
         SENTINEL_PUBLIC_AGENTS="retail-refund-agent=refund:refunds,*", SENTINEL_LOG_LEVEL="warning",
         SENTINEL_CONSOLE_THREADS="16", **{"SENTINEL_REQUIRE_SECOND_FACTOR": "nobody", **env},
     )  # fmt: skip

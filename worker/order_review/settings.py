@@ -14,7 +14,7 @@ from marshmallow.validate import Length, OneOf, Range
 
 from sentinel.resources import policies_dir
 from sentinel.settings import BEHIND_TLS, malformed, readable, refuse_unsafe, setting
-from sentinel.store.database import describe, same_database
+from sentinel.store.database import POOLER, POOLER_HELP, POOLERS, describe, same_database
 from worker.addresses import is_http_url
 from worker.order_review.outlets import outlet_faults
 
@@ -31,6 +31,7 @@ class OrderReviewSettings:
         " default SENTINEL_DATABASE_URL, else the embedded one.",
         "",
     )
+    database_pooler: str = setting(POOLER, POOLER_HELP, "none")
     tenant_id: uuid.UUID | None = setting("SENTINEL_TENANT_ID", "Tenant; default: the ledger's default tenant.")
     policies_dir: Path = setting(
         "SENTINEL_POLICIES_DIR", "Folder with order_sources.yaml and order_signals.yaml.", policies_dir()
@@ -133,6 +134,7 @@ def load_order_settings(*, needs_authority: bool = True, **overrides: Any) -> Or
     }
     values |= {
         "tenant_id": env.uuid(_ENV["tenant_id"], None) if os.environ.get(_ENV["tenant_id"]) else None,
+        "database_pooler": env.str(_ENV["database_pooler"], default.database_pooler, validate=OneOf(POOLERS)),
         "policies_dir": env.path(_ENV["policies_dir"], default.policies_dir),
         "host": env.str(_ENV["host"], default.host, validate=Length(min=1)),
         "port": env.int(_ENV["port"], default.port, validate=Range(min=1, max=65535)),

@@ -24,7 +24,7 @@ def serve(settings: OrderReviewSettings, *, graceful_seconds: int = 20) -> None:
     configure_logs(settings.log_level, program="order-review")
     require_free_port(settings.host, settings.port, "--port or SENTINEL_ORDERS_PORT")
     require_open_files(settings.max_connections + OTHER_FILES, "SENTINEL_ORDERS_MAX_CONNECTIONS")
-    require_ready(settings.database_url, ORDERS)
+    require_ready(settings.database_url, ORDERS, connections=settings.processes * settings.pool_size)
     refuse_wrong_key(settings)
     with metrics_folder():
         _run(settings, graceful_seconds)
@@ -47,7 +47,7 @@ def _run(settings: OrderReviewSettings, graceful_seconds: int) -> None:
         parts.background.start()
         backgrounds.append(parts.background)
         intake = Intake(parts.pipeline, parts.sources, limit, settings.trusted_proxies)
-        return Documents(create_app(intake, parts.store, behind_tls=settings.behind_tls), settings.threads)
+        return Documents(create_app(intake, parts.store, parts.key, behind_tls=settings.behind_tls), settings.threads)
 
     def stop() -> None:
         for background in backgrounds:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.acceptance.places import clean_env, end, eventually, module
+from tests.logins import console_urls
 from tests.ports import free_port, listens
 
 THREADS, VIEWERS = 4, 40
@@ -46,7 +47,7 @@ class Watching:
 @contextlib.contextmanager
 def console(world: Any, port: int) -> Iterator[subprocess.Popen[bytes]]:
     env = clean_env(
-        SENTINEL_DATABASE_URL=world.url, SENTINEL_BOARD_PORT=str(port), SENTINEL_BOARD_THREADS=str(THREADS),
+        **console_urls(world.url), SENTINEL_BOARD_PORT=str(port), SENTINEL_BOARD_THREADS=str(THREADS),
         SENTINEL_CONSOLE_MAX_STREAMS=str(VIEWERS + 1), SENTINEL_BOARD_MAX_CONNECTIONS_PER_ADDRESS="1000",
         SENTINEL_INSECURE_COOKIES="1", SENTINEL_REQUIRE_SECOND_FACTOR="nobody",
     )  # fmt: skip
