@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sentinel.core.errors import InvalidInput, NotFound
+from sentinel.core.errors import NotFound
 from sentinel.core.public_ids import Kind, PublicIds, is_public_id, public_ids
 from sentinel.core.publication import Record, public_ids_of
 from sentinel.store import feed
@@ -71,15 +71,10 @@ def index_public_ids(pool: Pool, tenant_id: uuid.UUID, ids: PublicIds, *, second
 
 
 def look_up_public_id(pool: Pool, tenant_id: uuid.UUID, ids: PublicIds, text: str) -> LookedUp:
-    """What stands behind a public id or a proof's name. Raises `InvalidInput` for what is neither, and `NotFound`."""
+    """What stands behind a public id or a proof's name. Raises `NotFound`, also for what is neither."""
     event_id = event_of_proof(text)
-    if event_id is not None:
-        found = find_proven(pool, tenant_id, text, event_id)
-    elif not is_public_id(text):
-        raise InvalidInput.of(
-            "public_id", "is no public id, such as prf_ or pag_ and 16 letters and digits, nor a proof's"
-        )
-    else:
+    found = find_proven(pool, tenant_id, text, event_id) if event_id else None
+    if found is None and is_public_id(text):
         found = find_named(pool, tenant_id, text)
         if found is None:
             index_public_ids(pool, tenant_id, ids)

@@ -260,8 +260,8 @@ def test_operators_find_what_a_public_id_stands_for_and_nobody_else_does(world: 
     bob = world.sign_in(other)
     for public_id in wanted:
         assert bob.get(f"/ops/api/public-ids/{public_id}").status_code == 404
-    for unknown, status in (("prf_" + "a" * 16, 404), ("pf_" + "0" * 32, 404), ("rf_1", 400), ("prf_" + "1" * 16, 400)):
-        assert ann.get(f"/ops/api/public-ids/{unknown}").status_code == status, unknown
+    for unknown in ("prf_" + "a" * 16, "pf_" + "0" * 32, "rf_1", "prf_" + "1" * 16, "%00"):
+        assert ann.get(f"/ops/api/public-ids/{unknown}").status_code == 404, unknown
 
 
 def test_the_pages_search_takes_public_ids(world: Any) -> None:
@@ -295,7 +295,7 @@ def test_the_command_finds_what_a_public_id_stands_for(world: Any) -> None:
     told = json.loads(run(public_id, "--json").output)
     assert (told["value"], told["operation_id"]) == ("jane.doe@mail.example", str(recorded.operation_id))
     assert run("prf_" + "a" * 16).exit_code == 1
-    assert run("rf_1").exit_code == 2
+    assert run("rf_1").exit_code == 1
 
 
 def test_a_look_up_is_one_row_by_its_key_however_many_there_are(world: Any) -> None:
