@@ -212,6 +212,5 @@ def test_a_console_without_secrets_says_what_is_missing_unless_nobody_needs_a_se
         load_console_settings()
 
 
-def test_a_code_is_six_ascii_digits_however_they_are_spaced() -> None:
+def test_a_code_is_read_however_it_is_spaced() -> None:
     assert second_factor.clean_code(" 123-456 ") == "123456"
-    assert not any(second_factor.is_code(one) for one in ("", "12345", "1234567", "١٢٣٤٥٦", "12345a"))
