@@ -28,7 +28,7 @@ LOCK = REPO / "requirements.txt"
 SECTIONS = ("build", "runtime", "test", "lint", "release")
 LEAST_PYTHON = "3.11"
 
-_HEAD = """# Every dependency, for CPython 3.11 to 3.13 on Linux and macOS, with the hashes of its files. Made by `make lock`; edit setup.cfg.
+_HEAD = """# Every dependency, for CPython 3.11 to 3.13 on Linux (x86_64, aarch64) and macOS (arm64), with the hashes of its files. Made by `make lock`; edit setup.cfg.
 # inputs: sha256:{digest}
 """
 # What uv writes on every line because pyproject.toml names the environments: said once, in the head.
