@@ -23,7 +23,7 @@ from sentinel.settings import CHECKPOINTS, load_settings
 from sentinel.store.checkpoints import CheckpointBroken
 from sentinel.store.database import AUTHORITY, CONSOLE, ORDERS, WORKER, describe, first_line, open_connection, with_role
 from sentinel.store.invariants import SHOWN, UNHURRIED, run_invariants
-from sentinel.store.migrate import SchemaNotReady, require_head
+from sentinel.store.migrate import SchemaNotReady, current_revision, require_head
 from sentinel.store.safety import faults_of
 
 
@@ -98,6 +98,8 @@ def _examine(url: str, checkpoints: Path | None) -> Iterator[Check]:
     yield Check("policies", not faults, "; ".join(fault.detail for fault in faults) or "compile")
     yield Check("policy cases", run_cases(policies_dir()).passed, "see `sentinel policy test`")
     with _connected(url, AUTHORITY, CONSOLE, WORKER, ORDERS) as connection:
+        if current_revision(connection) is None:
+            raise SchemaNotReady("the database is empty: run `sentinel migrate` first")
         yield _attempt("schema", lambda: require_head(connection), "at this program's revision")
         unsafe = faults_of(connection)
         yield Check(
