@@ -43,6 +43,12 @@ NO_CHECKPOINTS = (
     " positions, or an event's body and hash rewritten together: set SENTINEL_CHECKPOINT_FILE or give --checkpoint"
 )
 
+LOCKS_OF_ANYBODY = "select has_function_privilege('public', 'pg_catalog.pg_advisory_lock(bigint)', 'execute')"
+LOCKS_FREE = (
+    "every login may take the authority's locks, so that a stolen one stops everybody: run `sentinel migrate` as a superuser,"
+    " who alone can revoke them"
+)
+
 
 @click.command()
 @click.option(
@@ -105,6 +111,8 @@ def _examine(url: str, checkpoints: Path | None) -> Iterator[Check]:
         yield Check(
             "database safety", not unsafe, "; ".join(unsafe) or "durable, own role, append-only triggers in place"
         )
+        free = connection.execute(LOCKS_OF_ANYBODY).fetchone() != (False,)
+        yield Check("locks", not free, LOCKS_FREE if free else "only the authority takes them")
     with _connected(url, CONSOLE, AUTHORITY, WORKER, ORDERS) as connection:
         with connection.transaction():
             connection.execute(UNHURRIED)
