@@ -35,10 +35,10 @@ grant select on public.schema_version to sentinel_authority, sentinel_worker, se
 -- authority ---------------------------------------------------------------------------------------------------------
 grant usage on schema sentinel to sentinel_authority;
 grant select on all tables in schema sentinel to sentinel_authority;
-revoke select on sentinel.operator_sessions, sentinel.operator_tokens, sentinel.sign_in_attempts, sentinel.second_factors,
+revoke select on sentinel.operator_sessions, sentinel.operator_tokens, sentinel.sign_in_attempts, sentinel.sign_in_gate, sentinel.second_factors,
   sentinel.known_devices from sentinel_authority;
 revoke select on sentinel.operators from sentinel_authority;
-grant select (tenant_id, operator_id, email, role, active) on sentinel.operators to sentinel_authority;
+grant select (tenant_id, operator_id, email, role, active, changed_by_another_at) on sentinel.operators to sentinel_authority;
 grant insert on sentinel.operations, sentinel.operation_states, sentinel.usage, sentinel.reservations, sentinel.approvals,
   sentinel.events, sentinel.feed, sentinel.feed_heads, sentinel.check_reports, sentinel.policies to sentinel_authority;
 grant update (status, decision, reason_code, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at,
@@ -96,7 +96,7 @@ grant select on refunds.orders, refunds.order_budgets, refunds.executions, refun
 grant insert on refunds.process_requests, refunds.defaults to sentinel_console;
 grant insert on sentinel.tenants, sentinel.operators, sentinel.operator_sessions, sentinel.operator_tokens,
   sentinel.sign_in_attempts, sentinel.agent_keys, sentinel.approval_votes, sentinel.halts, sentinel.events to sentinel_console;
-grant update (password_hash, role, active) on sentinel.operators to sentinel_console;
+grant update (password_hash, role, active, changed_by_another_at) on sentinel.operators to sentinel_console;
 grant update (last_seen_at, revoked_at, stepped_up_at, said) on sentinel.operator_sessions to sentinel_console;
 grant update (revoked_at) on sentinel.operator_tokens to sentinel_console;
 grant update (revoked_at, expires_at) on sentinel.agent_keys to sentinel_console;
@@ -110,16 +110,17 @@ grant update (status, decision, reason_code, once_live, outcome, in_doubt_since,
   on sentinel.operation_states to sentinel_console;
 grant update (held_minor, captured_minor, override_held_minor, override_captured_minor) on sentinel.usage to sentinel_console;
 grant update (state, settled_at) on sentinel.reservations to sentinel_console;
-grant update (succeeded), delete on sentinel.sign_in_attempts to sentinel_console;
+grant update (succeeded, password_right), delete on sentinel.sign_in_attempts to sentinel_console;
+grant update (only_row) on sentinel.sign_in_gate to sentinel_console;
 grant execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, sentinel.set_halt, sentinel.lift_halt,
   sentinel.append_event, sentinel.append_body, sentinel.canonical, sentinel.sha256_text, sentinel.utc_text, sentinel.expire_approval,
   sentinel.settle_budget, sentinel.settle_budgets, sentinel.halt_lock, sentinel.halt_over, sentinel.is_requester, sentinel.voices_for to sentinel_console;
 -- The locks that its own work needs, and no other.
 revoke execute on function sentinel.take_locks, sentinel.wait_for_lock, sentinel.wait_until, sentinel.operators_lock from sentinel_console;
-revoke execute on function sentinel.take_operators_lock, sentinel.take_sign_in_lock, sentinel.take_tenants_lock, sentinel.take_held_locks,
-  sentinel.take_halt_lock from sentinel_authority;
-grant execute on function sentinel.take_halt_lock, sentinel.take_held_locks, sentinel.take_operators_lock, sentinel.take_sign_in_lock,
-  sentinel.take_tenants_lock to sentinel_console;
+revoke execute on function sentinel.take_operators_lock, sentinel.take_tenants_lock, sentinel.take_held_locks, sentinel.take_halt_lock
+  from sentinel_authority;
+grant execute on function sentinel.take_halt_lock, sentinel.take_held_locks, sentinel.take_operators_lock, sentinel.take_tenants_lock
+  to sentinel_console;
 grant execute on function refunds.default_tenant to sentinel_console;
 
 -- Who lifts a halt lets counting begin anew.

@@ -172,7 +172,9 @@ def actor() -> Actor:
 def must_have_proved() -> None:
     """Raise `StepUpRequired` where a page's session has not just proved who holds it: a stolen cookie decides nothing."""
     if needs_proof(g.signed_in):
-        raise StepUpRequired("prove who you are first: POST /ops/api/session/step-up with password or code")
+        raise StepUpRequired(
+            "prove who you are first: POST /ops/api/session/step-up with the code of your second factor, or the password where there is none"
+        )
 
 
 def set_cookie(context: Context, response: Response, value: str, max_age: int) -> None:

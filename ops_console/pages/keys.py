@@ -136,7 +136,7 @@ def _create(context: Context) -> IssuedKey:
         context.pool, actor().tenant_id, agent_id=wanted.get("agent_id"), label=wanted.get("label", ""),
         scopes=tuple(wanted["scopes"]), owner_operator_id=_owner(context, wanted.get("owner")),
         expires_days=_whole(wanted, "expires_days", MOST_DAYS), test="test" in wanted, key_id=_form_id(wanted),
-        by=actor().name,
+        by=actor().name, by_id=actor().operator_id,
     )  # fmt: skip
 
 
@@ -147,6 +147,7 @@ def _rotate(context: Context, about: str) -> IssuedKey:
     return rotate_key(
         context.pool, actor().tenant_id, path_id(about), overlap_seconds=(hours or 0) * 3600,
         expires_days=_whole(wanted, "expires_days", MOST_DAYS), new_key_id=_form_id(wanted), by=actor().name,
+        by_id=actor().operator_id,
     )  # fmt: skip
 
 

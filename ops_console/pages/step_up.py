@@ -24,7 +24,7 @@ def needs_proof() -> bool:
 
 
 def prove(context: Context) -> None:
-    """Take the form's `proof`, a password or a code; nothing is asked where none is needed.
+    """Take the form's `proof`, a code where there is a second factor, else the password; nothing is asked where none is needed.
 
     A right one counts for the session's next minutes, whatever becomes of the act. Raises `InvalidInput` (proof) when it
     is missing or wrong, `RateLimited` after too many wrong ones.

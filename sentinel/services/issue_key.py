@@ -45,11 +45,12 @@ def issue_key(
     test: bool = False,
     key_id: uuid.UUID | None = None,
     by: str = ON_THE_MACHINE,
+    by_id: uuid.UUID | None = None,
 ) -> IssuedKey:
-    """A new key of a new principal. The owner answers for it and can never approve what it asks.
+    """A new key of a new principal. Its owner and its maker can never approve what it asks.
 
     `agent_id` binds the key to one agent, None to any. With a `key_id` asking twice makes one key. `by` is who made
-    it, for the event. Raises `InvalidInput` naming the field, or `MadeBefore`.
+    it, for the event, `by_id` their account. Raises `InvalidInput` naming the field, or `MadeBefore`.
     """
     if agent_id is not None:
         check_identifier(agent_id, "agent_id", 128)
@@ -59,7 +60,7 @@ def issue_key(
     made = insert_key(
         pool, tenant_id=tenant_id, key_id=issued.key_id, principal_id=issued.principal_id, key=issued.key, label=label,
         agent_id=agent_id, scopes=scopes, owner_operator_id=owner_operator_id,
-        expires_seconds=seconds_of(expires_days), by=by, event_id=new_id(),
+        expires_seconds=seconds_of(expires_days), by=by, by_id=by_id, event_id=new_id(),
     )  # fmt: skip
     if not made:
         raise MadeBefore

@@ -15,6 +15,15 @@ from sentinel.store.ids import new_id
 APPROVE, REJECT, HANDLED = "approve", "reject", "handled"
 MAX_REFERENCE = 200
 
+PERSON_REFUSALS: dict[str, SentinelError] = {
+    "requester": Forbidden("who owns, made or rotated the asking key cannot decide what it asks"),
+    "too_new": Forbidden(
+        "this was asked before your account was made, or before somebody else last changed its role, password or second factor;"
+        " another person has to decide it"
+    ),
+}
+"""Why this person may not decide that question, whatever their role."""
+
 _REFUSALS: dict[str, SentinelError] = {
     "unknown": NotFound("there is no approval of that id"),
     "not_pending": Conflict("this approval was decided before"),
@@ -23,7 +32,7 @@ _REFUSALS: dict[str, SentinelError] = {
     "changed": Conflict("the digest is not the one of this approval; look at it again"),
     "not_offered": Conflict("this cannot be approved; reject it, or record that it was handled by hand"),
     "role": Forbidden("this approval needs a higher role"),
-    "requester": Forbidden("who answers for the asking key cannot decide what it asks"),
+    **PERSON_REFUSALS,
 }
 
 
@@ -51,7 +60,7 @@ def resolve_approval(
     One "reject" decides, and so does one "handled": a person did it elsewhere, under `reference` (1 to 200 characters),
     and the machine is denied it. "approve" decides when enough people gave it. Raises `NotFound`, `InvalidInput`
     (reference), `Conflict` (decided, expired, spoken before, changed, approving not offered) or `Forbidden` (role,
-    requester).
+    requester, account newer than the question).
     """
     actor.must_be("approver")
     _check_reference(verdict, reference)

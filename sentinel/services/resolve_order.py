@@ -9,6 +9,7 @@ from sentinel.core.errors import Conflict, Forbidden, InvalidInput, NotFound, Se
 from sentinel.core.money import Money, money_out
 from sentinel.services.actor import Actor
 from sentinel.services.policy_book import PolicyBook
+from sentinel.services.resolve_approval import PERSON_REFUSALS
 from sentinel.store import order_views
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
@@ -31,7 +32,7 @@ _REFUSALS: dict[str, SentinelError] = {
     "changed": Conflict("the digest is not the one of this order; look at it again"),
     "not_offered": Conflict("this order cannot be fulfilled; hold it, or refund it"),
     "role": Forbidden("this order needs a higher role"),
-    "requester": Forbidden("who answers for the asking key cannot decide what it asks"),
+    **PERSON_REFUSALS,
 }
 
 

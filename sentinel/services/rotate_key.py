@@ -24,10 +24,12 @@ def rotate_key(
     expires_days: int | None = None,
     new_key_id: uuid.UUID | None = None,
     by: str = ON_THE_MACHINE,
+    by_id: uuid.UUID | None = None,
 ) -> IssuedKey:
     """The successor of a usable key: same principal, agent, scopes and owner; the old one ends after the overlap.
 
-    With a `new_key_id` asking twice makes one key. `by` is who did it, for the event. Raises `NotFound`, `MadeBefore`, or `Conflict` when the old key is over.
+    With a `new_key_id` asking twice makes one key. `by` is who did it, for the event,
+    `by_id` their account, which cannot approve what the key asks either. Raises `NotFound`, `MadeBefore`, or `Conflict` when the old key is over.
     """
     if overlap_seconds < 0:
         raise InvalidInput.of("overlap_seconds", "must not be negative")
@@ -37,7 +39,7 @@ def rotate_key(
     issued = IssuedKey(make_key(LIVE), new_key_id or new_id(), old.principal_id)
     done = rotate(
         pool, tenant_id=tenant_id, old_key_id=key_id, key_id=issued.key_id, key=issued.key,
-        overlap_seconds=overlap_seconds, expires_seconds=seconds_of(expires_days), by=by, event_id=new_id(),
+        overlap_seconds=overlap_seconds, expires_seconds=seconds_of(expires_days), by=by, by_id=by_id, event_id=new_id(),
     )  # fmt: skip
     if not done:
         if find_key_by_id(pool, tenant_id, issued.key_id) is not None:

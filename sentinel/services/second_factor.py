@@ -27,7 +27,6 @@ from sentinel.store.operators import Credentials, credentials_of
 DIGITS, WINDOW = 6, 1
 ISSUER = "sentinel"
 _NOBODY = uuid.UUID(int=0)
-_CODE = re.compile(rf"[0-9]{{{DIGITS}}}")
 
 log = structlog.get_logger("sentinel.sign_in")
 
@@ -73,11 +72,6 @@ class Vault:
 def clean_code(text: str | None) -> str:
     """A code without the blanks that people and apps put into it."""
     return re.sub(r"[\s-]", "", text or "")[:32]
-
-
-def is_code(text: str) -> bool:
-    """Whether it has a code's shape; no password is that short."""
-    return _CODE.fullmatch(clean_code(text)) is not None
 
 
 def step_of(vault: Vault, who: Credentials | None, code: str | None) -> int | None:

@@ -1,8 +1,8 @@
 """Let a person in: count the attempt, check password and code in flat time, open a session that lives in the database.
 
-Guessing is throttled by account, by address and over all (`CONTRACT.md` §4, five-minute windows); a browser that came in
-before has a throttle of its own. Wrong password, unknown address, shut-out operator, missing and wrong code are one
-refusal and take one time.
+Guessing is throttled by account and by network and over all (`store/sign_in_attempts.py`), which slows guesses down and shuts
+nobody out from everywhere. Wrong password, unknown address, shut-out operator, missing and wrong code are one refusal and
+take one time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sentinel.store import known_devices
 from sentinel.store.database import Pool
 from sentinel.store.operators import Credentials, credentials
 from sentinel.store.sessions import SignedIn, find_session, insert_session, touch_session
-from sentinel.store.sign_in_attempts import Throttle, begin_attempt, mark_success
+from sentinel.store.sign_in_attempts import Attempt, Throttle, begin_attempt, mark_refused, mark_success
 
 _MOST_ADDRESS, _MOST_USER_AGENT = 64, 200
 TOO_MANY = "Too many sign-in attempts; try again later."
@@ -84,11 +84,11 @@ def sign_in(pool: Pool, given: Presented, door: Doorkeeper) -> Opened:
     email = given.email.strip().lower()
     device_hash = _known_device(pool, email, given, door)
     attempt = begin_attempt(
-        pool, email=email, address=given.address, throttle=door.throttle, device_hash=device_hash
+        pool, email=email, address=given.address, throttle=door.throttle, device_hash=device_hash, with_code=bool(given.code)
     )  # fmt: skip
     if attempt.attempt_id is None:
         raise RateLimited(attempt.retry_after_seconds, TOO_MANY)
-    who = _who_fits(pool, email, given, door.vault)
+    who = _who_fits(pool, email, given, door.vault, attempt)
     mark_success(pool, attempt.attempt_id)
     # A new value at every sign-in: a session that somebody planted before is never the one that gets in.
     cookie, csrf_token = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
@@ -121,17 +121,19 @@ def _remembered(pool: Pool, email: str, device: str | None, door: Doorkeeper) ->
     return device
 
 
-def _who_fits(pool: Pool, email: str, given: Presented, vault: Vault) -> Credentials:
+def _who_fits(pool: Pool, email: str, given: Presented, vault: Vault, attempt: Attempt) -> Credentials:
     """The person, their code used up. Password and code are both looked at whatever the other says."""
     who = credentials(pool, email, given.tenant)
     fits = is_right(who.password_hash if who is not None and who.active else None, given.password)
+    has_factor = who is not None and who.factor is not None
     step = step_of(vault, who, given.code)
-    if who is None or not fits or (who.factor is not None and step is None):
-        raise Unauthenticated
+    is_in = fits and (step is not None if has_factor else not attempt.needs_code)
     # A code that was used before was refused above; here only one of two that came at once.
-    if who.factor is not None and not use_code(pool, vault, who, given.code):
-        raise Unauthenticated
-    return who
+    if who is not None and is_in and (not has_factor or use_code(pool, vault, who, given.code)):
+        return who
+    assert attempt.attempt_id is not None
+    mark_refused(pool, attempt.attempt_id, password_right=fits and has_factor)
+    raise Unauthenticated
 
 
 def cleaned(text: str, most: int) -> str:

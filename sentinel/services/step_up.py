@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from sentinel.core.errors import InvalidInput, RateLimited, Unauthenticated
 from sentinel.services.passwords import is_right
-from sentinel.services.second_factor import is_code, use_code
+from sentinel.services.second_factor import use_code
 from sentinel.services.sign_in import TOO_MANY, Doorkeeper
 from sentinel.store import sessions
 from sentinel.store.database import Pool
@@ -26,13 +26,19 @@ def needs_proof(who: SignedIn) -> bool:
 
 
 def step_up(pool: Pool, who: SignedIn, *, proof: str, address: str, door: Doorkeeper) -> None:
-    """Take a password, or a code where there is a second factor, as proof for the next `step_up_seconds`.
+    """Take a code of the second factor, or the password of who has none, as proof for the next `step_up_seconds`.
 
     Raises `RateLimited` before looking at it, `InvalidInput` (proof) when it is wrong or a code that was used.
     """
     with counted(pool, who, address=address, door=door):
-        if not _is_right(pool, who, proof, door):
-            raise InvalidInput.of("proof", "is wrong; a code can be used once")
+        known = credentials_of(pool, who.tenant_id, who.operator_id)
+        if known is not None and known.factor is not None:
+            if not use_code(pool, door.vault, known, proof):
+                raise InvalidInput.of(
+                    "proof", "must be the code that your second factor shows now; each can be used once"
+                )
+        elif not is_right(known.password_hash if known is not None else None, proof):
+            raise InvalidInput.of("proof", "is wrong")
     if not sessions.step_up(pool, who):
         raise Unauthenticated
 
@@ -47,13 +53,6 @@ def counted(pool: Pool, who: SignedIn, *, address: str, door: Doorkeeper) -> Ite
         raise RateLimited(attempt.retry_after_seconds, TOO_MANY)
     yield
     mark_success(pool, attempt.attempt_id)
-
-
-def _is_right(pool: Pool, who: SignedIn, proof: str, door: Doorkeeper) -> bool:
-    known = credentials_of(pool, who.tenant_id, who.operator_id)
-    if known is not None and known.factor is not None and is_code(proof):
-        return use_code(pool, door.vault, known, proof)
-    return is_right(known.password_hash if known is not None else None, proof)
 
 
 def _counter(who: SignedIn) -> bytes:

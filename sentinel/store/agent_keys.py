@@ -88,9 +88,9 @@ _WHAT_KEY = """jsonb_build_object('by', %(by)s::text, 'key_id', key_id, 'agent_i
 INSERT_KEY = f"""
 with made as (
   insert into sentinel.agent_keys
-    (tenant_id, key_id, principal_id, key_hash, hint, label, agent_id, scopes, owner_operator_id, expires_at)
+    (tenant_id, key_id, principal_id, key_hash, hint, label, agent_id, scopes, owner_operator_id, maker_ids, expires_at)
   values (%(tenant_id)s, %(key_id)s, %(principal_id)s, %(key_hash)s, %(hint)s, %(label)s, %(agent_id)s, %(scopes)s,
-    %(owner_operator_id)s, clock_timestamp() + make_interval(secs => %(expires_seconds)s::integer))
+    %(owner_operator_id)s, array_remove(array[%(by_id)s::uuid], null), clock_timestamp() + make_interval(secs => %(expires_seconds)s::integer))
   on conflict do nothing returning *
 )
 select sentinel.append_event(tenant_id, %(event_id)s, 'key_created', null, agent_id, clock_timestamp(), {_WHAT_KEY}) from made
@@ -114,9 +114,9 @@ with old as (
   returning *
 ), made as (
   insert into sentinel.agent_keys
-    (tenant_id, key_id, principal_id, key_hash, hint, label, agent_id, scopes, owner_operator_id, expires_at)
+    (tenant_id, key_id, principal_id, key_hash, hint, label, agent_id, scopes, owner_operator_id, maker_ids, expires_at)
   select tenant_id, %(key_id)s, principal_id, %(key_hash)s, %(hint)s, label, agent_id, scopes, owner_operator_id,
-         clock_timestamp() + make_interval(secs => %(expires_seconds)s::integer)
+         array_remove(maker_ids || %(by_id)s::uuid, null), clock_timestamp() + make_interval(secs => %(expires_seconds)s::integer)
   from old on conflict do nothing returning *
 )
 select sentinel.append_event(tenant_id, %(event_id)s, 'key_rotated', null, agent_id, clock_timestamp(), {_WHAT_KEY}
@@ -179,13 +179,16 @@ def insert_key(
     owner_operator_id: uuid.UUID | None,
     expires_seconds: int | None,
     by: str,
+    by_id: uuid.UUID | None,
     event_id: uuid.UUID,
 ) -> bool:
-    """Keep a new key's hash; `expires_seconds` from now by the database clock, or None for no end. False when the id is taken."""
+    """Keep a new key's hash; `expires_seconds` from now by the database clock, or None for no end.
+
+    `by_id` is the operator who made it: whatever it asks, they asked. False when the id is taken."""
     return changed(pool, INSERT_KEY, {
         "tenant_id": tenant_id, "key_id": key_id, "principal_id": principal_id, "key_hash": key_hash(key),
         "hint": key[:HINT_LENGTH], "label": label, "agent_id": agent_id, "scopes": list(scopes),
-        "owner_operator_id": owner_operator_id, "expires_seconds": expires_seconds, "by": by, "event_id": event_id,
+        "owner_operator_id": owner_operator_id, "expires_seconds": expires_seconds, "by": by, "by_id": by_id, "event_id": event_id,
     }) == 1  # fmt: skip
 
 
@@ -205,13 +208,14 @@ def rotate_key(
     overlap_seconds: int,
     expires_seconds: int | None,
     by: str,
+    by_id: uuid.UUID | None,
     event_id: uuid.UUID,
 ) -> bool:
     """Keep `key` as the successor of a usable key, which ends after `overlap_seconds`. False when it is not usable."""
     return changed(pool, ROTATE_KEY, {
         "tenant_id": tenant_id, "old_key_id": old_key_id, "key_id": key_id, "key_hash": key_hash(key),
         "hint": key[:HINT_LENGTH], "overlap_seconds": overlap_seconds, "expires_seconds": expires_seconds,
-        "by": by, "event_id": event_id,
+        "by": by, "by_id": by_id, "event_id": event_id,
     }) == 1  # fmt: skip
 
 

@@ -156,7 +156,7 @@ OWNERS_RIGHTS = {
     # Trails and order budgets are kept by whoever moves a row, and written by nobody otherwise.
     "write_events", "write_ledger_events", "room_in_budgets", "open_order_budgets", "keep_order_budgets", "keep_order_paid",
     # Locks that only the authority's role can take: the console gets exactly those that its own work needs.
-    "take_halt_lock", "take_held_locks", "take_operators_lock", "take_sign_in_lock", "take_tenants_lock",
+    "take_halt_lock", "take_held_locks", "take_operators_lock", "take_tenants_lock",
     # Who had a row tried again, and why, is kept with the move.
     "retry_entries",
     # A program that may read nothing of the authority's is told its tenant's public name.

@@ -34,7 +34,8 @@ from sentinel.store.ids import new_id
 
 PASSWORD = "correct horse battery staple"
 ADD_OPERATOR = (
-    "insert into sentinel.operators (tenant_id, operator_id, email, password_hash, role) values (%s, %s, %s, %s, %s)"
+    "insert into sentinel.operators (tenant_id, operator_id, email, password_hash, role, changed_by_another_at)"
+    " values (%s, %s, %s, %s, %s, %s)"
 )
 """Somebody who was there before: without an event."""
 _numbers = itertools.count(1)
@@ -113,9 +114,12 @@ class World:
     def tenant(self, label: str) -> uuid.UUID:
         return create_tenant(self.pool, label)
 
-    def operator(self, name: str, role: str = "approver", tenant_id: uuid.UUID | None = None) -> Actor:
+    def operator(
+        self, name: str, role: str = "approver", tenant_id: uuid.UUID | None = None, since: str = "-infinity"
+    ) -> Actor:
+        """An account that nobody else has changed since `since`: it may decide what was asked later."""
         tenant, operator_id, email = tenant_id or self.tenant_id, new_id(), f"{name}@demo.local"
-        self.sql(ADD_OPERATOR, tenant, operator_id, email, self.password_hash, role)
+        self.sql(ADD_OPERATOR, tenant, operator_id, email, self.password_hash, role, since)
         return Actor(tenant, operator_id, email, role)
 
     def app(self, **settings: Any) -> Any:

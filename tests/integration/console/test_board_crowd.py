@@ -35,8 +35,8 @@ class Watching:
             assert line, "the stream ended"
             if line.startswith(b"id: "):
                 position = int(line[4:])
-            elif line.startswith(b"data: "):
-                found.append((position, json.loads(line[6:])["event_id"]))
+            elif line.startswith(b"data: ") and "event_id" in (event := json.loads(line[6:])):
+                found.append((position, event["event_id"]))
         return found
 
     def close(self) -> None:

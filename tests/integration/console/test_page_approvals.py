@@ -333,7 +333,7 @@ def test_whoever_answers_for_the_asking_key_decides_nothing_on_the_pages(world: 
         verdict="approve",
         reason="x",
     )
-    assert "answers for the asking key" in batch.get_data(as_text=True)
+    assert "who owns, made or rotated the asking key" in batch.get_data(as_text=True)
     assert votes(world, approval_id) == 0
 
 

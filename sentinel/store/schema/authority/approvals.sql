@@ -25,20 +25,22 @@ begin
 end $$;
 
 -- Who has approved this, each person once: by a word on it, or on an approval that it follows. A word counts while its
--- person could still give it: active, in the role that is asked for now, and not become the requester since. An earlier word
--- was about the same operation (its key binds the digest), and counts only where it was about every reason that is asked now.
+-- person could still give it: active, in the role that is asked for now, and not become the requester since; a word given after
+-- another person changed the account counts only on what was asked after that. An earlier word was about the same operation
+-- (its key binds the digest), and counts only where it was about every reason that is asked now.
 create or replace function sentinel.voices_for(a sentinel.approvals, role_wanted text)
 returns table (operator_id uuid, email text, voted_at timestamptz) language sql stable as $$
   with recursive chain as (
-    select a.approval_id, a.follows
+    select a.approval_id, a.follows, a.created_at
     union
-    select earlier.approval_id, earlier.follows from chain c
+    select earlier.approval_id, earlier.follows, earlier.created_at from chain c
     join sentinel.approvals earlier on earlier.tenant_id = a.tenant_id and earlier.approval_id = c.follows
     where earlier.operation_id = a.operation_id and a.reasons <@ earlier.reasons)
   select p.operator_id, p.email, min(v.voted_at) from chain c
   join sentinel.approval_votes v on v.tenant_id = a.tenant_id and v.approval_id = c.approval_id and v.verdict = 'approve'
   join sentinel.operators p on p.tenant_id = v.tenant_id and p.operator_id = v.operator_id
   where p.active and (p.role = 'admin' or p.role = role_wanted) and not sentinel.is_requester(a, p.operator_id)
+    and (v.voted_at < p.changed_by_another_at or c.created_at >= p.changed_by_another_at)
   group by p.operator_id, p.email
 $$;
 
@@ -78,14 +80,16 @@ begin
   return true;
 end $$;
 
--- Whether an operator answers for who asked: at the time of asking, or by owning any key of the same principal since.
+-- Whether an operator answers for who asked: at the time of asking, or by owning, making or rotating any key of the same
+-- principal, before or since.
 create or replace function sentinel.is_requester(a sentinel.approvals, operator uuid) returns boolean language sql stable as $$
   select operator is not distinct from a.requester_operator_id or exists (
     select from sentinel.agent_keys k
-    where k.tenant_id = a.tenant_id and k.principal_id = a.principal_id and k.owner_operator_id = operator)
+    where k.tenant_id = a.tenant_id and k.principal_id = a.principal_id
+      and (k.owner_operator_id = operator or operator = any(k.maker_ids)))
 $$;
 
--- result: approved | rejected | recorded | unknown | not_pending | expired | requester | already_voted | role | changed
+-- result: approved | rejected | recorded | unknown | not_pending | expired | requester | too_new | already_voted | role | changed
 create or replace function sentinel.resolve_approval(
   tenant uuid, approval uuid, operator uuid, vote text, why text, shown_digest text, how text, event uuid, second_event uuid,
   elsewhere text default null
@@ -110,6 +114,7 @@ begin
     when a.expires_at <= moment then 'expired'
     when person.operator_id is null or not (person.role = 'admin' or person.role = a.required_role) then 'role'
     when sentinel.is_requester(a, person.operator_id) then 'requester'
+    when person.changed_by_another_at > a.created_at then 'too_new'
     when shown_digest is distinct from a.digest then 'changed'
     when vote = 'approve' and not a.offers_approve then 'not_offered' end;
   if result is not null then

@@ -113,13 +113,6 @@ begin
   perform pg_advisory_xact_lock(sentinel.operators_lock(tenant));
 end $$;
 
--- Attempts to sign in are counted one at a time, over all processes.
-create or replace function sentinel.take_sign_in_lock() returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-begin
-  perform pg_advisory_xact_lock(7305013942711304);
-end $$;
-
 create or replace function sentinel.take_tenants_lock() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin

@@ -64,6 +64,10 @@ begin
     update sentinel.operator_tokens set revoked_at = clock_timestamp()
     where tenant_id = tenant and operator_id = person and revoked_at is null;
   end if;
+  -- From here the account may be in other hands: it decides only what is asked from now on.
+  if act in ('role_set', 'let_in', 'password_reset', 'second_factor_reset') then
+    update sentinel.operators set changed_by_another_at = clock_timestamp() where tenant_id = tenant and operator_id = person;
+  end if;
   perform sentinel.append_event(tenant, event, 'operator_' || act, null, null, clock_timestamp(), jsonb_build_object(
     'by', who, 'operator', p.email, 'operator_id', person) || case act when 'role_set' then jsonb_build_object(
     'from', p.role, 'to', given) else '{}'::jsonb end);

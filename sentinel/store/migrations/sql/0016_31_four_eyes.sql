@@ -1,0 +1,7 @@
+-- Four eyes are two people: who made or rotated a key asks with it, and an account that another person has just changed
+-- decides nothing that was asked before.
+alter table sentinel.agent_keys add column maker_ids uuid[] not null default '{}';
+alter table sentinel.operators add column changed_by_another_at timestamptz;
+update sentinel.operators set changed_by_another_at = created_at;
+alter table sentinel.operators alter column changed_by_another_at set not null,
+  alter column changed_by_another_at set default clock_timestamp();

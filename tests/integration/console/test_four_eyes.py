@@ -1,0 +1,177 @@
+"""One administrator is not two people: by no key, account or password of their own making."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Any
+
+import pytest
+
+from sentinel.core.errors import SentinelError
+from sentinel.services.change_operator import change_operator
+from sentinel.services.issue_key import issue_key
+from sentinel.services.rotate_key import rotate_key
+from sentinel.store.agent_keys import WORKER_SCOPES, find_key_by_id
+from tests.integration.console.conftest import Caller
+
+NEW_PASSWORD = "a-password-of-the-admin's-own"
+
+
+def caller_of(world: Any, key_id: uuid.UUID) -> Caller:
+    row = find_key_by_id(world.pool, world.tenant_id, key_id)
+    assert row is not None
+    return Caller(
+        row.tenant_id, row.key_id, row.principal_id, row.agent_id, frozenset(row.scopes), row.owner_operator_id
+    )
+
+
+def key_made_on_the_page(world: Any, browser: Any, owner: str | None = None) -> Caller:
+    """A key that this administrator makes on the console's page, owned by somebody else or nobody."""
+    made = uuid.uuid4()
+    form = {"key_id": made, "scopes": ["guard", "worker"], **({"owner": owner} if owner else {})}
+    answer = browser.submit("/ops/keys", **form)
+    assert answer.status_code == 201, answer.get_data(as_text=True)
+    return caller_of(world, made)
+
+
+def approved(world: Any, approval_id: Any, *people: Any) -> str:
+    """What came of these people's words, as the database has it."""
+    for one in people:
+        one.approve(approval_id)
+    return str(world.approval_status(approval_id))
+
+
+@pytest.mark.parametrize("owner", [None, "viewer@demo.local"])
+def test_who_made_a_key_does_not_approve_what_it_asks(world: Any, owner: str | None) -> None:
+    app = world.app()
+    world.operator("viewer", "viewer")
+    browser = world.browser("admin", "admin", app, proved=True)
+    asked = world.guard("200.00", key_made_on_the_page(world, browser, owner)).approval_id
+    refused = world.sign_in("admin@demo.local", app).approve(asked)
+    assert (refused.status_code, "made" in refused.json["detail"]) == (403, True)
+    page = browser.get(f"/ops/approvals/{asked}").get_data(as_text=True)
+    assert "you own, made or rotated it" in page
+    assert approved(world, asked, world.person("other", app=app)) == "approved"
+
+
+def test_who_rotated_a_key_does_not_approve_what_either_asks(world: Any) -> None:
+    app = world.app()
+    browser = world.browser("admin", "admin", app, proved=True)
+    admin = world.sign_in("admin@demo.local", app)
+    old = issue_key(world.pool, world.tenant_id, agent_id="retail-refund-agent", scopes=WORKER_SCOPES)
+    before = world.guard("200.00", caller_of(world, old.key_id)).approval_id
+    new = uuid.uuid4()
+    assert browser.submit(f"/ops/keys/{old.key_id}/rotate", key_id=new, overlap_hours="1").status_code == 201
+    after = world.guard("200.00", caller_of(world, new)).approval_id
+    assert [admin.approve(one).status_code for one in (before, after)] == [403, 403]
+    # And a third turn by somebody else takes nobody off.
+    third = rotate_key(world.pool, world.tenant_id, new)
+    assert admin.approve(world.guard("200.00", caller_of(world, third.key_id)).approval_id).status_code == 403
+
+
+def test_a_rule_without_makers_is_seen(world: Any) -> None:
+    world.sql("update sentinel.agent_keys set maker_ids = '{}'")
+    app = world.app()
+    browser = world.browser("admin", "admin", app, proved=True)
+    asker = key_made_on_the_page(world, browser)
+    world.sql("update sentinel.agent_keys set maker_ids = '{}' where key_id = %s", asker.key_id)
+    asked = world.guard("200.00", asker).approval_id
+    assert approved(world, asked, world.sign_in("admin@demo.local", app)) == "approved"
+
+
+def second_voice(world: Any, change: str, app: Any) -> tuple[str, int]:
+    """What came of one administrator's two voices on a question for two people, and the second voice's answer."""
+    bob = world.operator("bob", "viewer" if change == "role" else "approver")
+    browser = world.browser("admin", "admin", app, proved=True)
+    admin = world.sign_in("admin@demo.local", app)
+    asked = world.approval("600.00")
+    assert admin.approve(asked).json["result"] == "recorded"
+    if change == "created":
+        form = {"operator_id": uuid.uuid4(), "email": "eve@demo.local", "role": "approver", "password": NEW_PASSWORD}
+        assert browser.submit("/ops/operators", **form).status_code == 200
+        email = "eve@demo.local"
+    else:
+        email = bob.email
+        acts = {
+            "password": ("password", {"password": NEW_PASSWORD}), "role": ("role", {"role": "approver", "seen": "viewer"}),
+            "let-in": ("let-in", {}), "second-factor": ("reset-second-factor", {}),
+        }  # fmt: skip
+        if change == "let-in":
+            world.sql("update sentinel.operators set active = false where operator_id = %s", bob.operator_id)
+        if change == "second-factor":
+            world.sql(
+                "insert into sentinel.second_factors (tenant_id, operator_id, secret, confirmed_at) values (%s, %s, 'x', now())",
+                world.tenant_id, bob.operator_id)  # fmt: skip
+        word, form = acts[change]
+        assert browser.submit(f"/ops/operators/{bob.operator_id}/{word}", **form).status_code in (200, 303)
+    hashed = "update sentinel.operators set password_hash = %s where email = %s"
+    world.sql(hashed, world.password_hash, email)
+    answer = world.sign_in(email, app).approve(asked)
+    return str(world.approval_status(asked)), int(answer.status_code)
+
+
+CHANGES = ("created", "password", "role", "let-in", "second-factor")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_account_that_was_just_changed_gives_no_second_voice(world: Any, change: str) -> None:
+    assert second_voice(world, change, world.app()) == ("pending", 403)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_account_whose_change_is_forgotten_would(world: Any, change: str) -> None:
+    world.sql(
+        "create function sentinel.forget() returns trigger language plpgsql as $$"
+        " begin new.changed_by_another_at := '-infinity'; return new; end $$;"
+        " create trigger forget before insert or update on sentinel.operators for each row execute function sentinel.forget()"
+    )
+    assert second_voice(world, change, world.app()) == ("approved", 200)
+
+
+def test_what_is_asked_after_the_change_is_decided(world: Any) -> None:
+    app = world.app()
+    bob = world.operator("bob", since="now")
+    assert approved(world, world.approval(), world.sign_in(bob, app)) == "approved"
+
+
+def test_a_word_given_before_the_change_still_counts(world: Any) -> None:
+    app, asked = world.app(), world.approval("600.00")
+    bob, admin = world.person("bob", app=app), world.operator("admin", "admin")
+    assert bob.approve(asked).json["result"] == "recorded"
+    (operator_id,) = world.sql("select operator_id from sentinel.operators where email = 'bob@demo.local'")[0]
+    change_operator(world.pool, admin, operator_id, "sessions_ended")
+    world.sql(
+        "update sentinel.operators set changed_by_another_at = clock_timestamp() where operator_id = %s", operator_id
+    )
+    assert approved(world, asked, world.person("carl", app=app)) == "approved"
+
+
+def test_every_way_to_a_word_refuses_alike(world: Any) -> None:
+    """The API, the page, the list of many, a token and the command line: all of them end in one function."""
+    from click.testing import CliRunner
+
+    from sentinel.cli.approvals import group
+
+    app = world.app()
+    asked = world.approval()
+    bob = world.operator("bob", "admin", since="now")
+    person, browser = world.sign_in(bob, app), world.at_page(bob.email, app, proved=True)
+    digest = world.digest(asked)
+    token = person.post("/ops/api/tokens", {}).json["token"]
+    tries = {
+        "api": person.approve(asked),
+        "reject": person.reject(asked),
+        "page": browser.submit(f"/ops/approvals/{asked}", verdict="approve", reason="mine", digest=digest),
+        "token": app.test_client().post(
+            f"/ops/api/approvals/{asked}/approve", json={"reason": "mine", "digest": digest},
+            headers={"Authorization": f"Bearer {token}"},
+        ),
+    }  # fmt: skip
+    assert {name: answer.status_code for name, answer in tries.items()} == dict.fromkeys(tries, 403)
+    assert "before your account" in re.sub(r"\s+", " ", tries["page"].get_data(as_text=True))
+    said = CliRunner().invoke(
+        group, ["approve", str(asked), "--as", bob.email, "--reason", "mine"], env={"SENTINEL_DATABASE_URL": world.url}
+    )
+    assert said.exit_code != 0 and not isinstance(said.exception, SentinelError)
+    assert world.approval_status(asked) == "pending"
