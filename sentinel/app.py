@@ -6,10 +6,8 @@ import uuid
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import Any, cast
 
 import orjson
-from a2wsgi import WSGIMiddleware
 from flask import Blueprint, Flask, Response, request
 from flask.json.provider import JSONProvider
 
@@ -20,7 +18,7 @@ from sentinel.api.context import Context
 from sentinel.api.identity import Identity
 from sentinel.core.permit import PermitSigner
 from sentinel.http import https_only, problems, wire
-from sentinel.http.asgi import AsgiApp, HotRoutes
+from sentinel.http.asgi import AsgiApp, Documents, HotRoutes
 from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.http.responses import wire_response
 from sentinel.http.strict_json import MAX_BYTES
@@ -79,7 +77,7 @@ def create_edge(
     """The same routes for an event loop: one decision at a time on the loop itself, all else in `settings.threads`."""
     context = _context(settings, authority, limit, stopping)
     hot = waiting_handlers_of(context, _calls(context))
-    rest: Any = WSGIMiddleware(cast(Any, _flask_app(context, behind_tls=settings.behind_tls)), workers=settings.threads)
+    rest = Documents(_flask_app(context, behind_tls=settings.behind_tls), settings.threads)
     places = Places(settings.max_streams, settings.max_streams_per_tenant, settings.max_streams_per_key)
     feed = ApprovalFeed(partial(_decided_since, authority.pool), places, stopping)
     stream = approvals_stream(context.identity, feed)

@@ -21,8 +21,8 @@ from sentinel.resources import invariants_sql, policies_dir
 from sentinel.services.checkpoint import compare_checkpoints
 from sentinel.settings import CHECKPOINTS, load_settings
 from sentinel.store.checkpoints import CheckpointBroken
-from sentinel.store.database import AUTHORITY, CONSOLE, ORDERS, WORKER, describe, first_line, with_role
-from sentinel.store.invariants import SHOWN, run_invariants
+from sentinel.store.database import AUTHORITY, CONSOLE, ORDERS, WORKER, describe, first_line, open_connection, with_role
+from sentinel.store.invariants import SHOWN, UNHURRIED, run_invariants
 from sentinel.store.migrate import SchemaNotReady, require_head
 from sentinel.store.safety import faults_of
 
@@ -104,8 +104,10 @@ def _examine(url: str, checkpoints: Path | None) -> Iterator[Check]:
             "database safety", not unsafe, "; ".join(unsafe) or "durable, own role, append-only triggers in place"
         )
     with _connected(url, CONSOLE, AUTHORITY, WORKER, ORDERS) as connection:
-        connection.execute("set statement_timeout = '5min'")
-        yield _compared(connection, checkpoints)
+        with connection.transaction():
+            connection.execute(UNHURRIED)
+            compared = _compared(connection, checkpoints)
+        yield compared
         for verdict in run_invariants(connection, invariants_sql()):
             yield Check(
                 verdict.name, not verdict.violations, verdict.told, verdict.damaged, checked=not verdict.unchecked
@@ -116,7 +118,7 @@ def _connected(url: str, *roles: str) -> psycopg.Connection[Any]:
     """A connection in the first of the roles that this login may take."""
     for number, role in enumerate(roles, 1):
         try:
-            return psycopg.connect(with_role(url, role), autocommit=True)
+            return open_connection(with_role(url, role))
         except psycopg.OperationalError as error:
             if number == len(roles) or f'permission denied to set role "{role}"' not in str(error):
                 raise

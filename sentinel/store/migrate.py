@@ -57,9 +57,7 @@ def migrate(url: str) -> tuple[str | None, str]:
     from sqlalchemy.exc import DBAPIError
 
     address = url.replace("postgresql+psycopg://", "postgresql://", 1)
-    engine = create_engine(
-        "postgresql+psycopg://", creator=lambda: psycopg.connect(address, options="-c lock_timeout=30000")
-    )
+    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(address, prepare_threshold=None))
     try:
         with engine.begin() as connection:
             return _upgrade(connection)
@@ -79,6 +77,8 @@ def _upgrade(connection: Connection) -> tuple[str | None, str]:
     from alembic.config import Config
 
     run = connection.exec_driver_sql
+    # Not at the start of the connection: a pooler would drop it, or keep it for the next.
+    run("set local lock_timeout = '30s'")
     run(f"select pg_advisory_xact_lock({_LOCK})")
     raw = connection.connection.driver_connection
     assert isinstance(raw, psycopg.Connection)

@@ -73,6 +73,16 @@ def test_no_tracked_file_names_a_machine_or_a_private_registry() -> None:
     assert not found, f"say it relative to the checkout or by a variable: {found[:5]}"
 
 
+def test_public_documents_are_made_in_one_place() -> None:
+    making = re.compile(r"\bPublicFields\(")
+    found = [
+        str(path.relative_to(REPO))
+        for path in tracked()
+        if path.suffix == ".py" and path.relative_to(REPO).parts[0] != "tests" and making.search(path.read_text())
+    ]
+    assert found == ["sentinel/core/publication.py"], "add a method to Publisher instead"
+
+
 def test_the_table_of_settings_is_the_one_the_code_makes() -> None:
     assert (REPO / "deploy" / "settings.md").read_text() == render(), "run `make docs`"
 

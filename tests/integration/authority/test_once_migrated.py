@@ -5,20 +5,14 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import create_engine
 
-import sentinel.store.migrations as migrations
 from sentinel.core.canonical import canonical_json
-from sentinel.store import migrate as migrating
 from sentinel.store.embedded import RunningServer
 from sentinel.store.migrate import HEAD, migrate
-from tests.conftest import at
+from tests.old_databases import at_revision, empty_database
 from tests.world import guard_body, make_world
 
 DIGEST = "sha256:" + "1" * 64
@@ -28,25 +22,9 @@ UNKNOWN = "sha256:" + "2" * 64
 @pytest.fixture
 def old_url(pg_server: RunningServer) -> Iterator[str]:
     """A database as the program before this one left it: at revision 0014."""
-    name = f"old_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
-        connection.execute(f"create database {name}".encode())
-    url = at(pg_server.admin_url, name)
-    config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    config.set_main_option("path_separator", "os")
-    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(url))
-    with engine.begin() as connection:
-        raw = connection.connection.driver_connection
-        assert isinstance(raw, psycopg.Connection)
-        migrating._ensure_owner(raw)
-        raw.execute(f"set local role {migrating.OWNER}")
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0014")
-    engine.dispose()
-    yield url
-    with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
-        connection.execute(f"drop database {name} with (force)".encode())
+    with empty_database(pg_server) as url:
+        at_revision(url, "0014")
+        yield url
 
 
 def put(

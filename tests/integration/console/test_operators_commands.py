@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from sentinel.cli import approvals, halts, in_doubt, keys, operators, tenants
+from sentinel.cli import approvals, halts, in_doubt, keys, operators, orders, proof, public_ids, tenants
 from sentinel.store.agent_keys import find_key, key_hash, looks_like_key, make_key
 from sentinel.store.database import AUTHORITY, Pool, with_role
 
@@ -19,6 +19,9 @@ GROUPS = {
     "in-doubt": in_doubt,
     "keys": keys,
     "operators": operators,
+    "orders": orders,
+    "proof": proof,
+    "public-ids": public_ids,
     "tenants": tenants,
 }
 
