@@ -26,13 +26,14 @@ where (l.status = 'EXECUTED') <> (coalesce(e.times, 0) = 1);
 
 -- held_differs: held budget is the sum of the live reservations, per limit and window part
 with legs as (
-  select r.tenant_id, l.limit_key, l.bucket, l.override, r.amount_minor, r.state
+  select r.tenant_id, l.limit_key, l.bucket, l.override, r.amount_minor
   from sentinel.reservations r
   cross join lateral unnest(r.limit_keys, r.buckets, r.overrides) as l(limit_key, bucket, override)
+  where r.state = 'held'
 ), sums as (
   select tenant_id, limit_key, bucket,
-    coalesce(sum(amount_minor) filter (where state = 'held' and not override), 0) as held,
-    coalesce(sum(amount_minor) filter (where state = 'held' and override), 0) as override_held
+    coalesce(sum(amount_minor) filter (where not override), 0) as held,
+    coalesce(sum(amount_minor) filter (where override), 0) as override_held
   from legs group by 1, 2, 3
 )
 select format('budget %s from %s', limit_key, bucket) from sentinel.usage u full join sums s using (tenant_id, limit_key, bucket)
@@ -54,7 +55,11 @@ select format('budget %s from %s', limit_key, bucket) from sentinel.usage u left
 where (u.captured_minor, u.override_captured_minor) <> (coalesce(s.captured, 0), coalesce(s.override_captured, 0));
 
 -- cap_exceeded: held and captured never exceed the cap, in a calendar window nor in any position of a sliding one
-select format('budget %s from %s', u.limit_key, u.bucket) from sentinel.usage u
+-- Only keys that come above their cap over all time are looked at window by window.
+with suspects as materialized (
+  select tenant_id, limit_key from sentinel.usage group by 1, 2 having sum(held_minor + captured_minor) > min(cap_minor)
+)
+select format('budget %s from %s', u.limit_key, u.bucket) from suspects join sentinel.usage u using (tenant_id, limit_key)
 where u.cap_minor < (
   select sum(o.held_minor + o.captured_minor) from sentinel.usage o
   where o.tenant_id = u.tenant_id and o.limit_key = u.limit_key and o.bucket <= u.bucket

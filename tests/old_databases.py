@@ -6,11 +6,12 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import create_engine
+from sqlalchemy import Connection, create_engine
 
 import sentinel.store.migrations as migrations
 from sentinel.store.database import OWNER
@@ -33,16 +34,23 @@ def at_revision(url: str, revision: str) -> None:
     """Bring the schema to a revision. Functions stand as they do there up to 0014, and from 0015 on in their present text."""
     engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(url))
     with engine.begin() as connection:
-        raw = connection.connection.driver_connection
-        assert isinstance(raw, psycopg.Connection)
-        _ensure_owner(raw)
-        raw.execute(f"set local role {OWNER}".encode())
+        _as_owner(connection)
         config = alembic_config()
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
-        if revision >= "0015":
-            _apply_functions(raw)
+    if revision >= "0015":
+        # In a transaction of its own: what this one replaces is told from what is left by its number.
+        with engine.begin() as connection:
+            _apply_functions(_as_owner(connection))
     engine.dispose()
+
+
+def _as_owner(connection: Connection) -> psycopg.Connection[Any]:
+    raw = connection.connection.driver_connection
+    assert isinstance(raw, psycopg.Connection)
+    _ensure_owner(raw)
+    raw.execute(f"set local role {OWNER}".encode())
+    return raw
 
 
 @contextmanager

@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -48,16 +47,26 @@ def with_role(url: str, role: str, *, application_name: str = "") -> str:
 
     Behind a transaction pooler without role and limits: those are the login's own. Raises `EngineUnavailable` when the URL is not one PostgreSQL understands.
     """
-    try:
-        given = conninfo_to_dict(url.replace("postgresql+psycopg://", "postgresql://", 1))
-    except psycopg.ProgrammingError as error:
-        raise EngineUnavailable(f"not a PostgreSQL address: {str(error).strip()}") from None
+    given = parts_of(url)
     merged: dict[str, Any] = {"connect_timeout": "3", **given}
     if not behind_pooler():
         merged["options"] = f"{given.get('options') or ''} {_options(given.get('user'), role)}".strip()
     if application_name:
         merged["application_name"] = application_name
     return make_conninfo(**{k: v for k, v in merged.items() if v is not None})
+
+
+def parts_of(url: str) -> dict[str, Any]:
+    """The parts of an address, a URL or `name=value` pairs. Raises `EngineUnavailable`, which tells no secret, where it is none."""
+    try:
+        return dict(conninfo_to_dict(url.replace("postgresql+psycopg://", "postgresql://", 1)))
+    except psycopg.ProgrammingError as error:
+        # Its text may be the address itself.
+        why = str(error).strip()
+        told = f": {why}" if why.startswith("invalid URI query parameter") else ""
+        raise EngineUnavailable(
+            f"not a PostgreSQL address, such as postgresql://login:secret@host:5432/database{told}"
+        ) from None
 
 
 def _options(login: object, role: str) -> str:
@@ -80,10 +89,14 @@ def open_connection(conninfo: str, *, prepare: int | None = 5) -> psycopg.Connec
 
 
 def describe(url: str) -> str:
-    """Where a URL points, without its password: for messages."""
-    parts = urlsplit(url)
-    host = parts.hostname or parse_qs(parts.query).get("host", ["a local socket"])[0]
-    return f"{host}{f':{parts.port}' if parts.port else ''}/{parts.path.lstrip('/')}"
+    """Where an address points, without login and password: for messages."""
+    try:
+        given = parts_of(url)
+    except EngineUnavailable:
+        return "an address that is none"
+    host = given.get("host") or given.get("hostaddr") or "a local socket"
+    port = f":{given['port']}" if given.get("port") and not str(host).startswith("/") else ""
+    return f"{host}{port}/{given.get('dbname') or ''}"
 
 
 def same_database(one: str, other: str) -> bool:
@@ -93,12 +106,12 @@ def same_database(one: str, other: str) -> bool:
     """
     try:
         return _place(one) == _place(other)
-    except psycopg.ProgrammingError:
+    except EngineUnavailable:
         return True
 
 
 def _place(url: str) -> tuple[str, str, str]:
-    given = conninfo_to_dict(url.replace("postgresql+psycopg://", "postgresql://", 1))
+    given = parts_of(url)
     host = str(given.get("host") or given.get("hostaddr") or "")
     name = given.get("dbname") or given.get("user") or ""
     return {"localhost": "127.0.0.1", "::1": "127.0.0.1"}.get(host, host), str(given.get("port") or "5432"), str(name)

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.resources import roles_sql
-from sentinel.store.database import OWNER, describe, first_line
+from sentinel.store.database import OWNER, describe, first_line, parts_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -56,7 +57,7 @@ def migrate(url: str) -> tuple[str | None, str]:
     from sqlalchemy import create_engine
     from sqlalchemy.exc import DBAPIError
 
-    address = url.replace("postgresql+psycopg://", "postgresql://", 1)
+    address = make_conninfo(**parts_of(url))
     engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(address, prepare_threshold=None))
     try:
         with engine.begin() as connection:

@@ -10,7 +10,8 @@ import pytest
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.acceptance.places import Demo, processes_naming
+from tests.acceptance.conftest import NewDatabase
+from tests.acceptance.places import Demo, demo_folder, processes_naming, running_demo
 from tests.embedded_servers import needs_linux
 
 MODULES = {
@@ -89,3 +90,25 @@ def test_nobody_of_the_demo_is_connected_as_the_superuser_while_it_runs(demo: De
         )
         assert present.fetchone() != (0,)
     assert others == []
+
+
+def test_on_a_given_database_each_program_gets_a_login_of_its_own(new_database: NewDatabase) -> None:
+    given = new_database()
+    with demo_folder("given") as folder, running_demo(folder, SENTINEL_DATABASE_URL=given) as demo:
+        urls = demo.told["database_urls"]
+        assert demo.database_url == given
+        names = {name: conninfo_to_dict(url)["user"] for name, url in urls.items()}
+        assert len(set(names.values())) == len(ROLES)
+        for name, url in urls.items():
+            with psycopg.connect(url, autocommit=True) as connection:
+                found = connection.execute(
+                    "select array_agg(roleid::regrole::text), bool_or(r.rolsuper or r.rolcreaterole), max(r.rolconnlimit)"
+                    " from pg_auth_members m join pg_roles r on r.oid = m.member where r.rolname = session_user").fetchone()  # fmt: skip
+                assert found is not None
+                assert (found[0], found[1], found[2] > 0) == ([ROLES[name]], False, True)
+                with pytest.raises(pg.InsufficientPrivilege):
+                    connection.execute("set role sentinel_owner")
+        demo.stop()
+    with psycopg.connect(given, autocommit=True) as connection:
+        for login in names.values():
+            connection.execute(f"drop role {login}".encode())

@@ -131,7 +131,7 @@ def test_a_loop_says_on_its_own_address_how_its_key_stands(shops: tuple[Shop, Sh
             )
         assert eventually(lambda: request("GET", f"{base}/readyz").status == 503, within=10)
         assert json.loads(request("GET", f"{base}/readyz").body)["checks"] == {
-            "database": True, "writable": True, "schema": True, "authority": True, "key": False,
+            "database": True, "writable": True, "schema": True, "session": True, "authority": True, "key": False,
         }  # fmt: skip
         assert request("GET", f"{base}/healthz").status == 200
         assert request("GET", f"{base}/ledger").status == 404

@@ -46,7 +46,11 @@ def put(
     return operation
 
 
-def test_old_keys_are_named_after_their_thing_and_what_two_policies_let_happen_goes_to_a_person(old_url: str) -> None:
+@pytest.mark.parametrize("between", ["0014", "0015"])
+def test_old_keys_are_named_after_their_thing_and_what_two_policies_let_happen_goes_to_a_person(
+    old_url: str, between: str
+) -> None:
+    """At once, and by way of the program in between."""
     tenant = uuid.uuid4()
     permit = {"permit_id": uuid.uuid4(), "permit_expires_at": "infinity"}
     done = {"status": "completed", "started_at": "2026-11-01T00:00:00Z", "outcome": "success"}
@@ -61,7 +65,8 @@ def test_old_keys_are_named_after_their_thing_and_what_two_policies_let_happen_g
         third = put(admin, tenant, "third|rf_2", {"refund_id": "rf_2"}, UNKNOWN, **permit)
         over = put(admin, tenant, "retail-refund|rf_2", {"refund_id": "rf_2"}, DIGEST, once_live=False)
         strange = put(admin, tenant, "odd|zz", {}, UNKNOWN)
-        assert migrate(old_url) == ("0014", HEAD)
+        at_revision(old_url, between)
+        assert migrate(old_url) == (between, HEAD)
         found = dict(admin.execute("select operation_id, once_key from sentinel.operation_states").fetchall())
         assert found == {
             told: "refund|rf_1", guessed: "order|s:9", paid: "refund|rf_2", waits: "refund|rf_2~", third: "refund|rf_2~~",

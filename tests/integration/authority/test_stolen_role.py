@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import uuid
 from collections.abc import Iterator
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 from psycopg import errors as pg
 from werkzeug.test import TestResponse
 
 from sentinel.app import build_authority, create_app
+from sentinel.cli.main import main
 from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.services.actor import local_administrator
 from sentinel.services.lift_halt import lift_halt
@@ -163,3 +166,18 @@ def test_trying_leaves_nothing(world: World) -> None:
 
 def counts(world: World) -> list[int]:
     return [world.one(f"select count(*) from sentinel.{table}") for table in ("operations", "operation_states", "events", "usage", "reservations", "feed")]  # fmt: skip
+
+
+def test_the_doctor_tells_when_anybody_may_lock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENTINEL_DATABASE_URL", program_url(world.url, CONSOLE))
+
+    def locks() -> bool:
+        told = json.loads(CliRunner().invoke(main, ["doctor", "--json"]).stdout)
+        return bool(next(one["ok"] for one in told if one["name"] == "locks"))
+
+    assert locks()
+    world.admin.execute("grant execute on function pg_advisory_lock(bigint) to public")
+    try:
+        assert not locks()
+    finally:
+        world.admin.execute("revoke execute on function pg_advisory_lock(bigint) from public")

@@ -44,7 +44,7 @@ class Airing:
 
     def shown(self, position: int) -> tuple[PublicFields, str]:
         self.encoded.append(position)
-        return PublicFields(), ""
+        return PublicFields({}), ""
 
     def view(self, last_seen: int | None = None) -> Viewer:
         viewer = self.loop.view(self.stream, **({} if last_seen is None else {"HTTP_LAST_EVENT_ID": str(last_seen)}))

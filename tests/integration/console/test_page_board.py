@@ -72,12 +72,12 @@ def test_only_the_widget_may_stand_in_a_frame_and_it_sets_no_cookie(world: Any) 
 def test_a_proof_has_a_page_with_its_bytes_and_how_to_check_it_by_hand(world: Any) -> None:
     recorded = world.guard("10.00")
     pack = public_form(world, recorded)
-    client = world.app(origin="https://console.example").test_client()
+    client = world.app(board_origin="https://board.example").test_client()
     page = client.get(f"/verify/{pack['proof_id']}").get_data(as_text=True)
     body = canonical_json({name: value for name, value in pack.items() if name != "hash"})
     assert body.replace('"', "&#34;") in page
     assert pack["hash"] in page
-    assert f"curl -s https://console.example/verify/{pack['proof_id']}.json | jq -cSj" in page
+    assert f"curl -s https://board.example/verify/{pack['proof_id']}.json | jq -cSj" in page
     assert client.get(f"/verify/{pack['proof_id']}.json").json == pack
     for wrong in ("pf_nothing", "pf_" + "0" * 32, "<script>", "%00", "x.json.json"):
         answer = client.get(f"/verify/{wrong}")

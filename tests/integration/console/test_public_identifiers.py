@@ -28,7 +28,8 @@ from sentinel.services.look_up_public_id import index_public_ids, minters
 from sentinel.store.agent_keys import WORKER_SCOPES, find_key_by_id
 from sentinel.store.ids import new_id, proof_id_of
 from tests.feeds import minted
-from tests.integration.console.test_console_public import found_in, lines_of
+from tests.integration.console.test_console_public import found_in
+from tests.streaming import Loop
 
 WRITTEN = {
     "mail": "jane.doe@mail.example", "card": "4111111111111111", "name": "Zebulon-Quagmire", "phone": "0044-7700-900461",
@@ -125,8 +126,8 @@ def public_bytes(app: Flask) -> dict[str, str]:
     feed = client.get("/ops/api/live/feed?limit=100").json["events"]
     for path in public_addresses(app, [event["proof_id"] for event in feed if "proof_id" in event]):
         if path.endswith("/stream"):
-            blocks = [block for _, block in zip(range(len(feed) + 1), lines_of(client, "0"), strict=False)]
-            found[path] = "".join(blocks)
+            with Loop() as loop, loop.view(app.extensions["streams"][path], HTTP_LAST_EVENT_ID="0") as viewer:
+                found[path] = "".join(viewer.block() for _ in range(len(feed) + 1)) + repr(viewer.headers)
             continue
         answers = [client.get(path), client.get(f"{path}?limit=100&last_seen=0"), client.post(path, json={"a": 1})]
         found[path] = "".join(f"{answer.headers}{answer.get_data(as_text=True)}" for answer in answers)

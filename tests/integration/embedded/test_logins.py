@@ -18,6 +18,7 @@ from sentinel.store.embedded import RunningServer, running
 from sentinel.store.embedded.logins import ensure_logins
 from sentinel.store.embedded.passwords import LOGINS, SUPERUSER, scram_verifier
 from sentinel.store.migrate import migrate
+from tests.acceptance.places import run
 from tests.embedded_servers import Holder, ask, needs_linux, needs_root, refusal
 from tests.logins import as_login
 
@@ -199,3 +200,10 @@ def test_the_verifier_is_the_server_s_own(server: RunningServer) -> None:
     ask(server.admin_url, f"create role verified login password '{verifier}'")
     assert ask(as_login(server.admin_url, "verified", "a secret"), "select 1") == (1,)
     assert refused(as_login(server.admin_url, "verified", "another"))
+
+
+@pytest.mark.parametrize("command", ["doctor", "tenants list", "serve"])
+def test_commands_on_a_folder_that_was_never_migrated_say_what_to_run(base: Path, command: str) -> None:
+    ran = run(*command.split(), SENTINEL_DATA_DIR=str(base))
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
+    assert "sentinel migrate" in ran.stderr

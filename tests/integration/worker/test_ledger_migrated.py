@@ -17,6 +17,7 @@ from sentinel.store.embedded import RunningServer
 from sentinel.store.invariants import run_invariants
 from sentinel.store.migrate import HEAD, migrate
 from tests.fake_authority import FakeAuthority
+from tests.harness import dump
 from tests.ledger_world import CLEAN, LedgerWorld
 from tests.old_databases import at_revision, empty_database
 from tests.workflow_world import Shop
@@ -280,3 +281,73 @@ def test_the_keys_of_our_own_programs_may_vouch_and_no_other_key(old_url: str) -
     assert found == [
         (agent, [*scopes, "worker"] if agent in own and "guard" in scopes else scopes) for agent, scopes in KEYS
     ]
+
+
+def fill_by_the_program_before(admin: psycopg.Connection[Any]) -> None:
+    """What a program of revision 0015 writes: two sources on purpose, parts of a budget, who filed, halts and counts of a breaker."""
+    admin.execute("set session_replication_role = replica")
+    put(admin, "sentinel.tenants", tenant_id=TENANT, label="shop")
+    put(admin, "refunds.defaults", tenant_id=TENANT)
+    for source, paid, taken in (("", 90_00, 60_00), ("a", 80_00, 10_00)):
+        put(
+            admin,
+            "refunds.orders",
+            tenant_id=TENANT,
+            source=source,
+            order_ref="1",
+            ordered_at=YESTERDAY,
+            paid_minor=paid,
+            currency="USD",
+        )
+        put(admin, "refunds.order_budgets", tenant_id=TENANT, channel="retail", source=source, order_ref="1", currency="USD",
+            paid_minor=paid, reserved_minor=taken)  # fmt: skip
+        put(admin, "refunds.ledger_entries", tenant_id=TENANT, ledger_entry_id=f"order:{source}:1", refund_id=f"rf-{source}",
+            amount_minor=taken, currency="USD", source=source, order_ref="1", budget_part="reserved", **STARTED)  # fmt: skip
+    # Tried again after its start was surely refused: it has a start id, and takes nothing.
+    put(admin, "refunds.ledger_entries", tenant_id=TENANT, ledger_entry_id="retried", refund_id="rf-retried", amount_minor=80_00,
+        currency="USD", source="a", order_ref="1", last_event="retried", **STARTED)  # fmt: skip
+    for event in ("allowed", "start_refused", "gave_up", "retried"):
+        put(
+            admin,
+            "refunds.ledger_events",
+            tenant_id=TENANT,
+            ledger_entry_id="retried",
+            from_status="x",
+            event=event,
+            to_status="y",
+            claim_epoch=1,
+        )
+    review = uuid.uuid4()
+    put(admin, "orders.reviews", tenant_id=TENANT, review_id=review, source="a", order_id="1", body_sha256=bytes(32), amount_minor=80_00,
+        currency="USD", order_facts="{}", status="REFUND_FILED", lane="medium", resolution="refund", resolved_by="ann",
+        resolution_reason="called", resolved_at=YESTERDAY, band="medium", guard_params="{}", operation_id=uuid.uuid4(),
+        decision="APPROVAL_REQUIRED")  # fmt: skip
+    put(admin, "orders.refunds", tenant_id=TENANT, review_id=review, attempt=1, ledger_entry_id="order:a:1", filed_by=uuid.uuid4(),
+        reason="called", via="console")  # fmt: skip
+    put(admin, "orders.words", tenant_id=TENANT, review_id=review, from_status="QUEUED", word="refund", operator_id=uuid.uuid4(),
+        said_by="ann", reason="called", via="console")  # fmt: skip
+    put(admin, "sentinel.halts", tenant_id=TENANT, halt_id=uuid.uuid4(), scope="agent", target="x", level="pause", reason="r",
+        set_by="velocity breaker p/b", set_at=YESTERDAY, breaker_key="p/b|x")  # fmt: skip
+    put(admin, "sentinel.velocity", tenant_id=TENANT, breaker_key="p/b|x", bucket=YESTERDAY, currency="USD", scope="agent", target="x",
+        operations=3, amount_minor=9)  # fmt: skip
+    put(admin, "sentinel.contradictions", tenant_id=TENANT, operation_id=uuid.uuid4(), event_id=uuid.uuid4(), report_digest="d",
+        halt_id=uuid.uuid4(), once_held=True, reported_at=YESTERDAY)  # fmt: skip
+    admin.execute("set session_replication_role = origin")
+
+
+def written(admin: psycopg.Connection[Any]) -> dict[str, Any]:
+    """All rows of the tables that such a program writes money's state into, by table."""
+    kept = ("refunds.", "sentinel.velocity", "sentinel.halts", "sentinel.contradictions")
+    orders = {name: rows(admin, f"table {name}") for name in ("orders.reviews", "orders.refunds", "orders.words")}
+    return {name: told for name, told in dump(admin).items() if name.startswith(kept)} | orders
+
+
+def test_what_the_program_before_this_one_wrote_stays_as_it_is(pg_server: RunningServer) -> None:
+    with empty_database(pg_server) as url:
+        at_revision(url, "0015")
+        with psycopg.connect(url, autocommit=True) as admin:
+            fill_by_the_program_before(admin)
+            before = written(admin)
+        with migrated(url) as admin:
+            assert written(admin) == before
+    assert len(before["refunds.order_budgets"]) == 2
