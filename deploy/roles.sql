@@ -113,9 +113,15 @@ grant update (state, settled_at) on sentinel.reservations to sentinel_console;
 grant update (succeeded, password_right), delete on sentinel.sign_in_attempts to sentinel_console;
 grant update (only_row) on sentinel.sign_in_gate to sentinel_console;
 grant execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, sentinel.set_halt, sentinel.lift_halt,
-  sentinel.put_halt, sentinel.is_alone, sentinel.append_event, sentinel.append_body, sentinel.canonical, sentinel.sha256_text, sentinel.utc_text, sentinel.expire_approval,
-  sentinel.settle_budget, sentinel.settle_budgets, sentinel.halt_lock, sentinel.halt_over, sentinel.is_requester,
-  sentinel.take_locks, sentinel.wait_for_lock, sentinel.wait_until, sentinel.voices_for to sentinel_console;
+  sentinel.put_halt, sentinel.is_alone, sentinel.append_event, sentinel.append_body, sentinel.canonical, sentinel.sha256_text,
+  sentinel.utc_text, sentinel.expire_approval, sentinel.settle_budget, sentinel.settle_budgets, sentinel.halt_lock, sentinel.halt_over,
+  sentinel.is_requester, sentinel.voices_for to sentinel_console;
+-- The locks that its own work needs, and no other.
+revoke execute on function sentinel.take_locks, sentinel.wait_for_lock, sentinel.wait_until, sentinel.operators_lock from sentinel_console;
+revoke execute on function sentinel.take_operators_lock, sentinel.take_tenants_lock, sentinel.take_held_locks, sentinel.take_halt_lock
+  from sentinel_authority;
+grant execute on function sentinel.take_halt_lock, sentinel.take_held_locks, sentinel.take_operators_lock, sentinel.take_tenants_lock
+  to sentinel_console;
 grant execute on function refunds.default_tenant to sentinel_console;
 
 -- Who lifts a halt lets counting begin anew.
@@ -204,7 +210,7 @@ grant execute on function orders.resolve_review, orders.refund_name to sentinel_
 grant update (last_signed_in_at) on sentinel.operators to sentinel_console;
 grant insert, delete, update (secret, last_step, created_at, confirmed_at) on sentinel.second_factors to sentinel_console;
 revoke execute on function sentinel.operators_lock, sentinel.add_operator, sentinel.change_operator from sentinel_authority;
-grant execute on function sentinel.operators_lock, sentinel.add_operator, sentinel.change_operator to sentinel_console;
+grant execute on function sentinel.add_operator, sentinel.change_operator to sentinel_console;
 
 -- approvals: in which order they are looked at, and how full the limits are that one would use ---------------------------
 grant execute on function sentinel.risk_rank, sentinel.limit_states to sentinel_console;
@@ -215,3 +221,62 @@ grant update (last_used_at) on sentinel.agent_keys to sentinel_authority;
 
 -- browsers that are known ------------------------------------------------------------------------------------------------
 grant insert, delete, update (last_signed_in_at) on sentinel.known_devices to sentinel_console;
+
+-- identifiers of the public ----------------------------------------------------------------------------------------------
+-- The console mints them and keeps what each stands for; what it has kept it cannot change. An authority needs none of it.
+revoke select on sentinel.public_id_secret, sentinel.public_ids, sentinel.public_id_marks from sentinel_authority;
+grant insert on sentinel.public_ids, sentinel.public_id_marks to sentinel_console;
+grant update (position) on sentinel.public_id_marks to sentinel_console;
+-- what the server itself gives to everybody ------------------------------------------------------------------------------
+-- A role that was taken over stops nobody: it takes no lock of the authority's (by name they are all free to guess), leaves
+-- nothing lying in large objects or temporary tables, and opens no more connections than its program needs.
+do $$
+declare
+  fn regprocedure;
+begin
+  execute format('revoke temporary, create on database %I from public', current_database());
+  revoke create on schema public from public;
+  for fn in select oid from pg_proc where pronamespace = 'pg_catalog'::regnamespace
+      and proname ~ '^(pg_(try_)?advisory_|lo_|loread$|lowrite$)' loop
+    execute format('revoke execute on function %s from public', fn);
+    if fn::text ~ 'advisory' then execute format('grant execute on function %s to sentinel_owner, sentinel_authority', fn); end if;
+  end loop;
+end $$;
+
+-- A program's own pools and something for commands beside it, in all less than the embedded server's 200: whichever role was
+-- taken over leaves the others theirs, on a server with 100 too. Set once: `alter role ... connection limit` of yours stays. A login of yours needs its own.
+do $$
+declare
+  wanted record;
+begin
+  for wanted in select * from (values ('sentinel_authority', 96), ('sentinel_console', 24), ('sentinel_worker', 24),
+                                      ('sentinel_orders', 40), ('board_reader', 12)) as w (role, connections)
+                where exists (select from pg_roles where rolname = w.role and rolconnlimit = -1) loop
+    begin
+      execute format('alter role %I connection limit %s', wanted.role, wanted.connections);
+    exception when internal_error then null;                         -- another migration did it just now
+    end;
+  end loop;
+end $$;
+
+-- What a program asks for at the start of a connection stands on its role too: behind a transaction pooler nothing of a start
+-- arrives. A login of yours needs the same, and `alter role ... set role = sentinel_...` (deploy/settings.md).
+do $$
+declare
+  program text;
+  wanted record;
+begin
+  foreach program in array array['sentinel_authority', 'sentinel_worker', 'sentinel_orders', 'sentinel_console', 'board_reader'] loop
+    for wanted in
+      select * from (values ('statement_timeout', '5s'), ('lock_timeout', '2s'), ('idle_in_transaction_session_timeout', '10s'),
+                            ('default_transaction_isolation', 'read committed'), ('timezone', 'UTC')) as w (name, meant)
+      where not exists (select from pg_db_role_setting s join pg_roles r on r.oid = s.setrole, unnest(s.setconfig) as one
+                        where r.rolname = program and s.setdatabase = 0 and lower(split_part(one, '=', 1)) = w.name)
+    loop
+      begin
+        execute format('alter role %I set %I = %L', program, wanted.name, wanted.meant);
+      exception when internal_error or unique_violation then null;   -- another migration did it just now
+      end;
+    end loop;
+  end loop;
+end $$;

@@ -10,8 +10,8 @@ from ops_console.api.documentation import DESCRIPTION, SECURITY_SCHEMES
 from ops_console.context import Context
 from sentinel.http.openapi import documented, openapi_document
 from sentinel.http.readiness import alive, database_checks, exposition_answer, holds, readiness_answer
-from sentinel.store.database import Pool
-from sentinel.store.figures import readiness
+from sentinel.store.database import BOARD, CONSOLE, Pool
+from sentinel.store.safety import standing_of
 from sentinel.store.tenants import public_tenants
 
 
@@ -27,8 +27,10 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     @documented("Whether operators and the public can be served",
                 responses={200: ("They can.", {"type": "object"}), 503: ("Not now, and why.", {"type": "object"})})  # fmt: skip
     def readyz() -> Response:
-        checks = database_checks(lambda: readiness(context.pool))
-        return readiness_answer({**checks, "board": holds(lambda: _board_answers(context.board.pool))})
+        checks = database_checks(lambda: standing_of(context.pool, CONSOLE))
+        board = database_checks(lambda: standing_of(context.board.pool, BOARD), "board")
+        answers = board["board"] and holds(lambda: _board_answers(context.board.pool))
+        return readiness_answer({**checks, "board": answers})
 
     @blueprint.get("/metrics")
     @documented(

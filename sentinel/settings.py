@@ -19,6 +19,7 @@ from marshmallow.validate import Length, OneOf, Range
 
 from sentinel.core.errors import SentinelError
 from sentinel.resources import policies_dir
+from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
 
 WEAK_SECRETS = {"secret", "changeme", "change-me", "password", "sentinel", "development", "test"}
 
@@ -79,12 +80,24 @@ def confirm_secrets() -> tuple[str, ...]:
         kept = Path(os.environ.get("SENTINEL_DATA_DIR") or "var") / "secret_key"
         with contextlib.suppress(OSError, UnicodeDecodeError):
             given = kept.read_text()
+    return _listed(given)
+
+
+def public_id_secrets() -> tuple[str, ...]:
+    """What public ids are minted with, newest first, as the environment says; empty for the one that the database keeps."""
+    return _listed(os.environ.get("SENTINEL_PUBLIC_ID_SECRETS", ""))
+
+
+def _listed(given: str) -> tuple[str, ...]:
     return tuple(secret.strip() for secret in given.split(",") if secret.strip())
 
 
 def setting(env: str, help: str, default: Any = None) -> Any:
     """A dataclass field that remembers its variable and what it is for."""
     return dataclasses.field(default=default, metadata={"env": env, "help": help})
+
+
+BEHIND_TLS = "Everything that reaches this program came over TLS: every page and document carries Strict-Transport-Security, a year long."
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +107,7 @@ class Settings:
     database_url: str = setting(
         "SENTINEL_DATABASE_URL", "PostgreSQL 15 or newer; without it one is started under the data folder.", ""
     )
+    database_pooler: str = setting(POOLER, POOLER_HELP, "none")
     data_dir: Path = setting(
         "SENTINEL_DATA_DIR", "Folder of the embedded database and of what the demo keeps.", Path("var")
     )
@@ -112,6 +126,16 @@ class Settings:
     port: int = setting("SENTINEL_PORT", "Port of the authority.", 7860)
     processes: int = setting("SENTINEL_PROCESSES", "Server processes.", 2)
     threads: int = setting("SENTINEL_THREADS", "Threads per process, for what is not a decision.", 24)
+    max_connections: int = setting(
+        "SENTINEL_MAX_CONNECTIONS",
+        "Connections per process; beyond it one that waits makes room. Each takes an open file, whose limit is raised at start.",
+        4000,
+    )
+    max_connections_per_address: int = setting(
+        "SENTINEL_MAX_CONNECTIONS_PER_ADDRESS",
+        "Of these from one address; as many as in all behind a proxy, which is one address.",
+        2000,
+    )
     pool_size: int = setting("SENTINEL_POOL_SIZE", "Database connections per process.", 12)
     max_streams: int = setting("SENTINEL_MAX_STREAMS", "Approvals streams held open per process.", 1000)
     max_streams_per_tenant: int = setting(
@@ -140,6 +164,7 @@ class Settings:
         "SENTINEL_RATE_PER_SECOND", "Requests per second and key, over all processes of this host.", 5000
     )
     rate_burst: int = setting("SENTINEL_RATE_BURST", "Requests a key may make at once.", 10000)
+    behind_tls: bool = setting("SENTINEL_BEHIND_TLS", BEHIND_TLS, False)
     log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
     debug: bool = setting("SENTINEL_DEBUG", "Refused: a debugger in an authority runs code for strangers.", False)
 
@@ -154,6 +179,7 @@ def load_settings(**overrides: Any) -> Settings:
     positive = Range(min=1, max=1_000_000)
     values: dict[str, Any] = {
         "database_url": env.str(_FIELDS["database_url"], default.database_url),
+        "database_pooler": env.str(_FIELDS["database_pooler"], default.database_pooler, validate=OneOf(POOLERS)),
         "data_dir": env.path(_FIELDS["data_dir"], default.data_dir),
         "secret_keys": env.list(_FIELDS["secret_keys"], list(default.secret_keys), subcast=str),
         "policies_dir": env.path(_FIELDS["policies_dir"], default.policies_dir),
@@ -164,10 +190,13 @@ def load_settings(**overrides: Any) -> Settings:
             _FIELDS["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])
         ),
         "debug": env.bool(_FIELDS["debug"], default.debug),
+        "behind_tls": env.bool(_FIELDS["behind_tls"], default.behind_tls),
     }
     for name in (
         "processes",
         "threads",
+        "max_connections",
+        "max_connections_per_address",
         "pool_size",
         "max_streams",
         "max_streams_per_tenant",

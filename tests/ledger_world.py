@@ -18,6 +18,7 @@ import psycopg
 
 from sentinel.client import Client
 from sentinel.store.database import WORKER, Pool, with_role
+from tests.logins import program_url
 from worker.agent import Agent
 from worker.connect import make_agent
 from worker.failpoints import Failpoints
@@ -127,7 +128,7 @@ def worker_process(
 ) -> subprocess.Popen[str]:
     """A worker as operators start it."""
     variables = {
-        "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "WORKER_DATABASE_URL": database_url, "SENTINEL_URL": authority_url,
+        "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "WORKER_DATABASE_URL": program_url(database_url, WORKER), "SENTINEL_URL": authority_url,
         "SENTINEL_REFUND_AGENT_API_KEY": "key", "WORKER_GUARD_TIMEOUT_SECONDS": "1", "WORKER_LEASE_SECONDS": "3",
         "WORKER_HEARTBEAT_SECONDS": "1", "WORKER_BACKOFF_SECONDS": "0.05", "WORKER_BACKOFF_MAX_SECONDS": "0.2", **env,
     }  # fmt: skip

@@ -20,7 +20,9 @@ from werkzeug.test import TestResponse
 
 from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.resources import policies_dir
+from sentinel.store.database import ORDERS
 from tests.ledger_world import ROOT
+from tests.logins import program_url
 from tests.ports import free_port
 from tests.world import World, unique
 from worker.failpoints import Failpoints
@@ -122,7 +124,7 @@ class OrderWorld:
 def settings_of(world: World, authority_url: str, key: str, **over: Any) -> OrderReviewSettings:
     """Settings of an intake of this world."""
     fields: dict[str, Any] = {
-        "authority_url": authority_url, "api_key": key, "database_url": world.url, "tenant_id": world.tenant_id,
+        "authority_url": authority_url, "api_key": key, "database_url": program_url(world.url, ORDERS), "tenant_id": world.tenant_id,
         "pool_size": 40, "shop_under_way_seconds": 0.0, "poll_seconds": 0.05,
     }  # fmt: skip
     return OrderReviewSettings(**{**fields, **over})
@@ -139,8 +141,9 @@ def make_intake(
     review = build_order_review(settings, sources, failpoints=failpoints or Failpoints(), **(parts or {}))
     limit = limit or SharedRateLimit(per_second=100_000, burst=100_000)
     # The limit of a source is its own; tests that are not about it have a source without one.
-    intake = Intake(review.pipeline, sources, _Generous(limit))
-    return OrderWorld(world, authority_url, key, settings, review, create_app(intake, review.store))
+    intake = Intake(review.pipeline, sources, _Generous(limit), settings.trusted_proxies)
+    app = create_app(intake, review.store, review.key, behind_tls=settings.behind_tls)
+    return OrderWorld(world, authority_url, key, settings, review, app)
 
 
 class _Generous(SharedRateLimit):
@@ -187,7 +190,7 @@ def intake_process(
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
     process = subprocess.Popen(
         [sys.executable, "-m", "worker.order_review", "--graceful-seconds", "1"], cwd=ROOT,
-        env={**kept, "SENTINEL_URL": authority_url, "SENTINEL_ORDERS_API_KEY": key, "SENTINEL_DATABASE_URL": world.url,
+        env={**kept, "SENTINEL_URL": authority_url, "SENTINEL_ORDERS_API_KEY": key, "SENTINEL_DATABASE_URL": program_url(world.url, ORDERS),
              "SENTINEL_TENANT_ID": str(world.tenant_id), "SENTINEL_ORDERS_PORT": str(port), "ORDERS_DEMO_SECRET": SECRET,
              "SENTINEL_ORDERS_BUDGET_SECONDS": "1", "SENTINEL_ORDERS_LEASE_SECONDS": "1.5",
              "SENTINEL_SHOP_UNDER_WAY_SECONDS": "0.1", "SENTINEL_ORDERS_POLL_SECONDS": "0.1", **env},

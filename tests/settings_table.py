@@ -50,6 +50,48 @@ _EMBEDDED = f"""
 
 {_COLUMNS}| `SENTINEL_PG_BIN` | – | Folder with `postgres` and `initdb` to use instead of the ones found. |
 | `TMPDIR` | `/tmp` | Where the folder of the server's socket is made; a path too long for a socket is passed over for `/tmp`. |
+
+Each program logs in as its own role with a secret of its own, kept with mode 0600 in `postgres/passwords` of the data
+folder; nobody enters without one, whatever account he has. A program that is started by hand on the folder reads its own.
+"""
+
+_LOGINS = """
+## Logins of the database
+
+Each program acts as one role, and its login may become no other: `sentinel_authority`, `sentinel_worker`, `sentinel_orders`,
+`sentinel_console`, `board_reader`. Either let the role itself log in (`alter role sentinel_worker login password '…'`), or make a
+login of yours and grant it that role alone. At its start and in `/readyz` a program asks its own connection who it is, what
+it may become and how long it waits, and refuses another one by name: a superuser's, one that makes roles, a member of
+`sentinel_owner`. `sentinel migrate` alone connects as an administrator.
+
+A role opens no more connections than its program needs. `sentinel migrate` sets these once, and leaves what you set:
+
+| Role | Connections | For |
+|---|---|---|
+| `sentinel_authority` | 96 | `SENTINEL_PROCESSES` × `SENTINEL_POOL_SIZE`, 24 as shipped, for each authority |
+| `sentinel_worker` | 24 | `WORKER_LANES` + 3, 5 as shipped, for each worker; commands |
+| `sentinel_orders` | 40 | `SENTINEL_ORDERS_PROCESSES` × `SENTINEL_ORDERS_POOL_SIZE`, 16 as shipped |
+| `sentinel_console` | 24 | `SENTINEL_CONSOLE_PROCESSES` × `SENTINEL_CONSOLE_POOL_SIZE`, 8 as shipped, the same for a ledger elsewhere; commands |
+| `board_reader` | 12 | `SENTINEL_CONSOLE_PROCESSES` × `SENTINEL_BOARD_POOL_SIZE`, 4 as shipped |
+
+More: `alter role sentinel_authority connection limit 160`. A login of yours needs a limit of its own. A program whose pools
+are larger than its login's limit does not start.
+
+**Behind a pooler.** pgbouncer and the like in transaction pooling hand one server connection to many clients: what is said at
+the start of a connection is lost, and a prepared statement may be another client's. With
+`SENTINEL_DATABASE_POOLER=transaction` nothing is prepared and nothing is said at the start; role and limits stand on the login.
+On the programs' own roles `sentinel migrate` sets them. A login of yours needs them too:
+
+```sql
+alter role mine set role = 'sentinel_authority';
+alter role mine set statement_timeout = '5s';
+alter role mine set lock_timeout = '2s';
+alter role mine set idle_in_transaction_session_timeout = '10s';
+alter role mine set default_transaction_isolation = 'read committed';
+alter role mine set timezone = 'UTC';
+```
+
+A pooler that nobody declared is noticed and refused. `sentinel migrate` goes to PostgreSQL directly.
 """
 
 _ROTATION = """
@@ -65,8 +107,10 @@ process at a time: each drains what it has in hand, and what waits for one that 
 | `SENTINEL_SECRET_KEYS` (permits) | yes, comma separated: the first signs, all are believed | 1. Where `CONFIRM_SECRETS` or `SENTINEL_SECOND_FACTOR_SECRETS` is not set, set it to the present value first: both fall back on this one. 2. Append the new secret at the end; restart every authority. 3. Move it to the front; restart again. 4. After the life of a permit (`SENTINEL_PERMIT_SECONDS`) drop the old one and restart |
 | `CONFIRM_SECRETS` (customers' links) | yes, the same way | 1. Append the new one at the console and restart it. 2. Put it first at the worker and restart it. 3. Put it first at the console. 4. Drop the old one everywhere once the last link signed with it is over (`CONFIRM_EXPIRES_SECONDS`) |
 | `SENTINEL_SECOND_FACTOR_SECRETS` | yes, newest first | 1. Put the new one first and restart the console: second factors are encrypted anew as people sign in. 2. Drop the old one once everybody has; who has not sets up a second factor again |
+| `SENTINEL_PUBLIC_ID_SECRETS` | yes, newest first | 1. Put the new one first at every console and restart it: refunds, ledger entries and agents have other public ids from then on, also on decisions of before, whose public proofs so have another hash. Operators find the old ids as before; `sentinel proof compare` knows a public proof of before as long as the old secret stands behind the new one. Without the setting the database keeps one, and nothing need be replaced |
 | Session cookies | there is none to replace | A cookie is a random word whose hash the database keeps; signing out ends it |
 | Database passwords | no: a login has one | PostgreSQL keeps one password per login, but any login that was granted a program's role is that program. 1. `create role authority_b login password '…' in role sentinel_authority` (likewise for the other roles). 2. Put it into the program's database address and restart. 3. When `pg_stat_activity` shows nobody under the old login, `drop role` it |
+| Secrets of the embedded database | no | Stop what runs on it, delete the login's file in `postgres/passwords` of the data folder, start again: a new one is made |
 | Keys of outside systems: `WORKER_PLATFORM_KEY`, `WORKER_PRICE_DIFFERENCE_KEY`, `WORKER_TICKET_KEY`, `SENTINEL_SHOP_KEY`, `SENTINEL_CRITIC_API_KEY`, `SENTINEL_ORDERS_MODEL_API_KEY`, `WORKER_RECOGNISER_API_KEY`, `SMTP_PASSWORD` | here no; the overlap is the other system's | 1. Have a second key made there. 2. Put it in here and restart. 3. Have the first one ended there. Where a system allows one key only, calls between the two steps get no answer that counts: they are repeated, nothing is given up for them |
 | `SLACK_WEBHOOK_URL` | no | Make the new address, put it in, restart the intake, remove the old one. An alert that found nobody waits and is sent again |
 """
@@ -80,6 +124,7 @@ def render() -> str:
         + _SOURCES
         + _senders()
         + _EMBEDDED
+        + _LOGINS
         + _ROTATION
     )
 

@@ -19,11 +19,13 @@ from typing import Any
 import psycopg
 
 from sentinel.core.errors import SentinelError
+from sentinel.store.database import WORKER
 from sentinel.store.embedded import Embedded
 from tests.acceptance.ledgers import QUICK
 from tests.acceptance.places import clean_env, end, start_serve
 from tests.effects_server import EffectsServer
 from tests.faults.test_authority_killed import children_of
+from tests.logins import program_url
 from tests.order_world import IntakeProcess, intake_process
 from tests.recording_server import problem
 from tests.roomy import roomy_policies
@@ -119,7 +121,7 @@ class Place:
 
     def _start_worker(self) -> subprocess.Popen[bytes]:
         env = clean_env(
-            SENTINEL_URL=self.url, WORKER_DATABASE_URL=self.world.url, SENTINEL_REFUND_AGENT_API_KEY=self.world.key,
+            SENTINEL_URL=self.url, WORKER_DATABASE_URL=program_url(self.world.url, WORKER), SENTINEL_REFUND_AGENT_API_KEY=self.world.key,
             SENTINEL_TENANT_ID=str(self.world.tenant_id), SENTINEL_POLICIES_DIR=str(self.policies),
             WORKER_PRICE_DIFFERENCE_URL=self.till.url, **_SETTINGS,
         )  # fmt: skip

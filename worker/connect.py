@@ -9,16 +9,18 @@ import socket
 import threading
 import uuid
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from random import Random
 
 from sentinel.client import Client
+from sentinel.core.errors import EngineUnavailable
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.switches import FILE_NAME as SWITCHES
 from sentinel.policy.switches import SwitchFile, read_switches
 from sentinel.store.database import WORKER, Pool, with_role
+from sentinel.store.safety import UnsafeDatabase, standing_of
 from worker.agent import Agent, OnRow
 from worker.confirmations import confirmations_from
 from worker.crew import Crew
@@ -97,6 +99,14 @@ def refuse_wrong_key(check: KeyCheck) -> None:
         raise BadSettings(fault.text)
 
 
+def refuse_unsafe_database(ledger: Ledger) -> None:
+    """Raise `UnsafeDatabase` where the connection is not what is meant; a database that is away is waited for."""
+    with suppress(EngineUnavailable):
+        faults = standing_of(ledger.pool, WORKER).faults
+        if faults:
+            raise UnsafeDatabase("; ".join(faults))
+
+
 def make_agent(
     settings: WorkerSettings, ledger: Ledger, client: Client, *, failpoints: Failpoints, patience: Patience | None = None,
     on_row: OnRow = lambda row: None,
@@ -157,6 +167,7 @@ def make_parts(settings: WorkerSettings, ledger: Ledger, client: Client, *, crew
     try:
         systems = Systems.from_settings(settings, Effects(ledger.pool, ledger.tenant_id))
         routes = load_routes(settings.policies_dir, systems.names())
+        critic = critic_from(settings)
         recogniser = recogniser_from(
             settings.recogniser,
             api_key=settings.recogniser_api_key,
@@ -166,7 +177,7 @@ def make_parts(settings: WorkerSettings, ledger: Ledger, client: Client, *, crew
         raise BadSettings(str(error)) from error
     return Parts(
         ledger=ledger, client=client, crew=crew, patience=patience, routes=routes, systems=systems,
-        critic=critic_from(settings), recogniser=recogniser, confirmations=confirmations_from(settings, ledger.pool, ledger.tenant_id),
+        critic=critic, recogniser=recogniser, confirmations=confirmations_from(settings, ledger.pool, ledger.tenant_id),
         directories=directories(public_is_connected=settings.public_orders_imported),
         model_branches=model_branches(settings.critic_branches, routes),
         act_within_seconds=act_within_seconds(settings),
@@ -207,7 +218,7 @@ def _database_url(settings: WorkerSettings) -> Iterator[str]:
     from sentinel.store.embedded import running
 
     with running(settings.data_dir) as server:
-        yield server.admin_url
+        yield server.url(user=WORKER)
 
 
 def _worker_id() -> str:

@@ -14,10 +14,13 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 from flask import Flask, Response
 from prometheus_client.exposition import ThreadingWSGIServer
 
+from sentinel.http import problems
 from sentinel.http.readiness import alive, database_checks, exposition_answer, readiness_answer
 from sentinel.server import require_free_port
+from sentinel.store.database import WORKER
+from sentinel.store.safety import standing_of
 from worker.key_check import KeyCheck
-from worker.ledger import Ledger, LedgerUnavailable
+from worker.ledger import Ledger
 
 _CLIENT_SECONDS = 5.0
 """A client that says nothing for so long is hung up on."""
@@ -33,6 +36,7 @@ def create_app(checks: Callable[[], Mapping[str, bool]], exposition: Callable[[]
         return exposition_answer(exposition())
 
     app.add_url_rule("/metrics", "metrics", metrics)
+    problems.register(app)
     return app
 
 
@@ -41,11 +45,8 @@ def readiness_of(ledger: Ledger, key: KeyCheck) -> Callable[[], Mapping[str, boo
 
     def checks() -> Mapping[str, bool]:
         fault = key.fault()
-        try:
-            standing = ledger.readiness()
-        except LedgerUnavailable:
-            standing = ("", False)
-        return {**database_checks(lambda: standing), "authority": fault is None or fault.answered, "key": fault is None}
+        standing = database_checks(lambda: standing_of(ledger.pool, WORKER))
+        return {**standing, "authority": fault is None or fault.answered, "key": fault is None}
 
     return checks
 

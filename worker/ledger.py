@@ -304,11 +304,6 @@ class Ledger:
         """How the ledger stands, for gauges."""
         return self._rows(LedgerFigures, sql.FIGURES)[0]
 
-    def readiness(self) -> tuple[str, bool]:
-        """(schema revision, whether it can be written)."""
-        revision, writable = self._run(sql.READY)[0]
-        return str(revision), bool(writable)
-
     # Running
 
     def _rows(self, kind: type[Value], statement: str, **fields: Any) -> list[Value]:

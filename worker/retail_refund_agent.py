@@ -28,8 +28,17 @@ import click
 from sentinel.client import Client
 from sentinel.command_line import OneLineCommand
 from sentinel.core.errors import EngineUnavailable, SentinelError
+from sentinel.store.safety import UnsafeDatabase
 from worker.agent import Agent, OnRow
-from worker.connect import make_agent, open_client, open_foreseer, open_key_check, open_ledger, refuse_wrong_key
+from worker.connect import (
+    make_agent,
+    open_client,
+    open_foreseer,
+    open_key_check,
+    open_ledger,
+    refuse_unsafe_database,
+    refuse_wrong_key,
+)
 from worker.failpoints import BadFailpoint, FailpointHit, Failpoints
 from worker.key_check import KeyCheck
 from worker.ledger import Ledger, LedgerUnavailable
@@ -80,7 +89,7 @@ def refusals() -> Iterator[None]:
     """Expected failures become one line and an exit status."""
     try:
         yield
-    except (BadSettings, BadFailpoint) as error:
+    except (BadSettings, BadFailpoint, UnsafeDatabase) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(MISUSED)
     except (LedgerUnavailable, EngineUnavailable) as error:
@@ -99,6 +108,7 @@ def _run(
         open_client(settings, ledger.tenant_id) as client,
         open_key_check(settings, ledger) as key,
     ):
+        refuse_unsafe_database(ledger)
         refuse_wrong_key(key)
         if mode == "dry-run":
             with open_foreseer(settings, ledger, client) as foreseer:

@@ -17,6 +17,7 @@ from environs import Env, EnvError
 
 from sentinel.resources import policies_dir
 from sentinel.settings import confirm_secrets, is_weak, not_about
+from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
 from worker.critic.settings import faults as critic_faults
 from worker.settlement.settings import faults as settlement_faults
 
@@ -41,6 +42,8 @@ class WorkerSettings:
     database_url: str | None = _setting(
         "WORKER_DATABASE_URL", "database with the refunds schema; default SENTINEL_DATABASE_URL, else the embedded one"
     )
+    # A pooler in transaction pooling keeps nothing of a session: what we say at the start is lost there.
+    database_pooler: str = _setting(POOLER, POOLER_HELP, "none")
     # Where the embedded PostgreSQL lives when no address is given.
     data_dir: Path = _setting("SENTINEL_DATA_DIR", "folder of the embedded PostgreSQL", Path("var"))
     # One worker serves one tenant.
@@ -99,7 +102,7 @@ class WorkerSettings:
     confirm_base_url: str = _setting(
         "CONFIRM_BASE_URL",
         "address of the console as customers reach it; confirm links begin with it",
-        "http://127.0.0.1:7861",
+        "http://127.0.0.1:7863",
     )
     # After this an unanswered card ends its row as DENIED.
     confirm_expires_seconds: int = _setting(
@@ -136,7 +139,9 @@ class WorkerSettings:
     )
     # The folder with the route table and the declared switches.
     policies_dir: Path = _setting(
-        "SENTINEL_POLICIES_DIR", "folder of the policy files, the switches and the route table", policies_dir()
+        "SENTINEL_POLICIES_DIR",
+        "folder of the policy files, the switches, the route table and the bounds of the critic",
+        policies_dir(),
     )
     # A marketplace's orders count once somebody has said that they are imported.
     public_orders_imported: bool = _setting(
@@ -255,6 +260,8 @@ def _contradictions(settings: WorkerSettings) -> list[str]:
     for name in ("lease_seconds", "heartbeat_seconds", "guard_timeout_seconds", "backoff_seconds", "poll_seconds"):
         if not 0 < getattr(settings, name) < 86400:
             found.append(f"{_variable(name)} must be more than 0 and less than a day")
+    if settings.database_pooler not in POOLERS:
+        found.append(f"{POOLER} must be {' or '.join(POOLERS)}")
     if not 0 <= settings.health_port <= 65535:
         found.append("WORKER_HEALTH_PORT must be 0 to 65535")
     if not settings.backoff_seconds <= settings.backoff_max_seconds < 86400:

@@ -464,6 +464,5 @@ select o.due, o.lag_seconds, o.waiting, o.put_off, o.held, o.lapsed, f.errors, r
   (select count(*) as outbox_open, count(*) filter (where next_attempt_at = 'infinity') as outbox_parked
    from refunds.outbox where tenant_id = %(tenant_id)s and acknowledged_at is null) r
 """
-READY = "select version_num, not pg_is_in_recovery() from public.schema_version"
 NOW = "select clock_timestamp()"
 DEFAULT_TENANT = "select refunds.default_tenant()"

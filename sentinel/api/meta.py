@@ -11,7 +11,9 @@ from sentinel.http.docs_page import FILES, docs_page
 from sentinel.http.openapi import documented, openapi_document
 from sentinel.http.readiness import alive, database_checks, exposition_answer, holds, readiness_answer
 from sentinel.services.declare_policies import are_declared
-from sentinel.store.figures import readiness
+from sentinel.services.try_guard import GuardTry
+from sentinel.store.database import AUTHORITY
+from sentinel.store.safety import standing_of
 
 DESCRIPTION = (
     "The authority a money-moving agent asks before it acts. Every route also answers under"
@@ -26,6 +28,7 @@ SECURITY_SCHEMES = {
 def routes(app: Flask, context: Context) -> None:
     """Add the meta routes to the app."""
     meta = Blueprint("meta", __name__)
+    guard_try = GuardTry(context.authority)
 
     @meta.get("/healthz")
     @documented("Whether the process answers", responses={200: ("It does.", {"type": "object"})})
@@ -38,9 +41,10 @@ def routes(app: Flask, context: Context) -> None:
         responses={200: ("They can.", {"type": "object"}), 503: ("Not now, and why.", {"type": "object"})},
     )
     def readyz() -> Response:
-        checks = database_checks(lambda: readiness(context.authority.pool))
+        checks = database_checks(lambda: standing_of(context.authority.pool, AUTHORITY))
         declared = checks["schema"] and holds(lambda: are_declared(context.authority))
-        return readiness_answer({**checks, "policies": declared})
+        guard = checks["schema"] and guard_try.would_be_answered()
+        return readiness_answer({**checks, "policies": declared, "guard": guard})
 
     @meta.get("/metrics")
     @documented(

@@ -24,7 +24,7 @@ from sentinel.http.bodies import Text
 from sentinel.services.actor import LOCAL_ADMINISTRATOR, Actor, local_administrator
 from sentinel.services.create_operator import known_operator
 from sentinel.settings import UnsafeConfiguration
-from sentinel.store.database import CONSOLE, Pool, describe, first_line, with_role
+from sentinel.store.database import CONSOLE, Pool, describe, first_line, open_connection, with_role
 from sentinel.store.embedded import EmbeddedError, running
 from sentinel.store.migrate import SchemaNotReady, require_head
 from sentinel.store.tenants import list_tenants
@@ -103,14 +103,14 @@ def tenant_option(command: Command) -> Command:
 
 
 @contextlib.contextmanager
-def database_url() -> Iterator[str]:
-    """`SENTINEL_DATABASE_URL`, else the embedded server of `SENTINEL_DATA_DIR`, started if need be."""
+def database_url(login: str = CONSOLE) -> Iterator[str]:
+    """`SENTINEL_DATABASE_URL`, else `login`'s address of the embedded server of `SENTINEL_DATA_DIR`, started if need be."""
     given = os.environ.get("SENTINEL_DATABASE_URL", "")
     if given:
         yield given
         return
     with running(Path(os.environ.get("SENTINEL_DATA_DIR", "var"))) as server:
-        yield server.admin_url
+        yield server.url(user=login)
 
 
 @contextlib.contextmanager
@@ -119,7 +119,7 @@ def open_pool(role: str = CONSOLE) -> Iterator[Pool]:
 
     Raises `EngineUnavailable` or `EmbeddedError` (no database), `SchemaNotReady` (not migrated).
     """
-    with database_url() as url, contextlib.ExitStack() as stack:
+    with database_url(role) as url, contextlib.ExitStack() as stack:
         _require_ready(url, role)
         pool = Pool(with_role(url, role, application_name="sentinel-cli"), size=1)
         stack.callback(pool.close)
@@ -128,7 +128,7 @@ def open_pool(role: str = CONSOLE) -> Iterator[Pool]:
 
 def _require_ready(url: str, role: str) -> None:
     try:
-        with psycopg.connect(with_role(url, role), autocommit=True) as connection:
+        with open_connection(with_role(url, role)) as connection:
             require_head(connection)
     except psycopg.OperationalError as error:
         reason = first_line(error)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import click
 import psycopg
 
 from sentinel.cli.demo_access import Access, prepare
+from sentinel.cli.demo_database import demo_database
 from sentinel.cli.demo_ledger import demo_rows
 from sentinel.cli.demo_orders import SECRET_FILE, OrderSource, order_source, post_demo_orders
 from sentinel.cli.demo_ready import DemoFailed, wait_ready
@@ -24,6 +26,7 @@ from sentinel.cli.processes import Processes, Stopped, go_on
 from sentinel.cli.serve import kept_secret
 from sentinel.core.errors import SentinelError
 from sentinel.logs import configure_logs
+from sentinel.private_files import write_private
 from sentinel.settings import CHECKPOINTS
 
 
@@ -34,6 +37,7 @@ class Ports:
     authority: int
     console: int
     orders: int
+    board: int
 
     def url(self, name: str) -> str:
         """The address of one of them, by the field's name."""
@@ -59,10 +63,16 @@ def _port(option: str, variable: str, standard: int, of: str) -> Callable[[Calla
 @_port("--console-port", "SENTINEL_CONSOLE_PORT", 7861, "the console")
 @_port("--orders-port", "SENTINEL_ORDERS_PORT", 7862, "the order intake")
 @click.option(
+    "--board-port",
+    type=click.IntRange(1, 65535),
+    envvar="SENTINEL_BOARD_PORT",
+    help="Port of the public board.  [SENTINEL_BOARD_PORT, default 7863, else a free one]",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON line when ready, nothing else on standard output."
 )
 @click.option("--once", is_flag=True, help="Start, run the refund agent over the ledger once, stop.")
-def command(data_dir: Path | None, *, as_json: bool, once: bool, **given: int) -> None:
+def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int | None, **given: int) -> None:
     """Start an embedded PostgreSQL, the authority, the refund worker, the order intake, the console and the public board.
 
     With a demo ledger, a simulated shop and a few orders in each lane. Runs until Ctrl-C or SIGTERM, and stops all of it.
@@ -71,7 +81,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, **given: int) -
     """
     configure_logs("info", program="demo")
     data_dir = data_dir or Path(os.environ.get("SENTINEL_DATA_DIR", "var"))
-    ports = Ports(given["port"], given["console_port"], given["orders_port"])
+    ports = Ports(given["port"], given["console_port"], given["orders_port"], board_port or _free_port(7863))
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -81,16 +91,17 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, **given: int) -
         if not as_json:
             click.echo(text, err=True)
 
-    with _quiet_end(stop), _database(data_dir, say, stop) as urls, contextlib.ExitStack() as stack:
+    with _quiet_end(stop), demo_database(data_dir, say, stop) as database, contextlib.ExitStack() as stack:
         processes = Processes(data_dir / "log", stop)
         stack.callback(processes.stop)
-        access = prepare(urls["admin"], data_dir, stop)
+        access = prepare(database.admin_url, data_dir, stop)
+        urls = database.program_urls()
         env = _environment(urls, data_dir, access, ports)
         _start_all(processes, env, access, ports, data_dir, stop, say)
         source = order_source(ports.url("orders"), env["orders"]["ORDERS_DEMO_SECRET"])
         posting = threading.Thread(target=_post_orders, args=(source, access, data_dir, stop, say), daemon=True)
         posting.start()
-        small = SmallRefunds(processes, env, access, urls["admin"], data_dir, say)
+        small = SmallRefunds(processes, env, access, data_dir, say)
         if once:
             small.begin()
         failed = processes.run(
@@ -102,7 +113,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, **given: int) -
             go_on(stop)
             posting.join(0.05)
         if not once or as_json:
-            _announce(access, ports, source, urls["admin"], as_json=as_json)
+            _announce(access, ports, source, database.admin_url, urls, as_json=as_json)
         if once:
             stack.close()
             if not (as_json or failed):
@@ -143,43 +154,37 @@ def _module(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", name, *arguments]
 
 
+def _free_port(wanted: int) -> int:
+    """That port of this machine where nobody has it, else any free one."""
+    for port in (wanted, 0):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    return wanted
+
+
 def _require_ports(ports: Ports) -> None:
     from sentinel.server import CannotServe, require_free_port
 
-    wanted = {"--port": ports.authority, "--console-port": ports.console, "--orders-port": ports.orders}
+    wanted = {
+        "--port": ports.authority, "--console-port": ports.console, "--orders-port": ports.orders, "--board-port": ports.board,
+    }  # fmt: skip
     for option, port in wanted.items():
         if same := [other for other, taken in wanted.items() if taken == port and other != option]:
             raise CannotServe(f"{option} and {same[0]} cannot both be {port}")
         require_free_port("127.0.0.1", port, option)
 
 
-@contextlib.contextmanager
-def _database(data_dir: Path, say: Callable[[str], None], stop: threading.Event) -> Iterator[dict[str, str]]:
-    """Addresses by program: the embedded server's, each with its own login, or the given database for all."""
-    given = os.environ.get("SENTINEL_DATABASE_URL")
-    if given:
-        yield dict.fromkeys(("admin", "authority", "worker", "orders", "console"), given)
-        return
-    from sentinel.store.database import AUTHORITY, ORDERS, WORKER
-    from sentinel.store.embedded import kept_running
-
-    say("Starting PostgreSQL …")
-    with kept_running(data_dir, is_over=stop.is_set) as server:
-        # The console's login is the administrator's: it takes two roles, the operators' and the board's.
-        yield {
-            "admin": server.admin_url, "console": server.admin_url,
-            "authority": server.url(user=AUTHORITY), "worker": server.url(user=WORKER),
-            "orders": server.url(user=ORDERS),
-        }  # fmt: skip
-
-
 _NOT_PASSED_ON = (
-    "SENTINEL_DATABASE_URL", "WORKER_DATABASE_URL", "ORDERS_DATABASE_URL", "SENTINEL_SHOP_URL", "SENTINEL_SHOP_KEY",
+    "SENTINEL_DATABASE_URL", "SENTINEL_BOARD_DATABASE_URL", "WORKER_DATABASE_URL", "ORDERS_DATABASE_URL", "PGPASSWORD",
+    "SENTINEL_SECRET_KEYS", "CONFIRM_SECRETS", "SENTINEL_SECOND_FACTOR_SECRETS", "ORDERS_DEMO_SECRET",
+    "SENTINEL_SHOP_URL", "SENTINEL_SHOP_KEY",
 )  # fmt: skip
-"""Every program is told its own database; the demo's orders are never sent to a real shop."""
+"""Every program is told its own database and its own secrets; the demo's orders are never sent to a real shop."""
 
 
-def _environment(urls: dict[str, str], data_dir: Path, access: Access, ports: Ports) -> dict[str, dict[str, str]]:
+def _environment(urls: Mapping[str, str], data_dir: Path, access: Access, ports: Ports) -> dict[str, dict[str, str]]:
     base = {key: value for key, value in os.environ.items() if key not in _NOT_PASSED_ON}
     base |= {"SENTINEL_DATA_DIR": str(data_dir), "SENTINEL_URL": ports.url("authority"), "PYTHONUNBUFFERED": "1"}
     if not os.environ.get("SENTINEL_DATABASE_URL"):
@@ -189,9 +194,9 @@ def _environment(urls: dict[str, str], data_dir: Path, access: Access, ports: Po
     return {
         "authority": base | {"SENTINEL_DATABASE_URL": urls["authority"], "SENTINEL_SECRET_KEYS": secret, "SENTINEL_PORT": str(ports.authority)},
         "worker": base | {
-            "WORKER_DATABASE_URL": urls["worker"], "SENTINEL_REFUND_AGENT_API_KEY": access.agent_api_key,
+            "WORKER_DATABASE_URL": urls["worker"], "SENTINEL_REFUND_AGENT_API_KEY": access.worker_key or access.agent_api_key,
             "SENTINEL_TENANT_ID": access.tenant_id, "CONFIRM_SECRETS": cards, "WORKER_OUTBOX_DIR": str(data_dir / "outbox"),
-            "CONFIRM_BASE_URL": ports.url("console"),
+            "CONFIRM_BASE_URL": ports.url("board"),
         },
         "orders": base | {
             "ORDERS_DATABASE_URL": urls["orders"], "SENTINEL_ORDERS_API_KEY": access.agent_api_key,
@@ -199,9 +204,12 @@ def _environment(urls: dict[str, str], data_dir: Path, access: Access, ports: Po
             "ORDERS_DEMO_SECRET": os.environ.get("ORDERS_DEMO_SECRET") or kept_secret(data_dir, SECRET_FILE),
         },
         "console": base | {
-            "SENTINEL_DATABASE_URL": urls["console"], "SENTINEL_CONSOLE_PORT": str(ports.console), "SENTINEL_INSECURE_COOKIES": "true",
+            "SENTINEL_DATABASE_URL": urls["console"], "SENTINEL_BOARD_DATABASE_URL": urls["board"],
+            "SENTINEL_CONSOLE_PORT": str(ports.console), "SENTINEL_BOARD_PORT": str(ports.board),
+            "SENTINEL_INSECURE_COOKIES": "true", "SENTINEL_REQUIRE_SECOND_FACTOR": "nobody",
             "SENTINEL_PUBLIC_TENANT": access.tenant_id, "CONFIRM_SECRETS": cards,
             "SENTINEL_PUBLIC_AGENTS": os.environ.get("SENTINEL_PUBLIC_AGENTS", "retail-refund-agent=refund:refunds,*"),
+            **{name: os.environ[name] for name in ("SENTINEL_SECOND_FACTOR_SECRETS",) if name in os.environ},
         },
     }  # fmt: skip
 
@@ -218,8 +226,9 @@ def _start_all(
     if not loaded.exists() or loaded.read_text() != access.tenant_id:
         if processes.run("enqueue", _module("worker.cli", "enqueue", "-"), env["worker"], stdin=demo_rows()) != 0:
             raise DemoFailed(f"the demo ledger could not be loaded; see {data_dir / 'log' / 'enqueue.log'}")
-        loaded.write_text(access.tenant_id)
-    addresses = {name: f"{ports.url(name)}/readyz" for name in ("authority", "console", "orders")}
+        write_private(loaded, access.tenant_id.encode())
+    listeners = {"authority": ("authority",), "console": ("console", "board"), "orders": ("orders",)}
+    addresses = {name: [f"{ports.url(one)}/readyz" for one in faces] for name, faces in listeners.items()}
     wait_ready(processes, addresses, data_dir / "log", stop)
 
 
@@ -231,10 +240,12 @@ def _post_orders(
         say(f"Not all demo orders are there: {fault}; see {data_dir / 'log' / 'orders.log'}")
 
 
-def _announce(access: Access, ports: Ports, source: OrderSource, database_url: str, *, as_json: bool) -> None:
+def _announce(
+    access: Access, ports: Ports, source: OrderSource, database_url: str, database_urls: Mapping[str, str], *, as_json: bool
+) -> None:  # fmt: skip
     ready = Ready(
         authority_url=ports.url("authority"), console_url=ports.url("console"), orders_url=ports.url("orders"),
-        tenant_id=access.tenant_id, agent_api_key=access.agent_api_key, operators=access.operators, order_source=source,
-        database_url=database_url,
+        board_url=ports.url("board"), tenant_id=access.tenant_id, agent_api_key=access.agent_api_key, operators=access.operators,
+        order_source=source, database_url=database_url, database_urls=database_urls,
     )  # fmt: skip
     say_ready(ready, as_json=as_json)

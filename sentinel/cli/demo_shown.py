@@ -23,11 +23,13 @@ class Ready:
     authority_url: str
     console_url: str
     orders_url: str
+    board_url: str
     tenant_id: str
     agent_api_key: str
     operators: Sequence[Mapping[str, str]]
     order_source: OrderSource
     database_url: str
+    database_urls: Mapping[str, str]
 
 
 def say_done() -> None:
@@ -55,10 +57,10 @@ def say_ready(ready: Ready, *, as_json: bool) -> None:
 
 
 def _places(ready: Ready) -> Table:
-    authority, console = ready.authority_url, ready.console_url
+    authority, console, board = ready.authority_url, ready.console_url, ready.board_url
     return _table("sentinel is running", (), (
-        ("Authority", authority), ("  documentation", f"{authority}/docs"), ("Public board", f"{console}/live"),
-        ("  feed", f"{console}/ops/api/live/feed"), ("Console", f"{console}/ops"),
+        ("Authority", authority), ("  documentation", f"{authority}/docs"), ("Public board", f"{board}/live"),
+        ("  feed", f"{board}/ops/api/live/feed"), ("Console", f"{console}/ops"),
         ("Order intake", ready.order_source.url), ("  source", ready.order_source.name), ("  secret", ready.order_source.secret),
         ("Tenant", ready.tenant_id), ("Agent key", ready.agent_api_key), ("Database", ready.database_url),
     ))  # fmt: skip

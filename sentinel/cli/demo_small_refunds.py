@@ -15,6 +15,7 @@ from typing import Any
 from sentinel.cli.demo_access import Access
 from sentinel.cli.demo_ledger import ledger_row
 from sentinel.cli.processes import Processes
+from sentinel.private_files import write_private
 
 MASTER, SWITCH, SCENARIO = "small_refund.enabled", "small_refund.refund_fee", "fee"
 
@@ -23,12 +24,12 @@ class SmallRefunds:
     """Begun once per data folder; a step that fails says where its log is, and the demo goes on without it."""
 
     def __init__(
-        self, processes: Processes, env: Mapping[str, Mapping[str, str]], access: Access, admin_url: str, data_dir: Path,
+        self, processes: Processes, env: Mapping[str, Mapping[str, str]], access: Access, data_dir: Path,
         say: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._processes, self._access, self._data_dir, self._say = processes, access, data_dir, say
         self._worker_env = env["worker"]
-        self._admin_env = {**env["authority"], "SENTINEL_DATABASE_URL": admin_url}
+        self._people_env = env["console"]
 
     def begin(self) -> None:
         """Gate, switches, facts, rows. Raises `Stopped` between and in them when the processes are to end."""
@@ -40,10 +41,10 @@ class SmallRefunds:
         tenant = ("--tenant", self._access.tenant_id)
         why = ("--reason", "the demo", "--as", admin, *tenant)
         steps = (
-            ("gates", ("sentinel.cli.main", "gates", "run", SCENARIO, "--record", "--as", approver, *tenant), b"", self._admin_env),
-            ("switches", ("sentinel.cli.main", "switches", "on", MASTER, *why), b"", self._admin_env),
-            ("switches", ("sentinel.cli.main", "switches", "on", SWITCH, "--canary", "5", *why), b"", self._admin_env),
-            ("switches", ("sentinel.cli.main", "switches", "on", SWITCH, "--canary", "100", *why), b"", self._admin_env),
+            ("gates", ("sentinel.cli.main", "gates", "run", SCENARIO, "--record", "--as", approver, *tenant), b"", self._people_env),
+            ("switches", ("sentinel.cli.main", "switches", "on", MASTER, *why), b"", self._people_env),
+            ("switches", ("sentinel.cli.main", "switches", "on", SWITCH, "--canary", "5", *why), b"", self._people_env),
+            ("switches", ("sentinel.cli.main", "switches", "on", SWITCH, "--canary", "100", *why), b"", self._people_env),
             ("enqueue", ("worker.cli", "facts", "-"), small_refund_facts(), self._worker_env),
             ("enqueue", ("worker.cli", "enqueue", "-"), small_refund_rows(), self._worker_env),
         )  # fmt: skip
@@ -51,7 +52,7 @@ class SmallRefunds:
             if self._processes.run(name, [sys.executable, "-m", module, *arguments], env, stdin=stdin) != 0:
                 self._say(f"The small refunds stay off: see {self._data_dir / 'log' / f'{name}.log'}")
                 return
-        done.write_text(self._access.tenant_id)
+        write_private(done, self._access.tenant_id.encode())
         outbox = self._data_dir / "outbox" / "confirmations.jsonl"
         self._say(f"The launch gate passed, {SWITCH} is on. A customer's confirm link is in {outbox}")
 

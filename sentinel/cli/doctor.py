@@ -21,9 +21,9 @@ from sentinel.resources import invariants_sql, policies_dir
 from sentinel.services.checkpoint import compare_checkpoints
 from sentinel.settings import CHECKPOINTS, load_settings
 from sentinel.store.checkpoints import CheckpointBroken
-from sentinel.store.database import AUTHORITY, CONSOLE, ORDERS, WORKER, describe, first_line, with_role
-from sentinel.store.invariants import SHOWN, run_invariants
-from sentinel.store.migrate import SchemaNotReady, require_head
+from sentinel.store.database import AUTHORITY, CONSOLE, ORDERS, WORKER, describe, first_line, open_connection, with_role
+from sentinel.store.invariants import SHOWN, UNHURRIED, run_invariants
+from sentinel.store.migrate import SchemaNotReady, current_revision, require_head
 from sentinel.store.safety import faults_of
 
 
@@ -41,6 +41,12 @@ class Check:
 NO_CHECKPOINTS = (
     "not checked, without a checkpoint file nobody can tell whether the newest events were deleted together with their"
     " positions, or an event's body and hash rewritten together: set SENTINEL_CHECKPOINT_FILE or give --checkpoint"
+)
+
+LOCKS_OF_ANYBODY = "select has_function_privilege('public', 'pg_catalog.pg_advisory_lock(bigint)', 'execute')"
+LOCKS_FREE = (
+    "every login may take the authority's locks, so that a stolen one stops everybody: run `sentinel migrate` as a superuser,"
+    " who alone can revoke them"
 )
 
 
@@ -98,14 +104,20 @@ def _examine(url: str, checkpoints: Path | None) -> Iterator[Check]:
     yield Check("policies", not faults, "; ".join(fault.detail for fault in faults) or "compile")
     yield Check("policy cases", run_cases(policies_dir()).passed, "see `sentinel policy test`")
     with _connected(url, AUTHORITY, CONSOLE, WORKER, ORDERS) as connection:
+        if current_revision(connection) is None:
+            raise SchemaNotReady("the database is empty: run `sentinel migrate` first")
         yield _attempt("schema", lambda: require_head(connection), "at this program's revision")
         unsafe = faults_of(connection)
         yield Check(
             "database safety", not unsafe, "; ".join(unsafe) or "durable, own role, append-only triggers in place"
         )
+        free = connection.execute(LOCKS_OF_ANYBODY).fetchone() != (False,)
+        yield Check("locks", not free, LOCKS_FREE if free else "only the authority takes them")
     with _connected(url, CONSOLE, AUTHORITY, WORKER, ORDERS) as connection:
-        connection.execute("set statement_timeout = '5min'")
-        yield _compared(connection, checkpoints)
+        with connection.transaction():
+            connection.execute(UNHURRIED)
+            compared = _compared(connection, checkpoints)
+        yield compared
         for verdict in run_invariants(connection, invariants_sql()):
             yield Check(
                 verdict.name, not verdict.violations, verdict.told, verdict.damaged, checked=not verdict.unchecked
@@ -116,7 +128,7 @@ def _connected(url: str, *roles: str) -> psycopg.Connection[Any]:
     """A connection in the first of the roles that this login may take."""
     for number, role in enumerate(roles, 1):
         try:
-            return psycopg.connect(with_role(url, role), autocommit=True)
+            return open_connection(with_role(url, role))
         except psycopg.OperationalError as error:
             if number == len(roles) or f'permission denied to set role "{role}"' not in str(error):
                 raise

@@ -17,9 +17,10 @@ def command(as_json: bool) -> None:
     The login of SENTINEL_DATABASE_URL must be able to create roles and schemas. Without that variable the embedded
     database is migrated.
     """
+    from sentinel.store.embedded import SUPERUSER
     from sentinel.store.migrate import migrate
 
-    with database_url() as url:
+    with database_url(SUPERUSER) as url:
         before, after = migrate(url)
     if as_json:
         click.echo(json.dumps({"before": before, "after": after}))

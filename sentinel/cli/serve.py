@@ -46,11 +46,12 @@ def command(graceful_seconds: int, **options: Any) -> None:
 
 
 def _database(stack: contextlib.ExitStack, data_dir: Path, told: threading.Event) -> str:
-    """The embedded server's address. Told to stop while it starts, it is gone and so are we, with status 0."""
+    """The authority's address of the embedded server. Told to stop while it starts, it is gone and so are we, with status 0."""
+    from sentinel.store.database import AUTHORITY
     from sentinel.store.embedded import StartGivenUp, kept_running
 
     try:
-        return stack.enter_context(kept_running(data_dir, is_over=told.is_set)).admin_url
+        return stack.enter_context(kept_running(data_dir, is_over=told.is_set)).url(user=AUTHORITY)
     except StartGivenUp:
         sys.exit(0)
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import orjson
+import structlog
 from flask import Response
 
 from sentinel.core.errors import SentinelError
 from sentinel.store.migrate import HEAD
+from sentinel.store.safety import Standing
+
+log = structlog.get_logger("sentinel")
 
 
 def alive() -> Response:
@@ -16,13 +20,21 @@ def alive() -> Response:
     return Response(b'{"status":"ok"}', content_type="application/json")
 
 
-def database_checks(ask: Callable[[], tuple[str, bool]]) -> dict[str, bool]:
-    """Whether the database of which `ask` tells (revision, is it writable) is there, writable, and at the schema we need."""
+def database_checks(ask: Callable[[], Standing], name: str = "session") -> dict[str, bool]:
+    """Whether the database of which `ask` tells is there, writable, at the schema we need, and our connection as meant.
+
+    What is not as meant is logged with its cause; `name` says whose connection it is.
+    """
     try:
-        revision, writable = ask()
+        found = ask()
     except SentinelError:
-        revision, writable = "", False
-    return {"database": bool(revision), "writable": writable, "schema": revision == HEAD}
+        found = Standing()
+    for fault in found.faults:
+        log.error("connection_not_as_meant", connection=name, cause=fault)
+    as_meant = bool(found.revision) and not found.faults
+    return {
+        "database": bool(found.revision), "writable": found.writable, "schema": found.revision == HEAD, name: as_meant,
+    }  # fmt: skip
 
 
 def holds(check: Callable[[], bool]) -> bool:

@@ -1,8 +1,9 @@
 """Connecting: which role a program takes, with which limits, and a pool of such connections.
 
 A program connects with the login of its URL and takes its own role at once (`SET ROLE` as a start-up
-option), so that even an administrator's URL gives a program its program's rights and no more. Statements run
-at READ COMMITTED, because locks are taken first and read after (`schema/authority/decisions.sql`).
+option). Behind a pooler that hands one server connection to many clients (`SENTINEL_DATABASE_POOLER`) nothing is said at
+the start and nothing is prepared: role and limits stand on the login. Whether they arrived is asked by `safety.py`.
+Statements run at READ COMMITTED, because locks are taken first and read after (`schema/authority/decisions.sql`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -27,8 +27,17 @@ AUTHORITY, WORKER, CONSOLE, BOARD = "sentinel_authority", "sentinel_worker", "se
 ORDERS = "sentinel_orders"
 OWNER = "sentinel_owner"
 
+POOLER = "SENTINEL_DATABASE_POOLER"
+POOLERS = ("none", "transaction")
+POOLER_HELP = (
+    "`transaction` behind pgbouncer or the like in transaction pooling: nothing is prepared, and role and time limits are the"
+    " login's own; else `none`."
+)
+
 STATEMENT_TIMEOUT_MS = 5000
 LOCK_TIMEOUT_MS = 2000
+IDLE_TIMEOUT_MS = 10000
+"""The longest that each may be; `deploy/roles.sql` sets the same on the programs' roles."""
 SILENCE_SECONDS = 7.0
 """After this a server that should have answered or given up by itself (statement timeout) is taken for gone."""
 
@@ -36,34 +45,58 @@ SILENCE_SECONDS = 7.0
 def with_role(url: str, role: str, *, application_name: str = "") -> str:
     """The connection string for a program: `url`'s server and login, the program's role and time limits.
 
-    Raises `EngineUnavailable` when the URL is not one PostgreSQL understands.
+    Behind a transaction pooler without role and limits: those are the login's own. Raises `EngineUnavailable` when the URL is not one PostgreSQL understands.
     """
-    try:
-        given = conninfo_to_dict(url.replace("postgresql+psycopg://", "postgresql://", 1))
-    except psycopg.ProgrammingError as error:
-        raise EngineUnavailable(f"not a PostgreSQL address: {str(error).strip()}") from None
-    options = (
-        f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout={LOCK_TIMEOUT_MS}"
-        " -c idle_in_transaction_session_timeout=10000 -c default_transaction_isolation=read\\ committed"
-        " -c timezone=UTC"
-    )
-    if given.get("user") != role:
-        options += f" -c role={role}"
-    merged: dict[str, Any] = {
-        "connect_timeout": "3",
-        **given,
-        "options": f"{given.get('options') or ''} {options}".strip(),
-    }
+    given = parts_of(url)
+    merged: dict[str, Any] = {"connect_timeout": "3", **given}
+    if not behind_pooler():
+        merged["options"] = f"{given.get('options') or ''} {_options(given.get('user'), role)}".strip()
     if application_name:
         merged["application_name"] = application_name
     return make_conninfo(**{k: v for k, v in merged.items() if v is not None})
 
 
+def parts_of(url: str) -> dict[str, Any]:
+    """The parts of an address, a URL or `name=value` pairs. Raises `EngineUnavailable`, which tells no secret, where it is none."""
+    try:
+        return dict(conninfo_to_dict(url.replace("postgresql+psycopg://", "postgresql://", 1)))
+    except psycopg.ProgrammingError as error:
+        # Its text may be the address itself.
+        why = str(error).strip()
+        told = f": {why}" if why.startswith("invalid URI query parameter") else ""
+        raise EngineUnavailable(
+            f"not a PostgreSQL address, such as postgresql://login:secret@host:5432/database{told}"
+        ) from None
+
+
+def _options(login: object, role: str) -> str:
+    options = (
+        f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout={LOCK_TIMEOUT_MS}"
+        f" -c idle_in_transaction_session_timeout={IDLE_TIMEOUT_MS} -c default_transaction_isolation=read\\ committed"
+        " -c timezone=UTC"
+    )
+    return options if login == role else f"{options} -c role={role}"
+
+
+def behind_pooler() -> bool:
+    """Whether a transaction pooler is declared to stand before the database; read from the environment by every program."""
+    return os.environ.get(POOLER) == "transaction"
+
+
+def open_connection(conninfo: str, *, prepare: int | None = 5) -> psycopg.Connection[Any]:
+    """An autocommit connection that prepares a statement at its `prepare`-th use, and never behind a transaction pooler."""
+    return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None if behind_pooler() else prepare)
+
+
 def describe(url: str) -> str:
-    """Where a URL points, without its password: for messages."""
-    parts = urlsplit(url)
-    host = parts.hostname or parse_qs(parts.query).get("host", ["a local socket"])[0]
-    return f"{host}{f':{parts.port}' if parts.port else ''}/{parts.path.lstrip('/')}"
+    """Where an address points, without login and password: for messages."""
+    try:
+        given = parts_of(url)
+    except EngineUnavailable:
+        return "an address that is none"
+    host = given.get("host") or given.get("hostaddr") or "a local socket"
+    port = f":{given['port']}" if given.get("port") and not str(host).startswith("/") else ""
+    return f"{host}{port}/{given.get('dbname') or ''}"
 
 
 def same_database(one: str, other: str) -> bool:
@@ -73,12 +106,12 @@ def same_database(one: str, other: str) -> bool:
     """
     try:
         return _place(one) == _place(other)
-    except psycopg.ProgrammingError:
+    except EngineUnavailable:
         return True
 
 
 def _place(url: str) -> tuple[str, str, str]:
-    given = conninfo_to_dict(url.replace("postgresql+psycopg://", "postgresql://", 1))
+    given = parts_of(url)
     host = str(given.get("host") or given.get("hostaddr") or "")
     name = given.get("dbname") or given.get("user") or ""
     return {"localhost": "127.0.0.1", "::1": "127.0.0.1"}.get(host, host), str(given.get("port") or "5432"), str(name)
@@ -143,12 +176,10 @@ class Pool:
 
     def _connect(self) -> psycopg.Connection[Any]:
         try:
-            connection = psycopg.connect(self._conninfo, autocommit=True)
+            # Functions are called thousands of times by the same text: prepare at the first call, not the fifth.
+            return open_connection(self._conninfo, prepare=0)
         except psycopg.OperationalError as error:
             raise DatabaseUnreachable(f"the database cannot be reached: {first_line(error)}") from error
-        # Functions are called thousands of times by the same text: prepare at the first call, not the fifth.
-        connection.prepare_threshold = 0
-        return connection
 
     def watch(self, connection: psycopg.Connection[Any]) -> Patience:
         """Wait for an answer on `connection` no longer than SILENCE_SECONDS; `unwatch` when it is there.

@@ -29,6 +29,11 @@ RECORD_CONTRADICTION = """
 select %(seq)s::integer as seq, r.* from sentinel.record_contradiction(
   jsonb_populate_record(null::sentinel.report_input, %(ask)s), %(halt_id)s, %(halt_event_id)s) r
 """
+# A decision that is undone: no wait is longer than this transaction's deadline, and a lock of a budget is taken with it.
+TRY_TERMS = """
+select set_config('lock_timeout', %(ms)s, true), set_config('statement_timeout', %(ms)s, true),
+  sentinel.take_locks(array[sentinel.budget_lock(%(tenant_id)s, 'readiness')], clock_timestamp() + %(ms)s::integer * interval '1 ms')
+"""
 # A report of a checked action: the first one is kept, an equal repeat finds it, a different one finds its digest.
 RECORD_CHECK_REPORT = """
 select 0 as seq, * from sentinel.record_check_report(%(tenant_id)s, %(request_id)s, %(digest)s, %(event_id)s, %(agent_id)s,
@@ -105,6 +110,19 @@ def record_decisions(
     Others' locks are waited for `wait_seconds` in all, here and in what follows; then `StillDeciding` is raised.
     """
     return _together(pool, RECORD_DECISIONS, batch_of(rows), Recorded, wait_seconds)
+
+
+def try_decision(pool: Pool, row: Mapping[str, Any], within_seconds: float) -> bool:
+    """Whether a decision could be recorded now, each statement within `within_seconds`; it is undone. Raises as `record_decisions`."""
+    milliseconds = max(1, int(within_seconds * 1000))
+
+    def call(connection: Any) -> bool:
+        with connection.transaction(force_rollback=True), connection.cursor(binary=True) as cursor:
+            cursor.execute(TRY_TERMS, {"ms": str(milliseconds), "tenant_id": row["tenant_id"]})
+            recorded = cursor.execute(RECORD_DECISIONS, [_json(batch_of([row])), milliseconds]).rowcount
+            return bool(recorded == 1)
+
+    return in_one_call(pool, call)
 
 
 def start_operations(

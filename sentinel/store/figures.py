@@ -23,11 +23,6 @@ select
      where e.transaction_id >= (select transaction_id from sentinel.sequencer)
        and not exists (select from sentinel.feed f where f.tenant_id = e.tenant_id and f.event_id = e.event_id)) as feed_lag_seconds
 """
-# Ready means: this connection could write, and the schema is the one this program is written for.
-READY = """
-select version_num, not pg_is_in_recovery() and current_setting('transaction_read_only') = 'off' as writable
-from public.schema_version
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +48,3 @@ def read_figures(pool: Pool) -> Figures:
             return found
 
     return in_one_call(pool, call)
-
-
-def readiness(pool: Pool) -> tuple[str, bool]:
-    """(schema revision, whether it can write). Raises `EngineUnavailable`."""
-    found = in_one_call(pool, lambda connection: connection.execute(READY).fetchone())
-    return (found[0], found[1]) if found else ("", False)

@@ -15,6 +15,8 @@ _TEXTS = 1009
 AUTHORITY_ELSEWHERE = "-- with the authority"
 """The line of a block that compares the ledger with the authority: nothing to ask where the two are in two databases."""
 SHOWN = 5
+UNHURRIED = "set local statement_timeout = '5min'"
+"""Looking at everything takes longer than a program's statement may; within one transaction."""
 
 FOUND = "select count(*), (array_agg(what order by what))[1:{shown}] from ({query}) as found (what)"
 SHARES = """
@@ -68,6 +70,7 @@ def read_invariants(path: Path) -> list[Invariant]:
 def run_invariants(connection: Any, path: Path) -> list[Verdict]:
     """What breaks each invariant, all from one snapshot so that a live system does not look broken."""
     connection.execute("begin isolation level repeatable read read only")
+    connection.execute(UNHURRIED)
     try:
         return [ask(connection, one) for one in read_invariants(path)]
     finally:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.resources import roles_sql
-from sentinel.store.database import OWNER, describe, first_line
+from sentinel.store.database import OWNER, describe, first_line, parts_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -56,10 +57,8 @@ def migrate(url: str) -> tuple[str | None, str]:
     from sqlalchemy import create_engine
     from sqlalchemy.exc import DBAPIError
 
-    address = url.replace("postgresql+psycopg://", "postgresql://", 1)
-    engine = create_engine(
-        "postgresql+psycopg://", creator=lambda: psycopg.connect(address, options="-c lock_timeout=30000")
-    )
+    address = make_conninfo(**parts_of(url))
+    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(address, prepare_threshold=None))
     try:
         with engine.begin() as connection:
             return _upgrade(connection)
@@ -79,6 +78,8 @@ def _upgrade(connection: Connection) -> tuple[str | None, str]:
     from alembic.config import Config
 
     run = connection.exec_driver_sql
+    # Not at the start of the connection: a pooler would drop it, or keep it for the next.
+    run("set local lock_timeout = '30s'")
     run(f"select pg_advisory_xact_lock({_LOCK})")
     raw = connection.connection.driver_connection
     assert isinstance(raw, psycopg.Connection)

@@ -1,12 +1,33 @@
-"""Refusing a database on which our promises would not hold: asked once, before anything is served."""
+"""Refusing a database on which our promises would not hold: asked before anything is served, and again by readiness.
+
+Of the server and the role (`faults_of`), and of the very connection that a program uses (`session_faults`): a pooler in
+between, or a login that may become another, makes the same address something else.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 
 from sentinel.core.errors import EngineUnavailable, SentinelError
-from sentinel.store.database import BOARD, describe, first_line, with_role
-from sentinel.store.migrate import SchemaNotReady, require_head
+from sentinel.store.database import (
+    BOARD,
+    IDLE_TIMEOUT_MS,
+    LOCK_TIMEOUT_MS,
+    OWNER,
+    POOLER,
+    STATEMENT_TIMEOUT_MS,
+    Pool,
+    behind_pooler,
+    describe,
+    first_line,
+    open_connection,
+    with_role,
+)
+from sentinel.store.failures import in_one_call
+from sentinel.store.migrate import SchemaNotReady, current_revision, require_head
 
 SETTINGS = "select name, setting from pg_settings where name = any(%s)"
 ROLE = """
@@ -76,22 +97,110 @@ def faults_of(connection: psycopg.Connection) -> list[str]:
     return faults
 
 
-def require_safe(connection: psycopg.Connection) -> None:
+# Whose connection this is, and what its login may become by SET ROLE.
+SESSION = """
+select pg_backend_pid(), current_user::text, session_user::text, l.rolsuper or l.rolcreaterole or l.rolbypassrls as powerful,
+  exists (select from pg_roles o where o.rolname = %(owner)s and pg_has_role(session_user, o.oid, 'member')) as owns,
+  l.rolconnlimit
+from pg_roles l where l.rolname = session_user
+"""
+TIME_LIMITS = {
+    "statement_timeout": STATEMENT_TIMEOUT_MS,
+    "lock_timeout": LOCK_TIMEOUT_MS,
+    "idle_in_transaction_session_timeout": IDLE_TIMEOUT_MS,
+}
+"""Milliseconds; 0 would be no limit."""
+
+
+def session_faults(connection: psycopg.Connection[Any], role: str, *, connections: int = 0) -> list[str]:
+    """What is not as meant about this very connection, a line each: whose it is, what it may become, how long it waits.
+
+    `connections` are those that the program may open; 0 where that is not asked.
+    """
+    row = connection.execute(SESSION, {"owner": OWNER}).fetchone()
+    if row is None:
+        return ["nobody knows the login of this connection"]
+    backend_pid, acting, login, powerful, owns, limit = row
+    faults = _limit_faults(connection)
+    if acting != role:
+        faults.insert(0, f"the connection acts as {acting} and not as {role}: {_how_to_act(login, role)}")
+    if powerful or owns:
+        what = f"may become {OWNER}" if owns and not powerful else "is an administrator's"
+        faults.append(
+            f"the login {login} {what}, so that the program could rewrite history: give it a login that has the role {role} and no other"
+        )
+    if not behind_pooler():
+        if connection.info.backend_pid != backend_pid:
+            faults.append(f"a pooler stands before PostgreSQL: set {POOLER}=transaction")
+        elif 0 < limit < connections:
+            faults.append(
+                f"the program may open {connections} connections and {login} is allowed {limit}: lower its pools, or"
+                f" `alter role {login} connection limit {connections}`"
+            )
+    return faults
+
+
+def _how_to_act(login: str, role: str) -> str:
+    if behind_pooler():
+        return f"with {POOLER}=transaction the login needs `alter role {login} set role = {role}`"
+    return f"its start-up options did not arrive; behind a pooler set {POOLER}=transaction"
+
+
+def _limit_faults(connection: psycopg.Connection[Any]) -> list[str]:
+    found = dict(connection.execute(SETTINGS, [[*TIME_LIMITS, "TimeZone"]]).fetchall())
+    faults = [
+        f"{name} is {f'{found[name]} ms' if int(found[name]) else 'off'}; it must be {most} ms or less"
+        f" (`alter role <login> set {name} = '{most}ms'`)"
+        for name, most in TIME_LIMITS.items()
+        if not 0 < int(found[name]) <= most
+    ]
+    if found["TimeZone"] not in ("UTC", "Etc/UTC", "GMT"):
+        faults.append(f"TimeZone is {found['TimeZone']}; it must be UTC (`alter role <login> set timezone = 'UTC'`)")
+    return faults
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a program's database stands now: its revision, whether it can be written, and what is not as meant."""
+
+    revision: str = ""
+    writable: bool = False
+    faults: tuple[str, ...] = ()
+
+
+WRITABLE = "select not pg_is_in_recovery() and current_setting('transaction_read_only') = 'off'"
+
+
+def standing_of(pool: Pool, role: str) -> Standing:
+    """The standing through a connection of the pool, all in one transaction. Raises `EngineUnavailable`."""
+
+    def call(connection: psycopg.Connection[Any]) -> Standing:
+        with connection.transaction():
+            revision = current_revision(connection)
+            writable = connection.execute(WRITABLE).fetchone() == (True,)
+            if revision is None or not writable:
+                return Standing(revision or "", writable)
+            return Standing(revision, writable, (*session_faults(connection, role), *faults_of(connection)))
+
+    return in_one_call(pool, call)
+
+
+def require_safe(connection: psycopg.Connection[Any], role: str, *, connections: int = 0) -> None:
     """Raise `UnsafeDatabase` naming every fault."""
-    faults = faults_of(connection)
+    faults = [*session_faults(connection, role, connections=connections), *faults_of(connection)]
     if faults:
         raise UnsafeDatabase("; ".join(faults))
 
 
-def require_ready(url: str, role: str) -> None:
-    """Raise unless the database is reachable, at head and safe, as a program's own role.
+def require_ready(url: str, role: str, *, connections: int = 0) -> None:
+    """Raise unless the database is reachable, at head and safe, as a program's own role with `connections` at most.
 
     `EngineUnavailable` when nobody answers, `SchemaNotReady` when it must be migrated first, `UnsafeDatabase` otherwise.
     """
     try:
-        with psycopg.connect(with_role(url, role), autocommit=True) as connection:
+        with open_connection(with_role(url, role)) as connection, connection.transaction():
             require_head(connection)
-            require_safe(connection)
+            require_safe(connection, role, connections=connections)
     except psycopg.OperationalError as error:
         reason, where = first_line(error), f"cannot use the database at {describe(url)}"
         if f'permission denied to set role "{role}"' in reason:
@@ -103,10 +212,10 @@ def require_ready(url: str, role: str) -> None:
         raise EngineUnavailable(f"{where}: {reason}") from error
 
 
-def require_board(url: str) -> None:
+def require_board(url: str, *, connections: int = 0) -> None:
     """Raise unless the login may act as the board's role and that role may read its views. Raises as `require_ready`, and `MissingGrant`."""
-    require_ready(url, BOARD)
-    with psycopg.connect(with_role(url, BOARD), autocommit=True) as connection:
+    require_ready(url, BOARD, connections=connections)
+    with open_connection(with_role(url, BOARD)) as connection:
         missing = connection.execute(READABLE, [list(PUBLIC_VIEWS)]).fetchone()
     if missing and missing[0]:
         raise MissingGrant(

@@ -39,7 +39,7 @@ select %(tenant_id)s, %(label)s where not exists (select from sentinel.tenants w
 """
 # The ledger of a single-tenant installation belongs to its first tenant without anybody saying so.
 FIRST_IS_DEFAULT = "insert into refunds.defaults (tenant_id) values (%(tenant_id)s) on conflict do nothing"
-_CREATING = "select pg_advisory_xact_lock(7305013942711303)"
+_CREATING = "select sentinel.take_tenants_lock()"
 
 
 def label_of(pool: Pool, tenant_id: uuid.UUID) -> str | None:

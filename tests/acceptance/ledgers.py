@@ -11,8 +11,10 @@ from typing import Any
 import psycopg
 
 from sentinel.resources import invariants_sql
+from sentinel.store.database import WORKER
 from sentinel.store.invariants import run_invariants
 from tests.acceptance.places import Served, clean_env, module, run
+from tests.logins import program_url
 from tests.world import add_tenant, unique
 
 # Short enough to be waited for, long enough for a healthy worker: lease ≥ 2 × timeout + heartbeat.
@@ -35,7 +37,7 @@ class Shop:
     @property
     def env(self) -> dict[str, str]:
         return clean_env(
-            SENTINEL_URL=self.served.url, WORKER_DATABASE_URL=self.served.database_url, SENTINEL_REFUND_AGENT_API_KEY=self.key,
+            SENTINEL_URL=self.served.url, WORKER_DATABASE_URL=program_url(self.served.database_url, WORKER), SENTINEL_REFUND_AGENT_API_KEY=self.key,
             SENTINEL_TENANT_ID=str(self.tenant_id), **QUICK,
         )  # fmt: skip
 

@@ -21,6 +21,8 @@ from typing import Any
 
 import urllib3
 
+from sentinel.store.database import AUTHORITY
+from tests.logins import program_url
 from tests.ports import free_port, listens
 
 REPO = Path(__file__).resolve().parents[2]
@@ -189,7 +191,11 @@ def start_serve(
     port, log = int(env.get("SENTINEL_PORT") or free_port()), folder / f"serve-{uuid.uuid4().hex[:6]}.log"
     settings = clean_env(
         **{
-            "SENTINEL_DATABASE_URL": database_url,
+            **(
+                {}
+                if "SENTINEL_DATABASE_URL" in env
+                else {"SENTINEL_DATABASE_URL": program_url(database_url, AUTHORITY)}
+            ),
             "SENTINEL_SECRET_KEYS": SECRET,
             "SENTINEL_PORT": str(port),
             "SENTINEL_THREADS": "12",
@@ -246,6 +252,7 @@ def served_on(database_url: str, folder: Path, *, tenant_id: str, key: str, **en
 
 KEYS = {
     "authority_url", "console_url", "orders_url", "tenant_id", "agent_api_key", "operators", "order_source", "database_url",
+    "board_url", "database_urls",
 }  # fmt: skip
 
 
@@ -255,7 +262,7 @@ class Demo:
 
     process: subprocess.Popen[str]
     data_dir: Path
-    ports: tuple[int, int, int]
+    ports: tuple[int, int, int, int]
     ready_seconds: float
     told: dict[str, Any]
     line: str
@@ -267,6 +274,10 @@ class Demo:
     @property
     def console(self) -> str:
         return str(self.told["console_url"])
+
+    @property
+    def board(self) -> str:
+        return str(self.told["board_url"])
 
     @property
     def orders(self) -> str:
@@ -321,15 +332,19 @@ class Demo:
         self.process.stdout and self.process.stdout.close()
 
 
-def port_options(authority: int | None = None, console: int | None = None, orders: int | None = None) -> list[str]:
+def port_options(
+    authority: int | None = None, console: int | None = None, orders: int | None = None, board: int | None = None
+) -> list[str]:
     """The options of `sentinel demo` for its ports; free ones where none is given."""
-    given = {"--port": authority, "--console-port": console, "--orders-port": orders}
+    given = {"--port": authority, "--console-port": console, "--orders-port": orders, "--board-port": board}
     return [part for option, port in given.items() for part in (option, str(port or free_port()))]
 
 
-def start_demo(data_dir: Path, *, ports: tuple[int, int, int] | None = None, within: float = 40, **env: str) -> Demo:
+def start_demo(
+    data_dir: Path, *, ports: tuple[int, int, int, int] | None = None, within: float = 40, **env: str
+) -> Demo:
     """`sentinel demo --json`, ready."""
-    ports = ports or (free_port(), free_port(), free_port())
+    ports = ports or (free_port(), free_port(), free_port(), free_port())
     command = module("sentinel.cli.main", "demo", "--json", "--data-dir", str(data_dir), *port_options(*ports))
     errors = tempfile.TemporaryFile("w+")
     began = time.monotonic()

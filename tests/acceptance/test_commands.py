@@ -109,7 +109,7 @@ def test_without_a_database_the_exit_code_is_3_and_the_password_is_not_told(comm
 @pytest.mark.parametrize("env, names", [
     ({"SENTINEL_DEBUG": "1"}, ["SENTINEL_DEBUG"]), ({"SENTINEL_SECRET_KEYS": "changeme"}, ["SENTINEL_SECRET_KEYS"]), ({"SENTINEL_SECRET_KEYS": ""}, ["SENTINEL_SECRET_KEYS"]),
     ({"SENTINEL_SECRET_KEYS": "a" * 40}, ["SENTINEL_SECRET_KEYS"]), ({"SENTINEL_PORT": "abc", "SENTINEL_THREADS": "-1"}, ["SENTINEL_PORT", "SENTINEL_THREADS"]),
-    ({"SENTINEL_MAX_STREAMS": "99"}, ["SENTINEL_MAX_STREAMS"]), ({"SENTINEL_REPORT_DEADLINE_SECONDS": "1"}, ["SENTINEL_REPORT_DEADLINE_SECONDS"]),
+    ({"SENTINEL_MAX_STREAMS": "0"}, ["SENTINEL_MAX_STREAMS"]), ({"SENTINEL_REPORT_DEADLINE_SECONDS": "1"}, ["SENTINEL_REPORT_DEADLINE_SECONDS"]),
     ({"SENTINEL_LOG_LEVEL": "loud"}, ["SENTINEL_LOG_LEVEL"]),
 ])  # fmt: skip
 def test_an_unsafe_configuration_does_not_start_and_names_every_fault(

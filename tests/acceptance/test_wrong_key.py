@@ -11,9 +11,10 @@ import pytest
 
 from sentinel.services.issue_key import issue_key
 from sentinel.store.agent_keys import SCOPES
-from sentinel.store.database import CONSOLE, Pool, with_role
+from sentinel.store.database import CONSOLE, ORDERS, Pool, with_role
 from tests.acceptance.ledgers import Shop, open_shop, refund
 from tests.acceptance.places import Served, clean_env, eventually, module, request, run
+from tests.logins import program_url
 from tests.ports import free_port, listens
 from tests.world import unique
 
@@ -42,7 +43,7 @@ def key_of(shop: Shop, agent_id: str, *scopes: str) -> str:
 def intake(shop: Shop, key: str, port: int) -> subprocess.CompletedProcess[str]:
     return run(
         "--port", str(port), program="worker.order_review", SENTINEL_URL=shop.served.url, SENTINEL_ORDERS_API_KEY=key,
-        ORDERS_DATABASE_URL=shop.served.database_url, SENTINEL_TENANT_ID=str(shop.tenant_id), timeout=20,
+        ORDERS_DATABASE_URL=program_url(shop.served.database_url, ORDERS), SENTINEL_TENANT_ID=str(shop.tenant_id), timeout=20,
     )  # fmt: skip
 
 
@@ -87,7 +88,7 @@ def test_an_intake_with_its_own_key_starts(shops: tuple[Shop, Shop]) -> None:
     process = subprocess.Popen(
         module("worker.order_review", "--port", str(port), "--graceful-seconds", "1"),
         env=clean_env(SENTINEL_URL=mine.served.url, SENTINEL_ORDERS_API_KEY=key_of(mine, "order-review"),
-                      ORDERS_DATABASE_URL=mine.served.database_url, SENTINEL_TENANT_ID=str(mine.tenant_id)),
+                      ORDERS_DATABASE_URL=program_url(mine.served.database_url, ORDERS), SENTINEL_TENANT_ID=str(mine.tenant_id)),
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -130,7 +131,7 @@ def test_a_loop_says_on_its_own_address_how_its_key_stands(shops: tuple[Shop, Sh
             )
         assert eventually(lambda: request("GET", f"{base}/readyz").status == 503, within=10)
         assert json.loads(request("GET", f"{base}/readyz").body)["checks"] == {
-            "database": True, "writable": True, "schema": True, "authority": True, "key": False,
+            "database": True, "writable": True, "schema": True, "session": True, "authority": True, "key": False,
         }  # fmt: skip
         assert request("GET", f"{base}/healthz").status == 200
         assert request("GET", f"{base}/ledger").status == 404

@@ -22,9 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psycopg
-
 from sentinel.store.database import BOARD, CONSOLE
+from tests.logins import program_url
 from tests.ports import free_port
 
 if TYPE_CHECKING:
@@ -52,15 +51,14 @@ def board_viewers(bench: Bench, seconds: float, *, connections: int = 32) -> Non
 
 @contextlib.contextmanager
 def running_console(bench: Bench) -> Iterator[int]:
-    """One console process on the bench's database; its port."""
-    with psycopg.connect(bench.url, autocommit=True) as connection:
-        for role in (CONSOLE, BOARD):
-            connection.execute(f"alter role {role} login".encode())
+    """One process of the public board on the bench's database; its port."""
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "ops_console", "--port", str(port), "--graceful-seconds", "2"],
+        [sys.executable, "-m", "ops_console", "--only", "public", "--board-port", str(port), "--graceful-seconds", "2"],
         stdout=subprocess.DEVNULL,
-        env={**os.environ, "SENTINEL_DATABASE_URL": bench.url, "SENTINEL_PUBLIC_AGENTS": "*", "SENTINEL_LOG_LEVEL": "error"},
+        env={**os.environ, "SENTINEL_DATABASE_URL": program_url(bench.url, CONSOLE),
+             "SENTINEL_BOARD_DATABASE_URL": program_url(bench.url, BOARD), "SENTINEL_PUBLIC_AGENTS": "*", "SENTINEL_LOG_LEVEL": "error",
+             "SENTINEL_BOARD_MAX_CONNECTIONS_PER_ADDRESS": "2000", "SENTINEL_REQUIRE_SECOND_FACTOR": "nobody"},
     )  # fmt: skip
     try:
         _wait(port)

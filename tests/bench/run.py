@@ -250,9 +250,6 @@ def running_authority() -> Iterator[Bench]:
     try:
         migrate(running.admin_url)
         tenant_id, key, _ = add_tenant(running.admin_url, "bench")
-        with psycopg.connect(running.admin_url, autocommit=True) as connection:
-            for role in (AUTHORITY, WORKER, ORDERS):
-                connection.execute(f"alter role {role} login".encode())
         port, policies = free_port(), roomy_policies(base)
         with (base / "authority.log").open("wb") as log:
             process = subprocess.Popen(

@@ -12,6 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from sentinel.store import database as store_database
 from sentinel.store.embedded import RunningServer
 from tests.acceptance.places import clean_env, end, eventually, module, run
 from tests.conftest import at
@@ -25,6 +26,7 @@ from tests.faults.test_unsafe_starts import (
     read_only,
     trigger_off,
 )
+from tests.logins import console_urls, program_url
 from tests.ports import free_port, listens
 from tests.world import add_tenant, unique
 
@@ -123,6 +125,17 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...], Bad]] = {
 }  # fmt: skip
 
 
+def login_of(program: str, url: str) -> dict[str, str]:
+    """The addresses of a program's own logins by their variables."""
+    if program == "console":
+        return console_urls(url)
+    return {
+        "SENTINEL_DATABASE_URL": program_url(
+            url, store_database.AUTHORITY if program == "serve" else store_database.WORKER
+        )
+    }
+
+
 class Places:
     """Makes places to start programs in: a migrated database with a tenant, a folder, ports and a good environment."""
 
@@ -142,14 +155,14 @@ class Places:
             admin.execute("insert into refunds.defaults (tenant_id) values (%s) on conflict do nothing", [tenant_id])
         return url, key
 
-    def make(self, name: str) -> Place:
+    def make(self, name: str, program: str = "serve") -> Place:
         """A place for the configuration of that name."""
         url, key = self.database() if name in OWN_DATABASE else self.shared
         port, folder = free_port(), self.folder / unique("place")
         folder.mkdir()
         place = Place(url, folder, port, self.stack)
         place.env = {
-            "SENTINEL_DATABASE_URL": url, "SENTINEL_SECRET_KEYS": SECRET, "SENTINEL_PROCESSES": "1",
+            **login_of(program, url), "SENTINEL_SECRET_KEYS": SECRET, "SENTINEL_PROCESSES": "1",
             "SENTINEL_PORT": str(port), "SENTINEL_CONSOLE_PORT": str(port), "SENTINEL_DATA_DIR": str(folder / "var"),
             "SENTINEL_REFUND_AGENT_API_KEY": key, "SENTINEL_URL": f"http://127.0.0.1:{free_port()}",
         }  # fmt: skip
@@ -192,7 +205,7 @@ def refusal(program: str, name: str, place: Place) -> str:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_bad_configuration_is_refused_with_one_clear_line(program: str, places: Places) -> None:
     names = list(PROGRAMS[program][2])
-    made = [places.make(name) for name in names]
+    made = [places.make(name, program) for name in names]
     with ThreadPoolExecutor(AT_ONCE) as several:
         found = list(several.map(lambda pair: refusal(program, *pair), zip(names, made, strict=True)))
     assert [text for text in found if text] == []
@@ -210,10 +223,13 @@ def test_a_role_that_may_too_much_is_refused_by_the_process(name: str, places: P
 
 def test_twin_the_same_places_without_a_mistake_are_not_refused(places: Places) -> None:
     """Else programs that refuse everything would pass the tests above."""
-    place = places.make("good")
-    assert told(run("run", "--once", program="worker.cli", timeout=60, **place.env), "") == "it ran"
+    worker, place = places.make("good", "worker"), places.make("good", "console")
+    assert told(run("run", "--once", program="worker.cli", timeout=60, **worker.env), "") == "it ran"
     console = subprocess.Popen(
-        module("ops_console"), env=clean_env(**place.env), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        module("ops_console", "--only", "operators"),
+        env=clean_env(**place.env),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         assert eventually(lambda: listens(place.port), within=30)

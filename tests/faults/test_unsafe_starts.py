@@ -17,9 +17,10 @@ from click.testing import CliRunner
 
 from sentinel.cli.main import main
 from sentinel.resources import policies_dir
+from sentinel.store.database import AUTHORITY, WORKER
 from sentinel.store.embedded import RunningServer
 from tests.acceptance.places import run
-from tests.conftest import at
+from tests.logins import program_url
 from tests.ports import free_port, listens
 
 SECRET = "only-for-unsafe-starts-0123456789abc"
@@ -55,7 +56,7 @@ def place(database_url: str, tmp_path: Path) -> Iterator[Place]:
         port = free_port()
         made = Place(database_url, tmp_path, port, stack)
         made.env = {
-            "SENTINEL_DATABASE_URL": database_url,
+            "SENTINEL_DATABASE_URL": program_url(database_url, AUTHORITY),
             "SENTINEL_SECRET_KEYS": SECRET,
             "SENTINEL_PORT": str(port),
             "SENTINEL_PROCESSES": "1",
@@ -203,7 +204,7 @@ def test_as_a_process_it_ends_with_one_line_and_nothing_listens(place: Place, na
 def test_an_empty_database_is_refused_and_the_command_named(
     pg_server: RunningServer, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = at(pg_server.admin_url, "postgres")
+    url = pg_server.url(user=AUTHORITY, database="postgres")
     ran = serve_here(monkeypatch, place.env | {"SENTINEL_DATABASE_URL": url})
     require_refusal(ran.exit_code, ran.stdout, ran.stderr, "sentinel migrate")
 
@@ -250,7 +251,7 @@ def test_a_server_that_can_lose_what_it_confirmed_is_refused(server_setting: str
 
 def test_a_leftover_failpoint_keeps_the_worker_from_starting(place: Place) -> None:
     env = place.env | {"SENTINEL_FAILPOINT": "after_claim:kill", "SENTINEL_REFUND_AGENT_API_KEY": "snt_live_x"}
-    ran = run("run", "--once", program="worker.cli", **{**env, "WORKER_DATABASE_URL": place.url})
+    ran = run("run", "--once", program="worker.cli", **{**env, "WORKER_DATABASE_URL": program_url(place.url, WORKER)})
     assert ran.returncode != 0
     assert "SENTINEL_ALLOW_FAILPOINTS" in ran.stderr
     assert ran.stderr.count("\n") == 1

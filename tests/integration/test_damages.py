@@ -26,6 +26,7 @@ from sentinel.store.invariants import Invariant, ask, read_invariants, run_invar
 from tests.damages import BEYOND, DAMAGES, NEWEST, SEVENTEEN, SIX, Damage, rewritten
 from tests.harness import actor, decide
 from tests.ledger_world import LedgerWorld
+from tests.logins import make_login
 from tests.workflow_world import BRANCHES, Shop
 from tests.world import World, guard_body
 
@@ -169,9 +170,8 @@ def test_the_command_says_it_and_ends_with_1(honest: Honest, monkeypatch: pytest
 def test_any_program_s_own_login_will_do(honest: Honest, monkeypatch: pytest.MonkeyPatch, role: str) -> None:
     login = f"login_{uuid.uuid4().hex[:8]}"
     admin = honest.world.admin
-    admin.execute(sql.SQL("create role {} login in role {}").format(sql.Identifier(login), sql.Identifier(role)))
+    url = make_login(honest.world.url, login, f"in role {role}")
     try:
-        url = psycopg.conninfo.make_conninfo(honest.world.url, user=login)
         monkeypatch.setenv("SENTINEL_DATABASE_URL", url)
         done = CliRunner().invoke(main, ["doctor", "--json", "--checkpoint", str(honest.file)])
         assert done.exit_code == 0, done.output

@@ -18,7 +18,7 @@ import psycopg
 from psycopg.rows import class_row
 
 from sentinel.client import Client
-from sentinel.store.database import CONSOLE, WORKER, Pool, with_role
+from sentinel.store.database import CONSOLE, WORKER, Pool, open_connection, with_role
 from worker.connect import make_agent, open_client
 from worker.failpoints import Failpoints
 from worker.gates.cases import Case, CaseFile
@@ -175,7 +175,7 @@ class _World:
         asked = self.admin.execute(CARDS, [self.job.tenant_id, list(answers)]).fetchall()
         given = [(card, digest, answers[entry]) for entry, card, digest in asked if answers[entry]]
         if given:
-            with psycopg.connect(with_role(self.job.database_url, CONSOLE), autocommit=True) as console:
+            with open_connection(with_role(self.job.database_url, CONSOLE)) as console:
                 console.execute(ANSWER, [self.job.tenant_id, *map(list, zip(*given, strict=True))])
         return len(given)
 

@@ -7,13 +7,16 @@ from typing import Any
 import orjson
 from flask import Flask, Response, request
 
-from sentinel.http import problems
+from sentinel.http import https_only, problems
 from sentinel.http.docs_page import docs_page
 from sentinel.http.openapi import Documentation, documented, openapi_document
 from sentinel.http.readiness import alive, database_checks, exposition_answer, readiness_answer
 from sentinel.http.responses import wire_response
 from sentinel.http.strict_json import MAX_BYTES
 from sentinel.http.wire import HotRoutes, answer
+from sentinel.store.database import ORDERS
+from sentinel.store.safety import standing_of
+from worker.key_check import KeyCheck
 from worker.order_review import metrics
 from worker.order_review.intake import Intake, source_of
 from worker.order_review.store import OrderStore
@@ -49,15 +52,16 @@ _DELIVERY = Documentation(
 )
 
 
-def create_app(intake: Intake, store: OrderStore) -> Flask:
+def create_app(intake: Intake, store: OrderStore, key: KeyCheck, *, behind_tls: bool = False) -> Flask:
     """The app of one process."""
     app = Flask("worker.order_review", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BYTES + 1
     app.url_map.strict_slashes = False
     app.url_map.merge_slashes = False
     _delivery_routes(app, intake)
-    _meta_routes(app, store)
+    _meta_routes(app, store, key)
     app.register_blueprint(docs_page("sentinel order review"))
+    https_only.install(app, behind_tls=behind_tls, trusted_proxies=intake.trusted_proxies)
     problems.register(app)
     app.wsgi_app = HotRoutes(  # type: ignore[method-assign]
         app.wsgi_app, lambda path: intake.deliver if source_of(path) else None
@@ -76,7 +80,7 @@ def _delivery_routes(app: Flask, intake: Intake) -> None:
     app.add_url_rule("/webhooks/<source>/orders/created", "deliver_created", deliver, methods=["POST"])
 
 
-def _meta_routes(app: Flask, store: OrderStore) -> None:
+def _meta_routes(app: Flask, store: OrderStore, key: KeyCheck) -> None:
     @app.get("/healthz")
     @documented("Whether the process answers", responses={200: ("It does.", {"type": "object"})})
     def healthz() -> Response:
@@ -88,7 +92,10 @@ def _meta_routes(app: Flask, store: OrderStore) -> None:
         responses={200: ("They can.", {"type": "object"}), 503: ("Not now, and why.", {"type": "object"})},
     )
     def readyz() -> Response:
-        return readiness_answer(database_checks(store.readiness))
+        fault = key.fault()
+        # While the authority is silent orders are taken and go to people; with a key that it refuses all of them would.
+        key_is_ours = fault is None or not fault.answered
+        return readiness_answer({**database_checks(lambda: standing_of(store.pool, ORDERS)), "key": key_is_ours})
 
     @app.get("/metrics")
     @documented(

@@ -10,12 +10,14 @@ from sentinel.client import Client
 from sentinel.settings import UnsafeConfiguration
 from sentinel.store.database import ORDERS, Pool, with_role
 from worker.failpoints import BadFailpoint, Failpoints
+from worker.key_check import KeyCheck
 from worker.order_review.alerts import Alerts, channel_from
 from worker.order_review.authority import Authority
 from worker.order_review.background import Background
 from worker.order_review.crowd import Crowd
 from worker.order_review.enrich import Enricher, Lookup
 from worker.order_review.failpoints import Place
+from worker.order_review.key import key_check, trying_client
 from worker.order_review.model import AGENT_ID
 from worker.order_review.model_score import ModelScore
 from worker.order_review.outlets import shop_from
@@ -42,6 +44,7 @@ class OrderReview:
     store: OrderStore
     pipeline: Pipeline
     background: Background
+    key: KeyCheck
 
 
 def read_sources(settings: OrderReviewSettings) -> SourcesFile:
@@ -107,7 +110,9 @@ def build_order_review(
         slack_webhook_url=settings.slack_webhook_url, on_this_machine=settings.alerts_on_this_machine
     )
     background = Background(pipeline, Alerts(pool, tenant_id, channel), poll_seconds=settings.poll_seconds)
-    return OrderReview(pool, sources, store, pipeline, background)
+    return OrderReview(
+        pool, sources, store, pipeline, background, key_check(trying_client(settings), pool, tenant_id)
+    )  # fmt: skip
 
 
 def act_within_seconds(settings: OrderReviewSettings) -> int:

@@ -76,10 +76,11 @@ def _database_url() -> Iterator[str]:
     if given:
         yield given
         return
+    from sentinel.store.database import ORDERS
     from sentinel.store.embedded import running
 
     with running(Path(os.environ.get("SENTINEL_DATA_DIR") or "var")) as server:
-        yield server.admin_url
+        yield server.url(user=ORDERS)
 
 
 for command in (replay_orders, sign, sources):

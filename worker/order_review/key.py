@@ -1,8 +1,9 @@
-"""The intake does not start with a key that is surely another tenant's or another agent's."""
+"""The intake's key: none that is surely another tenant's or another agent's; readiness goes on trying it."""
 
 from __future__ import annotations
 
 import contextlib
+import uuid
 
 import structlog
 
@@ -22,17 +23,27 @@ _SECONDS = 1.5
 def refuse_wrong_key(settings: OrderReviewSettings) -> None:
     """Raise `UnsafeConfiguration` for it. A key that cannot be tried now is told and waited for: orders go to people."""
     pool = Pool(with_role(settings.database_url, ORDERS, application_name="order-review"), size=1)
-    client = Client(settings.authority_url, settings.api_key, agent_id=AGENT_ID, timeout_seconds=_SECONDS, retries=0)
+    client = trying_client(settings)
     with contextlib.closing(pool), contextlib.closing(client):
         tenant_id = settings.tenant_id or default_tenant(pool)
         if tenant_id is None:
             return  # told where the parts are put together
-        fault = KeyCheck(
-            client, variable="SENTINEL_ORDERS_API_KEY", tenant_id=tenant_id, tenant=lambda: tenant_label(pool, tenant_id),
-            agent_id=AGENT_ID,
-        ).fault()  # fmt: skip
+        fault = key_check(client, pool, tenant_id).fault()
     if fault is None:
         return
     if fault.surely:
         raise UnsafeConfiguration(fault.text)
     log.warning("key_not_tried", why=fault.text)
+
+
+def trying_client(settings: OrderReviewSettings) -> Client:
+    """A client that names no tenant, so that it is told whose the key is, and gives up soon."""
+    return Client(settings.authority_url, settings.api_key, agent_id=AGENT_ID, timeout_seconds=_SECONDS, retries=0)
+
+
+def key_check(client: Client, pool: Pool, tenant_id: uuid.UUID) -> KeyCheck:
+    """What tries the key against this tenant."""
+    return KeyCheck(
+        client, variable="SENTINEL_ORDERS_API_KEY", tenant_id=tenant_id, tenant=lambda: tenant_label(pool, tenant_id),
+        agent_id=AGENT_ID,
+    )  # fmt: skip

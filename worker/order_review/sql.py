@@ -62,5 +62,4 @@ select
     as reports_open,
   (select count(*) from orders.alerts where tenant_id = %(tenant_id)s and delivered_at is null) as alerts_open
 """
-READY = "select version_num, not pg_is_in_recovery() from public.schema_version"
 DEFAULT_TENANT = "select tenant_id from refunds.defaults"

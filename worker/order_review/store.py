@@ -162,11 +162,6 @@ class OrderStore:
         found: OrderFigures = self._all(sql.FIGURES, class_row(OrderFigures))[0]
         return found
 
-    def readiness(self) -> tuple[str, bool]:
-        """(schema revision, whether it can be written)."""
-        revision, writable = self._all(sql.READY, tuple_row)[0]
-        return str(revision), bool(writable)
-
     # Running
 
     def _whose(self, work: Work) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
-from sentinel.store.embedded import connection
 from sentinel.store.embedded.account import Account
+from sentinel.store.embedded.connection import Address
 from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, from_output, never
 from sentinel.store.embedded.launch import launch_lasting
 from sentinel.store.embedded.layout import open_ours
@@ -26,7 +26,7 @@ _MEMORY_STILL_HELD = ("pre-existing shared memory block", 'lock file "postmaster
 
 
 def start_server(
-    command: Sequence[str], account: Account, socket_dir: Path, log: Path, *, is_over: Callable[[], bool] = never
+    command: Sequence[str], account: Account, address: Address, log: Path, *, is_over: Callable[[], bool] = never
 ) -> subprocess.Popen[bytes]:
     """The child once it answers, its database there.
 
@@ -37,7 +37,7 @@ def start_server(
         with _open_log(log) as output:
             began = output.tell()
             child = launch_lasting(command, account, output)
-        if _is_ready(child, socket_dir, is_over):
+        if _is_ready(child, address, is_over):
             return child
         said = _read_from(log, began)
         # Backends of a killed server hold its memory for a moment.
@@ -47,10 +47,10 @@ def start_server(
         time.sleep(0.1)
 
 
-def _is_ready(child: subprocess.Popen[bytes], socket_dir: Path, is_over: Callable[[], bool]) -> bool:
+def _is_ready(child: subprocess.Popen[bytes], address: Address, is_over: Callable[[], bool]) -> bool:
     try:
-        if _await_ready(child, socket_dir, is_over):
-            connection.ensure_database(socket_dir)
+        if _await_ready(child, address, is_over):
+            address.ensure_database()
             return True
     except BaseException:
         end_child(child)
@@ -58,12 +58,12 @@ def _is_ready(child: subprocess.Popen[bytes], socket_dir: Path, is_over: Callabl
     return False
 
 
-def _await_ready(child: subprocess.Popen[bytes], socket_dir: Path, is_over: Callable[[], bool]) -> bool:
+def _await_ready(child: subprocess.Popen[bytes], address: Address, is_over: Callable[[], bool]) -> bool:
     """True when a real connection works, False when the child ended first."""
     deadline = time.monotonic() + _READY_SECONDS
-    socket = socket_dir / f".s.PGSQL.{PORT}"
+    socket = address.socket_dir / f".s.PGSQL.{PORT}"
     while child.poll() is None:
-        if socket.exists() and connection.answers(socket_dir):
+        if socket.exists() and address.answers():
             return child.poll() is None
         if is_over():
             raise StartGivenUp

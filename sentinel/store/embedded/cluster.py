@@ -17,8 +17,8 @@ from sentinel.store.embedded.binaries import Binaries
 from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, from_output, never
 from sentinel.store.embedded.launch import launch
 from sentinel.store.embedded.layout import data_folders
+from sentinel.store.embedded.passwords import SUPERUSER
 
-SUPERUSER = "sentinel_admin"
 _INITDB_SECONDS = 180
 _POLL_SECONDS = 0.05
 _INITDB_OPTIONS = (
@@ -27,7 +27,8 @@ _INITDB_OPTIONS = (
     "--encoding=UTF8",
     "--locale=C",
     "--data-checksums",
-    "--auth-local=trust",
+    # Nobody, until each login has its secret (logins.py).
+    "--auth-local=reject",
     "--auth-host=reject",
     # What it leaves when it fails is deleted by us, after a look at the room on the disk.
     "--no-clean",

@@ -1,42 +1,55 @@
-"""Talk to a server over its socket: the URL, a connection, does it answer, the one database."""
+"""Talk to a server over its socket: the URL of a login, does it answer, the one database."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 import psycopg
 
-from sentinel.store.embedded.cluster import SUPERUSER
+from sentinel.store.embedded.failures import EmbeddedError
 from sentinel.store.embedded.options import PORT
+from sentinel.store.embedded.passwords import SUPERUSER, Passwords
 
 DATABASE = "sentinel"
 
 
-def url(socket_dir: Path, user: str, database: str = DATABASE) -> str:
-    """The connection URL of a role."""
-    # The port is said so that PGPORT in somebody's environment does not change it.
-    host = quote(str(socket_dir), safe="")
-    return f"postgresql://{quote(user, safe='')}@/{quote(database, safe='')}?host={host}&port={PORT}"
+@dataclass(frozen=True)
+class Address:
+    """Where a server listens, and the secrets that it asks for."""
 
+    socket_dir: Path
+    passwords: Passwords
 
-def connect(socket_dir: Path, database: str = "postgres") -> psycopg.Connection[tuple[object, ...]]:
-    """An autocommit connection as the superuser."""
-    return psycopg.connect(url(socket_dir, SUPERUSER, database), connect_timeout=5, autocommit=True)
+    def url(self, user: str, database: str = DATABASE) -> str:
+        """The connection URL of a login. Raises `EmbeddedError` where its secret cannot be read."""
+        secret = self.passwords.of(user)
+        login = quote(user, safe="") + (f":{quote(secret, safe='')}" if secret else "")
+        host = quote(str(self.socket_dir), safe="")
+        # The port is said so that PGPORT in somebody's environment does not change it.
+        return f"postgresql://{login}@/{quote(database, safe='')}?host={host}&port={PORT}"
 
+    def connect(self, database: str = "postgres") -> psycopg.Connection[tuple[object, ...]]:
+        """An autocommit connection as the superuser."""
+        return psycopg.connect(self.url(SUPERUSER, database), connect_timeout=5, autocommit=True)
 
-def answers(socket_dir: Path) -> bool:
-    """True if a real connection works now."""
-    try:
-        connect(socket_dir).close()
-    except psycopg.OperationalError:
-        return False
-    return True
+    def answers(self) -> bool:
+        """True if a real connection works now. Raises `EmbeddedError` when the server does not take the secret."""
+        try:
+            self.connect().close()
+        except psycopg.OperationalError as error:
+            if "password authentication failed" in str(error):
+                raise EmbeddedError(
+                    f"PostgreSQL does not take the secret in {self.passwords.folder / SUPERUSER}: put the right one back, or"
+                    " stop what runs on this database and delete that file, and the next start makes a new one"
+                ) from None
+            return False
+        return True
 
-
-def ensure_database(socket_dir: Path) -> None:
-    """Create the database if it is not there yet."""
-    with connect(socket_dir) as session:
-        known = session.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone()
-        if known is None:
-            session.execute(f"CREATE DATABASE {DATABASE} OWNER {SUPERUSER}")
+    def ensure_database(self) -> None:
+        """Create the database if it is not there yet."""
+        with self.connect() as session:
+            known = session.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone()
+            if known is None:
+                session.execute(f"CREATE DATABASE {DATABASE} OWNER {SUPERUSER}")

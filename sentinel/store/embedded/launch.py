@@ -16,12 +16,14 @@ from sentinel.store.embedded.account import Account
 TRAMPOLINE = Path(__file__).with_name("trampoline.py")
 
 
-def launch(command: Sequence[str], account: Account, output: IO[bytes] | int) -> subprocess.Popen[bytes]:
-    """Start `command`; standard output and error go to `output`. It ends when this thread or process ends."""
+def launch(
+    command: Sequence[str], account: Account, output: IO[bytes] | int, *, given: IO[bytes] | int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
+    """Start `command` on the input `given`; standard output and error go to `output`. It ends when this thread or process ends."""
     uid, gid = (str(account.uid), str(account.gid)) if account.switch else ("-", "-")
     return subprocess.Popen(
         [sys.executable, "-I", "-S", str(TRAMPOLINE), str(os.getpid()), uid, gid, *command],
-        stdin=subprocess.DEVNULL,
+        stdin=given,
         stdout=output,
         stderr=subprocess.STDOUT,
         cwd="/",

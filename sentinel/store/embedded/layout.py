@@ -1,6 +1,7 @@
 """Which folders an embedded server uses, and making them.
 
     <base>/postgres/            ours: locks and server.log
+    <base>/postgres/passwords/  a secret for each login, mode 0600
     <base>/postgres/<major>/    the data, owned by the server's account
     <base>/postgres/relocated   as root, when that account cannot come here: a link to a folder in
                                 /var/lib/sentinel-embedded that holds <major>/ (and programs) instead
@@ -48,6 +49,11 @@ class Layout:
     def log(self) -> Path:
         """What the server prints."""
         return self.run_dir / "server.log"
+
+    @property
+    def passwords(self) -> Path:
+        """The secrets of the database's logins."""
+        return self.run_dir / "passwords"
 
     @property
     def link(self) -> Path:

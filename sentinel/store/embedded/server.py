@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from sentinel.store.embedded import connection, locks, process
+from sentinel.store.embedded import locks, process
 from sentinel.store.embedded.account import Account, server_account
 from sentinel.store.embedded.binaries import Binaries, find_binaries
 from sentinel.store.embedded.child import start_server
-from sentinel.store.embedded.cluster import SUPERUSER, ensure_cluster
+from sentinel.store.embedded.cluster import ensure_cluster
+from sentinel.store.embedded.connection import DATABASE, Address
 from sentinel.store.embedded.engine import usable_binaries
 from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, as_one_line, never
 from sentinel.store.embedded.layout import (
@@ -33,7 +34,9 @@ from sentinel.store.embedded.layout import (
     make_base,
     make_socket_dir,
 )
+from sentinel.store.embedded.logins import ensure_logins
 from sentinel.store.embedded.options import server_options
+from sentinel.store.embedded.passwords import SUPERUSER, Passwords
 
 _GATE_SECONDS = 60.0
 _HANDOVER_SECONDS = 10.0
@@ -47,17 +50,26 @@ _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A server that answers. `pid` is the postmaster; `admin_url` connects as the superuser."""
+    """A server that answers. `pid` is the postmaster."""
 
-    admin_url: str
-    socket_dir: Path
+    address: Address
     data_dir: Path
     pid: int
     started_by_us: bool
 
-    def url(self, *, user: str, database: str = connection.DATABASE) -> str:
-        """The connection URL of a role; local connections need no password."""
-        return connection.url(self.socket_dir, user, database)
+    @property
+    def socket_dir(self) -> Path:
+        """The folder of its socket."""
+        return self.address.socket_dir
+
+    @property
+    def admin_url(self) -> str:
+        """The superuser's connection URL: for migrations, never for a program that stays."""
+        return self.url(user=SUPERUSER)
+
+    def url(self, *, user: str, database: str = DATABASE) -> str:
+        """The connection URL of a login, with its secret. Raises `EmbeddedError` where that cannot be read."""
+        return self.address.url(user, database)
 
 
 @contextmanager
@@ -89,6 +101,7 @@ class Embedded:
         is_over: Callable[[], bool] = never,
     ) -> None:  # fmt: skip
         self._layout = Layout.of(base_dir)
+        self._passwords = Passwords(self._layout.passwords)
         self._own = own
         self._settings = dict(settings)
         self._is_over = is_over
@@ -214,10 +227,13 @@ class Embedded:
             pid, socket_dir = process.live_server(data_dir), process.recorded_socket_dir(data_dir)
             if self._own and socket_dir not in self._layout.socket_dirs():
                 continue  # We could not start one at that address when this one has ended.
-            if pid is not None and socket_dir is not None and connection.answers(socket_dir):
+            if pid is None or socket_dir is None:
+                continue
+            address = Address(socket_dir, self._passwords)
+            if address.answers():
                 if not self._own:
                     self._share = locks.try_lock(self._layout.run_dir / locks.USERS, shared=True)
-                return _described(socket_dir, data_dir, pid, started_by_us=False)
+                return RunningServer(address, data_dir, pid, started_by_us=False)
         return None
 
     def _gate_after_others(self) -> locks.FileLock | None:
@@ -241,16 +257,18 @@ class Embedded:
         process.clear_leftovers(data_dir)
         if self._is_over():
             raise StartGivenUp
+        ensure_logins(data_dir, self._passwords, binaries, account)
         socket_dir = make_socket_dir(self._layout, account, known=self._socket_dir)
         options = server_options(socket_dir, self._settings)
         command = [str(binaries.bin_dir / "postgres"), "-D", str(data_dir), *options]
+        address = Address(socket_dir, self._passwords)
         try:
-            self._process = start_server(command, account, socket_dir, self._layout.log, is_over=self._is_over)
+            self._process = start_server(command, account, address, self._layout.log, is_over=self._is_over)
         except BaseException:
             delete_socket_dir(socket_dir)
             raise
         self._starter = os.getpid()
-        return _described(socket_dir, data_dir, self._process.pid, started_by_us=True)
+        return RunningServer(address, data_dir, self._process.pid, started_by_us=True)
 
     def _prepare(self) -> tuple[Account, Path, Binaries]:
         found = find_binaries()
@@ -260,10 +278,6 @@ class Embedded:
         home = choose_home(self._layout, account)
         binaries = usable_binaries(found, account, home)
         return account, ensure_cluster(home, binaries, account, is_over=self._is_over), binaries
-
-
-def _described(socket_dir: Path, data_dir: Path, pid: int, *, started_by_us: bool) -> RunningServer:
-    return RunningServer(connection.url(socket_dir, SUPERUSER), socket_dir, data_dir, pid, started_by_us)
 
 
 def _noted_pid(path: Path) -> str:

@@ -171,7 +171,7 @@ def test_whoever_touches_a_budget_holds_its_lock(world: World) -> None:
         ("sentinel.record_batch", "locks := sentinel.locks_of_asks(asks, shared_sets);", ""),
         ("sentinel.locks_of_asks", "ask_limit ->> 'subject' as subject", "''::text as subject"),
         ("sentinel.report_outcomes", "where a.outcome = 'success'", "where false"),
-        ("sentinel.resolve_in_doubt", "perform sentinel.take_locks(o.holds, clock_timestamp() + interval '2 seconds')", "perform 1"),
+        ("sentinel.resolve_in_doubt", "perform sentinel.take_held_locks(tenant, operation)", "perform 1"),
     ],
     ids=["decisions take none", "a limit's lock is left out", "reports take none", "a person takes none"],
 )  # fmt: skip

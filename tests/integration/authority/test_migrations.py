@@ -23,6 +23,7 @@ from sentinel.store.migrate import (
     require_head,
 )
 from tests.harness import at_once, dump
+from tests.logins import make_login
 from tests.old_databases import SCRIPTS, alembic_config, at_revision, empty_database
 from tests.world import guard_body, make_world
 
@@ -159,10 +160,9 @@ def test_another_revision_is_refused_and_the_command_named(empty_url: str, revis
 
 
 def test_a_login_that_may_not_migrate_is_told_so_in_one_line(empty_url: str) -> None:
-    with psycopg.connect(empty_url, autocommit=True) as admin:
-        admin.execute("create role poor_login login")
+    poor_url = make_login(empty_url, "poor_login")
     try:
-        environ = {**os.environ, "SENTINEL_DATABASE_URL": empty_url.replace("sentinel_admin", "poor_login")}
+        environ = {**os.environ, "SENTINEL_DATABASE_URL": poor_url}
         ran = subprocess.run(
             [sys.executable, "-m", "sentinel.cli.main", "migrate"], env=environ, capture_output=True, text=True, timeout=60)  # fmt: skip
     finally:

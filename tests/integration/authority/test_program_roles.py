@@ -11,6 +11,7 @@ from psycopg import errors as pg
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, WORKER, with_role
 from tests.conftest import at
 from tests.harness import decide
+from tests.logins import make_login
 from tests.role_attempts import EVERYBODY, TRAILS, attempts, let_through
 from tests.world import World, guard_body, make_world
 
@@ -104,9 +105,9 @@ def test_twin_with_one_grant_too_many_is_caught(full: World, grant: str, role: s
 def test_no_program_becomes_the_owner_or_another_program(full: World, role: str) -> None:
     """As a login that was granted exactly this role, which is how a deployment connects."""
     login = f"login_of_{role}"
-    full.admin.execute(f"create role {login} login in role {role}".encode())
+    url = make_login(full.url, login, f"in role {role}")
     try:
-        with psycopg.connect(with_role(full.url.replace("sentinel_admin", login), role), autocommit=True) as connection:
+        with psycopg.connect(with_role(url, role), autocommit=True) as connection:
             assert connection.execute("select current_user").fetchone() == (role,)
             for other in {"sentinel_owner", "sentinel_admin", *EVERYBODY, ORDERS} - {role}:
                 with pytest.raises(pg.InsufficientPrivilege):
@@ -120,7 +121,7 @@ def test_the_board_reads_its_three_views_and_nothing_private_is_in_them(full: Wo
         for view in ("public_proofs", "public_feed", "public_tenants"):
             rows = connection.execute(f"select * from sentinel.{view}".encode())
             assert {column.name for column in rows.description or ()} <= {
-                "tenant_id", "event_id", "agent_id", "body", "hash", "occurred_at", "position", "label"}  # fmt: skip
+                "tenant_id", "event_id", "agent_id", "body", "hash", "occurred_at", "position", "label", "is_bound"}  # fmt: skip
         kinds = connection.execute(
             "select count(*) from sentinel.public_proofs where body not like '%\"proof_id\"%'"
         ).fetchone()
@@ -154,6 +155,8 @@ OWNERS_RIGHTS = {
     "record_contradiction",
     # Trails and order budgets are kept by whoever moves a row, and written by nobody otherwise.
     "write_events", "write_ledger_events", "room_in_budgets", "open_order_budgets", "keep_order_budgets", "keep_order_paid",
+    # Locks that only the authority's role can take: the console gets exactly those that its own work needs.
+    "take_halt_lock", "take_held_locks", "take_operators_lock", "take_tenants_lock",
     # Who had a row tried again, and why, is kept with the move.
     "retry_entries",
     # A program that may read nothing of the authority's is told its tenant's public name.

@@ -10,7 +10,6 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from sentinel.app import build_authority, create_app
 from sentinel.http.rate_limit import SharedRateLimit
@@ -18,9 +17,10 @@ from sentinel.policy.library import PolicyHolder
 from sentinel.resources import policies_dir
 from sentinel.services.declare_policies import declare_policies
 from sentinel.settings import Settings
-from sentinel.store.database import BOARD, CONSOLE
+from sentinel.store.database import AUTHORITY, BOARD, CONSOLE
 from sentinel.store.safety import MissingGrant, require_board
 from tests.clock import set_clock, take_over
+from tests.logins import make_login, program_url
 from tests.world import SECRET, World, guard_body, make_world
 
 
@@ -29,13 +29,20 @@ def test_an_authority_with_undeclared_policies_is_not_ready(world: World, tmp_pa
     shutil.copytree(policies_dir(), folder)
     file = folder / "retail_refund.yaml"
     file.write_text(file.read_text().replace("label: Retail Refund Policy v1", "label: A text nobody declared"))
-    settings = Settings(database_url=world.url, secret_keys=(SECRET,), pool_size=2)
+    settings = Settings(database_url=program_url(world.url, AUTHORITY), secret_keys=(SECRET,), pool_size=2)
     authority = build_authority(settings, PolicyHolder(folder))
     asked = create_app(settings, authority, SharedRateLimit(per_second=100, burst=100)).test_client()
     try:
         before = asked.get("/readyz")
         assert (before.status_code, before.headers["Retry-After"]) == (503, "1")
-        assert before.json["checks"] == {"database": True, "writable": True, "schema": True, "policies": False}
+        assert before.json["checks"] == {
+            "database": True,
+            "writable": True,
+            "schema": True,
+            "session": True,
+            "policies": False,
+            "guard": True,
+        }
         declare_policies(authority)
         after = asked.get("/readyz")
         assert (after.status_code, after.json["status"]) == (200, "ready")
@@ -45,9 +52,8 @@ def test_an_authority_with_undeclared_policies_is_not_ready(world: World, tmp_pa
 
 
 def test_a_console_that_may_not_act_as_the_board_s_role_says_so(world: World) -> None:
-    login = sql.Identifier(f"login_{uuid.uuid4().hex[:8]}")
-    world.admin.execute(sql.SQL("create role {} login in role {}").format(login, sql.Identifier(CONSOLE)))
-    url = make_conninfo(world.url, user=login.as_string().strip('"'))
+    name = f"login_{uuid.uuid4().hex[:8]}"
+    login, url = sql.Identifier(name), make_login(world.url, name, f"in role {CONSOLE}")
     try:
         with pytest.raises(MissingGrant, match="may not act as board_reader: `grant board_reader to <login>`"):
             require_board(url)
@@ -97,3 +103,12 @@ def test_a_policy_that_looks_at_the_time_sees_the_database_s(database_url: str, 
         assert new_year <= first <= then < new_year + timedelta(seconds=30)
     finally:
         world.close()
+
+
+@pytest.mark.parametrize("behind_tls", [True, False])
+def test_behind_tls_every_page_says_so(database_url: str, behind_tls: bool) -> None:
+    world = make_world(database_url, behind_tls=behind_tls)
+    for path in ("/docs", "/healthz", "/nothing"):
+        said = world.app.test_client().get(path, headers={"X-Forwarded-Proto": "https"}).headers
+        assert ("Strict-Transport-Security" in said) == behind_tls, path
+    world.close()

@@ -23,7 +23,9 @@ from sentinel.store.embedded import (
     running,
 )
 from sentinel.store.embedded.account import server_account
+from sentinel.store.embedded.connection import Address
 from sentinel.store.embedded.engine import usable_binaries
+from sentinel.store.embedded.passwords import Passwords
 from tests.embedded_servers import IS_ROOT, PACKAGE_ROOT, Holder, alive, ask, needs_linux, needs_root, settings_of
 
 INSTALLED_15 = Path("/usr/lib/postgresql/15/bin")
@@ -149,7 +151,7 @@ def test_neither_a_space_in_tmpdir_nor_the_callers_pgport_matters(base: Path, mo
 
 
 def test_url_percent_encodes_every_part() -> None:
-    place = RunningServer("", Path("/a b/%?&"), Path("/d"), 1, True)
+    place = RunningServer(Address(Path("/a b/%?&"), Passwords(Path("/p"))), Path("/d"), 1, True)
     assert place.url(user="x@y", database="d/e") == "postgresql://x%40y@/d%2Fe?host=%2Fa%20b%2F%25%3F%26&port=5432"
 
 

@@ -123,7 +123,7 @@ def test_a_start_that_is_given_up_leaves_nothing(base: Path, monkeypatch: pytest
         lines = 'sleep 60 & echo $! >"$2/child"; chmod 644 "$2/child"; wait'
         monkeypatch.setenv("SENTINEL_PG_BIN", str(_programs_that_fail(base.with_name("bin"), lines)))
     else:
-        monkeypatch.setattr(connection, "answers", lambda _: False)
+        monkeypatch.setattr(connection.Address, "answers", lambda _: False)
     children: list[int] = []
 
     def is_over() -> bool:

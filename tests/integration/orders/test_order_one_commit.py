@@ -39,7 +39,7 @@ def test_an_order_left_before_its_score_is_scored_by_whoever_takes_it_up(
     intake = Intake(
         pipeline, SourcesFile(SOURCES, {"ORDERS_DEMO_SECRET": SECRET}), SharedRateLimit(per_second=1000, burst=1000)
     )
-    orders.app = create_app(intake, orders.review.store)
+    orders.app = create_app(intake, orders.review.store, orders.review.key)
     assert orders.deliver(order_body("o-left")).status_code == 503
     assert orders.standing("o-left") == ("RECEIVED", None)
     orders.make_due()

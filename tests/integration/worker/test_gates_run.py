@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from sentinel.resources import policies_dir
 from tests.acceptance.places import run
+from tests.logins import make_login
 from tests.world import World
 from worker.gates.stand_ins import standing_in
 
@@ -156,11 +156,8 @@ def test_cases_that_cannot_be_read_end_in_one_line_and_leave_nothing(world: Worl
 
 def test_a_login_that_may_make_no_database_gets_a_server_of_its_own(world: World, tmp_path: Path) -> None:
     (tmp_path / "cases.yaml").write_text(CASES)
-    with psycopg.connect(world.url, autocommit=True) as admin:
-        admin.execute("create role gate_login login superuser")
-        admin.execute("alter role gate_login nosuperuser")
+    url = make_login(world.url, "gate_login")
     try:
-        url = psycopg.conninfo.make_conninfo(world.url, user="gate_login")
         ran = run("gates", "run", "fee", "--cases", str(tmp_path / "cases.yaml"), "--json", SENTINEL_DATABASE_URL=url)
         report = json.loads(ran.stdout)
         assert report["incorrect"] == 0 and report["covered"] == 3, ran.stderr

@@ -23,10 +23,12 @@ from sentinel.services.record_gate_report import record_gate_report
 from sentinel.services.resolve_approval import resolve_approval
 from sentinel.services.resolve_in_doubt import resolve_in_doubt
 from sentinel.services.set_halt import set_halt
+from sentinel.store.database import WORKER
 from sentinel.store.in_doubt import list_in_doubt
 from sentinel.store.overview import ledger_load
 from tests.harness import actor, digest_of, dump
 from tests.ledger_world import ROOT, LedgerWorld
+from tests.logins import program_url
 from tests.switch_world import BOOK, MASTER, on, passing_report
 from tests.workflow_world import BRANCHES, FEE, SECRETS, Branch, Shop, Spy, executed_once
 from tests.world import World
@@ -323,7 +325,7 @@ def simulated(shop: Shop, lines: list[dict[str, Any]]) -> dict[str, tuple[str, s
     """`worker workflow simulate`, as an operator runs it: row → (decision, reason)."""
     text = "".join(json.dumps(line) + "\n" for line in [*lines, CONFIRMED])
     env = {
-        "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "WORKER_DATABASE_URL": shop.world.url, "SENTINEL_URL": shop.url,
+        "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "WORKER_DATABASE_URL": program_url(shop.world.url, WORKER), "SENTINEL_URL": shop.url,
         "SENTINEL_REFUND_AGENT_API_KEY": shop.key, "SENTINEL_TENANT_ID": str(shop.world.tenant_id),
         "CONFIRM_SECRETS": ",".join(SECRETS),
     }  # fmt: skip

@@ -60,7 +60,7 @@ create or replace function sentinel.set_halt(
   owner uuid, halt uuid, halt_scope text, halt_target text, halt_level text, why text, who text, event uuid
 ) returns table (halt_id uuid, already boolean) language plpgsql as $$
 begin
-  perform pg_advisory_xact_lock(sentinel.halt_lock());
+  perform sentinel.take_halt_lock();
   return query select p.halt_id, p.already
     from sentinel.put_halt(owner, halt, halt_scope, halt_target, halt_level, why, who, event, clock_timestamp()) p;
 end $$;
@@ -70,7 +70,7 @@ declare
   h sentinel.halts;
   moment timestamptz;
 begin
-  perform pg_advisory_xact_lock(sentinel.halt_lock());
+  perform sentinel.take_halt_lock();
   moment := clock_timestamp();
   update sentinel.halts set lifted_at = moment, lifted_by = who
   where tenant_id = owner and halt_id = halt and lifted_at is null returning * into h;

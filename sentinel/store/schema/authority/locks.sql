@@ -90,3 +90,31 @@ begin
   from (select distinct one as lock from unnest(wanted) as one where one is not null order by 1) as w;
   if clock_timestamp() > began + interval '20 milliseconds' then perform sentinel.wait_until(moment); end if;
 end $$;
+
+-- Only the authority's role may take advisory locks (deploy/roles.sql): who held them could stop everybody. What people do at the
+-- console needs a few; these functions take exactly those, with their owner's rights.
+create or replace function sentinel.take_halt_lock() returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  perform pg_advisory_xact_lock(sentinel.halt_lock());
+end $$;
+
+-- The locks of what one operation's permit holds, waiting two seconds at most.
+create or replace function sentinel.take_held_locks(tenant uuid, operation uuid) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  perform sentinel.take_locks(o.holds, clock_timestamp() + interval '2 seconds') from sentinel.operation_states o
+  where o.tenant_id = tenant and o.operation_id = operation;
+end $$;
+
+create or replace function sentinel.take_operators_lock(tenant uuid) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  perform pg_advisory_xact_lock(sentinel.operators_lock(tenant));
+end $$;
+
+create or replace function sentinel.take_tenants_lock() returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  perform pg_advisory_xact_lock(7305013942711305);
+end $$;

@@ -10,7 +10,7 @@ create or replace function sentinel.add_operator(
   tenant uuid, person uuid, address text, first_password_hash text, first_role text, who text, event uuid
 ) returns text language plpgsql as $$
 begin
-  perform pg_advisory_xact_lock(sentinel.operators_lock(tenant));
+  perform sentinel.take_operators_lock(tenant);
   if exists (select from sentinel.operators where tenant_id = tenant and operator_id = person and email = address) then
     return 'repeated';
   end if;
@@ -31,7 +31,7 @@ create or replace function sentinel.change_operator(
 declare
   p sentinel.operators;
 begin
-  perform pg_advisory_xact_lock(sentinel.operators_lock(tenant));
+  perform sentinel.take_operators_lock(tenant);
   select * into p from sentinel.operators where tenant_id = tenant and operator_id = person;
   if not found then return 'unknown'; end if;
   if act = 'role_set' and p.role = given or act = 'shut_out' and not p.active or act = 'let_in' and p.active then

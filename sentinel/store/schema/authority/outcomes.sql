@@ -288,8 +288,7 @@ declare
   s sentinel.operation_states;
   moment timestamptz;
 begin
-  perform sentinel.take_locks(o.holds, clock_timestamp() + interval '2 seconds') from sentinel.operation_states o
-  where o.tenant_id = tenant and o.operation_id = operation;
+  perform sentinel.take_held_locks(tenant, operation);
   select * into s from sentinel.operation_states t where t.tenant_id = tenant and t.operation_id = operation for update;
   moment := clock_timestamp();
   act_until := s.act_until;

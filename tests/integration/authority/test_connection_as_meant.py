@@ -1,0 +1,201 @@
+"""A program does not start, and is not ready, on a connection that is not what it means: another role, no limits, a way to the owner."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from sentinel.app import build_authority, create_app
+from sentinel.http.rate_limit import SharedRateLimit
+from sentinel.services.actor import local_administrator
+from sentinel.services.set_halt import set_halt
+from sentinel.settings import Settings
+from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, POOLER, WORKER, Pool, with_role
+from sentinel.store.safety import UnsafeDatabase, require_ready, standing_of
+from tests.logins import make_login, program_url
+from tests.world import SECRET, World, guard_body, start_body
+
+ROOT = Path(__file__).resolve().parents[3]
+PROGRAMS = (AUTHORITY, WORKER, ORDERS, CONSOLE, BOARD)
+AS_MEANT = (
+    "alter role {0} set role = {1}", "alter role {0} set statement_timeout = '5s'", "alter role {0} set lock_timeout = '2s'",
+    "alter role {0} set idle_in_transaction_session_timeout = '10s'", "alter role {0} set timezone = 'UTC'",
+)  # fmt: skip
+DIRECT = {
+    "an administrator": ("superuser", (), "is an administrator's"),
+    "one that makes roles": (f"createrole in role {AUTHORITY}", (), "is an administrator's"),
+    "one that bypasses row security": (f"bypassrls in role {AUTHORITY}", (), "is an administrator's"),
+    "a member of the owner": (f"in role {AUTHORITY}, sentinel_owner", (), "may become sentinel_owner"),
+    "an acknowledged loss": (f"in role {AUTHORITY}", ("alter role {0} set synchronous_commit = off",), "synchronous_commit = off"),
+    "one that only reads": (f"in role {AUTHORITY}", ("alter role {0} set default_transaction_read_only = on",), "transaction_read_only"),
+    "too few connections": (f"connection limit 3 in role {AUTHORITY}", (), "may open 4 connections and"),
+}  # fmt: skip
+POOLED = {
+    "no role": ("alter role {0} reset role", "alter role {0} set role = sentinel_authority"),
+    "another role": ("alter role {0} set role = sentinel_worker", "acts as sentinel_worker and not as sentinel_authority"),
+    "no limit of a statement": ("alter role {0} reset statement_timeout", "statement_timeout is off"),
+    "too long a statement": ("alter role {0} set statement_timeout = '1min'", "statement_timeout is 60000 ms; it must be 5000 ms or less"),
+    "no limit of a lock": ("alter role {0} reset lock_timeout", "lock_timeout is off"),
+    "an idle transaction for ever": ("alter role {0} reset idle_in_transaction_session_timeout", "idle_in_transaction_session_timeout is off"),
+    "another isolation": ("alter role {0} set default_transaction_isolation = 'serializable'", "default_transaction_isolation = serializable"),
+    "an acknowledged loss": ("alter role {0} set synchronous_commit = off", "synchronous_commit = off"),
+    "another time zone": ("alter role {0} set timezone = 'Asia/Tokyo'", "TimeZone is Asia/Tokyo"),
+}  # fmt: skip
+
+
+@contextmanager
+def login(world: World, terms: str = "", statements: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
+    """(name, address) of a login of its own, gone after the block."""
+    name = f"login_{uuid.uuid4().hex[:8]}"
+    url = make_login(world.url, name, terms)
+    try:
+        for statement in statements:
+            world.admin.execute(statement.format(name, AUTHORITY).encode())
+        yield name, url
+    finally:
+        world.admin.execute(f"drop role {name}".encode())
+
+
+def readyz(url: str, world: World) -> Any:
+    """What an authority on this address says of itself."""
+    settings = Settings(database_url=url, secret_keys=(SECRET,), pool_size=1)
+    authority = build_authority(settings, world.authority.policies)
+    try:
+        return create_app(settings, authority, SharedRateLimit(per_second=100, burst=100)).test_client().get("/readyz")
+    finally:
+        authority.pool.close()
+
+
+@pytest.mark.parametrize("role", PROGRAMS)
+def test_a_program_s_own_login_is_as_meant(world: World, role: str) -> None:
+    url = program_url(world.url, role)
+    require_ready(url, role, connections=1)
+    pool = Pool(with_role(url, role), size=1)
+    try:
+        assert standing_of(pool, role).faults == ()
+    finally:
+        pool.close()
+
+
+def test_an_ordinary_login_that_was_granted_the_role_is_as_meant_too(world: World) -> None:
+    with login(world, f"in role {AUTHORITY}") as (_, url):
+        require_ready(url, AUTHORITY, connections=4)
+        assert readyz(url, world).status_code == 200
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_another_connection_is_refused_at_the_start_and_its_cause_named(world: World, name: str) -> None:
+    terms, statements, cause = DIRECT[name]
+    with login(world, terms, statements) as (_, url):
+        with pytest.raises(UnsafeDatabase, match=re.escape(cause)):
+            require_ready(url, AUTHORITY, connections=4)
+        if "connections" not in name:
+            assert readyz(url, world).status_code == 503
+
+
+@pytest.mark.parametrize("name", POOLED)
+def test_what_the_login_must_bring_itself_behind_a_pooler_is_asked_for(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Without start-up options, as behind a pooler, on a connection that says so."""
+    monkeypatch.setenv(POOLER, "transaction")
+    statement, cause = POOLED[name]
+    terms = f"in role {AUTHORITY}, {WORKER}"
+    with login(world, terms, AS_MEANT) as (who, url):
+        require_ready(url, AUTHORITY)
+        assert readyz(url, world).json["checks"]["session"] is True
+        world.admin.execute(statement.format(who).encode())
+        with pytest.raises(UnsafeDatabase, match=re.escape(cause.format(who))):
+            require_ready(url, AUTHORITY)
+        answer = readyz(url, world)
+        assert (answer.status_code, answer.json["checks"]["session"]) == (503, False)
+
+
+def test_who_is_made_a_member_of_the_owner_while_it_runs_is_not_ready_any_more(world: World) -> None:
+    with login(world, f"in role {AUTHORITY}") as (name, url):
+        pool = Pool(with_role(url, AUTHORITY), size=1)
+        try:
+            assert standing_of(pool, AUTHORITY).faults == ()
+            world.admin.execute(f"grant sentinel_owner to {name}".encode())
+            found = standing_of(pool, AUTHORITY).faults
+            assert len(found) == 1
+            assert found[0].startswith(f"the login {name} may become sentinel_owner")
+        finally:
+            pool.close()
+
+
+def test_twin_such_a_member_can_rewrite_history(world: World) -> None:
+    """Which is why it is refused: the role alone, as it was asked before, is a good one."""
+    with login(world, f"in role {AUTHORITY}, sentinel_owner") as (_, url):
+        with psycopg.connect(with_role(url, AUTHORITY)) as connection:
+            connection.execute("reset role")
+            connection.execute("set role sentinel_owner")
+            connection.execute("alter table sentinel.events disable trigger append_only")
+            connection.rollback()
+
+
+def test_no_setting_outlives_its_transaction(world: World) -> None:
+    """Whatever was done with a connection, the next who gets it finds the settings as they were at its start."""
+    url = program_url(world.url, AUTHORITY)
+    settings = Settings(database_url=url, secret_keys=(SECRET,), pool_size=1)
+    authority = build_authority(settings, world.authority.policies)
+    app = create_app(settings, authority, SharedRateLimit(per_second=1000, burst=1000))
+    client, headers = app.test_client(), {"X-API-Key": world.key}
+
+    def ask(path: str, body: dict[str, Any]) -> Any:
+        return client.post(f"/api/sentinel/{path}", json=body, headers=headers)
+
+    def changed() -> list[Any]:
+        with authority.pool.connection() as connection:
+            return connection.execute("select name, setting from pg_settings where source = 'session'").fetchall()
+
+    try:
+        before = changed()
+        body = guard_body(value=40)
+        answer = ask("action/guard", body)
+        assert answer.status_code == 200
+        assert ask("action/guard", body).status_code == 200
+        assert ask("action/guard/start", start_body(body, answer.json)).status_code == 200
+        assert ask("action/guard", guard_body(value=300)).status_code == 200
+        assert ask("action/check", {name: body[name] for name in ("agent_id", "action", "params")}).status_code == 200
+        assert (
+            ask(
+                "action/guard/report",
+                {name: body[name] for name in ("idempotency_key", "action", "agent_id")} | {"outcome": "success"},
+            ).status_code
+            == 200
+        )
+        set_halt(world.console_pool, local_administrator(world.tenant_id), scope="agent", target="x", reason="drill")
+        assert client.get("/readyz").status_code == 200
+        assert changed() == before == []
+        with authority.pool.connection() as connection:
+            connection.execute("set statement_timeout = 0")
+        assert changed() == [("statement_timeout", "0")], "the twin: a SET that stays is seen"
+    finally:
+        authority.pool.close()
+
+
+_SET = re.compile(r"""["'\s(]set\s+(?!local\b|constraints\b|transaction\b)(session\s+)?(role|statement_timeout|lock_timeout|timezone|search_path|\w+_timeout|synchronous_commit|session)\b""", re.IGNORECASE)  # fmt: skip
+
+
+def test_no_program_sets_anything_for_longer_than_its_transaction() -> None:
+    """Nor would a text that does: only `set local` and `set_config(..., true)` are in what programs send."""
+    sources = [path for folder in ("sentinel", "worker", "ops_console") for path in (ROOT / folder).rglob("*.py")]
+    assert len(sources) > 200
+    told: list[str] = []
+    for path in sources:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            statement = any(word in line for word in ("execute(", "run(", '"set ', "'set "))
+            if statement and _SET.search(line) and "alter " not in line:
+                told.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    assert told == []
+    assert _SET.search("connection.execute(\"set statement_timeout = '5min'\")")
+    texts = [path.read_text() for path in (ROOT / "sentinel" / "store" / "schema").rglob("*.sql")]
+    assert [text for text in texts if re.search(r"set_config\([^;]*,\s*false\s*\)", text)] == []

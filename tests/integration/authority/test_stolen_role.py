@@ -1,0 +1,183 @@
+"""What somebody with a program's database login could do to the others: nothing that stops them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+from psycopg import errors as pg
+from werkzeug.test import TestResponse
+
+from sentinel.app import build_authority, create_app
+from sentinel.cli.main import main
+from sentinel.http.rate_limit import SharedRateLimit
+from sentinel.services.actor import local_administrator
+from sentinel.services.lift_halt import lift_halt
+from sentinel.services.set_halt import set_halt
+from sentinel.settings import Settings
+from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, WORKER
+from sentinel.store.embedded import RunningServer
+from sentinel.store.migrate import migrate
+from sentinel.store.sign_in_attempts import Throttle, begin_attempt
+from tests.conftest import at
+from tests.logins import program_url
+from tests.world import SECRET, World, guard_body, make_world
+
+NO_AUTHORITY = (WORKER, ORDERS, CONSOLE, BOARD)
+LIMITS = {AUTHORITY: 96, CONSOLE: 24, WORKER: 24, ORDERS: 40, BOARD: 12}
+OF_THE_SERVER = """
+select p.oid::regprocedure::text from pg_proc p where p.pronamespace = 'pg_catalog'::regnamespace
+  and (p.proname like 'pg\\_advisory%%' or p.proname like 'pg\\_try\\_advisory%%' or p.proname like 'lo\\_%%' or p.proname in ('loread', 'lowrite'))
+"""
+HALT, SIGN_IN = 7305013942711301, 7305013942711304
+ATTEMPTS = (
+    f"select pg_advisory_lock({HALT})", f"select pg_advisory_xact_lock({SIGN_IN})", f"select pg_try_advisory_lock({HALT})",
+    f"select pg_advisory_lock_shared({HALT})", f"select pg_try_advisory_xact_lock_shared({HALT})", "select pg_advisory_lock(1, 2)",
+    "select lo_create(0)", "select lo_creat(-1)", "select lo_import('/etc/hostname')", "select lo_from_bytea(0, '\\x00')",
+    "select lo_put(1, 0, '\\x00')", "select lo_unlink(1)", "select lo_export(1, '/tmp/x')", "select lowrite(0, '\\x00')",
+    "create temporary table mine (a int)", "select 1 into temporary mine", "create temporary view mine as select 1",
+    "create temporary sequence mine", "create table public.mine (a int)", "create schema mine",
+    "create function public.mine() returns int language sql as 'select 1'",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def world(pg_server: RunningServer) -> Iterator[World]:
+    """A database that was migrated itself: what a database gives to everybody is not copied from a template."""
+    name = f"stolen_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
+        connection.execute(f"create database {name}".encode())
+    url = at(pg_server.admin_url, name)
+    migrate(url)
+    made = make_world(url)
+    yield made
+    made.close()
+    with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
+        connection.execute(f"drop database {name} with (force)".encode())
+
+
+def ready(world: World) -> TestResponse:
+    """What an authority that has just started says at /readyz."""
+    settings = Settings(database_url=program_url(world.url, AUTHORITY), secret_keys=(SECRET,), pool_size=2)
+    authority = build_authority(settings, world.authority.policies)
+    try:
+        return create_app(settings, authority, SharedRateLimit(per_second=100, burst=100)).test_client().get("/readyz")
+    finally:
+        authority.pool.close()
+
+
+@contextlib.contextmanager
+def stolen(world: World, role: str) -> Iterator[psycopg.Connection]:
+    """A connection with a program's own login and none of its good manners."""
+    with psycopg.connect(program_url(world.url, role), autocommit=True) as connection:
+        yield connection
+
+
+def test_no_stolen_role_takes_a_lock_or_leaves_something_lying(world: World) -> None:
+    tried = [(role, statement) for role in NO_AUTHORITY for statement in ATTEMPTS]
+    got_through = []
+    for role, statement in tried:
+        with stolen(world, role) as connection:
+            try:
+                connection.execute(statement.encode())
+                got_through.append((role, statement))
+            except pg.InsufficientPrivilege:
+                pass
+    print(f"N={len(tried)}")
+    assert got_through == []
+
+
+def test_of_the_server_s_functions_none_that_locks_or_keeps_is_anybody_s(world: World) -> None:
+    names = [name for (name,) in world.admin.execute(OF_THE_SERVER.replace("%%", "%").encode())]
+    assert len(names) > 40
+    anybody = [
+        name for name in names for role in ("public", *NO_AUTHORITY)
+        if world.one("select has_function_privilege(%s, %s, 'execute')", role, name)
+    ]  # fmt: skip
+    assert anybody == []
+    assert world.one("select has_function_privilege(%s, 'pg_advisory_xact_lock(bigint)', 'execute')", AUTHORITY)
+    print(f"N={len(names)} functions")
+
+
+@pytest.mark.parametrize("role", NO_AUTHORITY)
+def test_beside_a_stolen_role_that_tries_everything_guards_halts_and_sign_ins_go_on(world: World, role: str) -> None:
+    held: list[psycopg.Connection] = []
+    try:
+        url = program_url(world.url, role)
+        held.extend(psycopg.connect(url, autocommit=True) for _ in range(LIMITS[role]))
+        with pytest.raises(psycopg.OperationalError, match="too many connections for role"):
+            psycopg.connect(url)
+        for number, connection in enumerate(held):
+            with contextlib.suppress(pg.InsufficientPrivilege):
+                connection.execute(ATTEMPTS[number % len(ATTEMPTS)].encode())
+        assert world.guard(guard_body(value=40))["decision"] == "ALLOW"
+        attempt = begin_attempt(
+            world.console_pool, email="x@y.example", address="192.0.2.1", throttle=Throttle(1000, 1000, 100000)
+        )
+        assert attempt.attempt_id is not None
+        by = local_administrator(world.tenant_id)
+        halt = set_halt(world.console_pool, by, scope="agent", target="nobody", reason="drill").halt_id
+        lift_halt(world.console_pool, by, halt, reason="over")
+        assert ready(world).json["checks"]["guard"] is True
+    finally:
+        for connection in held:
+            connection.close()
+
+
+def test_twin_with_the_right_to_lock_stops_guards_and_the_authority_says_that_it_is_not_ready(world: World) -> None:
+    take = "pg_advisory_lock(bigint)"
+    world.admin.execute(f"grant execute on function {take} to {WORKER}".encode())
+    try:
+        with stolen(world, WORKER) as connection:
+            connection.execute(f"select pg_advisory_lock({HALT})".encode())
+            answer = ready(world)
+            assert (answer.status_code, answer.json["checks"]["guard"]) == (503, False)
+            assert all(answer.json["checks"][name] for name in ("database", "writable", "schema"))
+    finally:
+        world.admin.execute(f"revoke execute on function {take} from {WORKER}".encode())
+    assert ready(world).json["checks"]["guard"] is True
+
+
+@pytest.mark.parametrize("broken", ["drop trigger append_only on sentinel.events; revoke insert on sentinel.events from sentinel_authority",
+                                    "alter database {0} set default_transaction_read_only = on", "revoke execute on function sentinel.record_batch from sentinel_authority"])  # fmt: skip
+def test_the_authority_is_not_ready_while_a_guard_could_not_be_recorded(database_url: str, broken: str) -> None:
+    world = make_world(database_url)
+    try:
+        assert ready(world).json["checks"]["guard"] is True
+        before = counts(world)
+        world.admin.execute(broken.format(world.admin.info.dbname).encode())
+        assert ready(world).json["checks"]["guard"] is False
+        assert counts(world) == before
+    finally:
+        world.close()
+
+
+def test_trying_leaves_nothing(world: World) -> None:
+    before = counts(world)
+    for _ in range(3):
+        assert ready(world).status_code == 200
+    assert counts(world) == before
+
+
+def counts(world: World) -> list[int]:
+    return [world.one(f"select count(*) from sentinel.{table}") for table in ("operations", "operation_states", "events", "usage", "reservations", "feed")]  # fmt: skip
+
+
+def test_the_doctor_tells_when_anybody_may_lock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENTINEL_DATABASE_URL", program_url(world.url, CONSOLE))
+
+    def locks() -> bool:
+        told = json.loads(CliRunner().invoke(main, ["doctor", "--json"]).stdout)
+        return bool(next(one["ok"] for one in told if one["name"] == "locks"))
+
+    assert locks()
+    world.admin.execute("grant execute on function pg_advisory_lock(bigint) to public")
+    try:
+        assert not locks()
+    finally:
+        world.admin.execute("revoke execute on function pg_advisory_lock(bigint) from public")
