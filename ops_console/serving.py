@@ -24,7 +24,14 @@ from ops_console.settings import ConsoleSettings
 from sentinel.core.errors import EngineUnavailable
 from sentinel.http.asgi import AsgiApp
 from sentinel.logs import configure_logs
-from sentinel.server import OTHER_FILES, Server, metrics_folder, require_free_port, require_open_files
+from sentinel.server import (
+    OTHER_FILES,
+    Server,
+    metrics_folder,
+    require_free_health_port,
+    require_free_port,
+    require_open_files,
+)
 from sentinel.side_by_side import run_side_by_side
 from sentinel.store.database import CONSOLE
 from sentinel.store.safety import require_board, require_ready
@@ -41,8 +48,10 @@ def serve(
     configure_logs(settings.log_level, program="console")
     if Face.OPERATORS in faces:
         require_free_port(settings.host, settings.port, "--port or SENTINEL_CONSOLE_PORT")
+        require_free_health_port((settings.health_host, settings.health_port), "SENTINEL_CONSOLE_HEALTH_PORT")
     if Face.PUBLIC in faces:
         require_free_port(settings.board_host, settings.board_port, "--board-port or SENTINEL_BOARD_PORT")
+        require_free_health_port((settings.health_host, settings.board_health_port), "SENTINEL_BOARD_HEALTH_PORT")
     most = max(settings.max_connections, settings.board_max_connections)
     require_open_files(most + OTHER_FILES, "SENTINEL_CONSOLE_MAX_CONNECTIONS or SENTINEL_BOARD_MAX_CONNECTIONS")
     pools = (settings.processes if Face.OPERATORS in faces else 0) + (
@@ -72,7 +81,7 @@ def _serve_operators(settings: ConsoleSettings, graceful_seconds: int) -> None:
 
     log.info("serving", address=f"http://{settings.host}:{settings.port}", process=os.getpid())
     Server(
-        make_app, host=settings.host, port=settings.port, processes=settings.processes, connections=settings.max_connections,
+        make_app, host=settings.host, port=settings.port, health=(settings.health_host, settings.health_port), processes=settings.processes, connections=settings.max_connections,
         connections_per_address=settings.max_connections if settings.trusted_proxies else settings.max_connections_per_address,
         graceful_seconds=graceful_seconds,
     ).run()  # fmt: skip
@@ -84,7 +93,7 @@ def _serve_public(settings: ConsoleSettings, graceful_seconds: int) -> None:
 
     log.info("serving_public", address=f"http://{settings.board_host}:{settings.board_port}", process=os.getpid())
     Server(
-        make_app, host=settings.board_host, port=settings.board_port, processes=settings.board_processes,
+        make_app, host=settings.board_host, port=settings.board_port, health=(settings.health_host, settings.board_health_port), processes=settings.board_processes,
         connections=settings.board_max_connections, graceful_seconds=graceful_seconds,
         connections_per_address=settings.board_max_connections if settings.trusted_proxies else settings.board_max_connections_per_address,
     ).run()  # fmt: skip

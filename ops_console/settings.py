@@ -18,6 +18,7 @@ from sentinel.resources import policies_dir
 from sentinel.services.actor import has_role
 from sentinel.settings import (
     BEHIND_TLS,
+    HEALTH_HELP,
     confirm_secrets,
     is_weak,
     malformed,
@@ -53,6 +54,11 @@ class ConsoleSettings:
     )
     host: str = setting("SENTINEL_CONSOLE_HOST", "Address the console listens on.", "127.0.0.1")
     port: int = setting("SENTINEL_CONSOLE_PORT", "Port of the console, for operators.", 7861)
+    health_host: str = setting(
+        "SENTINEL_CONSOLE_HEALTH_HOST", "Address of the health ports of console and board.", "127.0.0.1"
+    )
+    health_port: int = setting("SENTINEL_CONSOLE_HEALTH_PORT", HEALTH_HELP, 0)
+    board_health_port: int = setting("SENTINEL_BOARD_HEALTH_PORT", HEALTH_HELP, 0)
     processes: int = setting("SENTINEL_CONSOLE_PROCESSES", "Server processes of the console.", 1)
     threads: int = setting("SENTINEL_CONSOLE_THREADS", "Threads per process: requests answered at once.", 24)
     max_connections: int = setting("SENTINEL_CONSOLE_MAX_CONNECTIONS", _MOST, 1000)
@@ -197,6 +203,9 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
         "port": env.int(_ENV["port"], default.port, validate=Range(min=1, max=65535)),
         "board_host": env.str(_ENV["board_host"], default.board_host, validate=Length(min=1)),
         "board_port": env.int(_ENV["board_port"], default.board_port, validate=Range(min=1, max=65535)),
+        "health_host": env.str(_ENV["health_host"], default.health_host, validate=Length(min=1)),
+        "health_port": env.int(_ENV["health_port"], 0, validate=Range(min=0, max=65535)),
+        "board_health_port": env.int(_ENV["board_health_port"], 0, validate=Range(min=0, max=65535)),
         "trusted_proxies": env.int(_ENV["trusted_proxies"], default.trusted_proxies, validate=Range(min=0, max=5)),
         "insecure_cookies": env.bool(_ENV["insecure_cookies"], default.insecure_cookies),
         "behind_tls": env.bool(_ENV["behind_tls"], default.behind_tls),

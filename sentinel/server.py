@@ -25,6 +25,7 @@ from gunicorn.arbiter import Arbiter
 from sentinel.connection_bounds import Connections
 from sentinel.core.errors import SentinelError
 from sentinel.event_worker import EventWorker
+from sentinel.http.asgi import ByListener
 
 OTHER_FILES = 500
 """Open files of a process beside its clients' connections: the database, files, the program itself."""
@@ -46,6 +47,12 @@ def require_free_port(host: str, port: int, variable: str) -> None:
         except OSError as error:
             what = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
             raise CannotServe(f"port {port} on {host} {what}; choose another with {variable}") from None
+
+
+def require_free_health_port(health: tuple[str, int], variable: str) -> None:
+    """Raise `CannotServe` when the address for supervisors is taken; without a port there is none."""
+    if health[1]:
+        require_free_port(*health, variable)
 
 
 def require_open_files(count: int, variable: str) -> None:
@@ -76,18 +83,22 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
 class Server(BaseApplication):  # type: ignore[misc]
     """A gunicorn server around `make_app(worker)`, an ASGI app made once in each process after the fork.
 
-    Each process holds at most `connections` connections, and of one address at most `connections_per_address`.
+    Each process holds at most `connections` connections, and of one address at most `connections_per_address`. `health` is an
+    address of its own for /healthz, /readyz and /metrics, which is nowhere else; without a port there is no /metrics.
     """
 
     def __init__(
         self, make_app: Callable[[Any], Any], *, host: str, port: int, processes: int, connections: int,
-        connections_per_address: int, graceful_seconds: int = 20, on_reload: Callable[[], None] | None = None,
+        connections_per_address: int, health: tuple[str, int] = ("", 0), graceful_seconds: int = 20, on_reload: Callable[[], None] | None = None,
         on_worker_exit: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         self._make_app = make_app
         self._bounds = connections, connections_per_address
+        self._health_port = health[1]
         self._options = {
-            "bind": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}"],
+            "bind": [
+                f"[{at}]:{number}" if ":" in at else f"{at}:{number}" for at, number in ((host, port), health) if number
+            ],
             "workers": processes,
             "worker_class": EventWorker,
             "asgi_lifespan": "off",
@@ -121,7 +132,7 @@ class Server(BaseApplication):  # type: ignore[misc]
 
     def _after_fork(self, worker: Any) -> None:
         worker.connections = Connections(*self._bounds)
-        worker.asgi = self._make_app(worker)
+        worker.asgi = ByListener(self._make_app(worker), self._health_port)
         # What is loaded now stays for good: collecting it again and again would only stop requests for milliseconds.
         gc.collect()
         gc.freeze()

@@ -97,6 +97,7 @@ def setting(env: str, help: str, default: Any = None) -> Any:
     return dataclasses.field(default=default, metadata={"env": env, "help": help})
 
 
+HEALTH_HELP = "Port of its own for /healthz, /readyz and /metrics, not for the public; without it there is no /metrics."
 BEHIND_TLS = "Everything that reaches this program came over TLS: every page and document carries Strict-Transport-Security, a year long."
 
 
@@ -124,6 +125,8 @@ class Settings:
     )
     host: str = setting("SENTINEL_HOST", "Address the authority listens on.", "127.0.0.1")
     port: int = setting("SENTINEL_PORT", "Port of the authority.", 7860)
+    health_host: str = setting("SENTINEL_HEALTH_HOST", "Address of the health port.", "127.0.0.1")
+    health_port: int = setting("SENTINEL_HEALTH_PORT", HEALTH_HELP, 0)
     processes: int = setting("SENTINEL_PROCESSES", "Server processes.", 2)
     threads: int = setting("SENTINEL_THREADS", "Threads per process, for what is not a decision.", 24)
     max_connections: int = setting(
@@ -186,6 +189,8 @@ def load_settings(**overrides: Any) -> Settings:
         "checkpoint_file": env.str(_FIELDS["checkpoint_file"], default.checkpoint_file),
         "host": env.str(_FIELDS["host"], default.host, validate=Length(min=1)),
         "port": env.int(_FIELDS["port"], default.port, validate=Range(min=1, max=65535)),
+        "health_host": env.str(_FIELDS["health_host"], default.health_host, validate=Length(min=1)),
+        "health_port": env.int(_FIELDS["health_port"], 0, validate=Range(min=0, max=65535)),
         "log_level": env.str(
             _FIELDS["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])
         ),

@@ -97,6 +97,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
         access = prepare(database.admin_url, data_dir, stop)
         urls = database.program_urls()
         env = _environment(urls, data_dir, access, ports)
+        health = _health_addresses(env, ports)
         _start_all(processes, env, access, ports, data_dir, stop, say)
         source = order_source(ports.url("orders"), env["orders"]["ORDERS_DEMO_SECRET"])
         posting = threading.Thread(target=_post_orders, args=(source, access, data_dir, stop, say), daemon=True)
@@ -113,7 +114,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
             go_on(stop)
             posting.join(0.05)
         if not once or as_json:
-            _announce(access, ports, source, database.admin_url, urls, as_json=as_json)
+            _announce(access, ports, source, database.admin_url, urls, health, as_json=as_json)
         if once:
             stack.close()
             if not (as_json or failed):
@@ -214,6 +215,20 @@ def _environment(urls: Mapping[str, str], data_dir: Path, access: Access, ports:
     }  # fmt: skip
 
 
+def _health_addresses(env: dict[str, dict[str, str]], ports: Ports) -> dict[str, str]:
+    """Give each program a health port, and say where its metrics are; beside the standard ports where the demo is on those."""
+    variables = {
+        "authority": ("authority", "SENTINEL_HEALTH_PORT"), "console": ("console", "SENTINEL_CONSOLE_HEALTH_PORT"),
+        "orders": ("orders", "SENTINEL_ORDERS_HEALTH_PORT"), "board": ("console", "SENTINEL_BOARD_HEALTH_PORT"),
+        "worker": ("worker", "WORKER_HEALTH_PORT"),
+    }  # fmt: skip
+    found = {}
+    for number, (name, (program, variable)) in enumerate(variables.items()):
+        port = env[program].setdefault(variable, str(_free_port(7870 + number if ports.authority == 7860 else 0)))
+        found[name] = f"http://127.0.0.1:{port}/metrics"
+    return found
+
+
 def _start_all(
     processes: Processes, env: dict[str, dict[str, str]], access: Access, ports: Ports, data_dir: Path,
     stop: threading.Event, say: Callable[[str], None],
@@ -241,11 +256,12 @@ def _post_orders(
 
 
 def _announce(
-    access: Access, ports: Ports, source: OrderSource, database_url: str, database_urls: Mapping[str, str], *, as_json: bool
+    access: Access, ports: Ports, source: OrderSource, database_url: str, database_urls: Mapping[str, str],
+    metrics: Mapping[str, str], *, as_json: bool,
 ) -> None:  # fmt: skip
     ready = Ready(
         authority_url=ports.url("authority"), console_url=ports.url("console"), orders_url=ports.url("orders"),
         board_url=ports.url("board"), tenant_id=access.tenant_id, agent_api_key=access.agent_api_key, operators=access.operators,
         order_source=source, database_url=database_url, database_urls=database_urls,
     )  # fmt: skip
-    say_ready(ready, as_json=as_json)
+    say_ready(ready, metrics, as_json=as_json)

@@ -39,8 +39,8 @@ def say_done() -> None:
     )
 
 
-def say_ready(ready: Ready, *, as_json: bool) -> None:
-    """Say it on standard output."""
+def say_ready(ready: Ready, metrics: Mapping[str, str], *, as_json: bool) -> None:
+    """Say it on standard output; where the `metrics` of each program are only to people."""
     if as_json:
         click.echo(json.dumps(asdict(ready)))
         sys.stdout.flush()
@@ -49,6 +49,7 @@ def say_ready(ready: Ready, *, as_json: bool) -> None:
 
     out = Console(width=None if sys.stdout.isatty() else 120)
     out.print(_places(ready))
+    out.print(_table("Metrics, for supervisors alone", (), list(metrics.items())))
     out.print(_people(ready))
     out.print("Sign and post an order; a low one is fulfilled, the others wait in the console:")
     # As it is: a line that is folded or coloured cannot be copied.

@@ -15,7 +15,7 @@ from typing import Any, cast
 import structlog
 from a2wsgi import WSGIMiddleware
 
-from sentinel.core.errors import SentinelError
+from sentinel.core.errors import NotFound, SentinelError
 from sentinel.http.hosts import require_host
 from sentinel.http.problems import internal_problem, problem_of
 from sentinel.http.request_ids import request_id_of
@@ -29,6 +29,9 @@ WsgiApp = Callable[[dict[str, Any], Any], Iterable[bytes]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 StreamHandler = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 WaitingHandler = Callable[[Request], Awaitable[Answer]]
+
+METRICS = "/metrics"
+HEALTH = ("/healthz", "/readyz", METRICS)
 
 _UNPREFIXED = {"content-type": "CONTENT_TYPE", "content-length": "CONTENT_LENGTH"}
 
@@ -61,6 +64,24 @@ class HotRoutes:
         environ["wsgi.input"] = io.BytesIO(await _body(environ, receive))
         await _send(await _answer(handler, environ), send)
         return None
+
+
+class ByListener:
+    """What each address of a server answers: /metrics only the one for supervisors, which answers nothing else but health."""
+
+    def __init__(self, app: AsgiApp, health_port: int) -> None:
+        self._app = app
+        self._health_port = health_port
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        path = scope.get("path")
+        if path == METRICS or self._health_port:
+            is_health = bool(self._health_port) and scope["server"][1] == self._health_port
+            if path not in HEALTH if is_health else path == METRICS:
+                request_id = request_id_of(_environ(scope))
+                return await _send(Answer(*problem_of(NotFound("there is nothing here"), request_id)), send)
+        return await self._app(scope, receive, send)
 
 
 class Documents:

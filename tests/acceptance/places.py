@@ -154,6 +154,11 @@ class Served:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def health_url(self) -> str:
+        """The address for supervisors, with its metrics."""
+        return f"http://127.0.0.1:{self.env['SENTINEL_HEALTH_PORT']}"
+
     def headers(self, key: str | None = None) -> dict[str, str]:
         return {"X-API-Key": key or self.key}
 
@@ -198,6 +203,7 @@ def start_serve(
             ),
             "SENTINEL_SECRET_KEYS": SECRET,
             "SENTINEL_PORT": str(port),
+            "SENTINEL_HEALTH_PORT": str(free_port()),
             "SENTINEL_THREADS": "12",
             **env,
         }

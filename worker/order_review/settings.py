@@ -13,7 +13,7 @@ from environs import Env
 from marshmallow.validate import Length, OneOf, Range
 
 from sentinel.resources import policies_dir
-from sentinel.settings import BEHIND_TLS, malformed, readable, refuse_unsafe, setting
+from sentinel.settings import BEHIND_TLS, HEALTH_HELP, malformed, readable, refuse_unsafe, setting
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS, describe, same_database
 from worker.addresses import is_http_url
 from worker.order_review.outlets import outlet_faults
@@ -40,6 +40,8 @@ class OrderReviewSettings:
     port: int = setting("SENTINEL_ORDERS_PORT", "Port of the intake.", 7862)
     processes: int = setting("SENTINEL_ORDERS_PROCESSES", "Server processes of the intake.", 1)
     threads: int = setting("SENTINEL_ORDERS_THREADS", "Threads per process; an order in hand takes one.", 48)
+    health_host: str = setting("SENTINEL_ORDERS_HEALTH_HOST", "Address of the health port.", "127.0.0.1")
+    health_port: int = setting("SENTINEL_ORDERS_HEALTH_PORT", HEALTH_HELP, 0)
     max_connections: int = setting(
         "SENTINEL_ORDERS_MAX_CONNECTIONS",
         "Connections per process; beyond it one that waits makes room. Each takes an open file, whose limit is raised at start.",
@@ -138,6 +140,8 @@ def load_order_settings(*, needs_authority: bool = True, **overrides: Any) -> Or
         "policies_dir": env.path(_ENV["policies_dir"], default.policies_dir),
         "host": env.str(_ENV["host"], default.host, validate=Length(min=1)),
         "port": env.int(_ENV["port"], default.port, validate=Range(min=1, max=65535)),
+        "health_host": env.str(_ENV["health_host"], default.health_host, validate=Length(min=1)),
+        "health_port": env.int(_ENV["health_port"], 0, validate=Range(min=0, max=65535)),
         "trusted_proxies": env.int(_ENV["trusted_proxies"], default.trusted_proxies, validate=Range(min=0, max=5)),
         "behind_tls": env.bool(_ENV["behind_tls"], default.behind_tls),
         "alerts_on_this_machine": env.bool(_ENV["alerts_on_this_machine"], default.alerts_on_this_machine),
