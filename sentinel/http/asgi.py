@@ -94,10 +94,16 @@ class Documents:
         """ASGI."""
         if scope["type"] != "http":
             return
-        body = await _whole_body(receive)
+        # What says that it is too long is refused by its header, and not waited for.
+        body = b"" if _is_too_long(scope) else await _whole_body(receive)
         if body is None:
             return
         await self._in_threads(scope, _given(body, receive), send)
+
+
+def _is_too_long(scope: Scope) -> bool:
+    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+    return bool(declared.isdigit()) and int(declared[:20]) > MAX_BYTES
 
 
 async def _whole_body(receive: Receive) -> bytes | None:
