@@ -32,7 +32,7 @@ def _passwords(admin_url: str) -> Passwords:
     given = conninfo_to_dict(admin_url)
     place = (given.get("host"), given.get("port"))
     if place not in _known:
-        with psycopg.connect(admin_url) as connection:
+        with psycopg.connect(admin_url, autocommit=True) as connection:
             row = connection.execute("show data_directory").fetchone()
         assert row is not None
         _known[place] = Passwords(Path(row[0]).parent / "passwords")

@@ -19,6 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 PORT_FILE = ".s.PGSQL.5432"
 _RESULT, _OVER = b"SELECT ", b"Z\x00\x00\x00\x05I"
+_WITHIN = (b"Z\x00\x00\x00\x05T", b"Z\x00\x00\x00\x05E")
 
 
 class DatabaseProxy:
@@ -77,6 +78,11 @@ class DatabaseProxy:
                     if not data:
                         return
                     reply += data
+                    if reply.endswith(_WITHIN):
+                        # An answer within a transaction: nothing is decided by it yet.
+                        client.sendall(reply)
+                        reply = b""
+                        continue
                     whole = reply.endswith(_OVER)
                     if (began and _RESULT in reply) or not whole:
                         if whole and not self._deliver(client, reply):
