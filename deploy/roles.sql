@@ -38,7 +38,7 @@ grant select on all tables in schema sentinel to sentinel_authority;
 revoke select on sentinel.operator_sessions, sentinel.operator_tokens, sentinel.sign_in_attempts, sentinel.sign_in_gate, sentinel.second_factors,
   sentinel.known_devices from sentinel_authority;
 revoke select on sentinel.operators from sentinel_authority;
-grant select (tenant_id, operator_id, email, role, active, changed_by_another_at) on sentinel.operators to sentinel_authority;
+grant select (tenant_id, operator_id, email, role, active, changed_by_another_at, changed_by) on sentinel.operators to sentinel_authority;
 grant insert on sentinel.operations, sentinel.operation_states, sentinel.usage, sentinel.reservations, sentinel.approvals,
   sentinel.events, sentinel.feed, sentinel.feed_heads, sentinel.check_reports, sentinel.policies to sentinel_authority;
 grant update (status, decision, reason_code, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at,
@@ -96,7 +96,7 @@ grant select on refunds.orders, refunds.order_budgets, refunds.executions, refun
 grant insert on refunds.process_requests, refunds.defaults to sentinel_console;
 grant insert on sentinel.tenants, sentinel.operators, sentinel.operator_sessions, sentinel.operator_tokens,
   sentinel.sign_in_attempts, sentinel.agent_keys, sentinel.approval_votes, sentinel.halts, sentinel.events to sentinel_console;
-grant update (password_hash, password_one_time, password_used_at, role, active, changed_by_another_at) on sentinel.operators to sentinel_console;
+grant update (password_hash, password_one_time, password_used_at, role, active, changed_by_another_at, changed_by) on sentinel.operators to sentinel_console;
 grant update (last_seen_at, revoked_at, stepped_up_at, said) on sentinel.operator_sessions to sentinel_console;
 grant update (revoked_at) on sentinel.operator_tokens to sentinel_console;
 grant update (revoked_at, expires_at) on sentinel.agent_keys to sentinel_console;
@@ -209,8 +209,8 @@ grant execute on function orders.resolve_review, orders.refund_name to sentinel_
 -- sign-in and the second factor -----------------------------------------------------------------------------------------
 grant update (last_signed_in_at) on sentinel.operators to sentinel_console;
 grant insert, delete, update (secret, last_step, created_at, confirmed_at) on sentinel.second_factors to sentinel_console;
-revoke execute on function sentinel.operators_lock, sentinel.add_operator, sentinel.change_operator from sentinel_authority;
-grant execute on function sentinel.add_operator, sentinel.change_operator to sentinel_console;
+revoke execute on function sentinel.operators_lock, sentinel.add_operator, sentinel.change_operator, sentinel.has_second_administrator from sentinel_authority;
+grant execute on function sentinel.add_operator, sentinel.change_operator, sentinel.has_second_administrator to sentinel_console;
 
 -- approvals: in which order they are looked at, and how full the limits are that one would use ---------------------------
 grant execute on function sentinel.risk_rank, sentinel.limit_states to sentinel_console;

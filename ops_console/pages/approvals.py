@@ -31,6 +31,7 @@ from sentinel.services.actor import Actor, has_role
 from sentinel.services.resolve_approval import HANDLED
 from sentinel.store import approval_queue
 from sentinel.store.ids import proof_id_of
+from sentinel.store.operators import PersonRow, list_people
 from sentinel.store.uuids import uuid_or_none
 
 ADDRESS = "/ops/approvals"
@@ -107,8 +108,16 @@ def _queue(context: Context) -> Response:
     return shell.page(
         context, "approvals.html", title="Approvals", rows=rows[:PAGE], kind=kind, state=status, kinds=approval_queue.KINDS,
         statuses=approval_queue.STATUSES, risks=RISKS, reason_text=reason_text, more=_more(rows, kind, status),
-        first=not request.args.get("cursor"), seen=_seen_queue(approval_queue.standing(context.pool, person.tenant_id)),
+        first=not request.args.get("cursor"), unconfirmed=_unconfirmed(context), seen=_seen_queue(approval_queue.standing(context.pool, person.tenant_id)),
     )  # fmt: skip
+
+
+def _unconfirmed(context: Context) -> list[PersonRow]:
+    """Accounts that a second administrator has to confirm, for administrators."""
+    if not has_role(actor().role, "admin"):
+        return []
+    people = list_people(context.pool, actor().tenant_id, idle_seconds=context.settings.idle_seconds)
+    return [one for one in people if one.changed_by and one.active]
 
 
 def _filter(name: str, allowed: tuple[str, ...]) -> str | None:

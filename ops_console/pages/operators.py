@@ -31,6 +31,7 @@ _ACTS = {
     "shut-out": (change.SHUT_OUT, "is shut out; sessions and tokens are over", "was shut out already"),
     "let-in": (change.LET_IN, "may sign in again", "could sign in already"),
     "end-sessions": (change.SESSIONS_ENDED, "is signed out everywhere", ""),
+    "confirm": (change.CONFIRMED, "is confirmed, and counts as a person of their own", "waits for no confirmation"),
     "reset-second-factor": (
         change.SECOND_FACTOR_RESET, "has no second factor any more and is signed out", "had no second factor",
     ),

@@ -7,7 +7,14 @@ import sys
 import click
 
 from sentinel.cli.common import OneLineErrors, json_option, open_pool, show, show_rows, tenant_of, tenant_option
-from sentinel.services.create_operator import change_role, create_operator, let_in, reset_second_factor, shut_out
+from sentinel.services.create_operator import (
+    change_role,
+    confirm,
+    create_operator,
+    let_in,
+    reset_second_factor,
+    shut_out,
+)
 from sentinel.services.passwords import make_password
 from sentinel.store.operators import ROLES, list_operators
 
@@ -91,6 +98,18 @@ def enable(email: str, tenant: str | None, as_json: bool) -> None:
     with open_pool() as pool:
         let_in(pool, tenant_of(pool, tenant), email=email)
     show({"email": email, "active": True}, as_json, f"{email} may sign in.")
+
+
+@group.command("confirm")
+@click.argument("email")
+@tenant_option
+@json_option
+def confirm_(email: str, tenant: str | None, as_json: bool) -> None:
+    """Say that an account, which an administrator made or changed, is its owner's; on the console a second one says it."""
+    with open_pool() as pool:
+        waited = confirm(pool, tenant_of(pool, tenant), email=email)
+    told = f"{email} counts as a person of their own." if waited else f"{email} waits for no confirmation."
+    show({"email": email, "confirmed": True}, as_json, told)
 
 
 @group.command("reset-second-factor")

@@ -14,13 +14,16 @@ from sentinel.store import operators
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 
-ROLE_SET, SHUT_OUT, LET_IN, PASSWORD_RESET, SECOND_FACTOR_RESET, SESSIONS_ENDED = (
-    "role_set", "shut_out", "let_in", "password_reset", "second_factor_reset", "sessions_ended",
+ROLE_SET, SHUT_OUT, LET_IN, PASSWORD_RESET, SECOND_FACTOR_RESET, SESSIONS_ENDED, CONFIRMED = (
+    "role_set", "shut_out", "let_in", "password_reset", "second_factor_reset", "sessions_ended", "confirmed",
 )  # fmt: skip
 _REFUSALS: dict[str, SentinelError] = {
     "unknown": NotFound("there is no operator of that id"),
     "changed": Conflict("this operator has another role by now; look again"),
     "self": Forbidden("nobody changes themselves here; the page of your own account has what is yours to change"),
+    "same_hands": Forbidden(
+        "who made or changed an account does not confirm it, nor does an account that waits for that itself"
+    ),
     "last_admin": Conflict("this is the last active admin; make another one first"),
 }
 

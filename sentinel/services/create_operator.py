@@ -43,7 +43,7 @@ def add_person(
     email = checked_address(email)
     check_role(role)
     result = add_operator(
-        pool, tenant_id=actor.tenant_id, operator_id=operator_id, email=email, role=role, one_time=one_time,
+        pool, tenant_id=actor.tenant_id, operator_id=operator_id, email=email, role=role, one_time=one_time, by_id=actor.operator_id,
         password_hash=hash_password(password, email=email), by=actor.name, event_id=new_id(),
     )  # fmt: skip
     if result == "taken":
@@ -82,6 +82,11 @@ def let_in(pool: Pool, tenant_id: uuid.UUID, *, email: str) -> None:
 def reset_second_factor(pool: Pool, tenant_id: uuid.UUID, *, email: str) -> bool:
     """Take an operator's second factor away and end their sessions. False when there is none. Raises `NotFound`."""
     return _change(pool, tenant_id, email, "second_factor_reset")
+
+
+def confirm(pool: Pool, tenant_id: uuid.UUID, *, email: str) -> bool:
+    """Say on the machine that an account is its owner's. False when it waits for no confirmation. Raises `NotFound`."""
+    return _change(pool, tenant_id, email, "confirmed")
 
 
 def _change(pool: Pool, tenant_id: uuid.UUID, email: str, act: str, given: str | None = None) -> bool:

@@ -21,6 +21,9 @@ PERSON_REFUSALS: dict[str, SentinelError] = {
         "this was asked before your account was made, or before somebody else last changed its role, password or second factor;"
         " another person has to decide it"
     ),
+    "same_hands": Forbidden(
+        "your account is in the hands of somebody who has given their word already; a second administrator has to confirm it first"
+    ),
 }
 """Why this person may not decide that question, whatever their role."""
 

@@ -28,7 +28,7 @@ class OperatorRow:
 
 @dataclass(frozen=True, slots=True)
 class PersonRow:
-    """An operator as an admin sees one; `sessions` counts those that live."""
+    """An operator as an admin sees one; `sessions` counts those that live, `changed_by` has it in hand until a second admin confirms."""
 
     operator_id: uuid.UUID
     email: str
@@ -38,6 +38,7 @@ class PersonRow:
     last_signed_in_at: datetime | None
     has_second_factor: bool
     sessions: int
+    changed_by: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +86,15 @@ select o.operator_id, o.email, o.role, o.active, o.created_at, o.last_signed_in_
        (select count(*) from sentinel.operator_sessions s
         where s.tenant_id = o.tenant_id and s.operator_id = o.operator_id and s.revoked_at is null
           and s.expires_at > clock_timestamp()
-          and s.last_seen_at > clock_timestamp() - make_interval(secs => %(idle_seconds)s::double precision)) as sessions
+          and s.last_seen_at > clock_timestamp() - make_interval(secs => %(idle_seconds)s::double precision)) as sessions,
+       c.email as changed_by
 from sentinel.operators o
+left join sentinel.operators c on c.tenant_id = o.tenant_id and c.operator_id = o.changed_by
 where o.tenant_id = %(tenant_id)s and (%(operator_id)s::uuid is null or o.operator_id = %(operator_id)s)
 order by not o.active, o.email limit 1000
 """
 ADD_OPERATOR = """
-select sentinel.add_operator(%(tenant_id)s, %(operator_id)s, %(email)s, %(password_hash)s, %(role)s, %(one_time)s, %(by)s, %(event_id)s)
+select sentinel.add_operator(%(tenant_id)s, %(operator_id)s, %(email)s, %(password_hash)s, %(role)s, %(one_time)s, %(by_id)s, %(by)s, %(event_id)s)
 """
 CHANGE_OPERATOR = """
 select sentinel.change_operator(%(tenant_id)s, %(operator_id)s, %(act)s, %(given)s, %(seen)s, %(by_id)s, %(by)s, %(event_id)s)
@@ -164,13 +167,14 @@ def add_operator(
     password_hash: str,
     role: str,
     one_time: bool,
+    by_id: uuid.UUID | None,
     by: str,
     event_id: uuid.UUID,
 ) -> str:
     """ "added", "repeated" (this very person is there) or "taken" (the address is another's)."""
     return str(single(pool, ADD_OPERATOR, {
         "tenant_id": tenant_id, "operator_id": operator_id, "email": email, "password_hash": password_hash, "role": role,
-        "one_time": one_time, "by": by, "event_id": event_id,
+        "one_time": one_time, "by_id": by_id, "by": by, "event_id": event_id,
     }))  # fmt: skip
 
 

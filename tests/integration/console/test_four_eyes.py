@@ -259,3 +259,91 @@ def test_of_two_that_come_with_it_at_once_one_gets_in(world: Any, monkeypatch: p
     # The twin: a console that writes no use down.
     monkeypatch.setattr("sentinel.services.sign_in.use_one_time_password", lambda *_: True)
     assert [sign_in_with(app, email, NEW_PASSWORD)[1].status_code for _ in range(2)] == [200, 200]
+
+
+# Accounts in one administrator's hands ---------------------------------------------------------------------------------
+
+
+def two_admins(world: Any, app: Any) -> tuple[Any, Any]:
+    """(the browser of an administrator, another administrator's browser)."""
+    return world.browser("ada", "admin", app, proved=True), world.browser("bea", "admin", app, proved=True)
+
+
+def hand_over(world: Any, ada: Any, how: str, app: Any) -> tuple[str, Any]:
+    """(id, signed-in person) of an approver's account that ada made, or whose password she reset, and that she holds now."""
+    if how == "made":
+        made = str(uuid.uuid4())
+        form = {"operator_id": made, "email": "eve@demo.local", "role": "approver", "password": NEW_PASSWORD}
+        assert ada.submit("/ops/operators", **form).status_code == 200
+        email = "eve@demo.local"
+    else:
+        bob = world.operator("bob")
+        made, email = str(bob.operator_id), bob.email
+        assert ada.submit(f"/ops/operators/{made}/password", password=NEW_PASSWORD).status_code == 200
+    world.sql(
+        "update sentinel.operators set password_one_time = false, password_hash = %s where email = %s",
+        world.password_hash,
+        email,
+    )
+    return made, world.sign_in(email, app)
+
+
+@pytest.mark.parametrize("how", ["made", "reset"])
+def test_two_accounts_in_one_administrators_hands_are_one_person_until_a_second_confirms(world: Any, how: str) -> None:
+    app = world.app()
+    ada, bea = two_admins(world, app)
+    account, eve = hand_over(world, ada, how, app)
+    asked = world.approval("600.00")
+    assert world.sign_in("ada@demo.local", app).approve(asked).json["result"] == "recorded"
+    refused = eve.approve(asked)
+    assert (refused.status_code, "second administrator" in refused.json["detail"]) == (403, True)
+    # The other way round as well, and with accounts of hers alone.
+    other = world.approval("600.00")
+    assert eve.approve(other).json["result"] == "recorded"
+    assert world.sign_in("ada@demo.local", app).approve(other).status_code == 403
+    # Ada does not confirm it, nor does an administrator of her making; the queue tells the others.
+    assert ada.submit(f"/ops/operators/{account}/confirm").status_code == 403
+    assert "has to confirm" in bea.get("/ops/approvals").get_data(as_text=True)
+    assert "Confirm this account" in bea.get(f"/ops/operators/{account}").get_data(as_text=True)
+    assert bea.submit(f"/ops/operators/{account}/confirm").status_code == 303
+    assert "has to confirm" not in bea.get("/ops/approvals").get_data(as_text=True)
+    assert eve.approve(asked).json["result"] == "approved"
+    assert len(world.sql("select 1 from sentinel.events where kind = 'operator_confirmed'")) == 1
+
+
+def test_an_administrator_of_her_making_confirms_nothing(world: Any) -> None:
+    app = world.app()
+    ada, _ = two_admins(world, app)
+    form = {"operator_id": uuid.uuid4(), "email": "fay@demo.local", "role": "admin", "password": NEW_PASSWORD}
+    assert ada.submit("/ops/operators", **form).status_code == 200
+    world.sql(
+        "update sentinel.operators set password_one_time = false, password_hash = %s where email like 'fay%%'",
+        world.password_hash,
+    )
+    account, _ = hand_over(world, ada, "made", app)
+    assert (
+        world.at_page("fay@demo.local", app, proved=True).submit(f"/ops/operators/{account}/confirm").status_code == 403
+    )
+
+
+def test_an_account_of_her_making_does_not_approve_what_her_key_asks(world: Any) -> None:
+    app = world.app()
+    ada, _ = two_admins(world, app)
+    _, eve = hand_over(world, ada, "made", app)
+    assert eve.approve(world.guard("200.00", key_made_on_the_page(world, ada)).approval_id).status_code == 403
+
+
+def test_a_sole_administrator_needs_no_second(world: Any) -> None:
+    app = world.app()
+    ada = world.browser("ada", "admin", app, proved=True)
+    _, eve = hand_over(world, ada, "made", app)
+    asked = world.approval("600.00")
+    assert approved(world, asked, world.sign_in("ada@demo.local", app), eve) == "approved"
+
+
+def test_a_count_that_does_not_look_at_hands_is_seen(world: Any) -> None:
+    app = world.app()
+    ada, _ = two_admins(world, app)
+    _, eve = hand_over(world, ada, "made", app)
+    world.sql("update sentinel.operators set changed_by = null")
+    assert approved(world, world.approval("600.00"), world.sign_in("ada@demo.local", app), eve) == "approved"

@@ -12,3 +12,9 @@ alter table sentinel.operators
   add column password_used_at timestamptz,                                 -- when a one-time password was used
   add constraint operators_only_one_time_used check (password_one_time or password_used_at is null);
 drop function if exists sentinel.add_operator(uuid, uuid, text, text, text, text, uuid);
+
+-- Whose hands an account is in: who made it or last changed it, until a second administrator has confirmed it; null for its own.
+alter table sentinel.operators
+  add column changed_by uuid,
+  add constraint operators_changed_by_another foreign key (tenant_id, changed_by) references sentinel.operators,
+  add constraint operators_change_others check (changed_by <> operator_id);

@@ -24,7 +24,7 @@ begin
   return new;
 end $$;
 
--- Who has approved this, each person once: by a word on it, or on an approval that it follows. A word counts while its
+-- Who has approved this, each person once, and the accounts that are in one person's hands once together: by a word on it, or on an approval that it follows. A word counts while its
 -- person could still give it: active, in the role that is asked for now, and not become the requester since; a word given after
 -- another person changed the account counts only on what was asked after that. An earlier word was about the same operation
 -- (its key binds the digest), and counts only where it was about every reason that is asked now.
@@ -36,12 +36,12 @@ returns table (operator_id uuid, email text, voted_at timestamptz) language sql 
     select earlier.approval_id, earlier.follows, earlier.created_at from chain c
     join sentinel.approvals earlier on earlier.tenant_id = a.tenant_id and earlier.approval_id = c.follows
     where earlier.operation_id = a.operation_id and a.reasons <@ earlier.reasons)
-  select p.operator_id, p.email, min(v.voted_at) from chain c
+  select distinct on (coalesce(p.changed_by, p.operator_id)) p.operator_id, p.email, v.voted_at from chain c
   join sentinel.approval_votes v on v.tenant_id = a.tenant_id and v.approval_id = c.approval_id and v.verdict = 'approve'
   join sentinel.operators p on p.tenant_id = v.tenant_id and p.operator_id = v.operator_id
   where p.active and (p.role = 'admin' or p.role = role_wanted) and not sentinel.is_requester(a, p.operator_id)
     and (v.voted_at < p.changed_by_another_at or c.created_at >= p.changed_by_another_at)
-  group by p.operator_id, p.email
+  order by coalesce(p.changed_by, p.operator_id), v.voted_at
 $$;
 
 -- Whether an approval is still enough for what the policy asks now: its terms have not become stricter, or those who gave
@@ -81,15 +81,19 @@ begin
 end $$;
 
 -- Whether an operator answers for who asked: at the time of asking, or by owning, making or rotating any key of the same
--- principal, before or since.
+-- principal, before or since; and whoever's account is in the hands of somebody who does.
 create or replace function sentinel.is_requester(a sentinel.approvals, operator uuid) returns boolean language sql stable as $$
-  select operator is not distinct from a.requester_operator_id or exists (
-    select from sentinel.agent_keys k
-    where k.tenant_id = a.tenant_id and k.principal_id = a.principal_id
-      and (k.owner_operator_id = operator or operator = any(k.maker_ids)))
+  select exists (
+    select from (select operator as hand
+                 union all select p.changed_by from sentinel.operators p
+                 where p.tenant_id = a.tenant_id and p.operator_id = operator and p.changed_by is not null) as h
+    where h.hand = a.requester_operator_id or exists (
+      select from sentinel.agent_keys k
+      where k.tenant_id = a.tenant_id and k.principal_id = a.principal_id
+        and (k.owner_operator_id = h.hand or h.hand = any(k.maker_ids))))
 $$;
 
--- result: approved | rejected | recorded | unknown | not_pending | expired | requester | too_new | already_voted | role | changed
+-- result: approved | rejected | recorded | unknown | not_pending | expired | requester | too_new | same_hands | already_voted | role | changed
 create or replace function sentinel.resolve_approval(
   tenant uuid, approval uuid, operator uuid, vote text, why text, shown_digest text, how text, event uuid, second_event uuid,
   elsewhere text default null
@@ -115,6 +119,11 @@ begin
     when person.operator_id is null or not (person.role = 'admin' or person.role = a.required_role) then 'role'
     when sentinel.is_requester(a, person.operator_id) then 'requester'
     when person.changed_by_another_at > a.created_at then 'too_new'
+    when vote = 'approve' and exists (
+      select from sentinel.voices_for(a, a.required_role) v
+      join sentinel.operators q on q.tenant_id = tenant and q.operator_id = v.operator_id
+      where q.operator_id <> operator and coalesce(q.changed_by, q.operator_id) = coalesce(person.changed_by, person.operator_id))
+      then 'same_hands'
     when shown_digest is distinct from a.digest then 'changed'
     when vote = 'approve' and not a.offers_approve then 'not_offered' end;
   if result is not null then

@@ -5,18 +5,27 @@ create or replace function sentinel.operators_lock(tenant uuid) returns bigint l
   select hashtextextended('sentinel.operators ' || tenant, 0)
 $$;
 
+-- Whether another administrator than this one could confirm what they did: active, and in their own hands.
+create or replace function sentinel.has_second_administrator(tenant uuid, first_id uuid, besides uuid) returns boolean language sql stable as $$
+  select exists (
+    select from sentinel.operators o
+    where o.tenant_id = tenant and o.role = 'admin' and o.active and o.operator_id <> first_id and o.operator_id <> besides
+      and o.changed_by is null)
+$$;
+
 -- Adds a person; `person` is a name made before, so that the same form sent twice adds one. `one_time`: somebody else chose the
 -- password, which then only serves to set one's own. Answers added, repeated or taken.
 create or replace function sentinel.add_operator(
-  tenant uuid, person uuid, address text, first_password_hash text, first_role text, one_time boolean, who text, event uuid
+  tenant uuid, person uuid, address text, first_password_hash text, first_role text, one_time boolean, by_id uuid, who text, event uuid
 ) returns text language plpgsql as $$
 begin
   perform sentinel.take_operators_lock(tenant);
   if exists (select from sentinel.operators where tenant_id = tenant and operator_id = person and email = address) then
     return 'repeated';
   end if;
-  insert into sentinel.operators (tenant_id, operator_id, email, password_hash, role, password_one_time)
-  values (tenant, person, address, first_password_hash, first_role, one_time) on conflict do nothing;
+  insert into sentinel.operators (tenant_id, operator_id, email, password_hash, role, password_one_time, changed_by)
+  values (tenant, person, address, first_password_hash, first_role, one_time,
+    case when sentinel.has_second_administrator(tenant, by_id, person) then by_id end) on conflict do nothing;
   if not found then return 'taken'; end if;
   perform sentinel.append_event(tenant, event, 'operator_added', null, null, clock_timestamp(), jsonb_build_object(
     'by', who, 'operator', address, 'operator_id', person, 'role', first_role));
@@ -25,7 +34,8 @@ end $$;
 
 -- Changes what a person may do. `by_id` is who changes it: null on the machine itself, where nobody can be locked out.
 -- act: role_set (to `given`; `seen` is the role that was shown), shut_out, let_in, password_reset (hash in `given`),
--- second_factor_reset, sessions_ended. Answers done, same, unknown, changed, self or last_admin.
+-- second_factor_reset, sessions_ended, confirmed (by a second administrator). Answers done, same, unknown, changed, self, same_hands or
+-- last_admin.
 create or replace function sentinel.change_operator(
   tenant uuid, person uuid, act text, given text, seen text, by_id uuid, who text, event uuid
 ) returns text language plpgsql as $$
@@ -45,7 +55,14 @@ begin
     where o.tenant_id = tenant and o.role = 'admin' and o.active and o.operator_id <> person) then
     return 'last_admin';
   end if;
-  if act = 'role_set' then
+  if act = 'confirmed' then
+    if p.changed_by is null then return 'same'; end if;
+    if by_id is not null and (by_id = p.changed_by or exists (
+        select from sentinel.operators o where o.tenant_id = tenant and o.operator_id = by_id and o.changed_by is not null)) then
+      return 'same_hands';
+    end if;
+    update sentinel.operators set changed_by = null where tenant_id = tenant and operator_id = person;
+  elsif act = 'role_set' then
     update sentinel.operators set role = given where tenant_id = tenant and operator_id = person;
   elsif act in ('shut_out', 'let_in') then
     update sentinel.operators set active = act = 'let_in' where tenant_id = tenant and operator_id = person;
@@ -68,7 +85,9 @@ begin
   end if;
   -- From here the account may be in other hands: it decides only what is asked from now on.
   if act in ('role_set', 'let_in', 'password_reset', 'second_factor_reset') then
-    update sentinel.operators set changed_by_another_at = clock_timestamp() where tenant_id = tenant and operator_id = person;
+    update sentinel.operators set changed_by_another_at = clock_timestamp(),
+      changed_by = case when sentinel.has_second_administrator(tenant, by_id, person) then by_id end
+    where tenant_id = tenant and operator_id = person;
   end if;
   perform sentinel.append_event(tenant, event, 'operator_' || act, null, null, clock_timestamp(), jsonb_build_object(
     'by', who, 'operator', p.email, 'operator_id', person) || case act when 'role_set' then jsonb_build_object(
