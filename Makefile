@@ -1,14 +1,17 @@
-# Everything is a target; `make help` lists them. The environment is .venv, made from setup.cfg and constraints.txt.
+# Everything is a target; `make help` lists them. The environment is .venv, made from setup.cfg and requirements.txt.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+LOCK := requirements.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Installs the lock file's sections before $(1), or all of them: one version and known files of each, or nothing.
+install_locked = sed '/^\# == $(1) ==/,$$d' $(LOCK) > .venv/$(LOCK) && $(PIP) --require-hashes --requirement .venv/$(LOCK)
 T ?= tests
 WORKERS ?= 2
 
-.PHONY: help env demo test lint format types imports docs docs-check bench wheel clean screenshots
+.PHONY: help env demo test lint format types imports docs docs-check bench lock sbom wheel clean screenshots
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -16,21 +19,27 @@ help:  ## list the targets
 # The first Python that is new enough; PYTHON=… chooses another.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.venv/.runtime: setup.cfg pyproject.toml constraints.txt
+.venv/.runtime: setup.cfg pyproject.toml $(LOCK)
 	@test -n "$(PYTHON)" || { echo "Error: Python 3.11 or newer is needed (none found on PATH)"; exit 2; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv || { rm -rf .venv; echo "Error: '$(PYTHON) -m venv' failed; on Debian: apt-get install python3-venv"; exit 2; }
 	@echo "Installing sentinel into .venv …"
-	@$(PIP) --editable .
+	@$(call install_locked,test)
+	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 .venv/.test: .venv/.runtime
 	@echo "Installing what the tests need …"
-	@$(PIP) --editable '.[test]'
+	@$(call install_locked,lint)
 	@touch $@
 
 .venv/.lint: .venv/.test
 	@echo "Installing the linters …"
-	@$(PIP) --editable '.[test,lint]'
+	@$(call install_locked,release)
+	@touch $@
+
+.venv/.release: .venv/.lint
+	@echo "Installing what makes a release …"
+	@$(call install_locked,end)
 	@touch $@
 
 env: .venv/.runtime  ## make the environment in .venv, nothing else
@@ -60,11 +69,13 @@ docs: .venv/.runtime  ## write the documents that are made from the code
 	$(BIN)/worker workflow draw
 	$(BIN)/worker order-review lanes draw
 
-docs-check: .venv/.runtime  ## are the made documents the ones the code makes, and do links lead somewhere?
+docs-check: .venv/.lint  ## are the made documents the ones the code makes, and do links lead somewhere?
 	@$(BIN)/python -m tests.settings_table | diff -u deploy/settings.md - || { echo "Error: deploy/settings.md is stale; run make docs"; exit 1; }
 	@folder=$$(mktemp -d); for what in states workflow "order-review lanes"; do $(BIN)/worker $$what draw --folder "$$folder" >/dev/null; done; \
 	for file in "$$folder"/*; do diff -u "deploy/$$(basename "$$file")" "$$file" || { echo "Error: deploy/$$(basename "$$file") is stale; run make docs"; exit 1; }; done; rm -r "$$folder"
 	@$(BIN)/python tests/links.py
+	@$(BIN)/python -m tests.lock check
+	@$(BIN)/python -m tests.sbom check
 
 bench: .venv/.test  ## measure guards, checks and refunds against pgbench, interleaved; writes tests/bench/out/
 	@$(BIN)/python -m tests.bench.run $(BENCH)
@@ -72,9 +83,14 @@ bench: .venv/.test  ## measure guards, checks and refunds against pgbench, inter
 screenshots: .venv/.test  ## pictures of every page of a demo into build/screenshots/, the README's into deploy/screenshots/
 	@$(BIN)/python -m tests.browser.screenshots
 
-wheel: .venv/.runtime  ## build the wheel into dist/
-	@$(PIP) build
-	@$(BIN)/python -m build --wheel --outdir dist . >/dev/null && ls dist/*.whl
+lock: .venv/.release  ## write requirements.txt anew from setup.cfg; UPGRADE=--upgrade takes the newest versions
+	@$(BIN)/python -m tests.lock make $(UPGRADE)
+
+sbom: .venv/.release  ## write the bill of materials into deploy/sbom.cdx.json
+	@$(BIN)/python -m tests.sbom make
+
+wheel: .venv/.release  ## build the wheel into dist/
+	@$(BIN)/python -m build --no-isolation --wheel --outdir dist . >/dev/null && ls dist/*.whl
 
 clean:  ## stop and remove everything this folder made: environment, database, caches
 	@if test -x $(BIN)/python && test -e var; then $(BIN)/python -m sentinel.store.embedded var; fi

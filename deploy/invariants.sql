@@ -26,13 +26,14 @@ where (l.status = 'EXECUTED') <> (coalesce(e.times, 0) = 1);
 
 -- held_differs: held budget is the sum of the live reservations, per limit and window part
 with legs as (
-  select r.tenant_id, l.limit_key, l.bucket, l.override, r.amount_minor, r.state
+  select r.tenant_id, l.limit_key, l.bucket, l.override, r.amount_minor
   from sentinel.reservations r
   cross join lateral unnest(r.limit_keys, r.buckets, r.overrides) as l(limit_key, bucket, override)
+  where r.state = 'held'
 ), sums as (
   select tenant_id, limit_key, bucket,
-    coalesce(sum(amount_minor) filter (where state = 'held' and not override), 0) as held,
-    coalesce(sum(amount_minor) filter (where state = 'held' and override), 0) as override_held
+    coalesce(sum(amount_minor) filter (where not override), 0) as held,
+    coalesce(sum(amount_minor) filter (where override), 0) as override_held
   from legs group by 1, 2, 3
 )
 select format('budget %s from %s', limit_key, bucket) from sentinel.usage u full join sums s using (tenant_id, limit_key, bucket)
@@ -54,7 +55,11 @@ select format('budget %s from %s', limit_key, bucket) from sentinel.usage u left
 where (u.captured_minor, u.override_captured_minor) <> (coalesce(s.captured, 0), coalesce(s.override_captured, 0));
 
 -- cap_exceeded: held and captured never exceed the cap, in a calendar window nor in any position of a sliding one
-select format('budget %s from %s', u.limit_key, u.bucket) from sentinel.usage u
+-- Only keys that come above their cap over all time are looked at window by window.
+with suspects as materialized (
+  select tenant_id, limit_key from sentinel.usage group by 1, 2 having sum(held_minor + captured_minor) > min(cap_minor)
+)
+select format('budget %s from %s', u.limit_key, u.bucket) from suspects join sentinel.usage u using (tenant_id, limit_key)
 where u.cap_minor < (
   select sum(o.held_minor + o.captured_minor) from sentinel.usage o
   where o.tenant_id = u.tenant_id and o.limit_key = u.limit_key and o.bucket <= u.bucket
@@ -292,6 +297,58 @@ with caps as (
 select format('budget %s from %s', u.limit_key, u.bucket) from sentinel.usage u
 where not exists (select from caps c where c.name = split_part(u.limit_key, '|', 1) and c.cap_minor = u.cap_minor
                     and c.currency = any (string_to_array(u.limit_key, '|')));
+
+-- velocity_differs: what a velocity breaker has counted is what was allowed since a person last lifted such a halt
+with declared as materialized (
+  select p.policy_digest, p.policy_id || '/' || (b.item ->> 'id') as name, b.item ->> 'per' as per, b.item -> 'amount' as amount,
+         make_interval(secs => (b.item ->> 'seconds')::integer / 10) as part
+  from sentinel.policies p cross join lateral jsonb_array_elements(p.canonical::jsonb -> 'breakers') as b (item)
+), lifted as (
+  -- A pause that a kill took the place of was not lifted.
+  select h.tenant_id, h.scope, h.target, max(h.lifted_at) as at from sentinel.halts h
+  where h.lifted_at is not null and not exists (
+    select from sentinel.halts k where (k.tenant_id, k.scope, k.target, k.set_at) = (h.tenant_id, h.scope, h.target, h.lifted_at))
+  group by 1, 2, 3
+), counted as (
+  select o.tenant_id, d.name || '|' || who.target as breaker_key, date_bin(d.part, e.occurred_at, 'epoch') as bucket,
+         coalesce(o.currency, '') as currency, count(*) as most, coalesce(sum(o.amount_minor), 0) as most_minor,
+         -- What was allowed at the moment of a lift itself was before it, or after.
+         count(*) filter (where l.at is null or e.occurred_at > l.at) as least,
+         coalesce(sum(o.amount_minor) filter (where l.at is null or e.occurred_at > l.at), 0) as least_minor
+  from sentinel.events e
+  join sentinel.operation_states s on s.tenant_id = e.tenant_id and s.operation_id = e.operation_id and s.decision_event_id = e.event_id
+  join sentinel.operations o on o.tenant_id = s.tenant_id and o.operation_id = s.operation_id
+  join declared d on d.policy_digest = s.policy_digest and (d.amount = '{}' or d.amount ? o.currency)
+  cross join lateral (select case d.per when 'tenant' then '' else o.agent_id end as target) who
+  left join lifted l on l.tenant_id = o.tenant_id and l.scope = d.per and l.target = who.target
+  where e.occurred_at > now() - interval '1 day' and (l.at is null or e.occurred_at >= l.at) and strpos(e.body, '"decision":"ALLOW"') > 0
+  group by 1, 2, 3, 4
+)
+select format('breaker %s from %s', breaker_key, bucket)
+from sentinel.velocity v full join counted c using (tenant_id, breaker_key, bucket, currency)
+-- The housekeeper forgets them after a day.
+where bucket > now() - interval '23 hours' and split_part(breaker_key, '|', 1) in (select name from declared)
+  and not (coalesce(v.operations, 0) between coalesce(c.least, 0) and coalesce(c.most, 0)
+           and coalesce(v.amount_minor, 0) between coalesce(c.least_minor, 0) and coalesce(c.most_minor, 0));
+
+-- velocity_exceeded: within no window has a velocity breaker let more pass than a recorded policy declares
+with declared as materialized (
+  select p.policy_id || '/' || (b.item ->> 'id') as name, make_interval(secs => min((b.item ->> 'seconds')::integer)) as window_length,
+         case when bool_and(b.item ->> 'count' is not null) then max((b.item ->> 'count')::bigint) end as most_operations
+  from sentinel.policies p cross join lateral jsonb_array_elements(p.canonical::jsonb -> 'breakers') as b (item) group by 1
+), amounts as materialized (
+  select p.policy_id || '/' || (b.item ->> 'id') as name, c.key as currency, max(c.value::bigint) as most_minor
+  from sentinel.policies p cross join lateral jsonb_array_elements(p.canonical::jsonb -> 'breakers') as b (item)
+  cross join lateral jsonb_each_text(b.item -> 'amount') as c group by 1, 2
+)
+select format('breaker %s from %s', v.breaker_key, v.bucket) from sentinel.velocity v
+join declared d on d.name = split_part(v.breaker_key, '|', 1)
+left join amounts a on a.name = d.name and a.currency = v.currency
+cross join lateral (
+  select sum(w.operations) as operations, sum(w.amount_minor) filter (where w.currency = v.currency) as amount_minor
+  from sentinel.velocity w
+  where w.tenant_id = v.tenant_id and w.breaker_key = v.breaker_key and w.bucket <= v.bucket and w.bucket > v.bucket - d.window_length) passed
+where passed.operations > d.most_operations or passed.amount_minor > a.most_minor;
 
 -- policy_altered: a recorded policy text has its digest
 select format('policy %s, %s', policy_id, policy_digest) from sentinel.policies

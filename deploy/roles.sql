@@ -113,8 +113,9 @@ grant update (state, settled_at) on sentinel.reservations to sentinel_console;
 grant update (succeeded, password_right), delete on sentinel.sign_in_attempts to sentinel_console;
 grant update (only_row) on sentinel.sign_in_gate to sentinel_console;
 grant execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, sentinel.set_halt, sentinel.lift_halt,
-  sentinel.append_event, sentinel.append_body, sentinel.canonical, sentinel.sha256_text, sentinel.utc_text, sentinel.expire_approval,
-  sentinel.settle_budget, sentinel.settle_budgets, sentinel.halt_lock, sentinel.halt_over, sentinel.is_requester, sentinel.voices_for to sentinel_console;
+  sentinel.put_halt, sentinel.is_alone, sentinel.append_event, sentinel.append_body, sentinel.canonical, sentinel.sha256_text,
+  sentinel.utc_text, sentinel.expire_approval, sentinel.settle_budget, sentinel.settle_budgets, sentinel.halt_lock, sentinel.halt_over,
+  sentinel.is_requester, sentinel.voices_for to sentinel_console;
 -- The locks that its own work needs, and no other.
 revoke execute on function sentinel.take_locks, sentinel.wait_for_lock, sentinel.wait_until, sentinel.operators_lock from sentinel_console;
 revoke execute on function sentinel.take_operators_lock, sentinel.take_tenants_lock, sentinel.take_held_locks, sentinel.take_halt_lock
@@ -221,6 +222,11 @@ grant update (last_used_at) on sentinel.agent_keys to sentinel_authority;
 -- browsers that are known ------------------------------------------------------------------------------------------------
 grant insert, delete, update (last_signed_in_at) on sentinel.known_devices to sentinel_console;
 
+-- identifiers of the public ----------------------------------------------------------------------------------------------
+-- The console mints them and keeps what each stands for; what it has kept it cannot change. An authority needs none of it.
+revoke select on sentinel.public_id_secret, sentinel.public_ids, sentinel.public_id_marks from sentinel_authority;
+grant insert on sentinel.public_ids, sentinel.public_id_marks to sentinel_console;
+grant update (position) on sentinel.public_id_marks to sentinel_console;
 -- what the server itself gives to everybody ------------------------------------------------------------------------------
 -- A role that was taken over stops nobody: it takes no lock of the authority's (by name they are all free to guess), leaves
 -- nothing lying in large objects or temporary tables, and opens no more connections than its program needs.

@@ -1,4 +1,4 @@
-"""`python -m ops_console`: the console and the public board in the foreground, until SIGTERM or Ctrl-C."""
+"""`python -m ops_console`: the console, and the public board on a listener of its own, in the foreground, until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,6 +16,16 @@ from sentinel.store.database import BOARD
 @click.option("--host", help="Address to listen on.  [SENTINEL_CONSOLE_HOST, default 127.0.0.1]")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on.  [SENTINEL_CONSOLE_PORT, default 7861]")
 @click.option(
+    "--board-port",
+    type=click.IntRange(1, 65535),
+    help="Port of the public board and the confirm page.  [SENTINEL_BOARD_PORT, default 7863]",
+)
+@click.option(
+    "--only",
+    type=click.Choice(["operators", "public"]),
+    help="Serve one of the two here, the other elsewhere.",
+)
+@click.option(
     "--graceful-seconds",
     type=click.IntRange(0, 300),
     default=5,
@@ -23,14 +33,17 @@ from sentinel.store.database import BOARD
     help="How long SIGTERM waits for requests in hand.",
 )
 @one_line_errors
-def command(graceful_seconds: int, **options: Any) -> None:
-    """Run the console on SENTINEL_DATABASE_URL, or on the embedded PostgreSQL of SENTINEL_DATA_DIR."""
+def command(graceful_seconds: int, only: str | None, **options: Any) -> None:
+    """Run the console and the public board on SENTINEL_DATABASE_URL, or on the embedded PostgreSQL of SENTINEL_DATA_DIR."""
+    from ops_console.face import Face
+    from ops_console.serving import serve
     from ops_console.settings import load_console_settings
-    from ops_console.wsgi import serve
 
+    faces = [Face(only)] if only else [Face.OPERATORS, Face.PUBLIC]
     with database_url() as url, database_url(BOARD) as board_url:
         options["board_database_url"] = os.environ.get("SENTINEL_BOARD_DATABASE_URL") or board_url
-        serve(load_console_settings(database_url=url, **options), graceful_seconds=graceful_seconds)
+        settings = load_console_settings(database_url=url, **options)
+        serve(settings, faces=faces, graceful_seconds=graceful_seconds)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The console as a Flask app, put together in one place: public board, operators' API, health."""
+"""The console's apps, put together in one place: operators' pages and API, the public's board and confirm page, health."""
 
 from __future__ import annotations
 
@@ -7,59 +7,67 @@ from collections.abc import Callable
 from flask import Blueprint, Flask, Response, request
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from ops_console import identity, meta, metrics, pages
-from ops_console.api import approvals, halts, orders, refunds, session, switches
+from ops_console import elsewhere, identity, meta, metrics, pages
+from ops_console.api import approvals, halts, orders, public_ids, refunds, session, switches
 from ops_console.board import routes as board_routes
+from ops_console.board import stream
 from ops_console.confirm import routes as confirm_routes
 from ops_console.context import build_context
+from ops_console.face import Face
+from ops_console.headers import HEADERS, PUBLIC_HEADERS
 from ops_console.pages import shell
 from ops_console.settings import ConsoleSettings
-from sentinel.http import problems
+from sentinel.http import https_only, problems
+from sentinel.http.asgi import AsgiApp, Documents, HotRoutes
 from sentinel.http.docs_page import docs_page
 from sentinel.http.strict_json import MAX_BYTES
 
-CSP = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-HEADERS = {
-    "Content-Security-Policy": CSP,
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
 PUBLIC_PATHS = ("/ops/api/live/", "/verify/")
 FRAMED = "top.widget"
 """The one page that other sites may put in a frame: it only shows, and its policy says so."""
 
 
-def create_app(settings: ConsoleSettings, *, stopping: Callable[[], bool] = lambda: False) -> Flask:
-    """The app with every route; nothing connects before the first request. `stopping` turns true when it drains."""
+def create_app(
+    settings: ConsoleSettings, *, face: Face = Face.BOTH, stopping: Callable[[], bool] = lambda: False
+) -> Flask:
+    """The app with every route of `face`; nothing connects before the first request. `stopping` turns true when it drains."""
     app = Flask("ops_console")
     app.config["MAX_CONTENT_LENGTH"] = MAX_BYTES + 1
     app.url_map.strict_slashes = False
     app.url_map.merge_slashes = False
     context = build_context(settings, stopping=stopping)
-    identity.install(app, context)
-    api = Blueprint("api", __name__, url_prefix="/ops/api")
-    for part in (session, approvals, halts, switches, refunds, orders):
-        part.routes(api, context)
+    app.extensions["console"] = context
+    if face.is_operators:
+        identity.install(app, context)
+        api = Blueprint("api", __name__, url_prefix="/ops/api")
+        for part in (session, approvals, halts, switches, refunds, orders, public_ids):
+            part.routes(api, context)
+        app.register_blueprint(api)
+        app.register_blueprint(pages.blueprint(context))
+    shell.install(app)
     top = Blueprint("top", __name__)
-    board_routes.routes(top, context)
+    app.url_map.converters["anything"] = confirm_routes.Anything
+    if face.is_public:
+        live = board_routes.routes(top, context)
+        app.extensions["streams"] = {stream.PATH: live}
+        app.register_blueprint(confirm_routes.blueprint(context))
+    else:
+        elsewhere.routes(top, settings.public_origin)
     meta.routes(top, context)
-    app.register_blueprint(api)
     app.register_blueprint(top)
     app.register_blueprint(docs_page("sentinel console"))
-    app.register_blueprint(pages.blueprint(context))
-    shell.install(app)
-    app.url_map.converters["anything"] = confirm_routes.Anything
-    app.register_blueprint(confirm_routes.blueprint(context))
     app.after_request(_finish)
+    https_only.install(app, behind_tls=settings.behind_tls, trusted_proxies=settings.trusted_proxies)
     problems.register(app)
-    app.extensions["console"] = context
     if settings.trusted_proxies:
         count = settings.trusted_proxies
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=count, x_proto=count, x_host=0)  # type: ignore[method-assign]
     return app
+
+
+def create_edge(app: Flask, threads: int) -> AsgiApp:
+    """The same app for an event loop: streams on the loop itself, all else in so many threads."""
+    return HotRoutes(Documents(app, threads), lambda path: None, app.extensions.get("streams", {}).get)
 
 
 def _finish(response: Response) -> Response:
@@ -72,8 +80,7 @@ def _finish(response: Response) -> Response:
         response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
     response.headers.setdefault("Cache-Control", "no-store")
     if request.method in ("GET", "HEAD") and request.path.startswith(PUBLIC_PATHS):
-        response.headers["Access-Control-Allow-Origin"] = "*"
-        response.headers["Cross-Origin-Resource-Policy"] = "cross-origin"
+        response.headers.update(PUBLIC_HEADERS)
     route = str(request.url_rule) if request.url_rule is not None else "other"
     metrics.REQUESTS.labels(route, str(response.status_code)).inc()
     return response

@@ -66,7 +66,7 @@ def install(app: Flask, context: Context) -> None:
         g.signed_in, g.by_cookie = who, by_cookie
         if isinstance(request.routing_exception, MethodNotAllowed) and is_browser_visit():
             return redirect(page_of(request.path), 303)
-        if context.settings.require_second_factor and not who.has_second_factor and not _sets_up(request.path):
+        if must_set_up_second_factor(context, who) and not _sets_up(request.path):
             if is_browser_visit():
                 return redirect(ACCOUNT_PAGE, 303)
             raise SecondFactorRequired("set up a second factor first, on the page /ops/account")
@@ -81,6 +81,11 @@ def page_of(path: str) -> str:
         if urls.test(path, "GET"):
             return path
     return "/ops"
+
+
+def must_set_up_second_factor(context: Context, who: SignedIn) -> bool:
+    """Whether this person has none and the settings require one of their role."""
+    return context.settings.requires_second_factor(who.role) and not who.has_second_factor
 
 
 def _sets_up(path: str) -> bool:
@@ -137,10 +142,9 @@ def check_csrf(context: Context, who: SignedIn) -> None:
 
 def _is_left_open(context: Context, who: SignedIn) -> bool:
     """Whether a refused token came with a form that the browser itself says is ours, from somebody whom pages are open to."""
-    is_shut_out = context.settings.require_second_factor and not who.has_second_factor
     # Where neither header came, the token was all that could have told our form from another site's.
     says_ours = "Origin" in request.headers or request.headers.get("Sec-Fetch-Site") == "same-origin"
-    return says_ours and not is_shut_out and _is_form() and _form_token() != ""
+    return says_ours and not must_set_up_second_factor(context, who) and _is_form() and _form_token() != ""
 
 
 def _form_token() -> str:

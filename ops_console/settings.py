@@ -15,8 +15,22 @@ from marshmallow.validate import Length, OneOf, Range
 from ops_console.board.agents import PublicAgents, parse_public_agents
 from sentinel.core.errors import InvalidInput
 from sentinel.resources import policies_dir
-from sentinel.settings import confirm_secrets, is_weak, malformed, readable, refuse_unsafe, setting
+from sentinel.services.actor import has_role
+from sentinel.settings import (
+    BEHIND_TLS,
+    HEALTH_HELP,
+    confirm_secrets,
+    is_weak,
+    malformed,
+    public_id_secrets,
+    readable,
+    refuse_unsafe,
+    setting,
+)
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
+
+_MOST = "Connections per process; beyond it one that waits makes room. Each takes an open file, whose limit is raised at start."
+_MOST_OF_ADDRESS = "Of these from one address; as many as in all behind a proxy, which is one address."
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +53,32 @@ class ConsoleSettings:
         policies_dir(),
     )
     host: str = setting("SENTINEL_CONSOLE_HOST", "Address the console listens on.", "127.0.0.1")
-    port: int = setting("SENTINEL_CONSOLE_PORT", "Port of the console and the public board.", 7861)
+    port: int = setting("SENTINEL_CONSOLE_PORT", "Port of the console, for operators.", 7861)
+    health_host: str = setting(
+        "SENTINEL_CONSOLE_HEALTH_HOST", "Address of the health ports of console and board.", "127.0.0.1"
+    )
+    health_port: int = setting("SENTINEL_CONSOLE_HEALTH_PORT", HEALTH_HELP, 0)
+    board_health_port: int = setting("SENTINEL_BOARD_HEALTH_PORT", HEALTH_HELP, 0)
     processes: int = setting("SENTINEL_CONSOLE_PROCESSES", "Server processes of the console.", 1)
-    threads: int = setting(
-        "SENTINEL_CONSOLE_THREADS", "Threads per process; a viewer of the live stream takes none.", 48
+    threads: int = setting("SENTINEL_CONSOLE_THREADS", "Threads per process: requests answered at once.", 24)
+    max_connections: int = setting("SENTINEL_CONSOLE_MAX_CONNECTIONS", _MOST, 1000)
+    max_connections_per_address: int = setting("SENTINEL_CONSOLE_MAX_CONNECTIONS_PER_ADDRESS", _MOST_OF_ADDRESS, 200)
+    board_host: str = setting(
+        "SENTINEL_BOARD_HOST", "Address the public board and the confirm page listen on.", "127.0.0.1"
+    )
+    board_port: int = setting("SENTINEL_BOARD_PORT", "Port of the public board and the confirm page.", 7863)
+    board_origin: str = setting(
+        "SENTINEL_BOARD_ORIGIN",
+        "The public board's address in browsers, e.g. https://board.example; without it host and port of its listener.",
+        "",
+    )
+    board_processes: int = setting("SENTINEL_BOARD_PROCESSES", "Server processes of the public board.", 1)
+    board_threads: int = setting(
+        "SENTINEL_BOARD_THREADS", "Threads per process of the public board; a viewer of the live stream takes none.", 24
+    )
+    board_max_connections: int = setting("SENTINEL_BOARD_MAX_CONNECTIONS", _MOST, 2000)
+    board_max_connections_per_address: int = setting(
+        "SENTINEL_BOARD_MAX_CONNECTIONS_PER_ADDRESS", _MOST_OF_ADDRESS, 100
     )
     pool_size: int = setting(
         "SENTINEL_CONSOLE_POOL_SIZE", "Database connections per process for operators' requests.", 8
@@ -57,7 +93,8 @@ class ConsoleSettings:
     )
     public_agents: str = setting(
         "SENTINEL_PUBLIC_AGENTS",
-        "Agents on the public board, `agent_id=name:source`, comma separated; `*` is every agent.",
+        "Agents on the public board, `agent_id=name:source`, comma separated; `*` is every agent. What an agent asked with a"
+        " key that is not bound to it stands there under a public id.",
         "retail-refund-agent=refund:refunds",
     )
     idle_seconds: int = setting("SENTINEL_SESSION_IDLE_SECONDS", "A session unused for longer is over.", 900)
@@ -69,8 +106,10 @@ class ConsoleSettings:
         "How long a proof of password or code lasts in a page's session, before approving and other acts of weight.",
         300,
     )
-    require_second_factor: bool = setting(
-        "SENTINEL_REQUIRE_SECOND_FACTOR", "Who has no second factor sets one up before anything else.", False
+    require_second_factor: str = setting(
+        "SENTINEL_REQUIRE_SECOND_FACTOR",
+        "Whose second factor is required: `approvers` (and administrators), `everyone` or `nobody`. Who has none sets one up before anything else.",
+        "approvers",
     )
     origin: str = setting(
         "SENTINEL_CONSOLE_ORIGIN",
@@ -83,9 +122,14 @@ class ConsoleSettings:
     trusted_proxies: int = setting(
         "SENTINEL_TRUSTED_PROXIES", "How many proxies in front set X-Forwarded-For and -Proto.", 0
     )
+    behind_tls: bool = setting(
+        "SENTINEL_BEHIND_TLS",
+        f"{BEHIND_TLS} Where trusted proxies set X-Forwarded-Proto, they tell it of each request.",
+        False,
+    )
     max_streams: int = setting(
         "SENTINEL_CONSOLE_MAX_STREAMS",
-        "Viewers of the live stream per process; each takes an open file, whose limit is raised at start.",
+        "Viewers of the live stream per process of the public board.",
         1000,
     )
     confirm_secrets: tuple[str, ...] = setting(
@@ -99,7 +143,26 @@ class ConsoleSettings:
         " everybody signed in once. Default as CONFIRM_SECRETS. Without one no second factor can be set up.",
         (),
     )
+    public_id_secrets: tuple[str, ...] = setting(
+        "SENTINEL_PUBLIC_ID_SECRETS",
+        "Secrets with which the identifiers on public pages are minted, comma separated, newest first: the first mints, a"
+        " proof is compared under all. Another first one gives every refund, ledger entry and agent another public id."
+        " Default: one that the database keeps.",
+        (),
+    )
     log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
+
+    def requires_second_factor(self, role: str) -> bool:
+        """Whether a person of this role must have one."""
+        return self.require_second_factor == "everyone" or (
+            self.require_second_factor == "approvers" and has_role(role, "approver")
+        )
+
+    @property
+    def public_origin(self) -> str:
+        """The public board's address, for what people copy. Not the request's Host: what is rendered is shown to others too."""
+        host = f"[{self.board_host}]" if ":" in self.board_host else self.board_host
+        return self.board_origin or f"http://{host}:{self.board_port}"
 
     @property
     def board(self) -> PublicAgents:
@@ -110,6 +173,8 @@ class ConsoleSettings:
 _ENV = {field.name: field.metadata["env"] for field in dataclasses.fields(ConsoleSettings)}
 _COUNTS = (
     "processes", "threads", "pool_size", "board_pool_size", "idle_seconds", "absolute_seconds", "step_up_seconds", "max_streams",
+    "board_processes", "board_threads", "max_connections", "max_connections_per_address", "board_max_connections",
+    "board_max_connections_per_address",
 )  # fmt: skip
 
 
@@ -118,7 +183,15 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
     env, default = Env(eager=False), ConsoleSettings()
     values: dict[str, Any] = {
         name: env.str(_ENV[name], getattr(default, name))
-        for name in ("database_url", "board_database_url", "ledger_url", "public_tenant", "public_agents", "origin")
+        for name in (
+            "database_url",
+            "board_database_url",
+            "ledger_url",
+            "public_tenant",
+            "public_agents",
+            "origin",
+            "board_origin",
+        )
     }
     values |= {
         name: env.int(_ENV[name], getattr(default, name), validate=Range(min=1, max=1_000_000)) for name in _COUNTS
@@ -128,15 +201,26 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
         "policies_dir": env.path(_ENV["policies_dir"], default.policies_dir),
         "host": env.str(_ENV["host"], default.host, validate=Length(min=1)),
         "port": env.int(_ENV["port"], default.port, validate=Range(min=1, max=65535)),
+        "board_host": env.str(_ENV["board_host"], default.board_host, validate=Length(min=1)),
+        "board_port": env.int(_ENV["board_port"], default.board_port, validate=Range(min=1, max=65535)),
+        "health_host": env.str(_ENV["health_host"], default.health_host, validate=Length(min=1)),
+        "health_port": env.int(_ENV["health_port"], 0, validate=Range(min=0, max=65535)),
+        "board_health_port": env.int(_ENV["board_health_port"], 0, validate=Range(min=0, max=65535)),
         "trusted_proxies": env.int(_ENV["trusted_proxies"], default.trusted_proxies, validate=Range(min=0, max=5)),
         "insecure_cookies": env.bool(_ENV["insecure_cookies"], default.insecure_cookies),
-        "require_second_factor": env.bool(_ENV["require_second_factor"], default.require_second_factor),
+        "behind_tls": env.bool(_ENV["behind_tls"], default.behind_tls),
+        "require_second_factor": env.str(
+            _ENV["require_second_factor"],
+            default.require_second_factor,
+            validate=OneOf(["approvers", "everyone", "nobody"]),
+        ),
         "second_factor_secrets": env.list(_ENV["second_factor_secrets"], [], subcast=str),
         "log_level": env.str(
             _ENV["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])
         ),
     }
     values["confirm_secrets"] = confirm_secrets()
+    values["public_id_secrets"] = public_id_secrets()
     bad = malformed(env)
     values = readable(ConsoleSettings, values, bad)
     given = tuple(secret.strip() for secret in values["second_factor_secrets"] if secret.strip())
@@ -153,9 +237,12 @@ def unsafe(settings: ConsoleSettings) -> list[str]:
         faults.append("CONFIRM_SECRETS: every secret needs at least 32 characters that nobody can guess")
     if any(is_weak(secret) for secret in settings.second_factor_secrets):
         faults.append("SENTINEL_SECOND_FACTOR_SECRETS: every secret needs at least 32 characters that nobody can guess")
-    if settings.require_second_factor and not settings.second_factor_secrets:
+    if any(is_weak(secret) for secret in settings.public_id_secrets):
+        faults.append("SENTINEL_PUBLIC_ID_SECRETS: every secret needs at least 32 characters that nobody can guess")
+    if settings.require_second_factor != "nobody" and not settings.second_factor_secrets:
         faults.append(
-            "SENTINEL_REQUIRE_SECOND_FACTOR: needs SENTINEL_SECOND_FACTOR_SECRETS, or nobody could set one up"
+            "SENTINEL_REQUIRE_SECOND_FACTOR: needs SENTINEL_SECOND_FACTOR_SECRETS, or nobody could set one up;"
+            " `nobody` requires none"
         )
     if settings.insecure_cookies and not _is_loopback(settings.host):
         faults.append("SENTINEL_INSECURE_COOKIES: only where the console listens on a loopback address")
@@ -163,6 +250,10 @@ def unsafe(settings: ConsoleSettings) -> list[str]:
         faults.append("SENTINEL_SESSION_IDLE_SECONDS: must not be longer than SENTINEL_SESSION_SECONDS")
     if settings.origin and not _is_origin(settings.origin):
         faults.append("SENTINEL_CONSOLE_ORIGIN: must be scheme and host, e.g. https://console.example")
+    if settings.board_origin and not _is_origin(settings.board_origin):
+        faults.append("SENTINEL_BOARD_ORIGIN: must be scheme and host, e.g. https://board.example")
+    if (settings.host, settings.port) == (settings.board_host, settings.board_port):
+        faults.append("SENTINEL_BOARD_PORT: must not be the console's own, SENTINEL_CONSOLE_PORT")
     try:
         parse_public_agents(settings.public_agents)
     except InvalidInput as error:

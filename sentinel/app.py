@@ -6,10 +6,8 @@ import uuid
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import Any, cast
 
 import orjson
-from a2wsgi import WSGIMiddleware
 from flask import Blueprint, Flask, Response, request
 from flask.json.provider import JSONProvider
 
@@ -19,8 +17,8 @@ from sentinel.api.calls import Call, handlers_of, waiting_handlers_of
 from sentinel.api.context import Context
 from sentinel.api.identity import Identity
 from sentinel.core.permit import PermitSigner
-from sentinel.http import problems, wire
-from sentinel.http.asgi import AsgiApp, HotRoutes
+from sentinel.http import https_only, problems, wire
+from sentinel.http.asgi import AsgiApp, Documents, HotRoutes
 from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.http.responses import wire_response
 from sentinel.http.strict_json import MAX_BYTES
@@ -70,7 +68,7 @@ def create_app(
     settings: Settings, authority: Authority, limit: SharedRateLimit, *, stopping: Callable[[], bool] = lambda: False
 ) -> Flask:
     """The app with every route. `limit` is shared by all processes; `stopping` turns true when this one drains."""
-    return _flask_app(_context(settings, authority, limit, stopping))
+    return _flask_app(_context(settings, authority, limit, stopping), behind_tls=settings.behind_tls)
 
 
 def create_edge(
@@ -79,7 +77,7 @@ def create_edge(
     """The same routes for an event loop: one decision at a time on the loop itself, all else in `settings.threads`."""
     context = _context(settings, authority, limit, stopping)
     hot = waiting_handlers_of(context, _calls(context))
-    rest: Any = WSGIMiddleware(cast(Any, _flask_app(context)), workers=settings.threads)
+    rest = Documents(_flask_app(context, behind_tls=settings.behind_tls), settings.threads)
     places = Places(settings.max_streams, settings.max_streams_per_tenant, settings.max_streams_per_key)
     feed = ApprovalFeed(partial(_decided_since, authority.pool), places, stopping)
     stream = approvals_stream(context.identity, feed)
@@ -107,7 +105,7 @@ def _calls(context: Context) -> dict[str, Call]:
     return {**guard.calls(context), **check.calls(context)}
 
 
-def _flask_app(context: Context) -> Flask:
+def _flask_app(context: Context, *, behind_tls: bool) -> Flask:
     app = Flask("sentinel.api", static_folder=None)
     app.json = _OrjsonProvider(app)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BYTES + 1
@@ -122,6 +120,7 @@ def _flask_app(context: Context) -> Flask:
             part.routes(blueprint, context)
         app.register_blueprint(blueprint)
     meta.routes(app, context)
+    https_only.install(app, behind_tls=behind_tls)
     problems.register(app)
     # The decision routes answer before Flask is asked; the same handlers stand behind its routes for everything else.
     app.wsgi_app = wire.HotRoutes(  # type: ignore[method-assign]

@@ -80,12 +80,25 @@ def confirm_secrets() -> tuple[str, ...]:
         kept = Path(os.environ.get("SENTINEL_DATA_DIR") or "var") / "secret_key"
         with contextlib.suppress(OSError, UnicodeDecodeError):
             given = kept.read_text()
+    return _listed(given)
+
+
+def public_id_secrets() -> tuple[str, ...]:
+    """What public ids are minted with, newest first, as the environment says; empty for the one that the database keeps."""
+    return _listed(os.environ.get("SENTINEL_PUBLIC_ID_SECRETS", ""))
+
+
+def _listed(given: str) -> tuple[str, ...]:
     return tuple(secret.strip() for secret in given.split(",") if secret.strip())
 
 
 def setting(env: str, help: str, default: Any = None) -> Any:
     """A dataclass field that remembers its variable and what it is for."""
     return dataclasses.field(default=default, metadata={"env": env, "help": help})
+
+
+HEALTH_HELP = "Port of its own for /healthz, /readyz and /metrics, not for the public; without it there is no /metrics."
+BEHIND_TLS = "Everything that reaches this program came over TLS: every page and document carries Strict-Transport-Security, a year long."
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +125,20 @@ class Settings:
     )
     host: str = setting("SENTINEL_HOST", "Address the authority listens on.", "127.0.0.1")
     port: int = setting("SENTINEL_PORT", "Port of the authority.", 7860)
+    health_host: str = setting("SENTINEL_HEALTH_HOST", "Address of the health port.", "127.0.0.1")
+    health_port: int = setting("SENTINEL_HEALTH_PORT", HEALTH_HELP, 0)
     processes: int = setting("SENTINEL_PROCESSES", "Server processes.", 2)
     threads: int = setting("SENTINEL_THREADS", "Threads per process, for what is not a decision.", 24)
+    max_connections: int = setting(
+        "SENTINEL_MAX_CONNECTIONS",
+        "Connections per process; beyond it one that waits makes room. Each takes an open file, whose limit is raised at start.",
+        4000,
+    )
+    max_connections_per_address: int = setting(
+        "SENTINEL_MAX_CONNECTIONS_PER_ADDRESS",
+        "Of these from one address; as many as in all behind a proxy, which is one address.",
+        2000,
+    )
     pool_size: int = setting("SENTINEL_POOL_SIZE", "Database connections per process.", 12)
     max_streams: int = setting("SENTINEL_MAX_STREAMS", "Approvals streams held open per process.", 1000)
     max_streams_per_tenant: int = setting(
@@ -142,6 +167,7 @@ class Settings:
         "SENTINEL_RATE_PER_SECOND", "Requests per second and key, over all processes of this host.", 5000
     )
     rate_burst: int = setting("SENTINEL_RATE_BURST", "Requests a key may make at once.", 10000)
+    behind_tls: bool = setting("SENTINEL_BEHIND_TLS", BEHIND_TLS, False)
     log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
     debug: bool = setting("SENTINEL_DEBUG", "Refused: a debugger in an authority runs code for strangers.", False)
 
@@ -163,14 +189,19 @@ def load_settings(**overrides: Any) -> Settings:
         "checkpoint_file": env.str(_FIELDS["checkpoint_file"], default.checkpoint_file),
         "host": env.str(_FIELDS["host"], default.host, validate=Length(min=1)),
         "port": env.int(_FIELDS["port"], default.port, validate=Range(min=1, max=65535)),
+        "health_host": env.str(_FIELDS["health_host"], default.health_host, validate=Length(min=1)),
+        "health_port": env.int(_FIELDS["health_port"], 0, validate=Range(min=0, max=65535)),
         "log_level": env.str(
             _FIELDS["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])
         ),
         "debug": env.bool(_FIELDS["debug"], default.debug),
+        "behind_tls": env.bool(_FIELDS["behind_tls"], default.behind_tls),
     }
     for name in (
         "processes",
         "threads",
+        "max_connections",
+        "max_connections_per_address",
         "pool_size",
         "max_streams",
         "max_streams_per_tenant",

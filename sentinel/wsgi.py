@@ -18,7 +18,14 @@ from sentinel.core.errors import SentinelError
 from sentinel.logs import configure_logs, gather_lines
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.library import PolicyHolder
-from sentinel.server import Server, metrics_folder, require_free_port
+from sentinel.server import (
+    OTHER_FILES,
+    Server,
+    metrics_folder,
+    require_free_health_port,
+    require_free_port,
+    require_open_files,
+)
 from sentinel.settings import Settings
 from sentinel.store.database import AUTHORITY
 from sentinel.store.safety import require_ready
@@ -33,6 +40,8 @@ def serve(settings: Settings, *, graceful_seconds: int = 20) -> None:
     """Run the authority until it is told to stop. Raises one-line refusals before anything listens."""
     configure_logs(settings.log_level, program="sentinel")
     require_free_port(settings.host, settings.port, "--port or SENTINEL_PORT")
+    require_free_health_port((settings.health_host, settings.health_port), "SENTINEL_HEALTH_PORT")
+    require_open_files(settings.max_connections + OTHER_FILES, "SENTINEL_MAX_CONNECTIONS")
     policies = PolicyHolder(settings.policies_dir)
     require_ready(settings.database_url, AUTHORITY, connections=settings.processes * settings.pool_size)
     with metrics_folder():
@@ -42,7 +51,6 @@ def serve(settings: Settings, *, graceful_seconds: int = 20) -> None:
 def _run(settings: Settings, policies: PolicyHolder, graceful_seconds: int) -> None:
     from sentinel import metrics
     from sentinel.app import build_authority, create_edge
-    from sentinel.event_worker import EventWorker
     from sentinel.http.rate_limit import SharedRateLimit
     from sentinel.services.checkpoint import Checkpointer
     from sentinel.services.declare_policies import declare_policies
@@ -107,7 +115,7 @@ def _run(settings: Settings, policies: PolicyHolder, graceful_seconds: int) -> N
 
     log.info("serving", address=f"http://{settings.host}:{settings.port}", process=os.getpid())
     Server(
-        make_app, host=settings.host, port=settings.port, processes=settings.processes, threads=settings.threads,
-        graceful_seconds=graceful_seconds, on_reload=reload_policies,
-        on_worker_exit=stop_keepers, worker_class=EventWorker,
+        make_app, host=settings.host, port=settings.port, health=(settings.health_host, settings.health_port), processes=settings.processes,
+        connections=settings.max_connections, connections_per_address=settings.max_connections_per_address,
+        graceful_seconds=graceful_seconds, on_reload=reload_policies, on_worker_exit=stop_keepers,
     ).run()  # fmt: skip

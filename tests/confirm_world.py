@@ -124,7 +124,13 @@ class Cards:
 
     def app(self, **settings: Any) -> Flask:
         """A console."""
-        values = {"database_url": self.url, "insecure_cookies": True, "confirm_secrets": SECRETS, **settings}
+        values = {
+            "database_url": self.url,
+            "insecure_cookies": True,
+            "require_second_factor": "nobody",
+            "confirm_secrets": SECRETS,
+            **settings,
+        }
         self._apps.append(create_app(ConsoleSettings(**values)))
         return self._apps[-1]
 

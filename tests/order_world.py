@@ -141,8 +141,9 @@ def make_intake(
     review = build_order_review(settings, sources, failpoints=failpoints or Failpoints(), **(parts or {}))
     limit = limit or SharedRateLimit(per_second=100_000, burst=100_000)
     # The limit of a source is its own; tests that are not about it have a source without one.
-    intake = Intake(review.pipeline, sources, _Generous(limit))
-    return OrderWorld(world, authority_url, key, settings, review, create_app(intake, review.store, review.key))
+    intake = Intake(review.pipeline, sources, _Generous(limit), settings.trusted_proxies)
+    app = create_app(intake, review.store, review.key, behind_tls=settings.behind_tls)
+    return OrderWorld(world, authority_url, key, settings, review, app)
 
 
 class _Generous(SharedRateLimit):

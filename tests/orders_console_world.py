@@ -54,7 +54,7 @@ def refused_by_shop(world: Any, order_id: str | None = None, *, source: str = "d
     world.sql(
         "set session_replication_role = replica; update orders.reviews set status = 'SHOP_REFUSED', lane = 'low', band = 'low',"
         " decision = 'ALLOW', reason_code = 'low_risk', signals = '[]', model = 'not_asked', guard_params = '{}',"
-        f" operation_id = gen_random_uuid(), decided_at = clock_timestamp() where review_id = '{review_id}';"
+        f" operation_id = gen_random_uuid(), start_id = gen_random_uuid(), decided_at = clock_timestamp() where review_id = '{review_id}';"
         " set session_replication_role = origin"
     )
     return order_id

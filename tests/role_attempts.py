@@ -40,7 +40,9 @@ HISTORY = (
     *each("update refunds.{0} set tenant_id = tenant_id", HAPPENED),
     *each("delete from refunds.{0}", HAPPENED),
     *each("truncate refunds.{0}", HAPPENED),
-    *each("delete from sentinel.{0}", "usage reservations operation_states halts approvals"),
+    *each("delete from sentinel.{0}", "usage reservations operation_states halts approvals public_ids public_id_marks"),
+    "update sentinel.public_ids set value = ''",
+    "update sentinel.public_id_secret set secret = repeat('x', 64)",
     "delete from refunds.ledger_entries",
 )
 """Nothing that happened is changed or taken away."""
@@ -70,6 +72,7 @@ SOMEBODY = "gen_random_uuid(), gen_random_uuid()"
 KEY = "tenant_id key_id principal_id key_hash hint label agent_id scopes owner_operator_id created_at"
 PEOPLE = (
     *each("select * from sentinel.{0}", "operator_sessions operator_tokens sign_in_attempts second_factors known_devices operators"),
+    *each("select * from sentinel.{0}", "public_id_secret public_ids public_id_marks"),
     "select password_hash from sentinel.operators", "update sentinel.operators set role = 'admin'",
     *each("insert into sentinel.{0} select * from sentinel.{0}", "halts approval_votes agent_keys"),
     "update sentinel.halts set lifted_by = 'me', lifted_at = now()", "update sentinel.approvals set decided_by = 'me'",

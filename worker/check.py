@@ -1,6 +1,6 @@
 """Everything in a folder of policies that the worker and the order intake read, checked before they start.
 
-`routes.yaml`, `order_sources.yaml`, `order_signals.yaml`, `gates/`, and of `switches.yaml` what the routes rest on. Policies
+`routes.yaml`, `critic.yaml`, `order_sources.yaml`, `order_signals.yaml`, `gates/`, and of `switches.yaml` what the routes rest on. Policies
 themselves are compiled by `sentinel policy check`, which asks for this too. A file that is not there is no fault here.
 """
 
@@ -13,6 +13,8 @@ from pathlib import Path
 from sentinel.policy.errors import PolicyError, faults_of
 from sentinel.policy.switches import FILE_NAME as SWITCHES
 from sentinel.policy.switches import read_book, read_switches
+from worker.critic.bounds import FILE_NAME as CRITIC
+from worker.critic.bounds import Bounds
 from worker.gates.cases import read_cases
 from worker.order_review.rule_numbers import FILE_NAME as SIGNALS
 from worker.order_review.rule_numbers import RuleNumbers
@@ -26,6 +28,7 @@ _READERS: tuple[tuple[str, Callable[[Path], object]], ...] = (
     ("routes.yaml", lambda path: Routes.load(path, switches=_switches(path.parent), systems=system_names())),
     (SOURCES, Sources.load),
     (SIGNALS, RuleNumbers.load),
+    (CRITIC, Bounds.load),
 )
 
 

@@ -167,6 +167,7 @@ def make_parts(settings: WorkerSettings, ledger: Ledger, client: Client, *, crew
     try:
         systems = Systems.from_settings(settings, Effects(ledger.pool, ledger.tenant_id))
         routes = load_routes(settings.policies_dir, systems.names())
+        critic = critic_from(settings)
         recogniser = recogniser_from(
             settings.recogniser,
             api_key=settings.recogniser_api_key,
@@ -176,7 +177,7 @@ def make_parts(settings: WorkerSettings, ledger: Ledger, client: Client, *, crew
         raise BadSettings(str(error)) from error
     return Parts(
         ledger=ledger, client=client, crew=crew, patience=patience, routes=routes, systems=systems,
-        critic=critic_from(settings), recogniser=recogniser, confirmations=confirmations_from(settings, ledger.pool, ledger.tenant_id),
+        critic=critic, recogniser=recogniser, confirmations=confirmations_from(settings, ledger.pool, ledger.tenant_id),
         directories=directories(public_is_connected=settings.public_orders_imported),
         model_branches=model_branches(settings.critic_branches, routes),
         act_within_seconds=act_within_seconds(settings),

@@ -14,6 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 from flask import Flask, Response
 from prometheus_client.exposition import ThreadingWSGIServer
 
+from sentinel.http import problems
 from sentinel.http.readiness import alive, database_checks, exposition_answer, readiness_answer
 from sentinel.server import require_free_port
 from sentinel.store.database import WORKER
@@ -35,6 +36,7 @@ def create_app(checks: Callable[[], Mapping[str, bool]], exposition: Callable[[]
         return exposition_answer(exposition())
 
     app.add_url_rule("/metrics", "metrics", metrics)
+    problems.register(app)
     return app
 
 

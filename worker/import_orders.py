@@ -130,10 +130,12 @@ def _add_refund(invoice: _Invoice, earlier: Sequence[_Invoice], found: Imported)
         return
     candidates = [o for o in earlier if o.issued_at <= invoice.issued_at and o.codes >= invoice.codes]
     order = max(candidates, key=lambda o: (o.issued_at, o.number), default=None)
+    # Two shops number their invoices alike; no number holds a colon, so the last one ends the source.
+    name = f"{found.source}:{invoice.number}" if found.source else invoice.number
     found.refunds.append(
         NewRow(
-            ledger_entry_id=f"lge_retail_{invoice.number}",
-            refund_id=f"rf_retail_{invoice.number}",
+            ledger_entry_id=f"lge_retail_{name}",
+            refund_id=f"rf_retail_{name}",
             amount_minor=amount,
             currency=CURRENCY,
             channel=CHANNEL,

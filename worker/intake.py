@@ -17,6 +17,7 @@ from typing import Any
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import parse_money
 from sentinel.core.operation import check_identifier
+from sentinel.http.strict_json import check_unicode
 from sentinel.policy.errors import nearest
 from worker.rows import NewRow
 from worker.workflow.routes import CHANNELS, MODES, SCENARIOS
@@ -114,7 +115,21 @@ def known_name(name: str, field: str, known: Collection[str]) -> str:
 
 
 def read_objects(text: str) -> Iterator[tuple[int, Any]]:
-    """(line, value or Refusal). A file that is one JSON value is that value, or the elements of that array."""
+    """(line, value or Refusal). A file that is one JSON value is that value, or the elements of that array.
+
+    What holds half a surrogate pair, which JSON can write and nothing can store, is a Refusal that names the field.
+    """
+    for line, found in _read_values(text):
+        try:
+            check_unicode(found, whole="row")
+        except InvalidInput as error:
+            (field, rule), *_ = error.errors.items()
+            yield line, Refusal(line, field, rule, _name(found))
+        else:
+            yield line, found
+
+
+def _read_values(text: str) -> Iterator[tuple[int, Any]]:
     try:
         whole = _decode(text)
     except ValueError:

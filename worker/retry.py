@@ -34,7 +34,8 @@ REFUSALS = {
 def retry(ids: tuple[str, ...], all_errors: bool, reason: str, by: str | None, as_json: bool) -> None:
     """Have rows in ERROR tried again, with attempts counted from zero. Exit 1 where a named row was refused.
 
-    A row that may have been paid (executed, started, in doubt, effects open) is refused by the database, and named.
+    A row that may have been paid (executed, started, in doubt, effects open) is refused by the database, and named with
+    the rule that keeps it.
 
     \b
     Examples:
@@ -53,6 +54,6 @@ def retry(ids: tuple[str, ...], all_errors: bool, reason: str, by: str | None, a
         click.echo(json.dumps({"retried": back, "refused": stays}))
     else:
         for entry, refusal in stays.items():
-            click.echo(f"refused: {entry}: {REFUSALS.get(refusal, refusal)}", err=True)
+            click.echo(f"refused: {entry}: {refusal}: {REFUSALS.get(refusal, 'see its trail')}", err=True)
         click.echo(f"{len(back)} rows are NEW again, {len(stays)} stay as they are.")
     sys.exit(FAILED if stays and not all_errors else 0)

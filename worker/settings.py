@@ -102,7 +102,7 @@ class WorkerSettings:
     confirm_base_url: str = _setting(
         "CONFIRM_BASE_URL",
         "address of the console as customers reach it; confirm links begin with it",
-        "http://127.0.0.1:7861",
+        "http://127.0.0.1:7863",
     )
     # After this an unanswered card ends its row as DENIED.
     confirm_expires_seconds: int = _setting(
@@ -139,7 +139,9 @@ class WorkerSettings:
     )
     # The folder with the route table and the declared switches.
     policies_dir: Path = _setting(
-        "SENTINEL_POLICIES_DIR", "folder of the policy files, the switches and the route table", policies_dir()
+        "SENTINEL_POLICIES_DIR",
+        "folder of the policy files, the switches, the route table and the bounds of the critic",
+        policies_dir(),
     )
     # A marketplace's orders count once somebody has said that they are imported.
     public_orders_imported: bool = _setting(

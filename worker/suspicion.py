@@ -47,8 +47,8 @@ class Suspicion(StrEnum):
 
 
 def is_suspicious(text: str) -> bool:
-    """Whether these words look aimed at a machine. No text is unsuspicious."""
-    return suspicious_because(text) is not None
+    """Whether these words look aimed at a machine. No text is unsuspicious; one too long to be looked at is the critic's question."""
+    return suspicious_because(text) not in (None, Suspicion.TOO_LONG)
 
 
 @lru_cache(maxsize=1024)

@@ -13,7 +13,8 @@ SECURITY_SCHEMES: dict[str, dict[str, Any]] = {
     "operatorToken": {"type": "http", "scheme": "bearer"},
 }
 OPERATOR: tuple[dict[str, list[str]], ...] = ({"session": []}, {"operatorToken": []})
-READING = (400, 401, 403, 503)
+# 409 here as well: reading renews the session, which waits two seconds for who else holds it.
+READING = (400, 401, 403, 409, 503)
 WRITING = (400, 401, 403, 404, 409, 411, 413, 415, 503)
 
 

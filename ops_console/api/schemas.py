@@ -174,6 +174,21 @@ class LiveEventSchema(Schema):
     proof_id = fields.String(required=True)
 
 
+class PublicIdSchema(Schema):
+    """What a public id stands for; beside it the first decision that it stands in."""
+
+    public_id = fields.String(required=True)
+    kind = fields.String(required=True, validate=OneOf(["agent", "action", "ledger_entry", "refund", "proof"]))
+    value = fields.String(required=True)
+    operation_id = fields.UUID(required=True)
+    proof_id = fields.String(required=True)
+    agent_id = fields.String(required=True)
+    action = fields.String(required=True)
+    ledger_entry_id = fields.String()
+    refund_id = fields.String()
+    decided_at = fields.DateTime(required=True)
+
+
 class LiveFeedSchema(Schema):
     """The latest decisions, newest first."""
 

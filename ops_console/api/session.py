@@ -32,7 +32,7 @@ def _sessions(blueprint: Blueprint, context: Context) -> None:
     @blueprint.post("/session")
     @documented(
         "Sign in", request=_SIGN_IN, responses={200: ("A session cookie, and the token unsafe requests carry.", SessionSchema())},
-        problems=(400, 401, 403, 411, 413, 415, 429, 503),
+        problems=(400, 401, 403, 409, 411, 413, 415, 429, 503),
     )  # fmt: skip
     def create_session() -> Response:
         check_origin(context)

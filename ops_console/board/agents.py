@@ -10,7 +10,7 @@ from sentinel.core.operation import check_identifier
 
 @dataclass(frozen=True, slots=True)
 class PublicAgents:
-    """`named` maps an agent's id to (board name, source); `everyone` shows the rest under their own id too."""
+    """`named` maps an agent's id to (board name, source); `everyone` shows the rest too."""
 
     named: dict[str, tuple[str, str]]
     everyone: bool = False
@@ -20,14 +20,15 @@ class PublicAgents:
         """The agents to select, or None for all of them."""
         return None if self.everyone else list(self.named)
 
-    def name(self, agent_id: str) -> str:
-        """The agent's key in the board's status."""
-        return self.named.get(agent_id, (agent_id, ""))[0]
-
-    def source(self, agent_id: str, action: str) -> str:
-        """What the agent works on, e.g. "refunds"; by default the action's first word in the plural."""
+    def name(self, agent_id: str) -> str | None:
+        """The agent's key in the board's status; None where no name was chosen for it."""
         named = self.named.get(agent_id)
-        return named[1] if named else action.partition(".")[0] + "s"
+        return named[0] if named else None
+
+    def source(self, agent_id: str) -> str | None:
+        """What the agent works on, e.g. "refunds"; None where nobody said."""
+        named = self.named.get(agent_id)
+        return named[1] if named else None
 
 
 def parse_public_agents(text: str) -> PublicAgents:

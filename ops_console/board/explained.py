@@ -7,16 +7,17 @@ OUTCOME_WORDS = {"ALLOW": "Allowed", "APPROVAL_REQUIRED": "A person decides", "D
 HIDDEN = (
     ("Who the customer is", "Names, mail and postal addresses, phone numbers, card and account numbers: nobody needs them to judge a decision."),
     ("What was ordered and written", "Raw orders, notes, reasons in free text and prompts: anything a person typed may name a person."),
+    ("What things are called inside", "Refunds, ledger entries and agents have public names, minted here and always the same: what an agent calls something may name a person."),
     ("The facts behind a rule", "A proof carries a salted commitment to them: it fixes them without telling them, and nobody can guess an account or an amount from it."),
     ("How to get in", "Tenant and policy ids, approval ids, permits and keys: they would help to attack, not to check."),
 )  # fmt: skip
 
 MEANINGS = {
     "proof_id": "the name of this proof",
-    "ledger_entry_id": "the refund's row in the ledger",
-    "refund_id": "the refund",
-    "agent_id": "the agent that asked",
-    "action": "what it wanted to do",
+    "ledger_entry_id": "the public name of the refund's row in the ledger",
+    "refund_id": "the public name of the refund",
+    "agent_id": "the agent that asked: its name where its key is bound to it, else its public name",
+    "action": "what it wanted to do; an action that no policy names has a public name",
     "amount": "how much money would move",
     "decision": "what the policy answered, before anything was done",
     "policy_label": "the policy that answered",

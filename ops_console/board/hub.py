@@ -1,8 +1,7 @@
 """One reader of the feed per process, whose memory every viewer of the live stream is served from.
 
 Viewers wait on memory, not on the database, so their number costs no queries. A viewer that comes with a last position, or
-fell behind, gets what it missed, up to a bound. The reader stops when nobody watches. Who sends what is read here is
-another's business: `broadcast.Broadcaster` for connections that were handed over, `follow` for a response that keeps its thread.
+fell behind, gets what it missed, up to a bound. The reader stops when nobody watches. `stream.Stream` sends what is read here.
 """
 
 from __future__ import annotations
@@ -10,32 +9,30 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
+from ops_console.board.events import LiveEvent
 from sentinel.core.errors import SentinelError, TooManyStreams
-from sentinel.store.feed import FeedRow
 
 POLL_SECONDS = 0.25
 HEARTBEAT_SECONDS = 15.0
 KEPT = 1000
 CATCH_UP = 500
 FIRST_SEEN = 20
-_AWAKE_SECONDS = 1.0
 _FAILURE_SECONDS = 1.0
 
 
 class Hub:
-    """`read_after(position, limit)` gives feed rows oldest first, `read_newest(limit)` newest first, `read_status()` what each agent does."""
+    """`read_after(position, limit)` gives published decisions oldest first, `read_newest(limit)` newest first, `read_status()` what each agent does."""
 
     def __init__(
         self,
-        read_after: Callable[[int, int], list[FeedRow]],
-        read_newest: Callable[[int], list[FeedRow]],
+        read_after: Callable[[int, int], list[LiveEvent]],
+        read_newest: Callable[[int], list[LiveEvent]],
         *,
         read_status: Callable[[], dict[str, str]] = dict,
         max_viewers: int,
         stopping: Callable[[], bool] = lambda: False,
-        heartbeat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
         self._read_after = read_after
         self._read_newest = read_newest
@@ -44,9 +41,8 @@ class Hub:
         """Each agent's status by its name, at most a second old; None while the database cannot be read."""
         self._max_viewers = max_viewers
         self._stopping = stopping
-        self._heartbeat_seconds = heartbeat_seconds
-        self._news = threading.Condition()
-        self._rows: deque[FeedRow] = deque(maxlen=KEPT)
+        self._lock = threading.Lock()
+        self._rows: deque[LiveEvent] = deque(maxlen=KEPT)
         # Every public row behind `_floor` and up to `_position` is in `_rows`.
         self._floor = self._position = 0
         self._reader: threading.Thread | None = None
@@ -54,29 +50,34 @@ class Hub:
         self.on_news: Callable[[], None] = lambda: None
         """Called by the reader when rows came; must not block."""
 
+    @property
+    def position(self) -> int:
+        """The newest row that was read."""
+        return self._position
+
     def is_stopping(self) -> bool:
         """Whether the process drains."""
         return self._stopping()
 
     def join(self) -> None:
         """Take a viewer's place; give it back with `leave`. Raises `TooManyStreams`."""
-        with self._news:
+        with self._lock:
             if self.viewers >= self._max_viewers:
                 raise TooManyStreams("every place for a live stream is taken; try again later")
             self.viewers += 1
 
     def leave(self) -> None:
         """Give a place back."""
-        with self._news:
+        with self._lock:
             self.viewers -= 1
 
-    def come(self, last_seen: int | None) -> tuple[list[FeedRow], int]:
+    def come(self, last_seen: int | None) -> tuple[list[LiveEvent], int]:
         """What a viewer gets first: rows behind `last_seen` (None: the latest few), and the position it is at then.
 
         From memory while the reader runs, so that a thousand viewers who come back at once cost no query.
         Raises `EngineUnavailable`.
         """
-        with self._news:
+        with self._lock:
             reading, floor, position = self._is_reading(), self._floor, self._position
             kept = list(self._rows)
         if reading and last_seen is None and (len(kept) >= FIRST_SEEN or floor == 0):
@@ -89,45 +90,25 @@ class Hub:
         position = newest[-1].position if newest else 0
         return (newest[-FIRST_SEEN:] if last_seen is None else _behind(newest, last_seen)), position
 
-    def since(self, position: int) -> list[FeedRow] | None:
+    def since(self, position: int) -> list[LiveEvent] | None:
         """Kept rows behind a position; None when some of them are no longer kept. Never asks the database."""
-        with self._news:
+        with self._lock:
             if position < self._floor:
                 return None
             return _behind(list(self._rows), position) if self._position > position else []
-
-    def follow(self, position: int) -> Iterator[FeedRow | None]:
-        """Rows behind a position as they come, and None where a heartbeat is due."""
-        quiet_since = time.monotonic()
-        while not self._stopping():
-            self.keep_reading()
-            rows = self._next(position)
-            if rows:
-                yield from rows
-                position, quiet_since = rows[-1].position, time.monotonic()
-            elif time.monotonic() - quiet_since >= self._heartbeat_seconds:
-                yield None
-                quiet_since = time.monotonic()
 
     def keep_reading(self) -> None:
         """Start the reader again if it died; it goes on where it was."""
         if not self._is_reading():
             self._start_reader(None)
 
-    def _next(self, position: int) -> list[FeedRow]:
-        with self._news:
-            if self._position <= position:
-                self._news.wait(timeout=min(_AWAKE_SECONDS, self._heartbeat_seconds))
-        rows = self.since(position)
-        return _behind(self._read_newest(CATCH_UP)[::-1], position) if rows is None else rows
-
     def _is_reading(self) -> bool:
         reader = self._reader
         return reader is not None and reader.is_alive()
 
-    def _start_reader(self, newest: list[FeedRow] | None) -> None:
+    def _start_reader(self, newest: list[LiveEvent] | None) -> None:
         """Begin behind `newest`, the latest rows oldest first; None goes on where the last reader was."""
-        with self._news:
+        with self._lock:
             if self._is_reading():
                 return
             if newest is not None:
@@ -140,10 +121,9 @@ class Hub:
 
     def _read(self) -> None:
         while True:
-            with self._news:
+            with self._lock:
                 if self.viewers == 0 or self._stopping():
                     self._reader = None
-                    self._news.notify_all()
                     return
                 position = self._position
             try:
@@ -163,17 +143,16 @@ class Hub:
             self.status = status
             self.on_news()
 
-    def _keep(self, rows: list[FeedRow]) -> None:
-        with self._news:
+    def _keep(self, rows: list[LiveEvent]) -> None:
+        with self._lock:
             for row in rows:
                 if len(self._rows) == KEPT:
                     self._floor = self._rows[0].position
                 self._rows.append(row)
             self._position = rows[-1].position
-            self._news.notify_all()
         self.on_news()
 
 
-def _behind(rows: list[FeedRow], position: int) -> list[FeedRow]:
+def _behind(rows: list[LiveEvent], position: int) -> list[LiveEvent]:
     """Rows, oldest first, cut to what is behind `position`."""
     return [row for row in rows if row.position > position]

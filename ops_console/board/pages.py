@@ -10,14 +10,12 @@ from typing import Any
 
 from flask import Blueprint, Response, render_template, request
 
-from ops_console.board.events import live_event, policy_label, public_pack
 from ops_console.board.explained import HIDDEN, MEANINGS, OUTCOME_WORDS
-from ops_console.context import Board, Context, Remembered
-from ops_console.settings import ConsoleSettings
+from ops_console.board.reader import Board, Remembered
+from ops_console.context import Context
 from sentinel.core.canonical import canonical_json
 from sentinel.core.errors import NotFound
 from sentinel.http.openapi import documented
-from sentinel.services.verify_proof import read_proof
 
 _CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'none';"
@@ -30,7 +28,7 @@ _HTML: dict[str, Any] = {"responses": {200: ("HTML.", {"type": "string"})}, "con
 
 def routes(blueprint: Blueprint, context: Context) -> None:
     """Add the public pages."""
-    board, base = context.board, origin(context.settings)
+    board, base = context.board, context.settings.public_origin
     rendered = Remembered(_RENDERED_SECONDS)
 
     def shown(template: str, make: Callable[[], dict[str, Any]], **how: Any) -> Response:
@@ -65,7 +63,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     )  # fmt: skip
     def verify(proof_id: str) -> Response:
         try:
-            pack = public_pack(read_proof(board.pool, board.tenant()[0], board.agents.ids, proof_id))
+            pack = board.proof(proof_id)
         except NotFound:
             return _html(_render("verify.html", base=base, pack=None, unknown=True), status=404)
         body = canonical_json({name: value for name, value in pack.items() if name != "hash"})
@@ -81,12 +79,6 @@ def cacheable(response: Response, seconds: int = 1) -> Response:
     return response
 
 
-def origin(settings: ConsoleSettings) -> str:
-    """The console's address, for what people copy. Not the request's Host: what is rendered is shown to others too."""
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return settings.origin or f"http://{host}:{settings.port}"
-
-
 def _render(template: str, **values: Any) -> str:
     return render_template(f"board/{template}", words=OUTCOME_WORDS, **values)
 
@@ -97,20 +89,19 @@ def _html(page: str, status: int = 200, frame_ancestors: str = "'none'") -> Resp
 
 
 def _events(board: Board, most: int) -> dict[str, Any]:
-    rows = board.newest(most)
+    events = board.newest(most)
     return {
         "tenant": board.tenant()[1],
         "most": most,
-        "events": [live_event(row, board.agents) for row in rows],
-        "position": rows[0].position if rows else 0,
+        "events": [one.fields for one in events],
+        "position": events[0].position if events else 0,
     }
 
 
 def _figures(board: Board) -> dict[str, Any]:
-    latest, statuses = board.latest_by_agent(), board.statuses()
     agents = [
-        {"name": board.agents.name(agent_id), "policy": policy_label(row), "at": row.occurred_at if row else None,
-         **statuses[board.agents.name(agent_id)]}
-        for agent_id, row in latest.items()
+        {"name": one.name, "policy": one.last.policy if one.last else "", "at": one.last.occurred_at if one.last else None,
+         **board.publisher.glance(one.status, one.last.fields if one.last else None)}
+        for one in board.agents()
     ]  # fmt: skip
     return {"figures": board.counts.current(), "agents": agents}

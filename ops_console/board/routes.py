@@ -1,8 +1,6 @@
-"""The public board's JSON: status, feed, stream and proof packs. Everything here was chosen, not filtered."""
+"""The public board's JSON: status, feed, stream and proof packs, all of it published documents (`core.publication`)."""
 
 from __future__ import annotations
-
-import re
 
 from flask import Blueprint, Response, request
 
@@ -10,20 +8,19 @@ from ops_console.api.documentation import LIMIT, in_query
 from ops_console.api.rendering import json_response, limit
 from ops_console.api.schemas import LiveFeedSchema
 from ops_console.board import pages
-from ops_console.board.events import live_event, public_pack
-from ops_console.board.stream import Stream
+from ops_console.board.stream import CONNECTED, Stream, last_seen
 from ops_console.context import Context
+from ops_console.headers import HEADERS, PUBLIC_HEADERS
+from sentinel.core.publication import PublicFields
 from sentinel.http.openapi import documented
-from sentinel.services.verify_proof import read_proof
 
-_POSITION = re.compile(r"[0-9]{1,18}")
+STREAM_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
-def routes(blueprint: Blueprint, context: Context) -> None:
-    """Add the public routes, and the pages beside them."""
+def routes(blueprint: Blueprint, context: Context) -> Stream:
+    """Add the public routes, and the pages beside them; the live stream itself, which the event loop answers."""
     board = context.board
-    # Looked up when called: the test of leaks puts a careless one in its place.
-    live = Stream(context.hub, board.agents, lambda row, agents: live_event(row, agents))
+    live = Stream(context.hub, headers={**HEADERS, **PUBLIC_HEADERS, **STREAM_HEADERS})
 
     @blueprint.get("/ops/api/live/status")
     @documented(
@@ -37,24 +34,22 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         problems=(503,),
     )
     def status() -> Response:
-        shown = {"tenant": board.tenant()[1]}
-        return pages.cacheable(json_response({**board.statuses(), **shown}))
+        return public_json(board.publisher.board(board.tenant()[1], board.statuses()))
 
     @blueprint.get("/ops/api/live/feed")
     @documented("The latest decisions, newest first", responses={200: ("Redacted events.", LiveFeedSchema())},
                 problems=(400, 503), parameters=(in_query("limit", **LIMIT, maximum=100),))  # fmt: skip
     def feed() -> Response:
-        rows = board.newest(limit(20, 100))
-        return pages.cacheable(json_response({"events": [live_event(row, board.agents) for row in rows]}))
+        return public_json(board.publisher.feed([one.fields for one in board.newest(limit(20, 100))]))
 
     @blueprint.get("/ops/api/live/stream")
     @documented("Decisions as they happen", responses={200: ("Server-sent events.", {"type": "string"})}, problems=(503,),
                 description="Behind the header `Last-Event-ID`, else behind `last_seen`, else beginning with the latest few.",
                 parameters=(in_query("last_seen", pattern="^[0-9]{1,18}$"),), content_type="text/event-stream")  # fmt: skip
     def stream() -> Response:
-        # A browser repeats its first address when it comes back; what it saw last stands in the header.
-        given = request.headers.get("Last-Event-ID") or request.args.get("last_seen", "")
-        return live.answer(request.environ, int(given) if _POSITION.fullmatch(given) else None)
+        # On the event loop `stream.Stream` answers this path. Here nothing can be held open: the viewer comes back at once.
+        rows, _ = context.hub.come(last_seen(request.environ))
+        return Response(CONNECTED + b"".join(map(live.encode, rows)), headers=STREAM_HEADERS)
 
     @blueprint.get("/verify/<proof_id>.json")
     @documented(
@@ -62,7 +57,12 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     )
     def proof(proof_id: str) -> Response:
         # Of the agents on the board, and of no others: whoever was given another's pack has it, and can paste it.
-        pack = public_pack(read_proof(board.pool, board.tenant()[0], board.agents.ids, proof_id))
-        return pages.cacheable(json_response(pack), seconds=3600)
+        return public_json(board.proof(proof_id), seconds=3600)
 
     pages.routes(blueprint, context)
+    return live
+
+
+def public_json(document: PublicFields, seconds: int = 1) -> Response:
+    """A public document as JSON: nothing that was not published has the type."""
+    return pages.cacheable(json_response(document), seconds=seconds)

@@ -1,86 +1,198 @@
-"""The live stream's answer: its first bytes by the request's thread, the rest by the process's broadcaster."""
+"""The live stream of the public board (server-sent events) on the event loop: a viewer costs a connection and no thread.
+
+What is new is encoded and put together once for all viewers. A viewer that does not keep up is let go: it comes back with its
+last position and gets what it missed. What all viewers together cost is bounded: when decisions come faster than that, and so
+far faster than anybody reads, viewers get the latest and are told how many were left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import asyncio
+import contextlib
+import re
+import time
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+from urllib.parse import parse_qs
 
 import orjson
-from flask import Response
 
 from ops_console import metrics
-from ops_console.board.agents import PublicAgents
-from ops_console.board.broadcast import Broadcaster
-from ops_console.board.events import live_event
-from ops_console.board.hub import KEPT, Hub
-from sentinel.server import HandedOver, take_connection
-from sentinel.store.feed import FeedRow
+from ops_console.board.events import LiveEvent
+from ops_console.board.hub import HEARTBEAT_SECONDS, KEPT, Hub
+from sentinel.http.asgi import Receive, Send
+from sentinel.http.request_ids import request_id_of
 
+PATH = "/ops/api/live/stream"
 CONNECTED = b": connected\nretry: 2000\n\n"
 HEARTBEAT = b": heartbeat\n\n"
+STALLED_SECONDS = 30.0
+PER_SECOND = 10_000
+AT_ONCE = 20_000
+_AWAKE_SECONDS = 0.5
+_POSITION = re.compile(r"[0-9]{1,18}")
+
+
+@dataclass(slots=True)
+class Pace:
+    """How many events may still go out, counted for each viewer: `AT_ONCE` in a burst, `PER_SECOND` for long.
+
+    One viewer sees them all; of 500 each gets 20 a second for long, which keeps a process under a tenth of a processor.
+    """
+
+    left: float = AT_ONCE
+    asked_at: float = 0.0
+
+    def allow(self, wanted: int, viewers: int, now: float) -> int:
+        """How many of `wanted` may go out to so many viewers now."""
+        self.left = min(AT_ONCE, self.left + (now - self.asked_at) * PER_SECOND)
+        self.asked_at = now
+        allowed = min(wanted, int(self.left) // viewers)
+        self.left -= allowed * viewers
+        return allowed
+
+
+class FellBehind(Exception):
+    """A viewer misses more than is kept: coming back is how it gets it from the database."""
 
 
 class Stream:
-    """What every viewer of one process shares. `shown(row, agents)` is the public event of a row."""
+    """What every viewer of one process shares. `headers` go with each answer."""
 
-    def __init__(
-        self, hub: Hub, agents: PublicAgents, shown: Callable[[FeedRow, PublicAgents], dict[str, Any]] = live_event
-    ) -> None:
+    def __init__(self, hub: Hub, *, headers: dict[str, str], heartbeat_seconds: float = HEARTBEAT_SECONDS) -> None:
         self._hub = hub
+        self._heartbeat_seconds = heartbeat_seconds
+        self._headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        self._pace = Pace()
+        self._viewers_at: dict[int, int] = {}
+        self._payloads: dict[tuple[int, int], bytes] = {}
+        self._news: asyncio.Future[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
 
         @lru_cache(maxsize=2 * KEPT)
-        def encode(row: FeedRow) -> bytes:
-            return b"id: %d\ndata: %s\n\n" % (row.position, orjson.dumps(shown(row, agents)))
+        def encode(event: LiveEvent) -> bytes:
+            return b"id: %d\ndata: %s\n\n" % (event.position, orjson.dumps(event.fields))
 
-        self._encode = encode
-        self._broadcaster = Broadcaster(hub, encode)
+        self.encode = encode
 
-    def answer(self, environ: Mapping[str, Any], last_seen: int | None) -> Response:
-        """The stream from behind `last_seen` (None: the latest few) on. Raises `TooManyStreams`, `EngineUnavailable`."""
-        place = _Place(self._hub)
+    async def __call__(self, environ: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Send what is behind the viewer's position, then what happens, until it goes.
+
+        Raises `TooManyStreams` or `EngineUnavailable` before anything is sent.
+        """
+        self._hub.join()
+        metrics.STREAMS.set(self._hub.viewers)
+        gone = asyncio.ensure_future(_gone(receive))
         try:
-            rows, position = self._hub.come(last_seen)
-        except BaseException:
-            place.leave()
-            raise
-        response = Response(self._body(environ, rows, position, place), content_type="text/event-stream")
-        response.headers["Cache-Control"] = "no-store"
-        response.headers["X-Accel-Buffering"] = "no"
-        # Not in the generator: one that is never begun is never finished.
-        response.call_on_close(place.leave_unless_handed_over)
-        return response
+            # A browser repeats its first address when it comes back; what it saw last stands in the header.
+            rows, position = await asyncio.to_thread(self._hub.come, last_seen(environ))
+            headers = [*self._headers, (b"x-request-id", request_id_of(environ).encode("latin-1"))]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await self._follow(CONNECTED + b"".join(map(self.encode, rows)), position, gone, send)
+        except (TimeoutError, OSError, FellBehind):
+            return
+        finally:
+            gone.cancel()
+            self._hub.leave()
+            metrics.STREAMS.set(self._hub.viewers)
 
-    def _body(self, environ: Mapping[str, Any], rows: list[FeedRow], position: int, place: _Place) -> Iterator[bytes]:
-        yield CONNECTED
-        connection = take_connection(environ)
-        if connection is not None:
-            place.is_handed_over = True
-            self._broadcaster.take(
-                connection, is_chunked=environ.get("SERVER_PROTOCOL") != "HTTP/1.0", position=position,
-                first=b"".join(map(self._encode, rows)), leave=place.leave,
-            )  # fmt: skip
-            raise HandedOver
-        yield from map(self._encode, rows)
-        for row in self._hub.follow(position):
-            yield HEARTBEAT if row is None else self._encode(row)
+    async def _follow(self, payload: bytes, position: int, gone: asyncio.Future[None], send: Send) -> None:
+        told, quiet_since = b"", time.monotonic()
+        self._viewers_at[position] = self._viewers_at.get(position, 0) + 1
+        try:
+            while not gone.done():
+                news = self._next_news()
+                status = self._status()
+                if status != told:
+                    payload, told = payload + status, status
+                latest = self._hub.position
+                payload += self._since(position, latest)
+                if latest > position:
+                    self._moved(position, latest)
+                    position = latest
+                if not payload and time.monotonic() - quiet_since >= self._heartbeat_seconds:
+                    payload = HEARTBEAT
+                if payload:
+                    async with asyncio.timeout(STALLED_SECONDS):
+                        await send({"type": "http.response.body", "body": payload, "more_body": True})
+                    payload, quiet_since = b"", time.monotonic()
+                if self._hub.is_stopping():
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+                    return
+                if not news.done():
+                    left = quiet_since + self._heartbeat_seconds - time.monotonic()
+                    await asyncio.wait({news, gone}, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._moved(position, None)
+
+    def _moved(self, position: int, to: int | None) -> None:
+        """Count who is where: what goes out to many is paced by how many they are."""
+        self._viewers_at[position] -= 1
+        if not self._viewers_at[position]:
+            del self._viewers_at[position]
+        if to is not None:
+            self._viewers_at[to] = self._viewers_at.get(to, 0) + 1
+
+    def _since(self, position: int, latest: int) -> bytes:
+        """What came behind `position` up to `latest`, put together once for all who are there. Raises `FellBehind`."""
+        if latest <= position:
+            return b""
+        found = self._payloads.get((position, latest))
+        if found is None:
+            rows = self._hub.since(position)
+            if rows is None:
+                raise FellBehind
+            rows = [row for row in rows if row.position <= latest]
+            left_out = len(rows) - self._pace.allow(len(rows), self._viewers_at[position], time.monotonic())
+            found = b"event: left-out\ndata: %d\n\n" % left_out if left_out else b""
+            found += b"".join(map(self.encode, rows[left_out:]))
+            self._payloads = {key: one for key, one in self._payloads.items() if key[1] == latest}
+            self._payloads[position, latest] = found
+        return found
+
+    def _status(self) -> bytes:
+        """Who is halted, degraded, active or idle; null when it cannot be read; nothing before it was."""
+        status = self._hub.status
+        return (
+            b"" if status == {} else b"event: status\ndata: %s\n\n" % orjson.dumps(status, option=orjson.OPT_SORT_KEYS)
+        )
+
+    def _next_news(self) -> asyncio.Future[None]:
+        """Done when something is new, told by the reader's thread; made anew each time."""
+        loop = asyncio.get_running_loop()
+        if self._watch is None or self._watch.done():
+
+            def ring() -> None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody watches
+                    loop.call_soon_threadsafe(self._ring)
+
+            self._hub.on_news = ring
+            self._watch = loop.create_task(self._keep_awake())
+        if self._news is None or self._news.done():
+            self._news = loop.create_future()
+        return self._news
+
+    def _ring(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    async def _keep_awake(self) -> None:
+        """While somebody watches: start a reader that died again, and tell everybody when the process drains."""
+        while self._hub.viewers:
+            self._hub.keep_reading()
+            if self._hub.is_stopping():
+                self._ring()
+            await asyncio.sleep(_AWAKE_SECONDS)
 
 
-class _Place:
-    """A viewer's place, taken when made and given back once, however often it is left. Raises `TooManyStreams`."""
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
-    def __init__(self, hub: Hub) -> None:
-        hub.join()
-        self._hub: Hub | None = hub
-        self.is_handed_over = False
-        metrics.STREAMS.set(hub.viewers)
 
-    def leave(self) -> None:
-        hub, self._hub = self._hub, None
-        if hub is not None:
-            hub.leave()
-            metrics.STREAMS.set(hub.viewers)
-
-    def leave_unless_handed_over(self) -> None:
-        if not self.is_handed_over:
-            self.leave()
+def last_seen(environ: dict[str, Any]) -> int | None:
+    """The position a viewer was at: the header that browsers send when they come back, else the query; None for the latest."""
+    asked = parse_qs(environ.get("QUERY_STRING", ""), max_num_fields=20).get("last_seen", [""])[0]
+    given = environ.get("HTTP_LAST_EVENT_ID") or asked
+    return int(given) if _POSITION.fullmatch(given) else None

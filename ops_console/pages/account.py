@@ -13,7 +13,7 @@ from ops_console.api.rendering import path_id
 from ops_console.api.schemas import CreateTokenSchema
 from ops_console.api.session import DEFAULT_TOKEN_DAYS
 from ops_console.context import Context
-from ops_console.identity import actor
+from ops_console.identity import actor, must_set_up_second_factor
 from ops_console.pages import shell
 from ops_console.pages.account_schemas import ConfirmCodeSchema, PasswordSchema
 from ops_console.pages.sign_in import ours
@@ -141,7 +141,7 @@ def _page(context: Context, told: shell.Refused | None = None, about: str = "") 
     return shell.page(
         context, "account.html", title="Your account", told=told, about=about,
         given=request.form, can_have_second_factor=context.door.vault.usable, most_days=MOST_DAYS,
-        must_have_second_factor=context.settings.require_second_factor and not who.has_second_factor,
+        must_have_second_factor=must_set_up_second_factor(context, who),
         sessions=list_sessions(
             context.pool, who.tenant_id, who.operator_id, idle_seconds=context.settings.idle_seconds
         ),

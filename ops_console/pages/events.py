@@ -15,10 +15,13 @@ from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.inert_csv import Cell, csv_lines
-from sentinel.core.errors import InvalidInput
+from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.core.operation import check_identifier
+from sentinel.core.public_ids import is_public_id
+from sentinel.services.look_up_public_id import look_up_public_id
 from sentinel.store.events import KINDS, EventFilter, EventRow, all_events, events_page
 from sentinel.store.halts import known_targets
+from sentinel.store.ids import event_of_proof
 from sentinel.store.uuids import uuid_or_none
 
 ADDRESS = "/ops/events"
@@ -38,13 +41,13 @@ def routes(pages: Blueprint, context: Context) -> None:
     @pages.get("/events")
     def events() -> Response:
         try:
-            return _page(context, _wanted())
+            return _page(context, _wanted(context))
         except InvalidInput as error:
             return _page(context, EventFilter(), shell.refused(error))
 
     @pages.get("/events/export.csv")
     def events_export() -> Response:
-        wanted = dataclasses.replace(_wanted(), before=None)
+        wanted = dataclasses.replace(_wanted(context), before=None)
         rows = all_events(context.pool, actor().tenant_id, wanted, most=MOST_EXPORTED)
         name = f"sentinel-events-{datetime.now(UTC):%Y-%m-%d}.csv"
         # Not to be opened in this origin, nor taken for anything but a file.
@@ -70,17 +73,31 @@ def _page(context: Context, wanted: EventFilter, refused: shell.Refused | None =
     )  # fmt: skip
 
 
-def _wanted() -> EventFilter:
+def _wanted(context: Context) -> EventFilter:
     """The filter in the query string. Raises `InvalidInput` naming the field."""
     kind, agent = request.args.get("kind") or None, request.args.get("agent") or None
     if kind is not None and not _KIND.fullmatch(kind):
         raise InvalidInput.of("kind", "is no kind of event")
     if agent is not None:
         check_identifier(agent, "agent", 128)
-    return EventFilter(
-        kind=kind, agent_id=agent, operation_id=_id("operation"), since=_moment("since"), until=_moment("until"),
-        before=_id("before"),
-    )  # fmt: skip
+    wanted = EventFilter(
+        kind=kind, agent_id=agent, since=_moment("since"), until=_moment("until"), before=_id("before")
+    )
+    public_id = (request.args.get("operation") or "").strip()
+    if is_public_id(public_id) or event_of_proof(public_id):
+        return _behind(context, public_id, wanted)
+    return dataclasses.replace(wanted, operation_id=_id("operation"))
+
+
+def _behind(context: Context, public_id: str, wanted: EventFilter) -> EventFilter:
+    """Narrowed to the agent that a public id stands for, else to the first operation that it stands in."""
+    try:
+        found = look_up_public_id(context.pool, actor().tenant_id, context.public_ids(), public_id)
+    except NotFound as error:
+        raise InvalidInput.of("operation", error.detail) from None
+    if found.kind == "agent":
+        return dataclasses.replace(wanted, agent_id=found.value)
+    return dataclasses.replace(wanted, operation_id=found.operation_id)
 
 
 def _id(name: str) -> uuid.UUID | None:

@@ -9,7 +9,8 @@ from flask import Blueprint, Response, request
 
 from ops_console.api.rendering import path_id
 from ops_console.api.schemas import LiftHaltSchema, SetHaltSchema
-from ops_console.context import Context, Remembered
+from ops_console.board.reader import Remembered
+from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.step_up import prove

@@ -17,9 +17,11 @@ from ops_console.pages.orders import events_address
 from ops_console.pages.rules_said import rules_of
 from sentinel.core.decision import REASONS
 from sentinel.core.errors import InvalidInput, NotFound
+from sentinel.core.public_ids import is_public_id
+from sentinel.services.look_up_public_id import look_up_public_id
 from sentinel.services.process_one import process_one
 from sentinel.store.approvals import find_approval
-from sentinel.store.ids import new_id
+from sentinel.store.ids import event_of_proof, new_id
 from sentinel.store.ledger_life import MOST, life_of
 from sentinel.store.ledger_search import LedgerFilter, counted, entries_of_operations, find_entry, search_ledger
 from sentinel.store.order_budgets import budget_of_entry
@@ -88,10 +90,24 @@ def _values(context: Context, asked: dict[str, str], found: list[LedgerRow]) -> 
 
 
 def _named(context: Context, wanted: LedgerFilter) -> LedgerFilter:
-    """With the rows whose operation is searched for; operations are in the authority's database."""
+    """With the rows that a public id stands for, or whose operation is searched for; both are in the authority's database."""
     if wanted.prefix is None:
         return wanted
-    return replace(wanted, named=entries_of_operations(context.pool, actor().tenant_id, wanted.prefix))
+    tenant_id = actor().tenant_id
+    if is_public_id(wanted.prefix) or event_of_proof(wanted.prefix):
+        return replace(wanted, prefix=_behind(context, wanted.prefix))
+    return replace(wanted, named=entries_of_operations(context.pool, tenant_id, wanted.prefix))
+
+
+def _behind(context: Context, public_id: str) -> str:
+    """The ledger entry or refund behind a public id or a proof's name; itself, which finds no row, where there is none."""
+    try:
+        found = look_up_public_id(context.pool, actor().tenant_id, context.public_ids(), public_id)
+    except NotFound:
+        return public_id
+    if found.kind in ("agent", "action"):
+        raise InvalidInput.of("q", f"is the {found.kind} {found.value}: look for it among the events")
+    return (found.refund_id if found.kind == "refund" else found.ledger_entry_id) or public_id
 
 
 def _following(asked: dict[str, str], last: LedgerRow) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 from flask import Blueprint, Response, request
 
 from ops_console.api.schemas import SwitchOffSchema, SwitchOnSchema
-from ops_console.context import Context, Remembered
+from ops_console.board.reader import Remembered
+from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.limit_words import cap_in_words

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,7 @@ from sentinel.cli.processes import Processes, Stopped, go_on
 from sentinel.cli.serve import kept_secret
 from sentinel.core.errors import SentinelError
 from sentinel.logs import configure_logs
+from sentinel.private_files import write_private
 from sentinel.settings import CHECKPOINTS
 
 
@@ -35,6 +37,7 @@ class Ports:
     authority: int
     console: int
     orders: int
+    board: int
 
     def url(self, name: str) -> str:
         """The address of one of them, by the field's name."""
@@ -60,10 +63,16 @@ def _port(option: str, variable: str, standard: int, of: str) -> Callable[[Calla
 @_port("--console-port", "SENTINEL_CONSOLE_PORT", 7861, "the console")
 @_port("--orders-port", "SENTINEL_ORDERS_PORT", 7862, "the order intake")
 @click.option(
+    "--board-port",
+    type=click.IntRange(1, 65535),
+    envvar="SENTINEL_BOARD_PORT",
+    help="Port of the public board.  [SENTINEL_BOARD_PORT, default 7863, else a free one]",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON line when ready, nothing else on standard output."
 )
 @click.option("--once", is_flag=True, help="Start, run the refund agent over the ledger once, stop.")
-def command(data_dir: Path | None, *, as_json: bool, once: bool, **given: int) -> None:
+def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int | None, **given: int) -> None:
     """Start an embedded PostgreSQL, the authority, the refund worker, the order intake, the console and the public board.
 
     With a demo ledger, a simulated shop and a few orders in each lane. Runs until Ctrl-C or SIGTERM, and stops all of it.
@@ -72,7 +81,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, **given: int) -
     """
     configure_logs("info", program="demo")
     data_dir = data_dir or Path(os.environ.get("SENTINEL_DATA_DIR", "var"))
-    ports = Ports(given["port"], given["console_port"], given["orders_port"])
+    ports = Ports(given["port"], given["console_port"], given["orders_port"], board_port or _free_port(7863))
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -88,6 +97,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, **given: int) -
         access = prepare(database.admin_url, data_dir, stop)
         urls = database.program_urls()
         env = _environment(urls, data_dir, access, ports)
+        health = _health_addresses(env, ports)
         _start_all(processes, env, access, ports, data_dir, stop, say)
         source = order_source(ports.url("orders"), env["orders"]["ORDERS_DEMO_SECRET"])
         posting = threading.Thread(target=_post_orders, args=(source, access, data_dir, stop, say), daemon=True)
@@ -104,7 +114,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, **given: int) -
             go_on(stop)
             posting.join(0.05)
         if not once or as_json:
-            _announce(access, ports, source, database.admin_url, urls, as_json=as_json)
+            _announce(access, ports, source, database.admin_url, urls, health, as_json=as_json)
         if once:
             stack.close()
             if not (as_json or failed):
@@ -145,10 +155,22 @@ def _module(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", name, *arguments]
 
 
+def _free_port(wanted: int) -> int:
+    """That port of this machine where nobody has it, else any free one."""
+    for port in (wanted, 0):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    return wanted
+
+
 def _require_ports(ports: Ports) -> None:
     from sentinel.server import CannotServe, require_free_port
 
-    wanted = {"--port": ports.authority, "--console-port": ports.console, "--orders-port": ports.orders}
+    wanted = {
+        "--port": ports.authority, "--console-port": ports.console, "--orders-port": ports.orders, "--board-port": ports.board,
+    }  # fmt: skip
     for option, port in wanted.items():
         if same := [other for other, taken in wanted.items() if taken == port and other != option]:
             raise CannotServe(f"{option} and {same[0]} cannot both be {port}")
@@ -173,9 +195,9 @@ def _environment(urls: Mapping[str, str], data_dir: Path, access: Access, ports:
     return {
         "authority": base | {"SENTINEL_DATABASE_URL": urls["authority"], "SENTINEL_SECRET_KEYS": secret, "SENTINEL_PORT": str(ports.authority)},
         "worker": base | {
-            "WORKER_DATABASE_URL": urls["worker"], "SENTINEL_REFUND_AGENT_API_KEY": access.agent_api_key,
+            "WORKER_DATABASE_URL": urls["worker"], "SENTINEL_REFUND_AGENT_API_KEY": access.worker_key or access.agent_api_key,
             "SENTINEL_TENANT_ID": access.tenant_id, "CONFIRM_SECRETS": cards, "WORKER_OUTBOX_DIR": str(data_dir / "outbox"),
-            "CONFIRM_BASE_URL": ports.url("console"),
+            "CONFIRM_BASE_URL": ports.url("board"),
         },
         "orders": base | {
             "ORDERS_DATABASE_URL": urls["orders"], "SENTINEL_ORDERS_API_KEY": access.agent_api_key,
@@ -183,12 +205,28 @@ def _environment(urls: Mapping[str, str], data_dir: Path, access: Access, ports:
             "ORDERS_DEMO_SECRET": os.environ.get("ORDERS_DEMO_SECRET") or kept_secret(data_dir, SECRET_FILE),
         },
         "console": base | {
-            "SENTINEL_DATABASE_URL": urls["console"], "SENTINEL_BOARD_DATABASE_URL": urls["board"], "SENTINEL_CONSOLE_PORT": str(ports.console), "SENTINEL_INSECURE_COOKIES": "true",
+            "SENTINEL_DATABASE_URL": urls["console"], "SENTINEL_BOARD_DATABASE_URL": urls["board"],
+            "SENTINEL_CONSOLE_PORT": str(ports.console), "SENTINEL_BOARD_PORT": str(ports.board),
+            "SENTINEL_INSECURE_COOKIES": "true", "SENTINEL_REQUIRE_SECOND_FACTOR": "nobody",
             "SENTINEL_PUBLIC_TENANT": access.tenant_id, "CONFIRM_SECRETS": cards,
             "SENTINEL_PUBLIC_AGENTS": os.environ.get("SENTINEL_PUBLIC_AGENTS", "retail-refund-agent=refund:refunds,*"),
             **{name: os.environ[name] for name in ("SENTINEL_SECOND_FACTOR_SECRETS",) if name in os.environ},
         },
     }  # fmt: skip
+
+
+def _health_addresses(env: dict[str, dict[str, str]], ports: Ports) -> dict[str, str]:
+    """Give each program a health port, and say where its metrics are; beside the standard ports where the demo is on those."""
+    variables = {
+        "authority": ("authority", "SENTINEL_HEALTH_PORT"), "console": ("console", "SENTINEL_CONSOLE_HEALTH_PORT"),
+        "orders": ("orders", "SENTINEL_ORDERS_HEALTH_PORT"), "board": ("console", "SENTINEL_BOARD_HEALTH_PORT"),
+        "worker": ("worker", "WORKER_HEALTH_PORT"),
+    }  # fmt: skip
+    found = {}
+    for number, (name, (program, variable)) in enumerate(variables.items()):
+        port = env[program].setdefault(variable, str(_free_port(7870 + number if ports.authority == 7860 else 0)))
+        found[name] = f"http://127.0.0.1:{port}/metrics"
+    return found
 
 
 def _start_all(
@@ -203,8 +241,9 @@ def _start_all(
     if not loaded.exists() or loaded.read_text() != access.tenant_id:
         if processes.run("enqueue", _module("worker.cli", "enqueue", "-"), env["worker"], stdin=demo_rows()) != 0:
             raise DemoFailed(f"the demo ledger could not be loaded; see {data_dir / 'log' / 'enqueue.log'}")
-        loaded.write_text(access.tenant_id)
-    addresses = {name: f"{ports.url(name)}/readyz" for name in ("authority", "console", "orders")}
+        write_private(loaded, access.tenant_id.encode())
+    listeners = {"authority": ("authority",), "console": ("console", "board"), "orders": ("orders",)}
+    addresses = {name: [f"{ports.url(one)}/readyz" for one in faces] for name, faces in listeners.items()}
     wait_ready(processes, addresses, data_dir / "log", stop)
 
 
@@ -217,11 +256,12 @@ def _post_orders(
 
 
 def _announce(
-    access: Access, ports: Ports, source: OrderSource, database_url: str, database_urls: Mapping[str, str], *, as_json: bool
+    access: Access, ports: Ports, source: OrderSource, database_url: str, database_urls: Mapping[str, str],
+    metrics: Mapping[str, str], *, as_json: bool,
 ) -> None:  # fmt: skip
     ready = Ready(
         authority_url=ports.url("authority"), console_url=ports.url("console"), orders_url=ports.url("orders"),
-        tenant_id=access.tenant_id, agent_api_key=access.agent_api_key, operators=access.operators, order_source=source,
-        database_url=database_url, database_urls=database_urls,
+        board_url=ports.url("board"), tenant_id=access.tenant_id, agent_api_key=access.agent_api_key, operators=access.operators,
+        order_source=source, database_url=database_url, database_urls=database_urls,
     )  # fmt: skip
-    say_ready(ready, as_json=as_json)
+    say_ready(ready, metrics, as_json=as_json)

@@ -16,15 +16,20 @@ from sentinel.cli.scratch_left import drop_left
 
 TENANT = "public-demo"
 OPERATORS = ("viewer", "approver", "admin")
+REFUND_AGENT = "retail-refund-agent"
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a visitor needs; kept in the data folder, readable by its owner only, so that a restart shows the same."""
+    """What a visitor needs; kept in the data folder, readable by its owner only, so that a restart shows the same.
+
+    `worker_key` is the refund worker's own, bound to its agent, so that the board may name it; "" in a folder of before.
+    """
 
     tenant_id: str
     agent_api_key: str
     operators: list[dict[str, str]]
+    worker_key: str = ""
 
 
 def prepare(admin_url: str, data_dir: Path, stop: threading.Event) -> Access:
@@ -71,8 +76,9 @@ def _make_access(admin_url: str) -> Access:
             create_operator(pool, tenant_id, email=email, password=password, role=role)
             operators.append({"email": email, "password": password, "role": role})
         key = issue_key(pool, tenant_id, agent_id=None, label="demo agent", scopes=WORKER_SCOPES)
+        worker = issue_key(pool, tenant_id, agent_id=REFUND_AGENT, label="demo refund worker", scopes=WORKER_SCOPES)
     finally:
         pool.close()
     with psycopg.connect(admin_url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True) as connection:
         connection.execute("insert into refunds.defaults (tenant_id) values (%s) on conflict do nothing", [tenant_id])
-    return Access(str(tenant_id), key.key, operators)
+    return Access(str(tenant_id), key.key, operators, worker.key)

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sentinel.private_files import write_private
+
 SOURCE = "demo"
 SECRET_FILE = "orders_secret"
 _HEADER = "X-Sentinel-Signature"
@@ -77,7 +79,7 @@ def post_demo_orders(
                 return f"the intake answered {error.code} to a demo order"
         except OSError as error:
             return f"the intake did not answer a demo order: {error}"
-    done.write_text(tenant_id)
+    write_private(done, tenant_id.encode())
     return None
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sentinel.cli.processes import Processes, go_on
@@ -23,10 +23,10 @@ class DemoFailed(SentinelError):
     code = "demo-failed"
 
 
-def wait_ready(processes: Processes, addresses: Mapping[str, str], logs: Path, stop: threading.Event) -> None:
-    """Return once every address (by the child's name) answers 200. Raises `DemoFailed`, or `Stopped` once `stop` is set."""
+def wait_ready(processes: Processes, addresses: Mapping[str, Sequence[str]], logs: Path, stop: threading.Event) -> None:
+    """Return once every address of each child answers 200. Raises `DemoFailed`, or `Stopped` once `stop` is set."""
     deadline = time.monotonic() + READY_SECONDS
-    for name, url in addresses.items():
+    for name, url in ((name, url) for name, urls in addresses.items() for url in urls):
         answered, enough = threading.Event(), threading.Event()
         # In a thread: a program that still loads accepts a connection and keeps it waiting, which a stop must not.
         threading.Thread(target=_ask, args=(url, answered, enough), daemon=True, name=f"ask-{name}").start()

@@ -23,6 +23,7 @@ class Ready:
     authority_url: str
     console_url: str
     orders_url: str
+    board_url: str
     tenant_id: str
     agent_api_key: str
     operators: Sequence[Mapping[str, str]]
@@ -38,8 +39,8 @@ def say_done() -> None:
     )
 
 
-def say_ready(ready: Ready, *, as_json: bool) -> None:
-    """Say it on standard output."""
+def say_ready(ready: Ready, metrics: Mapping[str, str], *, as_json: bool) -> None:
+    """Say it on standard output; where the `metrics` of each program are only to people."""
     if as_json:
         click.echo(json.dumps(asdict(ready)))
         sys.stdout.flush()
@@ -48,6 +49,7 @@ def say_ready(ready: Ready, *, as_json: bool) -> None:
 
     out = Console(width=None if sys.stdout.isatty() else 120)
     out.print(_places(ready))
+    out.print(_table("Metrics, for supervisors alone", (), list(metrics.items())))
     out.print(_people(ready))
     out.print("Sign and post an order; a low one is fulfilled, the others wait in the console:")
     # As it is: a line that is folded or coloured cannot be copied.
@@ -56,10 +58,10 @@ def say_ready(ready: Ready, *, as_json: bool) -> None:
 
 
 def _places(ready: Ready) -> Table:
-    authority, console = ready.authority_url, ready.console_url
+    authority, console, board = ready.authority_url, ready.console_url, ready.board_url
     return _table("sentinel is running", (), (
-        ("Authority", authority), ("  documentation", f"{authority}/docs"), ("Public board", f"{console}/live"),
-        ("  feed", f"{console}/ops/api/live/feed"), ("Console", f"{console}/ops"),
+        ("Authority", authority), ("  documentation", f"{authority}/docs"), ("Public board", f"{board}/live"),
+        ("  feed", f"{board}/ops/api/live/feed"), ("Console", f"{console}/ops"),
         ("Order intake", ready.order_source.url), ("  source", ready.order_source.name), ("  secret", ready.order_source.secret),
         ("Tenant", ready.tenant_id), ("Agent key", ready.agent_api_key), ("Database", ready.database_url),
     ))  # fmt: skip

@@ -15,6 +15,7 @@ from typing import Any
 from sentinel.cli.demo_access import Access
 from sentinel.cli.demo_ledger import ledger_row
 from sentinel.cli.processes import Processes
+from sentinel.private_files import write_private
 
 MASTER, SWITCH, SCENARIO = "small_refund.enabled", "small_refund.refund_fee", "fee"
 
@@ -51,7 +52,7 @@ class SmallRefunds:
             if self._processes.run(name, [sys.executable, "-m", module, *arguments], env, stdin=stdin) != 0:
                 self._say(f"The small refunds stay off: see {self._data_dir / 'log' / f'{name}.log'}")
                 return
-        done.write_text(self._access.tenant_id)
+        write_private(done, self._access.tenant_id.encode())
         outbox = self._data_dir / "outbox" / "confirmations.jsonl"
         self._say(f"The launch gate passed, {SWITCH} is on. A customer's confirm link is in {outbox}")
 

@@ -39,6 +39,7 @@ from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.library import PolicyHolder
 from sentinel.policy.switches import DeclaredSwitch, SwitchBook, read_book
+from sentinel.private_files import write_private
 from sentinel.resources import policies_dir
 from sentinel.services.record_gate_report import record_gate_report
 from sentinel.store.gate_reports import GateReport
@@ -101,7 +102,7 @@ def run(
             "ran_at": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": round(time.monotonic() - began, 2),
         }  # fmt: skip
         if report_file is not None:
-            report_file.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
+            write_private(report_file, orjson.dumps(report, option=orjson.OPT_INDENT_2))
         if record and email is not None:
             report["report_id"] = _recorded(report, folder, tenant, email)
     print_json(report) if as_json else print_report(report)

@@ -25,7 +25,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "gates": ("sentinel.cli.gates:group", "Prove a scenario by labelled cases before its switch is turned on."),
     "in-doubt": ("sentinel.cli.in_doubt:group", "List and resolve operations whose outcome is unknown."),
     "policy": ("sentinel.cli.policy:group", "Check, show and test policy files."),
-    "proof": ("sentinel.cli.proof:group", "Verify proof packs."),
+    "public-ids": ("sentinel.cli.public_ids:group", "Tell what an identifier on the public board stands for."),
+    "proof": ("sentinel.cli.proof:group", "Verify proof packs, alone or against the record."),
     "checkpoint": ("sentinel.cli.checkpoint:command", "Write down how the evidence stands, outside the database."),
     "doctor": ("sentinel.cli.doctor:command", "Check that this installation is safe and nothing is broken."),
 }

@@ -45,7 +45,7 @@ def group() -> None:
 def check(directory: Path | None, as_json: bool) -> None:
     """Check the whole folder: compile every policy, read switches and cases, and have `worker check` read the rest.
 
-    The rest is routes.yaml, order_sources.yaml, order_signals.yaml and gates/. Each fault is explained with file, line and
+    The rest is routes.yaml, critic.yaml, order_sources.yaml, order_signals.yaml and gates/. Each fault is explained with file, line and
     rule, and with the nearest known name. Exit 1 when there is one.
     """
     folder = directory or policies_dir()

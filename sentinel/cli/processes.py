@@ -7,7 +7,6 @@ the moment it is told, none is started any more.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -19,8 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sentinel.private_files import open_private, private_folder
+from sentinel.side_by_side import die_with_parent
+
 STOP_SECONDS = 1.5
-_PR_SET_PDEATHSIG = 1
 _RESTART_SECONDS = 1.0
 _POLL_SECONDS = 0.05
 
@@ -33,11 +34,6 @@ def go_on(stop: threading.Event) -> None:
     """Raise `Stopped` once `stop` is set; asked between the stages of a start."""
     if stop.is_set():
         raise Stopped
-
-
-def _die_with_parent() -> None:
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @dataclass
@@ -62,7 +58,7 @@ class Processes:
         self._passing: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
         self._deadline: float | None = None
-        logs.mkdir(parents=True, exist_ok=True)
+        private_folder(logs)
 
     def start(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> None:
         """Start a child that is to stay. Its output goes to `<logs>/<name>.log`."""
@@ -104,12 +100,12 @@ class Processes:
         if self._is_over():
             raise Stopped
         # What it reads lies in a file, so that nobody has to feed it.
-        with (self._logs / f"{name}.log").open("ab") as log, tempfile.TemporaryFile() as given:
+        with open_private(self._logs / f"{name}.log", append=True) as log, tempfile.TemporaryFile() as given:
             given.write(stdin)
             given.seek(0)
             return subprocess.Popen(
                 command, env=dict(env), stdin=given, stdout=None if show else log, stderr=sys.stderr if show else log,
-                start_new_session=True, preexec_fn=_die_with_parent,
+                start_new_session=True, preexec_fn=die_with_parent,
             )  # fmt: skip
 
     def restart_ended(self) -> list[str]:

@@ -1,18 +1,25 @@
-"""`sentinel proof`: anyone can recompute a proof pack's hash."""
+"""`sentinel proof`: anyone can recompute a proof pack's hash; who has the database can hold a pack against the record."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
-from sentinel.cli.common import json_option
+from sentinel.cli.common import json_option, one_line_errors, open_pool, print_json, tenant_of, tenant_option
 from sentinel.core.canonical import canonical_json
 from sentinel.core.errors import InvalidInput
 from sentinel.core.proof import is_intact, pack_hash
 from sentinel.http.strict_json import read_object
+from sentinel.resources import policies_dir
+from sentinel.services.look_up_public_id import minters
+from sentinel.services.policy_book import PolicyBook
+from sentinel.services.verify_proof import compare_with_record
+from sentinel.settings import public_id_secrets
 
 
 @click.group()
@@ -29,10 +36,7 @@ def verify(file: Any, show_bytes: bool, as_json: bool) -> None:
 
     Exit 0 when the pack is intact, 1 when it is not.
     """
-    found = read_object(file.read())
-    pack = found.get("proof_pack", found)
-    if not isinstance(pack, dict) or "hash" not in pack:
-        raise InvalidInput.of("hash", "is missing: this is not a proof pack")
+    pack = _pack_in(file)
     intact = is_intact(pack)
     if as_json:
         click.echo(
@@ -48,3 +52,41 @@ def verify(file: Any, show_bytes: bool, as_json: bool) -> None:
             + ("intact" if intact else f"ALTERED\n  carries  {pack['hash']}\n  computed {pack_hash(pack)}")
         )
     sys.exit(0 if intact else 1)
+
+
+@group.command()
+@click.argument("file", type=click.File("rb"))
+@click.option("--policies", type=click.Path(path_type=Path, exists=True, file_okay=False), envvar="SENTINEL_POLICIES_DIR",
+              help="Where a policy's file is looked for that no authority has declared yet.")  # fmt: skip
+@tenant_option
+@json_option
+@one_line_errors
+def compare(file: Any, policies: Path | None, tenant: str | None, as_json: bool) -> None:
+    """Hold the proof pack in FILE, an agent's or the public one, against the decision that is recorded under its name.
+
+    The public one must be what the record gives with its minted identifiers, field by field; the record must have its
+    recorded hash and open to the operation that was decided. Exit 0 when all of that holds, 1 when not.
+    """
+    pack = _pack_in(file)
+    book = PolicyBook(policies or policies_dir())
+    with open_pool() as pool:
+        told = compare_with_record(
+            pool, tenant_of(pool, tenant), minters(pool, public_id_secrets()), lambda digest: book.actions_of(pool, digest), pack
+        )  # fmt: skip
+    if as_json:
+        print_json({**dataclasses.asdict(told), "holds": told.holds})
+    else:
+        which = "the recorded pack" if told.is_recorded else "the public form of the recorded pack"
+        click.echo(
+            f"{pack['proof_id']}: " + (which if told.is_recorded or told.is_published else "NOT what is recorded")
+        )
+        click.echo(f"record: {'intact' if told.record_intact else 'ALTERED'}, {told.recorded_hash}")
+    sys.exit(0 if told.holds else 1)
+
+
+def _pack_in(file: Any) -> dict[str, Any]:
+    found = read_object(file.read())
+    pack = found.get("proof_pack", found)
+    if not isinstance(pack, dict) or "hash" not in pack:
+        raise InvalidInput.of("hash", "is missing: this is not a proof pack")
+    return pack

@@ -5,6 +5,7 @@ Everything unexpected becomes a plain 500 problem whose text is withheld; the lo
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 import orjson
@@ -13,6 +14,7 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from sentinel.core import errors as e
+from sentinel.http.hosts import require_host
 from sentinel.http.request_ids import request_id_of
 
 TYPE_PREFIX = "urn:sentinel:problem:"
@@ -86,6 +88,14 @@ def internal_problem(request_id: str) -> Problem:
     )
 
 
+def unread_problem(status: int, detail: str, request_id: str) -> Problem:
+    """The answer to what the server itself could not read as a request, e.g. two Hosts or a header without an end."""
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        return internal_problem(request_id)
+    title = HTTPStatus(status).phrase
+    return _problem(status, title.lower().replace(" ", "-"), title, detail, request_id)
+
+
 def _problem(
     status: int, code: str, title: str, detail: str, request_id: str, extra: dict[str, Any] | None = None,
     headers: dict[str, str] | None = None,
@@ -128,7 +138,17 @@ def http_response(error: HTTPException) -> Response:
 
 
 def register(app: Flask) -> None:
-    """Install the handlers on an app: ours, the framework's and the last resort."""
+    """Install the handlers on an app: ours, the framework's and the last resort; and what is refused before any of its routes."""
+
+    def known_host() -> Response | None:
+        try:
+            require_host(request.environ)
+        except e.InvalidInput as error:
+            return problem_response(error)
+        return None
+
+    # Before the app's own: who asks, or for which page, does not matter then.
+    app.before_request_funcs.setdefault(None, []).insert(0, known_host)
 
     @app.errorhandler(e.SentinelError)
     def expected(error: e.SentinelError) -> Response:

@@ -40,7 +40,7 @@ def read_object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidInput.of("body", "must be a JSON object")
     if _ESCAPED_SURROGATE.search(text):
-        _check_unicode(value, "")
+        check_unicode(value)
     return value
 
 
@@ -55,19 +55,22 @@ def _check_depth(text: str) -> None:
             raise InvalidInput.of("body", f"is nested deeper than {MAX_DEPTH}")
 
 
-def _check_unicode(value: Any, path: str) -> None:
-    """JSON can write half of a pair of surrogates, which is no character: nothing could store or answer it."""
+def check_unicode(value: Any, path: str = "", whole: str = "body") -> None:
+    """Raise `InvalidInput` naming the field that holds half of a pair of surrogates, else the `whole`.
+
+    JSON can write half a pair, but it is no character: nothing could store or answer it.
+    """
     if isinstance(value, str):
         if not _is_unicode(value):
-            raise InvalidInput.of(path or "body", "holds half a surrogate pair, which is no character")
+            raise InvalidInput.of(path or whole, "holds half a surrogate pair, which is no character")
     elif isinstance(value, dict):
         for name, member in value.items():
             if not _is_unicode(name):
-                raise InvalidInput.of(path or "body", "has a name with half a surrogate pair, which is no character")
-            _check_unicode(member, f"{path}.{name}"[:200] if path else name[:100])
+                raise InvalidInput.of(path or whole, "has a name with half a surrogate pair, which is no character")
+            check_unicode(member, f"{path}.{name}"[:200] if path else name[:100], whole)
     elif isinstance(value, list):
         for place, member in enumerate(value):
-            _check_unicode(member, f"{path}.{place}"[:200])
+            check_unicode(member, f"{path}.{place}"[:200], whole)
 
 
 def _is_unicode(text: str) -> bool:

@@ -14,6 +14,7 @@ import structlog
 
 from sentinel.core.errors import SentinelError
 from sentinel.http.bodies import body_bytes
+from sentinel.http.hosts import require_host
 from sentinel.http.problems import internal_problem, problem_of
 from sentinel.http.request_ids import request_id_of
 from sentinel.http.strict_json import read_object
@@ -56,6 +57,7 @@ def answer(handler: Handler, environ: dict[str, Any]) -> Answer:
     """Run a handler; refusals become problem documents and anything unexpected a plain 500."""
     request_id = request_id_of(environ)
     try:
+        require_host(environ)
         given = handler(Request(environ))
     except SentinelError as error:
         given = Answer(*problem_of(error, request_id))

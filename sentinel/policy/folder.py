@@ -1,6 +1,6 @@
 """Everything in a folder of policies that the authority reads, checked at once: policies, `switches.yaml`, `cases/`.
 
-What only the worker reads (`routes.yaml`, `order_sources.yaml`, `order_signals.yaml`, `gates/`) is checked by its own
+What only the worker reads (`routes.yaml`, `critic.yaml`, `order_sources.yaml`, `order_signals.yaml`, `gates/`) is checked by its own
 `worker check`. A file that is not there is no fault: whoever needs it says so at its start.
 """
 

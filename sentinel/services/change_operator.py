@@ -46,4 +46,6 @@ def change_operator(
 def reset_password(pool: Pool, actor: Actor, operator_id: uuid.UUID, password: str) -> None:
     """Put a password in the place of one that is lost or known to others. Raises also `InvalidInput`."""
     actor.must_be("admin")
-    change_operator(pool, actor, operator_id, PASSWORD_RESET, given=hash_password(password))
+    known = operators.credentials_of(pool, actor.tenant_id, operator_id)
+    password_hash = hash_password(password, email=known.email if known is not None else "")
+    change_operator(pool, actor, operator_id, PASSWORD_RESET, given=password_hash)

@@ -32,8 +32,8 @@ def add_person(pool: Pool, actor: Actor, *, operator_id: uuid.UUID, email: str, 
     email = checked_address(email)
     check_role(role)
     result = add_operator(
-        pool, tenant_id=actor.tenant_id, operator_id=operator_id, email=email, password_hash=hash_password(password),
-        role=role, by=actor.name, event_id=new_id(),
+        pool, tenant_id=actor.tenant_id, operator_id=operator_id, email=email, role=role,
+        password_hash=hash_password(password, email=email), by=actor.name, event_id=new_id(),
     )  # fmt: skip
     if result == "taken":
         raise Conflict(f"{email} is an operator already")

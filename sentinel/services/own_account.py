@@ -19,7 +19,7 @@ def change_own_password(pool: Pool, who: SignedIn, *, old: str, new: str, addres
 
     Raises `RateLimited`, or `InvalidInput` for a wrong old or an unfit new one.
     """
-    new_hash = hash_password(new)
+    new_hash = hash_password(new, email=who.email, field="new")
     known = operators.credentials_of(pool, who.tenant_id, who.operator_id)
     if known is None:
         raise Unauthenticated

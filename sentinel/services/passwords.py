@@ -1,26 +1,49 @@
-"""Operators' passwords: argon2id with 19 MiB, two passes, one lane. Checking takes the same time for unknown people."""
+"""Operators' passwords: argon2id with 19 MiB, two passes, one lane. Checking takes the same time for unknown people.
+
+Every way to set one goes through `hash_password`, which refuses what is too short and what is easy to guess (zxcvbn, whose
+lists of common passwords, names and words come with it: nothing is asked over the network).
+"""
 
 from __future__ import annotations
 
+import re
 import secrets
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
+from zxcvbn import zxcvbn
 
 from sentinel.core.errors import InvalidInput
 
 LEAST, MOST = 12, 256
+LEAST_SCORE = 3
+"""zxcvbn's scale of 0 to 4: 3 is a hundred million guesses, "safely unguessable" where guesses are throttled and hashes slow."""
+EASY = "is a common password or close to one; take three or four unrelated words, or what a password manager makes"
+# zxcvbn's time grows steeply with the length; who begins with so many characters that nobody guesses needs no more of them.
+_JUDGED = 32
+_PRODUCT = ("sentinel", "haltstate")
 
 _hasher = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 # The hash of 32 random bytes nobody has kept, with the parameters above: what an unknown account is checked against.
 _NOBODY = "$argon2id$v=19$m=19456,t=2,p=1$kR/jtTFkuMBmIq5ErRH6XA$QPwVorIZxCrxr55UD0Zm1WyHEOu7WNBjoOHNWkGWvgU"
 
 
-def hash_password(password: str) -> str:
-    """The argon2id hash to keep. Raises `InvalidInput` for one that is too short or too long."""
+def hash_password(password: str, *, email: str = "", field: str = "password") -> str:
+    """The argon2id hash to keep. `email` is its owner's, `field` what the caller's form names the password.
+
+    Raises `InvalidInput` (of `field`) for one that is too short, too long, common, or made of its owner's address.
+    """
     if not LEAST <= len(password) <= MOST:
-        raise InvalidInput.of("password", f"must have {LEAST} to {MOST} characters")
+        raise InvalidInput.of(field, f"must have {LEAST} to {MOST} characters")
+    if _is_easy(password, email):
+        raise InvalidInput.of(field, EASY)
     return _hasher.hash(password)
+
+
+def _is_easy(password: str, email: str) -> bool:
+    local = email.lower().partition("@")[0]
+    known = [*_PRODUCT, email, local, re.sub(r"[^a-z0-9]", "", local), *re.split(r"[^a-z0-9]+", email.lower())]
+    return bool(zxcvbn(password[:_JUDGED], [one for one in known if one])["score"] < LEAST_SCORE)
 
 
 def is_right(password_hash: str | None, password: str) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from sentinel.core.decision import LimitAsk, Verdict
+from sentinel.core.decision import NO_POLICY_DIGEST, LimitAsk, Verdict
 from sentinel.core.operation import Operation
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe
@@ -136,6 +136,11 @@ class PolicyBook:
             while len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
         return policy
+
+    def actions_of(self, pool: Pool, policy_digest: str) -> frozenset[str]:
+        """The actions that the policy of that digest names, as it names them; none where there is no such policy."""
+        policy = None if policy_digest == NO_POLICY_DIGEST else self.policy_of(pool, policy_digest)
+        return frozenset(policy.policy.actions) if policy is not None else frozenset()
 
     def _on_disk(self, policy_digest: str) -> CompiledPolicy | None:
         """The policy among the files: before an authority declared its texts, nothing else has it."""

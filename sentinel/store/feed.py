@@ -1,4 +1,4 @@
-"""The public feed: decisions by position, and one proof pack by its name. Read with the board's role, which sees no more."""
+"""Decisions by position, and one by its proof's name, as they are recorded. What the public sees of them `core.publication` makes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,26 @@ from sentinel.store.rows import all_rows, one_row, single
 
 @dataclass(frozen=True, slots=True)
 class FeedRow:
-    """One decision in the feed. `body` is its proof pack as canonical JSON without the hash."""
+    """One decision in the feed. `body` is its proof pack as canonical JSON without the hash.
+
+    `is_bound`: who asked has a key that is bound to that agent.
+    """
 
     position: int
     event_id: uuid.UUID
     agent_id: str
+    is_bound: bool
     body: str
     occurred_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class ProofRow:
-    """A proof pack's canonical body and its hash ("sha256:…")."""
+    """A decision by its proof's name: the recorded pack's canonical body and hash ("sha256:…"), otherwise as `FeedRow`."""
 
+    event_id: uuid.UUID
+    agent_id: str
+    is_bound: bool
     body: str
     hash: str
 
@@ -49,7 +56,7 @@ class PublicHalt:
     target: str
 
 
-_COLUMNS = "position, event_id, agent_id, body, occurred_at"
+_COLUMNS = "position, event_id, agent_id, is_bound, body, occurred_at"
 # agents null: every agent of the tenant is public.
 _WHOSE = "tenant_id = %(tenant_id)s and (%(agents)s::text[] is null or agent_id = any(%(agents)s::text[]))"
 NEWEST = f"select {_COLUMNS} from sentinel.public_feed where {_WHOSE} order by position desc limit %(limit)s"
@@ -80,7 +87,7 @@ select scope, target from sentinel.public_halts
 where tenant_id in (%(tenant_id)s, '00000000-0000-0000-0000-000000000000') order by scope, target
 """
 PROOF = """
-select body, hash from sentinel.public_proofs
+select event_id, agent_id, is_bound, body, hash from sentinel.public_proofs
 where tenant_id = %(tenant_id)s and event_id = %(event_id)s
   and (%(agents)s::text[] is null or agent_id = any(%(agents)s::text[]))
 """

@@ -27,15 +27,25 @@ class Decided:
     decided_at: datetime
 
 
-FIND_DECIDED = """
+_DECIDED = """
 select o.request, o.basis, coalesce(s.tightened, '{}') as tightened, o.salt, e.body as pack,
   s.policy_digest, e.occurred_at as decided_at
 from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)
 join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id
-where o.tenant_id = %(tenant_id)s and o.operation_id = %(operation_id)s
+where o.tenant_id = %(tenant_id)s
 """
+FIND_DECIDED = _DECIDED + "and o.operation_id = %(operation_id)s"
+FIND_DECIDED_BY_EVENT = (
+    _DECIDED
+    + "and o.operation_id = (select operation_id from sentinel.events where tenant_id = %(tenant_id)s and event_id = %(event_id)s)"
+)
 
 
 def find_decided(pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID) -> Decided | None:
     """The operation of that id, or None."""
     return one_row(pool, Decided, FIND_DECIDED, {"tenant_id": tenant_id, "operation_id": operation_id})
+
+
+def find_decided_by_event(pool: Pool, tenant_id: uuid.UUID, event_id: uuid.UUID) -> Decided | None:
+    """The operation of a decision's event, or None."""
+    return one_row(pool, Decided, FIND_DECIDED_BY_EVENT, {"tenant_id": tenant_id, "event_id": event_id})

@@ -154,6 +154,11 @@ class Served:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def health_url(self) -> str:
+        """The address for supervisors, with its metrics."""
+        return f"http://127.0.0.1:{self.env['SENTINEL_HEALTH_PORT']}"
+
     def headers(self, key: str | None = None) -> dict[str, str]:
         return {"X-API-Key": key or self.key}
 
@@ -198,6 +203,7 @@ def start_serve(
             ),
             "SENTINEL_SECRET_KEYS": SECRET,
             "SENTINEL_PORT": str(port),
+            "SENTINEL_HEALTH_PORT": str(free_port()),
             "SENTINEL_THREADS": "12",
             **env,
         }
@@ -252,7 +258,7 @@ def served_on(database_url: str, folder: Path, *, tenant_id: str, key: str, **en
 
 KEYS = {
     "authority_url", "console_url", "orders_url", "tenant_id", "agent_api_key", "operators", "order_source", "database_url",
-    "database_urls",
+    "board_url", "database_urls",
 }  # fmt: skip
 
 
@@ -262,7 +268,7 @@ class Demo:
 
     process: subprocess.Popen[str]
     data_dir: Path
-    ports: tuple[int, int, int]
+    ports: tuple[int, int, int, int]
     ready_seconds: float
     told: dict[str, Any]
     line: str
@@ -274,6 +280,10 @@ class Demo:
     @property
     def console(self) -> str:
         return str(self.told["console_url"])
+
+    @property
+    def board(self) -> str:
+        return str(self.told["board_url"])
 
     @property
     def orders(self) -> str:
@@ -328,15 +338,19 @@ class Demo:
         self.process.stdout and self.process.stdout.close()
 
 
-def port_options(authority: int | None = None, console: int | None = None, orders: int | None = None) -> list[str]:
+def port_options(
+    authority: int | None = None, console: int | None = None, orders: int | None = None, board: int | None = None
+) -> list[str]:
     """The options of `sentinel demo` for its ports; free ones where none is given."""
-    given = {"--port": authority, "--console-port": console, "--orders-port": orders}
+    given = {"--port": authority, "--console-port": console, "--orders-port": orders, "--board-port": board}
     return [part for option, port in given.items() for part in (option, str(port or free_port()))]
 
 
-def start_demo(data_dir: Path, *, ports: tuple[int, int, int] | None = None, within: float = 40, **env: str) -> Demo:
+def start_demo(
+    data_dir: Path, *, ports: tuple[int, int, int, int] | None = None, within: float = 40, **env: str
+) -> Demo:
     """`sentinel demo --json`, ready."""
-    ports = ports or (free_port(), free_port(), free_port())
+    ports = ports or (free_port(), free_port(), free_port(), free_port())
     command = module("sentinel.cli.main", "demo", "--json", "--data-dir", str(data_dir), *port_options(*ports))
     errors = tempfile.TemporaryFile("w+")
     began = time.monotonic()

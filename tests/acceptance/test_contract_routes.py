@@ -172,6 +172,13 @@ def test_health_readiness_and_metrics_answer_without_a_key(served: Served) -> No
     # Before the first reload, too: an alert on a rate needs the zero.
     for result in (b"loaded", b"kept_last_good"):
         series = b'sentinel_policy_reloads_total{result="' + result + b'"}'
-        assert series in request("GET", f"{served.url}/metrics").body
+        assert series in request("GET", f"{served.health_url}/metrics").body
     served.guard(guard_body(unique("counted"), value=5))
-    assert eventually(lambda: b"sentinel_decisions_total" in request("GET", f"{served.url}/metrics").body, within=5)
+    assert request("GET", f"{served.health_url}/readyz").json["status"] == "ready"
+    # Metrics are for supervisors: not on the address that agents have, and nothing else is on theirs.
+    assert request("GET", f"{served.url}/metrics").type == "not-found"
+    for path in ("/docs", "/openapi.json", "/api/sentinel/heartbeat"):
+        assert request("GET", f"{served.health_url}{path}").type == "not-found"
+    assert eventually(
+        lambda: b"sentinel_decisions_total" in request("GET", f"{served.health_url}/metrics").body, within=5
+    )

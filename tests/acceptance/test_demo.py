@@ -176,23 +176,45 @@ def test_the_agent_key_and_every_sign_in_work(demo: Demo) -> None:
 
 def test_the_board_shows_what_was_decided_and_each_proof_can_be_recomputed(demo: Demo) -> None:
     def events() -> Any:
-        return request("GET", f"{demo.console}/ops/api/live/feed?limit=100").json["events"]
+        return request("GET", f"{demo.board}/ops/api/live/feed?limit=100").json["events"]
 
-    assert eventually(lambda: {one.get("ledger_entry_id") for one in events()} >= FATES.keys(), within=5)
+    admin, known = demo.sign_in("viewer"), {}
+
+    def name(public_id: str) -> str:
+        """What an operator is told that a public id stands for."""
+        if public_id not in known:
+            known[public_id] = request("GET", f"{demo.console}/ops/api/public-ids/{public_id}", headers=admin).json[
+                "value"
+            ]
+        return str(known[public_id])
+
+    def shown() -> dict[str, Any]:
+        return {name(one["ledger_entry_id"]): one for one in events() if "ledger_entry_id" in one}
+
+    assert eventually(lambda: shown().keys() >= FATES.keys(), within=5)
     for event in events():
-        pack = request("GET", f"{demo.console}/verify/{event['proof_id']}.json").json
+        pack = request("GET", f"{demo.board}/verify/{event['proof_id']}.json").json
         assert is_intact(pack)
-    sample = next(one for one in events() if one.get("ledger_entry_id") == "lge_demo_low_001")
-    assert (sample["decision"], sample["amount"], sample["refund_id"]) == (
+    sample = shown()["lge_demo_low_001"]
+    assert (sample["decision"], sample["amount"], name(sample["refund_id"]), sample["agent_label"]) == (
         "ALLOW",
         {"value": 126, "currency": "USD"},
         "rf_demo_low_001",
+        "retail-refund-agent",
     )
 
 
 def test_secrets_are_readable_by_their_owner_only(demo: Demo) -> None:
     for name in ("demo.json", "secret_key", "orders_secret"):
         assert stat.S_IMODE((demo.data_dir / name).stat().st_mode) == 0o600, name
+
+
+def test_no_file_of_the_demo_is_open_to_other_accounts(demo: Demo) -> None:
+    # The database server minds its own, which come and go.
+    ours = [path for path in demo.data_dir.rglob("*") if "postgres" not in path.relative_to(demo.data_dir).parts]
+    files = [path for path in ours if path.is_file()]
+    assert {path.suffix for path in files} >= {".log", ".json", ".jsonl"}
+    assert [path for path in files if stat.S_IMODE(path.stat().st_mode) & ~0o640] == []
 
 
 def test_it_ends_within_three_seconds_leaves_nothing_and_continues() -> None:
@@ -207,7 +229,7 @@ def test_it_ends_within_three_seconds_leaves_nothing_and_continues() -> None:
                 connection.execute("create database sentinel_scratch_left")  # as by a replay that was killed
             with (
                 socket.create_connection(("127.0.0.1", ports[0])),
-                socket.create_connection(("127.0.0.1", ports[1])) as viewer,
+                socket.create_connection(("127.0.0.1", ports[3])) as viewer,
             ):
                 # Somebody watches the board and somebody keeps a connection open: neither holds it up.
                 viewer.sendall(b"GET /ops/api/live/stream HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -238,15 +260,20 @@ def test_a_taken_port_is_said_in_one_line_and_nothing_is_started(tmp_path: Path)
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        for place in range(3):
-            arguments = port_options(*(port if place == one else None for one in range(3)))
+        for place in range(4):
+            arguments = port_options(*(port if place == one else None for one in range(4)))
             done = run("demo", "--json", "--data-dir", str(tmp_path / "d"), *arguments)
             assert done.returncode != 0
             assert done.stdout == ""
             assert len(done.stderr.strip().splitlines()) == 1
             assert str(port) in done.stderr
-            assert ("--port", "--console-port", "--orders-port")[place] in done.stderr
-    for same in (port_options(9999, 9999), port_options(None, 9999, 9999), port_options(9999, None, 9999)):
+            assert ("--port", "--console-port", "--orders-port", "--board-port")[place] in done.stderr
+    for same in (
+        port_options(9999, 9999),
+        port_options(None, 9999, 9999),
+        port_options(9999, None, 9999),
+        port_options(None, 9999, None, 9999),
+    ):
         assert run("demo", "--data-dir", str(tmp_path / "d"), *same).returncode != 0
     assert processes_naming(str(tmp_path / "d")) == []
 

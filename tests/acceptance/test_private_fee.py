@@ -30,11 +30,16 @@ ROW = "lge_fee"
 
 @pytest.fixture
 def console(served: Served, tmp_path: Path) -> Iterator[str]:
-    """`python -m ops_console` on the authority's database: its address."""
+    """`python -m ops_console --only public` on the authority's database: its address."""
     port = free_port()
-    env = clean_env(**console_urls(served.database_url), CONFIRM_SECRETS=SECRET, SENTINEL_INSECURE_COOKIES="1")
+    env = clean_env(
+        **console_urls(served.database_url), CONFIRM_SECRETS=SECRET, SENTINEL_INSECURE_COOKIES="1",
+        SENTINEL_REQUIRE_SECOND_FACTOR="nobody",
+    )  # fmt: skip
     with (tmp_path / "console.log").open("wb") as log:
-        process = subprocess.Popen(module("ops_console", "--port", str(port)), env=env, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            module("ops_console", "--only", "public", "--board-port", str(port)), env=env, stdout=log, stderr=log
+        )
     try:
         assert eventually(lambda: listens(port), within=30), (tmp_path / "console.log").read_text()
         yield f"http://127.0.0.1:{port}"

@@ -44,7 +44,7 @@ EARLY = [
 def test_a_signal_while_it_starts_begins_nothing_more_and_leaves_nothing(
     moment: str, numbers: list[int], not_begun: set[str]
 ) -> None:
-    ports = (free_port(), free_port(), free_port())
+    ports = (free_port(), free_port(), free_port(), free_port())
     with demo_folder("early") as folder:
         process = subprocess.Popen(
             module("sentinel.cli.main", "demo", "--json", "--data-dir", str(folder), *port_options(*ports)),

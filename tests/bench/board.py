@@ -51,13 +51,14 @@ def board_viewers(bench: Bench, seconds: float, *, connections: int = 32) -> Non
 
 @contextlib.contextmanager
 def running_console(bench: Bench) -> Iterator[int]:
-    """One console process on the bench's database; its port."""
+    """One process of the public board on the bench's database; its port."""
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "ops_console", "--port", str(port), "--graceful-seconds", "2"],
+        [sys.executable, "-m", "ops_console", "--only", "public", "--board-port", str(port), "--graceful-seconds", "2"],
         stdout=subprocess.DEVNULL,
         env={**os.environ, "SENTINEL_DATABASE_URL": program_url(bench.url, CONSOLE),
-             "SENTINEL_BOARD_DATABASE_URL": program_url(bench.url, BOARD), "SENTINEL_PUBLIC_AGENTS": "*", "SENTINEL_LOG_LEVEL": "error"},
+             "SENTINEL_BOARD_DATABASE_URL": program_url(bench.url, BOARD), "SENTINEL_PUBLIC_AGENTS": "*", "SENTINEL_LOG_LEVEL": "error",
+             "SENTINEL_BOARD_MAX_CONNECTIONS_PER_ADDRESS": "2000", "SENTINEL_REQUIRE_SECOND_FACTOR": "nobody"},
     )  # fmt: skip
     try:
         _wait(port)

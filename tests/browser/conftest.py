@@ -61,7 +61,7 @@ class People:
 @pytest.fixture
 def watch(place: Place) -> Iterator[Watch]:
     """Fails the test in the end when a page complained of something that the test did not expect."""
-    made = Watch(place.url)
+    made = Watch(place.url, place.board)
     yield made
     assert made.unexpected() == []
 

@@ -47,6 +47,7 @@ class Place:
 
     world: World
     url: str
+    board: str
     cards: Cards
     paths: dict[str, str] = field(default_factory=dict)
 
@@ -66,8 +67,8 @@ def filled_place(database_url: str, **env: str) -> Iterator[Place]:
         tenant_id = create_tenant(pool, "public-demo")
         world = World(database_url, pool, authority, tenant_id, hash_password("correct horse battery staple"))
         declare_policies(authority)
-        with running_console(database_url, **env) as url:
-            place = Place(world, url, cards)
+        with running_console(database_url, **env) as (url, board):
+            place = Place(world, url, board, cards)
             fill(place)
             yield place
             for app in world.opened:
@@ -80,18 +81,18 @@ def filled_place(database_url: str, **env: str) -> Iterator[Place]:
 
 
 @contextlib.contextmanager
-def running_console(database_url: str, **env: str) -> Iterator[str]:
-    """`python -m ops_console` on a free port; its address."""
-    port, folder = free_port(), Path(tempfile.mkdtemp(prefix="sentinel-console-"))
+def running_console(database_url: str, **env: str) -> Iterator[tuple[str, str]]:
+    """`python -m ops_console` on free ports; the addresses of its two faces, operators' and public."""
+    port, board, folder = free_port(), free_port(), Path(tempfile.mkdtemp(prefix="sentinel-console-"))
     log = folder / "console.log"
     settings = clean_env(
         **console_urls(database_url), SENTINEL_INSECURE_COOKIES="true", CONFIRM_SECRETS=",".join(SECRETS),
         SENTINEL_PUBLIC_AGENTS="retail-refund-agent=refund:refunds,*", SENTINEL_LOG_LEVEL="warning",
-        SENTINEL_CONSOLE_THREADS="16", **env,
+        SENTINEL_CONSOLE_THREADS="16", **{"SENTINEL_REQUIRE_SECOND_FACTOR": "nobody", **env},
     )  # fmt: skip
     with log.open("wb") as output:
         process = subprocess.Popen(
-            module("ops_console", "--port", str(port), "--graceful-seconds", "1"), env=settings, stdout=output,
+            module("ops_console", "--port", str(port), "--board-port", str(board), "--graceful-seconds", "1"), env=settings, stdout=output,
             stderr=output, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
@@ -99,12 +100,12 @@ def running_console(database_url: str, **env: str) -> Iterator[str]:
         if process.poll() is not None:
             raise AssertionError(f"the console ended: {log.read_text()[-2000:]}")
         with contextlib.suppress(urllib3.exceptions.HTTPError, OSError):
-            return request("GET", f"http://127.0.0.1:{port}/readyz").status == 200
+            return all(request("GET", f"http://127.0.0.1:{one}/readyz").status == 200 for one in (port, board))
         return False
 
     try:
         assert eventually(ready, within=60), log.read_text()[-2000:]
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{port}", f"http://127.0.0.1:{board}"
     finally:
         end(process)
         shutil.rmtree(folder, ignore_errors=True)
@@ -147,7 +148,7 @@ def fill(place: Place) -> None:
     )  # fmt: skip
     place.cards.waiting("card-1", value=1250, order="ORD-77")
     world.publish()
-    proof = request("GET", f"{place.url}/ops/api/live/feed").json["events"][0]["proof_id"]
+    proof = request("GET", f"{place.board}/ops/api/live/feed").json["events"][0]["proof_id"]
     paths |= {
         "sign in": "/ops/sign-in", "overview": "/ops", "approvals": "/ops/approvals", "decided": "/ops/approvals?status=decided",
         "approval": f"/ops/approvals/{hostile}", "batch": f"/ops/approvals/batch?id={hostile}", "ledger": "/ops/ledger",

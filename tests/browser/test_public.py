@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+from sentinel.core.proof import pack_hash
 from sentinel.store.ids import proof_id_of
 from tests.browser.conftest import PHONE, People
 from tests.browser.line import line_to
@@ -68,7 +69,7 @@ def test_the_board_shows_decisions_as_they_are_made_and_after_a_cut_none_is_lost
     people: People, place: Place, watch: Watch
 ) -> None:
     watch.expect("request failed.*/live/", "console: Failed to load resource: net::ERR_")
-    with line_to(place.url) as line:
+    with line_to(place.board) as line:
         watch.hosts.append(line.url)
         page = people.visitor()
         page.goto(f"{line.url}/live")
@@ -134,6 +135,25 @@ def test_a_proof_is_checked_in_the_viewers_browser_and_a_tampered_one_fails(plac
     expect(paste(twice)).to_contain_text('No match: it names "decision" more than once')
 
 
+def test_the_pack_that_an_agent_was_given_is_checked_against_the_public_one(place: Place, visitor: Any) -> None:
+    recorded = place.world.guard("16.00")
+    pack = {**json.loads(recorded.pack), "hash": recorded.pack_hash}
+    visitor.goto("/verify/")
+
+    def paste(pack: dict[str, Any]) -> Any:
+        visitor.get_by_label("The proof as JSON").fill(json.dumps(pack))
+        visitor.get_by_role("button", name="Verify what I pasted").click()
+        return visitor.locator("#paste-result")
+
+    told = paste(pack)
+    expect(told).to_contain_text("Match: this proof is intact.")
+    expect(told).to_contain_text("were not compared: ledger_entry_id, refund_id")
+    forged = {**pack, "decision": "DENY"}
+    told = paste({**forged, "hash": pack_hash(forged)})
+    expect(told).to_contain_text("this is not the proof of that name")
+    expect(told).to_contain_text("decision differs")
+
+
 def test_a_proof_that_the_server_tampered_with_on_its_way_fails(place: Place, visitor: Any) -> None:
     def tamper(route: Any) -> None:
         pack = json.loads(route.fetch().text())
@@ -175,7 +195,7 @@ def test_the_widget_lives_in_another_sites_page_and_other_pages_do_not(
         "frame-ancestors|Refused to display|refused to connect", "request failed.*/live .*ERR_BLOCKED_BY_RESPONSE"
     )
     frames = "".join(
-        f'<iframe src="{place.url}{path}" width="600" height="400"></iframe>' for path in ("/live/widget", "/live")
+        f'<iframe src="{place.board}{path}" width="600" height="400"></iframe>' for path in ("/live/widget", "/live")
     )
     with a_shop(f"<!doctype html><link rel=icon href=data:,><title>A shop</title>{frames}") as shop:
         watch.hosts.append(shop)

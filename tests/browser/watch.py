@@ -17,9 +17,9 @@ _STATUS = re.compile(r"Failed to load resource: the server responded with a stat
 class Watch:
     """Complaints of every page of the contexts that it looks at."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, *urls: str) -> None:
         self.complaints: list[str] = []
-        self.hosts = [url]
+        self.hosts = list(urls)
         self._expected: list[re.Pattern[str]] = []
 
     def look_at(self, context: Any) -> None:

@@ -226,7 +226,10 @@ def test_twin_the_same_places_without_a_mistake_are_not_refused(places: Places) 
     worker, place = places.make("good", "worker"), places.make("good", "console")
     assert told(run("run", "--once", program="worker.cli", timeout=60, **worker.env), "") == "it ran"
     console = subprocess.Popen(
-        module("ops_console"), env=clean_env(**place.env), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        module("ops_console", "--only", "operators"),
+        env=clean_env(**place.env),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         assert eventually(lambda: listens(place.port), within=30)

@@ -73,6 +73,16 @@ def test_no_tracked_file_names_a_machine_or_a_private_registry() -> None:
     assert not found, f"say it relative to the checkout or by a variable: {found[:5]}"
 
 
+def test_public_documents_are_made_in_one_place() -> None:
+    making = re.compile(r"\bPublicFields\(")
+    found = [
+        str(path.relative_to(REPO))
+        for path in tracked()
+        if path.suffix == ".py" and path.relative_to(REPO).parts[0] != "tests" and making.search(path.read_text())
+    ]
+    assert found == ["sentinel/core/publication.py"], "add a method to Publisher instead"
+
+
 def test_the_table_of_settings_is_the_one_the_code_makes() -> None:
     assert (REPO / "deploy" / "settings.md").read_text() == render(), "run `make docs`"
 
@@ -123,3 +133,25 @@ def test_every_module_opens_with_its_purpose() -> None:
         if path.stat().st_size and not path.read_text().lstrip().startswith(('"""', 'r"""'))
     ]
     assert not silent, f"say in the first line what it is for: {silent}"
+
+
+_WRITES = re.compile(r"""\.write_(?:text|bytes)\(|\bopen\([^)]*["'][wax]b?["']|\.open\(["'][wax]b?["']""")
+_MAY_WRITE = {
+    "sentinel/private_files.py",
+    "worker/drawing.py",
+    "worker/workflow/drawing.py",
+    "worker/order_review/drawing.py",
+}
+"""What makes files private, and what draws documents."""
+
+
+def test_files_are_written_by_what_makes_them_private() -> None:
+    bad = [
+        f"{name}:{number}"
+        for package in ("sentinel", "worker", "ops_console")
+        for path in sorted((REPO / package).rglob("*.py"))
+        if (name := str(path.relative_to(REPO))) not in _MAY_WRITE
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if _WRITES.search(line) and "0o600" not in line
+    ]
+    assert not bad, f"write it with sentinel.private_files: {bad}"

@@ -23,6 +23,9 @@ class CriticCode(StrEnum):
     INSTRUCTIONS = "critic_instructions"
     ENCODED_TEXT = "critic_encoded_text"
     REPEATED_TEXT = "critic_repeated_text"
+    LONG_TEXT = "critic_long_text"
+    MARKUP = "critic_markup"
+    LANGUAGE = "critic_language"
     REJECTED = "critic_rejected"
     TIMEOUT = "critic_timeout"
     ERROR = "critic_error"
@@ -50,9 +53,10 @@ class CriticCase:
     same_text_accounts: int = 0
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        """Everything in it that somebody outside wrote, without the empty ones."""
-        return tuple(text for text in (self.reason, self.order_note, self.image_text) if text)
+    def texts(self) -> dict[str, str]:
+        """Everything in it that somebody outside wrote, by its field, without the empty ones."""
+        texts = {"reason": self.reason, "order_note": self.order_note, "image_text": self.image_text}
+        return {place: text for place, text in texts.items() if text}
 
 
 @dataclass(frozen=True, slots=True)

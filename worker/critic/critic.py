@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from worker.critic.bounds import load_bounds
 from worker.critic.case import CriticCase, CriticCode, Layer, Opinion
 from worker.critic.model import ModelCritic
 from worker.critic.rules import RulesCritic
@@ -35,13 +36,14 @@ class Critic:
 
 
 def critic_from(settings: CriticSettings) -> Critic:
-    """The critic of these settings; without an address there is no model layer."""
+    """The critic of these settings; without an address there is no model layer. Raises `PolicyError`."""
+    rules = RulesCritic(load_bounds(settings.policies_dir))
     if not settings.critic_url:
-        return Critic()
+        return Critic(rules)
     model = ModelCritic(
         settings.critic_url, settings.critic_model, settings.critic_api_key, settings.critic_timeout_seconds
     )
-    return Critic(model=model)
+    return Critic(rules, model)
 
 
 def _safely(judge: Judge, case: CriticCase, layer: Layer) -> Opinion:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from worker.addresses import is_http_url
@@ -11,8 +12,10 @@ _LONGEST_SECONDS = 60
 
 
 class CriticSettings(Protocol):
-    """The fields that are looked at here."""
+    """The fields that a critic is made from."""
 
+    @property
+    def policies_dir(self) -> Path: ...
     @property
     def critic_url(self) -> str: ...
     @property

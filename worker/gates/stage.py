@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 
 from sentinel.core.money import Money, money_out
+from sentinel.private_files import write_private
 from worker.gates.cases import Case, CaseFile
 from worker.ledger import Ledger
 from worker.rows import NewRow, OrderFacts
@@ -65,7 +66,7 @@ def enter(ledger: Ledger, admin: psycopg.Connection[Any], file: CaseFile) -> Non
 
 def write_labels(cases: Iterable[Case], path: Path) -> None:
     """The file of labels that stands in for a recogniser."""
-    path.write_text(json.dumps({sha256: label for case in cases for sha256, _, label in pictures(case)}))
+    write_private(path, json.dumps({sha256: label for case in cases for sha256, _, label in pictures(case)}).encode())
 
 
 def pictures(case: Case) -> list[tuple[str, bytes, Mapping[str, Any]]]:

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 from flask import Flask, Response, request
 
-from sentinel.http import problems
+from sentinel.http import https_only, problems
 from sentinel.http.docs_page import docs_page
 from sentinel.http.openapi import Documentation, documented, openapi_document
 from sentinel.http.readiness import alive, database_checks, exposition_answer, readiness_answer
@@ -52,7 +52,7 @@ _DELIVERY = Documentation(
 )
 
 
-def create_app(intake: Intake, store: OrderStore, key: KeyCheck) -> Flask:
+def create_app(intake: Intake, store: OrderStore, key: KeyCheck, *, behind_tls: bool = False) -> Flask:
     """The app of one process."""
     app = Flask("worker.order_review", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BYTES + 1
@@ -61,6 +61,7 @@ def create_app(intake: Intake, store: OrderStore, key: KeyCheck) -> Flask:
     _delivery_routes(app, intake)
     _meta_routes(app, store, key)
     app.register_blueprint(docs_page("sentinel order review"))
+    https_only.install(app, behind_tls=behind_tls, trusted_proxies=intake.trusted_proxies)
     problems.register(app)
     app.wsgi_app = HotRoutes(  # type: ignore[method-assign]
         app.wsgi_app, lambda path: intake.deliver if source_of(path) else None

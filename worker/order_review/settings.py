@@ -13,7 +13,7 @@ from environs import Env
 from marshmallow.validate import Length, OneOf, Range
 
 from sentinel.resources import policies_dir
-from sentinel.settings import malformed, readable, refuse_unsafe, setting
+from sentinel.settings import BEHIND_TLS, HEALTH_HELP, malformed, readable, refuse_unsafe, setting
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS, describe, same_database
 from worker.addresses import is_http_url
 from worker.order_review.outlets import outlet_faults
@@ -40,9 +40,28 @@ class OrderReviewSettings:
     port: int = setting("SENTINEL_ORDERS_PORT", "Port of the intake.", 7862)
     processes: int = setting("SENTINEL_ORDERS_PROCESSES", "Server processes of the intake.", 1)
     threads: int = setting("SENTINEL_ORDERS_THREADS", "Threads per process; an order in hand takes one.", 48)
+    health_host: str = setting("SENTINEL_ORDERS_HEALTH_HOST", "Address of the health port.", "127.0.0.1")
+    health_port: int = setting("SENTINEL_ORDERS_HEALTH_PORT", HEALTH_HELP, 0)
+    max_connections: int = setting(
+        "SENTINEL_ORDERS_MAX_CONNECTIONS",
+        "Connections per process; beyond it one that waits makes room. Each takes an open file, whose limit is raised at start.",
+        2000,
+    )
+    max_connections_per_address: int = setting(
+        "SENTINEL_ORDERS_MAX_CONNECTIONS_PER_ADDRESS",
+        "Of these from one address; as many as in all behind trusted proxies, which are one address.",
+        200,
+    )
     pool_size: int = setting("SENTINEL_ORDERS_POOL_SIZE", "Database connections per process.", 16)
     trusted_proxies: int = setting(
-        "SENTINEL_TRUSTED_PROXIES", "How many proxies in front set X-Forwarded-For; senders are told apart by it.", 0
+        "SENTINEL_TRUSTED_PROXIES",
+        "How many proxies in front set X-Forwarded-For and -Proto; senders are told apart by it.",
+        0,
+    )
+    behind_tls: bool = setting(
+        "SENTINEL_BEHIND_TLS",
+        f"{BEHIND_TLS} Where trusted proxies set X-Forwarded-Proto, they tell it of each request.",
+        False,
     )
     address_per_second: int = setting(
         "SENTINEL_ORDERS_ADDRESS_PER_SECOND",
@@ -99,7 +118,7 @@ class OrderReviewSettings:
 _ENV = {field.name: field.metadata["env"] for field in dataclasses.fields(OrderReviewSettings)}
 _TEXTS = ("authority_url", "api_key", "database_url", "shop_url", "shop_key", "slack_webhook_url", "model_url", "model_name",
           "model_key", "failpoint")  # fmt: skip
-_COUNTS = ("processes", "threads", "pool_size", "address_per_second", "address_burst")
+_COUNTS = ("processes", "threads", "max_connections", "max_connections_per_address", "pool_size", "address_per_second", "address_burst")  # fmt: skip
 _SECONDS = ("budget_seconds", "lease_seconds", "authority_timeout_seconds", "poll_seconds", "shop_timeout_seconds",
             "shop_under_way_seconds", "model_timeout_seconds")  # fmt: skip
 
@@ -121,7 +140,10 @@ def load_order_settings(*, needs_authority: bool = True, **overrides: Any) -> Or
         "policies_dir": env.path(_ENV["policies_dir"], default.policies_dir),
         "host": env.str(_ENV["host"], default.host, validate=Length(min=1)),
         "port": env.int(_ENV["port"], default.port, validate=Range(min=1, max=65535)),
+        "health_host": env.str(_ENV["health_host"], default.health_host, validate=Length(min=1)),
+        "health_port": env.int(_ENV["health_port"], 0, validate=Range(min=0, max=65535)),
         "trusted_proxies": env.int(_ENV["trusted_proxies"], default.trusted_proxies, validate=Range(min=0, max=5)),
+        "behind_tls": env.bool(_ENV["behind_tls"], default.behind_tls),
         "alerts_on_this_machine": env.bool(_ENV["alerts_on_this_machine"], default.alerts_on_this_machine),
         "failpoints_allowed": env.bool(_ENV["failpoints_allowed"], default.failpoints_allowed),
         "log_level": env.str(

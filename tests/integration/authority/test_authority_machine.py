@@ -176,7 +176,7 @@ class Machine(RuleBasedStateMachine):
     def tell(self, key: str, outcome: str) -> None:
         asked = self.asked[key]
         if self.model.actions[key].not_executed:
-            outcome = "error"  # a success is a contradiction, which halts: see test_final_answers.py
+            outcome = "error"  # a success is a contradiction, which halts: see test_contradictions.py
         taken = done(lambda: self.tenants[asked.tenant].desk.report(asked.body, outcome))
         assert taken == self.model.report(self.model.actions[key], outcome)
         met[f"report {outcome} {taken}"] += 1
@@ -338,13 +338,14 @@ def clocked(database_url: str) -> Iterator[World]:
     world.close()
 
 
-def run_machine(world: World, *, runs: int, steps: int = 50, phases: tuple[Phase, ...] = (Phase.generate,)) -> None:
-    print(f"seed={SEED} N={runs} runs x {steps} steps; replay with SENTINEL_TEST_SEED={SEED}")
-    met.clear()
+def run_machine(
+    world: World, *, runs: int, steps: int = 50, phases: tuple[Phase, ...] = (Phase.generate,), seed: int = SEED
+) -> None:
+    print(f"seed={seed} N={runs} runs x {steps} steps; replay with SENTINEL_TEST_SEED={seed}")
     with desks(world, 1) as (desk,):
         bound = type("Bound", (Machine,), {"world": world, "desk": desk})
         run_state_machine_as_test(
-            hypothesis.seed(SEED)(bound),
+            hypothesis.seed(seed)(bound),
             settings=hypothesis.settings(
                 max_examples=runs, stateful_step_count=steps, deadline=None, database=None, phases=phases,
                 suppress_health_check=list(HealthCheck), print_blob=False),
@@ -352,9 +353,14 @@ def run_machine(world: World, *, runs: int, steps: int = 50, phases: tuple[Phase
 
 
 def test_the_authority_does_what_the_model_does_in_any_order(clocked: World) -> None:
-    run_machine(clocked, runs=scaled(60))
+    """At least ten starts, by up to three rounds of runs: how far runs come is drawn too (28 to 45 starts a round, mostly)."""
+    met.clear()
+    for turn in range(3):
+        run_machine(clocked, runs=scaled(60), seed=SEED + turn)
+        if met["start True"] >= 10:
+            break
     print(dict(met))
-    assert met["start True"] >= 1, "the runs did not come far"
+    assert met["start True"] >= 10, "the runs did not come far"
 
 
 @pytest.mark.parametrize(

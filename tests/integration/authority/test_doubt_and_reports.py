@@ -113,7 +113,7 @@ def test_a_late_success_after_silence_ends_the_doubt(world: World) -> None:
 def test_a_late_report_must_agree_with_what_a_person_found_out(
     world: World, executed: bool, told: str, code: int
 ) -> None:
-    """A success after "not executed" is another matter: see test_final_answers.py."""
+    """A success after "not executed" is another matter: see test_contradictions.py."""
     body = started(world)
     keep_house(world.authority.pool, 0)
     let_leave_end(world)

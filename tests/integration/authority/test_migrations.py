@@ -13,33 +13,26 @@ from pathlib import Path
 import psycopg
 import pytest
 
-import sentinel.store.migrations as migrations
-from sentinel.store.database import OWNER
 from sentinel.store.embedded import RunningServer
 from sentinel.store.migrate import (
     HEAD,
     SchemaNotReady,
-    _ensure_owner,
     current_revision,
     function_texts,
     migrate,
     require_head,
 )
-from tests.conftest import at
 from tests.harness import at_once, dump
 from tests.logins import make_login
+from tests.old_databases import SCRIPTS, alembic_config, at_revision, empty_database
 from tests.world import guard_body, make_world
 
 
 @pytest.fixture
 def empty_url(pg_server: RunningServer) -> Iterator[str]:
     """An empty database."""
-    name = f"empty_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
-        connection.execute(f"create database {name}".encode())
-    yield at(pg_server.admin_url, name)
-    with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
-        connection.execute(f"drop database {name} with (force)".encode())
+    with empty_database(pg_server) as url:
+        yield url
 
 
 def test_several_migrations_at_once_make_one_schema(empty_url: str) -> None:
@@ -109,30 +102,22 @@ def test_an_altered_function_is_mended_and_a_strange_one_dropped(empty_url: str)
 
 
 def test_functions_stand_in_their_present_text_alone() -> None:
-    scripts = Path(migrations.__file__).parent / "sql"
-    newer = [file for file in scripts.glob("*.sql") if file.name > "0015"]
+    newer = [file for file in (SCRIPTS / "sql").glob("*.sql") if file.name > "0015"]
     for file in newer:
         assert "create or replace function" not in file.read_text().lower(), f"{file.name}: put it into store/schema/"
 
 
 def test_the_programs_revision_is_the_newest_script() -> None:
-    from alembic.config import Config
     from alembic.script import ScriptDirectory
 
-    config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    config.set_main_option("path_separator", "os")
-    assert ScriptDirectory.from_config(config).get_heads() == [HEAD]
+    assert ScriptDirectory.from_config(alembic_config()).get_heads() == [HEAD]
 
 
 def test_a_downgrade_is_refused(database_url: str) -> None:
     from alembic import command
-    from alembic.config import Config
     from sqlalchemy import create_engine
 
-    config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    config.set_main_option("path_separator", "os")
+    config = alembic_config()
     engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(database_url))
     try:
         with engine.connect() as connection:
@@ -185,26 +170,6 @@ def test_a_login_that_may_not_migrate_is_told_so_in_one_line(empty_url: str) -> 
             admin.execute("drop role poor_login")
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1), ran
     assert ran.stderr.startswith("Error: cannot migrate")
-
-
-def at_revision(url: str, revision: str) -> None:
-    """The schema as a program of that revision left it."""
-    from alembic import command
-    from alembic.config import Config
-    from sqlalchemy import create_engine
-
-    config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    config.set_main_option("path_separator", "os")
-    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(url))
-    with engine.begin() as connection:
-        raw = connection.connection.driver_connection
-        assert isinstance(raw, psycopg.Connection)
-        _ensure_owner(raw)
-        raw.execute(f"set local role {OWNER}".encode())
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
-    engine.dispose()
 
 
 STOOD = """

@@ -5,20 +5,14 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import create_engine
 
-import sentinel.store.migrations as migrations
 from sentinel.core.canonical import canonical_json
-from sentinel.store import migrate as migrating
 from sentinel.store.embedded import RunningServer
 from sentinel.store.migrate import HEAD, migrate
-from tests.conftest import at
+from tests.old_databases import at_revision, empty_database
 from tests.world import guard_body, make_world
 
 DIGEST = "sha256:" + "1" * 64
@@ -28,25 +22,9 @@ UNKNOWN = "sha256:" + "2" * 64
 @pytest.fixture
 def old_url(pg_server: RunningServer) -> Iterator[str]:
     """A database as the program before this one left it: at revision 0014."""
-    name = f"old_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
-        connection.execute(f"create database {name}".encode())
-    url = at(pg_server.admin_url, name)
-    config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    config.set_main_option("path_separator", "os")
-    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(url))
-    with engine.begin() as connection:
-        raw = connection.connection.driver_connection
-        assert isinstance(raw, psycopg.Connection)
-        migrating._ensure_owner(raw)
-        raw.execute(f"set local role {migrating.OWNER}")
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0014")
-    engine.dispose()
-    yield url
-    with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
-        connection.execute(f"drop database {name} with (force)".encode())
+    with empty_database(pg_server) as url:
+        at_revision(url, "0014")
+        yield url
 
 
 def put(
@@ -68,7 +46,11 @@ def put(
     return operation
 
 
-def test_old_keys_are_named_after_their_thing_and_what_two_policies_let_happen_goes_to_a_person(old_url: str) -> None:
+@pytest.mark.parametrize("between", ["0014", "0015"])
+def test_old_keys_are_named_after_their_thing_and_what_two_policies_let_happen_goes_to_a_person(
+    old_url: str, between: str
+) -> None:
+    """At once, and by way of the program in between."""
     tenant = uuid.uuid4()
     permit = {"permit_id": uuid.uuid4(), "permit_expires_at": "infinity"}
     done = {"status": "completed", "started_at": "2026-11-01T00:00:00Z", "outcome": "success"}
@@ -83,7 +65,8 @@ def test_old_keys_are_named_after_their_thing_and_what_two_policies_let_happen_g
         third = put(admin, tenant, "third|rf_2", {"refund_id": "rf_2"}, UNKNOWN, **permit)
         over = put(admin, tenant, "retail-refund|rf_2", {"refund_id": "rf_2"}, DIGEST, once_live=False)
         strange = put(admin, tenant, "odd|zz", {}, UNKNOWN)
-        assert migrate(old_url) == ("0014", HEAD)
+        at_revision(old_url, between)
+        assert migrate(old_url) == (between, HEAD)
         found = dict(admin.execute("select operation_id, once_key from sentinel.operation_states").fetchall())
         assert found == {
             told: "refund|rf_1", guessed: "order|s:9", paid: "refund|rf_2", waits: "refund|rf_2~", third: "refund|rf_2~~",

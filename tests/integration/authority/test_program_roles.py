@@ -121,7 +121,7 @@ def test_the_board_reads_its_three_views_and_nothing_private_is_in_them(full: Wo
         for view in ("public_proofs", "public_feed", "public_tenants"):
             rows = connection.execute(f"select * from sentinel.{view}".encode())
             assert {column.name for column in rows.description or ()} <= {
-                "tenant_id", "event_id", "agent_id", "body", "hash", "occurred_at", "position", "label"}  # fmt: skip
+                "tenant_id", "event_id", "agent_id", "body", "hash", "occurred_at", "position", "label", "is_bound"}  # fmt: skip
         kinds = connection.execute(
             "select count(*) from sentinel.public_proofs where body not like '%\"proof_id\"%'"
         ).fetchone()

@@ -103,3 +103,12 @@ def test_a_policy_that_looks_at_the_time_sees_the_database_s(database_url: str, 
         assert new_year <= first <= then < new_year + timedelta(seconds=30)
     finally:
         world.close()
+
+
+@pytest.mark.parametrize("behind_tls", [True, False])
+def test_behind_tls_every_page_says_so(database_url: str, behind_tls: bool) -> None:
+    world = make_world(database_url, behind_tls=behind_tls)
+    for path in ("/docs", "/healthz", "/nothing"):
+        said = world.app.test_client().get(path, headers={"X-Forwarded-Proto": "https"}).headers
+        assert ("Strict-Transport-Security" in said) == behind_tls, path
+    world.close()

@@ -123,7 +123,11 @@ class World:
         return Actor(tenant, operator_id, email, role)
 
     def app(self, **settings: Any) -> Any:
-        app = create_app(ConsoleSettings(**{"database_url": self.url, "insecure_cookies": True, **settings}))
+        app = create_app(
+            ConsoleSettings(
+                **{"database_url": self.url, "insecure_cookies": True, "require_second_factor": "nobody", **settings}
+            )
+        )
         self.opened.append(app)
         return app
 

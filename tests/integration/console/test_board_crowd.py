@@ -47,10 +47,13 @@ class Watching:
 @contextlib.contextmanager
 def console(world: Any, port: int) -> Iterator[subprocess.Popen[bytes]]:
     env = clean_env(
-        **console_urls(world.url), SENTINEL_CONSOLE_PORT=str(port), SENTINEL_CONSOLE_THREADS=str(THREADS),
-        SENTINEL_CONSOLE_MAX_STREAMS=str(VIEWERS + 1), SENTINEL_CONSOLE_PROCESSES="1", SENTINEL_INSECURE_COOKIES="1",
+        **console_urls(world.url), SENTINEL_BOARD_PORT=str(port), SENTINEL_BOARD_THREADS=str(THREADS),
+        SENTINEL_CONSOLE_MAX_STREAMS=str(VIEWERS + 1), SENTINEL_BOARD_MAX_CONNECTIONS_PER_ADDRESS="1000",
+        SENTINEL_INSECURE_COOKIES="1", SENTINEL_REQUIRE_SECOND_FACTOR="nobody",
     )  # fmt: skip
-    process = subprocess.Popen(module("ops_console"), env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        module("ops_console", "--only", "public"), env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         assert eventually(lambda: listens(port), within=30)
         yield process
@@ -80,7 +83,7 @@ def test_ten_times_as_many_viewers_as_threads_miss_nothing_and_lock_nobody_out(w
             return open_.enter_context(contextlib.closing(Watching(port, last_seen)))
 
         viewers = [watch() for _ in range(VIEWERS)]
-        assert {get(port, path) for path in ("/healthz", "/live", "/ops/sign-in")} == {200}
+        assert {get(port, path) for path in ("/healthz", "/live", "/verify/")} == {200}
         seen = [viewer.events(3) for viewer in viewers]
         assert [[event for _, event in one] for one in seen] == [before] * VIEWERS
         first = happen(2)

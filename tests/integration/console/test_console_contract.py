@@ -127,6 +127,7 @@ def test_what_is_malformed_and_what_is_unsafe_are_told_together(monkeypatch: pyt
         "SENTINEL_SESSION_IDLE_SECONDS": "x",
         "SENTINEL_SESSION_SECONDS": "10",
         "CONFIRM_SECRETS": "short",
+        "SENTINEL_PUBLIC_ID_SECRETS": f"{'0123456789' * 4},short",
         "SENTINEL_CONSOLE_ORIGIN": "nowhere",
     }.items():
         monkeypatch.setenv(name, value)
@@ -135,5 +136,6 @@ def test_what_is_malformed_and_what_is_unsafe_are_told_together(monkeypatch: pyt
     told = [line.partition(":")[0] for line in refused.value.detail.splitlines()]
     # A session of ten seconds is shorter than the default for idleness, which nobody asked for.
     assert told == [
-        "SENTINEL_SESSION_IDLE_SECONDS", "CONFIRM_SECRETS", "SENTINEL_SECOND_FACTOR_SECRETS", "SENTINEL_CONSOLE_ORIGIN",
+        "SENTINEL_SESSION_IDLE_SECONDS", "CONFIRM_SECRETS", "SENTINEL_SECOND_FACTOR_SECRETS",
+        "SENTINEL_PUBLIC_ID_SECRETS", "SENTINEL_CONSOLE_ORIGIN",
     ]  # fmt: skip

@@ -8,20 +8,24 @@ import re
 import threading
 import time
 import urllib.parse
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from ops_console.app import HEADERS
-from ops_console.board import events as live
-from ops_console.board import routes as public_routes
+from ops_console.board.stream import PATH
+from ops_console.headers import HEADERS
+from sentinel.core.errors import NotFound, TooManyStreams
 from sentinel.core.proof import is_intact, pack_hash
+from sentinel.core.public_ids import PublicIds
+from sentinel.core.publication import PublicFields, Publisher, Record
 from sentinel.services.actor import local_administrator
 from sentinel.services.issue_key import issue_key
 from sentinel.services.lift_halt import lift_halt
 from sentinel.services.set_halt import set_halt
-from sentinel.store.feed import FeedRow
+from tests.feeds import public_form
+from tests.streaming import Loop, Viewer
 
 FIELDS = {
     "schema", "event_id", "occurred_at", "agent_label", "source", "action", "decision", "amount", "reason_code",
@@ -136,7 +140,8 @@ def test_a_proof_pack_can_be_fetched_by_name_and_its_hash_recomputed(world: Any)
     recorded = world.guard("10.00")
     client, name = world.app().test_client(), json.loads(recorded.pack)["proof_id"]
     pack = client.get(f"/verify/{name}.json").json
-    assert pack == {**json.loads(recorded.pack), "hash": recorded.pack_hash}
+    assert pack == public_form(world, recorded)
+    assert pack["hash"] != recorded.pack_hash, "with it anybody could try out what a public id stands for"
     assert is_intact(pack)
     assert pack_hash({**pack, "decision": "DENY"}) != pack["hash"]
     for wrong in ("pf_", "pf_" + "0" * 32, name.upper(), name + "0", "%00"):
@@ -226,7 +231,7 @@ def public_bytes(world: Any) -> str:
         client.get("/ops/api/approvals"),
         client.post("/ops/api/session", json={"email": "ann@demo.local", "password": "x"}),
     ]
-    stream = "".join(line for _, line in zip(range(4), lines_of(client), strict=False))
+    stream = client.get(PATH).get_data(as_text=True)
     return stream + "".join(f"{answer.headers}{answer.get_data(as_text=True)}" for answer in answers)
 
 
@@ -244,15 +249,15 @@ def test_the_check_for_secrets_sees_a_serializer_that_takes_away_instead_of_choo
     secrets = seeded(world)
     hidden = {"customer_name", "email", "card"}
 
-    def everything_but(row: FeedRow, _board: Any) -> dict[str, Any]:
+    def everything_but(_self: Publisher, record: Record, _source: str | None = None) -> PublicFields:
         (request,) = world.sql(
             "select o.request from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id) where s.decision_event_id = %s",
-            row.event_id,
+            record.event_id,
         )[0]
         params = json.loads(request)["params"]
-        return {**json.loads(row.body), **{name: value for name, value in params.items() if name not in hidden}}
+        return PublicFields({**record.pack, **{name: value for name, value in params.items() if name not in hidden}})
 
-    monkeypatch.setattr(public_routes, "live_event", everything_but)
+    monkeypatch.setattr(Publisher, "event", everything_but)
     assert {CANARIES["note"], CANARIES["iban"]} <= set(found_in(public_bytes(world), secrets))
 
 
@@ -263,46 +268,58 @@ def test_the_search_for_secrets_finds_every_spelling(hide: Callable[[str], str])
         assert found_in(f"before {hide(secret)} after", list(CANARIES.values())) == [secret]
 
 
-def test_free_text_in_the_place_of_an_identifier_is_left_out() -> None:
-    pack = {"decided_at": "2026-01-01T00:00:00Z", "refund_id": "Zebulon Quagmire, 4929", "reason_code": "x\ny", "latency_ms": "4929",
-            "amount": {"value": 1, "currency": "USD", "note": "secret"}, "customer": "Zebulon", "action": "refund.create"}  # fmt: skip
-    row = FeedRow(1, __import__("uuid").uuid4(), "an-agent", json.dumps(pack), None)  # type: ignore[arg-type]
-    event = live.live_event(row, live.PublicAgents({}, everyone=True))
-    assert event.keys() == {"schema", "event_id", "occurred_at", "agent_label", "source", "action"}
+def published(**pack: Any) -> tuple[Publisher, Record]:
+    publisher = Publisher(lambda: PublicIds("a-secret-for-tests-0123456789abcdef"), lambda digest: {"refund.create"})
+    return publisher, Record(uuid.UUID(int=1), uuid.UUID(int=2), "an-agent", False, pack)
+
+
+def test_what_has_not_the_form_of_a_field_is_left_out() -> None:
+    publisher, record = published(
+        decided_at="2026-01-01T00:00:00Z", refund_id="Zebulon Quagmire, 4929", reason_code="x\ny", latency_ms="4929",
+        amount={"value": 1, "currency": "USD", "note": "secret"}, customer="Zebulon", action="refund.create",
+        policy_digest="sha256:" + "1" * 64, proof_id="zebulon@mail.example", policy_label="Refunds\u202e",
+    )  # fmt: skip
+    event = publisher.event(record)
+    assert event.keys() == {"schema", "event_id", "occurred_at", "agent_label", "source", "action", "refund_id"}
+    assert found_in(json.dumps(event), ["Zebulon Quagmire", "zebulon@mail.example"]) == []
 
 
 def test_a_pack_with_a_field_outside_the_contract_is_not_shown_at_all() -> None:
-    with pytest.raises(live.NotFound):
-        live.public_pack({"proof_id": "pf_1", "hash": "sha256:0", "customer": "x"})
+    publisher, record = published(proof_id="pf_" + "0" * 32, customer="x")
+    with pytest.raises(NotFound):
+        publisher.pack(record)
 
 
 # The stream --------------------------------------------------------------------------------------------------------------
 
 
-def lines_of(client: Any, last_seen: str | None = None) -> Iterator[str]:
-    """The stream's blocks as text; closes the connection when done."""
-    answer = client.get("/ops/api/live/stream", headers={"Last-Event-ID": last_seen} if last_seen else {})
-    assert answer.status_code == 200
-    try:
-        for block in answer.response:
-            yield block.decode()
-    finally:
-        answer.close()
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    with Loop() as made:
+        yield made
 
 
-def events_of(client: Any, count: int, last_seen: str | None = None) -> list[tuple[int, str]]:
+def viewing(loop: Loop, app: Any, last_seen: str | None = None) -> Viewer:
+    """Somebody who watches; has been greeted."""
+    viewer = loop.view(app.extensions["streams"][PATH], **({"HTTP_LAST_EVENT_ID": last_seen} if last_seen else {}))
+    assert viewer.block().startswith(": connected")
+    return viewer
+
+
+def events_of(loop: Loop, app: Any, count: int, last_seen: str | None = None) -> list[tuple[int, str]]:
     """The first `count` events as (position, event id)."""
     found: list[tuple[int, str]] = []
-    for block in lines_of(client, last_seen):
-        match = re.fullmatch(r"id: (\d+)\ndata: (\{.*\})\n\n", block)
-        if match:
-            found.append((int(match[1]), json.loads(match[2])["event_id"]))
-        if len(found) == count:
-            return found
-    raise AssertionError("the stream ended")
+    with viewing(loop, app, last_seen) as viewer:
+        while len(found) < count:
+            block = viewer.block()
+            assert block, "the stream ended"
+            match = re.fullmatch(r"id: (\d+)\ndata: (\{.*\})\n\n", block)
+            if match:
+                found.append((int(match[1]), json.loads(match[2])["event_id"]))
+    return found[:count]
 
 
-def test_a_viewer_gets_the_latest_then_what_happens(world: Any) -> None:
+def test_a_viewer_gets_the_latest_then_what_happens(world: Any, loop: Loop) -> None:
     made = [str(world.guard("10.00").decision_event_id) for _ in range(2)]
     world.publish()
     later: list[str] = []
@@ -314,40 +331,36 @@ def test_a_viewer_gets_the_latest_then_what_happens(world: Any) -> None:
 
     thread = threading.Thread(target=soon)
     thread.start()
-    seen = events_of(world.app().test_client(), 3)
+    seen = events_of(loop, world.app(), 3)
     thread.join()
     assert [event_id for _, event_id in seen] == made + later
 
 
-def test_a_viewer_that_comes_back_misses_nothing_and_sees_nothing_twice(world: Any) -> None:
+def test_a_viewer_that_comes_back_misses_nothing_and_sees_nothing_twice(world: Any, loop: Loop) -> None:
     made = [str(world.guard("10.00").decision_event_id) for _ in range(30)]
     world.publish()
-    client = world.app().test_client()
-    first = events_of(client, 5, "0")
-    rest = events_of(client, 25, str(first[-1][0]))
+    app = world.app()
+    first = events_of(loop, app, 5, "0")
+    rest = events_of(loop, app, 25, str(first[-1][0]))
     assert [event_id for _, event_id in first + rest] == made
 
 
-def test_a_position_nobody_was_given_does_not_silence_the_others(world: Any) -> None:
+def test_a_position_nobody_was_given_does_not_silence_the_others(world: Any, loop: Loop) -> None:
     app = world.app()
-    ahead = lines_of(app.test_client(), "999999999999")
-    assert next(ahead).startswith(": connected")
-    reader = threading.Thread(target=lambda: next(ahead))
-    reader.start()
+    ahead = viewing(loop, app, "999999999999")
     made = str(world.guard("10.00").decision_event_id)
     world.publish()
-    assert events_of(app.test_client(), 1, "0")[0][1] == made
-    reader.join(timeout=5)
-    assert not reader.is_alive()
+    assert events_of(loop, app, 1, "0")[0][1] == made
+    assert ahead.block()
     ahead.close()
 
 
-def test_many_viewers_cost_one_reader(world: Any) -> None:
+def test_many_viewers_cost_one_reader(world: Any, loop: Loop) -> None:
     app, asked = world.app(), []
     hub, real = app.extensions["console"].hub, app.extensions["console"].hub._read_after
     hub._read_after = lambda position, limit: asked.append(threading.current_thread().name) or real(position, limit)
     made: list[list[tuple[int, str]]] = []
-    viewers = [threading.Thread(target=lambda: made.append(events_of(app.test_client(), 3))) for _ in range(10)]
+    viewers = [threading.Thread(target=lambda: made.append(events_of(loop, app, 3))) for _ in range(10)]
     for viewer in viewers:
         viewer.start()
     time.sleep(0.5)
@@ -362,39 +375,23 @@ def test_many_viewers_cost_one_reader(world: Any) -> None:
     assert len(asked) < 12
 
 
-def test_streams_are_bounded_and_a_place_comes_back(world: Any) -> None:
+def test_streams_are_bounded_and_a_place_comes_back(world: Any, loop: Loop) -> None:
     app = world.app(max_streams=2)
-    clients = [app.test_client() for _ in range(3)]
-    held = [lines_of(client) for client in clients[:2]]
-    for one in held:
-        next(one)
-    refused = clients[2].get("/ops/api/live/stream")
-    assert (refused.status_code, refused.json["type"]) == (503, "urn:sentinel:problem:too-many-streams")
-    assert int(refused.headers["Retry-After"]) >= 1
+    held = [viewing(loop, app) for _ in range(2)]
+    with pytest.raises(TooManyStreams):
+        viewing(loop, app)
     held[0].close()
-    third = lines_of(clients[2])
-    assert next(third).startswith(": connected")
+    third = viewing(loop, app)
     third.close()
     held[1].close()
     assert app.extensions["console"].hub.viewers == 0
 
 
-def test_a_quiet_stream_beats_and_ends_when_the_process_drains(world: Any) -> None:
-    app, stopping = world.app(), threading.Event()
-    hub = app.extensions["console"].hub
-    hub._heartbeat_seconds, hub._stopping = 0.2, stopping.is_set
-    stream = lines_of(app.test_client())
-    assert next(stream).startswith(": connected")
-    assert next(stream) == ": heartbeat\n\n"
-    stopping.set()
-    assert list(stream) == []
-
-
-def test_the_reader_stops_when_nobody_watches(world: Any) -> None:
+def test_the_reader_stops_when_nobody_watches(world: Any, loop: Loop) -> None:
     world.guard("10.00")
     world.publish()
     app = world.app()
-    events_of(app.test_client(), 1)
+    events_of(loop, app, 1)
     end = time.monotonic() + 3
     while app.extensions["console"].hub._reader is not None and time.monotonic() < end:
         time.sleep(0.05)

@@ -30,6 +30,7 @@ LEAST: dict[tuple[str, str], str] = {
     ("POST", "/ops/api/switches/<name>/off"): "approver",
     ("GET", "/ops/api/in-doubt"): "viewer",
     ("POST", "/ops/api/in-doubt/<operation_id>/resolve"): "admin",
+    ("GET", "/ops/api/public-ids/<public_id>"): "viewer",
     ("GET", "/ops/api/refunds/agent/status"): "viewer",
     ("GET", "/ops/api/refunds/ledger"): "viewer",
     ("POST", "/ops/api/refunds/process-once"): "approver",

@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psycopg
 import pytest
 import structlog
 
@@ -157,6 +158,20 @@ def test_the_cookie_is_host_bound_secure_and_out_of_reach_of_scripts(world: Any)
     for wanted in ("Secure", "HttpOnly", "SameSite=Strict", "Path=/"):
         assert wanted in cookie
     assert "Domain" not in cookie
+
+
+def test_behind_tls_every_page_tells_browsers_to_stay_there(world: Any) -> None:
+    paths = ("/ops/sign-in", "/live", "/ops/api/session", "/healthz", "/nothing", "/docs", "/confirm/x")
+
+    def said(headers: dict[str, str], **settings: Any) -> set[str | None]:
+        client = world.app(**settings).test_client()
+        return {client.get(path, headers=headers).headers.get("Strict-Transport-Security") for path in paths}
+
+    year = {"max-age=31536000"}
+    assert said({"X-Forwarded-Proto": "https"}) == {None}
+    assert said({"X-Forwarded-Proto": "https", "X-Forwarded-For": "10.1.1.1"}, trusted_proxies=1) == year
+    assert said({"X-Forwarded-Proto": "http", "X-Forwarded-For": "10.1.1.1"}, trusted_proxies=1) == {None}
+    assert said({}, behind_tls=True) == year
 
 
 def test_passwords_sessions_and_tokens_are_kept_as_hashes_only(world: Any) -> None:
@@ -397,3 +412,31 @@ def test_nobody_ends_another_operators_token(world: Any) -> None:
     app = world.app()
     made = world.person("ann", app=app).post("/ops/api/tokens", {}).json
     assert world.person("bob", "admin", app).delete(f"/ops/api/tokens/{made['token_id']}").status_code == 404
+
+
+def test_signing_in_waits_two_seconds_and_its_409_is_documented(world: Any) -> None:
+    world.operator("ann")
+    client = world.app().test_client()
+    documented = client.get("/openapi.json").json["paths"]["/ops/api/session"]
+    with psycopg.connect(world.url) as holder:
+        holder.execute("lock table sentinel.sign_in_attempts in access exclusive mode")
+        answer = client.post("/ops/api/session", json={"email": "ann@demo.local", "password": PASSWORD})
+    assert (answer.status_code, answer.mimetype, answer.headers["Retry-After"]) == (
+        409,
+        "application/problem+json",
+        "1",
+    )
+    assert "409" in documented["post"]["responses"]
+
+
+def test_the_session_is_read_and_ended_with_every_answer_documented(world: Any) -> None:
+    person = world.person("ann")
+    documented = person.client.get("/openapi.json").json["paths"]["/ops/api/session"]
+    world.sql("update sentinel.operator_sessions set last_seen_at = last_seen_at - interval '5 minutes'")
+    for method in ("get", "delete"):
+        with psycopg.connect(world.url) as holder:
+            holder.execute("select 1 from sentinel.operator_sessions for update")
+            answer = person.client.open(
+                "/ops/api/session", method=method.upper(), headers={"X-CSRF-Token": person.csrf}
+            )
+        assert (answer.status_code, "409" in documented[method]["responses"]) == (409, True), method

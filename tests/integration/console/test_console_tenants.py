@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from sentinel.core.public_ids import Kind
+from sentinel.services.look_up_public_id import index_public_ids, minters
 from sentinel.store import approvals
 from sentinel.store.ids import new_id
 
@@ -47,7 +50,11 @@ def other(world: Any) -> Other:
         tenant_id,
     )
     world.publish()
+    minter = minters(world.pool, ())[0]
+    assert index_public_ids(world.pool, tenant_id, minter)
+    refund_id = json.loads(doubt.pack)["refund_id"]
     ids = {
+        "public_id": minter.mint(Kind.REFUND, tenant_id, refund_id),
         "approval_id": str(approval_id), "operation_id": str(doubt.operation_id), "halt_id": halt_id, "token_id": token_id,
         "proof_id": "pf_" + doubt.decision_event_id.hex, "name": "nobodys.switch", "source": "nobodys", "path:order_id": "nobodys/1",
     }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from sentinel.cli import approvals, halts, in_doubt, keys, operators, tenants
+from sentinel.cli import approvals, halts, in_doubt, keys, operators, orders, proof, public_ids, tenants
 from sentinel.store.agent_keys import find_key, key_hash, looks_like_key, make_key
 from sentinel.store.database import AUTHORITY, Pool, with_role
 
@@ -19,6 +19,9 @@ GROUPS = {
     "in-doubt": in_doubt,
     "keys": keys,
     "operators": operators,
+    "orders": orders,
+    "proof": proof,
+    "public-ids": public_ids,
     "tenants": tenants,
 }
 
@@ -212,11 +215,9 @@ def test_a_given_password_is_read_from_standard_input_and_not_shown(world: Any) 
     assert "password" not in made
     body = {"email": "ann@demo.local", "password": "a long enough password"}
     assert world.app().test_client().post("/ops/api/session", json=body).status_code == 200
-    refused(
-        run(world, "operators", "create", "b@demo.local", "--role", "admin", "--password-stdin", stdin="short\n"),
-        2,
-        "password",
-    )
+    for bad, rule in (("short", "12 to 256"), ("Password2024!", "is a common password")):
+        given = ("operators", "create", "b@demo.local", "--role", "admin", "--password-stdin")
+        refused(run(world, *given, stdin=f"{bad}\n"), 2, rule)
 
 
 def test_several_tenants_have_to_be_told_apart(world: Any) -> None:

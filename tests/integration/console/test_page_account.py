@@ -169,7 +169,11 @@ def test_a_password_is_changed_with_the_old_one_and_ends_other_sessions(world: A
     app = world.app()
     here, there = world.browser("ann", app=app), world.at_page("ann@demo.local", app)
     good = {"old": PASSWORD, "new": NEW_PASSWORD, "again": NEW_PASSWORD}
-    for fields, fault in (({"old": WRONG}, "is wrong"), ({"again": WRONG}, "differs"), ({"new": "short", "again": "short"}, "12 to 256")):  # fmt: skip
+    common = {"new": "Password2024!", "again": "Password2024!"}
+    for fields, fault in (
+        ({"old": WRONG}, "is wrong"), ({"again": WRONG}, "differs"), ({"new": "short", "again": "short"}, "12 to 256"),
+        (common, "The new password is a common password"),
+    ):  # fmt: skip
         answer = here.submit("/ops/account/password", **{**good, **fields})
         assert (answer.status_code, fault in answer.get_data(as_text=True)) == (400, True), fields
     assert [here.submit("/ops/account/password", **good).status_code for _ in range(2)] == [303, 303]

@@ -111,7 +111,9 @@ def test_only_a_form_that_the_browser_says_is_ours_comes_back(world: Any) -> Non
         answer = browser.client.post(path, data={"csrf": "x" * 43, **fields}, headers=headers)
         assert answer.status_code == 403 and "thinking" not in answer.text, headers
     assert "thinking" not in browser.client.post(path, data=fields, headers=OURS).text, "without any token"
-    strict = world.at_page(browser.email, world.app(require_second_factor=True, second_factor_secrets=("s" * 40,)))
+    strict = world.at_page(
+        browser.email, world.app(require_second_factor="everyone", second_factor_secrets=("s" * 40,))
+    )
     assert "thinking" not in again(strict, path, **fields).text, "nothing is shown before the second factor"
 
 

@@ -43,6 +43,7 @@ def test_an_admin_adds_changes_shuts_out_and_resets(world: Any) -> None:
     for fields, status in (
         ({"password": "another password"}, 409), ({"operator_id": str(uuid.uuid4())}, 409), ({"email": "\u0430nn@demo.local"}, 400),
         ({"email": "b@demo.local", "operator_id": str(uuid.uuid4()), "password": "short"}, 400), ({"role": "owner"}, 400),
+        ({"email": "b@demo.local", "operator_id": str(uuid.uuid4()), "password": "Password2024!"}, 400),
         ({"operator_id": "x"}, 404),
     ):  # fmt: skip
         assert admin.submit(ADDRESS, **{**form, **fields}).status_code == status, fields
@@ -58,6 +59,9 @@ def test_an_admin_adds_changes_shuts_out_and_resets(world: Any) -> None:
     assert api_sign_in(app, "bob@demo.local", suggested[1]).status_code == 401
     assert "was shut out already" in admin.get(one).get_data(as_text=True)
     assert admin.submit(f"{one}/let-in").status_code == 303
+    for easy in ("Password2024!", "bob@demo.local"):
+        refused = admin.submit(f"{one}/password", password=easy)
+        assert (refused.status_code, "is a common password" in refused.get_data(as_text=True)) == (400, True), easy
     reset = admin.submit(f"{one}/password", password=PASSWORD)
     assert (reset.status_code, PASSWORD in reset.get_data(as_text=True)) == (200, True)
     assert api_sign_in(app, "bob@demo.local", suggested[1]).status_code == 401

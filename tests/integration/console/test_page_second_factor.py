@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ops_console.settings import ConsoleSettings, load_console_settings
 from sentinel.services import second_factor, sign_in
 from sentinel.services.second_factor import Vault
+from sentinel.settings import UnsafeConfiguration
 from sentinel.store import second_factors
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.second_factors import (
@@ -147,7 +150,7 @@ def test_secrets_move_to_the_newest_key_and_without_keys_nobody_gets_in_by_a_cod
 
 
 def test_a_console_that_requires_a_second_factor_lets_nobody_past_setting_one_up(world: Any) -> None:
-    app = with_secrets(world, require_second_factor=True)
+    app = with_secrets(world, require_second_factor="everyone")
     browser = world.browser("ann", "admin", app)
     for path in ("/ops/halts", "/ops/operators", "/ops/nope"):
         assert browser.get(path).headers["Location"] == "/ops/account", path
@@ -156,6 +159,57 @@ def test_a_console_that_requires_a_second_factor_lets_nobody_past_setting_one_up
     assert browser.submit("/ops/halts", scope="tenant", reason="x").status_code == 403
     enrol(world, browser)
     assert browser.get("/ops/halts").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("required", "kept_out"),
+    [
+        (None, {"approver", "admin"}),
+        ("approvers", {"approver", "admin"}),
+        ("everyone", {"viewer", "approver", "admin"}),
+        ("nobody", set()),
+    ],
+)
+def test_who_decides_has_a_second_factor_unless_the_setting_says_otherwise(
+    world: Any, required: str | None, kept_out: set[str]
+) -> None:
+    app = with_secrets(world, require_second_factor=required or ConsoleSettings().require_second_factor)
+    found = set()
+    for role in ("viewer", "approver", "admin"):
+        browser = world.browser(role, role, app)
+        page, api = browser.get("/ops/approvals"), browser.client.get("/ops/api/approvals")
+        assert (page.status_code, api.status_code) in ((200, 200), (303, 403)), role
+        found |= {role} if api.status_code == 403 else set()
+    assert found == kept_out
+
+
+def test_a_viewer_who_becomes_an_approver_sets_one_up_before_deciding(world: Any) -> None:
+    app = with_secrets(world, require_second_factor="approvers")
+    browser = world.browser("ann", "viewer", app)
+    assert browser.get("/ops/approvals").status_code == 200
+    world.sql("update sentinel.operators set role = 'approver'")
+    assert browser.get("/ops/approvals").headers["Location"] == "/ops/account"
+    assert "asks approvers for a second factor" in browser.get("/ops/account").get_data(as_text=True)
+    enrol(world, browser)
+    assert browser.get("/ops/approvals").status_code == 200
+
+
+def test_a_console_without_secrets_says_what_is_missing_unless_nobody_needs_a_second_factor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SENTINEL_DATA_DIR", str(tmp_path))
+    for name in ("CONFIRM_SECRETS", "SENTINEL_SECRET_KEYS", "SENTINEL_SECOND_FACTOR_SECRETS"):
+        monkeypatch.delenv(name, raising=False)
+    for value in (None, "approvers", "everyone"):
+        if value is not None:
+            monkeypatch.setenv("SENTINEL_REQUIRE_SECOND_FACTOR", value)
+        with pytest.raises(UnsafeConfiguration, match="SENTINEL_SECOND_FACTOR_SECRETS"):
+            load_console_settings()
+    monkeypatch.setenv("SENTINEL_REQUIRE_SECOND_FACTOR", "nobody")
+    assert not load_console_settings().requires_second_factor("admin")
+    monkeypatch.setenv("SENTINEL_REQUIRE_SECOND_FACTOR", "true")
+    with pytest.raises(UnsafeConfiguration, match="SENTINEL_REQUIRE_SECOND_FACTOR"):
+        load_console_settings()
 
 
 def test_a_code_is_read_however_it_is_spaced() -> None:

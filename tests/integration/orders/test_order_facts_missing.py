@@ -33,7 +33,7 @@ def test_the_age_is_bounded_by_the_databases_time_of_receipt_also_for_an_order_t
     orders: OrderWorld,
 ) -> None:
     body = order_body("o-1", amount={"value": "400.00", "currency": "USD"}, account_age_days=None,
-                      account_created_at=(NOW - 47 * HOUR).isoformat())  # fmt: skip
+                      account_created_at=(datetime.now(UTC) - 47 * HOUR).isoformat())  # fmt: skip
     source = orders.review.sources.current().find("demo")
     assert source is not None
     order = source.to_order(json.loads(body))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from werkzeug.test import EnvironBuilder
@@ -132,6 +133,18 @@ def test_a_source_has_a_limit_of_its_own(world: World, authority_url: str) -> No
 )  # fmt: skip
 def test_an_address_is_what_the_trusted_proxies_saw(proxies: int, told: str, address: str) -> None:
     assert address_of({"REMOTE_ADDR": "10.0.0.1", "HTTP_X_FORWARDED_FOR": told}, proxies) == address
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({}, None), ({"trusted_proxies": 1}, "max-age=31536000"), ({"behind_tls": True}, "max-age=31536000")],
+)
+def test_behind_tls_every_page_says_so(world: World, authority_url: str, settings: Any, said: str | None) -> None:
+    orders = make_intake(world, authority_url, **settings)
+    for path in ("/docs", "/healthz", "/nothing"):
+        answer = orders.app.test_client().get(path, headers={"X-Forwarded-Proto": "https"})
+        assert answer.headers.get("Strict-Transport-Security") == said, path
+    orders.review.pool.close()
 
 
 def test_the_other_routes_answer_and_all_are_documented(orders: OrderWorld) -> None:

@@ -10,14 +10,16 @@ import pytest
 
 from tests.ledger_world import ROOT
 from tests.order_world import OrderWorld, intake_process, order_body
+from tests.ports import free_port
 
 
 def test_what_several_processes_count_is_one_sum(orders: OrderWorld) -> None:
-    env = {"SENTINEL_ORDERS_PROCESSES": "2"}
+    health = free_port()
+    env = {"SENTINEL_ORDERS_PROCESSES": "2", "SENTINEL_ORDERS_HEALTH_PORT": str(health)}
     with intake_process(orders.world, orders.authority_url, orders.key, **env) as process:
         bodies = [order_body(f"o-{number}") for number in range(8)]
         assert [process.post(body) for body in [*bodies, bodies[0]]] == [200] * 9
-        with urllib.request.urlopen(f"http://127.0.0.1:{process.port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{health}/metrics", timeout=10) as answer:
             counted = answer.read().decode()
     assert 'orders_deliveries_total{result="200",source="demo"} 8.0' in counted
     assert 'orders_deliveries_total{result="replayed",source="demo"} 1.0' in counted

@@ -8,6 +8,7 @@ import pytest
 
 from sentinel.core.errors import SentinelError
 from sentinel.services.resolve_order import resolve_order
+from tests import twins
 from tests.harness import actor
 from tests.ledger_world import worker_process
 from tests.order_world import OrderWorld, order_body
@@ -36,6 +37,7 @@ def work(orders: OrderWorld, runs: int = 1) -> None:
         done = worker_process(
             ["--once"], database_url=orders.world.url, authority_url=orders.authority_url,
             SENTINEL_REFUND_AGENT_API_KEY=orders.world.key, SENTINEL_TENANT_ID=str(orders.world.tenant_id),
+            WORKER_GUARD_TIMEOUT_SECONDS="10", WORKER_LEASE_SECONDS="40",
         )  # fmt: skip
         out, errors = done.communicate(timeout=60)
         assert done.returncode in (0, 1), out + errors
@@ -113,6 +115,45 @@ def test_a_refund_that_is_denied_brings_its_order_back_with_the_reason_and_an_al
     orders.rounds()
     assert orders.all("select order_id, status from orders.simulated_shop") == [("o-1", "held")]
     assert orders.world.broken_invariants() == []
+
+
+UNSEEN = """
+select count(*) from refunds.ledger_entries l join orders.reviews r on r.tenant_id = l.tenant_id and r.order_id = l.order_ref
+where l.status = 'DENIED' and (r.status <> 'REFUND_REFUSED' or not exists (
+  select from orders.alerts a where a.tenant_id = r.tenant_id and a.order_id = r.order_id and a.kind = 'refund_refused'))
+"""
+
+
+def died_unseen(orders: OrderWorld) -> tuple[int, list[str]]:
+    """The checker: denied refunds whose order is with nobody or that nobody hears of, and what the doctor says minutes later."""
+    orders.deliver(order_body("o-1", "medium", amount={"value": "1500.00", "currency": "USD"}))
+    assert say(orders, "o-1", "refund") == "refund"
+    work(orders)
+    assert rows(orders)[0][1] == "DENIED"
+    orders.world.admin.execute("set session_replication_role = replica")
+    orders.world.admin.execute("update refunds.ledger_entries set updated_at = updated_at - interval '3 minutes'")
+    orders.world.admin.execute("set session_replication_role = origin")
+    return int(orders.one(UNSEEN)), orders.world.broken_invariants()
+
+
+def test_no_denied_refund_dies_unseen(orders: OrderWorld) -> None:
+    assert died_unseen(orders) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("fence", "instead", "doctor"),
+    [
+        ("l.status in ('EXECUTED', 'DENIED', 'ERROR')", "l.status = 'EXECUTED'", ["order_refund_died_unseen"]),
+        ("set status = 'REFUND_REFUSED', last_event", "set last_event", ["order_refund_missing"]),
+        ("and r.review_id = f.review_id\n      on conflict", "and false\n      on conflict", []),
+    ],
+    ids=["nobody looks at what was denied", "the order stays where it is", "the alert is lost"],
+)
+def test_twin_that_lets_a_denied_refund_lie_is_caught(
+    orders: OrderWorld, fence: str, instead: str, doctor: list[str]
+) -> None:
+    twins.cut(orders.world, "orders.follow_refunds", fence, instead)
+    assert died_unseen(orders) == (1, doctor)
 
 
 def test_a_refund_that_failed_after_its_start_waits_until_a_person_says_what_happened(orders: OrderWorld) -> None:

@@ -257,6 +257,36 @@ def test_worker_reconcile_names_what_is_wrong_and_ends_with_1(desk: Desk, monkey
         assert ran.exit_code == 1 and [(one["finding"], one["new"]) for one in wrong] == [("over_a_tenth", is_new)]
 
 
+def test_worker_reconcile_lists_the_orders_whose_budget_a_person_must_look_at(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from click.testing import CliRunner
+
+    for name, value in {"WORKER_DATABASE_URL": desk.world.url, "SENTINEL_URL": desk.settings.authority_url,
+                        "SENTINEL_REFUND_AGENT_API_KEY": desk.world.key, "SENTINEL_TENANT_ID": str(desk.world.tenant_id)}.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    run = CliRunner().invoke
+    desk.execute_flawlessly("one")
+    desk.execute_flawlessly("two")
+    assert json.loads(run(worker_command, ["reconcile", "--json"]).stdout)["orders"] == []
+    desk.forge("update refunds.order_budgets set handled_minor = 9900, beyond_minor = 800 where order_ref = 'one'")
+    desk.forge("update refunds.order_budgets set executed_minor = executed_minor - 1 where order_ref = 'two'")
+    ran = run(worker_command, ["reconcile", "--json"])
+    assert ran.exit_code == 1
+    found = json.loads(ran.stdout)["orders"]
+    assert [(one["order_ref"], one["finding"], one["handled_minor"], one["beyond_minor"]) for one in found] == [
+        ("one", "beyond_paid", 9900, 800), ("two", "sums_differ", 0, 0),
+    ]  # fmt: skip
+    plain = run(worker_command, ["reconcile"])
+    assert plain.exit_code == 1 and "2 orders whose budget a person must look at." in plain.output
+    executed = found[0]["executed_minor"]
+    assert (
+        f"wrong: order private one: beyond paid: paid {found[0]['paid_minor']}, reserved 0, executed {executed}, handled 9900,"
+        in plain.output
+    )
+    assert "in doubt 0, beyond 800, in minor units of EUR" in plain.output
+
+
 def test_no_program_can_take_a_finding_back(desk: Desk) -> None:
     desk.execute_flawlessly("one")
     desk.forge("update refunds.executions set system = 'coupon' where ledger_entry_id = 'one'")

@@ -104,7 +104,9 @@ def test_nobody_gets_round_the_check_by_an_update_of_his_own(ledger_world: Ledge
     """As the owner of everything, with who and why written down: the table itself refuses."""
     PAID_PERHAPS[way](ledger_world, "r")
     write_down(ledger_world, "r")
-    with pytest.raises(psycopg.errors.CheckViolation, match="may have been paid"):
+    with pytest.raises(
+        psycopg.errors.CheckViolation, match=f"entry r is not tried again: {way}, so it may have been paid"
+    ):
         ledger_world.admin.execute(BY_HAND)
 
 
@@ -138,7 +140,7 @@ def write_down(world: LedgerWorld, name: str) -> None:
 def test_without_who_and_why_nothing_comes_back_and_no_program_writes_them_itself(ledger_world: LedgerWorld) -> None:
     in_error(ledger_world, "r")
     with psycopg.connect(with_role(ledger_world.url, WORKER), autocommit=True) as worker:
-        with pytest.raises(psycopg.errors.CheckViolation, match="without who and why"):
+        with pytest.raises(psycopg.errors.CheckViolation, match="entry r is not tried again: nobody said who and why"):
             worker.execute(BY_HAND)
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             worker.execute(
@@ -204,7 +206,11 @@ def test_the_command_names_each_row_that_stays_and_why(
     found = run(main, ["retry", "good", "doubt", "--reason", "mended", "--by", "anna"])
     assert found.exit_code == 1
     assert "1 rows are NEW again, 1 stay" in found.output
-    assert f"refused: doubt: {REFUSALS['start_in_doubt']}" in found.output
+    assert f"refused: doubt: start_in_doubt: {REFUSALS['start_in_doubt']}" in found.output
+    absent = run(main, ["retry", "absent", "good", "--reason", "mended"])
+    assert absent.exit_code == 1
+    assert f"refused: absent: no_such_row: {REFUSALS['no_such_row']}" in absent.output
+    assert f"refused: good: not_in_error: {REFUSALS['not_in_error']}" in absent.output
     everything = run(main, ["retry", "--all-errors", "--reason", "again", "--json"])
     assert everything.exit_code == 0
     assert json.loads(everything.stdout) == {"retried": [], "refused": {"doubt": "start_in_doubt"}}

@@ -77,6 +77,27 @@ def test_a_malformed_row_is_refused_with_its_field(change: dict[str, Any], field
     assert refusals(json.dumps(GOOD | change)) == [(1, field)]
 
 
+HALF = "a\ud800b"
+
+
+@pytest.mark.parametrize(
+    "change, field",
+    [*(({name: HALF}, name) for name in ("account_ref", "reason", "contact", "requested_at", "channel", "ledger_entry_id")),
+     ({HALF: 1}, "row"), ({"risk": {HALF: True}}, "risk"), ({"amount": {"value": HALF, "currency": "USD"}}, "amount.value"),
+     ({"amount": {"value": 1, "currency": "USD", HALF: 1}}, "amount")],
+)  # fmt: skip
+def test_half_a_surrogate_pair_is_refused_by_its_field_and_the_other_rows_are_kept(
+    run: Any, ledger_world: LedgerWorld, change: dict[str, Any], field: str
+) -> None:
+    """Before, a half in a name ended the command with a traceback: its refusal could not be printed."""
+    text = "\n".join([json.dumps({**GOOD, **change}), json.dumps({**GOOD, "ledger_entry_id": "lge_2"})])
+    done = run("enqueue", "-", text=text)
+    assert (done.exit_code, type(done.exception)) == (1, SystemExit)
+    name = "" if "ledger_entry_id" in change else " (lge_1)"
+    assert f"line 1{name}: {field}: h" in done.output and "half a surrogate pair" in done.output
+    assert ledger_world.states() == {"lge_2": "NEW"}
+
+
 @pytest.mark.parametrize(
     "text", ['{"ledger_entry_id": "a", "ledger_entry_id": "b"}', '{"a": NaN}', "nope", "[" * 50, '{"a": 1} x']
 )
@@ -179,6 +200,42 @@ def test_a_bad_invoice_is_left_out_whole_and_named(line: str) -> None:
     assert len(found.refused) == 1
     assert found.refunds == []
     assert len(found.orders) == (0 if line.startswith("1,") else 1)
+
+
+def test_two_shops_with_the_same_invoice_numbers_keep_their_orders_and_refunds_apart(
+    run: Any, ledger_world: LedgerWorld, authority: FakeAuthority, tmp_path: Path
+) -> None:
+    """Before, the second shop's refunds were taken for the first one's, and none was entered."""
+    file = tmp_path / "orders.csv"
+    sold, back = (
+        "536365,A,X,10,2021-03-01 08:00:00,{},14527.0,EIRE",
+        "C536366,A,X,-1,2021-03-02 08:00:00,{},14527.0,EIRE",
+    )
+    for source, price in (("north", "5.00"), ("south", "7.00"), ("", "9.00")):
+        file.write_text(HEAD + "\n".join([sold.format(price), back.format(price)]) + "\n")
+        for entered in (1, 0):
+            done = json.loads(run("import-orders", str(file), "--source", source, "--json").stdout)
+            assert (done["orders_changed"], done["refunds_entered"]) == (entered, entered), source
+    assert ledger_world.all("select source, order_ref, paid_minor from refunds.order_budgets order by source desc") == [
+        ("south", "536365", 7000), ("north", "536365", 5000), ("", "536365", 9000),
+    ]  # fmt: skip
+    assert run("run", "--once", url=authority.url).exit_code == 0
+    assert ledger_world.all("select source, order_ref, ledger_entry_id, refund_id, amount_minor, status from refunds.ledger_entries order by amount_minor") == [
+        ("north", "536365", "lge_retail_north:C536366", "rf_retail_north:C536366", 500, "EXECUTED"),
+        ("south", "536365", "lge_retail_south:C536366", "rf_retail_south:C536366", 700, "EXECUTED"),
+        ("", "536365", "lge_retail_C536366", "rf_retail_C536366", 900, "EXECUTED"),
+    ]  # fmt: skip
+    assert ledger_world.all("select source, executed_minor from refunds.order_budgets order by 2") == [
+        ("north", 500), ("south", 700), ("", 900),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("source", ["two words", "shop\u200b", "x" * 65])
+def test_a_source_that_no_order_could_name_is_refused(run: Any, tmp_path: Path, source: str) -> None:
+    file = tmp_path / "orders.csv"
+    file.write_text(HEAD)
+    done = run("import-orders", str(file), "--source", source)
+    assert (done.exit_code, done.output.count("\n")) == (2, 1) and "--source" in done.output
 
 
 def test_another_file_is_not_taken_for_the_data() -> None:

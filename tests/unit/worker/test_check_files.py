@@ -14,6 +14,7 @@ from sentinel.resources import policies_dir
 from worker.check import check_folder
 from worker.cli import main
 from worker.connect import load_routes
+from worker.critic.bounds import load_bounds
 from worker.settlement.registry import system_names
 
 
@@ -30,7 +31,7 @@ def faults(folder: Path) -> list[PolicyError]:
 
 def test_the_shipped_folder_is_good_and_what_is_not_there_is_no_fault(folder: Path, tmp_path: Path) -> None:
     names = [name for name, wrong in check_folder(folder) if not wrong]
-    assert names[:4] == ["switches.yaml", "routes.yaml", "order_sources.yaml", "order_signals.yaml"]
+    assert names[:5] == ["switches.yaml", "routes.yaml", "order_sources.yaml", "order_signals.yaml", "critic.yaml"]
     assert "gates/fee.yaml" in names and faults(folder) == []
     (tmp_path / "empty").mkdir()
     assert list(check_folder(tmp_path / "empty")) == []
@@ -56,6 +57,8 @@ def test_the_shipped_folder_is_good_and_what_is_not_there_is_no_fault(folder: Pa
         ("order_sources.yaml", "    secret:", "    secrt:", '"secret"'),
         ("order_signals.yaml", "band: medium", "band: medum", '"medium"'),
         ("order_signals.yaml", "{USD:", "{USDD:", '"USD"'),
+        ("critic.yaml", "order_note:", "order_not:", '"order_note"'),
+        ("critic.yaml", "languages:", "langages:", '"languages"'),
         ("gates/fee.yaml", "scenario: fee", "scenario: fees", '"fee"'),
         ("gates/fee.yaml", "channel: private", "channel: privat", '"private"'),
         ("gates/fee.yaml", "{private: private_refund", "{privat: private_refund", '"private"'),
@@ -73,6 +76,33 @@ def test_a_misspelt_name_has_file_line_and_the_nearest_known_one(
     assert fault.file == str(folder / name)
     assert fault.line == before.count("\n") + 1
     assert f"did you mean {says}?" in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("[en, de, fr, es, it]", "[en, pl]", 'a language: unknown value "pl" (known: en, de, fr, es, it)'),
+        ("[en, de, fr, es, it]", "[]", "languages must not be empty"),
+        ("reason: 1000", "reason: 0", "reason must be between 1 and 4000"),
+        ("image_text: 2000", "image_text: 4001", "image_text must be between 1 and 4000"),
+        ("reason: 1000", 'reason: "1000"', "reason must be a whole number in plain digits"),
+        ("  image_text: 2000", "", '"image_text" is missing'),
+    ],
+)
+def test_bounds_of_the_critic_that_mean_nothing_are_refused_and_no_worker_starts_on_them(
+    folder: Path, old: str, new: str, says: str
+) -> None:
+    file = folder / "critic.yaml"
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new, 1))
+    (fault,) = faults(folder)
+    assert fault.file == str(file) and says in str(fault)
+    with pytest.raises(PolicyError, match=r"critic\.yaml"):
+        load_bounds(folder)
+
+
+def test_a_folder_without_bounds_of_the_critic_has_the_shipped_ones(tmp_path: Path) -> None:
+    assert load_bounds(tmp_path) == load_bounds(policies_dir())
 
 
 def test_a_masters_switch_that_is_not_declared_is_told_where_a_route_rests_on_it(folder: Path) -> None:

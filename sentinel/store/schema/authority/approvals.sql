@@ -156,7 +156,7 @@ create or replace function sentinel.risk_rank(required_people integer, reasons t
 language sql immutable parallel safe as $$ select case
   when required_people > 1 or reasons && array['suspicious_reason', 'account_mismatch', 'blacklisted', 'refunded_before',
     'order_overdrawn', 'image_mismatch', 'critic_amount', 'critic_scenario', 'critic_instructions', 'critic_encoded_text',
-    'critic_repeated_text', 'critic_rejected', 'unknown_escalation']::text[] then 1
+    'critic_repeated_text', 'critic_markup', 'critic_rejected', 'unknown_escalation']::text[] then 1
   when cardinality(reasons) > 1 or reasons && array['limit_exceeded', 'account_unknown', 'over_limit_early', 'amount_needs_approval',
     'amount_needs_analyst', 'repeated_attempts', 'currency_not_covered', 'fact_missing', 'halted']::text[] then 2
   else 3 end

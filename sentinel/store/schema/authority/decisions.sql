@@ -346,6 +346,10 @@ begin
       select * into o from sentinel.operations
       where tenant_id = ask.tenant_id and idempotency_key = ask.idempotency_key;
       if not found then
+        -- Only a crowded key's row is left out above; any other that is neither new nor known is nobody's to answer.
+        if not ask.principal_id = any(crowded) then
+          raise exception 'the key of operation % is neither new nor known', ask.operation_id using errcode = 'internal_error';
+        end if;
         refused.seq := ask.seq; refused.result := 'too_many_open';
         return next refused;
         continue;

@@ -17,31 +17,6 @@ begin
     limit 1);
 end $$;
 
-create or replace function sentinel.set_halt(
-  owner uuid, halt uuid, halt_scope text, halt_target text, halt_level text, why text, who text, event uuid
-) returns table (halt_id uuid, already boolean) language plpgsql as $$
-declare
-  moment timestamptz;
-  weaker sentinel.halts;
-begin
-  perform sentinel.take_halt_lock();
-  moment := clock_timestamp();
-  -- A kill takes the place of a pause within this transaction, so that there is no moment without a halt.
-  update sentinel.halts h set lifted_at = moment, lifted_by = who
-  where h.tenant_id = owner and h.scope = halt_scope and h.target = halt_target and h.lifted_at is null
-    and h.level = 'pause' and halt_level = 'kill' returning * into weaker;
-  select h.halt_id, true into halt_id, already from sentinel.halts h
-  where h.tenant_id = owner and h.scope = halt_scope and h.target = halt_target and h.lifted_at is null;
-  if found then return next; return; end if;
-  insert into sentinel.halts (tenant_id, halt_id, scope, target, level, reason, set_by, set_at)
-  values (owner, halt, halt_scope, halt_target, halt_level, why, who, moment);
-  perform sentinel.append_event(owner, event, 'halt_set', null, null, moment, jsonb_build_object('halt_id', halt,
-    'level', halt_level, 'reason', why, 'replaces', weaker.halt_id, 'scope', halt_scope, 'set_by', who,
-    'target', halt_target));
-  halt_id := halt; already := false;
-  return next;
-end $$;
-
 -- Whether this transaction holds the halt lock alone: nobody decides or starts beside it.
 create or replace function sentinel.is_alone() returns boolean language sql stable as $$
   select exists (
@@ -50,17 +25,44 @@ create or replace function sentinel.is_alone() returns boolean language sql stab
       and classid::bigint = sentinel.halt_lock() >> 32 and objid::bigint = sentinel.halt_lock() & 4294967295)
 $$;
 
--- A halt that the authority sets by itself. It is a pause: who may go on is a person's word, by lifting it. Where one of the
--- same scope and target is in force, that one stays. The caller holds the halt lock alone.
-create or replace function sentinel.halt_by_itself(
-  owner uuid, halt uuid, halt_scope text, halt_target text, who text, why text, event uuid, moment timestamptz, breaker text default null
-) returns void language plpgsql as $$
+-- Sets a halt, whoever wants it: a person, a velocity breaker (then with its key) or a contradiction. Where one of the same scope
+-- and target is in force it stays, and its id comes back with `already`; but a kill takes the place of a pause, within this
+-- transaction, so that there is no moment without a halt. The caller holds the halt lock alone.
+create or replace function sentinel.put_halt(
+  owner uuid, halt uuid, halt_scope text, halt_target text, halt_level text, why text, who text, event uuid, moment timestamptz,
+  breaker text default null
+) returns table (halt_id uuid, already boolean) language plpgsql as $$
+declare
+  weaker uuid;
 begin
+  if not sentinel.is_alone() then
+    raise exception 'a halt is set alone' using errcode = 'object_not_in_prerequisite_state';
+  end if;
+  if halt_level = 'kill' then
+    update sentinel.halts h set lifted_at = moment, lifted_by = who
+    where h.tenant_id = owner and h.scope = halt_scope and h.target = halt_target and h.lifted_at is null and h.level = 'pause'
+    returning h.halt_id into weaker;
+  end if;
+  select h.halt_id, true into halt_id, already from sentinel.halts h
+  where h.tenant_id = owner and h.scope = halt_scope and h.target = halt_target and h.lifted_at is null;
+  if found then return next; return; end if;
   insert into sentinel.halts (tenant_id, halt_id, scope, target, level, reason, set_by, set_at, breaker_key)
-  values (owner, halt, halt_scope, halt_target, 'pause', why, who, moment, breaker) on conflict do nothing;
-  if not found then return; end if;
+  values (owner, halt, halt_scope, halt_target, halt_level, why, who, moment, breaker);
   perform sentinel.append_event(owner, event, 'halt_set', null, case when halt_scope = 'agent' then halt_target end, moment,
-    jsonb_build_object('halt_id', halt, 'level', 'pause', 'reason', why, 'scope', halt_scope, 'set_by', who, 'target', halt_target));
+    jsonb_build_object('halt_id', halt, 'level', halt_level, 'reason', why, 'replaces', weaker, 'scope', halt_scope, 'set_by', who,
+      'target', halt_target));
+  halt_id := halt; already := false;
+  return next;
+end $$;
+
+-- A person's halt.
+create or replace function sentinel.set_halt(
+  owner uuid, halt uuid, halt_scope text, halt_target text, halt_level text, why text, who text, event uuid
+) returns table (halt_id uuid, already boolean) language plpgsql as $$
+begin
+  perform sentinel.take_halt_lock();
+  return query select p.halt_id, p.already
+    from sentinel.put_halt(owner, halt, halt_scope, halt_target, halt_level, why, who, event, clock_timestamp()) p;
 end $$;
 
 create or replace function sentinel.lift_halt(owner uuid, halt uuid, who text, why text, event uuid) returns boolean language plpgsql as $$

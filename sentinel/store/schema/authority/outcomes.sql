@@ -257,8 +257,8 @@ begin
   where t.tenant_id = s.tenant_id and t.operation_id = s.operation_id;
   perform sentinel.hold_again(s.tenant_id, s.permit_id);
   once_held := sentinel.live_again(s.tenant_id, s.operation_id);
-  select h.halt_id into halt from sentinel.set_halt(s.tenant_id, halt, 'agent_action', ask.agent_id || ' ' || ask.action, 'kill',
-    'success reported after "not executed": operation ' || s.operation_id, 'sentinel', halt_event) h;
+  select h.halt_id into halt from sentinel.put_halt(s.tenant_id, halt, 'agent_action', ask.agent_id || ' ' || ask.action, 'kill',
+    'success reported after "not executed": operation ' || s.operation_id, 'sentinel', halt_event, moment) h;
   hash := sentinel.append_event(s.tenant_id, ask.event_id, 'contradiction', s.operation_id, ask.agent_id, moment,
     jsonb_build_object('action', ask.action, 'agent_id', ask.agent_id, 'halt_id', halt, 'not_executed_at',
       sentinel.utc_text(s.not_executed_at), 'once_held', once_held, 'outcome', 'success', 'report_id', ask.report_id));

@@ -30,7 +30,8 @@ begin
     operations = v.operations + 1, amount_minor = v.amount_minor + excluded.amount_minor;
 end $$;
 
--- Halts who passed the rate, in the transaction of the decision that is refused for it. That transaction was let in beside
+-- Halts who passed the rate, in the transaction of the decision that is refused for it. It is a pause: who may go on is a
+-- person's word, by lifting it. That transaction was let in beside
 -- others, and a halt goes alone: so the first time it ends here, and record_decisions begins again alone.
 create or replace function sentinel.trip_breaker(ask sentinel.guard_input, b sentinel.breaker_ask, moment timestamptz)
 returns void language plpgsql as $$
@@ -38,8 +39,8 @@ begin
   if not sentinel.is_alone() then
     raise exception 'a breaker trips' using errcode = 'SNTRP';
   end if;
-  perform sentinel.halt_by_itself(ask.tenant_id, ask.approval_id, b.scope, b.target, 'velocity breaker ' || split_part(b.breaker_key, '|', 1),
-    'the next would pass ' || b.declared, ask.second_event_id, moment, b.breaker_key);
+  perform sentinel.put_halt(ask.tenant_id, ask.approval_id, b.scope, b.target, 'pause', 'the next would pass ' || b.declared,
+    'velocity breaker ' || split_part(b.breaker_key, '|', 1), ask.second_event_id, moment, b.breaker_key);
 end $$;
 
 -- Forgets what was counted of whom a person lets go on: else the next operation would trip again.

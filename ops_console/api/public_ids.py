@@ -1,0 +1,29 @@
+"""What a public id stands for, for operators."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from flask import Blueprint, Response
+
+from ops_console.api.documentation import OPERATOR, READING
+from ops_console.api.rendering import json_response, present
+from ops_console.api.schemas import PublicIdSchema
+from ops_console.context import Context
+from ops_console.identity import actor
+from sentinel.http.openapi import documented
+from sentinel.services.look_up_public_id import look_up_public_id
+
+
+def routes(blueprint: Blueprint, context: Context) -> None:
+    """Add the look-up."""
+
+    @blueprint.get("/public-ids/<public_id>")
+    @documented(
+        "What an identifier of the public board or of a public proof stands for",
+        responses={200: ("What it stands for, and the first decision that it stands in.", PublicIdSchema())},
+        problems=(*READING, 404), security=OPERATOR,
+    )  # fmt: skip
+    def public_id(public_id: str) -> Response:
+        found = look_up_public_id(context.pool, actor().tenant_id, context.public_ids(), public_id)
+        return json_response(present(dataclasses.asdict(found)))

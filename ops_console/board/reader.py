@@ -1,0 +1,168 @@
+"""The public board's data, read with the public role. Rows come in here and go no further: what leaves is published.
+
+Everything public takes this way, pages, JSON, streams and proofs (`core.publication`); the routes are handed nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ops_console.board.agents import PublicAgents
+from ops_console.board.events import LiveEvent, agent_status, policy_label
+from ops_console.board.figures import Counts
+from sentinel.core.errors import NotFound
+from sentinel.core.public_ids import PublicIds
+from sentinel.core.publication import PublicFields, Publisher
+from sentinel.services.look_up_public_id import record_of
+from sentinel.store import feed
+from sentinel.store.database import Pool
+from sentinel.store.tenants import public_tenants
+
+DEFAULT_PUBLIC_TENANT = "public-demo"
+NOBODY = uuid.UUID(int=0)
+_REMEMBER_TENANT_SECONDS = 5.0
+_REMEMBER_BOARD_SECONDS = 0.5
+_REMEMBER_ACTIONS_SECONDS = 60.0
+_LOOKED_AT = 200
+
+
+class Remembered:
+    """Answers kept for a moment, one asker at a time: many viewers ask the database as seldom as one."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: dict[Any, tuple[float, Any]] = {}
+
+    def get(self, key: Any, ask: Callable[[], Any]) -> Any:
+        """The kept answer to `key`, else `ask()`'s; what it raises is not kept."""
+        with self._lock:
+            asked_at = self._clock()
+            kept = self._kept.get(key)
+            if kept is None or asked_at - kept[0] >= self._seconds:
+                kept = self._kept[key] = (asked_at, ask())
+            return kept[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """An agent of the board: the name that is shown, its state, and its newest decision if there is one."""
+
+    name: str
+    status: str
+    last: LiveEvent | None
+
+
+class Board:
+    """The tenant shown, its published decisions and its agents.
+
+    `ids()` mints, asked for when first needed; `actions_of(policy_digest)` are the actions that a policy names.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        wanted_tenant: str,
+        agents: PublicAgents,
+        *,
+        ids: Callable[[], PublicIds],
+        actions_of: Callable[[str], Collection[str]],
+    ) -> None:
+        self.pool = pool
+        self._agents = agents
+        self._wanted = wanted_tenant
+        self._tenant = Remembered(_REMEMBER_TENANT_SECONDS)
+        self._answers = Remembered(_REMEMBER_BOARD_SECONDS)
+        known = Remembered(_REMEMBER_ACTIONS_SECONDS)
+        self.publisher = Publisher(ids, lambda digest: known.get(digest, lambda: actions_of(digest)))
+        self.counts = Counts(self._before, self._counted)
+
+    def tenant(self) -> tuple[uuid.UUID, str]:
+        """(id, label) of the public tenant; a nil id, under which there is nothing, where there is none or several."""
+        found: tuple[uuid.UUID, str] = self._tenant.get("tenant", self._find_tenant)
+        return found
+
+    def _find_tenant(self) -> tuple[uuid.UUID, str]:
+        known = [(one.tenant_id, one.label) for one in public_tenants(self.pool)]
+        wanted = self._wanted or (DEFAULT_PUBLIC_TENANT if len(known) != 1 else known[0][1])
+        named = [one for one in known if wanted in (one[1], str(one[0]))]
+        return named[0] if len(named) == 1 else (NOBODY, DEFAULT_PUBLIC_TENANT)
+
+    def newest(self, limit: int) -> list[LiveEvent]:
+        """The latest public decisions, newest first."""
+        found: list[LiveEvent] = self._answers.get(limit, lambda: self.ask_newest(limit))
+        return found
+
+    def ask_newest(self, limit: int) -> list[LiveEvent]:
+        """The same, asked now."""
+        return [self._published(row) for row in feed.newest(self.pool, self._tenant_id, self._agents.ids, limit)]
+
+    def after(self, position: int, limit: int) -> list[LiveEvent]:
+        """Public decisions behind a position, oldest first."""
+        return [
+            self._published(row) for row in feed.after(self.pool, self._tenant_id, self._agents.ids, position, limit)
+        ]
+
+    def proof(self, proof_id: str) -> PublicFields:
+        """The public proof pack of that name, of an agent that is shown. Raises `NotFound`."""
+        row = feed.find_proof(self.pool, self._tenant_id, self._agents.ids, proof_id)
+        if row is None:
+            raise NotFound("there is no proof of that id")
+        return self.publisher.pack(record_of(self._tenant_id, row))
+
+    def agents(self) -> list[Agent]:
+        """Each public agent; named ones are there even when they decided nothing."""
+        halts: list[feed.PublicHalt] = self._answers.get("halts", lambda: feed.halts(self.pool, self._tenant_id))
+        latest: dict[str, tuple[str, LiveEvent | None]] = self._answers.get("by agent", self._ask_latest)
+        return [
+            Agent(name, agent_status(agent_id, last.occurred_at if last else None, halts), last)
+            for name, (agent_id, last) in latest.items()
+        ]
+
+    def statuses(self) -> dict[str, PublicFields]:
+        """Each public agent at a glance, by its name on the board."""
+        return {
+            one.name: self.publisher.glance(one.status, one.last.fields if one.last else None) for one in self.agents()
+        }
+
+    @property
+    def _tenant_id(self) -> uuid.UUID:
+        return self.tenant()[0]
+
+    def _published(self, row: feed.FeedRow) -> LiveEvent:
+        tenant_id = self._tenant_id
+
+        def publish() -> tuple[PublicFields, str]:
+            record = record_of(tenant_id, row)
+            event = self.publisher.event(record, self._agents.source(row.agent_id))
+            return event, policy_label(record.pack.get("policy_label"))
+
+        return LiveEvent(row.position, row.occurred_at, publish)
+
+    def _ask_latest(self) -> dict[str, tuple[str, LiveEvent | None]]:
+        found: dict[str, tuple[str, LiveEvent | None]] = {}
+        for row in feed.newest(self.pool, self._tenant_id, self._agents.ids, _LOOKED_AT):
+            name = self._agents.name(row.agent_id) or self.publisher.agent(self._tenant_id, row.agent_id, row.is_bound)
+            if name not in found:
+                found[name] = (row.agent_id, self._published(row))
+        for agent_id, (name, _) in self._agents.named.items():
+            if name not in found:
+                latest = feed.latest_of(self.pool, self._tenant_id, agent_id)
+                found[name] = (agent_id, self._published(latest) if latest is not None else None)
+        return found
+
+    def _before(self, moment: datetime) -> int:
+        """The position before the first decision since `moment`."""
+        newest = feed.head(self.pool, self._tenant_id)
+        first = feed.first_since(self.pool, self._tenant_id, moment)
+        return newest if first is None else first - 1
+
+    def _counted(self, position: int, limit: int) -> list[feed.MinuteCount]:
+        return feed.count_after(self.pool, self._tenant_id, self._agents.ids, position, limit)

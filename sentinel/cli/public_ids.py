@@ -1,0 +1,39 @@
+"""`sentinel public-ids`: what an identifier on the public board stands for."""
+
+from __future__ import annotations
+
+import click
+
+from sentinel.cli.common import OneLineErrors, json_option, open_pool, print_json, tenant_of, tenant_option
+from sentinel.services.look_up_public_id import look_up_public_id, minters
+from sentinel.settings import public_id_secrets
+
+
+@click.group(cls=OneLineErrors)
+def group() -> None:
+    """Identifiers of the public board and of public proofs."""
+
+
+@group.command("find")
+@click.argument("public_id", metavar="PUBLIC_ID")
+@tenant_option
+@json_option
+def find(public_id: str, tenant: str | None, as_json: bool) -> None:
+    """Tell what PUBLIC_ID (pag_…, pac_…, ple_…, prf_…, or a proof's pf_…) stands for.
+
+    Needs SENTINEL_PUBLIC_ID_SECRETS as the console has it, where it is set there.
+    """
+    with open_pool() as pool:
+        ids = minters(pool, public_id_secrets())[0]
+        found = look_up_public_id(pool, tenant_of(pool, tenant), ids, public_id)
+    if as_json:
+        print_json(found)
+        return
+    click.echo(f"{found.public_id} is {found.kind.replace('_', ' ')} {found.value}")
+    rows = (
+        ("operation", found.operation_id), ("proof", found.proof_id), ("agent", found.agent_id), ("action", found.action),
+        ("ledger entry", found.ledger_entry_id), ("refund", found.refund_id), ("decided", found.decided_at.isoformat()),
+    )  # fmt: skip
+    for name, value in rows:
+        if value is not None:
+            click.echo(f"  {name:<13}{value}")

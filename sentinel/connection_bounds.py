@@ -1,0 +1,98 @@
+"""How many connections one process holds, in all and from one address, and which of them makes room for the next.
+
+A connection that asks for nothing costs nobody else theirs: where a bound is reached, the one that has been waiting the
+longest (for its first request, for its next one, for the rest of its body) is closed for the newcomer. A request that
+is being answered is never closed; where all are, the newcomer is.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from enum import IntEnum
+from typing import Protocol
+
+
+class Stage(IntEnum):
+    """What a connection is doing; the first are the first to go."""
+
+    NEW = 0
+    IDLE = 1
+    BODY = 2
+    ANSWERED = 3
+
+
+class Bounded(Protocol):
+    """A connection, as its bounds see it. `address` is where it comes from, without the port."""
+
+    address: str
+    stage: Stage
+
+    def shed(self) -> None:
+        """Close it now."""
+
+
+_Waiting = tuple[dict[Bounded, None], dict[Bounded, None], dict[Bounded, None], dict[Bounded, None]]
+
+
+def _stages() -> _Waiting:
+    return {}, {}, {}, {}
+
+
+class Connections:
+    """The connections of one process: at most `most`, and at most `most_of_address` from one address.
+
+    Not thread-safe: of one event loop.
+    """
+
+    def __init__(self, most: int, most_of_address: int) -> None:
+        self._most = most
+        self._most_of_address = most_of_address
+        # Dicts keep the order in which connections came to a stage: the first has waited the longest.
+        self._all = _stages()
+        self._by_address: defaultdict[str, _Waiting] = defaultdict(_stages)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._all))
+
+    def waiting(self) -> list[Bounded]:
+        """Those between two requests, or before their first."""
+        return [*self._all[Stage.NEW], *self._all[Stage.IDLE]]
+
+    def admit(self, connection: Bounded) -> bool:
+        """Take a new connection in, closing one that waits where there is no room. False where all are being answered."""
+        near = self._by_address.get(connection.address)
+        if near is not None and sum(map(len, near)) >= self._most_of_address and not self._shed(near):
+            return False
+        if len(self) >= self._most and not self._shed(self._all):
+            return False
+        connection.stage = Stage.NEW
+        self._all[Stage.NEW][connection] = self._by_address[connection.address][Stage.NEW][connection] = None
+        return True
+
+    def moved(self, connection: Bounded, stage: Stage) -> None:
+        """This connection is doing something else now, or again."""
+        near = self._by_address.get(connection.address)
+        if near is None or connection not in near[connection.stage]:
+            return
+        for stages in (self._all, near):
+            del stages[connection.stage][connection]
+            stages[stage][connection] = None
+        connection.stage = stage
+
+    def gone(self, connection: Bounded) -> None:
+        """It is closed, or about to be."""
+        near = self._by_address.get(connection.address)
+        if near is None:
+            return
+        for stages in (self._all, near):
+            stages[connection.stage].pop(connection, None)
+        if not any(near):
+            del self._by_address[connection.address]
+
+    def _shed(self, stages: _Waiting) -> bool:
+        for stage in (Stage.NEW, Stage.IDLE, Stage.BODY):
+            for connection in stages[stage]:
+                self.gone(connection)
+                connection.shed()
+                return True
+        return False

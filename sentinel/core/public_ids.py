@@ -1,0 +1,57 @@
+"""Identifiers of the public, minted here: what an agent calls a thing never stands on a public page (`CONTRACT.md` §4).
+
+A public id is a keyed digest of kind, tenant and value: the same thing has the same one every time, two tenants never share
+one, and nobody without the secret can try out what a public id might stand for.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import re
+import uuid
+from collections.abc import Sequence
+from enum import StrEnum
+
+DIGITS = 16
+"""Base32 digits behind the prefix: 80 bits, so that two values of an installation do not meet."""
+
+
+class Kind(StrEnum):
+    """What a public id stands for, and its prefix."""
+
+    AGENT = "pag"
+    ACTION = "pac"
+    LEDGER_ENTRY = "ple"
+    REFUND = "prf"
+
+
+PUBLIC_ID = re.compile(f"(?:{'|'.join(Kind)})_[a-z2-7]{{{DIGITS}}}")
+
+
+def is_public_id(text: str) -> bool:
+    """Whether a text has the form of a public id."""
+    return PUBLIC_ID.fullmatch(text) is not None
+
+
+class PublicIds:
+    """Mints with one secret. Raises `ValueError` for an empty one."""
+
+    def __init__(self, secret: str) -> None:
+        if not secret:
+            raise ValueError("public ids need a secret")
+        # A key of its own per purpose: what the same secret signs elsewhere is worth nothing here.
+        self._key = hmac.digest(secret.encode(), b"sentinel/public-id/v1", "sha256")
+        self.key_id = hmac.digest(secret.encode(), b"sentinel/public-id/key-id/v1", "sha256").hex()[:16]
+        """Names the secret without telling it."""
+
+    def mint(self, kind: Kind, tenant_id: uuid.UUID, value: str) -> str:
+        """The public id of a tenant's `value`, e.g. "prf_" and 16 base32 digits."""
+        told = kind.encode() + b"\0" + tenant_id.bytes + value.encode()
+        digest = hmac.digest(self._key, told, "sha256")
+        return f"{kind}_{base64.b32encode(digest[: DIGITS * 5 // 8]).decode().lower()}"
+
+
+def public_ids(secrets: Sequence[str]) -> list[PublicIds]:
+    """One for each secret, in their order: the first mints, the others know what was minted before."""
+    return [PublicIds(secret) for secret in secrets]

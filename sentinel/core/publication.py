@@ -1,0 +1,170 @@
+"""The one way from a recorded decision to the public (`CONTRACT.md` §4, §5): every public document is made here.
+
+A document is put together from named fields, each of which is either ours by its form (a hash, a time, a reason code), or
+minted (`public_ids`), or money or a count. What an agent wrote has no way in: its own name stands only where a key that is
+bound to it asked, an action only as the policy that decided names it. `PublicFields` is what public pages and answers
+take, and nothing but this module makes one.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NewType
+
+from sentinel.core.errors import NotFound
+from sentinel.core.operation import UNSAFE_TEXT, is_identifier
+from sentinel.core.proof import pack_hash
+from sentinel.core.public_ids import Kind, PublicIds
+
+PublicFields = NewType("PublicFields", dict[str, Any])
+"""A document for the public."""
+
+SCHEMA = "haltstate.live.event.v1"
+EVENT_FIELDS = (
+    "schema", "event_id", "occurred_at", "agent_label", "source", "action", "decision", "amount", "reason_code",
+    "proof_status", "redaction_status", "latency_ms", "ledger_entry_id", "refund_id", "proof_id",
+)  # fmt: skip
+PACK_FIELDS = (
+    "proof_id", "ledger_entry_id", "refund_id", "agent_id", "action", "amount", "decision", "policy_label",
+    "policy_version", "policy_digest", "reason_code", "operation_digest", "facts_commitment", "decided_at", "latency_ms",
+    "proof_status", "signature_status", "redaction_status", "hash",
+)  # fmt: skip
+MINTED = {"ledger_entry_id": Kind.LEDGER_ENTRY, "refund_id": Kind.REFUND}
+"""Fields that always carry a public id. `agent_id` and `action` carry one unless an operator chose the name."""
+REPLACED = frozenset({*MINTED, "agent_id", "action", "hash"})
+"""In what a public pack can differ from the recorded one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A decision as it is recorded. `pack` is its proof pack without the hash; `is_bound`: who asked has a key bound to that agent."""
+
+    tenant_id: uuid.UUID
+    event_id: uuid.UUID
+    agent_id: str
+    is_bound: bool
+    pack: Mapping[str, Any]
+
+
+def _matches(pattern: str) -> Callable[[Any], bool]:
+    compiled = re.compile(pattern, re.ASCII)
+    return lambda value: isinstance(value, str) and compiled.fullmatch(value) is not None
+
+
+def _money(value: Any) -> bool:
+    if not isinstance(value, dict) or value.keys() != {"value", "currency"}:
+        return False
+    return _AMOUNT(str(value["value"])) and _CURRENCY(value["currency"])
+
+
+def _count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> bool:
+    """What whoever wrote the policy calls it: any text that a person sees as it is."""
+    return isinstance(value, str) and len(value) <= 200 and not UNSAFE_TEXT.search(value)
+
+
+def _version(value: Any) -> bool:
+    return isinstance(value, str) and (not value or is_identifier(value, 200))
+
+
+_AMOUNT, _CURRENCY = _matches(r"[0-9]{1,13}(?:\.[0-9]{1,4})?"), _matches(r"[A-Z]{3}")
+_DIGEST, _WORDS = _matches(r"sha256:[0-9a-f]{64}"), _matches(r"[a-z -]{1,40}")
+# What is the authority's own or the policy's, by the form that it has.
+_OURS: dict[str, Callable[[Any], bool]] = {
+    "proof_id": _matches(r"pf_[0-9a-f]{32}"), "decision": _matches("ALLOW|APPROVAL_REQUIRED|DENY"), "amount": _money,
+    "policy_label": _text, "policy_version": _version, "policy_digest": _DIGEST, "reason_code": _matches(r"[a-z][a-z0-9_.]{0,127}"),
+    "operation_digest": _DIGEST, "facts_commitment": _DIGEST, "decided_at": _matches(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,15}Z"),
+    "latency_ms": _count, "proof_status": _WORDS, "signature_status": _WORDS, "redaction_status": _WORDS,
+}  # fmt: skip
+
+
+class Publisher:
+    """Makes public documents. `actions_of(policy_digest)` are the actions and patterns that the policy names."""
+
+    def __init__(self, ids: Callable[[], PublicIds], actions_of: Callable[[str], Collection[str]]) -> None:
+        self._ids = ids
+        self._actions_of = actions_of
+
+    def event(self, record: Record, source: str | None = None) -> PublicFields:
+        """A decision on the live board; fields that it does not have are left out. `source` is what its agent works on, where that is said."""
+        values = self._values(record)
+        known = {
+            **values, "schema": SCHEMA, "event_id": str(record.event_id), "occurred_at": values.get("decided_at"),
+            "agent_label": values["agent_id"], "source": source or self._source(values.get("action")),
+        }  # fmt: skip
+        return PublicFields({name: known[name] for name in EVENT_FIELDS if known.get(name) is not None})
+
+    def pack(self, record: Record) -> PublicFields:
+        """A proof pack with its own hash. Raises `NotFound` for one with a field that the contract does not name."""
+        if not record.pack.keys() <= set(PACK_FIELDS) - {"hash"}:
+            raise NotFound("there is no proof of that id")
+        values = self._values(record)
+        shown = {name: values[name] for name in PACK_FIELDS if name in values}
+        return PublicFields({**shown, "hash": pack_hash(shown)})
+
+    def agent(self, tenant_id: uuid.UUID, agent_id: str, is_bound: bool) -> str:
+        """The agent's name where a key bound to it asked, else its public id."""
+        return agent_id if is_bound else self._mint(Kind.AGENT, tenant_id, agent_id)
+
+    def glance(self, status: str, event: PublicFields | None) -> PublicFields:
+        """How an agent stands, and what it was last about."""
+        last = event or PublicFields({})
+        return PublicFields(
+            {"status": status, "last_action": last.get("action"), "last_decision": last.get("decision")}
+        )
+
+    def board(self, tenant_label: str, agents: Mapping[str, PublicFields]) -> PublicFields:
+        """Every agent at a glance, by the name that is shown, and whose they are."""
+        return PublicFields({**agents, "tenant": tenant_label})
+
+    def feed(self, events: list[PublicFields]) -> PublicFields:
+        """Some events."""
+        return PublicFields({"events": events})
+
+    def _values(self, record: Record) -> dict[str, Any]:
+        pack = record.pack
+        values = {name: pack[name] for name, fits in _OURS.items() if name in pack and fits(pack[name])}
+        values["agent_id"] = self.agent(record.tenant_id, record.agent_id, record.is_bound)
+        if isinstance(pack.get("action"), str):
+            values["action"] = self._action(record, pack["action"])
+        for name, kind in MINTED.items():
+            if isinstance(pack.get(name), str):
+                values[name] = self._mint(kind, record.tenant_id, pack[name])
+        return values
+
+    def _action(self, record: Record, action: str) -> str:
+        """The action where the policy that decided names it, or its pattern that covers it ("data.*"); else a public id."""
+        digest = record.pack.get("policy_digest")
+        known = self._actions_of(digest) if isinstance(digest, str) else ()
+        if action in known and not action.endswith("*"):
+            return action
+        parts = action.split(".")
+        patterns = (".".join([*parts[:count], "*"]) for count in range(len(parts) - 1, 0, -1))
+        return next((one for one in patterns if one in known), None) or self._mint(
+            Kind.ACTION, record.tenant_id, action
+        )
+
+    def _mint(self, kind: Kind, tenant_id: uuid.UUID, value: str) -> str:
+        return self._ids().mint(kind, tenant_id, value)
+
+    @staticmethod
+    def _source(action: str | None) -> str:
+        is_named = action is not None and not action.startswith(f"{Kind.ACTION}_")
+        return f"{action.partition('.')[0]}s" if action is not None and is_named else "actions"
+
+
+def public_ids_of(ids: PublicIds, record: Record) -> list[tuple[str, str, str]]:
+    """Every id that the public may meet of a decision: (public id, kind's name, what it stands for)."""
+    values = [(Kind.AGENT, record.agent_id), (Kind.ACTION, record.pack.get("action"))]
+    values += [(kind, record.pack.get(name)) for name, kind in MINTED.items()]
+    return [
+        (ids.mint(kind, record.tenant_id, value), kind.name.lower(), value)
+        for kind, value in values
+        if isinstance(value, str)
+    ]

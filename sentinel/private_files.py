@@ -1,0 +1,40 @@
+"""Files that hold data, logs and reports: readable by their owner and group at most (0640), whatever the umask and from the start."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+FILE_MODE, FOLDER_MODE = 0o640, 0o750
+
+
+def open_private(path: Path, *, append: bool = False) -> BinaryIO:
+    """The file, opened for writing: emptied, or at its end with `append`. One that others could read is closed to them."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_APPEND if append else os.O_TRUNC)
+    file = os.fdopen(os.open(path, flags, FILE_MODE), "ab" if append else "wb")
+    _close_to_others(path, FILE_MODE)
+    return file
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Put `content` into the file, in the place of what it held."""
+    with open_private(path) as file:
+        file.write(content)
+
+
+def private_folder(path: Path) -> None:
+    """Make the folder where there is none; one that others could look into is closed to them."""
+    path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    _close_to_others(path, FOLDER_MODE)
+
+
+def _close_to_others(path: Path, most: int) -> None:
+    mode = stat.S_IMODE(path.stat().st_mode)
+    is_ours = stat.S_ISREG(path.stat().st_mode) or path.is_dir()  # and not a terminal or a pipe
+    if not is_ours or not mode & ~most:
+        return
+    with contextlib.suppress(PermissionError):  # somebody else's: theirs to close
+        path.chmod(mode & most)

@@ -1,0 +1,143 @@
+"""Words on an approval's card: whose counts, when, and once."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Any
+
+from ops_console.pages import approval_words
+from tests.integration.console.approval_pages import ZERO, card, digest_of, digest_on, listed, say, votes
+from tests.integration.console.conftest import PASSWORD
+from tests.integration.console.test_shown_is_decided import FENCE
+from tests.orders_console_world import queued, standing
+
+
+def test_a_word_needs_its_reason_its_digest_its_role_and_a_proof(world: Any) -> None:
+    ann, vic, approval_id = world.browser("ann"), world.browser("vic", "viewer"), world.approval()
+    address = f"/ops/approvals/{approval_id}"
+    shown = digest_on(card(ann, approval_id))
+
+    def tried(browser: Any = ann, **fields: Any) -> tuple[int, str]:
+        answer = browser.submit(address, **fields)
+        return answer.status_code, answer.get_data(as_text=True)
+
+    whole = {"verdict": "approve", "reason": "looked", "digest": shown}
+    assert tried(vic, **whole)[0] == 403
+    for broken in (
+        {"reason": " "},
+        {"digest": ""},
+        {"verdict": ""},
+        {"verdict": "fulfil"},
+        {"reason": "a\u202eb"},
+        {"extra": "1"},
+    ):
+        assert tried(**{**whole, **broken})[0] == 400, broken
+    status, page = tried(**whole)
+    assert (status, "Your password or code is needed" in page) == (400, True)
+    assert 'value="looked"' in page
+    assert tried(**whole, proof="wrong")[0] == 400
+    assert tried(**{**whole, "verdict": "handled"})[0] == 400
+    status, page = tried(**{**whole, "digest": ZERO, "proof": PASSWORD})
+    assert (status, "look at it again" in page) == (409, True)
+    assert digest_on(page) == shown
+    assert votes(world, approval_id) == 0
+    assert world.approval_status(approval_id) == "pending"
+
+    answer = ann.submit(address, **whole)
+    assert (answer.status_code, answer.headers["Location"]) == (303, address)
+    page = card(ann, approval_id)
+    assert "Approved." in page
+    assert "ann@demo.local" in page
+    assert "Nothing else waits" in page
+
+    # The twin does not compare digests: what was never shown is taken, and that is seen.
+    ((function,),) = world.sql("select pg_get_functiondef('sentinel.resolve_approval'::regproc)")
+    assert FENCE in function
+    world.sql("set role sentinel_owner; " + function.replace(FENCE, ""))
+    assert say(ann, world.approval(), digest=ZERO).status_code == 303
+
+
+def words_counted(world: Any) -> tuple[int, list[int]]:
+    """How many words five posts of one form left behind, and what they were answered; the checker of this file."""
+    ann, approval_id = world.browser(f"p{uuid.uuid4().hex[:8]}", proved=True), world.approval("600.00")
+    answers = [say(ann, approval_id).status_code for _ in range(5)]
+    assert world.approval_status(approval_id) == "pending"
+    return votes(world, approval_id), answers
+
+
+def test_a_form_sent_again_is_one_word_and_no_error(world: Any) -> None:
+    assert words_counted(world) == (1, [303] * 5)
+    ann, approval_id = world.browser("ann", proved=True), world.approval("600.00")
+    assert say(ann, approval_id).status_code == 303
+    page = say(ann, approval_id, "reject").get_data(as_text=True)
+    assert "another person has to give theirs" in page
+    assert world.approval_status(approval_id) == "pending"
+
+    # The twin takes one person for several, and is caught.
+    world.sql("alter table sentinel.approval_votes drop constraint approval_votes_pkey")
+    assert words_counted(world) != (1, [303] * 5)
+
+
+def test_two_people_are_told_how_far_it_is_and_an_ended_one_cannot_be_decided(world: Any) -> None:
+    app = world.app()
+    ann, bob, approval_id = (
+        world.browser("ann", app=app, proved=True),
+        world.browser("bob", app=app, proved=True),
+        world.approval("600.00"),
+    )
+    before = digest_on(card(bob, approval_id))
+    assert say(ann, approval_id).status_code == 303
+    page = card(ann, approval_id)
+    assert "1 of 2 have approved" in page
+    assert 'name="verdict"' not in page
+    seen_by_bob = card(bob, approval_id)
+    assert "1 of 2 people have approved" in seen_by_bob
+    assert "ann@demo.local" in seen_by_bob
+    assert say(bob, approval_id, digest=before).status_code == 303
+    assert "ann@demo.local, bob@demo.local" in card(bob, approval_id)
+    cyd = world.browser("cyd", app=app, proved=True)
+    late = say(cyd, approval_id, digest=before)
+    assert (late.status_code, "decided before" in late.get_data(as_text=True)) == (409, True)
+
+    ended = world.approval("200.00")
+    world.sql("update sentinel.approvals set expires_at = clock_timestamp() where approval_id = %s", ended)
+    assert "expired" in card(cyd, ended)
+    assert say(cyd, ended).status_code == 409
+    assert str(ended) not in listed(cyd)
+
+
+def test_whoever_answers_for_the_asking_key_decides_nothing_on_the_pages(world: Any) -> None:
+    owner = world.operator("owner", "admin")
+    approval_id = world.approval(owner=owner)
+    browser = world.at_page(owner.email, proved=True)
+    assert say(browser, approval_id).status_code == 403
+    assert say(browser, approval_id, "reject").status_code == 403
+    batch = browser.submit(
+        "/ops/approvals/batch",
+        id=str(approval_id),
+        digest=digest_of(browser, approval_id),
+        verdict="approve",
+        reason="x",
+    )
+    assert "who owns, made or rotated the asking key" in batch.get_data(as_text=True)
+    assert votes(world, approval_id) == 0
+
+
+def test_an_orders_card_has_its_signals_fenced_and_the_analysts_words(world: Any) -> None:
+    app = world.app()
+    for word, ends in (("fulfil", "QUEUED"), ("refund", "REFUND_FILED"), ("hold", "HELD")):
+        order_id, ann = queued(world), world.browser(f"analyst-{word}", app=app)
+        (approval_id,) = world.sql("select approval_id from orders.reviews where order_id = %s", order_id)[0]
+        page = card(ann, approval_id)
+        assert re.findall(r'name="verdict" value="(\w+)"', page) == ["fulfil", "refund", "hold"]
+        assert "billing GB, shipping NG" in re.findall(r'<figure class="untrusted">.*?</figure>', page, re.S)[0]
+        assert "secret@x.example" not in page
+        assert say(ann, approval_id, "reject").status_code == 400
+        if word != "hold":
+            assert say(ann, approval_id, word).status_code == 400
+        for _ in range(2):
+            assert say(ann, approval_id, word, proof=PASSWORD).status_code == 303
+        assert standing(world, order_id) == (ends, word)
+        assert votes(world, approval_id) == 1
+        assert approval_words.REPEATED in card(ann, approval_id)

@@ -1,0 +1,66 @@
+"""A velocity breaker that tripped, on the pages: the overview says so, and only an administrator lets the agent go on (G53)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sentinel.store.housekeeping import keep_house
+from tests.integration.console.conftest import PASSWORD
+from tests.integration.console.test_page_overview import lines
+from tests.integration.console.test_page_policies import words
+
+FITS = 33
+"""Of 150.00 within five minutes: the shipped policy declares 5,000.00."""
+
+
+def tripped(world: Any) -> Any:
+    """The id of the halt that a breaker has set."""
+    answers = [world.guard("150.00") for _ in range(FITS + 1)]
+    assert [(one.decision, one.reason_code) for one in answers[-2:]] == [
+        ("ALLOW", "within_policy_limit"),
+        ("DENY", "velocity_halted"),
+    ]
+    ((halt_id,),) = world.sql("select halt_id from sentinel.halts where lifted_at is null")
+    return halt_id
+
+
+def test_what_stopped_by_itself_stands_on_the_overview_and_on_the_page_of_halts(world: Any) -> None:
+    app = world.app()
+    vic = world.browser("vic", "viewer", app)
+    assert lines(vic.get("/ops/overview/now").get_data(as_text=True))["Stopped"][0] == "0"
+    tripped(world)
+    page = vic.get("/ops/overview/now")
+    shown = lines(page.get_data(as_text=True))["Stopped"]
+    assert shown[:2] == ["1", "1 high"]
+    assert "Stopped by a velocity breaker" in words(page) and "stands still until a person lifts it" in words(page)
+    assert "retail-refund-agent" in words(page)
+    halts = words(vic.get("/ops/halts"))
+    assert (
+        "velocity breaker retail-refund/agent_velocity" in halts
+        and "By itself: look at what was allowed before it." in halts
+    )
+    # Another tenant's person sees nothing of it.
+    elsewhere = world.operator("eve", "viewer", world.tenant("elsewhere"))
+    theirs = world.at_page(elsewhere.email, app).get("/ops/overview/now").get_data(as_text=True)
+    assert lines(theirs)["Stopped"][0] == "0"
+
+
+def test_neither_time_nor_an_approver_lifts_it_but_an_administrator_with_a_proof(world: Any) -> None:
+    app, halt_id = world.app(), tripped(world)
+    in_force = "select count(*) from sentinel.halts where lifted_at is null"
+    # Long after: what was counted is forgotten, the halt is not.
+    world.sql("update sentinel.velocity set bucket = bucket - interval '2 days'")
+    keep_house(world.authority.pool, 300)
+    assert world.sql("select count(*) from sentinel.velocity") == [(0,)]
+    assert world.guard("150.00").reason_code == "halted" and world.sql(in_force) == [(1,)]
+    path = f"/ops/halts/{halt_id}/lift"
+    for name, role in (("vic", "viewer"), ("ann", "approver")):
+        assert world.browser(name, role, app).submit(path, reason="fine", proof=PASSWORD).status_code == 403
+    abe = world.browser("abe", "admin", app)
+    assert abe.submit(path, reason="fine").status_code == 400, "without a proof"
+    assert world.sql(in_force) == [(1,)] and world.guard("150.00").reason_code == "halted"
+    assert abe.submit(path, reason="looked at all of them", proof=PASSWORD).status_code == 303
+    assert lines(abe.get("/ops/overview/now").get_data(as_text=True))["Stopped"][0] == "0"
+    assert world.sql("select lifted_by from sentinel.halts") == [("abe@demo.local",)]
+    assert world.guard("150.00").decision == "ALLOW"
+    assert world.sql("select sum(operations) from sentinel.velocity") == [(1,)], "counting begins anew"

@@ -1,0 +1,78 @@
+"""An order's budget on the pages: what was paid, where each part of it stands, and what no person should miss."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from typing import Any
+
+import pytest
+
+from tests.orders_console_world import queued
+
+SET = "update refunds.order_budgets set {} where order_ref = %s and source = 'demo'"
+
+
+def shown(page: Any) -> dict[str, str]:
+    """The facts of the section about the budget, and its warnings under "said"; empty where there is no such section."""
+    assert page.status_code == 200, page.text
+    section = page.text.partition('<section aria-labelledby="budget">')[2].partition("</section>")[0]
+    plain = [
+        " ".join(unescape(re.sub(r"<[^>]+>", " ", part)).split()) for part in re.findall(r"<d[td]>.*?</d[td]>", section)
+    ]
+    said = " ".join(unescape(" ".join(re.findall(r'<p class="said warning">(.*?)</p>', section))).split())
+    return dict(zip(plain[::2], plain[1::2], strict=True)) | ({"said": said} if said else {})
+
+
+def refunded(world: Any, order_id: str = "o-1") -> str:
+    """An order of 200.00 whose refund an analyst filed: the address of its row."""
+    queued(world, order_id)
+    assert world.person(f"ann-{order_id}").analyst(order_id, "refund").status_code == 200
+    return f"/ops/ledger/order:demo:{order_id}"
+
+
+def test_an_orders_page_and_its_refunds_show_the_row_and_its_parts(world: Any) -> None:
+    queued(world, "o-0")
+    vic = world.browser("vic", "viewer")
+    assert shown(vic.get("/ops/orders/demo/o-0")) == {}, "no refund of it was asked for"
+    row = refunded(world)
+    nothing = {
+        "Executed": "0.00 USD",
+        "Handled by a person": "0.00 USD",
+        "In doubt": "0.00 USD",
+        "Reserved": "0.00 USD",
+    }
+    assert shown(vic.get("/ops/orders/demo/o-1")) == {
+        "Paid for the order": "200.00 USD", **nothing, "Left": "200.00 USD"
+    }  # fmt: skip
+    # An order of the same id from another source is another order.
+    world.sql("insert into refunds.orders (tenant_id, source, order_ref, ordered_at, paid_minor, currency)"
+              " values (%s, 'other', 'o-1', now(), 999, 'EUR')", world.tenant_id)  # fmt: skip
+    world.sql(
+        SET.format("executed_minor = 5000, handled_minor = 2050, in_doubt_minor = 1000, reserved_minor = 6000"), "o-1"
+    )
+    wanted = {
+        "Paid for the order": "200.00 USD", "Executed": "50.00 USD", "Handled by a person": "20.50 USD", "In doubt": "10.00 USD",
+        "Reserved": "60.00 USD", "Left": "59.50 USD",
+    }  # fmt: skip
+    assert shown(vic.get("/ops/orders/demo/o-1")) == wanted
+    assert shown(vic.get(row)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("standing", "wanted"),
+    [
+        ("handled_minor = 25000, beyond_minor = 5000", {
+            "Left": "0.00 USD",
+            "said": "50.00 USD more than was paid: a person handled more than was left, or the shop has corrected what was paid.",
+        }),
+        ("uncounted_entries = 2", {"said": "Refunds in another currency, which no sum holds: 2."}),
+        ("paid_minor = null", {"Paid for the order": "not known", "Left": "not known"}),
+    ],
+)  # fmt: skip
+def test_what_a_person_must_not_miss_is_said(world: Any, standing: str, wanted: dict[str, str]) -> None:
+    row, vic = refunded(world), world.browser("vic", "viewer")
+    world.sql(SET.format(standing), "o-1")
+    for page in ("/ops/orders/demo/o-1", row):
+        found = shown(vic.get(page))
+        assert {name: found.get(name) for name in wanted} == wanted, page

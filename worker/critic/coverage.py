@@ -1,0 +1,110 @@
+"""Is a text written in a way that the rules can read at all: Latin letters, and one of the languages they have words for?
+
+The rest of the critic looks for known words. Of a text in other words it can say nothing, so that such a text goes to a person.
+A language is told by its most common words, sentence by sentence. Not a proof: a few words of a language whose common words are
+not in `common_words.py` pass for names.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Collection
+from enum import Enum, StrEnum
+from functools import cache
+
+from worker.critic.common_words import ALPHABET, COMMON_WORDS
+
+
+class Uncovered(StrEnum):
+    """Why the rules cannot read a text; in snake_case, for the trail."""
+
+    SCRIPT = "other_script"
+    LANGUAGE = "other_language"
+
+
+class _Kind(Enum):
+    """Whose word it is: of the languages that are read alone, of others too, of others alone, or nobody knows."""
+
+    KNOWN, SHARED, FOREIGN, OTHER = range(4)
+
+
+# Latin letters with and without accents, printable ASCII, and white space. What this does not match is looked at one by one.
+_LATIN = re.compile(
+    "[\t\n\x0b\x0c\r\x85 -~\u00a0-\u01bf\u01c4-\u024f\u02b9-\u02bc\u0300-\u034e\u0350-\u036f\u1e00-\u1eff]+"
+)
+# Of the others: punctuation, symbols and pictures, spaces, and what belongs to pictures. Nothing that is a letter or digit.
+_CATEGORIES = frozenset({"Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp"})
+_WITH_PICTURES = frozenset("\u200d\ufe0e\ufe0f\u20e3") | {chr(code) for code in range(0xE0020, 0xE0080)}
+# Symbols that are letters: Braille, letters in circles and boxes. Two such are a flag or a parking sign, a row is a text.
+_LETTER_SYMBOL = re.compile("[\u2800-\u28ff\U0001f100-\U0001f1ff]")
+_MOST_LETTER_SYMBOLS = 6
+_UNIT = re.compile(r"(?<![^\W\d_])(?:μ[A-Za-z]{0,2}|[kM]?Ω)(?![^\W\d_])")
+_SENTENCE = re.compile(r"[.!?;:|\n\r\u2028\u2029…()\[\]]+")
+_WORD = re.compile(r"[^\W\d_]+")
+# Addresses, and runs of letters and digits that are no words: what they hide is `suspicion`'s question.
+_NO_WORDS = re.compile(
+    r"(?<!\S)\S*?(?:://|@|www\.|base64,)\S*+|(?<![A-Za-z0-9+/=_-])(?=[^\W\d]*\d)[A-Za-z0-9+/=_-]{20,}+"
+)
+_FEWEST_TO_TELL = 6
+"""Words; of fewer without a single common word nothing can be told: a name, or an article."""
+_COMMON_SHARE = 6
+"""One word in so many, at the least, is a common one."""
+
+
+def uncovered_because(text: str, languages: Collection[str]) -> Uncovered | None:
+    """Why the rules cannot read it; None if they can. `languages` are ISO 639-1 codes out of `READABLE`."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
+    if _has_other_script(text):
+        return Uncovered.SCRIPT
+    return Uncovered.LANGUAGE if _is_other_language(text, frozenset(languages)) else None
+
+
+def _has_other_script(text: str) -> bool:
+    rest = _LATIN.sub("", _UNIT.sub("", text))
+    if len(_LETTER_SYMBOL.findall(rest)) > _MOST_LETTER_SYMBOLS:
+        return True
+    return not all(c in _WITH_PICTURES or unicodedata.category(c) in _CATEGORIES for c in set(rest))
+
+
+def _is_other_language(text: str, languages: frozenset[str]) -> bool:
+    known, shared, foreign = _words_of(languages)
+    counts = Counter[_Kind]()
+    for sentence in _SENTENCE.split(_NO_WORDS.sub(" ", text)):
+        kinds = [
+            _Kind.KNOWN if (word := written.casefold()) in known
+            else _Kind.SHARED if word in shared
+            else _Kind.FOREIGN if word in foreign or _has_strange_letter(written)
+            else _Kind.OTHER
+            for written in _WORD.findall(sentence) if len(written) > 1
+        ]  # fmt: skip
+        common = len(kinds) - kinds.count(_Kind.OTHER) - kinds.count(_Kind.FOREIGN)
+        if _has_foreign_run(kinds) or (len(kinds) >= _FEWEST_TO_TELL and common * _COMMON_SHARE < len(kinds)):
+            return True
+        counts.update(kinds)
+    return counts[_Kind.FOREIGN] > counts[_Kind.KNOWN]
+
+
+def _has_foreign_run(kinds: list[_Kind]) -> bool:
+    """Whether two foreign words stand together, with no known one between them."""
+    foreign = 0
+    for kind in kinds:
+        foreign = 0 if kind is _Kind.KNOWN else foreign + (kind is _Kind.FOREIGN)
+        if foreign > 1:
+            return True
+    return False
+
+
+def _has_strange_letter(word: str) -> bool:
+    """Names are written with a capital, and with whatever letters they have."""
+    return not word.istitle() and not ALPHABET.issuperset(word.casefold())
+
+
+@cache
+def _words_of(languages: frozenset[str]) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """(words of these languages alone, words that others have too, words of others alone)."""
+    ours = frozenset().union(*(COMMON_WORDS[lang] for lang in languages))
+    others = frozenset().union(*(words for lang, words in COMMON_WORDS.items() if lang not in languages))
+    return ours - others, ours & others, others - ours
