@@ -96,7 +96,7 @@ grant select on refunds.orders, refunds.order_budgets, refunds.executions, refun
 grant insert on refunds.process_requests, refunds.defaults to sentinel_console;
 grant insert on sentinel.tenants, sentinel.operators, sentinel.operator_sessions, sentinel.operator_tokens,
   sentinel.sign_in_attempts, sentinel.agent_keys, sentinel.approval_votes, sentinel.halts, sentinel.events to sentinel_console;
-grant update (password_hash, role, active, changed_by_another_at) on sentinel.operators to sentinel_console;
+grant update (password_hash, password_one_time, password_used_at, role, active, changed_by_another_at) on sentinel.operators to sentinel_console;
 grant update (last_seen_at, revoked_at, stepped_up_at, said) on sentinel.operator_sessions to sentinel_console;
 grant update (revoked_at) on sentinel.operator_tokens to sentinel_console;
 grant update (revoked_at, expires_at) on sentinel.agent_keys to sentinel_console;

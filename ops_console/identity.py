@@ -14,7 +14,13 @@ from werkzeug.exceptions import MethodNotAllowed
 from werkzeug.wrappers import Response as AnyResponse
 
 from ops_console.context import Context
-from sentinel.core.errors import Forbidden, SecondFactorRequired, StepUpRequired, Unauthenticated
+from sentinel.core.errors import (
+    Forbidden,
+    PasswordChangeRequired,
+    SecondFactorRequired,
+    StepUpRequired,
+    Unauthenticated,
+)
 from sentinel.services.actor import Actor
 from sentinel.services.operator_tokens import token_owner
 from sentinel.services.sign_in import session_of
@@ -27,6 +33,10 @@ ACCOUNT_PAGE = "/ops/account"
 PUBLIC = "/ops/api/live/"
 # What one reaches without the second factor that the settings ask for.
 _SETTING_UP = (ACCOUNT_PAGE, ACCOUNT_PAGE + "/", "/ops/sign-out", SIGN_IN)
+# What one reaches with a password that somebody else set.
+_SETTING_PASSWORD = (
+    ACCOUNT_PAGE, ACCOUNT_PAGE + "/", ACCOUNT_PAGE + "/password", "/ops/sign-out", SIGN_IN, SIGN_IN + "/password",
+)  # fmt: skip
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
 
@@ -66,6 +76,14 @@ def install(app: Flask, context: Context) -> None:
         g.signed_in, g.by_cookie = who, by_cookie
         if isinstance(request.routing_exception, MethodNotAllowed) and is_browser_visit():
             return redirect(page_of(request.path), 303)
+        if who.must_set_password:
+            if request.path in _SETTING_PASSWORD:
+                return None
+            if is_browser_visit():
+                return redirect(ACCOUNT_PAGE, 303)
+            raise PasswordChangeRequired(
+                "somebody else set your password; set your own first, on the page /ops/account or by POST /ops/api/session/password"
+            )
         if must_set_up_second_factor(context, who) and not _sets_up(request.path):
             if is_browser_visit():
                 return redirect(ACCOUNT_PAGE, 303)

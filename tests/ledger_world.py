@@ -18,6 +18,7 @@ import psycopg
 
 from sentinel.client import Client
 from sentinel.store.database import WORKER, Pool, with_role
+from tests.busy import overload
 from tests.logins import program_url
 from worker.agent import Agent
 from worker.connect import make_agent
@@ -154,8 +155,8 @@ def looping(agent: Agent) -> Iterator[threading.Thread]:
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 10) -> None:
-    """Until it holds; fails the test otherwise."""
-    deadline = time.monotonic() + seconds
+    """Until it holds; fails the test otherwise. A busy machine gets longer."""
+    deadline = time.monotonic() + seconds * overload()
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.02)

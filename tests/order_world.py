@@ -21,6 +21,7 @@ from werkzeug.test import TestResponse
 from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.resources import policies_dir
 from sentinel.store.database import ORDERS
+from tests.busy import overload
 from tests.ledger_world import ROOT
 from tests.logins import program_url
 from tests.ports import free_port
@@ -197,7 +198,7 @@ def intake_process(
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        _wait_for(port, process, within)
+        _wait_for(port, process, within * overload())
         yield IntakeProcess(process, port)
     finally:
         process.terminate()

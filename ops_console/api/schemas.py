@@ -24,6 +24,13 @@ class StepUpSchema(StrictSchema):
     code = Text(most=32, least=1)
 
 
+class OwnPasswordSchema(StrictSchema):
+    """The password that one has, and the one to have from now on."""
+
+    old = Text(most=256, least=1, required=True)
+    new = Text(most=256, least=1, required=True)
+
+
 class WordSchema(StrictSchema):
     """A person's decision on an approval, bound to what was shown by its `digest`."""
 
@@ -110,6 +117,7 @@ class SessionSchema(Schema):
     tenant = fields.String(required=True)
     csrf_token = fields.String()
     expires_at = fields.String()
+    must_set_password = fields.Boolean()
 
 
 class ApprovalViewSchema(Schema):

@@ -6,7 +6,7 @@ from flask import Blueprint, Response, g, request
 
 from ops_console.api.documentation import OPERATOR, READING, WRITING
 from ops_console.api.rendering import json_response, path_id, present
-from ops_console.api.schemas import CreateTokenSchema, SessionSchema, SignInSchema, StepUpSchema
+from ops_console.api.schemas import CreateTokenSchema, OwnPasswordSchema, SessionSchema, SignInSchema, StepUpSchema
 from ops_console.context import Context
 from ops_console.door import admit, enter
 from ops_console.identity import actor, check_origin, cookie_name, must_have_proved, set_cookie
@@ -14,11 +14,17 @@ from sentinel.core.errors import Forbidden, InvalidInput
 from sentinel.http.bodies import json_body, load, without_nulls
 from sentinel.http.openapi import documented
 from sentinel.services.operator_tokens import issue_token, revoke_token
+from sentinel.services.own_account import change_own_password
 from sentinel.services.sign_out import sign_out
 from sentinel.services.step_up import step_up
 from sentinel.store.sessions import SignedIn, list_tokens
 
-_SIGN_IN, _STEP_UP, _CREATE_TOKEN = SignInSchema(), StepUpSchema(), CreateTokenSchema()
+_SIGN_IN, _STEP_UP, _CREATE_TOKEN, _OWN_PASSWORD = (
+    SignInSchema(),
+    StepUpSchema(),
+    CreateTokenSchema(),
+    OwnPasswordSchema(),
+)
 DEFAULT_TOKEN_DAYS = 30
 
 
@@ -52,7 +58,7 @@ def _sessions(blueprint: Blueprint, context: Context) -> None:
         who: SignedIn = g.signed_in
         return json_response(present({
             "operator": who.email, "role": who.role, "tenant": who.tenant_label, "csrf_token": who.csrf_token,
-            "expires_at": who.expires_at,
+            "expires_at": who.expires_at, "must_set_password": who.must_set_password or None,
         }))  # fmt: skip
 
     @blueprint.delete("/session")
@@ -64,6 +70,20 @@ def _sessions(blueprint: Blueprint, context: Context) -> None:
             sign_out(context.pool, request.cookies[cookie_name(context.settings.insecure_cookies)])
             set_cookie(context, response, "", 0)
         return response
+
+    @blueprint.post("/session/password")
+    @documented("Set one's own password; other sessions end", request=_OWN_PASSWORD,
+                responses={204: ("It is set, and whatever was closed to a password of somebody else's is open.", None)},
+                problems=(*WRITING, 409, 429), security=OPERATOR)  # fmt: skip
+    def set_password() -> Response:
+        if not g.by_cookie:
+            raise Forbidden("a token sets no password")
+        given = load(_OWN_PASSWORD, without_nulls(json_body()))
+        change_own_password(
+            context.pool, g.signed_in, old=given["old"], new=given["new"], address=request.remote_addr or "unknown",
+            door=context.door,
+        )  # fmt: skip
+        return Response(status=204)
 
     @blueprint.post("/session/step-up")
     @documented("Prove once more who one is, before acts of weight in a page's session", request=_STEP_UP,

@@ -28,7 +28,9 @@ def group() -> None:
     help="viewer looks, approver decides, admin also lifts and resolves.",
 )
 @click.option(
-    "--password-stdin", is_flag=True, help="Read the password from standard input; else one is made and shown once."
+    "--password-stdin",
+    is_flag=True,
+    help="Read the person's own password from standard input; else one is made, shown once, and good only to set their own.",
 )
 @tenant_option
 @json_option
@@ -36,12 +38,14 @@ def create(email: str, role: str, password_stdin: bool, tenant: str | None, as_j
     """Add an operator."""
     password = sys.stdin.readline().rstrip("\n") if password_stdin else make_password()
     with open_pool() as pool:
-        operator_id = create_operator(pool, tenant_of(pool, tenant), email=email, password=password, role=role)
+        operator_id = create_operator(
+            pool, tenant_of(pool, tenant), email=email, password=password, role=role, one_time=not password_stdin
+        )
     made = {"operator_id": operator_id, "email": email.strip().lower(), "role": role}
     if password_stdin:
         show(made, as_json, f"{made['email']} is {role}.")
     else:
-        told = f"{made['email']} is {role}. Password, shown this once: {password}"
+        told = f"{made['email']} is {role}. Password to set their own with, shown this once: {password}"
         show({**made, "password": password}, as_json, told)
 
 

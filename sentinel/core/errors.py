@@ -71,6 +71,12 @@ class StepUpRequired(Forbidden):
     code = "step-up-required"
 
 
+class PasswordChangeRequired(Forbidden):
+    """Somebody else set this person's password: nothing goes before they set their own."""
+
+    code = "password-change-required"
+
+
 class SecondFactorRequired(Forbidden):
     """Nothing goes before a second factor is set up."""
 

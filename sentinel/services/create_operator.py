@@ -16,15 +16,26 @@ from sentinel.store.operators import ROLES, OperatorRow, add_operator, credentia
 _ADDRESS = re.compile(r"[a-z0-9._%+-]{1,64}@[a-z0-9-]+(\.[a-z0-9-]+)*")
 
 
-def create_operator(pool: Pool, tenant_id: uuid.UUID, *, email: str, password: str, role: str) -> uuid.UUID:
-    """The new operator's id, made on the machine itself. Raises `InvalidInput`, or `Conflict` for a known address."""
+def create_operator(
+    pool: Pool, tenant_id: uuid.UUID, *, email: str, password: str, role: str, one_time: bool = False
+) -> uuid.UUID:
+    """The new operator's id, made on the machine itself. `one_time`: the password only serves to set one's own.
+
+    Raises `InvalidInput`, or `Conflict` for a known address.
+    """
     operator_id = new_id()
-    add_person(pool, local_administrator(tenant_id), operator_id=operator_id, email=email, password=password, role=role)
+    add_person(
+        pool, local_administrator(tenant_id), operator_id=operator_id, email=email, password=password, role=role, one_time=one_time
+    )  # fmt: skip
     return operator_id
 
 
-def add_person(pool: Pool, actor: Actor, *, operator_id: uuid.UUID, email: str, password: str, role: str) -> bool:
+def add_person(
+    pool: Pool, actor: Actor, *, operator_id: uuid.UUID, email: str, password: str, role: str, one_time: bool = True
+) -> bool:
     """Add a person under an id made before; False when the same was added before, by the same form sent twice.
+
+    `one_time`: the password, which somebody else chose, works once and only to set one's own.
 
     Raises `InvalidInput`, or `Conflict` when the address or the id is somebody else's or the password is another now.
     """
@@ -32,7 +43,7 @@ def add_person(pool: Pool, actor: Actor, *, operator_id: uuid.UUID, email: str, 
     email = checked_address(email)
     check_role(role)
     result = add_operator(
-        pool, tenant_id=actor.tenant_id, operator_id=operator_id, email=email, role=role,
+        pool, tenant_id=actor.tenant_id, operator_id=operator_id, email=email, role=role, one_time=one_time,
         password_hash=hash_password(password, email=email), by=actor.name, event_id=new_id(),
     )  # fmt: skip
     if result == "taken":

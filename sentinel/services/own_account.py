@@ -25,6 +25,8 @@ def change_own_password(pool: Pool, who: SignedIn, *, old: str, new: str, addres
         raise Unauthenticated
     with counted(pool, who, address=address, door=door):
         if is_right(known.password_hash, new):
+            if known.password_one_time:
+                raise InvalidInput.of("new", "must not be the one that somebody else set")
             return
         if not is_right(known.password_hash, old):
             raise InvalidInput.of("old", "is wrong")

@@ -20,7 +20,7 @@ from sentinel.services.passwords import is_right
 from sentinel.services.second_factor import Vault, step_of, use_code
 from sentinel.store import known_devices
 from sentinel.store.database import Pool
-from sentinel.store.operators import Credentials, credentials
+from sentinel.store.operators import Credentials, credentials, use_one_time_password
 from sentinel.store.sessions import SignedIn, find_session, insert_session, touch_session
 from sentinel.store.sign_in_attempts import Attempt, Throttle, begin_attempt, mark_refused, mark_success
 
@@ -129,7 +129,8 @@ def _who_fits(pool: Pool, email: str, given: Presented, vault: Vault, attempt: A
     step = step_of(vault, who, given.code)
     is_in = fits and (step is not None if has_factor else not attempt.needs_code)
     # A code that was used before was refused above; here only one of two that came at once.
-    if who is not None and is_in and (not has_factor or use_code(pool, vault, who, given.code)):
+    is_in = is_in and who is not None and (not has_factor or use_code(pool, vault, who, given.code))
+    if who is not None and is_in and (not who.password_one_time or use_one_time_password(pool, who)):
         return who
     assert attempt.attempt_id is not None
     mark_refused(pool, attempt.attempt_id, password_right=fits and has_factor)

@@ -51,6 +51,7 @@ class Credentials:
     role: str
     active: bool
     password_hash: str
+    password_one_time: bool
     factor: str | None
     last_step: int
     now_step: int
@@ -64,7 +65,7 @@ LIST_OPERATORS = (
     f"select {_COLUMNS} from sentinel.operators where tenant_id = %(tenant_id)s order by created_at, operator_id"
 )
 _CREDENTIALS = f"""
-select o.tenant_id, t.label as tenant_label, o.operator_id, o.email, o.role, o.active, o.password_hash,
+select o.tenant_id, t.label as tenant_label, o.operator_id, o.email, o.role, o.active, o.password_hash, o.password_one_time,
        f.secret as factor, coalesce(f.last_step, 0) as last_step,
        floor(extract(epoch from clock_timestamp()) / {STEP_SECONDS})::bigint as now_step
 from sentinel.operators o join sentinel.tenants t using (tenant_id)
@@ -90,7 +91,7 @@ where o.tenant_id = %(tenant_id)s and (%(operator_id)s::uuid is null or o.operat
 order by not o.active, o.email limit 1000
 """
 ADD_OPERATOR = """
-select sentinel.add_operator(%(tenant_id)s, %(operator_id)s, %(email)s, %(password_hash)s, %(role)s, %(by)s, %(event_id)s)
+select sentinel.add_operator(%(tenant_id)s, %(operator_id)s, %(email)s, %(password_hash)s, %(role)s, %(one_time)s, %(by)s, %(event_id)s)
 """
 CHANGE_OPERATOR = """
 select sentinel.change_operator(%(tenant_id)s, %(operator_id)s, %(act)s, %(given)s, %(seen)s, %(by_id)s, %(by)s, %(event_id)s)
@@ -98,7 +99,7 @@ select sentinel.change_operator(%(tenant_id)s, %(operator_id)s, %(act)s, %(given
 # A new password ends the sessions that the old one opened, all but the one in which it was changed.
 CHANGE_PASSWORD = """
 with done as (
-  update sentinel.operators set password_hash = %(password_hash)s
+  update sentinel.operators set password_hash = %(password_hash)s, password_one_time = false, password_used_at = null
   where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and password_hash = %(old_hash)s
   returning tenant_id, operator_id, email
 ), ended as (
@@ -109,6 +110,20 @@ with done as (
 select sentinel.append_event(tenant_id, %(event_id)s, 'operator_password_changed', null, null, clock_timestamp(),
   jsonb_build_object('by', email, 'operator', email, 'operator_id', operator_id)) from done
 """
+
+
+# Of two that come with it at once, one.
+USE_ONE_TIME_PASSWORD = """
+update sentinel.operators set password_used_at = clock_timestamp()
+where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and password_hash = %(password_hash)s
+  and password_one_time and password_used_at is null
+"""
+
+
+def use_one_time_password(pool: Pool, who: Credentials) -> bool:
+    """Use up the password that somebody else set for this person. False when it was used before."""
+    fields = {"tenant_id": who.tenant_id, "operator_id": who.operator_id, "password_hash": who.password_hash}
+    return changed(pool, USE_ONE_TIME_PASSWORD, fields) == 1
 
 
 def find_operator(pool: Pool, tenant_id: uuid.UUID, email: str) -> OperatorRow | None:
@@ -148,13 +163,14 @@ def add_operator(
     email: str,
     password_hash: str,
     role: str,
+    one_time: bool,
     by: str,
     event_id: uuid.UUID,
 ) -> str:
     """ "added", "repeated" (this very person is there) or "taken" (the address is another's)."""
     return str(single(pool, ADD_OPERATOR, {
         "tenant_id": tenant_id, "operator_id": operator_id, "email": email, "password_hash": password_hash, "role": role,
-        "by": by, "event_id": event_id,
+        "one_time": one_time, "by": by, "event_id": event_id,
     }))  # fmt: skip
 
 

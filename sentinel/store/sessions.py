@@ -20,7 +20,7 @@ class SignedIn:
     """A person with a valid session or token. From `csrf_token` on, what belongs to sessions alone.
 
     `stale` is due for a touch; `kind` is "page" for a browser's session, else "api"; `said` waits to be told by a page;
-    `proved` says that the person proved a moment ago who they are.
+    `proved` says that the person proved a moment ago who they are, `must_set_password` that somebody else set their password.
     """
 
     tenant_id: uuid.UUID
@@ -36,6 +36,7 @@ class SignedIn:
     kind: str = "api"
     said: list[dict[str, str]] | None = None
     proved: bool = False
+    must_set_password: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ returning expires_at
 """
 FIND_SESSION = f"""
 select s.tenant_id, t.label as tenant_label, s.operator_id, o.email, o.role, s.csrf_token, s.expires_at,
-       s.session_id, s.kind, s.said, {_HAS_SECOND_FACTOR} as has_second_factor,
+       s.session_id, s.kind, s.said, {_HAS_SECOND_FACTOR} as has_second_factor, o.password_one_time as must_set_password,
        coalesce(s.stepped_up_at > clock_timestamp() - make_interval(secs => %(step_up_seconds)s::double precision), false) as proved,
        s.last_seen_at < clock_timestamp() - make_interval(secs => %(touch_seconds)s::double precision) as stale
 from sentinel.operator_sessions s
@@ -135,7 +136,7 @@ on conflict do nothing returning token_id, label, created_at, expires_at, revoke
 """
 FIND_TOKEN = f"""
 select k.tenant_id, t.label as tenant_label, k.operator_id, o.email, o.role, null as csrf_token, k.expires_at,
-       false as stale, {_HAS_SECOND_FACTOR} as has_second_factor
+       false as stale, {_HAS_SECOND_FACTOR} as has_second_factor, o.password_one_time as must_set_password
 from sentinel.operator_tokens k
 join sentinel.operators o using (tenant_id, operator_id) join sentinel.tenants t using (tenant_id)
 where k.token_hash = %(token_hash)s and k.revoked_at is null and o.active

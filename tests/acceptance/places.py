@@ -22,6 +22,7 @@ from typing import Any
 import urllib3
 
 from sentinel.store.database import AUTHORITY
+from tests.busy import overload
 from tests.logins import program_url
 from tests.ports import free_port, listens
 
@@ -29,11 +30,6 @@ REPO = Path(__file__).resolve().parents[2]
 SCALE = float(os.environ.get("SENTINEL_TEST_SCALE", "1"))
 SECRET = "only-for-acceptance-0123456789abcdef"
 BOTH_PREFIXES = ("/api/sentinel", "/api/haltstate/sentinel")
-
-
-def overload() -> float:
-    """How much longer things take here than on a machine of our own: waiting processes per processor, at least 1."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def clean_env(**over: str) -> dict[str, str]:

@@ -24,13 +24,13 @@ from tests.acceptance.places import (
     Demo,
     demo_folder,
     eventually,
-    overload,
     port_options,
     processes_naming,
     request,
     run,
     running_demo,
 )
+from tests.busy import overload
 
 pytestmark = pytest.mark.slow
 

@@ -15,6 +15,7 @@ PATHS = (
 )  # fmt: skip
 HOT = ("/api/sentinel/action/guard", "/webhooks/demo/orders", "/ops/api/session")
 HOSTS = (None, "", "a b", "a/b", "a@b", "x:abc", "x:99999", "[::1", "<script>", "é.example", "a" * 300)
+PROGRAMS = ("authority", "console", "board", "orders")
 UNREAD = ("a\x01b", "good\r\nHost: other")
 """What the server below the app refuses to read."""
 
@@ -34,7 +35,7 @@ def is_refused(found: Reply) -> bool:
     return (found.status, told.get("status")) == (400, 400) and told["instance"] == found.headers["x-request-id"]
 
 
-@pytest.mark.parametrize("program", ["authority", "console", "orders"])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_a_bad_host_is_a_problem_document(demo: Demo, program: str) -> None:
     url = getattr(demo, program)
     asked = [(path, host, "GET") for path in PATHS for host in HOSTS] + [
@@ -44,6 +45,7 @@ def test_a_bad_host_is_a_problem_document(demo: Demo, program: str) -> None:
     print(f"N={len(asked)}")
 
 
+@pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("host", UNREAD)
-def test_so_is_one_that_no_server_reads(demo: Demo, host: str) -> None:
-    assert is_refused(ask(demo.authority, "/healthz", host))
+def test_so_is_one_that_no_server_reads(demo: Demo, program: str, host: str) -> None:
+    assert is_refused(ask(getattr(demo, program), "/healthz", host))

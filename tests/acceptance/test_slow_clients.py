@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.places import SCALE, Demo, overload, request
+from tests.acceptance.places import SCALE, Demo, request
+from tests.busy import overload
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.store.embedded.layout import Layout
-from tests.acceptance.places import clean_env, demo_folder, eventually, module, overload, port_options, processes_naming
+from tests.acceptance.places import clean_env, demo_folder, eventually, module, port_options, processes_naming
+from tests.busy import overload
 from tests.ports import free_port, listens
 
 pytestmark = pytest.mark.slow

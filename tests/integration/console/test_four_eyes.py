@@ -11,8 +11,10 @@ import pytest
 from sentinel.core.errors import SentinelError
 from sentinel.services.change_operator import change_operator
 from sentinel.services.issue_key import issue_key
+from sentinel.services.passwords import hash_password
 from sentinel.services.rotate_key import rotate_key
 from sentinel.store.agent_keys import WORKER_SCOPES, find_key_by_id
+from sentinel.store.operators import credentials, use_one_time_password
 from tests.integration.console.conftest import Caller
 
 NEW_PASSWORD = "a-password-of-the-admin's-own"
@@ -123,7 +125,7 @@ def test_an_account_that_was_just_changed_gives_no_second_voice(world: Any, chan
 def test_an_account_whose_change_is_forgotten_would(world: Any, change: str) -> None:
     world.sql(
         "create function sentinel.forget() returns trigger language plpgsql as $$"
-        " begin new.changed_by_another_at := '-infinity'; return new; end $$;"
+        " begin new.changed_by_another_at := '-infinity'; new.password_one_time := false; return new; end $$;"
         " create trigger forget before insert or update on sentinel.operators for each row execute function sentinel.forget()"
     )
     assert second_voice(world, change, world.app()) == ("approved", 200)
@@ -175,3 +177,85 @@ def test_every_way_to_a_word_refuses_alike(world: Any) -> None:
     )
     assert said.exit_code != 0 and not isinstance(said.exception, SentinelError)
     assert world.approval_status(asked) == "pending"
+
+
+# A password that somebody else set ------------------------------------------------------------------------------------
+
+OWN_PASSWORD = "quite-another-of-one's-own"
+
+
+def sign_in_with(app: Any, email: str, password: str) -> tuple[Any, Any]:
+    """(client, answer) of signing in by the API."""
+    client = app.test_client()
+    return client, client.post("/ops/api/session", json={"email": email, "password": password})
+
+
+def made_operator(world: Any, browser: Any, how: str) -> str:
+    """The address of somebody whose password `browser`'s administrator set."""
+    if how == "created":
+        form = {"operator_id": uuid.uuid4(), "email": "eve@demo.local", "role": "admin", "password": NEW_PASSWORD}
+        assert browser.submit("/ops/operators", **form).status_code == 200
+        return "eve@demo.local"
+    if how == "command line":
+        from click.testing import CliRunner
+
+        from sentinel.cli.operators import group
+
+        env = {"SENTINEL_DATABASE_URL": world.url}
+        made = CliRunner().invoke(group, ["create", "eve@demo.local", "--role", "admin", "--json"], env=env)
+        world.sql(
+            "update sentinel.operators set password_hash = %s where email = 'eve@demo.local'",
+            hash_password(NEW_PASSWORD),
+        )
+        assert made.exit_code == 0, made.output
+        return "eve@demo.local"
+    bob = world.operator("bob", "admin")
+    assert browser.submit(f"/ops/operators/{bob.operator_id}/password", password=NEW_PASSWORD).status_code == 200
+    return str(bob.email)
+
+
+@pytest.mark.parametrize("how", ["created", "reset", "command line"])
+def test_a_password_that_somebody_else_set_works_once_and_only_to_set_ones_own(world: Any, how: str) -> None:
+    app = world.app()
+    email = made_operator(world, world.browser("admin", "admin", app, proved=True), how)
+    client, first = sign_in_with(app, email, NEW_PASSWORD)
+    assert (first.status_code, sign_in_with(app, email, NEW_PASSWORD)[1].status_code) == (200, 401)
+    headers = {"X-CSRF-Token": first.json["csrf_token"]}
+    assert client.get("/ops/api/session").json["must_set_password"] is True
+    for method, path in (
+        ("GET", "/ops/api/approvals"), ("POST", "/ops/api/halts"), ("POST", "/ops/api/tokens"), ("GET", "/ops/api/refunds/ledger"),
+        ("POST", "/ops/operators"), ("POST", "/ops/account/second-factor"), ("POST", "/ops/api/session/step-up"),
+    ):  # fmt: skip
+        told = client.open(path, method=method, json={} if "/api/" in path else None, headers=headers)
+        assert told.status_code == 403 and "set your own first" in told.get_data(as_text=True), path
+    assert client.get("/ops/halts", headers={"Accept": "text/html"}).headers["Location"] == "/ops/account"
+    page = client.get("/ops/account").get_data(as_text=True)
+    assert "Set your own" in page and "Tokens for your scripts" not in page
+
+    def set_own(new: str, old: str = NEW_PASSWORD) -> int:
+        return int(client.post("/ops/api/session/password", json={"old": old, "new": new}, headers=headers).status_code)
+
+    assert [
+        set_own(NEW_PASSWORD),
+        set_own(OWN_PASSWORD, "wrong wrong wrong"),
+        set_own("short"),
+        set_own(OWN_PASSWORD),
+    ] == [400, 400, 400, 204]
+    assert client.get("/ops/api/approvals").status_code == 200
+    assert [sign_in_with(app, email, one)[1].status_code for one in (NEW_PASSWORD, OWN_PASSWORD, OWN_PASSWORD)] == [
+        401,
+        200,
+        200,
+    ]
+
+
+def test_of_two_that_come_with_it_at_once_one_gets_in(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = world.app()
+    email = made_operator(world, world.browser("admin", "admin", app, proved=True), "created")
+    (known,) = [credentials(world.pool, email, None)]
+    assert known is not None
+    assert [use_one_time_password(world.pool, known) for _ in range(2)] == [True, False]
+    assert sign_in_with(app, email, NEW_PASSWORD)[1].status_code == 401
+    # The twin: a console that writes no use down.
+    monkeypatch.setattr("sentinel.services.sign_in.use_one_time_password", lambda *_: True)
+    assert [sign_in_with(app, email, NEW_PASSWORD)[1].status_code for _ in range(2)] == [200, 200]

@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 import pytest
 from click.testing import CliRunner, Result
 
+from sentinel.store.database import WORKER
 from tests.corpora import public_orders
 from tests.corpora.retail import make_retail_file
 from tests.fake_authority import FakeAuthority
 from tests.ledger_world import LedgerWorld
+from tests.logins import program_url
 from worker.cli import main
 from worker.import_orders import NotTheFile, read_orders
 from worker.intake import Refusal, read_rows
@@ -45,7 +47,7 @@ HEAD = "InvoiceNo,StockCode,Description,Quantity,InvoiceDate,UnitPrice,CustomerI
 @pytest.fixture
 def run(ledger_world: LedgerWorld, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The `worker` command on the test's ledger."""
-    monkeypatch.setenv("WORKER_DATABASE_URL", ledger_world.url)
+    monkeypatch.setenv("WORKER_DATABASE_URL", program_url(ledger_world.url, WORKER))
     monkeypatch.setenv("SENTINEL_REFUND_AGENT_API_KEY", "key")
 
     def invoke(*arguments: str, text: str | bytes | None = None, url: str = "http://127.0.0.1:9") -> Result:

@@ -5,17 +5,18 @@ create or replace function sentinel.operators_lock(tenant uuid) returns bigint l
   select hashtextextended('sentinel.operators ' || tenant, 0)
 $$;
 
--- Adds a person; `person` is a name made before, so that the same form sent twice adds one. Answers added, repeated or taken.
+-- Adds a person; `person` is a name made before, so that the same form sent twice adds one. `one_time`: somebody else chose the
+-- password, which then only serves to set one's own. Answers added, repeated or taken.
 create or replace function sentinel.add_operator(
-  tenant uuid, person uuid, address text, first_password_hash text, first_role text, who text, event uuid
+  tenant uuid, person uuid, address text, first_password_hash text, first_role text, one_time boolean, who text, event uuid
 ) returns text language plpgsql as $$
 begin
   perform sentinel.take_operators_lock(tenant);
   if exists (select from sentinel.operators where tenant_id = tenant and operator_id = person and email = address) then
     return 'repeated';
   end if;
-  insert into sentinel.operators (tenant_id, operator_id, email, password_hash, role)
-  values (tenant, person, address, first_password_hash, first_role) on conflict do nothing;
+  insert into sentinel.operators (tenant_id, operator_id, email, password_hash, role, password_one_time)
+  values (tenant, person, address, first_password_hash, first_role, one_time) on conflict do nothing;
   if not found then return 'taken'; end if;
   perform sentinel.append_event(tenant, event, 'operator_added', null, null, clock_timestamp(), jsonb_build_object(
     'by', who, 'operator', address, 'operator_id', person, 'role', first_role));
@@ -49,7 +50,8 @@ begin
   elsif act in ('shut_out', 'let_in') then
     update sentinel.operators set active = act = 'let_in' where tenant_id = tenant and operator_id = person;
   elsif act = 'password_reset' then
-    update sentinel.operators set password_hash = given where tenant_id = tenant and operator_id = person;
+    update sentinel.operators set password_hash = given, password_one_time = true, password_used_at = null
+    where tenant_id = tenant and operator_id = person;
   elsif act = 'second_factor_reset' then
     delete from sentinel.second_factors where tenant_id = tenant and operator_id = person;
     if not found then return 'same'; end if;
