@@ -171,7 +171,7 @@ def test_as_processes_authority_console_worker_and_intake_work_behind_it(
     console_port, intake_port = free_port(), free_port()
     others: list[subprocess.Popen[bytes]] = []
     try:
-        others.append(_started("ops_console", "--port", str(console_port), **said, SENTINEL_INSECURE_COOKIES="1", SENTINEL_REQUIRE_SECOND_FACTOR="nobody",
+        others.append(_started("ops_console", "--port", str(console_port), "--board-port", str(free_port()), **said, SENTINEL_INSECURE_COOKIES="1", CONFIRM_SECRETS=SECRET,
                                SENTINEL_DATABASE_URL=address(world, pooler, CONSOLE), SENTINEL_BOARD_DATABASE_URL=address(world, pooler, BOARD)))  # fmt: skip
         mine = {"SENTINEL_URL": f"http://127.0.0.1:{port}", "SENTINEL_TENANT_ID": str(world.tenant_id), **said}
         others.append(_started("worker.order_review", "--port", str(intake_port), **mine, ORDERS_DATABASE_URL=address(world, pooler, ORDERS),
@@ -200,7 +200,6 @@ def test_as_processes_authority_console_worker_and_intake_work_behind_it(
 def _started(name: str, *arguments: str, **env: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         module(name, *arguments), env=clean_env(**env), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
     )  # fmt: skip
 
 
