@@ -18,6 +18,8 @@ TABLES = """
 create schema naive;
 create table naive.entries (ledger_entry_id text primary key, amount integer not null, status text not null default 'NEW');
 create table naive.executions (ledger_entry_id text not null, executed_at timestamptz not null default clock_timestamp());
+grant usage on schema naive to public;
+grant all on all tables in schema naive to public;
 """
 
 

@@ -64,6 +64,7 @@ FORMS: dict[str, Form] = {
     "/ops/operators/<operator_id>/let-in": _PERSON,
     "/ops/operators/<operator_id>/end-sessions": _PERSON,
     "/ops/operators/<operator_id>/reset-second-factor": _PERSON,
+    "/ops/operators/<operator_id>/confirm": _PERSON,
     "/ops/policies/switches/<name>/on": Form(
         f"Switch {FEE}", {"canary_percent": "63", **_REASON}, ('value="63"', _VALUE)
     ),

@@ -26,6 +26,7 @@ PAGES: dict[tuple[str, str], str] = {
     ("POST", "/ops/operators/<operator_id>/let-in"): "admin",
     ("POST", "/ops/operators/<operator_id>/end-sessions"): "admin",
     ("POST", "/ops/operators/<operator_id>/reset-second-factor"): "admin",
+    ("POST", "/ops/operators/<operator_id>/confirm"): "admin",
     ("GET", "/ops/policies"): "viewer",
     ("GET", "/ops/policies/<policy_id>"): "viewer",
     ("GET", "/ops/policies/<policy_id>/cases"): "viewer",

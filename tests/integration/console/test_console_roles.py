@@ -14,6 +14,7 @@ LEAST: dict[tuple[str, str], str] = {
     ("GET", "/ops/api/session"): "viewer",
     ("DELETE", "/ops/api/session"): "viewer",
     ("POST", "/ops/api/session/step-up"): "viewer",
+    ("POST", "/ops/api/session/password"): "viewer",
     ("GET", "/ops/api/tokens"): "viewer",
     ("POST", "/ops/api/tokens"): "viewer",
     ("DELETE", "/ops/api/tokens/<token_id>"): "viewer",
