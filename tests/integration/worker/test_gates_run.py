@@ -157,10 +157,15 @@ def test_cases_that_cannot_be_read_end_in_one_line_and_leave_nothing(world: Worl
 def test_a_login_that_may_make_no_database_gets_a_server_of_its_own(world: World, tmp_path: Path) -> None:
     (tmp_path / "cases.yaml").write_text(CASES)
     url = make_login(world.url, "gate_login")
+    # Short, for the server's socket, and open to the account that the server runs under.
+    own = Path(tempfile.mkdtemp(prefix="snt-"))
+    own.chmod(0o755)
     try:
-        ran = run("gates", "run", "fee", "--cases", str(tmp_path / "cases.yaml"), "--json", SENTINEL_DATABASE_URL=url)
+        cases = str(tmp_path / "cases.yaml")
+        ran = run("gates", "run", "fee", "--cases", cases, "--json", SENTINEL_DATABASE_URL=url, TMPDIR=str(own))
         report = json.loads(ran.stdout)
         assert report["incorrect"] == 0 and report["covered"] == 3, ran.stderr
     finally:
         world.admin.execute("drop role gate_login")
-    assert not list(Path(tempfile.gettempdir()).glob("sentinel-scratch-*"))
+    assert list(own.iterdir()) == []
+    own.rmdir()
