@@ -307,7 +307,8 @@ with declared as materialized (
   -- A pause that a kill took the place of was not lifted.
   select h.tenant_id, h.scope, h.target, max(h.lifted_at) as at from sentinel.halts h
   where h.lifted_at is not null and not exists (
-    select from sentinel.halts k where (k.tenant_id, k.scope, k.target, k.set_at) = (h.tenant_id, h.scope, h.target, h.lifted_at))
+    select from sentinel.halts k where (k.tenant_id, k.scope, k.target, k.set_at) = (h.tenant_id, h.scope, h.target, h.lifted_at)
+      and h.level = 'pause' and k.level = 'kill')
   group by 1, 2, 3
 ), counted as (
   select o.tenant_id, d.name || '|' || who.target as breaker_key, date_bin(d.part, e.occurred_at, 'epoch') as bucket,
