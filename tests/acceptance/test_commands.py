@@ -15,6 +15,7 @@ from ops_console.__main__ import command as console
 from sentinel.cli.main import main
 from sentinel.resources import policies_dir
 from tests.acceptance.places import Served, run
+from tests.ports import free_port
 from tests.world import guard_body
 from worker.cli import main as worker
 from worker.order_review.cli import serve as intake
@@ -100,7 +101,8 @@ def test_without_a_command_a_group_says_so_on_one_line() -> None:
 @pytest.mark.parametrize("command", [["keys", "list"], ["doctor"], ["migrate"], ["serve"]])
 def test_without_a_database_the_exit_code_is_3_and_the_password_is_not_told(command: list[str]) -> None:
     url = "postgresql://someone:hunter2-secret@127.0.0.1:9/nothing"
-    done = run(*command, SENTINEL_DATABASE_URL=url, SENTINEL_SECRET_KEYS="only-for-tests-0123456789abcdefghij")
+    more = {"SENTINEL_SECRET_KEYS": "only-for-tests-0123456789abcdefghij", "SENTINEL_PORT": str(free_port())}
+    done = run(*command, SENTINEL_DATABASE_URL=url, **more)
     assert done.returncode == 3, done.stderr
     assert "hunter2" not in done.stdout + done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
