@@ -30,6 +30,7 @@ from sentinel.services.resolve_order import resolve_order
 from sentinel.store.embedded import Embedded
 from sentinel.store.in_doubt import list_in_doubt
 from tests.acceptance.places import SCALE, eventually, run
+from tests.busy import overload
 from tests.harness import actor
 from tests.ledger_world import CLEAN, LedgerWorld, new_row
 from tests.order_world import order_body
@@ -289,9 +290,9 @@ def fire(
             place.mend()
             return fetch(shop.url, query, shop.tenant_id)
 
-        eventually(lambda: not left(UNDER_WAY), within=CALM_SECONDS, every=0.3)
+        eventually(lambda: not left(UNDER_WAY), within=CALM_SECONDS * overload(), every=0.3)
         staff[0].stop()
-        eventually(lambda: not left(UNSETTLED), within=CALM_SECONDS, every=0.3)
+        eventually(lambda: not left(UNSETTLED), within=CALM_SECONDS * overload(), every=0.3)
         staff[1].stop()
         assert left(UNSETTLED) == [], "neither ended nor waiting for a person"
     return till, _told(shop, place)
