@@ -10,7 +10,8 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,14 +25,7 @@ from ops_console.settings import ConsoleSettings
 from sentinel.core.errors import EngineUnavailable
 from sentinel.http.asgi import AsgiApp
 from sentinel.logs import configure_logs
-from sentinel.server import (
-    OTHER_FILES,
-    Server,
-    metrics_folder,
-    require_free_health_port,
-    require_free_port,
-    require_open_files,
-)
+from sentinel.server import Listener, Server, metrics_folder
 from sentinel.side_by_side import run_side_by_side
 from sentinel.store.database import CONSOLE
 from sentinel.store.safety import require_board, require_ready
@@ -46,66 +40,69 @@ def serve(
 ) -> None:
     """Run the console until it is told to stop. Raises one-line refusals before anything listens."""
     configure_logs(settings.log_level, program="console")
-    if Face.OPERATORS in faces:
-        require_free_port(settings.host, settings.port, "--port or SENTINEL_CONSOLE_PORT")
-        require_free_health_port((settings.health_host, settings.health_port), "SENTINEL_CONSOLE_HEALTH_PORT")
-    if Face.PUBLIC in faces:
-        require_free_port(settings.board_host, settings.board_port, "--board-port or SENTINEL_BOARD_PORT")
-        require_free_health_port((settings.health_host, settings.board_health_port), "SENTINEL_BOARD_HEALTH_PORT")
-    most = max(settings.max_connections, settings.board_max_connections)
-    require_open_files(most + OTHER_FILES, "SENTINEL_CONSOLE_MAX_CONNECTIONS or SENTINEL_BOARD_MAX_CONNECTIONS")
-    pools = (settings.processes if Face.OPERATORS in faces else 0) + (
-        settings.board_processes if Face.PUBLIC in faces else 0
-    )
+    shares = [_SHARES[face](settings) for face in faces]
+    for share in shares:
+        share.listener.require()
+    pools = sum(share.processes for share in shares)
     require_ready(settings.database_url, CONSOLE, connections=pools * settings.pool_size)
     if settings.ledger_url not in ("", settings.database_url):
         # Without the ledger the console still stops and decides.
         with contextlib.suppress(EngineUnavailable):
             require_ready(settings.ledger_url, CONSOLE, connections=pools * settings.pool_size)
     require_board(settings.board_database_url or settings.database_url, connections=pools * settings.board_pool_size)
-    run = {Face.OPERATORS: _serve_operators, Face.PUBLIC: _serve_public}
     with metrics_folder():
-        run_side_by_side([partial(run[face], settings, graceful_seconds) for face in faces])
+        run_side_by_side([partial(_serve, settings, share, graceful_seconds) for share in shares])
 
 
-def _serve_operators(settings: ConsoleSettings, graceful_seconds: int) -> None:
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What one face has of its own."""
+
+    face: Face
+    listener: Listener
+    processes: int
+    threads: int
+
+
+def _operators(settings: ConsoleSettings) -> _Share:
+    listener = Listener(
+        settings.host, settings.port, settings.max_connections, settings.max_connections_per_address,
+        "--port or SENTINEL_CONSOLE_PORT", "SENTINEL_CONSOLE_HEALTH_PORT", "SENTINEL_CONSOLE_MAX_CONNECTIONS",
+        health=(settings.health_host, settings.health_port), behind_proxies=settings.trusted_proxies > 0,
+    )  # fmt: skip
+    return _Share(Face.OPERATORS, listener, settings.processes, settings.threads)
+
+
+def _public(settings: ConsoleSettings) -> _Share:
+    listener = Listener(
+        settings.board_host, settings.board_port, settings.board_max_connections, settings.board_max_connections_per_address,
+        "--board-port or SENTINEL_BOARD_PORT", "SENTINEL_BOARD_HEALTH_PORT", "SENTINEL_BOARD_MAX_CONNECTIONS",
+        health=(settings.health_host, settings.board_health_port), behind_proxies=settings.trusted_proxies > 0,
+    )  # fmt: skip
+    return _Share(Face.PUBLIC, listener, settings.board_processes, settings.board_threads)
+
+
+_SHARES = {Face.OPERATORS: _operators, Face.PUBLIC: _public}
+
+
+def _serve(settings: ConsoleSettings, share: _Share, graceful_seconds: int) -> None:
+    # What counts is imported only once the folder of the shared counters is there.
+    from ops_console.app import create_app, create_edge
+
     def make_app(worker: Any) -> AsgiApp:
         def stopping() -> bool:
             return not worker.alive
 
-        app, edge = _made(settings, Face.OPERATORS, stopping)
-        console = app.extensions["console"]
-        start_sampler(console.pool, console.ledger, stopping=stopping)
-        start_indexer(console, stopping=stopping)
-        return edge
+        app = create_app(settings, face=share.face, stopping=stopping)
+        if share.face is Face.OPERATORS:
+            console = app.extensions["console"]
+            start_sampler(console.pool, console.ledger, stopping=stopping)
+            start_indexer(console, stopping=stopping)
+        threading.Thread(target=_warm, args=(app,), name="warm", daemon=True).start()
+        return create_edge(app, share.threads)
 
-    log.info("serving", address=f"http://{settings.host}:{settings.port}", process=os.getpid())
-    Server(
-        make_app, host=settings.host, port=settings.port, health=(settings.health_host, settings.health_port), processes=settings.processes, connections=settings.max_connections,
-        connections_per_address=settings.max_connections if settings.trusted_proxies else settings.max_connections_per_address,
-        graceful_seconds=graceful_seconds,
-    ).run()  # fmt: skip
-
-
-def _serve_public(settings: ConsoleSettings, graceful_seconds: int) -> None:
-    def make_app(worker: Any) -> AsgiApp:
-        return _made(settings, Face.PUBLIC, lambda: not worker.alive)[1]
-
-    log.info("serving_public", address=f"http://{settings.board_host}:{settings.board_port}", process=os.getpid())
-    Server(
-        make_app, host=settings.board_host, port=settings.board_port, health=(settings.health_host, settings.board_health_port), processes=settings.board_processes,
-        connections=settings.board_max_connections, graceful_seconds=graceful_seconds,
-        connections_per_address=settings.board_max_connections if settings.trusted_proxies else settings.board_max_connections_per_address,
-    ).run()  # fmt: skip
-
-
-def _made(settings: ConsoleSettings, face: Face, stopping: Callable[[], bool]) -> tuple[Flask, AsgiApp]:
-    # What counts is imported only once the folder of the shared counters is there.
-    from ops_console.app import create_app, create_edge
-
-    app = create_app(settings, face=face, stopping=stopping)
-    threading.Thread(target=_warm, args=(app,), name="warm", daemon=True).start()
-    return app, create_edge(app, settings.threads if face is Face.OPERATORS else settings.board_threads)
+    log.info("serving", face=share.face.value, address=share.listener.url, process=os.getpid())
+    Server(make_app, share.listener, processes=share.processes, graceful_seconds=graceful_seconds).run()
 
 
 def _warm(app: Flask) -> None:

@@ -17,6 +17,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from gunicorn.app.base import BaseApplication
@@ -27,8 +28,8 @@ from sentinel.core.errors import SentinelError
 from sentinel.event_worker import EventWorker
 from sentinel.http.asgi import ByListener
 
-OTHER_FILES = 500
-"""Open files of a process beside its clients' connections: the database, files, the program itself."""
+# Open files of a process beside its clients' connections: the database, files, the program itself.
+_OTHER_FILES = 500
 
 
 class CannotServe(SentinelError):
@@ -49,12 +50,6 @@ def require_free_port(host: str, port: int, variable: str) -> None:
             raise CannotServe(f"port {port} on {host} {what}; choose another with {variable}") from None
 
 
-def require_free_health_port(health: tuple[str, int], variable: str) -> None:
-    """Raise `CannotServe` when the address for supervisors is taken; without a port there is none."""
-    if health[1]:
-        require_free_port(*health, variable)
-
-
 def require_open_files(count: int, variable: str) -> None:
     """Let each process open `count` files, or raise `CannotServe` where the machine does not; `variable` is what to lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -65,6 +60,46 @@ def require_open_files(count: int, variable: str) -> None:
             f"{variable} takes {count} open files and this machine allows {hard}; lower it or raise the limit"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where a server listens, and how many connections each of its processes holds there, in all and of one address.
+
+    `health` is an address of its own for /healthz, /readyz and /metrics, which is nowhere else; without a port there is no /metrics.
+    Behind proxies, which are one address, one address may have all. The names are those of the settings to change.
+    """
+
+    host: str
+    port: int
+    connections: int
+    connections_per_address: int
+    port_name: str
+    health_name: str
+    connections_name: str
+    health: tuple[str, int] = ("", 0)
+    behind_proxies: bool = False
+
+    @property
+    def url(self) -> str:
+        """Its address in the log."""
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Connections of a process: in all, of one address."""
+        return self.connections, self.connections if self.behind_proxies else self.connections_per_address
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """Every (host, port) to listen on."""
+        return [(self.host, self.port), *([self.health] if self.health[1] else [])]
+
+    def require(self) -> None:
+        """Raise `CannotServe` where a port is taken, or the machine does not allow so many open files."""
+        for place, name in zip(self.places, (self.port_name, self.health_name), strict=False):
+            require_free_port(*place, name)
+        require_open_files(self.connections + _OTHER_FILES, self.connections_name)
 
 
 class _Arbiter(Arbiter):  # type: ignore[misc]
@@ -81,24 +116,16 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
 
 
 class Server(BaseApplication):  # type: ignore[misc]
-    """A gunicorn server around `make_app(worker)`, an ASGI app made once in each process after the fork.
-
-    Each process holds at most `connections` connections, and of one address at most `connections_per_address`. `health` is an
-    address of its own for /healthz, /readyz and /metrics, which is nowhere else; without a port there is no /metrics.
-    """
+    """A gunicorn server around `make_app(worker)`, an ASGI app made once in each process after the fork."""
 
     def __init__(
-        self, make_app: Callable[[Any], Any], *, host: str, port: int, processes: int, connections: int,
-        connections_per_address: int, health: tuple[str, int] = ("", 0), graceful_seconds: int = 20, on_reload: Callable[[], None] | None = None,
-        on_worker_exit: Callable[[], None] | None = None,
+        self, make_app: Callable[[Any], Any], listener: Listener, *, processes: int, graceful_seconds: int = 20,
+        on_reload: Callable[[], None] | None = None, on_worker_exit: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         self._make_app = make_app
-        self._bounds = connections, connections_per_address
-        self._health_port = health[1]
+        self._listener = listener
         self._options = {
-            "bind": [
-                f"[{at}]:{number}" if ":" in at else f"{at}:{number}" for at, number in ((host, port), health) if number
-            ],
+            "bind": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in listener.places],
             "workers": processes,
             "worker_class": EventWorker,
             "asgi_lifespan": "off",
@@ -131,8 +158,8 @@ class Server(BaseApplication):  # type: ignore[misc]
         return None
 
     def _after_fork(self, worker: Any) -> None:
-        worker.connections = Connections(*self._bounds)
-        worker.asgi = ByListener(self._make_app(worker), self._health_port)
+        worker.connections = Connections(*self._listener.bounds)
+        worker.asgi = ByListener(self._make_app(worker), self._listener.health[1])
         # What is loaded now stays for good: collecting it again and again would only stop requests for milliseconds.
         gc.collect()
         gc.freeze()

@@ -18,14 +18,7 @@ from sentinel.core.errors import SentinelError
 from sentinel.logs import configure_logs, gather_lines
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.library import PolicyHolder
-from sentinel.server import (
-    OTHER_FILES,
-    Server,
-    metrics_folder,
-    require_free_health_port,
-    require_free_port,
-    require_open_files,
-)
+from sentinel.server import Listener, Server, metrics_folder
 from sentinel.settings import Settings
 from sentinel.store.database import AUTHORITY
 from sentinel.store.safety import require_ready
@@ -39,16 +32,18 @@ LOG_SECONDS = 0.01
 def serve(settings: Settings, *, graceful_seconds: int = 20) -> None:
     """Run the authority until it is told to stop. Raises one-line refusals before anything listens."""
     configure_logs(settings.log_level, program="sentinel")
-    require_free_port(settings.host, settings.port, "--port or SENTINEL_PORT")
-    require_free_health_port((settings.health_host, settings.health_port), "SENTINEL_HEALTH_PORT")
-    require_open_files(settings.max_connections + OTHER_FILES, "SENTINEL_MAX_CONNECTIONS")
+    listener = Listener(
+        settings.host, settings.port, settings.max_connections, settings.max_connections_per_address, "--port or SENTINEL_PORT",
+        "SENTINEL_HEALTH_PORT", "SENTINEL_MAX_CONNECTIONS", health=(settings.health_host, settings.health_port),
+    )  # fmt: skip
+    listener.require()
     policies = PolicyHolder(settings.policies_dir)
     require_ready(settings.database_url, AUTHORITY, connections=settings.processes * settings.pool_size)
     with metrics_folder():
-        _run(settings, policies, graceful_seconds)
+        _run(settings, listener, policies, graceful_seconds)
 
 
-def _run(settings: Settings, policies: PolicyHolder, graceful_seconds: int) -> None:
+def _run(settings: Settings, listener: Listener, policies: PolicyHolder, graceful_seconds: int) -> None:
     from sentinel import metrics
     from sentinel.app import build_authority, create_edge
     from sentinel.http.rate_limit import SharedRateLimit
@@ -113,9 +108,8 @@ def _run(settings: Settings, policies: PolicyHolder, graceful_seconds: int) -> N
         for keeper in keepers:
             keeper.stop()
 
-    log.info("serving", address=f"http://{settings.host}:{settings.port}", process=os.getpid())
+    log.info("serving", address=listener.url, process=os.getpid())
     Server(
-        make_app, host=settings.host, port=settings.port, health=(settings.health_host, settings.health_port), processes=settings.processes,
-        connections=settings.max_connections, connections_per_address=settings.max_connections_per_address,
-        graceful_seconds=graceful_seconds, on_reload=reload_policies, on_worker_exit=stop_keepers,
+        make_app, listener, processes=settings.processes, graceful_seconds=graceful_seconds, on_reload=reload_policies,
+        on_worker_exit=stop_keepers,
     ).run()  # fmt: skip

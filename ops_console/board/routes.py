@@ -12,15 +12,14 @@ from ops_console.board.stream import CONNECTED, Stream, last_seen
 from ops_console.context import Context
 from ops_console.headers import HEADERS, PUBLIC_HEADERS
 from sentinel.core.publication import PublicFields
+from sentinel.http import event_stream
 from sentinel.http.openapi import documented
-
-STREAM_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 def routes(blueprint: Blueprint, context: Context) -> Stream:
     """Add the public routes, and the pages beside them; the live stream itself, which the event loop answers."""
     board = context.board
-    live = Stream(context.hub, headers={**HEADERS, **PUBLIC_HEADERS, **STREAM_HEADERS})
+    live = Stream(context.hub, headers={**HEADERS, **PUBLIC_HEADERS, **event_stream.HEADERS})
 
     @blueprint.get("/ops/api/live/status")
     @documented(
@@ -49,7 +48,7 @@ def routes(blueprint: Blueprint, context: Context) -> Stream:
     def stream() -> Response:
         # On the event loop `stream.Stream` answers this path. Here nothing can be held open: the viewer comes back at once.
         rows, _ = context.hub.come(last_seen(request.environ))
-        return Response(CONNECTED + b"".join(map(live.encode, rows)), headers=STREAM_HEADERS)
+        return Response(CONNECTED + b"".join(map(live.encode, rows)), headers=event_stream.HEADERS)
 
     @blueprint.get("/verify/<proof_id>.json")
     @documented(

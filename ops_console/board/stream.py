@@ -22,12 +22,12 @@ from ops_console import metrics
 from ops_console.board.events import LiveEvent
 from ops_console.board.hub import HEARTBEAT_SECONDS, KEPT, Hub
 from sentinel.http.asgi import Receive, Send
+from sentinel.http.event_stream import STALLED_SECONDS, asgi_headers, disconnected
 from sentinel.http.request_ids import request_id_of
 
 PATH = "/ops/api/live/stream"
 CONNECTED = b": connected\nretry: 2000\n\n"
 HEARTBEAT = b": heartbeat\n\n"
-STALLED_SECONDS = 30.0
 PER_SECOND = 10_000
 AT_ONCE = 20_000
 _AWAKE_SECONDS = 0.5
@@ -63,7 +63,7 @@ class Stream:
     def __init__(self, hub: Hub, *, headers: dict[str, str], heartbeat_seconds: float = HEARTBEAT_SECONDS) -> None:
         self._hub = hub
         self._heartbeat_seconds = heartbeat_seconds
-        self._headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        self._headers = asgi_headers(headers)
         self._pace = Pace()
         self._viewers_at: dict[int, int] = {}
         self._payloads: dict[tuple[int, int], bytes] = {}
@@ -83,7 +83,7 @@ class Stream:
         """
         self._hub.join()
         metrics.STREAMS.set(self._hub.viewers)
-        gone = asyncio.ensure_future(_gone(receive))
+        gone = asyncio.ensure_future(disconnected(receive))
         try:
             # A browser repeats its first address when it comes back; what it saw last stands in the header.
             rows, position = await asyncio.to_thread(self._hub.come, last_seen(environ))
@@ -184,11 +184,6 @@ class Stream:
             if self._hub.is_stopping():
                 self._ring()
             await asyncio.sleep(_AWAKE_SECONDS)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def last_seen(environ: dict[str, Any]) -> int | None:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -23,23 +23,19 @@ from sentinel import metrics
 from sentinel.api.guard import rfc3339
 from sentinel.api.identity import Identity
 from sentinel.core.errors import SentinelError, TooManyStreams
+from sentinel.http.asgi import Receive, Send, StreamHandler
+from sentinel.http.event_stream import HEADERS, STALLED_SECONDS, asgi_headers, disconnected
 from sentinel.http.request_ids import request_id_of
 from sentinel.services.authority import Caller
 from sentinel.store.approvals import Decided
 
 POLL_SECONDS = 0.5
 HEARTBEAT_SECONDS = 10.0
-STALLED_SECONDS = 30.0
 BACKLOG = 500
-HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
 HEARTBEAT = b": still here\n\n"
 # A decision's time is taken before its commit, so one may become visible after a later one: look back a little.
 OVERLAP = timedelta(seconds=10)
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-StreamHandler = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 Whose = tuple[uuid.UUID, uuid.UUID | None]
 """(tenant, principal); no principal: everybody's approvals of the tenant."""
 ReadSince = Callable[[uuid.UUID, datetime, uuid.UUID | None], list[Decided]]
@@ -105,7 +101,7 @@ class ApprovalFeed:
 
         `is_welcome` says whether the key is still good; it is asked before whatever is sent.
         """
-        gone = asyncio.ensure_future(_disconnected(receive))
+        gone = asyncio.ensure_future(disconnected(receive))
         try:
             async for payload in self._events(whose(caller), last_seen, gone):
                 if not await is_welcome():
@@ -189,18 +185,13 @@ def approvals_stream(identity: Identity, feed: ApprovalFeed) -> StreamHandler:
         # A last_seen that cannot be read means "from now on": a valid key is never answered 4xx here.
         seen = parse_time(parse_qs(environ["QUERY_STRING"], max_num_fields=20).get("last_seen", [""])[0])
         with feed.places.taken(caller):
-            headers = [*HEADERS, (b"x-request-id", request_id_of(environ).encode("latin-1"))]
+            headers = [*asgi_headers(HEADERS), (b"x-request-id", request_id_of(environ).encode("latin-1"))]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await feed.answer(
                 caller, seen, receive, send, is_welcome=lambda: identity.is_usable(environ, "approvals:read")
             )
 
     return stream
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def whose(caller: Caller) -> Whose:

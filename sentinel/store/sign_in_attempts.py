@@ -52,8 +52,7 @@ class Attempt:
 
 
 _ONE_AT_A_TIME = "select 1 from sentinel.sign_in_gate for update"
-# One row. `full`: a limit is reached; `paced`: over a limit nothing was tried in the last seconds. The wait is until the pace
-# allows the next one, or until the oldest guess of a code leaves its hour.
+# One row. The wait is until the pace allows the next attempt, or until the oldest guess of a code leaves its hour.
 BEGIN_ATTEMPT = """
 with recent as (
   select account_hash = %(account_hash)s as is_ours, network = %(network)s as is_near, with_code, attempted_at
@@ -73,8 +72,7 @@ with recent as (
 ), judged as (
   select near_last, code_last, guessed_from,
     %(device_hash)s::bytea is null and guessed >= %(codes)s as guessed_out,
-    case when %(device_hash)s::bytea is not null then ours >= %(account)s
-      else ours >= %(account)s or near >= %(near_most)s or overall >= %(overall)s end as is_full
+    ours >= %(account)s or %(device_hash)s::bytea is null and (near >= %(near_most)s or overall >= %(overall)s) as is_full
   from counted cross join codes
 ), answered as (
   select *, %(device_hash)s::bytea is null and coalesce(near_last, '-infinity') < clock_timestamp() - make_interval(secs => %(pace)s)

@@ -10,14 +10,7 @@ import structlog
 from sentinel.http.asgi import Documents
 from sentinel.http.rate_limit import SharedRateLimit
 from sentinel.logs import configure_logs
-from sentinel.server import (
-    OTHER_FILES,
-    Server,
-    metrics_folder,
-    require_free_health_port,
-    require_free_port,
-    require_open_files,
-)
+from sentinel.server import Listener, Server, metrics_folder
 from sentinel.store.database import ORDERS
 from sentinel.store.safety import require_ready
 from worker.order_review.key import refuse_wrong_key
@@ -29,16 +22,19 @@ log = structlog.get_logger("worker.order_review")
 def serve(settings: OrderReviewSettings, *, graceful_seconds: int = 20) -> None:
     """Run the intake until it is told to stop. Raises one-line refusals before anything listens."""
     configure_logs(settings.log_level, program="order-review")
-    require_free_port(settings.host, settings.port, "--port or SENTINEL_ORDERS_PORT")
-    require_free_health_port((settings.health_host, settings.health_port), "SENTINEL_ORDERS_HEALTH_PORT")
-    require_open_files(settings.max_connections + OTHER_FILES, "SENTINEL_ORDERS_MAX_CONNECTIONS")
+    listener = Listener(
+        settings.host, settings.port, settings.max_connections, settings.max_connections_per_address, "--port or SENTINEL_ORDERS_PORT",
+        "SENTINEL_ORDERS_HEALTH_PORT", "SENTINEL_ORDERS_MAX_CONNECTIONS", health=(settings.health_host, settings.health_port),
+        behind_proxies=settings.trusted_proxies > 0,
+    )  # fmt: skip
+    listener.require()
     require_ready(settings.database_url, ORDERS, connections=settings.processes * settings.pool_size)
     refuse_wrong_key(settings)
     with metrics_folder():
-        _run(settings, graceful_seconds)
+        _run(settings, listener, graceful_seconds)
 
 
-def _run(settings: OrderReviewSettings, graceful_seconds: int) -> None:
+def _run(settings: OrderReviewSettings, listener: Listener, graceful_seconds: int) -> None:
     # What counts is imported only once the folder of the shared counters is there.
     from worker.order_review.app import create_app
     from worker.order_review.background import Background
@@ -63,9 +59,7 @@ def _run(settings: OrderReviewSettings, graceful_seconds: int) -> None:
 
     for name in sources.current().closed():
         log.warning("source_without_secret", source=name)
-    log.info("serving", address=f"http://{settings.host}:{settings.port}", process=os.getpid())
+    log.info("serving", address=listener.url, process=os.getpid())
     Server(
-        make_app, host=settings.host, port=settings.port, health=(settings.health_host, settings.health_port), processes=settings.processes, connections=settings.max_connections,
-        connections_per_address=settings.max_connections if settings.trusted_proxies else settings.max_connections_per_address,
-        graceful_seconds=graceful_seconds, on_worker_exit=stop,
+        make_app, listener, processes=settings.processes, graceful_seconds=graceful_seconds, on_worker_exit=stop,
     ).run()  # fmt: skip

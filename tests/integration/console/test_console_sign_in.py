@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -12,13 +10,9 @@ import pytest
 import structlog
 
 from ops_console import identity
-from sentinel.core.errors import RateLimited, Unauthenticated
 from sentinel.http import problems
 from sentinel.services import sign_in as service
 from sentinel.services.issue_key import issue_key
-from sentinel.services.sign_in import Doorkeeper, Presented, sign_in
-from sentinel.store import sign_in_attempts
-from sentinel.store.sign_in_attempts import Attempt, Throttle, begin_attempt
 
 PASSWORD = "correct horse battery staple"
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")
@@ -215,105 +209,6 @@ def test_a_shared_address_needs_its_tenant(world: Any) -> None:
     body = {"email": "ann@demo.local", "password": PASSWORD}
     assert client.post("/ops/api/session", json=body).status_code == 401
     assert client.post("/ops/api/session", json={**body, "tenant": "other"}).json["tenant"] == "other"
-
-
-# Guessing ------------------------------------------------------------------------------------------------------------
-
-
-def guesses_looked_at(world: Any, guesses: int = 50) -> int:
-    """How many of so many simultaneous wrong guesses at one account from one network had their password looked at."""
-
-    def guess(number: int) -> bool:
-        try:
-            shown = Presented("ann@demo.local", f"wrong {number}", address="10.0.0.1")
-            sign_in(world.pool, shown, Doorkeeper())
-        except RateLimited:
-            return False
-        except Unauthenticated:
-            return True
-        raise AssertionError("a wrong password got in")
-
-    with ThreadPoolExecutor(max_workers=guesses) as threads:
-        looked_at = sum(threads.map(guess, range(guesses)))
-    print(f"N={guesses} guesses at once, {looked_at} looked at")
-    return looked_at
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Passwords are never right and cost nothing: these tests are about counting."""
-    monkeypatch.setattr(service, "is_right", lambda *_: False)
-
-
-@pytest.mark.usefixtures("quick")
-def test_fifty_guesses_at_once_count_fifty_and_ten_are_looked_at(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world.pool, "_wait_seconds", 30)
-    world.operator("ann")
-    assert guesses_looked_at(world) == 10
-
-
-@pytest.mark.usefixtures("quick")
-def test_counting_first_and_noting_later_would_look_at_more(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world.pool, "_wait_seconds", 30)
-    everybody = threading.Barrier(50)
-
-    def count_then_note(pool: Any, *, email: str, address: str, throttle: Throttle, **rest: Any) -> Attempt:
-        count = world.sql("select count(*) from sentinel.sign_in_attempts")[0][0]
-        everybody.wait()
-        if count >= throttle.account:
-            return Attempt(None, 60)
-        return begin_attempt(pool, email=email, address=address, throttle=Throttle(1000, 1000, 1000), **rest)
-
-    monkeypatch.setattr(service, "begin_attempt", count_then_note)
-    assert guesses_looked_at(world) > 10
-
-
-@pytest.mark.usefixtures("quick")
-def test_one_address_cannot_guess_over_many_accounts(world: Any) -> None:
-    client = world.app().test_client()
-    answers = [
-        client.post("/ops/api/session", json={"email": f"p{n}@demo.local", "password": "x"}).status_code
-        for n in range(11)
-    ]
-    assert answers == [401] * 10 + [429]
-
-
-@pytest.mark.usefixtures("quick")
-def test_the_refusal_says_when_to_come_back_and_does_not_move_the_end(world: Any) -> None:
-    client = world.app().test_client()
-    body = {"email": "ann@demo.local", "password": "x"}
-    for _ in range(10):
-        client.post("/ops/api/session", json=body)
-    first, second = (client.post("/ops/api/session", json=body) for _ in range(2))
-    assert first.status_code == second.status_code == 429
-    assert 0 < int(second.headers["Retry-After"]) <= int(first.headers["Retry-After"]) <= 300
-    world.sql("update sentinel.sign_in_attempts set attempted_at = attempted_at - interval '5 minutes'")
-    assert client.post("/ops/api/session", json=body).status_code == 401
-
-
-def test_a_success_of_ones_own_does_not_wipe_out_guesses(world: Any) -> None:
-    world.operator("ann")
-    world.operator("bob")
-    door = Doorkeeper(throttle=Throttle(account=3, address=3))
-
-    def attempt(email: str, password: str) -> str:
-        try:
-            sign_in(world.pool, Presented(email, password, address="10.0.0.1"), door)
-        except (Unauthenticated, RateLimited) as error:
-            return error.code
-        return "in"
-
-    seen = [attempt("ann@demo.local", "wrong"), attempt("bob@demo.local", PASSWORD), attempt("ann@demo.local", "wrong"),
-            attempt("bob@demo.local", PASSWORD), attempt("ann@demo.local", "wrong"), attempt("ann@demo.local", PASSWORD)]  # fmt: skip
-    assert seen == ["unauthenticated", "in", "unauthenticated", "in", "unauthenticated", "rate-limited"]
-
-
-def test_right_sign_ins_are_not_throttled(world: Any) -> None:
-    world.operator("ann")
-    app = world.app()
-    for _ in range(12):
-        world.sign_in("ann@demo.local", app)
-    assert sign_in_attempts.sweep(world.pool) == 0
 
 
 # Forged requests -----------------------------------------------------------------------------------------------------

@@ -119,7 +119,6 @@ def test_the_overview_draws_the_hour_and_says_it_in_words(world: Any) -> None:
 
 def test_the_sampler_waits_for_a_database_that_is_away_and_goes_on(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ops_console.sampler.APART_SECONDS", 0.05)
-    monkeypatch.setattr("ops_console.sampler._LOOK_UP_SECONDS", 0.01)
     pool, ledger = Pool(with_role(world.url, CONSOLE), size=1), Pool(AWAY, size=1)
     is_over, refusals, take = False, [1, 2], gauges.take_samples
 
