@@ -115,7 +115,9 @@ def pgbench_script(bench: Bench, folder: Path, *, hot: bool) -> Path:
     for place, name in enumerate(("operation_id", "event_id", "second_event_id", "permit_id", "approval_id")):
         row[name] = f"0000000{place}-0000-7000-8000-@N@"
     text = orjson.dumps(batch_of([row])).decode()
-    # pgbench takes ":name" for a variable, even inside a literal; JSON may write the colon differently.
+    # pgbench takes ":name" for a variable, even inside a literal: a space after a colon between name and value, an escape
+    # for one inside a string.
+    text = re.sub(r'(?<!\\)":(?=\w)', '": ', text)
     text = re.sub(r":(?=\w)", r"\\u003a", text)
     text = (
         text.replace("NNN", "@N@").replace("AAA", "@A@").replace("HOT", f"hot{os.urandom(3).hex()}").replace("'", "''")
