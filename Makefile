@@ -64,18 +64,18 @@ format: .venv/.lint  ## format the code
 	$(BIN)/ruff check --fix .
 
 docs: .venv/.runtime  ## write the documents that are made from the code
-	$(BIN)/python -m tests.settings_table > deploy/settings.md
+	$(BIN)/python -m tests.support.settings_table > deploy/settings.md
 	$(BIN)/worker states draw
 	$(BIN)/worker workflow draw
 	$(BIN)/worker order-review lanes draw
 
 docs-check: .venv/.lint  ## are the made documents the ones the code makes, and do links lead somewhere?
-	@$(BIN)/python -m tests.settings_table | diff -u deploy/settings.md - || { echo "Error: deploy/settings.md is stale; run make docs"; exit 1; }
+	@$(BIN)/python -m tests.support.settings_table | diff -u deploy/settings.md - || { echo "Error: deploy/settings.md is stale; run make docs"; exit 1; }
 	@folder=$$(mktemp -d); for what in states workflow "order-review lanes"; do $(BIN)/worker $$what draw --folder "$$folder" >/dev/null; done; \
 	for file in "$$folder"/*; do diff -u "deploy/$$(basename "$$file")" "$$file" || { echo "Error: deploy/$$(basename "$$file") is stale; run make docs"; exit 1; }; done; rm -r "$$folder"
-	@$(BIN)/python tests/links.py
-	@$(BIN)/python -m tests.lock check
-	@$(BIN)/python -m tests.sbom check
+	@$(BIN)/python tests/support/links.py
+	@$(BIN)/python -m tests.support.lock check
+	@$(BIN)/python -m tests.support.sbom check
 
 bench: .venv/.test  ## measure guards, checks and refunds against pgbench, interleaved; writes tests/bench/out/
 	@$(BIN)/python -m tests.bench.run $(BENCH)
@@ -84,10 +84,10 @@ screenshots: .venv/.test  ## pictures of every page of a demo into build/screens
 	@$(BIN)/python -m tests.browser.screenshots
 
 lock: .venv/.release  ## write requirements.txt anew from setup.cfg; UPGRADE=--upgrade takes the newest versions
-	@$(BIN)/python -m tests.lock make $(UPGRADE)
+	@$(BIN)/python -m tests.support.lock make $(UPGRADE)
 
 sbom: .venv/.release  ## write the bill of materials into deploy/sbom.cdx.json
-	@$(BIN)/python -m tests.sbom make
+	@$(BIN)/python -m tests.support.sbom make
 
 wheel: .venv/.release  ## build the wheel into dist/
 	@$(BIN)/python -m build --no-isolation --wheel --outdir dist . >/dev/null && ls dist/*.whl

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from sentinel.cli.common import database_url, one_line_errors
-from sentinel.command_line import OneLineCommand
+from sentinel.platform.command_line import OneLineCommand, one_line_errors
+from sentinel.store.address import database_url
 from sentinel.store.database import BOARD
 
 
@@ -35,7 +35,7 @@ from sentinel.store.database import BOARD
 @one_line_errors
 def command(graceful_seconds: int, only: str | None, **options: Any) -> None:
     """Run the console and the public board on SENTINEL_DATABASE_URL, or on the embedded PostgreSQL of SENTINEL_DATA_DIR."""
-    from ops_console.face import Face
+    from ops_console.listeners import Face
     from ops_console.serving import serve
     from ops_console.settings import load_console_settings
 

@@ -7,20 +7,21 @@ from collections.abc import Callable
 from flask import Blueprint, Flask, Response, request
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from ops_console import elsewhere, identity, meta, metrics, pages
+from ops_console import identity, meta, metrics, pages
+from ops_console import redirects as elsewhere
 from ops_console.api import approvals, halts, orders, public_ids, refunds, session, switches
 from ops_console.board import routes as board_routes
 from ops_console.board import stream
 from ops_console.confirm import routes as confirm_routes
 from ops_console.context import build_context
-from ops_console.face import Face
 from ops_console.headers import HEADERS, PUBLIC_HEADERS
+from ops_console.listeners import Face
 from ops_console.pages import shell
 from ops_console.settings import ConsoleSettings
-from sentinel.http import https_only, problems
-from sentinel.http.asgi import AsgiApp, Documents, HotRoutes
-from sentinel.http.docs_page import docs_page
-from sentinel.http.strict_json import MAX_BYTES
+from sentinel.platform.http import https_only, problems
+from sentinel.platform.http.asgi import AsgiApp, Documents, HotRoutes
+from sentinel.platform.http.docs_page import docs_page
+from sentinel.platform.http.strict_json import MAX_BYTES
 
 PUBLIC_PATHS = ("/ops/api/live/", "/verify/")
 FRAMED = "top.widget"

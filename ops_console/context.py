@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+from ops_console.accounts.prove_second_factor import Vault
+from ops_console.accounts.remember_device import Devices
+from ops_console.accounts.sign_in import Doorkeeper, SessionTerms
 from ops_console.board.hub import Hub
 from ops_console.board.reader import Board
 from ops_console.settings import ConsoleSettings
+from sentinel.authority.list_switches import SwitchFile
+from sentinel.authority.look_up_public_id import minters
+from sentinel.authority.policy_inspector import PolicyBook
 from sentinel.core.public_ids import PublicIds
-from sentinel.services.known_devices import Devices
-from sentinel.services.list_switches import SwitchFile
-from sentinel.services.look_up_public_id import minters
-from sentinel.services.policy_book import PolicyBook
-from sentinel.services.second_factor import Vault
-from sentinel.services.sign_in import Doorkeeper, SessionTerms
 from sentinel.store.database import BOARD, CONSOLE, Pool, with_role
 
 

@@ -13,7 +13,12 @@ from flask import Flask, Response, current_app, g, redirect, request
 from werkzeug.exceptions import MethodNotAllowed
 from werkzeug.wrappers import Response as AnyResponse
 
+from ops_console.accounts.operator_tokens import token_owner
+from ops_console.accounts.sessions import SignedIn
+from ops_console.accounts.sign_in import session_of
+from ops_console.accounts.step_up import needs_proof
 from ops_console.context import Context
+from sentinel.authority.actor import Actor
 from sentinel.core.errors import (
     Forbidden,
     PasswordChangeRequired,
@@ -21,11 +26,6 @@ from sentinel.core.errors import (
     StepUpRequired,
     Unauthenticated,
 )
-from sentinel.services.actor import Actor
-from sentinel.services.operator_tokens import token_owner
-from sentinel.services.sign_in import session_of
-from sentinel.services.step_up import needs_proof
-from sentinel.store.sessions import SignedIn
 
 SIGN_IN = "/ops/api/session"
 SIGN_IN_PAGE = "/ops/sign-in"

@@ -8,11 +8,11 @@ from flask import Blueprint, Response, current_app
 from ops_console import metrics
 from ops_console.api.documentation import DESCRIPTION, SECURITY_SCHEMES
 from ops_console.context import Context
-from sentinel.http.openapi import documented, openapi_document
-from sentinel.http.readiness import alive, database_checks, exposition_answer, holds, readiness_answer
+from sentinel.authority.tenants import public_tenants
+from sentinel.platform.http.openapi import documented, openapi_document
+from sentinel.platform.http.readiness import alive, database_checks, exposition_answer, holds, readiness_answer
 from sentinel.store.database import BOARD, CONSOLE, Pool
 from sentinel.store.safety import standing_of
-from sentinel.store.tenants import public_tenants
 
 
 def routes(blueprint: Blueprint, context: Context) -> None:

@@ -18,15 +18,15 @@ from typing import Any
 import structlog
 from flask import Flask
 
-from ops_console.face import Face
-from ops_console.indexer import start_indexer
-from ops_console.sampler import start_sampler
+from ops_console.gauge_sampler import start_sampler
+from ops_console.listeners import Face
+from ops_console.public_id_indexer import start_indexer
 from ops_console.settings import ConsoleSettings
 from sentinel.core.errors import EngineUnavailable
-from sentinel.http.asgi import AsgiApp
-from sentinel.logs import configure_logs
-from sentinel.server import Listener, Server, metrics_folder
-from sentinel.side_by_side import run_side_by_side
+from sentinel.platform.http.asgi import AsgiApp
+from sentinel.platform.logs import configure_logs
+from sentinel.platform.serving.process_group import run_side_by_side
+from sentinel.platform.serving.server import Listener, Server, metrics_folder
 from sentinel.store.database import CONSOLE
 from sentinel.store.safety import require_board, require_ready
 

@@ -13,10 +13,10 @@ from environs import Env
 from marshmallow.validate import Length, OneOf, Range
 
 from ops_console.board.agents import PublicAgents, parse_public_agents
+from sentinel.authority.actor import has_role
 from sentinel.core.errors import InvalidInput
-from sentinel.resources import policies_dir
-from sentinel.services.actor import has_role
-from sentinel.settings import (
+from sentinel.platform.resources import policies_dir
+from sentinel.platform.settings import (
     BEHIND_TLS,
     HEALTH_HELP,
     confirm_secrets,

@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sentinel.store.embedded import RunningServer, remove, running
 from sentinel.store.migrate import migrate
 from tests.browser.chromium import NoChromium, running_chromium
-from tests.world import World, make_world
+from tests.support.world import World, make_world
 
 TEMPLATE = "template_sentinel"
 _ROOM_BYTES = 6 * 1024**3

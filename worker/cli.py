@@ -15,10 +15,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from sentinel.command_line import OneLineGroup
 from sentinel.core.errors import InvalidInput
 from sentinel.core.operation import check_identifier
-from sentinel.resources import policies_dir
+from sentinel.platform.command_line import OneLineGroup
+from sentinel.platform.resources import policies_dir
 from worker.check import check_folder
 from worker.connect import make_reconciler, open_client, open_ledger
 from worker.drawing import write_drawings

@@ -14,9 +14,9 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 from flask import Flask, Response
 from prometheus_client.exposition import ThreadingWSGIServer
 
-from sentinel.http import problems
-from sentinel.http.readiness import alive, database_checks, exposition_answer, readiness_answer
-from sentinel.server import require_free_port
+from sentinel.platform.http import problems
+from sentinel.platform.http.readiness import alive, database_checks, exposition_answer, readiness_answer
+from sentinel.platform.serving.server import require_free_port
 from sentinel.store.database import WORKER
 from sentinel.store.safety import standing_of
 from worker.key_check import KeyCheck

@@ -17,7 +17,7 @@ from typing import Any
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import parse_money
 from sentinel.core.operation import check_identifier
-from sentinel.http.strict_json import check_unicode
+from sentinel.platform.http.strict_json import check_unicode
 from sentinel.policy.errors import nearest
 from worker.rows import NewRow
 from worker.workflow.routes import CHANNELS, MODES, SCENARIOS

@@ -26,8 +26,8 @@ from collections.abc import Iterator
 import click
 
 from sentinel.client import Client
-from sentinel.command_line import OneLineCommand
 from sentinel.core.errors import EngineUnavailable, SentinelError
+from sentinel.platform.command_line import OneLineCommand
 from sentinel.store.safety import UnsafeDatabase
 from worker.agent import Agent, OnRow
 from worker.connect import (

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from sentinel.command_line import OneLineCommand
+from sentinel.platform.command_line import OneLineCommand
 from worker.connect import open_ledger
 from worker.retail_refund_agent import FAILED, refusals
 from worker.settings import read_settings

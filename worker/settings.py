@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from environs import Env, EnvError
 
-from sentinel.resources import policies_dir
-from sentinel.settings import confirm_secrets, is_weak, not_about
+from sentinel.platform.resources import policies_dir
+from sentinel.platform.settings import confirm_secrets, is_weak, not_about
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
 from worker.critic.settings import faults as critic_faults
 from worker.settlement.settings import faults as settlement_faults

@@ -12,12 +12,12 @@ from ops_console.api.rendering import amount, choice, json_response, limit, path
 from ops_console.api.schemas import ApprovalPageSchema, ApprovalViewSchema, HandledSchema, ResolvedSchema, WordSchema
 from ops_console.context import Context
 from ops_console.identity import actor, must_have_proved
+from sentinel.authority.approvals import ApprovalRow, earlier_votes, find_approval, list_approvals, votes
+from sentinel.authority.resolve_approval import APPROVE, HANDLED, REJECT, resolve_approval
 from sentinel.core.decision import reason_text
 from sentinel.core.errors import InvalidInput, NotFound
-from sentinel.http.bodies import json_body, load, without_nulls
-from sentinel.http.openapi import documented
-from sentinel.services.resolve_approval import APPROVE, HANDLED, REJECT, resolve_approval
-from sentinel.store.approvals import ApprovalRow, earlier_votes, find_approval, list_approvals, votes
+from sentinel.platform.http.bodies import json_body, load, without_nulls
+from sentinel.platform.http.openapi import documented
 from sentinel.store.uuids import uuid_or_none
 
 STATUSES = ("pending", "approved", "rejected", "expired")

@@ -11,14 +11,14 @@ from ops_console.api.rendering import amount, json_response, limit, path_id, pre
 from ops_console.api.schemas import LiftHaltSchema, ResolveInDoubtSchema, SetHaltSchema
 from ops_console.context import Context
 from ops_console.identity import actor, must_have_proved
+from sentinel.authority.halts import HaltRow, list_halts
+from sentinel.authority.in_doubt import InDoubtRow, list_in_doubt
+from sentinel.authority.lift_halt import lift_halt
+from sentinel.authority.resolve_in_doubt import resolve_in_doubt
+from sentinel.authority.set_halt import set_halt
 from sentinel.core.decision import reason_text
-from sentinel.http.bodies import json_body, load, without_nulls
-from sentinel.http.openapi import documented
-from sentinel.services.lift_halt import lift_halt
-from sentinel.services.resolve_in_doubt import resolve_in_doubt
-from sentinel.services.set_halt import set_halt
-from sentinel.store.halts import HaltRow, list_halts
-from sentinel.store.in_doubt import InDoubtRow, list_in_doubt
+from sentinel.platform.http.bodies import json_body, load, without_nulls
+from sentinel.platform.http.openapi import documented
 
 _SET, _LIFT, _RESOLVE = SetHaltSchema(), LiftHaltSchema(), ResolveInDoubtSchema()
 _ANY = {"type": "object"}

@@ -15,13 +15,13 @@ from ops_console.api.rendering import amount, choice, cursor_in, cursor_out, jso
 from ops_console.api.schemas import OrderPageSchema, OrderResolvedSchema, OrderViewSchema, OrderWordSchema
 from ops_console.context import Context
 from ops_console.identity import actor, must_have_proved
+from ops_console.read_models import order_views
+from ops_console.resolve_order import FULFIL, HOLD, REFUND, RETRY, refund_refusal, resolve_order
+from sentinel.authority.policy_inspector import PolicyBook
 from sentinel.core.decision import reason_text
 from sentinel.core.errors import InvalidInput, NotFound
-from sentinel.http.bodies import json_body, load, without_nulls
-from sentinel.http.openapi import documented
-from sentinel.services.policy_book import PolicyBook
-from sentinel.services.resolve_order import FULFIL, HOLD, REFUND, RETRY, refund_refusal, resolve_order
-from sentinel.store import order_views
+from sentinel.platform.http.bodies import json_body, load, without_nulls
+from sentinel.platform.http.openapi import documented
 from sentinel.store.uuids import uuid_or_none
 
 _WORD = OrderWordSchema()

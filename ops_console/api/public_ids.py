@@ -11,8 +11,8 @@ from ops_console.api.rendering import json_response, present
 from ops_console.api.schemas import PublicIdSchema
 from ops_console.context import Context
 from ops_console.identity import actor
-from sentinel.http.openapi import documented
-from sentinel.services.look_up_public_id import look_up_public_id
+from sentinel.authority.look_up_public_id import look_up_public_id
+from sentinel.platform.http.openapi import documented
 
 
 def routes(blueprint: Blueprint, context: Context) -> None:

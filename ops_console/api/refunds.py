@@ -13,12 +13,13 @@ from ops_console.api.rendering import amount, choice, cursor_in, cursor_out, jso
 from ops_console.api.schemas import LedgerPageSchema
 from ops_console.context import Context
 from ops_console.identity import actor
+from ops_console.process_one import process_one
+from ops_console.read_models import refund_views
+from sentinel.authority import feed
+from sentinel.authority.halts import covering
 from sentinel.core.operation import check_identifier
 from sentinel.core.proof import REDACTION
-from sentinel.http.openapi import documented
-from sentinel.services.process_one import process_one
-from sentinel.store import feed, refund_views
-from sentinel.store.halts import covering
+from sentinel.platform.http.openapi import documented
 
 DEFAULT_AGENT = "retail-refund-agent"
 _RISK = ("duplicate_refund", "stale_window", "suspicious_reason", "customer_attempts_24h")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from marshmallow import Schema, fields
 from marshmallow.validate import OneOf, Range
 
-from sentinel.http.bodies import Identifier, StrictBoolean, StrictSchema, Text
+from sentinel.platform.http.bodies import Identifier, StrictBoolean, StrictSchema, Text
 
 
 class SignInSchema(StrictSchema):

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, g, request
 
+from ops_console.accounts.operator_tokens import issue_token, revoke_token
+from ops_console.accounts.own_account import change_own_password
+from ops_console.accounts.sessions import SignedIn, list_tokens
+from ops_console.accounts.sign_out import sign_out
+from ops_console.accounts.step_up import step_up
 from ops_console.api.documentation import OPERATOR, READING, WRITING
 from ops_console.api.rendering import json_response, path_id, present
 from ops_console.api.schemas import CreateTokenSchema, OwnPasswordSchema, SessionSchema, SignInSchema, StepUpSchema
 from ops_console.context import Context
-from ops_console.door import admit, enter
 from ops_console.identity import actor, check_origin, cookie_name, must_have_proved, set_cookie
+from ops_console.sign_in_http import admit, enter
 from sentinel.core.errors import Forbidden, InvalidInput
-from sentinel.http.bodies import json_body, load, without_nulls
-from sentinel.http.openapi import documented
-from sentinel.services.operator_tokens import issue_token, revoke_token
-from sentinel.services.own_account import change_own_password
-from sentinel.services.sign_out import sign_out
-from sentinel.services.step_up import step_up
-from sentinel.store.sessions import SignedIn, list_tokens
+from sentinel.platform.http.bodies import json_body, load, without_nulls
+from sentinel.platform.http.openapi import documented
 
 _SIGN_IN, _STEP_UP, _CREATE_TOKEN, _OWN_PASSWORD = (
     SignInSchema(),

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from sentinel.authority.feed import MinuteCount
 from sentinel.core.errors import SentinelError
-from sentinel.store.feed import MinuteCount
 
 OUTCOMES = ("ALLOW", "APPROVAL_REQUIRED", "DENY")
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

@@ -15,7 +15,7 @@ from ops_console.board.reader import Board, Remembered
 from ops_console.context import Context
 from sentinel.core.canonical import canonical_json
 from sentinel.core.errors import NotFound
-from sentinel.http.openapi import documented
+from sentinel.platform.http.openapi import documented
 
 _CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'none';"

@@ -16,13 +16,13 @@ from typing import Any
 from ops_console.board.agents import PublicAgents
 from ops_console.board.events import LiveEvent, agent_status, policy_label
 from ops_console.board.figures import Counts
+from sentinel.authority import feed
+from sentinel.authority.look_up_public_id import record_of
+from sentinel.authority.tenants import public_tenants
 from sentinel.core.errors import NotFound
 from sentinel.core.public_ids import PublicIds
 from sentinel.core.publication import PublicFields, Publisher
-from sentinel.services.look_up_public_id import record_of
-from sentinel.store import feed
 from sentinel.store.database import Pool
-from sentinel.store.tenants import public_tenants
 
 DEFAULT_PUBLIC_TENANT = "public-demo"
 NOBODY = uuid.UUID(int=0)

@@ -12,8 +12,8 @@ from ops_console.board.stream import CONNECTED, Stream, last_seen
 from ops_console.context import Context
 from ops_console.headers import HEADERS, PUBLIC_HEADERS
 from sentinel.core.publication import PublicFields
-from sentinel.http import event_stream
-from sentinel.http.openapi import documented
+from sentinel.platform.http import event_stream
+from sentinel.platform.http.openapi import documented
 
 
 def routes(blueprint: Blueprint, context: Context) -> Stream:

@@ -15,14 +15,14 @@ import structlog
 from flask import Blueprint, Response, render_template, request
 from werkzeug.routing import BaseConverter
 
+from ops_console.confirm.answer_confirmation import ANSWERS, UnknownLink, answer_card, open_card
+from ops_console.confirm.confirmations import CardRow
 from ops_console.confirm.translations import CATALOGUES
 from ops_console.context import Context
 from sentinel.core.confirm_link import ConfirmLinks
 from sentinel.core.customer_text import language_of, moment_text, money_text, plainly
 from sentinel.core.errors import SentinelError
-from sentinel.http.openapi import documented
-from sentinel.services.answer_confirmation import ANSWERS, UnknownLink, answer_card, open_card
-from sentinel.store.confirmations import CardRow
+from sentinel.platform.http.openapi import documented
 
 CSP = "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 HEADERS = {

@@ -24,7 +24,7 @@ from ops_console.pages import (
     sign_in,
 )
 from sentinel.core.errors import SentinelError, Unauthenticated
-from sentinel.http.problems import http_response, problem_response
+from sentinel.platform.http.problems import http_response, problem_response
 
 
 def blueprint(context: Context) -> Blueprint:

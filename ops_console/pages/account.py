@@ -9,6 +9,15 @@ import segno
 from flask import Blueprint, Response, g, request
 from markupsafe import Markup
 
+from ops_console.accounts.operator_tokens import MOST_DAYS, issue_token, revoke_token
+from ops_console.accounts.own_account import change_own_password, end_own_session
+from ops_console.accounts.prove_second_factor import (
+    address_of,
+    begin_second_factor,
+    confirm_second_factor,
+    remove_second_factor,
+)
+from ops_console.accounts.sessions import end_others, list_sessions, list_tokens
 from ops_console.api.rendering import path_id
 from ops_console.api.schemas import CreateTokenSchema
 from ops_console.api.session import DEFAULT_TOKEN_DAYS
@@ -19,17 +28,8 @@ from ops_console.pages.account_schemas import ConfirmCodeSchema, PasswordSchema
 from ops_console.pages.sign_in import ours
 from ops_console.pages.step_up import needs_proof, prove
 from sentinel.core.errors import InvalidInput, SentinelError
-from sentinel.http.bodies import load
-from sentinel.services.operator_tokens import MOST_DAYS, issue_token, revoke_token
-from sentinel.services.own_account import change_own_password, end_own_session
-from sentinel.services.second_factor import (
-    address_of,
-    begin_second_factor,
-    confirm_second_factor,
-    remove_second_factor,
-)
+from sentinel.platform.http.bodies import load
 from sentinel.store.ids import new_id
-from sentinel.store.sessions import end_others, list_sessions, list_tokens
 
 ADDRESS = "/ops/account"
 SECOND_FACTOR = f"{ADDRESS}/second-factor"

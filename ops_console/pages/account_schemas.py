@@ -5,8 +5,8 @@ from __future__ import annotations
 from marshmallow import fields
 from marshmallow.validate import OneOf
 
-from sentinel.http.bodies import Identifier, StrictSchema, Text
-from sentinel.store.operators import ROLES
+from ops_console.accounts.operators import ROLES
+from sentinel.platform.http.bodies import Identifier, StrictSchema, Text
 
 
 class PasswordSchema(StrictSchema):

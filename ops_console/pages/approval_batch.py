@@ -16,10 +16,10 @@ from ops_console.pages import shell
 from ops_console.pages.approval_words import OFFERED, PROVEN, Asked, Given, asked, give
 from ops_console.pages.approvals import ADDRESS, RISKS
 from ops_console.pages.step_up import prove
+from sentinel.authority.actor import Actor
 from sentinel.core.decision import reason_text
 from sentinel.core.errors import InvalidInput, NotFound, SentinelError
 from sentinel.core.operation import check_identifier, check_text
-from sentinel.services.actor import Actor
 from sentinel.store.uuids import uuid_or_none
 
 MOST = 20

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ops_console.pages.text import money
+from sentinel.authority.approvals import ApprovalRow
 from sentinel.core.canonical import sha256_hex
 from sentinel.core.operation import IDENTIFIER
-from sentinel.store.approvals import ApprovalRow
 
 MOST = 100
 _ACCOUNTS = ("account_ref", "account_id")

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from ops_console import metrics
 from ops_console.context import Context
 from ops_console.pages.approval_facts import is_bound
+from ops_console.resolve_order import FULFIL, HOLD, REFUND, WORDS, refund_refusal, resolve_order
+from sentinel.authority import approval_queue
+from sentinel.authority.actor import Actor, has_role
+from sentinel.authority.approval_queue import CardRow
+from sentinel.authority.approvals import ApprovalRow, EarlierVote, Vote, earlier_votes, find_approval, votes
+from sentinel.authority.resolve_approval import HANDLED, resolve_approval
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
-from sentinel.services.actor import Actor, has_role
-from sentinel.services.resolve_approval import HANDLED, resolve_approval
-from sentinel.services.resolve_order import FULFIL, HOLD, REFUND, WORDS, refund_refusal, resolve_order
-from sentinel.store import approval_queue
-from sentinel.store.approval_queue import CardRow
-from sentinel.store.approvals import ApprovalRow, EarlierVote, Vote, earlier_votes, find_approval, votes
 
 PROVEN = ("approve", FULFIL, REFUND)
 """Words after which something happens outside: who gives one proves who it is."""

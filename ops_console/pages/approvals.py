@@ -15,6 +15,7 @@ from flask import Blueprint, Response, request
 from marshmallow import fields
 from marshmallow.validate import OneOf
 
+from ops_console.accounts.operators import PersonRow, list_people
 from ops_console.api.rendering import choice, cursor_in, cursor_out, path_id
 from ops_console.context import Context
 from ops_console.identity import actor
@@ -24,14 +25,13 @@ from ops_console.pages.approval_words import OFFERED, PROVEN, Asked, Given, aske
 from ops_console.pages.limit_words import each_in_words
 from ops_console.pages.rules_said import rules_of
 from ops_console.pages.step_up import prove
+from sentinel.authority import approval_queue
+from sentinel.authority.actor import Actor, has_role
+from sentinel.authority.resolve_approval import HANDLED
 from sentinel.core.decision import reason_text
 from sentinel.core.errors import InvalidInput
-from sentinel.http.bodies import Identifier, StrictSchema, Text, load
-from sentinel.services.actor import Actor, has_role
-from sentinel.services.resolve_approval import HANDLED
-from sentinel.store import approval_queue
+from sentinel.platform.http.bodies import Identifier, StrictSchema, Text, load
 from sentinel.store.ids import proof_id_of
-from sentinel.store.operators import PersonRow, list_people
 from sentinel.store.uuids import uuid_or_none
 
 ADDRESS = "/ops/approvals"

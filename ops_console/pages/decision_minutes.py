@@ -10,7 +10,7 @@ import uuid
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from sentinel.store import overview
+from ops_console.read_models import overview
 from sentinel.store.database import Pool
 
 MINUTES = 60

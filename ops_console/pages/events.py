@@ -15,12 +15,12 @@ from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.inert_csv import Cell, csv_lines
+from ops_console.read_models.events import KINDS, EventFilter, EventRow, all_events, events_page
+from sentinel.authority.halts import known_targets
+from sentinel.authority.look_up_public_id import look_up_public_id
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.core.operation import check_identifier
 from sentinel.core.public_ids import is_public_id
-from sentinel.services.look_up_public_id import look_up_public_id
-from sentinel.store.events import KINDS, EventFilter, EventRow, all_events, events_page
-from sentinel.store.halts import known_targets
 from sentinel.store.ids import event_of_proof
 from sentinel.store.uuids import uuid_or_none
 

@@ -12,7 +12,7 @@ from functools import cache
 
 from markupsafe import Markup, escape
 
-from sentinel.resources import drawing
+from sentinel.platform.resources import drawing
 
 WORKFLOW, LANES = "refund-workflow.svg", "order-lanes.svg"
 _PART = re.compile(r'<g class="(at|way)" id="((?:at|way)-[^"]+)">(.*?)</g>', re.DOTALL)

@@ -13,12 +13,12 @@ from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.step_up import prove
+from ops_console.read_models.events import EventRow, events_of
+from sentinel.authority.in_doubt import doubt_totals, find_operation, list_in_doubt
+from sentinel.authority.resolve_in_doubt import resolve_in_doubt
 from sentinel.core.decision import reason_text
 from sentinel.core.errors import InvalidInput, NotFound
-from sentinel.http.bodies import load
-from sentinel.services.resolve_in_doubt import resolve_in_doubt
-from sentinel.store.events import EventRow, events_of
-from sentinel.store.in_doubt import doubt_totals, find_operation, list_in_doubt
+from sentinel.platform.http.bodies import load
 
 _RESOLVE = ResolveInDoubtSchema()
 _WORDS = {"yes": True, "no": False}

@@ -9,20 +9,20 @@ from flask import Blueprint, Response, request
 from marshmallow import fields
 from marshmallow.validate import OneOf
 
+from ops_console.accounts.operators import list_operators
 from ops_console.api.rendering import path_id
 from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.step_up import prove
+from sentinel.authority.halts import known_targets
+from sentinel.authority.issue_key import MOST_DAYS, IssuedKey, MadeBefore, issue_key
+from sentinel.authority.keys import DEFAULT_SCOPES, SCOPES, list_keys
+from sentinel.authority.revoke_key import revoke_key
+from sentinel.authority.rotate_key import OVERLAP_SECONDS, rotate_key
 from sentinel.core.errors import InvalidInput, SentinelError
-from sentinel.http.bodies import Identifier, StrictSchema, Text, load
-from sentinel.services.issue_key import MOST_DAYS, IssuedKey, MadeBefore, issue_key
-from sentinel.services.revoke_key import revoke_key
-from sentinel.services.rotate_key import OVERLAP_SECONDS, rotate_key
-from sentinel.store.agent_keys import DEFAULT_SCOPES, SCOPES, list_keys
-from sentinel.store.halts import known_targets
+from sentinel.platform.http.bodies import Identifier, StrictSchema, Text, load
 from sentinel.store.ids import new_id
-from sentinel.store.operators import list_operators
 from sentinel.store.uuids import uuid_or_none
 
 ADDRESS = "/ops/keys"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from sentinel.store.gauges import HOUR_SECONDS, Sample
+from ops_console.read_models.gauges import HOUR_SECONDS, Sample
 
 WIDTH, HEIGHT = 240, 40
 BOX = f"0 0 {WIDTH} {HEIGHT}"

@@ -15,17 +15,23 @@ from ops_console.pages import graph, ledger_filter, shell
 from ops_console.pages.ledger_life import last_way, reason_in_words, timeline
 from ops_console.pages.orders import events_address
 from ops_console.pages.rules_said import rules_of
+from ops_console.process_one import process_one
+from ops_console.read_models.ledger_life import MOST, life_of
+from ops_console.read_models.ledger_search import (
+    LedgerFilter,
+    counted,
+    entries_of_operations,
+    find_entry,
+    search_ledger,
+)
+from ops_console.read_models.order_budgets import budget_of_entry
+from ops_console.read_models.refund_views import LedgerRow
+from sentinel.authority.approvals import find_approval
+from sentinel.authority.look_up_public_id import look_up_public_id
 from sentinel.core.decision import REASONS
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.core.public_ids import is_public_id
-from sentinel.services.look_up_public_id import look_up_public_id
-from sentinel.services.process_one import process_one
-from sentinel.store.approvals import find_approval
 from sentinel.store.ids import event_of_proof, new_id
-from sentinel.store.ledger_life import MOST, life_of
-from sentinel.store.ledger_search import LedgerFilter, counted, entries_of_operations, find_entry, search_ledger
-from sentinel.store.order_budgets import budget_of_entry
-from sentinel.store.refund_views import LedgerRow
 from sentinel.store.uuids import uuid_or_none
 
 ADDRESS = "/ops/ledger"

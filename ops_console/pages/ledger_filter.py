@@ -7,10 +7,10 @@ from urllib.parse import urlencode
 
 from flask import request
 
+from ops_console.read_models.ledger_search import LedgerFilter
+from ops_console.read_models.refund_views import STATUSES
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import DIGITS, parse_money
-from sentinel.store.ledger_search import LedgerFilter
-from sentinel.store.refund_views import STATUSES
 
 FIELDS = ("q", "status", "channel", "scenario", "currency", "decision", "reason", "least", "most", "since", "until")
 DECISIONS = ("ALLOW", "APPROVAL_REQUIRED", "DENY")

@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ops_console.pages.text import money
+from ops_console.read_models.events import EventRow
+from ops_console.read_models.ledger_life import Card, Effect, Life, Trail
 from sentinel.core.decision import reason_text
-from sentinel.store.events import EventRow
-from sentinel.store.ledger_life import Card, Effect, Life, Trail
 
 # What a step noted that is ours: codes, states, names of systems. Order references and a model's words are not among them.
 _NOTED = (

@@ -10,6 +10,10 @@ from collections.abc import Callable
 
 from flask import Blueprint, Response, request
 
+from ops_console.accounts import change_operator as change
+from ops_console.accounts.create_operator import add_person, checked_address
+from ops_console.accounts.operators import ROLES, PersonRow, list_people
+from ops_console.accounts.passwords import make_password
 from ops_console.api.rendering import path_id
 from ops_console.context import Context
 from ops_console.identity import actor
@@ -17,12 +21,8 @@ from ops_console.pages import shell
 from ops_console.pages.account_schemas import AddOperatorSchema, NewPasswordSchema, SetRoleSchema
 from ops_console.pages.step_up import prove
 from sentinel.core.errors import InvalidInput, NotFound, SentinelError
-from sentinel.http.bodies import load
-from sentinel.services import change_operator as change
-from sentinel.services.create_operator import add_person, checked_address
-from sentinel.services.passwords import make_password
+from sentinel.platform.http.bodies import load
 from sentinel.store.ids import new_id
-from sentinel.store.operators import ROLES, PersonRow, list_people
 
 ADDRESS = "/ops/operators"
 _ADD, _ROLE, _PASSWORD = AddOperatorSchema(), SetRoleSchema(), NewPasswordSchema()

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ops_console.pages.ledger_life import Moment, Way, evidence
-from sentinel.store.events import EventRow
-from sentinel.store.order_views import AlertRow, EffectRow, OrderRow, WordRow
-from sentinel.store.order_views import EventRow as LaneEventRow
+from ops_console.read_models.events import EventRow
+from ops_console.read_models.order_views import AlertRow, EffectRow, OrderRow, WordRow
+from ops_console.read_models.order_views import EventRow as LaneEventRow
 
 _TITLES = {
     "scored": "Scored", "allowed": "Low: may be fulfilled", "needs_analyst": "Medium: an analyst is needed", "denied": "High: not fulfilled",

@@ -20,12 +20,12 @@ from ops_console.pages.ledger_life import reason_in_words
 from ops_console.pages.order_life import timeline, way_of
 from ops_console.pages.rules_said import rules_of
 from ops_console.pages.step_up import prove
+from ops_console.read_models import order_search, order_views
+from ops_console.read_models.events import events_of
+from ops_console.read_models.order_budgets import budget_of_order
+from ops_console.resolve_order import HOLD, REFUND, RETRY, refund_refusal, resolve_order
 from sentinel.core.errors import InvalidInput, NotFound
-from sentinel.http.bodies import load
-from sentinel.services.resolve_order import HOLD, REFUND, RETRY, refund_refusal, resolve_order
-from sentinel.store import order_search, order_views
-from sentinel.store.events import events_of
-from sentinel.store.order_budgets import budget_of_order
+from sentinel.platform.http.bodies import load
 
 ADDRESS = "/ops/orders"
 LIVE = "/ops/orders-now"

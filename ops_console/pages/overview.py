@@ -21,12 +21,12 @@ from ops_console.pages import shell
 from ops_console.pages.decision_minutes import OUTCOMES, DecisionMinutes, Part, in_steps
 from ops_console.pages.last_hour import BOX, Drawing, Gauge, drawn, seconds_drawn
 from ops_console.pages.text import span
-from sentinel.store import gauges
-from sentinel.store import overview as figures
-from sentinel.store.approval_queue import KINDS
-from sentinel.store.halts import HaltRow, list_halts
-from sentinel.store.refund_views import last_worker, outbox_lag
-from sentinel.store.switches import list_switches
+from ops_console.read_models import gauges
+from ops_console.read_models import overview as figures
+from ops_console.read_models.refund_views import last_worker, outbox_lag
+from sentinel.authority.approval_queue import KINDS
+from sentinel.authority.halts import HaltRow, list_halts
+from sentinel.authority.switches import list_switches
 
 _NAMES = {"refund": "Refunds", "escalation": "Escalations", "order": "Orders", "other": "Other actions"}
 

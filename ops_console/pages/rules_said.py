@@ -6,9 +6,9 @@ import uuid
 
 from ops_console.context import Context
 from ops_console.identity import actor
+from sentinel.authority.operations import find_decided
+from sentinel.authority.policy_inspector import RulesSaid
 from sentinel.core.decision import NO_POLICY_DIGEST
-from sentinel.services.policy_book import RulesSaid
-from sentinel.store.operations import find_decided
 
 
 def rules_of(context: Context, operation_id: uuid.UUID | None) -> RulesSaid | None:

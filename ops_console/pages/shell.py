@@ -15,16 +15,16 @@ from typing import Any, TypeVar, cast
 
 from flask import Flask, Response, current_app, g, render_template, request, url_for
 
+from ops_console.accounts.sessions import keep_saying, take_said
 from ops_console.context import Context
 from ops_console.identity import page_of
 from ops_console.pages import condition_words
 from ops_console.pages.refusal_words import in_words
 from ops_console.pages.step_up import needs_proof
 from ops_console.pages.text import FILTERS, FUNCTIONS
+from sentinel.authority.actor import has_role
 from sentinel.core.errors import InvalidInput, RateLimited, SentinelError
-from sentinel.http.problems import status_of
-from sentinel.services.actor import has_role
-from sentinel.store.sessions import keep_saying, take_said
+from sentinel.platform.http.problems import status_of
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self';"

@@ -7,14 +7,14 @@ from urllib.parse import urlsplit
 
 from flask import Blueprint, Response, request
 
+from ops_console.accounts.sign_out import sign_out
 from ops_console.api.schemas import SignInSchema
 from ops_console.context import Context
-from ops_console.door import admit, enter, remember_device
 from ops_console.identity import check_origin, cookie_name, set_cookie
 from ops_console.pages import shell
+from ops_console.sign_in_http import admit, enter, remember_device
 from sentinel.core.errors import InvalidInput, RateLimited, Unauthenticated
-from sentinel.http.bodies import load
-from sentinel.services.sign_out import sign_out
+from sentinel.platform.http.bodies import load
 
 HOME = "/ops"
 _SIGN_IN = SignInSchema()

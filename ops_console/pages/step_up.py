@@ -13,9 +13,9 @@ import dataclasses
 from flask import g, request
 
 from ops_console import metrics
+from ops_console.accounts import step_up
 from ops_console.context import Context
 from sentinel.core.errors import InvalidInput, RateLimited
-from sentinel.services import step_up
 
 
 def needs_proof() -> bool:

@@ -8,6 +8,8 @@ from datetime import datetime
 
 import click
 
+from sentinel.authority.approvals import ApprovalRow, earlier_votes, find_approval, list_approvals, votes
+from sentinel.authority.resolve_approval import APPROVE, HANDLED, REJECT, resolve_approval
 from sentinel.cli.common import (
     OneLineErrors,
     acting_as,
@@ -22,8 +24,6 @@ from sentinel.cli.common import (
 )  # fmt: skip
 from sentinel.core.errors import NotFound
 from sentinel.core.money import Money
-from sentinel.services.resolve_approval import APPROVE, HANDLED, REJECT, resolve_approval
-from sentinel.store.approvals import ApprovalRow, earlier_votes, find_approval, list_approvals, votes
 
 COLUMNS = ("approval_id", "status", "action", "resource", "amount", "reasons", "people", "offers", "expires_at")
 """Columns for people; `--json` has everything."""

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from sentinel.cli.common import WrongUse, json_option, open_pool, show
-from sentinel.store.checkpoints import CheckpointFile
+from sentinel.authority.checkpoints import CheckpointFile
+from sentinel.cli.common import json_option, open_pool, show
+from sentinel.platform.command_line import WrongUse
 
 
 @click.command()

@@ -10,7 +10,6 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -18,43 +17,20 @@ import orjson
 import psycopg
 from marshmallow import ValidationError
 
-from sentinel.command_line import Command, OneLineGroup, told_on_one_line
-from sentinel.core.errors import EngineUnavailable, InvalidInput, NotFound, SentinelError
-from sentinel.http.bodies import Text
-from sentinel.services.actor import LOCAL_ADMINISTRATOR, Actor, local_administrator
-from sentinel.services.create_operator import known_operator
-from sentinel.settings import UnsafeConfiguration
+from ops_console.accounts.create_operator import known_operator
+from sentinel.authority.actor import LOCAL_ADMINISTRATOR, Actor, local_administrator
+from sentinel.authority.tenants import list_tenants
+from sentinel.core.errors import EngineUnavailable, InvalidInput, NotFound
+from sentinel.platform.command_line import Command, OneLineGroup, WrongUse, one_line_errors
+from sentinel.platform.http.bodies import Text
+from sentinel.store.address import database_url
 from sentinel.store.database import CONSOLE, Pool, describe, first_line, open_connection, with_role
-from sentinel.store.embedded import EmbeddedError, running
 from sentinel.store.migrate import SchemaNotReady, require_head
-from sentinel.store.tenants import list_tenants
-
-REFUSED, WRONG_USE, NO_DATABASE = 1, 2, 3
-
-
-class WrongUse(SentinelError):
-    """The command cannot be understood as given; `detail` says what to add."""
-
-    code = "wrong-use"
-
-
-def exit_code(error: SentinelError) -> int:
-    """What the shell is told about a refusal."""
-    if isinstance(error, (EngineUnavailable, EmbeddedError)):
-        return NO_DATABASE
-    if isinstance(error, (WrongUse, InvalidInput, SchemaNotReady, UnsafeConfiguration)):
-        return WRONG_USE
-    return REFUSED
 
 
 def import_paths() -> str:
     """Where a Python program that we start finds what we find, as its `PYTHONPATH`."""
     return os.pathsep.join(path for path in sys.path if path)
-
-
-def one_line_errors(command: Command) -> Command:
-    """Our own errors end the command with one line and the `exit_code` of this program."""
-    return told_on_one_line(command, exit_code)
 
 
 class OneLineErrors(OneLineGroup):
@@ -100,17 +76,6 @@ def tenant_option(command: Command) -> Command:
         envvar="SENTINEL_TENANT_ID",
         help="The tenant; not needed when there is only one.",
     )(command)
-
-
-@contextlib.contextmanager
-def database_url(login: str = CONSOLE) -> Iterator[str]:
-    """`SENTINEL_DATABASE_URL`, else `login`'s address of the embedded server of `SENTINEL_DATA_DIR`, started if need be."""
-    given = os.environ.get("SENTINEL_DATABASE_URL", "")
-    if given:
-        yield given
-        return
-    with running(Path(os.environ.get("SENTINEL_DATA_DIR", "var"))) as server:
-        yield server.url(user=login)
 
 
 @contextlib.contextmanager

@@ -9,12 +9,13 @@ from pathlib import Path
 import click
 import orjson
 
-from sentinel.cli.common import REFUSED, OneLineErrors, as_uuid, json_option, open_pool, tenant_of, tenant_option
+from sentinel.authority.explain import Explained, explain_decision
+from sentinel.authority.policy_inspector import PolicyBook
+from sentinel.cli.common import OneLineErrors, as_uuid, json_option, open_pool, tenant_of, tenant_option
 from sentinel.core.decision import reason_text
+from sentinel.platform.command_line import REFUSED
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.explain import Said
-from sentinel.resources import policies_dir
-from sentinel.services.explain_decision import Explained, explain_decision
-from sentinel.services.policy_book import PolicyBook
 
 
 @click.group(cls=OneLineErrors)

@@ -13,14 +13,15 @@ from typing import Any
 import click
 import psycopg
 
-from sentinel.cli.common import database_url, json_option
+from sentinel.authority.checkpoints import CheckpointBroken
+from sentinel.authority.evidence_log import compare_checkpoints
+from sentinel.authority.settings import CHECKPOINTS, load_settings
+from sentinel.cli.common import json_option
 from sentinel.core.errors import EngineUnavailable, SentinelError
+from sentinel.platform.resources import invariants_sql, policies_dir
 from sentinel.policy.cases import run_cases
 from sentinel.policy.folder import check_folder
-from sentinel.resources import invariants_sql, policies_dir
-from sentinel.services.checkpoint import compare_checkpoints
-from sentinel.settings import CHECKPOINTS, load_settings
-from sentinel.store.checkpoints import CheckpointBroken
+from sentinel.store.address import database_url
 from sentinel.store.database import AUTHORITY, CONSOLE, ORDERS, WORKER, describe, first_line, open_connection, with_role
 from sentinel.store.invariants import SHOWN, UNHURRIED, run_invariants
 from sentinel.store.migrate import SchemaNotReady, current_revision, require_head

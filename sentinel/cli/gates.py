@@ -19,11 +19,11 @@ from typing import Any
 import click
 import orjson
 
+from sentinel.authority.gate_reports import GateReport
+from sentinel.authority.record_gate_report import record_gate_report
 from sentinel.cli.common import (
     OneLineErrors,
-    WrongUse,
     acting_as,
-    database_url,
     import_paths,
     json_option,
     open_pool,
@@ -34,15 +34,15 @@ from sentinel.cli.common import (
 from sentinel.cli.gates_shown import print_report
 from sentinel.cli.scratch import Scratch, scratch_world
 from sentinel.core.errors import NotFound
-from sentinel.logs import configure_logs
+from sentinel.platform.command_line import WrongUse
+from sentinel.platform.logs import configure_logs
+from sentinel.platform.private_files import write_private
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.library import PolicyHolder
 from sentinel.policy.switches import DeclaredSwitch, SwitchBook, read_book
-from sentinel.private_files import write_private
-from sentinel.resources import policies_dir
-from sentinel.services.record_gate_report import record_gate_report
-from sentinel.store.gate_reports import GateReport
+from sentinel.store.address import database_url
 
 _ACTION = "refund.small."
 _CAP = "cap_"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import click
 
+from sentinel.authority.halts import LEVELS, SCOPES, list_halts
+from sentinel.authority.lift_halt import lift_halt
+from sentinel.authority.set_halt import set_halt
 from sentinel.cli.common import (
     OneLineErrors,
     acting_as,
@@ -16,9 +19,6 @@ from sentinel.cli.common import (
     tenant_of,
     tenant_option,
 )  # fmt: skip
-from sentinel.services.lift_halt import lift_halt
-from sentinel.services.set_halt import set_halt
-from sentinel.store.halts import LEVELS, SCOPES, list_halts
 
 COLUMNS = ("halt_id", "scope", "target", "level", "reason", "set_by", "set_at", "lifted_by", "lifted_at")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from sentinel.authority.in_doubt import list_in_doubt
+from sentinel.authority.resolve_in_doubt import resolve_in_doubt
 from sentinel.cli.common import (
     OneLineErrors,
     acting_as,
@@ -16,8 +18,6 @@ from sentinel.cli.common import (
     tenant_of,
     tenant_option,
 )  # fmt: skip
-from sentinel.services.resolve_in_doubt import resolve_in_doubt
-from sentinel.store.in_doubt import list_in_doubt
 
 COLUMNS = (
     "operation_id", "agent_id", "action", "resource", "amount_minor", "currency", "in_doubt_reason", "started_at",

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import click
 
+from ops_console.accounts.create_operator import known_operator
+from sentinel.authority.issue_key import IssuedKey, issue_key
+from sentinel.authority.keys import DEFAULT_SCOPES, SCOPES, WORKER_SCOPE, list_keys
+from sentinel.authority.revoke_key import revoke_key
+from sentinel.authority.rotate_key import OVERLAP_SECONDS, rotate_key
 from sentinel.cli.common import (
     OneLineErrors,
     as_uuid,
@@ -14,11 +19,6 @@ from sentinel.cli.common import (
     tenant_of,
     tenant_option,
 )
-from sentinel.services.create_operator import known_operator
-from sentinel.services.issue_key import IssuedKey, issue_key
-from sentinel.services.revoke_key import revoke_key
-from sentinel.services.rotate_key import OVERLAP_SECONDS, rotate_key
-from sentinel.store.agent_keys import DEFAULT_SCOPES, SCOPES, WORKER_SCOPE, list_keys
 
 COLUMNS = ("key_id", "hint", "label", "agent_id", "scopes", "owner", "created_at", "expires_at", "revoked_at", "last_used_at",
            "usable")  # fmt: skip

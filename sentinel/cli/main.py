@@ -11,7 +11,7 @@ from sentinel import __version__
 from sentinel.cli.common import OneLineErrors
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("sentinel.cli.demo:command", "Start everything on this machine, with a demo ledger."),
+    "demo": ("sentinel.demo.command:command", "Start everything on this machine, with a demo ledger."),
     "serve": ("sentinel.cli.serve:command", "Run the authority in the foreground."),
     "migrate": ("sentinel.cli.migrate:command", "Bring the database to this program's schema and grants."),
     "tenants": ("sentinel.cli.tenants:group", "Create and list tenants."),

@@ -6,7 +6,8 @@ import json
 
 import click
 
-from sentinel.cli.common import database_url, json_option
+from sentinel.cli.common import json_option
+from sentinel.store.address import database_url
 
 
 @click.command()

@@ -6,8 +6,7 @@ import sys
 
 import click
 
-from sentinel.cli.common import OneLineErrors, json_option, open_pool, show, show_rows, tenant_of, tenant_option
-from sentinel.services.create_operator import (
+from ops_console.accounts.create_operator import (
     change_role,
     confirm,
     create_operator,
@@ -15,8 +14,9 @@ from sentinel.services.create_operator import (
     reset_second_factor,
     shut_out,
 )
-from sentinel.services.passwords import make_password
-from sentinel.store.operators import ROLES, list_operators
+from ops_console.accounts.operators import ROLES, list_operators
+from ops_console.accounts.passwords import make_password
+from sentinel.cli.common import OneLineErrors, json_option, open_pool, show, show_rows, tenant_of, tenant_option
 
 COLUMNS = ("email", "role", "active", "created_at", "operator_id")
 

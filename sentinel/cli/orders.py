@@ -8,6 +8,9 @@ from datetime import datetime
 
 import click
 
+from ops_console.read_models.order_search import queue
+from ops_console.read_models.order_views import OrderRow, find_order
+from ops_console.resolve_order import RETRY, WORDS, resolve_order
 from sentinel.cli.common import (
     OneLineErrors,
     acting_as,
@@ -20,9 +23,6 @@ from sentinel.cli.common import (
     tenant_option,
 )  # fmt: skip
 from sentinel.core.money import Money
-from sentinel.services.resolve_order import RETRY, WORDS, resolve_order
-from sentinel.store.order_search import queue
-from sentinel.store.order_views import OrderRow, find_order
 
 COLUMNS = ("source", "order_id", "status", "lane", "amount", "why", "due_at")
 

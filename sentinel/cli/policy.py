@@ -18,13 +18,13 @@ from rich.table import Table
 
 from sentinel.cli.common import import_paths, json_option
 from sentinel.core.errors import NotFound
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.cases import run_cases
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe, remarks
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.folder import check_folder
 from sentinel.policy.library import NOT_POLICIES, PolicyLibrary
-from sentinel.resources import policies_dir
 
 DIRECTORY = click.argument(
     "directory",

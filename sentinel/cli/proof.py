@@ -10,16 +10,17 @@ from typing import Any
 
 import click
 
-from sentinel.cli.common import json_option, one_line_errors, open_pool, print_json, tenant_of, tenant_option
+from sentinel.authority.look_up_public_id import minters
+from sentinel.authority.policy_inspector import PolicyBook
+from sentinel.authority.verify_proof import compare_with_record
+from sentinel.cli.common import json_option, open_pool, print_json, tenant_of, tenant_option
 from sentinel.core.canonical import canonical_json
 from sentinel.core.errors import InvalidInput
 from sentinel.core.proof import is_intact, pack_hash
-from sentinel.http.strict_json import read_object
-from sentinel.resources import policies_dir
-from sentinel.services.look_up_public_id import minters
-from sentinel.services.policy_book import PolicyBook
-from sentinel.services.verify_proof import compare_with_record
-from sentinel.settings import public_id_secrets
+from sentinel.platform.command_line import one_line_errors
+from sentinel.platform.http.strict_json import read_object
+from sentinel.platform.resources import policies_dir
+from sentinel.platform.settings import public_id_secrets
 
 
 @click.group()

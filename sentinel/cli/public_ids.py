@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from sentinel.authority.look_up_public_id import look_up_public_id, minters
 from sentinel.cli.common import OneLineErrors, json_option, open_pool, print_json, tenant_of, tenant_option
-from sentinel.services.look_up_public_id import look_up_public_id, minters
-from sentinel.settings import public_id_secrets
+from sentinel.platform.settings import public_id_secrets
 
 
 @click.group(cls=OneLineErrors)

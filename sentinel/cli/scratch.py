@@ -21,12 +21,12 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from sentinel.authority.create_tenant import create_tenant
+from sentinel.authority.issue_key import issue_key
+from sentinel.authority.keys import WORKER_SCOPES
+from sentinel.authority.settings import Settings
 from sentinel.cli.scratch_left import PREFIX
 from sentinel.policy.library import PolicyHolder
-from sentinel.services.create_tenant import create_tenant
-from sentinel.services.issue_key import issue_key
-from sentinel.settings import Settings
-from sentinel.store.agent_keys import WORKER_SCOPES
 from sentinel.store.database import CONSOLE, Pool, with_role
 from sentinel.store.embedded import remove, running
 from sentinel.store.migrate import SchemaNotReady, migrate
@@ -114,9 +114,9 @@ def authority_on_loopback(database: str, policies: PolicyHolder) -> Iterator[str
     """The authority as it is, served by threads of this process; its address."""
     from werkzeug.serving import WSGIRequestHandler
 
-    from sentinel.app import build_authority, create_app
-    from sentinel.http.rate_limit import SharedRateLimit
-    from sentinel.services.declare_policies import declare_policies
+    from sentinel.authority.app import build_authority, create_app
+    from sentinel.authority.declare_policies import declare_policies
+    from sentinel.platform.http.rate_limit import SharedRateLimit
 
     class Handler(WSGIRequestHandler):
         protocol_version = "HTTP/1.1"

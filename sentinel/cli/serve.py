@@ -36,7 +36,7 @@ def command(graceful_seconds: int, **options: Any) -> None:
         signal.signal(number, lambda *_: told.set())
     with contextlib.ExitStack() as stack:
         if not os.environ.get("SENTINEL_DATABASE_URL"):
-            from sentinel.settings import CHECKPOINTS
+            from sentinel.authority.settings import CHECKPOINTS
 
             data_dir = Path(os.environ.get("SENTINEL_DATA_DIR", "var"))
             options["database_url"] = _database(stack, data_dir, told)
@@ -57,8 +57,8 @@ def _database(stack: contextlib.ExitStack, data_dir: Path, told: threading.Event
 
 
 def _serve(graceful_seconds: int, told: threading.Event, options: dict[str, Any]) -> None:
-    from sentinel.settings import load_settings
-    from sentinel.wsgi import serve
+    from sentinel.authority.serving import serve
+    from sentinel.authority.settings import load_settings
 
     def leave(*_: Any) -> None:
         # Once: a second signal must not cut short what the first one ends.

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import click
 
+from sentinel.authority.flip_switch import known_switch, turn_switch_off, turn_switch_on
+from sentinel.authority.gate_reports import REFUSALS, GateState
+from sentinel.authority.list_switches import SwitchView, list_switches
 from sentinel.cli.common import (
     OneLineErrors,
-    WrongUse,
     acting_as,
     json_option,
     open_pool,
@@ -20,11 +22,9 @@ from sentinel.cli.common import (
     tenant_of,
     tenant_option,
 )  # fmt: skip
+from sentinel.platform.command_line import WrongUse
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.switches import SwitchBook, read_book
-from sentinel.resources import policies_dir
-from sentinel.services.flip_switch import known_switch, turn_switch_off, turn_switch_on
-from sentinel.services.list_switches import SwitchView, list_switches
-from sentinel.store.gate_reports import REFUSALS, GateState
 
 COLUMNS = ("switch", "on", "canary", "launch_gate", "changed")
 """Columns for people; `--json` has everything."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from sentinel.authority.create_tenant import create_tenant
+from sentinel.authority.tenants import list_tenants
 from sentinel.cli.common import OneLineErrors, json_option, open_pool, show, show_rows
-from sentinel.services.create_tenant import create_tenant
-from sentinel.store.tenants import list_tenants
 
 
 @click.group(cls=OneLineErrors)

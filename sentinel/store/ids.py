@@ -6,7 +6,7 @@ import time
 import uuid
 from datetime import datetime
 
-from sentinel.randomness import random_bytes
+from sentinel.platform.randomness import random_bytes
 
 _LOW = (1 << 62) - 1
 

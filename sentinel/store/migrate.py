@@ -14,7 +14,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from sentinel.core.errors import EngineUnavailable, SentinelError
-from sentinel.resources import roles_sql
+from sentinel.platform.resources import roles_sql
 from sentinel.store.database import OWNER, describe, first_line, parts_of
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from typing import Any
 import urllib3
 
 from sentinel.store.database import AUTHORITY
-from tests.busy import overload
-from tests.logins import program_url
-from tests.ports import free_port, listens
+from tests.support.busy import overload
+from tests.support.logins import program_url
+from tests.support.ports import free_port, listens
 
 REPO = Path(__file__).resolve().parents[2]
 SCALE = float(os.environ.get("SENTINEL_TEST_SCALE", "1"))

@@ -11,14 +11,14 @@ from contextlib import ExitStack, closing
 import psycopg
 import pytest
 
-from sentinel.services.actor import Actor
-from sentinel.services.issue_key import issue_key
-from sentinel.services.resolve_approval import resolve_approval
-from sentinel.services.revoke_key import revoke_key
-from sentinel.store.agent_keys import WORKER_SCOPES
+from sentinel.authority.actor import Actor
+from sentinel.authority.issue_key import issue_key
+from sentinel.authority.keys import WORKER_SCOPES
+from sentinel.authority.resolve_approval import resolve_approval
+from sentinel.authority.revoke_key import revoke_key
 from sentinel.store.database import CONSOLE, Pool, with_role
 from tests.acceptance.places import Served, eventually, served_on
-from tests.world import add_tenant, guard_body, unique
+from tests.support.world import add_tenant, guard_body, unique
 
 PER_KEY, PER_TENANT, IN_ALL = 3, 4, 6
 

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 
 from ops_console.__main__ import command as console
 from sentinel.cli.main import main
-from sentinel.resources import policies_dir
+from sentinel.platform.resources import policies_dir
 from tests.acceptance.places import Served, run
-from tests.ports import free_port
-from tests.world import guard_body
+from tests.support.ports import free_port
+from tests.support.world import guard_body
 from worker.cli import main as worker
 from worker.order_review.cli import serve as intake
 from worker.retail_refund_agent import main as refund_agent

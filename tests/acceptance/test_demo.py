@@ -17,8 +17,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from sentinel.cli.demo_orders import OrderSource, curl_line
 from sentinel.core.proof import is_intact
+from sentinel.demo.orders import OrderSource, curl_line
 from tests.acceptance.places import (
     KEYS,
     Demo,
@@ -30,7 +30,7 @@ from tests.acceptance.places import (
     run,
     running_demo,
 )
-from tests.busy import overload
+from tests.support.busy import overload
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.acceptance.conftest import NewDatabase
 from tests.acceptance.places import Demo, demo_folder, processes_naming, running_demo
-from tests.embedded_servers import needs_linux
+from tests.support.embedded_servers import needs_linux
 
 MODULES = {
     "authority": (b"sentinel.cli.main", b"serve"), "console": (b"ops_console",), "orders": (b"worker.order_review",),

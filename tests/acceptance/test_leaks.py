@@ -17,7 +17,7 @@ import pytest
 
 from tests.acceptance.ledgers import refund
 from tests.acceptance.places import Demo, eventually, request, run
-from tests.world import add_tenant, guard_body, start_body, unique
+from tests.support.world import add_tenant, guard_body, start_body, unique
 
 pytestmark = pytest.mark.slow
 

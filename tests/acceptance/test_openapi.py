@@ -31,14 +31,14 @@ from schemathesis.specs.openapi.checks import (
 
 from ops_console.app import create_app as create_console
 from ops_console.settings import ConsoleSettings
-from sentinel.app import create_app as create_authority
-from sentinel.http.openapi import undocumented_routes
-from sentinel.http.rate_limit import SharedRateLimit
-from sentinel.settings import Settings
+from sentinel.authority.app import create_app as create_authority
+from sentinel.authority.settings import Settings
+from sentinel.platform.http.openapi import undocumented_routes
+from sentinel.platform.http.rate_limit import SharedRateLimit
 from tests.acceptance.places import SCALE
-from tests.busy import overload
-from tests.logins import console_urls
-from tests.world import AGENT, PASSWORD, SECRET, World
+from tests.support.busy import overload
+from tests.support.logins import console_urls
+from tests.support.world import AGENT, PASSWORD, SECRET, World
 
 pytestmark = pytest.mark.slow
 SEED = int(os.environ.get("SENTINEL_TEST_SEED", "0")) or random.SystemRandom().randrange(10**6)

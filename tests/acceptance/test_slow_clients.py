@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.places import SCALE, Demo, request
-from tests.busy import overload
+from tests.support.busy import overload
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ import pytest
 
 from sentinel.store.embedded.layout import Layout
 from tests.acceptance.places import clean_env, demo_folder, eventually, module, port_options, processes_naming
-from tests.busy import overload
-from tests.ports import free_port, listens
+from tests.support.busy import overload
+from tests.support.ports import free_port, listens
 
 pytestmark = pytest.mark.slow
 

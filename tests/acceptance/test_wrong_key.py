@@ -9,14 +9,14 @@ import subprocess
 import psycopg
 import pytest
 
-from sentinel.services.issue_key import issue_key
-from sentinel.store.agent_keys import SCOPES
+from sentinel.authority.issue_key import issue_key
+from sentinel.authority.keys import SCOPES
 from sentinel.store.database import CONSOLE, ORDERS, Pool, with_role
 from tests.acceptance.ledgers import Shop, open_shop, refund
 from tests.acceptance.places import Served, clean_env, eventually, module, request, run
-from tests.logins import program_url
-from tests.ports import free_port, listens
-from tests.world import unique
+from tests.support.logins import program_url
+from tests.support.ports import free_port, listens
+from tests.support.world import unique
 
 pytestmark = pytest.mark.slow
 

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.store.database import BOARD, CONSOLE
-from tests.logins import program_url
-from tests.ports import free_port
+from tests.support.logins import program_url
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from tests.bench.run import Bench

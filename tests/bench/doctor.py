@@ -22,18 +22,18 @@ from typing import Any
 
 import psycopg
 
-from sentinel.api.guard import to_asked
-from sentinel.resources import invariants_sql
-from sentinel.services.guard_action import decided_row
-from sentinel.services.report_outcome import report_row
-from sentinel.store.decisions import record_decisions, report_outcomes
+from sentinel.authority.api.guard import to_asked
+from sentinel.authority.decisions import record_decisions, report_outcomes
+from sentinel.authority.guard_action import decided_row
+from sentinel.authority.housekeeping import sequence_events
+from sentinel.authority.report_outcome import report_row
+from sentinel.platform.resources import invariants_sql
 from sentinel.store.embedded import remove, running
-from sentinel.store.housekeeping import sequence_events
 from sentinel.store.invariants import ask, read_invariants
 from sentinel.store.migrate import migrate
-from tests.harness import caller_of
-from tests.roomy import roomy_policies
-from tests.world import World, guard_body, make_world
+from tests.support.harness import caller_of
+from tests.support.roomy import roomy_policies
+from tests.support.world import World, guard_body, make_world
 
 OPERATIONS = 100_000
 WANTED_SECONDS = 60.0

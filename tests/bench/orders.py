@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.resources import policies_dir
+from sentinel.platform.resources import policies_dir
 from tests.bench.load import LoadResult, request_bytes, run_load
-from tests.order_world import SECRET, order_body, signed
-from tests.ports import free_port
+from tests.support.order_world import SECRET, order_body, signed
+from tests.support.ports import free_port
 
 CONNECTIONS = 24
 """As many orders in hand as keep both processors busy: with 20 to 32 the rate is the same, with more only the wait grows."""

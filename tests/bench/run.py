@@ -31,22 +31,22 @@ from pathlib import Path
 import orjson
 import psycopg
 
+from sentinel.authority.decisions import batch_of
+from sentinel.authority.engine import Authority, Caller
+from sentinel.authority.guard_action import decided_row
+from sentinel.authority.keys import WORKER_SCOPE
 from sentinel.core.operation import build_operation
 from sentinel.core.permit import PermitSigner
 from sentinel.policy.library import PolicyHolder
-from sentinel.services.authority import Authority, Caller
-from sentinel.services.guard_action import decided_row
-from sentinel.store.agent_keys import WORKER_SCOPE
 from sentinel.store.database import AUTHORITY, ORDERS, WORKER
-from sentinel.store.decisions import batch_of
 from sentinel.store.embedded import Embedded, find_binaries, remove
 from sentinel.store.migrate import migrate
 from tests.bench import orders as order_load
 from tests.bench.board import board_viewers
 from tests.bench.load import LoadResult, request_bytes, run_load
-from tests.ports import free_port
-from tests.roomy import roomy_policies
-from tests.world import SECRET, add_tenant, guard_body
+from tests.support.ports import free_port
+from tests.support.roomy import roomy_policies
+from tests.support.world import SECRET, add_tenant, guard_body
 
 OUT = Path(__file__).parent / "out"
 ACCOUNTS = 20_000

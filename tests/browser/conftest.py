@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sentinel.services.actor import Actor
+from sentinel.authority.actor import Actor
 from sentinel.store.embedded import RunningServer
 from tests.browser.place import Place, filled_place
 from tests.browser.watch import Watch

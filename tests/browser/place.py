@@ -16,26 +16,26 @@ from pathlib import Path
 
 import urllib3
 
-from sentinel.app import build_authority
+from ops_console.accounts.passwords import hash_password
+from sentinel.authority.actor import Actor
+from sentinel.authority.app import build_authority
+from sentinel.authority.create_tenant import create_tenant
+from sentinel.authority.declare_policies import declare_policies
+from sentinel.authority.issue_key import issue_key
+from sentinel.authority.settings import Settings
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import PolicyHolder
-from sentinel.resources import policies_dir
-from sentinel.services.actor import Actor
-from sentinel.services.create_tenant import create_tenant
-from sentinel.services.declare_policies import declare_policies
-from sentinel.services.issue_key import issue_key
-from sentinel.services.passwords import hash_password
-from sentinel.settings import Settings
 from sentinel.store.database import CONSOLE, Pool, with_role
 from tests.acceptance.places import SECRET, clean_env, end, eventually, module, request
-from tests.confirm_world import SECRETS, Cards
 from tests.integration.console.conftest import World
 from tests.integration.console.test_console_refunds import add_worker
 from tests.integration.console.test_page_in_doubt import doubted
 from tests.integration.console.test_page_ledger import add_life
 from tests.integration.console.test_page_policies import FEE, record
-from tests.logins import console_urls
-from tests.orders_console_world import held, queued
-from tests.ports import free_port
+from tests.support.confirm_world import SECRETS, Cards
+from tests.support.logins import console_urls
+from tests.support.orders_console_world import held, queued
+from tests.support.ports import free_port
 
 ROLES = ("viewer", "approver", "admin")
 HOSTILE = "Pay me twice <b>now</b> or ' else"

@@ -15,8 +15,8 @@ import pytest
 from sentinel.store.embedded import Embedded, remove
 from sentinel.store.migrate import migrate
 from tests.conftest import at
-from tests.roomy import roomy_policies
-from tests.world import World, make_world
+from tests.support.roomy import roomy_policies
+from tests.support.world import World, make_world
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,8 @@ import urllib3
 
 from tests.acceptance.places import end, eventually, request, start_serve
 from tests.faults.database_proxy import proxied
-from tests.harness import scaled
-from tests.world import World, guard_body, unique
+from tests.support.harness import scaled
+from tests.support.world import World, guard_body, unique
 
 
 def post(port: int, body: dict[str, Any], key: str) -> Any:

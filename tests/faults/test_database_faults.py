@@ -12,16 +12,16 @@ from typing import Any
 import psycopg
 import pytest
 
-from sentinel.app import build_authority, create_app
-from sentinel.http.rate_limit import SharedRateLimit
+from sentinel.authority.app import build_authority, create_app
+from sentinel.authority.settings import Settings
+from sentinel.platform.http.rate_limit import SharedRateLimit
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import PolicyHolder
-from sentinel.resources import policies_dir
-from sentinel.settings import Settings
 from sentinel.store.embedded import Embedded
 from tests import twins
 from tests.faults.database_proxy import DatabaseProxy, proxied
-from tests.harness import at_once, scaled
-from tests.world import SECRET, World, guard_body, make_world, start_body, unique
+from tests.support.harness import at_once, scaled
+from tests.support.world import SECRET, World, guard_body, make_world, start_body, unique
 
 Body = dict[str, Any]
 

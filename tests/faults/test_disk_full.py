@@ -16,12 +16,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from sentinel.resources import invariants_sql
+from sentinel.platform.resources import invariants_sql
 from sentinel.store.embedded import Embedded, remove
 from sentinel.store.invariants import run_invariants
 from sentinel.store.migrate import migrate
 from tests.acceptance.places import Reply, Served, eventually, served_on
-from tests.world import World, add_tenant, guard_body, unique
+from tests.support.world import World, add_tenant, guard_body, unique
 
 Body = dict[str, Any]
 SIZE_MB, LEFT_KB = 192, 1536

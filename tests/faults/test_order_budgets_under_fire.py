@@ -23,21 +23,21 @@ from typing import Any
 import psycopg
 import pytest
 
+from ops_console.resolve_order import resolve_order
+from sentinel.authority.in_doubt import list_in_doubt
+from sentinel.authority.resolve_approval import resolve_approval
+from sentinel.authority.resolve_in_doubt import resolve_in_doubt
 from sentinel.core.errors import SentinelError, StillActing
-from sentinel.services.resolve_approval import resolve_approval
-from sentinel.services.resolve_in_doubt import resolve_in_doubt
-from sentinel.services.resolve_order import resolve_order
 from sentinel.store.embedded import Embedded
-from sentinel.store.in_doubt import list_in_doubt
 from tests.acceptance.places import SCALE, eventually, run
-from tests.busy import overload
-from tests.harness import actor
-from tests.ledger_world import CLEAN, LedgerWorld, new_row
-from tests.order_world import order_body
-from tests.roomy import roomy_policies
+from tests.support.busy import overload
+from tests.support.harness import actor
+from tests.support.ledger_world import CLEAN, LedgerWorld, new_row
+from tests.support.order_world import order_body
+from tests.support.roomy import roomy_policies
+from tests.support.under_fire import PROGRAMS, Busy, Place, Till, fetch, open_place, outside_policies
+from tests.support.world import World, make_world
 from tests.twins import cut, without_constraint
-from tests.under_fire import PROGRAMS, Busy, Place, Till, fetch, open_place, outside_policies
-from tests.world import World, make_world
 from worker.rows import NewRow, OrderFacts
 
 pytestmark = pytest.mark.slow

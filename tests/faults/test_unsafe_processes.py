@@ -26,9 +26,9 @@ from tests.faults.test_unsafe_starts import (
     read_only,
     trigger_off,
 )
-from tests.logins import console_urls, program_url
-from tests.ports import free_port, listens
-from tests.world import add_tenant, unique
+from tests.support.logins import console_urls, program_url
+from tests.support.ports import free_port, listens
+from tests.support.world import add_tenant, unique
 
 pytestmark = pytest.mark.slow
 Bad = dict[str, tuple[Callable[[Place], dict[str, str] | None], str]]

@@ -16,12 +16,12 @@ import pytest
 from click.testing import CliRunner
 
 from sentinel.cli.main import main
-from sentinel.resources import policies_dir
+from sentinel.platform.resources import policies_dir
 from sentinel.store.database import AUTHORITY, WORKER
 from sentinel.store.embedded import RunningServer
 from tests.acceptance.places import run
-from tests.logins import program_url
-from tests.ports import free_port, listens
+from tests.support.logins import program_url
+from tests.support.ports import free_port, listens
 
 SECRET = "only-for-unsafe-starts-0123456789abc"
 
@@ -162,8 +162,8 @@ def serve_here(monkeypatch: pytest.MonkeyPatch, env: dict[str, str]) -> Any:
         monkeypatch.delenv(name)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("sentinel.wsgi.configure_logs", lambda *_, **__: None)
-    monkeypatch.setattr("sentinel.wsgi._run", started)
+    monkeypatch.setattr("sentinel.authority.serving.configure_logs", lambda *_, **__: None)
+    monkeypatch.setattr("sentinel.authority.serving._run", started)
     return CliRunner().invoke(main, ["serve"])
 
 

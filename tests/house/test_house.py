@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.settings_table import programs, render
+from tests.support.settings_table import programs, render
 
 REPO = Path(__file__).resolve().parents[2]
 VENDORS = (
-    REPO / "sentinel" / "http" / "static" / "vendor",
+    REPO / "sentinel" / "platform" / "http" / "static" / "vendor",
     REPO / "ops_console" / "static" / "vendor",
     REPO / "tests" / "browser" / "axe-4.14.1",
 )
@@ -137,7 +137,7 @@ def test_every_module_opens_with_its_purpose() -> None:
 
 _WRITES = re.compile(r"""\.write_(?:text|bytes)\(|\bopen\([^)]*["'][wax]b?["']|\.open\(["'][wax]b?["']""")
 _MAY_WRITE = {
-    "sentinel/private_files.py",
+    "sentinel/platform/private_files.py",
     "worker/drawing.py",
     "worker/workflow/drawing.py",
     "worker/order_review/drawing.py",
@@ -154,4 +154,4 @@ def test_files_are_written_by_what_makes_them_private() -> None:
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if _WRITES.search(line) and "0o600" not in line
     ]
-    assert not bad, f"write it with sentinel.private_files: {bad}"
+    assert not bad, f"write it with sentinel.platform.private_files: {bad}"

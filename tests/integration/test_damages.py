@@ -14,21 +14,21 @@ import pytest
 from click.testing import CliRunner
 from psycopg import sql
 
+from sentinel.authority.checkpoints import CheckpointBroken, CheckpointFile, read_checkpoints
+from sentinel.authority.evidence_log import Checkpointer, compare_checkpoints
+from sentinel.authority.set_halt import set_halt
 from sentinel.cli.main import main
 from sentinel.cli.scratch import listening
 from sentinel.core.merkle import TreeHead
-from sentinel.resources import invariants_sql
-from sentinel.services.checkpoint import Checkpointer, compare_checkpoints
-from sentinel.services.set_halt import set_halt
-from sentinel.store.checkpoints import CheckpointBroken, CheckpointFile, read_checkpoints
+from sentinel.platform.resources import invariants_sql
 from sentinel.store.database import AUTHORITY, CONSOLE
 from sentinel.store.invariants import Invariant, ask, read_invariants, run_invariants
-from tests.damages import BEYOND, DAMAGES, NEWEST, SEVENTEEN, SIX, Damage, rewritten
-from tests.harness import actor, decide
-from tests.ledger_world import LedgerWorld
-from tests.logins import make_login
-from tests.workflow_world import BRANCHES, Shop
-from tests.world import World, guard_body
+from tests.support.damages import BEYOND, DAMAGES, NEWEST, SEVENTEEN, SIX, Damage, rewritten
+from tests.support.harness import actor, decide
+from tests.support.ledger_world import LedgerWorld
+from tests.support.logins import make_login
+from tests.support.workflow_world import BRANCHES, Shop
+from tests.support.world import World, guard_body
 
 RETAIL = BRANCHES["retail/standard"]
 

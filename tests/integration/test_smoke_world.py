@@ -1,6 +1,6 @@
 """The whole way in one process, as a first sign of life."""
 
-from tests.world import World, guard_body
+from tests.support.world import World, guard_body
 
 
 def test_an_allowed_refund_goes_from_guard_to_captured(world: World) -> None:

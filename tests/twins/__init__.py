@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from tests.world import World
+from tests.support.world import World
 
 
 def without_locks(world: World, *names: str) -> None:

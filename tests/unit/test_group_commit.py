@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from sentinel.core.errors import EngineUnavailable
-from sentinel.store import writer
+from sentinel.store import group_commit as writer
 from sentinel.store.database import DatabaseUnreachable
-from sentinel.store.writer import GroupCommit
-from tests.harness import at_once, scaled, seeded
+from sentinel.store.group_commit import GroupCommit
+from tests.support.harness import at_once, scaled, seeded
 
 
 class Store:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from sentinel.core.errors import EngineUnavailable
-from sentinel.store import writer
+from sentinel.store import group_commit as writer
 from sentinel.store.database import DatabaseUnreachable
-from sentinel.store.writer import GroupCommit
-from tests.harness import on_a_loop, scaled, seeded
+from sentinel.store.group_commit import GroupCommit
+from tests.support.harness import on_a_loop, scaled, seeded
 from tests.unit.test_group_commit import Store
 
 

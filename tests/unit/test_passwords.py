@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from ops_console.accounts import passwords
+from ops_console.accounts.passwords import EASY, hash_password, is_right, make_password
 from sentinel.core.errors import InvalidInput
-from sentinel.services import passwords
-from sentinel.services.passwords import EASY, hash_password, is_right, make_password
 
 COMMON = (
     "password1234", "Password2024!", "P@ssw0rd2024", "qwertyuiop12", "1q2w3e4r5t6y", "iloveyou1234", "letmeinletmein", "adminadminadmin",

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.cli.processes import Processes
-from sentinel.private_files import open_private, private_folder, write_private
+from sentinel.demo.processes import Processes
+from sentinel.platform.private_files import open_private, private_folder, write_private
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077], ids=oct)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.cli.processes import Processes, Stopped
+from sentinel.demo.processes import Processes, Stopped
 
 # Says that it is there, and ends only when it is killed.
 STUBBORN = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)]; print('here', flush=True); time.sleep(60)"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from sentinel import randomness
-from sentinel.randomness import random_bytes, random_uuid
-from tests.harness import at_once
+from sentinel.platform import randomness
+from sentinel.platform.randomness import random_bytes, random_uuid
+from tests.support.harness import at_once
 
 
 def test_no_bytes_are_handed_out_twice() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests import lock, sbom
+from tests.support import lock, sbom
 
 TEXT = lock.LOCK.read_text()
 PINS = list(lock.pins(TEXT))

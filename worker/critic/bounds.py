@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.source import read_source
-from sentinel.resources import policies_dir
 from worker.critic.common_words import READABLE
 from worker.critic.readings import MAX_LOOKED_AT
 

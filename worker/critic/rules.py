@@ -7,7 +7,7 @@ looked at, so no text makes it slow. What it can and cannot see stands in `polic
 
 from __future__ import annotations
 
-from sentinel.resources import policies_dir
+from sentinel.platform.resources import policies_dir
 from worker.critic.amounts import amount_detail
 from worker.critic.bounds import Bounds, load_bounds
 from worker.critic.case import CriticCase, CriticCode, Opinion

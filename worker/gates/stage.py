@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 
 from sentinel.core.money import Money, money_out
-from sentinel.private_files import write_private
+from sentinel.platform.private_files import write_private
 from worker.gates.cases import Case, CaseFile
 from worker.ledger import Ledger
 from worker.rows import NewRow, OrderFacts

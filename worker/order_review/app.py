@@ -7,13 +7,13 @@ from typing import Any
 import orjson
 from flask import Flask, Response, request
 
-from sentinel.http import https_only, problems
-from sentinel.http.docs_page import docs_page
-from sentinel.http.openapi import Documentation, documented, openapi_document
-from sentinel.http.readiness import alive, database_checks, exposition_answer, readiness_answer
-from sentinel.http.responses import wire_response
-from sentinel.http.strict_json import MAX_BYTES
-from sentinel.http.wire import HotRoutes, answer
+from sentinel.platform.http import https_only, problems
+from sentinel.platform.http.docs_page import docs_page
+from sentinel.platform.http.openapi import Documentation, documented, openapi_document
+from sentinel.platform.http.readiness import alive, database_checks, exposition_answer, readiness_answer
+from sentinel.platform.http.responses import wire_response
+from sentinel.platform.http.strict_json import MAX_BYTES
+from sentinel.platform.http.wire import HotRoutes, answer
 from sentinel.store.database import ORDERS
 from sentinel.store.safety import standing_of
 from worker.key_check import KeyCheck

@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass
 
 from sentinel.client import Client
-from sentinel.settings import UnsafeConfiguration
+from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.store.database import ORDERS, Pool, with_role
 from worker.failpoints import BadFailpoint, Failpoints
 from worker.key_check import KeyCheck

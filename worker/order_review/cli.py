@@ -13,9 +13,9 @@ from typing import Any
 
 import click
 
-from sentinel.command_line import Command, OneLineCommand, told_on_one_line
 from sentinel.core.errors import EngineUnavailable, SentinelError
-from sentinel.settings import UnsafeConfiguration
+from sentinel.platform.command_line import Command, OneLineCommand, told_on_one_line
+from sentinel.platform.settings import UnsafeConfiguration
 from worker.order_review.drawing import write_drawings
 from worker.order_review.replay_cli import replay_orders, sign, sources
 

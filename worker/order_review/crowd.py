@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from sentinel.store.writer import GroupCommit, Row
+from sentinel.store.group_commit import GroupCommit, Row
 
 GATHER_SECONDS = 0.004
 """Much less than the commit that it saves, and than what an order's way takes in all while many are in hand."""

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sentinel.core.errors import SentinelError
-from sentinel.http.strict_json import read_object
+from sentinel.platform.http.strict_json import read_object
 from worker.order_review.addresses import MAX_BYTES, NotAllowed, Outward
 from worker.order_review.mapping import MAX_COUNT, FieldMap, at_path
 from worker.order_review.model import Order, Signal

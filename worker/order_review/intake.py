@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sentinel.core.errors import NotFound, RateLimited, SentinelError, Unauthenticated
-from sentinel.http.bodies import body_bytes
-from sentinel.http.rate_limit import SharedRateLimit
-from sentinel.http.strict_json import read_object
-from sentinel.http.wire import Answer, Request
+from sentinel.platform.http.bodies import body_bytes
+from sentinel.platform.http.rate_limit import SharedRateLimit
+from sentinel.platform.http.strict_json import read_object
+from sentinel.platform.http.wire import Answer, Request
 from worker.order_review import metrics
 from worker.order_review.answers import Told
 from worker.order_review.idempotency import body_digest, told_before

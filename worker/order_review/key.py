@@ -8,7 +8,7 @@ import uuid
 import structlog
 
 from sentinel.client import Client
-from sentinel.settings import UnsafeConfiguration
+from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.store.database import ORDERS, Pool, with_role
 from worker.key_check import KeyCheck, tenant_label
 from worker.order_review.model import AGENT_ID

@@ -23,8 +23,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sentinel.core.errors import SentinelError
-from sentinel.http.strict_json import read_object
-from sentinel.resources import policies_dir
+from sentinel.platform.http.strict_json import read_object
+from sentinel.platform.resources import policies_dir
 from worker.import_orders import NotTheFile
 from worker.order_review.real_orders import payload_of, read_real_orders
 from worker.order_review.replay import Delivery, Sender, Tally, replay

@@ -12,8 +12,8 @@ from typing import Any
 from environs import Env
 from marshmallow.validate import Length, OneOf, Range
 
-from sentinel.resources import policies_dir
-from sentinel.settings import BEHIND_TLS, HEALTH_HELP, malformed, readable, refuse_unsafe, setting
+from sentinel.platform.resources import policies_dir
+from sentinel.platform.settings import BEHIND_TLS, HEALTH_HELP, malformed, readable, refuse_unsafe, setting
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS, describe, same_database
 from worker.addresses import is_http_url
 from worker.order_review.outlets import outlet_faults

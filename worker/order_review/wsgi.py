@@ -7,10 +7,10 @@ from typing import Any
 
 import structlog
 
-from sentinel.http.asgi import Documents
-from sentinel.http.rate_limit import SharedRateLimit
-from sentinel.logs import configure_logs
-from sentinel.server import Listener, Server, metrics_folder
+from sentinel.platform.http.asgi import Documents
+from sentinel.platform.http.rate_limit import SharedRateLimit
+from sentinel.platform.logs import configure_logs
+from sentinel.platform.serving.server import Listener, Server, metrics_folder
 from sentinel.store.database import ORDERS
 from sentinel.store.safety import require_ready
 from worker.order_review.key import refuse_wrong_key

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from sentinel.authority.approvals import earlier_votes, find_approval
 from sentinel.core.errors import Forbidden
-from sentinel.resources import policies_dir
-from sentinel.store.approvals import earlier_votes, find_approval
+from sentinel.platform.resources import policies_dir
 from tests import twins
-from tests.harness import digest_of, let_permits_expire
-from tests.world import World, four_keys, guard_body, unique
+from tests.support.harness import digest_of, let_permits_expire
+from tests.support.world import World, four_keys, guard_body, unique
 
 ROLES, PEOPLE = ("approver", "admin"), (1, 2)
 TERMS = "role: approver\n  people: 1 "
@@ -50,8 +50,8 @@ def person(world: World, role: str) -> None:
 
 def vote(world: World, approval_id: Any, who: str) -> str:
     """A person's "approve"; `who` is a role, with a 2 for the second of it."""
-    from sentinel.services.actor import Actor
-    from sentinel.services.resolve_approval import resolve_approval
+    from sentinel.authority.actor import Actor
+    from sentinel.authority.resolve_approval import resolve_approval
 
     person = Actor(world.tenant_id, world.operators[who], f"{who}@somewhere.example", who.rstrip("2"))
     done = resolve_approval(

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.authority.actor import local_administrator
+from sentinel.authority.set_halt import set_halt
 from sentinel.core.errors import Conflict
-from sentinel.services.actor import local_administrator
-from sentinel.services.set_halt import set_halt
-from tests.harness import at_once, decide, let_approvals_expire, let_permits_expire
-from tests.lifecycle import fill_account, pending, policy_change
-from tests.world import World, guard_body, unique
+from tests.support.harness import at_once, decide, let_approvals_expire, let_permits_expire
+from tests.support.lifecycle import fill_account, pending, policy_change
+from tests.support.world import World, guard_body, unique
 
 
 def test_a_pending_operation_has_an_approval_with_an_end_and_no_permit(world: World) -> None:

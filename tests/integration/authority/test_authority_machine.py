@@ -1,7 +1,7 @@
 """The whole authority against a small model: any order of guards, starts, reports, people's words, halts and time.
 
 A machine asks the real authority (two tenants, few accounts, few refunds, so that everything meets everything) and
-`tests/authority_model.py` the same, and compares every answer, every operation and every budget after each step. At the
+`tests/support/authority_model.py` the same, and compares every answer, every operation and every budget after each step. At the
 end of each run the invariants hold.
 """
 
@@ -29,21 +29,21 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from sentinel.api.guard import to_asked
+from sentinel.authority.actor import Actor, local_administrator
+from sentinel.authority.api.guard import to_asked
+from sentinel.authority.check_action import check_row
+from sentinel.authority.decisions import Recorded
+from sentinel.authority.housekeeping import keep_house
+from sentinel.authority.lift_halt import lift_halt
+from sentinel.authority.resolve_approval import resolve_approval
+from sentinel.authority.resolve_in_doubt import resolve_in_doubt
+from sentinel.authority.set_halt import set_halt
 from sentinel.core.errors import EngineUnavailable, SentinelError
-from sentinel.services.actor import Actor, local_administrator
-from sentinel.services.check_action import check_row
-from sentinel.services.lift_halt import lift_halt
-from sentinel.services.resolve_approval import resolve_approval
-from sentinel.services.resolve_in_doubt import resolve_in_doubt
-from sentinel.services.set_halt import set_halt
-from sentinel.store.decisions import Recorded
-from sentinel.store.housekeeping import keep_house
 from tests import twins
-from tests.authority_model import CAPS, REPORT_SECONDS, Action, Model
-from tests.clock import set_clock, take_over
-from tests.harness import Desk, caller_of, desks, digest_of, scaled
-from tests.world import ACTION, AGENT, World, add_tenant, guard_body, make_world, unique
+from tests.support.authority_model import CAPS, REPORT_SECONDS, Action, Model
+from tests.support.clock import set_clock, take_over
+from tests.support.harness import Desk, caller_of, desks, digest_of, scaled
+from tests.support.world import ACTION, AGENT, World, add_tenant, guard_body, make_world, unique
 
 SEED = int(os.environ.get("SENTINEL_TEST_SEED", "0")) or random.SystemRandom().randrange(10**6)
 NOON = datetime(2027, 6, 15, 0, 30, tzinfo=UTC)

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from sentinel.api.guard import to_asked
+from sentinel.authority.actor import local_administrator
+from sentinel.authority.api.guard import to_asked
+from sentinel.authority.decisions import Recorded, record_decisions
+from sentinel.authority.guard_action import decided_row
+from sentinel.authority.set_halt import set_halt
 from sentinel.core.errors import EngineUnavailable
-from sentinel.services.actor import local_administrator
-from sentinel.services.guard_action import decided_row
-from sentinel.services.set_halt import set_halt
-from sentinel.store.decisions import Recorded, record_decisions
 from tests import twins
-from tests.harness import caller_of, decide, let_permits_expire, scaled, seeded
-from tests.roomy import roomy_policies
-from tests.world import World, four_keys, guard_body, make_world
+from tests.support.harness import caller_of, decide, let_permits_expire, scaled, seeded
+from tests.support.roomy import roomy_policies
+from tests.support.world import World, four_keys, guard_body, make_world
 
 Body = dict[str, Any]
 Seen = tuple[str, str, str, str, str, bool | None]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.authority.decisions import Recorded
 from sentinel.core.errors import SentinelError
-from sentinel.store.decisions import Recorded
 from tests import twins
-from tests.harness import Desk, at_once, decide, desks, let_permits_expire, scaled, seeded
-from tests.world import World, guard_body, make_world, unique
+from tests.support.harness import Desk, at_once, decide, desks, let_permits_expire, scaled, seeded
+from tests.support.world import World, guard_body, make_world, unique
 
 CAP = 30_000
 """The retail policy's cap for an account's day, in minor units."""

@@ -12,15 +12,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from sentinel.app import build_authority, create_app
-from sentinel.http.rate_limit import SharedRateLimit
-from sentinel.services.actor import local_administrator
-from sentinel.services.set_halt import set_halt
-from sentinel.settings import Settings
+from sentinel.authority.actor import local_administrator
+from sentinel.authority.app import build_authority, create_app
+from sentinel.authority.set_halt import set_halt
+from sentinel.authority.settings import Settings
+from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, POOLER, WORKER, Pool, with_role
 from sentinel.store.safety import UnsafeDatabase, require_ready, standing_of
-from tests.logins import make_login, program_url
-from tests.world import SECRET, World, guard_body, start_body
+from tests.support.logins import make_login, program_url
+from tests.support.world import SECRET, World, guard_body, start_body
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAMS = (AUTHORITY, WORKER, ORDERS, CONSOLE, BOARD)

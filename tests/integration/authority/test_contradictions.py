@@ -6,9 +6,9 @@ import uuid
 
 import pytest
 
-from sentinel.store.halts import list_halts
-from tests.not_executed import PROBLEM, WAYS, alone, begun, ended, lift_all, say, says_go, state
-from tests.world import ACTION, AGENT, World, guard_body, unique
+from sentinel.authority.halts import list_halts
+from tests.support.not_executed import PROBLEM, WAYS, alone, begun, ended, lift_all, say, says_go, state
+from tests.support.world import ACTION, AGENT, World, guard_body, unique
 
 
 def test_a_success_after_it_is_a_contradiction_that_holds_and_halts(world: World) -> None:

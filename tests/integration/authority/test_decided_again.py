@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from sentinel.authority import guard_action as guarding
+from sentinel.authority.explain import Explained, explain_decision
+from sentinel.authority.keys import WORKER_SCOPE
+from sentinel.authority.policy_inspector import PolicyBook
+from sentinel.authority.set_halt import set_halt
 from sentinel.cli import decisions as command
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.explain import Said
-from sentinel.resources import policies_dir
-from sentinel.services import guard_action as guarding
-from sentinel.services.explain_decision import Explained, explain_decision
-from sentinel.services.policy_book import PolicyBook
-from sentinel.services.set_halt import set_halt
-from sentinel.store.agent_keys import WORKER_SCOPE
-from tests.harness import Desk, actor, desks, scaled, seeded
-from tests.world import World, guard_body, make_world, unique
+from tests.support.harness import Desk, actor, desks, scaled, seeded
+from tests.support.world import World, guard_body, make_world, unique
 
 EVIDENCE: tuple[Any, ...] = (
     None, {}, {"correlation_id": "c"}, {"escalation": "order_missing"}, {"escalation": "halted"}, {"escalation": "no such reason"},

@@ -6,12 +6,12 @@ import uuid
 
 import pytest
 
+from sentinel.authority.housekeeping import keep_house
+from sentinel.authority.resolve_in_doubt import resolve_in_doubt
 from sentinel.core.errors import Conflict, Forbidden, NotFound
-from sentinel.services.resolve_in_doubt import resolve_in_doubt
-from sentinel.store.housekeeping import keep_house
-from tests.harness import actor, at_once, let_leave_end, let_permits_expire
-from tests.lifecycle import Body
-from tests.world import World, guard_body, make_world, start_body, unique
+from tests.support.harness import actor, at_once, let_leave_end, let_permits_expire
+from tests.support.lifecycle import Body
+from tests.support.world import World, guard_body, make_world, start_body, unique
 
 
 def started(world: World, value: int = 40) -> Body:

@@ -9,9 +9,9 @@ import pytest
 
 from sentinel.core.errors import Conflict, Forbidden
 from tests import twins
-from tests.escalations import Body, asks, shown, small_body, status
-from tests.harness import decide, dump, let_permits_expire
-from tests.world import World, guard_body, make_world, unique
+from tests.support.escalations import Body, asks, shown, small_body, status
+from tests.support.harness import decide, dump, let_permits_expire
+from tests.support.world import World, guard_body, make_world, unique
 
 
 @pytest.mark.parametrize("make", [guard_body, small_body])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import uuid
 
-from sentinel.services.actor import local_administrator
-from sentinel.services.lift_halt import lift_halt
-from sentinel.services.set_halt import set_halt
+from sentinel.authority.actor import local_administrator
+from sentinel.authority.lift_halt import lift_halt
+from sentinel.authority.set_halt import set_halt
 from tests import twins
-from tests.escalations import asks, shown, status
-from tests.harness import decide
-from tests.world import World, guard_body, make_world
+from tests.support.escalations import asks, shown, status
+from tests.support.harness import decide
+from tests.support.world import World, guard_body, make_world
 
 
 def halt(world: World) -> uuid.UUID:

@@ -11,9 +11,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.harness import at_once, let_leave_end, refused, scaled, seeded
-from tests.not_executed import PROBLEM, Body, alone, begun, lift_all, say, says_go, state
-from tests.world import World, start_body
+from tests.support.harness import at_once, let_leave_end, refused, scaled, seeded
+from tests.support.not_executed import PROBLEM, Body, alone, begun, lift_all, say, says_go, state
+from tests.support.world import World, start_body
 
 
 @contextmanager

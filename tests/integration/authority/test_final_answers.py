@@ -7,12 +7,12 @@ import uuid
 import psycopg
 import pytest
 
+from sentinel.authority.housekeeping import keep_house
 from sentinel.core.errors import SentinelError, StillActing
-from sentinel.store.housekeeping import keep_house
 from tests import twins
-from tests.harness import let_leave_end, refused
-from tests.not_executed import PROBLEM, WAYS, Way, alone, begun, ended, go_aheads, say, says_go, state
-from tests.world import World, four_keys, guard_body, start_body
+from tests.support.harness import let_leave_end, refused
+from tests.support.not_executed import PROBLEM, WAYS, Way, alone, begun, ended, go_aheads, say, says_go, state
+from tests.support.world import World, four_keys, guard_body, start_body
 
 
 def test_no_way_starts_what_was_resolved_not_executed(world: World) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from sentinel.services.actor import local_administrator
-from sentinel.services.lift_halt import lift_halt
-from sentinel.services.set_halt import set_halt
+from sentinel.authority.actor import local_administrator
+from sentinel.authority.lift_halt import lift_halt
+from sentinel.authority.set_halt import set_halt
 from tests import twins
-from tests.harness import Desk, at_once, desks, dump, scaled
-from tests.world import ACTION, AGENT, World, add_tenant, guard_body, make_world, start_body, unique
+from tests.support.harness import Desk, at_once, desks, dump, scaled
+from tests.support.world import ACTION, AGENT, World, add_tenant, guard_body, make_world, start_body, unique
 
 SCOPES = [
     ("global", ""),
@@ -237,7 +237,7 @@ def test_a_started_operation_reports_under_a_halt(world: World) -> None:
 
 
 def test_a_caller_without_a_start_step_gets_nothing_under_a_halt(world: World) -> None:
-    from tests.world import four_keys
+    from tests.support.world import four_keys
 
     body = four_keys(body_of())
     halt(world, "action", "refund.*")

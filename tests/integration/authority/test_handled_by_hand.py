@@ -9,9 +9,9 @@ import pytest
 
 from sentinel.core.errors import Conflict, Forbidden, InvalidInput
 from tests import twins
-from tests.escalations import asks, by_hand, shown, status
-from tests.harness import at_once, decide, dump, let_approvals_expire
-from tests.world import World, guard_body, make_world
+from tests.support.escalations import asks, by_hand, shown, status
+from tests.support.harness import at_once, decide, dump, let_approvals_expire
+from tests.support.world import World, guard_body, make_world
 
 
 def test_handled_by_hand_is_recorded_with_its_reference_and_denied_to_the_machine(world: World) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sentinel.app import PREFIXES
-from tests.world import World
+from sentinel.authority.app import PREFIXES
+from tests.support.world import World
 
 
 def test_any_key_is_told_its_own_tenant_and_agent_whatever_it_may_do(world: World) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from sentinel.authority.housekeeper import Housekeeper
+from sentinel.authority.key_uses import KeyUses
+from sentinel.authority.revoke_key import revoke_key
 from sentinel.core.errors import SentinelError
-from sentinel.services.keep_house import Housekeeper
-from sentinel.services.key_uses import KeyUses
-from sentinel.services.revoke_key import revoke_key
-from tests.harness import caller_of
-from tests.ledger_world import wait_until
-from tests.world import World, guard_body
+from tests.support.harness import caller_of
+from tests.support.ledger_world import wait_until
+from tests.support.world import World, guard_body
 
 WHEN = "select clock_timestamp() - last_used_at from sentinel.agent_keys where key_id = %s"
 

@@ -13,13 +13,23 @@ from typing import Any
 import psycopg
 import pytest
 
+from sentinel.authority.housekeeping import keep_house
+from sentinel.authority.resolve_in_doubt import resolve_in_doubt
 from sentinel.core.errors import SentinelError, StillDeciding
-from sentinel.services.resolve_in_doubt import resolve_in_doubt
-from sentinel.store.housekeeping import keep_house
 from tests import twins
-from tests.harness import Desk, actor, at_once, decide, desks, let_approvals_expire, let_permits_expire, scaled, seeded
-from tests.lifecycle import pending
-from tests.world import World, guard_body, make_world, unique
+from tests.support.harness import (
+    Desk,
+    actor,
+    at_once,
+    decide,
+    desks,
+    let_approvals_expire,
+    let_permits_expire,
+    scaled,
+    seeded,
+)
+from tests.support.lifecycle import pending
+from tests.support.world import World, guard_body, make_world, unique
 
 PROMISED, SLACK = 2.0, 1.0
 """Seconds: how long a caller waits for what others hold, and what a busy machine may add."""

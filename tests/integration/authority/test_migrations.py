@@ -22,10 +22,10 @@ from sentinel.store.migrate import (
     migrate,
     require_head,
 )
-from tests.harness import at_once, dump
-from tests.logins import make_login
-from tests.old_databases import SCRIPTS, alembic_config, at_revision, empty_database
-from tests.world import guard_body, make_world
+from tests.support.harness import at_once, dump
+from tests.support.logins import make_login
+from tests.support.old_databases import SCRIPTS, alembic_config, at_revision, empty_database
+from tests.support.world import guard_body, make_world
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.world import World
+from tests.support.world import World
 
 HALVES = [rb"\ud800", rb"\uDFFF", rb"x\udbff!", rb"\udc00\ud800"]
 PLACES = [

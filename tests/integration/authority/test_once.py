@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from tests import twins
-from tests.harness import at_once, decide, desks, let_approvals_expire, let_permits_expire, scaled
-from tests.world import World, guard_body, make_world, unique
+from tests.support.harness import at_once, decide, desks, let_approvals_expire, let_permits_expire, scaled
+from tests.support.world import World, guard_body, make_world, unique
 
 DUPLICATE = ("DENY", "duplicate_resource")
 
@@ -153,7 +153,7 @@ def test_a_denied_request_holds_nothing(world: World) -> None:
 
 
 def test_two_tenants_do_not_share_what_happens_once(world: World) -> None:
-    from tests.world import add_tenant
+    from tests.support.world import add_tenant
 
     _, key, _ = add_tenant(world.url, unique("tenant").replace("_", "-"))
     body = same_refund(unique("rf"))

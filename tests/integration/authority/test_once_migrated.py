@@ -12,8 +12,8 @@ import pytest
 from sentinel.core.canonical import canonical_json
 from sentinel.store.embedded import RunningServer
 from sentinel.store.migrate import HEAD, migrate
-from tests.old_databases import at_revision, empty_database
-from tests.world import guard_body, make_world
+from tests.support.old_databases import at_revision, empty_database
+from tests.support.world import guard_body, make_world
 
 DIGEST = "sha256:" + "1" * 64
 UNKNOWN = "sha256:" + "2" * 64

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from sentinel.resources import policies_dir
+from sentinel.platform.resources import policies_dir
 from tests import twins
-from tests.harness import at_once, decide, desks, let_permits_expire, scaled
-from tests.world import World, guard_body, make_world, unique
+from tests.support.harness import at_once, decide, desks, let_permits_expire, scaled
+from tests.support.world import World, guard_body, make_world, unique
 
 DUPLICATE = ("DENY", "duplicate_resource")
 ALIKE = ("APPROVAL_REQUIRED", "looks_like_duplicate")

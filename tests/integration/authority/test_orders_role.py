@@ -11,10 +11,10 @@ from psycopg import errors as pg
 from sentinel.cli.scratch import listening
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, WORKER, with_role
 from tests.conftest import at
-from tests.harness import actor
-from tests.order_world import make_intake, order_body
-from tests.role_attempts import hung_on_a_table_of_ones_own, let_through
-from tests.world import World, make_world
+from tests.support.harness import actor
+from tests.support.order_world import make_intake, order_body
+from tests.support.role_attempts import hung_on_a_table_of_ones_own, let_through
+from tests.support.world import World, make_world
 
 TABLES = (
     "transitions", "reviews", "events", "deliveries", "effects", "approval_cursors", "simulated_shop", "alerts",

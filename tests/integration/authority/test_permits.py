@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests import twins
-from tests.harness import at_once, desks, dump, let_permits_expire, scaled
-from tests.world import World, add_tenant, guard_body, make_world, start_body, unique
+from tests.support.harness import at_once, desks, dump, let_permits_expire, scaled
+from tests.support.world import World, add_tenant, guard_body, make_world, start_body, unique
 
 Body = dict[str, Any]
 

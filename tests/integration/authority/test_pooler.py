@@ -12,21 +12,21 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from sentinel.app import build_authority, create_app
-from sentinel.http.rate_limit import SharedRateLimit
-from sentinel.services.actor import local_administrator
-from sentinel.services.lift_halt import lift_halt
-from sentinel.services.set_halt import set_halt
-from sentinel.settings import Settings
+from sentinel.authority.actor import local_administrator
+from sentinel.authority.app import build_authority, create_app
+from sentinel.authority.lift_halt import lift_halt
+from sentinel.authority.set_halt import set_halt
+from sentinel.authority.settings import Settings
+from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, POOLER, WORKER, Pool, with_role
 from sentinel.store.embedded import RunningServer
 from sentinel.store.safety import UnsafeDatabase, require_ready, standing_of
 from tests.acceptance.places import clean_env, end, eventually, module, request, run, start_serve
-from tests.ledger_world import ROOT
-from tests.logins import make_login, program_url
-from tests.pgbouncer import SERVER_CONNECTIONS, Pooler, running_pgbouncer, server_connections
-from tests.ports import free_port
-from tests.world import SECRET, World, guard_body, start_body
+from tests.support.ledger_world import ROOT
+from tests.support.logins import make_login, program_url
+from tests.support.pgbouncer import SERVER_CONNECTIONS, Pooler, running_pgbouncer, server_connections
+from tests.support.ports import free_port
+from tests.support.world import SECRET, World, guard_body, start_body
 
 PROGRAMS = (AUTHORITY, WORKER, ORDERS, CONSOLE, BOARD)
 OTHER = "sentinel_pooled_login"

@@ -10,10 +10,10 @@ from psycopg import errors as pg
 
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, WORKER, with_role
 from tests.conftest import at
-from tests.harness import decide
-from tests.logins import make_login
-from tests.role_attempts import EVERYBODY, TRAILS, attempts, let_through
-from tests.world import World, guard_body, make_world
+from tests.support.harness import decide
+from tests.support.logins import make_login
+from tests.support.role_attempts import EVERYBODY, TRAILS, attempts, let_through
+from tests.support.world import World, guard_body, make_world
 
 
 @pytest.fixture(scope="module")

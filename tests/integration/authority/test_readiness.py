@@ -11,17 +11,17 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from sentinel.app import build_authority, create_app
-from sentinel.http.rate_limit import SharedRateLimit
+from sentinel.authority.app import build_authority, create_app
+from sentinel.authority.declare_policies import declare_policies
+from sentinel.authority.settings import Settings
+from sentinel.platform.http.rate_limit import SharedRateLimit
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import PolicyHolder
-from sentinel.resources import policies_dir
-from sentinel.services.declare_policies import declare_policies
-from sentinel.settings import Settings
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE
 from sentinel.store.safety import MissingGrant, require_board
-from tests.clock import set_clock, take_over
-from tests.logins import make_login, program_url
-from tests.world import SECRET, World, guard_body, make_world
+from tests.support.clock import set_clock, take_over
+from tests.support.logins import make_login, program_url
+from tests.support.world import SECRET, World, guard_body, make_world
 
 
 def test_an_authority_with_undeclared_policies_is_not_ready(world: World, tmp_path: Path) -> None:

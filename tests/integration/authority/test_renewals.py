@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.harness import at_once, decide, let_permits_expire
-from tests.lifecycle import fill_account, policy_change
-from tests.world import World, guard_body, unique
+from tests.support.harness import at_once, decide, let_permits_expire
+from tests.support.lifecycle import fill_account, policy_change
+from tests.support.world import World, guard_body, unique
 
 Body = dict[str, Any]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from sentinel.store.decisions import record_decisions
-from sentinel.store.writer import GroupCommit
+from sentinel.authority.decisions import record_decisions
+from sentinel.store.group_commit import GroupCommit
 from tests import twins
-from tests.harness import at_once, decide, dump, scaled
-from tests.world import World, four_keys, guard_body, make_world, unique
+from tests.support.harness import at_once, decide, dump, scaled
+from tests.support.world import World, four_keys, guard_body, make_world, unique
 
 Body = dict[str, Any]
 
@@ -189,9 +189,9 @@ def test_twin_without_the_digest_gives_anothers_permit_and_is_caught(world: Worl
     writer = GroupCommit(
         lambda rows, wait: record_decisions(pool, [{**row, "digest": "sha256:" + "1" * 64} for row in rows], wait)
     )
-    from sentinel.app import create_app
-    from sentinel.http.rate_limit import SharedRateLimit
-    from sentinel.settings import Settings
+    from sentinel.authority.app import create_app
+    from sentinel.authority.settings import Settings
+    from sentinel.platform.http.rate_limit import SharedRateLimit
 
     world.app = create_app(
         Settings(), replace(world.authority, decisions=writer), SharedRateLimit(per_second=1000, burst=1000)
@@ -271,7 +271,7 @@ def test_distinct_keys_are_distinct_operations(world: World) -> None:
 
 
 def test_the_same_key_of_two_tenants_is_two_operations(world: World) -> None:
-    from tests.world import add_tenant
+    from tests.support.world import add_tenant
 
     _, key, _ = add_tenant(world.url, unique("tenant").replace("_", "-"))
     body = guard_body(value=40)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from sentinel.store.housekeeping import keep_house, mark_crowded_keys
+from sentinel.authority.housekeeping import keep_house, mark_crowded_keys
 from tests import twins
-from tests.harness import at_once, let_permits_expire, scaled
-from tests.permit_pile import FORGED, pile_up
-from tests.roomy import roomy_policies
-from tests.world import World, four_keys, guard_body, make_world, unique
+from tests.support.harness import at_once, let_permits_expire, scaled
+from tests.support.permit_pile import FORGED, pile_up
+from tests.support.roomy import roomy_policies
+from tests.support.world import World, four_keys, guard_body, make_world, unique
 
 PILE = 100_000
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sentinel.services.actor import local_administrator
-from sentinel.services.lift_halt import lift_halt
-from sentinel.services.set_halt import set_halt
+from sentinel.authority.actor import local_administrator
+from sentinel.authority.lift_halt import lift_halt
+from sentinel.authority.set_halt import set_halt
 from tests import twins
-from tests.harness import at_once, decide, let_permits_expire
-from tests.world import World, four_keys, guard_body
+from tests.support.harness import at_once, decide, let_permits_expire
+from tests.support.world import World, four_keys, guard_body
 
 
 def test_handing_out_the_permit_is_the_start_for_callers_without_a_start_step(world: World) -> None:

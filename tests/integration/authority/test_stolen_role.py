@@ -13,20 +13,20 @@ from click.testing import CliRunner
 from psycopg import errors as pg
 from werkzeug.test import TestResponse
 
-from sentinel.app import build_authority, create_app
+from ops_console.accounts.sign_in_attempts import Throttle, begin_attempt
+from sentinel.authority.actor import local_administrator
+from sentinel.authority.app import build_authority, create_app
+from sentinel.authority.lift_halt import lift_halt
+from sentinel.authority.set_halt import set_halt
+from sentinel.authority.settings import Settings
 from sentinel.cli.main import main
-from sentinel.http.rate_limit import SharedRateLimit
-from sentinel.services.actor import local_administrator
-from sentinel.services.lift_halt import lift_halt
-from sentinel.services.set_halt import set_halt
-from sentinel.settings import Settings
+from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, WORKER
 from sentinel.store.embedded import RunningServer
 from sentinel.store.migrate import migrate
-from sentinel.store.sign_in_attempts import Throttle, begin_attempt
 from tests.conftest import at
-from tests.logins import program_url
-from tests.world import SECRET, World, guard_body, make_world
+from tests.support.logins import program_url
+from tests.support.world import SECRET, World, guard_body, make_world
 
 NO_AUTHORITY = (WORKER, ORDERS, CONSOLE, BOARD)
 LIMITS = {AUTHORITY: 96, CONSOLE: 24, WORKER: 24, ORDERS: 40, BOARD: 12}

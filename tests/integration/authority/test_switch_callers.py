@@ -13,18 +13,18 @@ import psycopg
 import pytest
 from psycopg import errors as pg
 
+from sentinel.authority.flip_switch import GateRefused, turn_switch_on
+from sentinel.authority.gate_reports import GateReport
+from sentinel.authority.keys import DEFAULT_SCOPES
+from sentinel.authority.list_switches import list_switches
+from sentinel.authority.record_gate_report import record_gate_report
 from sentinel.core.errors import Forbidden
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.switches import SwitchFile
-from sentinel.resources import policies_dir
-from sentinel.services.flip_switch import GateRefused, turn_switch_on
-from sentinel.services.list_switches import list_switches
-from sentinel.services.record_gate_report import record_gate_report
-from sentinel.store.agent_keys import DEFAULT_SCOPES
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, WORKER
-from sentinel.store.gate_reports import GateReport
-from tests.harness import actor
-from tests.switch_world import BOOK, FEE, STANDARD, flips, in_force, off, on, record, seen
-from tests.world import World, add_tenant, make_world, unique
+from tests.support.harness import actor
+from tests.support.switch_world import BOOK, FEE, STANDARD, flips, in_force, off, on, record, seen
+from tests.support.world import World, add_tenant, make_world, unique
 
 
 def test_on_takes_an_administrator_off_an_approver(world: World) -> None:

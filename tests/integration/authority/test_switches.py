@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from psycopg import errors as pg
 
+from sentinel.authority.flip_switch import CanaryTooWide, Flipped, GateRefused
+from sentinel.authority.gate_reports import MAX_AGE_DAYS
+from sentinel.authority.list_switches import list_switches
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
 from sentinel.policy.switches import SwitchFile
-from sentinel.services.flip_switch import CanaryTooWide, Flipped, GateRefused
-from sentinel.services.list_switches import list_switches
-from sentinel.store.gate_reports import MAX_AGE_DAYS
-from tests.harness import at_once, refused, scaled
-from tests.switch_world import BOOK, FEE, MASTER, STANDARD, flips, in_force, off, on, record, seen
+from tests.support.harness import at_once, refused, scaled
+from tests.support.switch_world import BOOK, FEE, MASTER, STANDARD, flips, in_force, off, on, record, seen
+from tests.support.world import World
 from tests.twins import cut
-from tests.world import World
 
 
 def age(world: World, days: float) -> None:

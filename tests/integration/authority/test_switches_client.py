@@ -10,7 +10,7 @@ import pytest
 from sentinel.cli.scratch import listening
 from sentinel.client import Client, HaltInForce, NoAnswerKind, Rejected, Switches, SwitchState, Unreachable
 from sentinel.client.switches import switched_off, switches_answer
-from tests.world import World
+from tests.support.world import World
 
 
 @pytest.fixture

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from sentinel.authority.actor import Actor
+from sentinel.authority.decisions import Recorded, record_decisions
+from sentinel.authority.engine import Caller
+from sentinel.authority.guard_action import decided_row, guard_action
+from sentinel.authority.halts import covering, list_halts
+from sentinel.authority.keys import DEFAULT_SCOPES, WORKER_SCOPES
+from sentinel.authority.lift_halt import lift_halt
 from sentinel.core.operation import build_operation
-from sentinel.services.actor import Actor
-from sentinel.services.authority import Caller
-from sentinel.services.guard_action import decided_row, guard_action
-from sentinel.services.lift_halt import lift_halt
-from sentinel.store.agent_keys import DEFAULT_SCOPES, WORKER_SCOPES
-from sentinel.store.decisions import Recorded, record_decisions
-from sentinel.store.halts import covering, list_halts
 from tests import twins
-from tests.world import AGENT, World, guard_body, make_world, unique
+from tests.support.world import AGENT, World, guard_body, make_world, unique
 
 POLICY = """\
 policy: rated

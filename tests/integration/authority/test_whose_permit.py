@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sentinel.services.rotate_key import rotate_key
+from sentinel.authority.rotate_key import rotate_key
 from tests import twins
-from tests.world import World, four_keys, guard_body, make_world
+from tests.support.world import World, four_keys, guard_body, make_world
 
 REFUSED = (403, "urn:sentinel:problem:permit-refused")
 

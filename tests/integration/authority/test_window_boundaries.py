@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from sentinel.store.decisions import Recorded
+from sentinel.authority.decisions import Recorded
 from tests import twins
-from tests.clock import set_clock, take_over
-from tests.harness import Desk, at_once, desks, scaled
-from tests.windows import MICRO, ZONES, Instant, instants, rolling_counts, rolls_off, window_of
-from tests.world import World, guard_body, make_world, unique
+from tests.support.clock import set_clock, take_over
+from tests.support.harness import Desk, at_once, desks, scaled
+from tests.support.windows import MICRO, ZONES, Instant, instants, rolling_counts, rolls_off, window_of
+from tests.support.world import World, guard_body, make_world, unique
 
 CAP, ROOM, ASKERS = 20, 2, 4
 """The cap, how many refunds of `CAP / ROOM` fit it, and how many ask at once."""

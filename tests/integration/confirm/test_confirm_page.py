@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.confirm_world import SECRETS, Cards
+from tests.support.confirm_world import SECRETS, Cards
 
 FORM = "application/x-www-form-urlencoded"
 
@@ -197,7 +197,7 @@ def test_a_form_on_another_site_is_not_taken(cards: Cards, site: str) -> None:
 
 
 def test_reading_changes_nothing_however_often(cards: Cards) -> None:
-    from tests.harness import dump
+    from tests.support.harness import dump
 
     cards.waiting("a")
     client, link = cards.app().test_client(), cards.link("a")

@@ -11,8 +11,8 @@ import pytest
 from psycopg import errors as pg
 
 from sentinel.store.database import CONSOLE, WORKER, with_role
-from tests.confirm_world import CLAIM, WAIT, Cards
-from tests.harness import at_once
+from tests.support.confirm_world import CLAIM, WAIT, Cards
+from tests.support.harness import at_once
 from worker.confirmations import CardStatus
 from worker.ledger import LedgerUnavailable
 
@@ -283,7 +283,7 @@ def test_a_database_that_is_gone_is_said_so(cards: Cards) -> None:
 
 
 def test_what_is_executed_without_its_customers_word_breaks_an_invariant(cards: Cards) -> None:
-    from sentinel.resources import invariants_sql
+    from sentinel.platform.resources import invariants_sql
     from sentinel.store.invariants import run_invariants
 
     def broken() -> int:

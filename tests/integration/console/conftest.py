@@ -14,22 +14,22 @@ import psycopg
 import pytest
 from flask.testing import FlaskClient
 
+from ops_console.accounts.passwords import hash_password
 from ops_console.app import create_app
 from ops_console.settings import ConsoleSettings
-from sentinel.app import build_authority
+from sentinel.authority.actor import Actor
+from sentinel.authority.app import build_authority
+from sentinel.authority.create_tenant import create_tenant
+from sentinel.authority.engine import Authority, Caller
+from sentinel.authority.guard_action import guard_action
+from sentinel.authority.housekeeping import sequence_events
+from sentinel.authority.issue_key import issue_key
+from sentinel.authority.keys import WORKER_SCOPES, find_key_by_id
+from sentinel.authority.settings import Settings
 from sentinel.core.operation import build_operation
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import PolicyHolder
-from sentinel.resources import policies_dir
-from sentinel.services.actor import Actor
-from sentinel.services.authority import Authority, Caller
-from sentinel.services.create_tenant import create_tenant
-from sentinel.services.guard_action import guard_action
-from sentinel.services.issue_key import issue_key
-from sentinel.services.passwords import hash_password
-from sentinel.settings import Settings
-from sentinel.store.agent_keys import WORKER_SCOPES, find_key_by_id
 from sentinel.store.database import CONSOLE, Pool, with_role
-from sentinel.store.housekeeping import sequence_events
 from sentinel.store.ids import new_id
 
 PASSWORD = "correct horse battery staple"

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sentinel.services.issue_key import issue_key
+from sentinel.authority.issue_key import issue_key
 from tests.integration.console.test_page_in_doubt import doubted
 from tests.integration.console.test_page_policies import FEE, record
-from tests.orders_console_world import refused_by_shop
+from tests.support.orders_console_world import refused_by_shop
 
 WORDS = "five minutes of <b>thinking</b>"
 SHOWN = "five minutes of &lt;b&gt;thinking&lt;/b&gt;"

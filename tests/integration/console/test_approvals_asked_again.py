@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from sentinel.authority.decisions import record_decisions
+from sentinel.authority.guard_action import decided_row
 from sentinel.cli.approvals import group
 from sentinel.core.operation import build_operation
-from sentinel.services.guard_action import decided_row
-from sentinel.store.decisions import record_decisions
-from tests.world import guard_body
+from tests.support.world import guard_body
 
 
 def asked_twice(world: Any, *who: Any) -> tuple[uuid.UUID, uuid.UUID]:

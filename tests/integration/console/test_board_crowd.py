@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.acceptance.places import clean_env, end, eventually, module
-from tests.logins import console_urls
-from tests.ports import free_port, listens
+from tests.support.logins import console_urls
+from tests.support.ports import free_port, listens
 
 THREADS, VIEWERS = 4, 40
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ops_console.board.figures import Counts, percentile
-from sentinel.store.feed import MinuteCount
-from tests.feeds import NOW
+from sentinel.authority.feed import MinuteCount
+from tests.support.feeds import NOW
 
 
 def test_the_figures_count_each_decision_once_and_many_viewers_cost_one_count(world: Any) -> None:

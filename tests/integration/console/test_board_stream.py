@@ -16,10 +16,10 @@ from ops_console.board.hub import Hub
 from ops_console.board.stream import Pace, Stream
 from sentinel.core.errors import EngineUnavailable
 from sentinel.core.publication import PublicFields
-from sentinel.server import CannotServe, require_open_files
+from sentinel.platform.serving.server import CannotServe, require_open_files
 from tests.acceptance.places import eventually
-from tests.feeds import NOW
-from tests.streaming import Loop, Viewer
+from tests.support.feeds import NOW
+from tests.support.streaming import Loop, Viewer
 
 
 class Airing:

@@ -9,10 +9,10 @@ import pytest
 from ops_console.pages.condition_words import in_words
 from ops_console.pages.limit_words import cap_in_words, each_in_words
 from sentinel.core.decision import WindowKind
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.conditions import normalised
 from sentinel.policy.describe import describe, window_in_words
 from sentinel.policy.library import PolicyLibrary
-from sentinel.resources import policies_dir
 
 NUMBERS = {"top": {"USD": "1000.00", "EUR": "1000.00"}, "low": {"USD": "20.00", "JPY": "3000"}, "one": {"EUR": "5.00"}}
 SAID = {

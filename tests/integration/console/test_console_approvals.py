@@ -11,13 +11,13 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
+from sentinel.authority.actor import LOCAL_ADMINISTRATOR, Actor, local_administrator
+from sentinel.authority.housekeeping import keep_house
+from sentinel.authority.issue_key import issue_key
+from sentinel.authority.resolve_approval import resolve_approval
+from sentinel.authority.rotate_key import rotate_key
 from sentinel.cli.approvals import group
 from sentinel.core.errors import Forbidden, SentinelError
-from sentinel.services.actor import LOCAL_ADMINISTRATOR, Actor, local_administrator
-from sentinel.services.issue_key import issue_key
-from sentinel.services.resolve_approval import resolve_approval
-from sentinel.services.rotate_key import rotate_key
-from sentinel.store.housekeeping import keep_house
 from tests import twins
 
 

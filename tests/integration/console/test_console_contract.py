@@ -8,9 +8,9 @@ import pytest
 from openapi_spec_validator import validate
 
 from ops_console.settings import load_console_settings
-from sentinel.http.openapi import undocumented_routes
-from sentinel.settings import UnsafeConfiguration
-from tests.docs_page import require_docs_page
+from sentinel.platform.http.openapi import undocumented_routes
+from sentinel.platform.settings import UnsafeConfiguration
+from tests.support.docs_page import require_docs_page
 
 ID = "01a20050-35be-7df6-b26d-7b9b84e55383"
 

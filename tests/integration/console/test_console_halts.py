@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.store.halts import covering, list_halts
+from sentinel.authority.halts import covering, list_halts
 
 
 def test_an_approver_stops_and_an_administrator_lets_go(world: Any) -> None:

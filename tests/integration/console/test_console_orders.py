@@ -11,12 +11,12 @@ import psycopg
 import pytest
 from psycopg import errors as pg
 
+from ops_console.resolve_order import WORDS, resolve_order
+from sentinel.authority.actor import Actor
 from sentinel.core.errors import SentinelError
-from sentinel.services.actor import Actor
-from sentinel.services.resolve_order import WORDS, resolve_order
 from sentinel.store.database import CONSOLE, ORDERS, with_role
-from tests.harness import at_once, scaled
-from tests.orders_console_world import held, queued, standing
+from tests.support.harness import at_once, scaled
+from tests.support.orders_console_world import held, queued, standing
 
 REASON = {"reason": "called the customer"}
 

@@ -16,16 +16,16 @@ import pytest
 
 from ops_console.board.stream import PATH
 from ops_console.headers import HEADERS
+from sentinel.authority.actor import local_administrator
+from sentinel.authority.issue_key import issue_key
+from sentinel.authority.lift_halt import lift_halt
+from sentinel.authority.set_halt import set_halt
 from sentinel.core.errors import NotFound, TooManyStreams
 from sentinel.core.proof import is_intact, pack_hash
 from sentinel.core.public_ids import PublicIds
 from sentinel.core.publication import PublicFields, Publisher, Record
-from sentinel.services.actor import local_administrator
-from sentinel.services.issue_key import issue_key
-from sentinel.services.lift_halt import lift_halt
-from sentinel.services.set_halt import set_halt
-from tests.feeds import public_form
-from tests.streaming import Loop, Viewer
+from tests.support.feeds import public_form
+from tests.support.streaming import Loop, Viewer
 
 FIELDS = {
     "schema", "event_id", "occurred_at", "agent_label", "source", "action", "decision", "amount", "reason_code",

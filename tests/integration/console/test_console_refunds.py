@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ops_console.api import refunds as refund_routes
+from ops_console.process_one import process_one
+from ops_console.read_models.refund_views import STATUSES
 from sentinel.core.errors import WorkerNotRunning
-from sentinel.services.process_one import process_one
-from sentinel.store.refund_views import STATUSES
 
 
 def add_entries(world: Any, count: int, tenant_id: Any = None) -> None:
@@ -108,7 +108,7 @@ def test_a_question_nobody_takes_is_withdrawn(world: Any) -> None:
 
 def test_a_question_in_hand_is_not_withdrawn(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     add_worker(world)
-    monkeypatch.setattr("sentinel.services.process_one._IN_HAND_SECONDS", 0.2)
+    monkeypatch.setattr("ops_console.process_one._IN_HAND_SECONDS", 0.2)
     ask = refund_routes.refund_views.ask_worker
 
     def asked_and_taken(*told: Any) -> None:

@@ -10,9 +10,9 @@ import pytest
 import structlog
 
 from ops_console import identity
-from sentinel.http import problems
-from sentinel.services import sign_in as service
-from sentinel.services.issue_key import issue_key
+from ops_console.accounts import sign_in as service
+from sentinel.authority.issue_key import issue_key
+from sentinel.platform.http import problems
 
 PASSWORD = "correct horse battery staple"
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from sentinel.authority.actor import local_administrator
+from sentinel.authority.declare_policies import declare_policies
+from sentinel.authority.record_gate_report import record_gate_report
 from sentinel.cli import switches
-from sentinel.services.actor import local_administrator
-from sentinel.services.declare_policies import declare_policies
-from sentinel.services.record_gate_report import record_gate_report
-from tests.switch_world import BOOK, FEE, passing_report
+from tests.support.switch_world import BOOK, FEE, passing_report
 
 PATH = f"/ops/api/switches/{FEE}"
 ON = {"canary_percent": 5, "reason": "ready"}

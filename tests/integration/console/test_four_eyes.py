@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from ops_console.accounts.change_operator import change_operator
+from ops_console.accounts.operators import credentials, use_one_time_password
+from ops_console.accounts.passwords import hash_password
+from sentinel.authority.issue_key import issue_key
+from sentinel.authority.keys import WORKER_SCOPES, find_key_by_id
+from sentinel.authority.rotate_key import rotate_key
 from sentinel.core.errors import SentinelError
-from sentinel.services.change_operator import change_operator
-from sentinel.services.issue_key import issue_key
-from sentinel.services.passwords import hash_password
-from sentinel.services.rotate_key import rotate_key
-from sentinel.store.agent_keys import WORKER_SCOPES, find_key_by_id
-from sentinel.store.operators import credentials, use_one_time_password
 from tests.integration.console.conftest import Caller
 
 NEW_PASSWORD = "a-password-of-the-admin's-own"
@@ -257,7 +257,7 @@ def test_of_two_that_come_with_it_at_once_one_gets_in(world: Any, monkeypatch: p
     assert [use_one_time_password(world.pool, known) for _ in range(2)] == [True, False]
     assert sign_in_with(app, email, NEW_PASSWORD)[1].status_code == 401
     # The twin: a console that writes no use down.
-    monkeypatch.setattr("sentinel.services.sign_in.use_one_time_password", lambda *_: True)
+    monkeypatch.setattr("ops_console.accounts.sign_in.use_one_time_password", lambda *_: True)
     assert [sign_in_with(app, email, NEW_PASSWORD)[1].status_code for _ in range(2)] == [200, 200]
 
 

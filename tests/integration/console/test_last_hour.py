@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from ops_console.gauge_sampler import start_sampler
 from ops_console.pages.last_hour import HEIGHT, WIDTH, Drawing, drawn, seconds_drawn
-from ops_console.sampler import start_sampler
+from ops_console.read_models import gauges
+from ops_console.read_models.gauges import Sample
 from sentinel.core.errors import EngineUnavailable
-from sentinel.store import gauges
 from sentinel.store.database import CONSOLE, Pool, with_role
-from sentinel.store.gauges import Sample
 from tests.acceptance.places import eventually
 
 AWAY = "postgresql://nobody@127.0.0.1:1/nothing"
@@ -118,7 +118,7 @@ def test_the_overview_draws_the_hour_and_says_it_in_words(world: Any) -> None:
 
 
 def test_the_sampler_waits_for_a_database_that_is_away_and_goes_on(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ops_console.sampler.APART_SECONDS", 0.05)
+    monkeypatch.setattr("ops_console.gauge_sampler.APART_SECONDS", 0.05)
     pool, ledger = Pool(with_role(world.url, CONSOLE), size=1), Pool(AWAY, size=1)
     is_over, refusals, take = False, [1, 2], gauges.take_samples
 
@@ -127,7 +127,7 @@ def test_the_sampler_waits_for_a_database_that_is_away_and_goes_on(world: Any, m
             raise {1: ValueError("a fault of ours"), 2: EngineUnavailable("the database is away")}[refusals.pop()]
         return take(*args, **rest)
 
-    monkeypatch.setattr("ops_console.sampler.gauges.take_samples", take_or_refuse)
+    monkeypatch.setattr("ops_console.gauge_sampler.gauges.take_samples", take_or_refuse)
     start_sampler(pool, ledger, stopping=lambda: is_over)
     try:
         assert eventually(lambda: len(samples(world)) >= 2, within=20)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from sentinel.authority.keys import find_key, key_hash, looks_like_key, make_key
 from sentinel.cli import approvals, halts, in_doubt, keys, operators, orders, proof, public_ids, tenants
-from sentinel.store.agent_keys import find_key, key_hash, looks_like_key, make_key
 from sentinel.store.database import AUTHORITY, Pool, with_role
 
 GROUPS = {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.integration.console.test_operators_commands import refused, run, told
-from tests.orders_console_world import held, queued, refused_by_shop, standing
+from tests.support.orders_console_world import held, queued, refused_by_shop, standing
 
 
 def decide(world: Any, order_id: str, word: str, who: str = "ann@demo.local", reason: str = "by phone") -> Any:

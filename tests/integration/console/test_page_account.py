@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ops_console import identity
-from sentinel.services import step_up
+from ops_console.accounts import step_up
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.second_factors import WRONG, api_sign_in
 

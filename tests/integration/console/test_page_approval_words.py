@@ -10,7 +10,7 @@ from ops_console.pages import approval_words
 from tests.integration.console.approval_pages import ZERO, card, digest_of, digest_on, listed, say, votes
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.test_shown_is_decided import FENCE
-from tests.orders_console_world import queued, standing
+from tests.support.orders_console_world import queued, standing
 
 
 def test_a_word_needs_its_reason_its_digest_its_role_and_a_proof(world: Any) -> None:

@@ -7,10 +7,10 @@ import re
 from typing import Any
 
 from ops_console.board.events import policy_label
+from sentinel.authority.verify_proof import verify_proof
 from sentinel.core.canonical import canonical_json
 from sentinel.core.proof import pack_hash
-from sentinel.services.verify_proof import verify_proof
-from tests.feeds import public_form
+from tests.support.feeds import public_form
 
 PAGES = ("/live", "/live/figures", "/live/widget", "/verify/")
 

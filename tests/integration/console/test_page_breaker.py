@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sentinel.store.housekeeping import keep_house
+from sentinel.authority.housekeeping import keep_house
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.test_page_overview import lines
 from tests.integration.console.test_page_policies import words

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.orders_console_world import queued
+from tests.support.orders_console_world import queued
 
 SET = "update refunds.order_budgets set {} where order_ref = %s and source = 'demo'"
 

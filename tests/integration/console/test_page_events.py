@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ops_console.pages import events as page
-from sentinel.store import events as store
+from ops_console.read_models import events as store
 from sentinel.store.ids import new_id
 from tests.integration.console.test_page_policies import words
 

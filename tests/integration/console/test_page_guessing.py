@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.services import sign_in
-from sentinel.services.known_devices import Devices
-from sentinel.store import known_devices
+from ops_console.accounts import known_devices, sign_in
+from ops_console.accounts.remember_device import Devices
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.second_factors import OLD_SECRET, WRONG, with_secrets
 

@@ -10,11 +10,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from sentinel.authority.issue_key import issue_key
+from sentinel.authority.keys import find_key, key_hash
+from sentinel.authority.revoke_key import revoke_key
+from sentinel.authority.rotate_key import rotate_key
 from sentinel.core.errors import SentinelError
-from sentinel.services.issue_key import issue_key
-from sentinel.services.revoke_key import revoke_key
-from sentinel.services.rotate_key import rotate_key
-from sentinel.store.agent_keys import find_key, key_hash
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.test_page_policies import EVIL, words
 

@@ -16,12 +16,13 @@ import pytest
 from ops_console.pages import graph, ledger_life
 from ops_console.pages import ledger as ledger_pages
 from ops_console.pages.ledger_life import last_way, steps_of, timeline
-from sentinel.resources import drawing
-from sentinel.services.process_one import process_one
-from sentinel.store import ledger_search, rows
+from ops_console.process_one import process_one
+from ops_console.read_models import ledger_search
+from ops_console.read_models.ledger_life import Life, Trail
+from ops_console.read_models.ledger_search import LedgerFilter, beginning, counted, search_ledger
+from sentinel.platform.resources import drawing
+from sentinel.store import rows
 from sentinel.store.ids import new_id
-from sentinel.store.ledger_life import Life, Trail
-from sentinel.store.ledger_search import LedgerFilter, beginning, counted, search_ledger
 from tests.integration.console.test_console_refunds import add_entries, add_worker
 
 HOSTILE = "‮evil‬ <script>alert(1)</script>​ 'quoted'"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from ops_console.accounts.change_operator import ROLE_SET, SHUT_OUT, change_operator
 from sentinel.core.errors import Conflict
-from sentinel.services.change_operator import ROLE_SET, SHUT_OUT, change_operator
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.second_factors import SECRET, api_sign_in, enrol
 from tests.integration.console.test_operators_commands import told

@@ -8,8 +8,8 @@ import uuid
 from typing import Any
 
 from ops_console.pages import graph
-from sentinel.store.order_search import ended_today, queue, search_orders, standings
-from tests.orders_console_world import held, queued
+from ops_console.read_models.order_search import ended_today, queue, search_orders, standings
+from tests.support.orders_console_world import held, queued
 
 HOSTILE = '‮evil‬ <script>alert(1)</script>​ " onload=x'
 

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from ops_console.pages.decision_minutes import DecisionMinutes, Part, in_steps
+from ops_console.read_models.overview import MinuteRow
 from sentinel.store.database import Pool
-from sentinel.store.overview import MinuteRow
 
 
 def lines(page: str) -> dict[str, list[str]]:
@@ -95,7 +95,7 @@ def test_minutes_that_are_over_are_asked_for_once_and_drop_out_after_an_hour(mon
         first = max(since, now[0] - minutes)
         return [MinuteRow(at, "ALLOW", n) for at, n in stored.items() if at >= first] + [MinuteRow(now[0], "NOW", 0)]
 
-    monkeypatch.setattr("sentinel.store.overview.decision_minutes", answer)
+    monkeypatch.setattr("ops_console.read_models.overview.decision_minutes", answer)
     minutes = DecisionMinutes(no_pool)
 
     def counted() -> dict[int, int]:

@@ -9,13 +9,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from sentinel.authority.actor import local_administrator
+from sentinel.authority.declare_policies import declare_policies
+from sentinel.authority.record_gate_report import record_gate_report
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import PolicyHolder
-from sentinel.resources import policies_dir
-from sentinel.services.actor import local_administrator
-from sentinel.services.declare_policies import declare_policies
-from sentinel.services.record_gate_report import record_gate_report
 from tests.integration.console.conftest import PASSWORD
-from tests.switch_world import BOOK, FEE, passing_report
+from tests.support.switch_world import BOOK, FEE, passing_report
 
 SWITCH = f"/ops/policies/switches/{FEE}"
 EVIL = '<img src=x onerror=alert(1)> "quoted"'

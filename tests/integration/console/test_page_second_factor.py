@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from ops_console.accounts import prove_second_factor as second_factor
+from ops_console.accounts import second_factors, sign_in
+from ops_console.accounts.prove_second_factor import Vault
 from ops_console.settings import ConsoleSettings, load_console_settings
-from sentinel.services import second_factor, sign_in
-from sentinel.services.second_factor import Vault
-from sentinel.settings import UnsafeConfiguration
-from sentinel.store import second_factors
+from sentinel.platform.settings import UnsafeConfiguration
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.second_factors import (
     OLD_SECRET,

@@ -14,6 +14,11 @@ from click.testing import CliRunner
 from flask import Flask
 
 from ops_console.identity import needs_operator
+from sentinel.authority.engine import Caller
+from sentinel.authority.guard_action import guard_action
+from sentinel.authority.issue_key import issue_key
+from sentinel.authority.keys import WORKER_SCOPES, find_key_by_id
+from sentinel.authority.look_up_public_id import index_public_ids, minters
 from sentinel.cli import proof as proof_commands
 from sentinel.cli import public_ids as public_id_commands
 from sentinel.core.errors import InvalidInput
@@ -21,15 +26,10 @@ from sentinel.core.operation import build_operation
 from sentinel.core.proof import is_intact, pack_hash
 from sentinel.core.public_ids import Kind, PublicIds, is_public_id
 from sentinel.core.publication import EVENT_FIELDS, PACK_FIELDS, Publisher, Record
-from sentinel.services.authority import Caller
-from sentinel.services.guard_action import guard_action
-from sentinel.services.issue_key import issue_key
-from sentinel.services.look_up_public_id import index_public_ids, minters
-from sentinel.store.agent_keys import WORKER_SCOPES, find_key_by_id
 from sentinel.store.ids import new_id, proof_id_of
-from tests.feeds import minted
 from tests.integration.console.test_console_public import found_in
-from tests.streaming import Loop
+from tests.support.feeds import minted
+from tests.support.streaming import Loop
 
 WRITTEN = {
     "mail": "jane.doe@mail.example", "card": "4111111111111111", "name": "Zebulon-Quagmire", "phone": "0044-7700-900461",

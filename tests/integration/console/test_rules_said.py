@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from sentinel.resources import policies_dir
-from sentinel.services import policy_book
-from sentinel.services.declare_policies import declare_policies
-from sentinel.store.operations import find_decided
+from sentinel.authority import policy_inspector as policy_book
+from sentinel.authority.declare_policies import declare_policies
+from sentinel.authority.operations import find_decided
+from sentinel.platform.resources import policies_dir
 
 CARD = re.compile(r'<details class="findings">.*?</details>', re.DOTALL)
 RULE = re.compile(

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
+from ops_console.accounts import sign_in, sign_in_attempts
+from ops_console.accounts.sign_in import Doorkeeper, Presented
+from ops_console.accounts.sign_in_attempts import Attempt, Throttle, begin_attempt
 from sentinel.core.errors import RateLimited, Unauthenticated
-from sentinel.services import sign_in
-from sentinel.services.sign_in import Doorkeeper, Presented
-from sentinel.store import sign_in_attempts
-from sentinel.store.sign_in_attempts import Attempt, Throttle, begin_attempt
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.second_factors import WRONG, code_of, enrol, forget_used_codes, with_secrets
 

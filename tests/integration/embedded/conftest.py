@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.embedded_servers import Holder, reachable_folder, wipe
+from tests.support.embedded_servers import Holder, reachable_folder, wipe
 
 
 @pytest.fixture

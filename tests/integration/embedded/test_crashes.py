@@ -23,7 +23,7 @@ from sentinel.store.embedded import (
     remove,
     running,
 )
-from tests.embedded_servers import (
+from tests.support.embedded_servers import (
     IS_ROOT,
     Holder,
     alive,

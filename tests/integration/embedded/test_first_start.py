@@ -26,7 +26,16 @@ from sentinel.store.embedded.account import server_account
 from sentinel.store.embedded.connection import Address
 from sentinel.store.embedded.engine import usable_binaries
 from sentinel.store.embedded.passwords import Passwords
-from tests.embedded_servers import IS_ROOT, PACKAGE_ROOT, Holder, alive, ask, needs_linux, needs_root, settings_of
+from tests.support.embedded_servers import (
+    IS_ROOT,
+    PACKAGE_ROOT,
+    Holder,
+    alive,
+    ask,
+    needs_linux,
+    needs_root,
+    settings_of,
+)
 
 INSTALLED_15 = Path("/usr/lib/postgresql/15/bin")
 

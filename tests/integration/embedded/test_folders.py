@@ -18,7 +18,7 @@ from sentinel.store.embedded import (
     remove,
     running,
 )
-from tests.embedded_servers import Holder, ask, needs_root, refusal
+from tests.support.embedded_servers import Holder, ask, needs_root, refusal
 
 
 @needs_root

@@ -19,8 +19,8 @@ from sentinel.store.embedded.logins import ensure_logins
 from sentinel.store.embedded.passwords import LOGINS, SUPERUSER, scram_verifier
 from sentinel.store.migrate import migrate
 from tests.acceptance.places import run
-from tests.embedded_servers import Holder, ask, needs_linux, needs_root, refusal
-from tests.logins import as_login
+from tests.support.embedded_servers import Holder, ask, needs_linux, needs_root, refusal
+from tests.support.logins import as_login
 
 PROGRAMS = (AUTHORITY, WORKER, ORDERS, CONSOLE, BOARD)
 TRUSTING = "# as an older version left it\nlocal all all trust\nhost all all 127.0.0.1/32 reject\nlocal replication all trust\n"

@@ -24,7 +24,7 @@ from sentinel.store.embedded import (
 )
 from sentinel.store.embedded.account import server_account
 from sentinel.store.embedded.binaries import inspect
-from tests.embedded_servers import IS_ROOT, alive, ask, eventually, needs_linux, needs_root, refusal
+from tests.support.embedded_servers import IS_ROOT, alive, ask, eventually, needs_linux, needs_root, refusal
 
 
 def _data_of_another_major(base: Path, major: int) -> Path:

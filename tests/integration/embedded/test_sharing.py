@@ -14,7 +14,7 @@ from sentinel.store.embedded import (
     process,
     running,
 )
-from tests.embedded_servers import Holder, alive, answers_again, ask, eventually
+from tests.support.embedded_servers import Holder, alive, answers_again, ask, eventually
 
 
 def test_two_short_commands_at_once_share_one_server(base: Path, holders: list[Holder]) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from sentinel.cli.scratch import listening
-from tests.order_world import OrderWorld, make_intake
-from tests.world import World
+from tests.support.order_world import OrderWorld, make_intake
+from tests.support.world import World
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from sentinel.store.database import ORDERS, Pool, with_role
-from tests.harness import at_once
-from tests.scripted_server import Asked, Script, ScriptedServer, faults
-from tests.shop_server import review
+from tests.support.harness import at_once
+from tests.support.scripted_server import Asked, Script, ScriptedServer, faults
+from tests.support.shop_server import review
 from worker.order_review.addresses import ON_THIS_MACHINE
 from worker.order_review.alerts import (
     RAISE,

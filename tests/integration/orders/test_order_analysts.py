@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from ops_console.resolve_order import WORDS, resolve_order
 from sentinel.cli.scratch import listening
 from sentinel.core.errors import SentinelError
-from sentinel.services.resolve_order import WORDS, resolve_order
 from tests.corpora.retail import retail_lines
-from tests.harness import actor, at_once
-from tests.ledger_world import worker_process
-from tests.order_world import SECRET, OrderWorld, make_intake, order_body
-from tests.scripted_server import ScriptedServer
-from tests.world import World
+from tests.support.harness import actor, at_once
+from tests.support.ledger_world import worker_process
+from tests.support.order_world import SECRET, OrderWorld, make_intake, order_body
+from tests.support.scripted_server import ScriptedServer
+from tests.support.world import World
 from worker.order_review.replay_cli import replay_orders
 
 

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sentinel.services.actor import local_administrator
-from sentinel.services.lift_halt import lift_halt
-from sentinel.services.set_halt import set_halt
-from tests.order_world import LANES, OrderWorld, intake_process, make_intake, order_body
-from tests.shop_server import FlakyShop, ShopServer
-from tests.world import World
+from sentinel.authority.actor import local_administrator
+from sentinel.authority.lift_halt import lift_halt
+from sentinel.authority.set_halt import set_halt
+from tests.support.order_world import LANES, OrderWorld, intake_process, make_intake, order_body
+from tests.support.shop_server import FlakyShop, ShopServer
+from tests.support.world import World
 from worker.failpoints import Failpoints
 from worker.order_review import pipeline
 from worker.order_review.effects import Tried, perform

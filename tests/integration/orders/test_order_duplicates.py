@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from werkzeug.test import TestResponse
 
-from tests.harness import at_once, scaled, seeded
-from tests.order_world import LANES, OrderWorld, make_intake, order_body
-from tests.world import World
+from tests.support.harness import at_once, scaled, seeded
+from tests.support.order_world import LANES, OrderWorld, make_intake, order_body
+from tests.support.world import World
 from worker.order_review import sql
 from worker.order_review.model import Band, KnownAccount, Order, Score, Signal
 

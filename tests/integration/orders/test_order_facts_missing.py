@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.order_world import OrderWorld, order_body
+from tests.support.order_world import OrderWorld, order_body
 
 NOW = datetime.now(UTC)
 HOUR = timedelta(hours=1)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from werkzeug.test import EnvironBuilder
 
-from sentinel.http.openapi import undocumented_routes
-from sentinel.http.rate_limit import SharedRateLimit
-from sentinel.http.wire import Request, answer
-from tests.docs_page import require_docs_page
-from tests.order_world import OrderWorld, make_intake, order_body, signed
-from tests.world import World
+from sentinel.platform.http.openapi import undocumented_routes
+from sentinel.platform.http.rate_limit import SharedRateLimit
+from sentinel.platform.http.wire import Request, answer
+from tests.support.docs_page import require_docs_page
+from tests.support.order_world import OrderWorld, make_intake, order_body, signed
+from tests.support.world import World
 from worker.order_review.intake import Intake, address_of
 
 STORED = "select (select count(*) from orders.reviews) + (select count(*) from orders.deliveries) + (select count(*) from orders.alerts)"

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
+from ops_console.resolve_order import WORDS, resolve_order
 from sentinel.core.money import Money
-from sentinel.resources import invariants_sql
-from sentinel.services.resolve_order import WORDS, resolve_order
+from sentinel.platform.resources import invariants_sql
 from sentinel.store.database import CONSOLE
 from sentinel.store.invariants import ask, read_invariants, run_invariants
-from tests.harness import actor
-from tests.order_world import OrderWorld, order_body
+from tests.support.harness import actor
+from tests.support.order_world import OrderWorld, order_body
 from worker.order_review.model import Order
 
 BUDGETS = ("order_budget", "order_over_refunded")

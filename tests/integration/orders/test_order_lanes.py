@@ -8,11 +8,11 @@ import psycopg
 import pytest
 from psycopg import errors as pg
 
+from ops_console.resolve_order import resolve_order
 from sentinel.core.errors import Conflict
-from sentinel.services.resolve_order import resolve_order
 from sentinel.store.database import ORDERS
-from tests.harness import actor, decide
-from tests.order_world import LANES, OrderWorld, order_body
+from tests.support.harness import actor, decide
+from tests.support.order_world import LANES, OrderWorld, order_body
 from worker.order_review.lanes import TRANSITIONS
 
 

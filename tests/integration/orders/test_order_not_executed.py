@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from sentinel.services.resolve_in_doubt import resolve_in_doubt
-from sentinel.store.halts import list_halts
-from sentinel.store.housekeeping import keep_house
+from sentinel.authority.halts import list_halts
+from sentinel.authority.housekeeping import keep_house
+from sentinel.authority.resolve_in_doubt import resolve_in_doubt
 from tests import twins
-from tests.harness import actor, let_leave_end, refused
-from tests.order_world import make_intake, order_body
-from tests.shop_server import FlakyShop
-from tests.world import World
+from tests.support.harness import actor, let_leave_end, refused
+from tests.support.order_world import make_intake, order_body
+from tests.support.shop_server import FlakyShop
+from tests.support.world import World
 from worker.failpoints import Failpoints
 from worker.order_review.build import act_within_seconds
 from worker.order_review.failpoints import Place

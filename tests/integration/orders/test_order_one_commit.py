@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.http.rate_limit import SharedRateLimit
-from tests.order_world import SECRET, SOURCES, OrderWorld, make_intake, order_body
-from tests.world import World
+from sentinel.platform.http.rate_limit import SharedRateLimit
+from tests.support.order_world import SECRET, SOURCES, OrderWorld, make_intake, order_body
+from tests.support.world import World
 from worker.failpoints import Failpoints
 from worker.order_review.app import create_app
 from worker.order_review.failpoints import Place

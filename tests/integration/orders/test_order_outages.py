@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import pytest
 
+from ops_console.resolve_order import resolve_order
+from sentinel.authority.actor import local_administrator
+from sentinel.authority.lift_halt import lift_halt
+from sentinel.authority.set_halt import set_halt
 from sentinel.cli.scratch import listening
-from sentinel.services.actor import local_administrator
-from sentinel.services.lift_halt import lift_halt
-from sentinel.services.resolve_order import resolve_order
-from sentinel.services.set_halt import set_halt
-from tests.harness import actor, decide, let_permits_expire
-from tests.order_world import make_intake, order_body
-from tests.shop_server import FlakyShop
-from tests.world import World
+from tests.support.harness import actor, decide, let_permits_expire
+from tests.support.order_world import make_intake, order_body
+from tests.support.shop_server import FlakyShop
+from tests.support.world import World
 from worker.failpoints import Failpoints
 from worker.order_review.failpoints import Place
 from worker.order_review.model import KnownAccount, Order, Score, Signal

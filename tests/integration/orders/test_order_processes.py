@@ -8,9 +8,9 @@ import urllib.request
 
 import pytest
 
-from tests.ledger_world import ROOT
-from tests.order_world import OrderWorld, intake_process, order_body
-from tests.ports import free_port
+from tests.support.ledger_world import ROOT
+from tests.support.order_world import OrderWorld, intake_process, order_body
+from tests.support.ports import free_port
 
 
 def test_what_several_processes_count_is_one_sum(orders: OrderWorld) -> None:
@@ -28,7 +28,7 @@ def test_what_several_processes_count_is_one_sum(orders: OrderWorld) -> None:
         assert name in counted
 
 
-@pytest.mark.parametrize("module", ["worker.order_review.wsgi", "sentinel.wsgi", "ops_console.__main__"])
+@pytest.mark.parametrize("module", ["worker.order_review.wsgi", "sentinel.authority.serving", "ops_console.__main__"])
 def test_counters_are_imported_only_once_their_folder_is_there(module: str) -> None:
     """Where they are imported earlier, each process counts for itself and tells nobody."""
     look = f"import sys, {module}; sys.exit('prometheus_client' in sys.modules)"

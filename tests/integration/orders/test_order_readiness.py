@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.order_world import OrderWorld, make_intake
-from tests.ports import free_port
-from tests.world import add_tenant, unique
+from tests.support.order_world import OrderWorld, make_intake
+from tests.support.ports import free_port
+from tests.support.world import add_tenant, unique
 
 
 def readyz(orders: OrderWorld, authority_url: str, key: str) -> tuple[int, dict[str, bool]]:

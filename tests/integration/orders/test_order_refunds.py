@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from ops_console.resolve_order import resolve_order
 from sentinel.core.errors import SentinelError
-from sentinel.services.resolve_order import resolve_order
 from tests import twins
-from tests.harness import actor
-from tests.ledger_world import worker_process
-from tests.order_world import OrderWorld, order_body
+from tests.support.harness import actor
+from tests.support.ledger_world import worker_process
+from tests.support.order_world import OrderWorld, order_body
 
 
 def say(orders: OrderWorld, order_id: str, word: str, *, source: str = "demo", who: Any = None) -> str:
@@ -73,7 +73,7 @@ def test_from_500_on_two_people_pay_it_and_the_word_on_the_order_is_the_first(or
     work(orders, 2)
     assert rows(orders)[0][1] == "APPROVAL_REQUIRED"
     assert orders.all("select state, carried_result from orders.refunds") == [("filed", "recorded")]
-    from sentinel.services.resolve_approval import APPROVE, resolve_approval
+    from sentinel.authority.resolve_approval import APPROVE, resolve_approval
 
     approval = orders.one("select approval_id from sentinel.approvals where action = 'refund.create'")
     shown = orders.one("select digest from sentinel.approvals where action = 'refund.create'")

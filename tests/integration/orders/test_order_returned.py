@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from ops_console.resolve_order import resolve_order
 from sentinel.core.errors import SentinelError
-from sentinel.services.resolve_order import resolve_order
-from tests.harness import actor
-from tests.order_world import OrderWorld, make_intake, order_body
-from tests.recording_server import problem
-from tests.shop_server import ShopServer
-from tests.world import World
+from tests.support.harness import actor
+from tests.support.order_world import OrderWorld, make_intake, order_body
+from tests.support.recording_server import problem
+from tests.support.shop_server import ShopServer
+from tests.support.world import World
 
 CODES = (400, 401, 403, 404, 409, 410, 421, 422, 423, 424, 425, 429, 451, 503)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fake_authority import FakeAuthority
-from tests.ledger_world import LedgerWorld
-from tests.workflow_world import Shop
+from tests.support.fake_authority import FakeAuthority
+from tests.support.ledger_world import LedgerWorld
+from tests.support.workflow_world import Shop
 
 
 @pytest.fixture

@@ -8,15 +8,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from sentinel.authority.in_doubt import list_in_doubt
+from sentinel.authority.resolve_approval import resolve_approval
+from sentinel.authority.resolve_in_doubt import resolve_in_doubt
 from sentinel.cli.scratch import listening
 from sentinel.client import Client
-from sentinel.services.resolve_approval import resolve_approval
-from sentinel.services.resolve_in_doubt import resolve_in_doubt
-from sentinel.store.in_doubt import list_in_doubt
-from tests.harness import actor, digest_of
-from tests.ledger_world import CLEAN, LedgerWorld, new_row
-from tests.workflow_world import Shop
-from tests.world import World
+from tests.support.harness import actor, digest_of
+from tests.support.ledger_world import CLEAN, LedgerWorld, new_row
+from tests.support.workflow_world import Shop
+from tests.support.world import World
 from worker.doubts import Doubts
 from worker.rows import OrderFacts
 from worker.settlement import Refused

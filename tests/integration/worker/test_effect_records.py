@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from sentinel.store.database import WORKER, with_role
-from tests.effects_server import InMemory, allowed_row, taken_over
-from tests.ledger_world import LedgerWorld
+from tests.support.effects_server import InMemory, allowed_row, taken_over
+from tests.support.ledger_world import LedgerWorld
 from worker.effects import TRANSITIONS, Effects, EffectState, PlannedEffect
 from worker.rows import Change, Execution, LedgerRow
 from worker.settlement import Effect, NoAnswer, Refused, Saga, Settled, SimulatedRefund, deliver_later

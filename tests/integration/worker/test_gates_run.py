@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from sentinel.resources import policies_dir
+from sentinel.platform.resources import policies_dir
 from tests.acceptance.places import run
-from tests.logins import make_login
-from tests.world import World
+from tests.support.logins import make_login
+from tests.support.world import World
 from worker.gates.stand_ins import standing_in
 
 SCRATCH = "select count(*) from pg_database where starts_with(datname, 'sentinel_scratch_')"

@@ -12,15 +12,15 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from sentinel.resources import invariants_sql
+from sentinel.platform.resources import invariants_sql
 from sentinel.store.embedded import RunningServer
 from sentinel.store.invariants import run_invariants
 from sentinel.store.migrate import HEAD, migrate
-from tests.fake_authority import FakeAuthority
-from tests.harness import dump
-from tests.ledger_world import CLEAN, LedgerWorld
-from tests.old_databases import at_revision, empty_database
-from tests.workflow_world import Shop
+from tests.support.fake_authority import FakeAuthority
+from tests.support.harness import dump
+from tests.support.ledger_world import CLEAN, LedgerWorld
+from tests.support.old_databases import at_revision, empty_database
+from tests.support.workflow_world import Shop
 from worker.workflow.reasons import Escalation
 
 TENANT = uuid.UUID(int=7)

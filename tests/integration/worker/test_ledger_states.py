@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from sentinel.store.database import WORKER, with_role
-from tests.ledger_world import LedgerWorld, claimed, new_row
+from tests.support.ledger_world import LedgerWorld, claimed, new_row
 from worker import sql
 from worker.rows import Change, Execution, LedgerRow
 from worker.states import TRANSITIONS, LedgerEvent, LedgerState

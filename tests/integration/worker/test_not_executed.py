@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
+from sentinel.authority.halts import list_halts
+from sentinel.authority.housekeeping import keep_house
+from sentinel.authority.resolve_in_doubt import resolve_in_doubt
 from sentinel.cli.scratch import listening
-from sentinel.services.resolve_in_doubt import resolve_in_doubt
-from sentinel.store.halts import list_halts
-from sentinel.store.housekeeping import keep_house
 from tests import twins
-from tests.effects_server import InMemory, allowed_row, taken_over
-from tests.fake_authority import FakeAuthority
-from tests.harness import actor, let_leave_end, refused
-from tests.ledger_world import LedgerWorld, worker_settings
-from tests.switch_world import on
-from tests.workflow_world import BRANCHES, Shop, Spy
-from tests.world import World
+from tests.support.effects_server import InMemory, allowed_row, taken_over
+from tests.support.fake_authority import FakeAuthority
+from tests.support.harness import actor, let_leave_end, refused
+from tests.support.ledger_world import LedgerWorld, worker_settings
+from tests.support.switch_world import on
+from tests.support.workflow_world import BRANCHES, Shop, Spy
+from tests.support.world import World
 from worker.connect import act_within_seconds
 from worker.effects import Effects
 from worker.rows import Execution, LedgerRow

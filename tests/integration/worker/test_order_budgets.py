@@ -13,12 +13,12 @@ import pytest
 from psycopg import errors as pg
 from psycopg.types.json import Jsonb
 
-from tests.fake_authority import FakeAuthority
-from tests.fake_exchange import Exchange
-from tests.ledger_world import CLEAN, LedgerWorld, looping, new_row, wait_until
+from tests.support.fake_authority import FakeAuthority
+from tests.support.fake_exchange import Exchange
+from tests.support.ledger_world import CLEAN, LedgerWorld, looping, new_row, wait_until
+from tests.support.workflow_world import BRANCHES, FEE, Shop
+from tests.support.world import World
 from tests.twins import cut, without_constraint
-from tests.workflow_world import BRANCHES, FEE, Shop
-from tests.world import World
 from worker import sql
 from worker.ledger import Ledger
 from worker.rows import NewRow, OrderFacts

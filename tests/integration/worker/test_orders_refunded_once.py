@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fake_authority import FakeAuthority
-from tests.harness import at_once
-from tests.workflow_world import FEE, Shop
+from tests.support.fake_authority import FakeAuthority
+from tests.support.harness import at_once
+from tests.support.workflow_world import FEE, Shop
 from worker.workflow.reasons import Escalation
 from worker.workflow.steps import execute_by_system
 

@@ -10,11 +10,11 @@ import psycopg
 import pytest
 import urllib3
 
-from tests.fake_authority import FakeAuthority
-from tests.fake_exchange import Exchange
-from tests.fake_faults import always
-from tests.ledger_world import LedgerWorld, looping, new_row, wait_until, worker_process
-from tests.ports import free_port
+from tests.support.fake_authority import FakeAuthority
+from tests.support.fake_exchange import Exchange
+from tests.support.fake_faults import always
+from tests.support.ledger_world import LedgerWorld, looping, new_row, wait_until, worker_process
+from tests.support.ports import free_port
 from tests.twins import counts_outages
 from worker import next_steps
 from worker.rows import Lapse

@@ -13,11 +13,11 @@ import pytest
 
 from sentinel.cli.scratch import authority_on_loopback
 from sentinel.client import Client
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import PolicyHolder
-from sentinel.resources import policies_dir
 from sentinel.store.database import WORKER, Pool, with_role
-from tests.ledger_world import looping, wait_until, worker_settings
-from tests.world import World
+from tests.support.ledger_world import looping, wait_until, worker_settings
+from tests.support.world import World
 from worker import reconcile
 from worker.cli import main as worker_command
 from worker.connect import make_agent, make_reconciler

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from sentinel.store.database import WORKER, with_role
-from tests.fake_authority import FakeAuthority
-from tests.fake_exchange import Exchange
-from tests.ledger_world import LedgerWorld, claimed, new_row
+from tests.support.fake_authority import FakeAuthority
+from tests.support.fake_exchange import Exchange
+from tests.support.ledger_world import LedgerWorld, claimed, new_row
 from worker import next_steps
 from worker.cli import main
 from worker.retry import REFUSALS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.effects_server import (
+from tests.support.effects_server import (
     InMemory,
     allowed_row,
     broken,
@@ -15,7 +15,7 @@ from tests.effects_server import (
     taken_over,
     until_settled,
 )
-from tests.ledger_world import LedgerWorld
+from tests.support.ledger_world import LedgerWorld
 from tests.twins.forgets_effects import SagaWithoutRecord
 from worker.effects import Effects
 from worker.rows import LedgerRow

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.effects_server import (
+from tests.support.effects_server import (
     EffectsServer,
     InMemory,
     allowed_row,
@@ -17,9 +17,9 @@ from tests.effects_server import (
     taken_over,
     until_settled,
 )
-from tests.ledger_world import LedgerWorld
-from tests.recording_server import problem
-from tests.scripted_server import faults
+from tests.support.ledger_world import LedgerWorld
+from tests.support.recording_server import problem
+from tests.support.scripted_server import faults
 from worker.effects import Effects
 from worker.settlement import Effect, NoAnswer, Refused, Saga, Settled
 from worker.settlement.http_system import HttpSystem

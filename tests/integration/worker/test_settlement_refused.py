@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.effects_server import EffectsServer, InMemory, allowed_row, broken, taken_over
-from tests.fake_authority import FakeAuthority
-from tests.ledger_world import LedgerWorld, worker_process
-from tests.recording_server import problem
-from tests.workflow_world import BRANCHES, FEE, SECRETS, Branch, Shop, take_refusals_for_silence
+from tests.support.effects_server import EffectsServer, InMemory, allowed_row, broken, taken_over
+from tests.support.fake_authority import FakeAuthority
+from tests.support.ledger_world import LedgerWorld, worker_process
+from tests.support.recording_server import problem
+from tests.support.workflow_world import BRANCHES, FEE, SECRETS, Branch, Shop, take_refusals_for_silence
 from worker.effects import Effects
 from worker.failpoints import step_place
 from worker.next_steps import after_settlement_refused

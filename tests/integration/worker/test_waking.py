@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from tests.ledger_world import LedgerWorld, new_row
+from tests.support.ledger_world import LedgerWorld, new_row
 
 
 @pytest.mark.parametrize(("waiting_for", "woken"), [("operator", 1), ("customer", 0)])

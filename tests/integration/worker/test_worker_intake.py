@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 from sentinel.store.database import WORKER
 from tests.corpora import public_orders
 from tests.corpora.retail import make_retail_file
-from tests.fake_authority import FakeAuthority
-from tests.ledger_world import LedgerWorld
-from tests.logins import program_url
+from tests.support.fake_authority import FakeAuthority
+from tests.support.ledger_world import LedgerWorld
+from tests.support.logins import program_url
 from worker.cli import main
 from worker.import_orders import NotTheFile, read_orders
 from worker.intake import Refusal, read_rows

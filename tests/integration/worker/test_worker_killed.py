@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_authority import FakeAuthority
-from tests.ledger_world import LedgerWorld, new_row, wait_until, worker_process
+from tests.support.fake_authority import FakeAuthority
+from tests.support.ledger_world import LedgerWorld, new_row, wait_until, worker_process
 from tests.twins import naive_worker
 from worker.failpoints import Failpoint
 from worker.rows import NewRow

@@ -7,8 +7,8 @@ import time
 import uuid
 from datetime import UTC, datetime, timedelta
 
-from tests.fake_authority import FakeAuthority
-from tests.ledger_world import LedgerWorld, claimed, looping, new_row, wait_until
+from tests.support.fake_authority import FakeAuthority
+from tests.support.ledger_world import LedgerWorld, claimed, looping, new_row, wait_until
 from worker.rows import Change, OrderFacts
 from worker.states import LedgerEvent, LedgerState
 

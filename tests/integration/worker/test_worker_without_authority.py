@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fake_authority import FakeAuthority
-from tests.fake_faults import FAULTS, always
-from tests.ledger_world import LedgerWorld, looping, new_row, wait_until, worker_settings
+from tests.support.fake_authority import FakeAuthority
+from tests.support.fake_faults import FAULTS, always
+from tests.support.ledger_world import LedgerWorld, looping, new_row, wait_until, worker_settings
 
 CALLS = ("action/guard", "action/guard/start")
 

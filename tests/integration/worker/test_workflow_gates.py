@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import pytest
 
 from sentinel.core.canary import in_canary
-from tests.fake_authority import FakeAuthority
-from tests.fake_faults import FAULTS, always
-from tests.obstacles import NEVER_MET, OBSTACLES, Scene
-from tests.workflow_world import BRANCHES, FEE, Branch, Shop, executed_once
+from tests.support.fake_authority import FakeAuthority
+from tests.support.fake_faults import FAULTS, always
+from tests.support.obstacles import NEVER_MET, OBSTACLES, Scene
+from tests.support.workflow_world import BRANCHES, FEE, Branch, Shop, executed_once
 from worker.workflow.reasons import Escalation
 
 E = Escalation

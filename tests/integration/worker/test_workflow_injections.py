@@ -14,10 +14,10 @@ import pytest
 
 from sentinel.core.money import Money
 from tests.corpora import TextCorpus, text_corpora
-from tests.fake_authority import FakeAuthority
-from tests.ledger_world import LedgerWorld
-from tests.scripted_server import ScriptedServer
-from tests.workflow_world import PUBLIC_FEE, Shop
+from tests.support.fake_authority import FakeAuthority
+from tests.support.ledger_world import LedgerWorld
+from tests.support.scripted_server import ScriptedServer
+from tests.support.workflow_world import PUBLIC_FEE, Shop
 from worker.critic.critic import Critic
 from worker.critic.model import ModelCritic
 from worker.images.recogniser import Recognised

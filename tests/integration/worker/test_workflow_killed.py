@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_authority import FakeAuthority
-from tests.ledger_world import LedgerWorld, new_row, worker_process
-from tests.workflow_world import BRANCHES, FEE, SECRETS, Shop
+from tests.support.fake_authority import FakeAuthority
+from tests.support.ledger_world import LedgerWorld, new_row, worker_process
+from tests.support.workflow_world import BRANCHES, FEE, SECRETS, Shop
 from worker.failpoints import step_place
 from worker.images.labelled import LabelledImages
 from worker.images.proof import proof_image

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.switches import SwitchFile
-from sentinel.resources import policies_dir
-from tests.fake_authority import FakeAuthority
-from tests.fake_faults import FAULTS, always
-from tests.ledger_world import CLEAN, new_row
-from tests.workflow_world import BRANCHES, FEE, PUBLIC_FEE, Branch, Shop, Spy, executed_once
+from tests.support.fake_authority import FakeAuthority
+from tests.support.fake_faults import FAULTS, always
+from tests.support.ledger_world import CLEAN, new_row
+from tests.support.workflow_world import BRANCHES, FEE, PUBLIC_FEE, Branch, Shop, Spy, executed_once
 from worker.critic.critic import Critic
 from worker.critic.model import ModelCritic
 from worker.images.over_http import HttpRecogniser

@@ -15,23 +15,23 @@ from unittest.mock import patch
 import pytest
 from psycopg.types.json import Jsonb
 
+from ops_console.read_models.overview import ledger_load
+from sentinel.authority.flip_switch import turn_switch_off
+from sentinel.authority.in_doubt import list_in_doubt
+from sentinel.authority.record_gate_report import record_gate_report
+from sentinel.authority.resolve_approval import resolve_approval
+from sentinel.authority.resolve_in_doubt import resolve_in_doubt
+from sentinel.authority.set_halt import set_halt
 from sentinel.cli.scratch import listening
 from sentinel.core.errors import SentinelError
 from sentinel.core.money import Money
-from sentinel.services.flip_switch import turn_switch_off
-from sentinel.services.record_gate_report import record_gate_report
-from sentinel.services.resolve_approval import resolve_approval
-from sentinel.services.resolve_in_doubt import resolve_in_doubt
-from sentinel.services.set_halt import set_halt
 from sentinel.store.database import WORKER
-from sentinel.store.in_doubt import list_in_doubt
-from sentinel.store.overview import ledger_load
-from tests.harness import actor, digest_of, dump
-from tests.ledger_world import ROOT, LedgerWorld
-from tests.logins import program_url
-from tests.switch_world import BOOK, MASTER, on, passing_report
-from tests.workflow_world import BRANCHES, FEE, SECRETS, Branch, Shop, Spy, executed_once
-from tests.world import World
+from tests.support.harness import actor, digest_of, dump
+from tests.support.ledger_world import ROOT, LedgerWorld
+from tests.support.logins import program_url
+from tests.support.switch_world import BOOK, MASTER, on, passing_report
+from tests.support.workflow_world import BRANCHES, FEE, SECRETS, Branch, Shop, Spy, executed_once
+from tests.support.world import World
 from worker.images.recogniser import Recognised
 from worker.intake import parse_row
 from worker.settings import WorkerSettings

@@ -30,9 +30,9 @@ from sentinel.core.proof import (
     pack_hash,
     pack_parts,
 )
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.library import PolicyLibrary
-from sentinel.resources import policies_dir
 
 SAMPLE = {
     "proof_id": "pf_demo_low_001",

@@ -9,10 +9,10 @@ import orjson
 import pytest
 
 from sentinel.core.errors import InvalidInput
-from sentinel.http.asgi import HotRoutes
-from sentinel.http.strict_json import MAX_BYTES
-from sentinel.http.wire import Answer, Request
-from tests.harness import on_a_loop
+from sentinel.platform.http.asgi import HotRoutes
+from sentinel.platform.http.strict_json import MAX_BYTES
+from sentinel.platform.http.wire import Answer, Request
+from tests.support.harness import on_a_loop
 
 JSON = (b"content-type", b"application/json")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.connection_bounds import Connections, Stage
+from sentinel.platform.serving.connection_bounds import Connections, Stage
 
 
 class One:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sentinel.http.asgi import ByListener, Documents
-from sentinel.http.strict_json import MAX_BYTES
-from tests.harness import on_a_loop
+from sentinel.platform.http.asgi import ByListener, Documents
+from sentinel.platform.http.strict_json import MAX_BYTES
+from tests.support.harness import on_a_loop
 
 
 class Wsgi:

@@ -9,10 +9,10 @@ import pytest
 from flask import Flask
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
-from sentinel.http import problems
-from sentinel.http.asgi import HotRoutes
-from sentinel.http.hosts import is_host
-from sentinel.http.wire import Answer, Request, answer
+from sentinel.platform.http import problems
+from sentinel.platform.http.asgi import HotRoutes
+from sentinel.platform.http.hosts import is_host
+from sentinel.platform.http.wire import Answer, Request, answer
 from tests.unit.http.test_asgi import ask, echo, rest, sized
 from worker.health import create_app as health_app
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from flask import Flask
 
-from sentinel.http import https_only, problems
+from sentinel.platform.http import https_only, problems
 
 
 @pytest.mark.parametrize(

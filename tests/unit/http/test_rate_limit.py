@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from sentinel.core.errors import RateLimited
-from sentinel.http.rate_limit import SharedRateLimit
+from sentinel.platform.http.rate_limit import SharedRateLimit
 
 KEY = hashlib.sha256(b"a key").digest()
 BURST, PROCESSES = 40, 4

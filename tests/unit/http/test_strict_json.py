@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from marshmallow import ValidationError
 
-from sentinel.api.schemas import (
+from sentinel.authority.api.schemas import (
     CheckReportRequestSchema,
     CheckRequestSchema,
     GuardRequestSchema,
@@ -20,8 +20,8 @@ from sentinel.api.schemas import (
     StartRequestSchema,
 )
 from sentinel.core.errors import BodyTooLarge, InvalidInput
-from sentinel.http.bodies import _quick_load, load
-from sentinel.http.strict_json import MAX_BYTES, MAX_DEPTH, read_object
+from sentinel.platform.http.bodies import _quick_load, load
+from sentinel.platform.http.strict_json import MAX_BYTES, MAX_DEPTH, read_object
 from tests.acceptance.hostile import nested
 
 LEAVES = (

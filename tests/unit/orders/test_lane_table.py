@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ledger_world import ROOT
+from tests.support.ledger_world import ROOT
 from worker.order_review.drawing import MERMAID_FILE, SVG_FILE, draw_mermaid, draw_svg
 from worker.order_review.lanes import (
     DENIALS,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sentinel.store.writer import GroupCommit, Row
+from sentinel.store.group_commit import GroupCommit, Row
 from worker.order_review import crowd as crowd_module
 from worker.order_review.crowd import Crowd, Gathering
 

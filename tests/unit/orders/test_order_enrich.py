@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sentinel.core.money import Money
-from tests.scripted_server import SLACK, ScriptedServer, deadline_for, faults, took
+from tests.support.scripted_server import SLACK, ScriptedServer, deadline_for, faults, took
 from worker.order_review.addresses import ON_THIS_MACHINE, Outward
 from worker.order_review.enrich import Enricher, Lookup
 from worker.order_review.model import Order

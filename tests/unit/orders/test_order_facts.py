@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from sentinel.core.money import Money
-from sentinel.resources import policies_dir
+from sentinel.platform.resources import policies_dir
 from worker.order_review.facts import as_received, facts_of, missing_facts, order_of
 from worker.order_review.model import Band, Order, Score
 from worker.order_review.replay_cli import sources

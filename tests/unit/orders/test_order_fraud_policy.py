@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.cases import run_cases
-from sentinel.resources import policies_dir
 
 
 @pytest.fixture

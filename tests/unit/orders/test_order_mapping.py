@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money
-from sentinel.http.strict_json import read_object
-from sentinel.resources import policies_dir
+from sentinel.platform.http.strict_json import read_object
+from sentinel.platform.resources import policies_dir
 from worker.order_review.facts import as_received
 from worker.order_review.mapping import MAX_ITEMS
 from worker.order_review.model import Item, Order

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sentinel.core.money import Money
-from tests.scripted_server import SLACK, Asked, ScriptedServer, deadline_for, faults, took
+from tests.support.scripted_server import SLACK, Asked, ScriptedServer, deadline_for, faults, took
 from worker.order_review.model import MAX_SIGNAL_CHARS, Band, Item, KnownAccount, Order, Score, Signal
 from worker.order_review.model_score import MAX_REPAIRS, ModelScore, question
 from worker.order_review.rules import RANK

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from sentinel.resources import policies_dir
+from sentinel.platform.resources import policies_dir
 from tests.corpora.retail import retail_lines
-from tests.scripted_server import Asked, ScriptedServer
+from tests.support.scripted_server import Asked, ScriptedServer
 from worker.order_review.real_orders import payload_of, read_real_orders
 from worker.order_review.replay import NO_LANE, Answer, Delivery, Tally, percentiles, replay
 from worker.order_review.replay_cli import replay_orders, sign, sources

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sentinel.core.money import Money
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.errors import PolicyError
-from sentinel.resources import policies_dir
 from worker.order_review.model import MAX_SIGNAL_CHARS, Band, Item, KnownAccount, Order
 from worker.order_review.rule_numbers import FILE_NAME, RuleNumbers
 from worker.order_review.rules import RANK, Code, RulesScore

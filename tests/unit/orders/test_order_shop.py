@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.recording_server import problem
-from tests.scripted_server import SLACK, Asked, Script, deadline_for, faults, took
-from tests.shop_server import ShopServer, review
+from tests.support.recording_server import problem
+from tests.support.scripted_server import SLACK, Asked, Script, deadline_for, faults, took
+from tests.support.shop_server import ShopServer, review
 from worker.order_review.effects import NOT_THERE, EffectKind, Tried, look, perform
 from worker.order_review.model import Review
 from worker.order_review.outlets import outlet_faults

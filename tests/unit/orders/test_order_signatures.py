@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.harness import scaled, seeded
+from tests.support.harness import scaled, seeded
 from worker.order_review import signatures
 from worker.order_review.signatures import TOLERANCE, Scheme, Secret, Signing, Unverified, Verified
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.errors import PolicyError
-from sentinel.resources import policies_dir
 from worker.order_review.signatures import Scheme, Unverified, Verified
 from worker.order_review.sources import FILE_NAME, Rate, Sources, SourcesFile
 

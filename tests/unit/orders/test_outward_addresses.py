@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scripted_server import ScriptedServer
+from tests.support.scripted_server import ScriptedServer
 from worker import outside
 from worker.order_review.addresses import ON_THIS_MACHINE, NotAllowed, Outward, is_public, look_up
 from worker.outside import Answered, NoAnswer, Resolver, Target, Trouble, exchange

@@ -27,10 +27,10 @@ from policy_samples import (
 from test_conditions import Truthy
 
 from sentinel.core.decision import Decision, Finding, Verdict
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.compile import CompiledPolicy, compile_file
 from sentinel.policy.evaluate import decide, evaluate
 from sentinel.policy.facts import gather
-from sentinel.resources import policies_dir
 
 Evaluator = Callable[[CompiledPolicy, Mapping[str, Any], datetime], Decision]
 

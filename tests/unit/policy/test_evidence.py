@@ -25,13 +25,13 @@ from policy_samples import (
 from sentinel.core.canonical import canonical_json
 from sentinel.core.decision import ESCALATIONS, REASONS, Decision, Verdict
 from sentinel.core.operation import build_operation
+from sentinel.platform.resources import policies_dir
 from sentinel.policy import compile as compiling
 from sentinel.policy.compile import CompiledPolicy, compile_file
 from sentinel.policy.describe import describe, remarks
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.facts import declared_evidence, gather
-from sentinel.resources import policies_dir
 
 FACTS = """\
 facts:

@@ -10,13 +10,13 @@ import pytest
 from policy_samples import NOW, POLICY, compile_text, sample_request
 
 from sentinel.core.canonical import canonical_json
+from sentinel.platform.resources import policies_dir
 from sentinel.policy import explain as explaining
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.explain import Said, explain
 from sentinel.policy.kept import compile_kept
 from sentinel.policy.library import PolicyLibrary
-from sentinel.resources import policies_dir
 
 EVIDENCE_RULES = POLICY.replace(
     "numbers:\n",

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from policy_samples import POLICY
 
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.folder import check_folder
-from sentinel.resources import policies_dir
 
 SWITCHES = "switches:\n  a.one:\n    default: false\n    gate: fee\n    policy: sample\n    about: one\n"
 CASES = """\

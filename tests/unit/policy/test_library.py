@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from policy_samples import POLICY
 
+from sentinel.platform.resources import policies_dir, roles_sql
 from sentinel.policy.describe import describe, remarks
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.library import NOT_POLICIES, PolicyHolder, PolicyLibrary, check_directory
-from sentinel.resources import policies_dir, roles_sql
 
 
 def _write(folder: Path, name: str, actions: str) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from policy_samples import POLICY
 
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.cases import run_cases
 from sentinel.policy.errors import PolicyError
-from sentinel.resources import policies_dir
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import orjson
 import pytest
 
 from sentinel.core.canonical import canonical_json
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe, describe_policy
 from sentinel.policy.document import covered_currencies, policy_of
 from sentinel.policy.library import PolicyLibrary
-from sentinel.resources import policies_dir
 
 SHIPPED = PolicyLibrary.load(policies_dir()).policies
 

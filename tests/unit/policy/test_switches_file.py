@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.library import PolicyLibrary
 from sentinel.policy.switches import FILE_NAME, SwitchFile, read_switches
-from sentinel.resources import policies_dir
 
 GOOD = "switches:\n  a.one:\n    default: false\n    gate: fee\n    policy: p\n    about: one\n  a.two:\n    default: true\n    about: two\n"
 

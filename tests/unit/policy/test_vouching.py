@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from sentinel.core.decision import Verdict
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.compile import CompiledPolicy, check_file
 from sentinel.policy.document import policy_of
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.facts import Asker
 from sentinel.policy.library import PolicyLibrary
 from sentinel.policy.model import Voucher
-from sentinel.resources import policies_dir
 from tests.unit.policy.policy_samples import NOW, POLICY, compile_text, refund_request, sample_request, small_refund
 
 AN_AGENT, A_WORKER = Asker("agent"), Asker("worker", is_worker=True)

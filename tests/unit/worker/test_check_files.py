@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.errors import PolicyError
-from sentinel.resources import policies_dir
 from worker.check import check_folder
 from worker.cli import main
 from worker.connect import load_routes

@@ -24,9 +24,9 @@ from sentinel.client import (
     Unreachable,
     guarded,
 )
-from tests.fake_authority import FakeAuthority
-from tests.fake_exchange import Exchange
-from tests.fake_faults import FAULTS, always
+from tests.support.fake_authority import FakeAuthority
+from tests.support.fake_exchange import Exchange
+from tests.support.fake_faults import FAULTS, always
 
 RISK = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}
 

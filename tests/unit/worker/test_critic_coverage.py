@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.core.money import Money
-from sentinel.resources import policies_dir
+from sentinel.platform.resources import policies_dir
 from tests.corpora import TextCorpus, text_corpora
 from tests.corpora.retail import retail_lines
 from worker.critic.bounds import PLACES, Bounds, load_bounds

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.core.money import Money
-from tests.scripted_server import SLACK, Asked, ScriptedServer, deadline_for, faults, took
+from tests.support.scripted_server import SLACK, Asked, ScriptedServer, deadline_for, faults, took
 from worker.critic.case import MAX_REASON, CriticCase, CriticCode, Opinion
 from worker.critic.critic import Critic, critic_from
 from worker.critic.model import DETAILS, MAX_ANSWER_BYTES, ModelCritic, question, read_answer

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.switches import read_switches
-from sentinel.resources import policies_dir
 from worker.gates.cases import CaseFile, read_cases
 from worker.gates.given import Earlier
 from worker.workflow.reasons import Escalation

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money
-from tests.scripted_server import SLACK, ScriptedServer, deadline_for, faults, took
+from tests.support.scripted_server import SLACK, ScriptedServer, deadline_for, faults, took
 from worker.images.choice import BadRecogniser
 from worker.images.labelled import BadLabels, LabelledImages
 from worker.images.over_http import HttpRecogniser

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
-from tests.harness import scaled
-from tests.workflow_oracle import NEVER, SYSTEMS, Situation, unmet
-from tests.workflow_walk import ROUTES, Walk
-from tests.workflow_world import take_refusals_for_silence
+from tests.support.harness import scaled
+from tests.support.workflow_oracle import NEVER, SYSTEMS, Situation, unmet
+from tests.support.workflow_walk import ROUTES, Walk
+from tests.support.workflow_world import take_refusals_for_silence
 from worker.rows import Change, Lapse
 from worker.settlement import UnknownSystem
 from worker.states import LedgerEvent

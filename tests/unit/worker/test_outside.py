@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.scripted_server import SLACK, ScriptedServer, deadline_for, faults, took
+from tests.support.scripted_server import SLACK, ScriptedServer, deadline_for, faults, took
 from worker import outside
 from worker.addresses import is_http_url
 from worker.outside import Answered, NoAnswer, Readiness, Trouble, exchange, post_json

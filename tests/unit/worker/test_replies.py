@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.effects_server import EffectsServer
-from tests.recording_server import RecordingServer, problem
-from tests.shop_server import ShopServer, review
+from tests.support.effects_server import EffectsServer
+from tests.support.recording_server import RecordingServer, problem
+from tests.support.shop_server import ShopServer, review
 from tests.unit.worker.test_settlement_systems import ROW, http_system
 from worker.order_review.shop import HttpShop
 from worker.settlement.attempt import try_once

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.effects_server import EffectsServer
-from tests.recording_server import problem
-from tests.scripted_server import faults, took
+from tests.support.effects_server import EffectsServer
+from tests.support.recording_server import problem
+from tests.support.scripted_server import faults, took
 from worker.rows import LedgerRow
 from worker.settings import BadSettings, WorkerSettings, read_settings
 from worker.settlement import NoAnswer, Refused, Settled, Systems, UnknownSystem, system_names

@@ -1,0 +1,1 @@
+"""Operators, their passwords, second factors and sessions."""

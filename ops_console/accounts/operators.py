@@ -1,0 +1,208 @@
+"""Operators: the people of a tenant, by address and role. Passwords are argon2id hashes made elsewhere."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+
+from ops_console.accounts.second_factors import STEP_SECONDS
+from sentinel.store.database import Pool
+from sentinel.store.rows import all_rows, changed, one_row, single
+
+ROLES = ("viewer", "approver", "admin")
+"""Least first; each may do what those before it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    """An operator without the password."""
+
+    tenant_id: uuid.UUID
+    operator_id: uuid.UUID
+    email: str
+    role: str
+    active: bool
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PersonRow:
+    """An operator as an admin sees one; `sessions` counts those that live, `changed_by` has it in hand until a second admin confirms."""
+
+    operator_id: uuid.UUID
+    email: str
+    role: str
+    active: bool
+    created_at: datetime
+    last_signed_in_at: datetime | None
+    has_second_factor: bool
+    sessions: int
+    changed_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What signing in needs to know of an operator. `factor` is the sealed secret of a confirmed second factor."""
+
+    tenant_id: uuid.UUID
+    tenant_label: str
+    operator_id: uuid.UUID
+    email: str
+    role: str
+    active: bool
+    password_hash: str
+    password_one_time: bool
+    factor: str | None
+    last_step: int
+    now_step: int
+
+
+_COLUMNS = "tenant_id, operator_id, email, role, active, created_at"
+FIND_BY_EMAIL = f"""
+select {_COLUMNS} from sentinel.operators where tenant_id = %(tenant_id)s and email = lower(%(email)s)
+"""
+LIST_OPERATORS = (
+    f"select {_COLUMNS} from sentinel.operators where tenant_id = %(tenant_id)s order by created_at, operator_id"
+)
+_CREDENTIALS = f"""
+select o.tenant_id, t.label as tenant_label, o.operator_id, o.email, o.role, o.active, o.password_hash, o.password_one_time,
+       f.secret as factor, coalesce(f.last_step, 0) as last_step,
+       floor(extract(epoch from clock_timestamp()) / {STEP_SECONDS})::bigint as now_step
+from sentinel.operators o join sentinel.tenants t using (tenant_id)
+left join sentinel.second_factors f
+  on f.tenant_id = o.tenant_id and f.operator_id = o.operator_id and f.confirmed_at is not null
+"""
+# Two rows are enough to know that the address alone does not say who it is.
+CREDENTIALS = f"""{_CREDENTIALS}
+where o.email = %(email)s and (%(tenant)s::text is null or t.label = %(tenant)s or t.tenant_id::text = %(tenant)s)
+order by o.tenant_id limit 2
+"""
+CREDENTIALS_OF = f"{_CREDENTIALS} where o.tenant_id = %(tenant_id)s and o.operator_id = %(operator_id)s"
+LIST_PEOPLE = """
+select o.operator_id, o.email, o.role, o.active, o.created_at, o.last_signed_in_at,
+       exists (select from sentinel.second_factors f where f.tenant_id = o.tenant_id and f.operator_id = o.operator_id
+               and f.confirmed_at is not null) as has_second_factor,
+       (select count(*) from sentinel.operator_sessions s
+        where s.tenant_id = o.tenant_id and s.operator_id = o.operator_id and s.revoked_at is null
+          and s.expires_at > clock_timestamp()
+          and s.last_seen_at > clock_timestamp() - make_interval(secs => %(idle_seconds)s::double precision)) as sessions,
+       c.email as changed_by
+from sentinel.operators o
+left join sentinel.operators c on c.tenant_id = o.tenant_id and c.operator_id = o.changed_by
+where o.tenant_id = %(tenant_id)s and (%(operator_id)s::uuid is null or o.operator_id = %(operator_id)s)
+order by not o.active, o.email limit 1000
+"""
+ADD_OPERATOR = """
+select sentinel.add_operator(%(tenant_id)s, %(operator_id)s, %(email)s, %(password_hash)s, %(role)s, %(one_time)s, %(by_id)s, %(by)s, %(event_id)s)
+"""
+CHANGE_OPERATOR = """
+select sentinel.change_operator(%(tenant_id)s, %(operator_id)s, %(act)s, %(given)s, %(seen)s, %(by_id)s, %(by)s, %(event_id)s)
+"""
+# A new password ends the sessions that the old one opened, all but the one in which it was changed.
+CHANGE_PASSWORD = """
+with done as (
+  update sentinel.operators set password_hash = %(password_hash)s, password_one_time = false, password_used_at = null
+  where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and password_hash = %(old_hash)s
+  returning tenant_id, operator_id, email
+), ended as (
+  update sentinel.operator_sessions s set revoked_at = clock_timestamp()
+  from done where s.tenant_id = done.tenant_id and s.operator_id = done.operator_id and s.revoked_at is null
+    and s.session_id is distinct from %(session_id)s::uuid
+)
+select sentinel.append_event(tenant_id, %(event_id)s, 'operator_password_changed', null, null, clock_timestamp(),
+  jsonb_build_object('by', email, 'operator', email, 'operator_id', operator_id)) from done
+"""
+
+
+# Of two that come with it at once, one.
+USE_ONE_TIME_PASSWORD = """
+update sentinel.operators set password_used_at = clock_timestamp()
+where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and password_hash = %(password_hash)s
+  and password_one_time and password_used_at is null
+"""
+
+
+def use_one_time_password(pool: Pool, who: Credentials) -> bool:
+    """Use up the password that somebody else set for this person. False when it was used before."""
+    fields = {"tenant_id": who.tenant_id, "operator_id": who.operator_id, "password_hash": who.password_hash}
+    return changed(pool, USE_ONE_TIME_PASSWORD, fields) == 1
+
+
+def find_operator(pool: Pool, tenant_id: uuid.UUID, email: str) -> OperatorRow | None:
+    """The tenant's operator of that address (any case), or None."""
+    return one_row(pool, OperatorRow, FIND_BY_EMAIL, {"tenant_id": tenant_id, "email": email})
+
+
+def list_operators(pool: Pool, tenant_id: uuid.UUID) -> list[OperatorRow]:
+    """All operators of a tenant, oldest first."""
+    return all_rows(pool, OperatorRow, LIST_OPERATORS, {"tenant_id": tenant_id})
+
+
+def credentials(pool: Pool, email: str, tenant: str | None) -> Credentials | None:
+    """Who an address is, with `tenant` as label or id; None when unknown, or in several tenants and none is named."""
+    found = all_rows(pool, Credentials, CREDENTIALS, {"email": email, "tenant": tenant})
+    return found[0] if len(found) == 1 else None
+
+
+def credentials_of(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID) -> Credentials | None:
+    """What a known person proves themselves with."""
+    return one_row(pool, Credentials, CREDENTIALS_OF, {"tenant_id": tenant_id, "operator_id": operator_id})
+
+
+def list_people(
+    pool: Pool, tenant_id: uuid.UUID, *, idle_seconds: float, operator_id: uuid.UUID | None = None
+) -> list[PersonRow]:
+    """A tenant's people as an admin sees them, by address, those shut out last; only one with `operator_id`."""
+    fields = {"tenant_id": tenant_id, "operator_id": operator_id, "idle_seconds": idle_seconds}
+    return all_rows(pool, PersonRow, LIST_PEOPLE, fields)
+
+
+def add_operator(
+    pool: Pool,
+    *,
+    tenant_id: uuid.UUID,
+    operator_id: uuid.UUID,
+    email: str,
+    password_hash: str,
+    role: str,
+    one_time: bool,
+    by_id: uuid.UUID | None,
+    by: str,
+    event_id: uuid.UUID,
+) -> str:
+    """ "added", "repeated" (this very person is there) or "taken" (the address is another's)."""
+    return str(single(pool, ADD_OPERATOR, {
+        "tenant_id": tenant_id, "operator_id": operator_id, "email": email, "password_hash": password_hash, "role": role,
+        "one_time": one_time, "by_id": by_id, "by": by, "event_id": event_id,
+    }))  # fmt: skip
+
+
+def change_operator(
+    pool: Pool,
+    *,
+    tenant_id: uuid.UUID,
+    operator_id: uuid.UUID,
+    act: str,
+    given: str | None,
+    seen: str | None,
+    by_id: uuid.UUID | None,
+    by: str,
+    event_id: uuid.UUID,
+) -> str:
+    """What the function `sentinel.change_operator` answers (`0004_console.sql`)."""
+    return str(single(pool, CHANGE_OPERATOR, {
+        "tenant_id": tenant_id, "operator_id": operator_id, "act": act, "given": given, "seen": seen, "by_id": by_id, "by": by,
+        "event_id": event_id,
+    }))  # fmt: skip
+
+
+def change_password(
+    pool: Pool, known: Credentials, password_hash: str, *, keep_session: uuid.UUID | None, event_id: uuid.UUID
+) -> bool:
+    """Replace the password that `known` has and end every session but one. False when it was replaced meanwhile."""
+    fields = {
+        "tenant_id": known.tenant_id, "operator_id": known.operator_id, "old_hash": known.password_hash,
+        "password_hash": password_hash, "session_id": keep_session, "event_id": event_id,
+    }  # fmt: skip
+    return changed(pool, CHANGE_PASSWORD, fields) == 1

@@ -1,0 +1,40 @@
+"""What a person does to their own account: the password, and the sessions that are theirs."""
+
+from __future__ import annotations
+
+import uuid
+
+from ops_console.accounts import operators, sessions
+from ops_console.accounts.passwords import hash_password, is_right
+from ops_console.accounts.sessions import SignedIn
+from ops_console.accounts.sign_in import Doorkeeper
+from ops_console.accounts.step_up import counted
+from sentinel.core.errors import Conflict, InvalidInput, NotFound, Unauthenticated
+from sentinel.store.database import Pool
+from sentinel.store.ids import new_id
+
+
+def change_own_password(pool: Pool, who: SignedIn, *, old: str, new: str, address: str, door: Doorkeeper) -> None:
+    """Give oneself another password; every other session ends. The same form sent twice changes it once.
+
+    Raises `RateLimited`, or `InvalidInput` for a wrong old or an unfit new one.
+    """
+    new_hash = hash_password(new, email=who.email, field="new")
+    known = operators.credentials_of(pool, who.tenant_id, who.operator_id)
+    if known is None:
+        raise Unauthenticated
+    with counted(pool, who, address=address, door=door):
+        if is_right(known.password_hash, new):
+            if known.password_one_time:
+                raise InvalidInput.of("new", "must not be the one that somebody else set")
+            return
+        if not is_right(known.password_hash, old):
+            raise InvalidInput.of("old", "is wrong")
+    if not operators.change_password(pool, known, new_hash, keep_session=who.session_id, event_id=new_id()):
+        raise Conflict("your password was changed meanwhile")
+
+
+def end_own_session(pool: Pool, who: SignedIn, session_id: uuid.UUID) -> None:
+    """End one of one's own sessions. Raises `NotFound`."""
+    if not sessions.end_session(pool, who.tenant_id, who.operator_id, session_id):
+        raise NotFound("you have no session of that id")

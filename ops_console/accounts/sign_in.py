@@ -1,0 +1,159 @@
+"""Let a person in: count the attempt, check password and code in flat time, open a session that lives in the database.
+
+Guessing is throttled by account and by network and over all (`store/sign_in_attempts.py`), which slows guesses down and shuts
+nobody out from everywhere. Wrong password, unknown address, shut-out operator, missing and wrong code are one refusal and
+take one time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+
+from ops_console.accounts import known_devices
+from ops_console.accounts.operators import Credentials, credentials, use_one_time_password
+from ops_console.accounts.passwords import is_right
+from ops_console.accounts.prove_second_factor import Vault, step_of, use_code
+from ops_console.accounts.remember_device import Devices
+from ops_console.accounts.sessions import SignedIn, find_session, insert_session, touch_session
+from ops_console.accounts.sign_in_attempts import Attempt, Throttle, begin_attempt, mark_refused, mark_success
+from sentinel.authority.actor import Actor
+from sentinel.core.errors import RateLimited, Unauthenticated
+from sentinel.core.operation import UNSAFE_TEXT
+from sentinel.store.database import Pool
+
+_MOST_ADDRESS, _MOST_USER_AGENT = 64, 200
+TOO_MANY = "Too many sign-in attempts; try again later."
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTerms:
+    """How long a session lives unused, at most, and how long a proof within it counts; seconds."""
+
+    idle_seconds: float = 900
+    absolute_seconds: float = 28800
+    step_up_seconds: float = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Presented:
+    """What somebody shows at the door. `tenant` (label or id) is needed where an address is in several.
+
+    `kind` is "page" for a browser; `device` is the known browser's cookie.
+    """
+
+    email: str
+    password: str
+    code: str | None = None
+    tenant: str | None = None
+    address: str = "unknown"
+    user_agent: str = ""
+    device: str = ""
+    kind: str = "api"
+
+
+@dataclass(frozen=True, slots=True)
+class Doorkeeper:
+    """What checking needs besides the database."""
+
+    terms: SessionTerms = SessionTerms()
+    vault: Vault = Vault(())
+    devices: Devices = Devices(())
+    throttle: Throttle = Throttle()
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A new session. `cookie` is the secret; the database has only its hash. `device` makes the browser a known one."""
+
+    cookie: str
+    csrf_token: str
+    expires_at: datetime
+    actor: Actor
+    tenant_label: str
+    device: str | None
+
+
+def sign_in(pool: Pool, given: Presented, door: Doorkeeper) -> Opened:
+    """A session for who shows what fits.
+
+    Raises `RateLimited` before looking at the password, `Unauthenticated` for everything that does not fit.
+    """
+    email = given.email.strip().lower()
+    device_hash = _known_device(pool, email, given, door)
+    attempt = begin_attempt(
+        pool, email=email, address=given.address, throttle=door.throttle, device_hash=device_hash, with_code=bool(given.code)
+    )  # fmt: skip
+    if attempt.attempt_id is None:
+        raise RateLimited(attempt.retry_after_seconds, TOO_MANY)
+    who = _who_fits(pool, email, given, door.vault, attempt)
+    mark_success(pool, attempt.attempt_id)
+    # A new value at every sign-in: a session that somebody planted before is never the one that gets in.
+    cookie, csrf_token = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+    expires_at = insert_session(
+        pool, tenant_id=who.tenant_id, operator_id=who.operator_id, session_hash=session_hash(cookie), csrf_token=csrf_token,
+        kind=given.kind, address=cleaned(given.address, _MOST_ADDRESS), user_agent=cleaned(given.user_agent, _MOST_USER_AGENT),
+        absolute_seconds=door.terms.absolute_seconds,
+    )  # fmt: skip
+    actor = Actor(who.tenant_id, who.operator_id, who.email, who.role)
+    device = (
+        _remembered(pool, email, given.device if device_hash is not None else None, door)
+        if given.kind == "page"
+        else None
+    )
+    return Opened(cookie, csrf_token, expires_at, actor, who.tenant_label, device)
+
+
+def _known_device(pool: Pool, email: str, given: Presented, door: Doorkeeper) -> bytes | None:
+    """What the browser's attempts are counted under; None where it never came in as `email`, or too long ago."""
+    device_hash = door.devices.known(given.device, email)
+    return device_hash if device_hash is not None and known_devices.is_known(pool, email, device_hash) else None
+
+
+def _remembered(pool: Pool, email: str, device: str | None, door: Doorkeeper) -> str | None:
+    """The cookie of a browser that just came in, its own or a new one; None where there is nothing to sign it with."""
+    device = device or door.devices.new(email)
+    device_hash = door.devices.known(device, email) if device is not None else None
+    if device_hash is not None:
+        known_devices.remember(pool, email, device_hash)
+    return device
+
+
+def _who_fits(pool: Pool, email: str, given: Presented, vault: Vault, attempt: Attempt) -> Credentials:
+    """The person, their code used up. Password and code are both looked at whatever the other says."""
+    who = credentials(pool, email, given.tenant)
+    fits = is_right(who.password_hash if who is not None and who.active else None, given.password)
+    has_factor = who is not None and who.factor is not None
+    step = step_of(vault, who, given.code)
+    is_in = fits and (step is not None if has_factor else not attempt.needs_code)
+    # A code that was used before was refused above; here only one of two that came at once.
+    is_in = is_in and who is not None and (not has_factor or use_code(pool, vault, who, given.code))
+    if who is not None and is_in and (not who.password_one_time or use_one_time_password(pool, who)):
+        return who
+    assert attempt.attempt_id is not None
+    mark_refused(pool, attempt.attempt_id, password_right=fits and has_factor)
+    raise Unauthenticated
+
+
+def cleaned(text: str, most: int) -> str:
+    """What a browser says of itself, cut, with nothing in it that a list cannot show."""
+    return UNSAFE_TEXT.sub("\N{REPLACEMENT CHARACTER}", text[:most])
+
+
+def session_of(pool: Pool, cookie: str, terms: SessionTerms, *, is_use: bool = True) -> SignedIn | None:
+    """Who a cookie's value belongs to; a use keeps the session from going idle."""
+    hashed = session_hash(cookie)
+    found = find_session(
+        pool, hashed, idle_seconds=terms.idle_seconds, touch_seconds=min(30.0, terms.idle_seconds / 10),
+        step_up_seconds=terms.step_up_seconds,
+    )  # fmt: skip
+    if found is not None and found.stale and is_use:
+        touch_session(pool, found.tenant_id, hashed)
+    return found
+
+
+def session_hash(cookie: str) -> bytes:
+    """What of a session's secret is stored."""
+    return hashlib.sha256(cookie.encode()).digest()

@@ -1,0 +1,59 @@
+"""Prove once more who one is, in a session that a browser holds: a stolen cookie alone decides nothing.
+
+A session's proofs have a throttle of their own, so that nobody outside can keep its person from proving.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+
+from ops_console.accounts import sessions
+from ops_console.accounts.operators import credentials_of
+from ops_console.accounts.passwords import is_right
+from ops_console.accounts.prove_second_factor import use_code
+from ops_console.accounts.sessions import SignedIn
+from ops_console.accounts.sign_in import TOO_MANY, Doorkeeper
+from ops_console.accounts.sign_in_attempts import begin_attempt, mark_success
+from sentinel.core.errors import InvalidInput, RateLimited, Unauthenticated
+from sentinel.store.database import Pool
+
+
+def needs_proof(who: SignedIn) -> bool:
+    """Whether this session must prove before an act of weight. Programs gave their credentials to act; tokens are made for it."""
+    return who.kind == "page" and not who.proved
+
+
+def step_up(pool: Pool, who: SignedIn, *, proof: str, address: str, door: Doorkeeper) -> None:
+    """Take a code of the second factor, or the password of who has none, as proof for the next `step_up_seconds`.
+
+    Raises `RateLimited` before looking at it, `InvalidInput` (proof) when it is wrong or a code that was used.
+    """
+    with counted(pool, who, address=address, door=door):
+        known = credentials_of(pool, who.tenant_id, who.operator_id)
+        if known is not None and known.factor is not None:
+            if not use_code(pool, door.vault, known, proof):
+                raise InvalidInput.of(
+                    "proof", "must be the code that your second factor shows now; each can be used once"
+                )
+        elif not is_right(known.password_hash if known is not None else None, proof):
+            raise InvalidInput.of("proof", "is wrong")
+    if not sessions.step_up(pool, who):
+        raise Unauthenticated
+
+
+@contextlib.contextmanager
+def counted(pool: Pool, who: SignedIn, *, address: str, door: Doorkeeper) -> Iterator[None]:
+    """Count what the block looks at as one attempt, a failed one when it raises. Raises `RateLimited` before."""
+    attempt = begin_attempt(
+        pool, email=who.email, address=address, throttle=door.throttle, device_hash=_counter(who)
+    )  # fmt: skip
+    if attempt.attempt_id is None:
+        raise RateLimited(attempt.retry_after_seconds, TOO_MANY)
+    yield
+    mark_success(pool, attempt.attempt_id)
+
+
+def _counter(who: SignedIn) -> bytes:
+    return hashlib.sha256(f"session {who.session_id}".encode()).digest()

@@ -1,0 +1,1 @@
+"""What pages read: lists, searches and figures."""

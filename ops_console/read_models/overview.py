@@ -1,0 +1,174 @@
+"""What the overview shows: what waits for a person, what the worker has before it, and decisions by the minute.
+
+Everything goes by a partial index or a bounded window, never over a whole table: the page refreshes itself every few seconds
+beside a busy authority.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+
+from sentinel.authority.approval_queue import KIND_SQL
+from sentinel.store.database import Pool
+from sentinel.store.rows import all_rows, one_row
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRow:
+    """Approvals of one kind and currency that wait for a word; amounts in minor units, None where there is none.
+
+    `kind` is one of `approval_queue.KINDS`; `high` counts those of the first risk rank.
+    """
+
+    kind: str
+    currency: str | None
+    waiting: int
+    high: int
+    amount_minor: int | None
+    oldest_at: datetime
+    due_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SumRow:
+    """How many of something per currency, their amount in minor units, and since when the oldest is there."""
+
+    currency: str | None
+    entries: int
+    amount_minor: int | None
+    oldest_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Words given in the last 24 hours: how many, and how long the middle and the slowest of twenty waited, in seconds."""
+
+    given: int
+    median_seconds: float | None
+    slow_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerLoad:
+    """The worker's ledger: entries it should have begun, since when (seconds), and entries it gave up."""
+
+    due: int
+    overdue_seconds: float
+    failed: int
+    failed_oldest_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """Alerts that no channel took yet."""
+
+    alerts: int
+    oldest_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MinuteRow:
+    """Decisions of a kind in a minute, counted in minutes since 1970; "NOW" names the current minute and counts nothing."""
+
+    minute: int
+    decision: str
+    decisions: int
+
+
+WAITING = f"""
+select {KIND_SQL} as kind, a.currency, count(*)::integer as waiting,
+  (count(*) filter (where sentinel.risk_rank(a.required_people, a.reasons) = 1))::integer as high, sum(a.amount_minor)::bigint as amount_minor,
+  min(a.created_at) as oldest_at, min(a.expires_at) as due_at
+from sentinel.approvals a
+where a.tenant_id = %(tenant_id)s and a.status = 'pending' and a.expires_at > statement_timestamp()
+group by 1, 2 order by 1, 2
+"""
+IN_DOUBT = """
+select o.currency, count(*)::integer as entries, sum(o.amount_minor)::bigint as amount_minor, min(s.in_doubt_since) as oldest_at
+from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
+where s.tenant_id = %(tenant_id)s and s.status = 'in_doubt' group by o.currency order by o.currency
+"""
+CONTRADICTED = """
+select o.currency, count(*)::integer as entries, sum(o.amount_minor)::bigint as amount_minor, min(s.in_doubt_since) as oldest_at
+from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
+where s.tenant_id = %(tenant_id)s and s.status = 'in_doubt' and s.in_doubt_reason = 'contradiction'
+group by o.currency order by o.currency
+"""
+# The last thousand of a day: enough for a middle, whatever a day brings.
+ANSWERS = """
+select count(*)::integer as given,
+  percentile_cont(0.5) within group (order by seconds) as median_seconds,
+  percentile_cont(0.95) within group (order by seconds) as slow_seconds
+from (select extract(epoch from a.decided_at - a.created_at)::double precision as seconds from sentinel.approvals a
+      where a.tenant_id = %(tenant_id)s and a.decided_at > statement_timestamp() - interval '24 hours' and a.status <> 'expired'
+      order by a.decided_at desc limit 1000) latest
+"""
+LEDGER_LOAD = """
+select d.due, d.overdue_seconds, f.failed, f.failed_oldest_seconds from
+  (select count(*)::integer as due,
+     coalesce(extract(epoch from clock_timestamp() - min(next_attempt_at)), 0)::double precision as overdue_seconds
+   from refunds.ledger_entries
+   where tenant_id = %(tenant_id)s and status = 'NEW' and next_attempt_at <= statement_timestamp()) d,
+  (select count(*)::integer as failed,
+     coalesce(extract(epoch from clock_timestamp() - min(updated_at)), 0)::double precision as failed_oldest_seconds
+   from refunds.ledger_entries where tenant_id = %(tenant_id)s and status = 'ERROR') f
+"""
+UNDELIVERED = """
+select count(*)::integer as alerts,
+  coalesce(extract(epoch from clock_timestamp() - min(created_at)), 0)::double precision as oldest_seconds
+from orders.alerts where tenant_id = %(tenant_id)s and delivered_at is null
+"""
+# By the time within the operation's id (UUIDv7): the primary key finds the minutes, and no wide row is read. It is the
+# authority's clock, so this is for looking at, not for judging. A question that was answered since still counts as one.
+DECISION_MINUTES = """
+select ('x' || substr(s.operation_id::text, 1, 8) || substr(s.operation_id::text, 10, 4))::bit(48)::bigint / 60000 as minute,
+  case when s.approval_id is not null then 'APPROVAL_REQUIRED' else s.decision end as decision, count(*)::integer as decisions
+from sentinel.operation_states s
+where s.tenant_id = %(tenant_id)s and s.operation_id >= (lpad(to_hex(greatest(%(since)s::bigint,
+  floor(extract(epoch from statement_timestamp()) / 60)::bigint - %(minutes)s) * 60000), 12, '0') || '70008000000000000000')::uuid
+group by 1, 2
+union all select floor(extract(epoch from statement_timestamp()) / 60)::bigint, 'NOW', 0
+"""
+
+
+def waiting(pool: Pool, tenant_id: uuid.UUID) -> list[WaitingRow]:
+    """What waits for a word, by kind and currency."""
+    return all_rows(pool, WaitingRow, WAITING, {"tenant_id": tenant_id})
+
+
+def in_doubt(pool: Pool, tenant_id: uuid.UUID) -> list[SumRow]:
+    """Operations in doubt by currency."""
+    return all_rows(pool, SumRow, IN_DOUBT, {"tenant_id": tenant_id})
+
+
+def contradicted(pool: Pool, tenant_id: uuid.UUID) -> list[SumRow]:
+    """Successes reported after "not executed" that nobody has cleared up, by currency."""
+    return all_rows(pool, SumRow, CONTRADICTED, {"tenant_id": tenant_id})
+
+
+def answers(pool: Pool, tenant_id: uuid.UUID) -> Answers:
+    """How long questions waited for the words given lately."""
+    found = one_row(pool, Answers, ANSWERS, {"tenant_id": tenant_id})
+    assert found is not None
+    return found
+
+
+def ledger_load(pool: Pool, tenant_id: uuid.UUID) -> LedgerLoad:
+    """What the worker has before it; `pool` is the ledger's."""
+    found = one_row(pool, LedgerLoad, LEDGER_LOAD, {"tenant_id": tenant_id})
+    assert found is not None
+    return found
+
+
+def undelivered(pool: Pool, tenant_id: uuid.UUID) -> Undelivered:
+    """Alerts that still wait for a channel."""
+    found = one_row(pool, Undelivered, UNDELIVERED, {"tenant_id": tenant_id})
+    assert found is not None
+    return found
+
+
+def decision_minutes(pool: Pool, tenant_id: uuid.UUID, *, since: int, minutes: int) -> list[MinuteRow]:
+    """Decisions by minute from the minute `since` on, at most the last `minutes`; one row "NOW" tells the current one."""
+    return all_rows(pool, MinuteRow, DECISION_MINUTES, {"tenant_id": tenant_id, "since": since, "minutes": minutes})

@@ -1,0 +1,55 @@
+"""Letting a person in over HTTP: what the page and the API do alike when somebody signs in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Response, request
+
+from ops_console import metrics
+from ops_console.accounts.known_devices import KNOWN_SECONDS
+from ops_console.accounts.sign_in import Opened, Presented, sign_in
+from ops_console.accounts.sign_out import sign_out
+from ops_console.context import Context
+from ops_console.identity import cookie_name, set_cookie
+from sentinel.core.errors import RateLimited, Unauthenticated
+
+
+def enter(context: Context, given: dict[str, Any], *, kind: str) -> Opened:
+    """Sign in with `given` email, password, code?, tenant?, counting how it went. `kind` is page or api.
+
+    The session that this browser had before ends. Raises `Unauthenticated` or `RateLimited`.
+    """
+    shown = Presented(
+        email=given["email"], password=given["password"], code=given.get("code"), tenant=given.get("tenant"),
+        address=request.remote_addr or "unknown", user_agent=request.headers.get("User-Agent", ""),
+        device=request.cookies.get(_device_name(context), ""), kind=kind,
+    )  # fmt: skip
+    try:
+        opened = sign_in(context.pool, shown, context.door)
+    except (Unauthenticated, RateLimited) as error:
+        metrics.SIGN_INS.labels(error.code).inc()
+        raise
+    metrics.SIGN_INS.labels("signed-in").inc()
+    sign_out(context.pool, request.cookies.get(cookie_name(context.settings.insecure_cookies), ""))
+    return opened
+
+
+def admit(context: Context, response: Response, opened: Opened) -> Response:
+    """Hand the session to the browser."""
+    set_cookie(context, response, opened.cookie, context.settings.absolute_seconds)
+    return response
+
+
+def remember_device(context: Context, response: Response, opened: Opened) -> None:
+    """Make the browser a known one: it opens nothing, and has a throttle of its own from now on."""
+    if opened.device is not None:
+        insecure = context.settings.insecure_cookies
+        response.set_cookie(
+            _device_name(context), opened.device, max_age=KNOWN_SECONDS, path="/", httponly=True, secure=not insecure,
+            samesite="Strict",
+        )  # fmt: skip
+
+
+def _device_name(context: Context) -> str:
+    return cookie_name(context.settings.insecure_cookies) + "-device"

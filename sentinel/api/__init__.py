@@ -1,1 +1,0 @@
-"""The authority over HTTP: parse, one service call, render."""

@@ -1,0 +1,1 @@
+"""The authority: what it decides, records and answers."""

@@ -1,0 +1,1 @@
+"""The authority's HTTP API: parse, one call, render."""

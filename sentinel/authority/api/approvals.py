@@ -1,0 +1,86 @@
+"""Approvals as their agents see them: one by id, and those decided since a time. Their stream is in `approval_stream`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from flask import Blueprint, Response, request
+
+from sentinel.authority.api.approval_stream import BACKLOG, data, decision, decision_fields, parse_time, whose
+from sentinel.authority.api.context import Context
+from sentinel.authority.api.guard import SECURITY, rfc3339
+from sentinel.authority.api.schemas import ApprovalDecisionsSchema, ApprovalSchema
+from sentinel.authority.approvals import decided_since, find_approval
+from sentinel.core.errors import InvalidInput, NotFound
+from sentinel.platform.http.openapi import documented
+from sentinel.platform.http.responses import json_response
+from sentinel.store.uuids import uuid_or_none
+
+
+def routes(blueprint: Blueprint, context: Context) -> None:
+    """Add the approvals routes to a blueprint."""
+    pool = context.authority.pool
+
+    @blueprint.get("/approval/<approval_id>")
+    @documented(
+        "One approval", responses={200: ("The approval.", ApprovalSchema())}, problems=(401, 403, 404, 429, 503),
+        security=SECURITY,
+    )  # fmt: skip
+    def approval(approval_id: str) -> Response:
+        caller = context.identity.caller("approvals:read", request.environ)
+        wanted = uuid_or_none(approval_id)
+        found = find_approval(pool, caller.tenant_id, wanted) if wanted else None
+        if found is None or whose(caller)[1] not in (None, found.principal_id):
+            raise NotFound("no such approval")
+        body: dict[str, Any] = {
+            "status": found.status, "agent_id": found.agent_id, "action": found.action,
+            "expires_at": rfc3339(found.expires_at),
+        }  # fmt: skip
+        if found.decided_at is not None:
+            body["decided_at"] = rfc3339(found.decided_at)
+        body |= {k: v for k, v in (("approver", found.decided_by), ("reason", found.reason)) if v is not None}
+        return json_response(orjson.dumps(body))
+
+    @blueprint.get("/approvals/since")
+    @documented(
+        "Approvals decided since a time, oldest first",
+        responses={200: ("The decisions.", ApprovalDecisionsSchema())}, problems=(400, 401, 403, 429, 503),
+        security=SECURITY,
+        parameters=(
+            {"name": "since", "in": "query", "schema": {"type": "string", "format": "date-time"}},
+            {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": 500, "default": 100}},
+        ),
+    )  # fmt: skip
+    def since() -> Response:
+        caller = context.identity.caller("approvals:read", request.environ)
+        limit = _limit(request.args.get("limit", "100"))
+        text = request.args.get("since")
+        moment = parse_time(text) if text else datetime.fromtimestamp(0, UTC)
+        if moment is None:
+            raise InvalidInput.of("since", "must be an RFC 3339 time with a zone")
+        found = decided_since(pool, caller.tenant_id, moment, limit, principal_id=whose(caller)[1])
+        return json_response(orjson.dumps({"decisions": [decision_fields(one) for one in found]}))
+
+    @blueprint.get("/approvals/stream")
+    @documented(
+        "Approval decisions as server-sent events",
+        description="First CONNECTED, then what was decided since `last_seen`, then each decision as it falls.",
+        responses={200: ("Lines `data: {json}`.", {"type": "string"})}, problems=(401, 403, 429, 503),
+        security=SECURITY, content_type="text/event-stream",
+        parameters=({"name": "last_seen", "in": "query", "schema": {"type": "string"}},),
+    )  # fmt: skip
+    def stream() -> Response:
+        # On the event loop `approval_stream` answers this path. Here nothing can be held open: the client comes back at once.
+        caller = context.identity.caller("approvals:read", request.environ)
+        seen = parse_time(request.args.get("last_seen", ""))
+        missed = decided_since(pool, caller.tenant_id, seen, BACKLOG, principal_id=whose(caller)[1]) if seen else []
+        body = data({"type": "CONNECTED"}) + b"".join(decision(one, catchup=True) for one in missed)
+        return Response(body, content_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 500):
+        raise InvalidInput.of("limit", "must be an integer from 1 to 500")
+    return int(text)

@@ -1,0 +1,129 @@
+"""How a decision route is served: one request or a batch of them, through the same three parts."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import orjson
+
+from sentinel.authority import metrics
+from sentinel.authority.api.context import Context
+from sentinel.authority.api.identity import KEY_HASH
+from sentinel.authority.api.schemas import BatchAnswerSchema, BatchRequestSchema
+from sentinel.authority.engine import Caller
+from sentinel.core.errors import EngineUnavailable, SentinelError
+from sentinel.platform.http.asgi import WaitingHandler
+from sentinel.platform.http.bodies import load
+from sentinel.platform.http.openapi import Documentation
+from sentinel.platform.http.problems import problem_of
+from sentinel.platform.http.request_ids import request_id_of
+from sentinel.platform.http.wire import Answer, Handler, Request
+from sentinel.store.group_commit import GroupCommit
+
+_batch = BatchRequestSchema()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One route's work in three parts, so that one request or many can share the middle one.
+
+    `prepare` turns a request object into a row and what is needed to render it (raises refusals); `commit` records rows;
+    `render` turns a row's recorded answer into the response (raises refusals).
+    """
+
+    scope: str
+    prepare: Callable[[Caller, Mapping[str, Any], float], tuple[dict[str, Any], Any]]
+    commit: GroupCommit[Any]
+    render: Callable[[Caller, Any, Any, str], Answer]
+
+
+def handlers_of(context: Context, calls: Mapping[str, Call]) -> dict[str, Handler]:
+    """Each call as a route for one request, and as one for many (`…/batch`)."""
+    found: dict[str, Handler] = {}
+    for path, call in calls.items():
+        found[path] = partial(_one, context, call)
+        found[f"{path}/batch"] = partial(_many, context, call)
+    return found
+
+
+def waiting_handlers_of(context: Context, calls: Mapping[str, Call]) -> dict[str, WaitingHandler]:
+    """Each call's route for one request, on an event loop."""
+    return {path: partial(_one_waiting, context, call) for path, call in calls.items()}
+
+
+def _one(context: Context, call: Call, request: Request) -> Answer:
+    began = time.perf_counter()
+    caller = context.identity.caller(call.scope, request.environ)
+    row, prepared = call.prepare(caller, request.json(), began)
+    with _counted():
+        recorded = call.commit.record(row)
+    return call.render(caller, prepared, recorded, request_id_of(request.environ))
+
+
+async def _one_waiting(context: Context, call: Call, request: Request) -> Answer:
+    """`_one`, waiting where that one holds its thread."""
+    began = time.perf_counter()
+    caller = await context.identity.waited_for(call.scope, request.environ)
+    row, prepared = call.prepare(caller, request.json(), began)
+    with _counted():
+        recorded = await call.commit.recorded(row)
+    return call.render(caller, prepared, recorded, request_id_of(request.environ))
+
+
+@contextlib.contextmanager
+def _counted() -> Iterator[None]:
+    try:
+        yield
+    except EngineUnavailable:
+        metrics.UNAVAILABLE.inc()
+        raise
+
+
+def _many(context: Context, call: Call, request: Request) -> Answer:
+    """Every request gets the answer it would have had alone; what can be recorded is recorded in one commit."""
+    began = time.perf_counter()
+    caller = context.identity.caller(call.scope, request.environ)
+    bodies = load(_batch, request.json())["requests"]
+    context.identity.charge(request.environ[KEY_HASH], len(bodies) - 1)
+    request_id = request_id_of(request.environ)
+    answers: list[Answer | None] = [None] * len(bodies)
+    ready: list[tuple[int, dict[str, Any], Any]] = []
+    for place, body in enumerate(bodies):
+        try:
+            ready.append((place, *call.prepare(caller, body, began)))
+        except SentinelError as error:
+            answers[place] = Answer(*problem_of(error, request_id))
+    with _counted():
+        recorded = call.commit.record_all([row for _, row, _ in ready])
+    for (place, _, prepared), one in zip(ready, recorded, strict=True):
+        try:
+            if isinstance(one, Exception):
+                raise one
+            answers[place] = call.render(caller, prepared, one, request_id)
+        except SentinelError as error:
+            answers[place] = Answer(*problem_of(error, request_id))
+    return Answer(orjson.dumps({"answers": [_in_batch(answer) for answer in answers if answer is not None]}))
+
+
+def _in_batch(answer: Answer) -> dict[str, Any]:
+    replayed = {"replayed": True} if "Idempotent-Replayed" in answer.headers else {}
+    return {"status": answer.status, **replayed, "body": orjson.Fragment(answer.body)}
+
+
+def batch_documentation(
+    summary: str, *, problems: Sequence[int], security: Sequence[dict[str, list[str]]]
+) -> Documentation:
+    """What a route's batch form tells about itself."""
+    return Documentation(
+        f"{summary}: up to 64 at once",
+        description="Each request gets the answer it would have had alone, as `{status, body}` in the same order.",
+        request=_batch,
+        responses={200: ("The answers.", BatchAnswerSchema())},
+        problems=problems,
+        security=security,
+    )

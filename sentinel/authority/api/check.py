@@ -1,0 +1,89 @@
+"""The stateless question and its partner report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from sentinel.authority.api.calls import Call, batch_documentation
+from sentinel.authority.api.context import Context
+from sentinel.authority.api.guard import PROBLEMS, SECURITY, params_of, report_receipt
+from sentinel.authority.api.identity import same_agent, same_tenant
+from sentinel.authority.api.schemas import (
+    CheckAnswerSchema,
+    CheckReportRequestSchema,
+    CheckRequestSchema,
+    ReportReceiptSchema,
+)
+from sentinel.authority.check_action import check_row
+from sentinel.authority.decisions import Peeked
+from sentinel.authority.engine import Caller
+from sentinel.authority.report_check import report_check
+from sentinel.core.decision import reason_text
+from sentinel.core.operation import build_operation, plain_json
+from sentinel.platform.http.bodies import load, without_nulls
+from sentinel.platform.http.openapi import Documentation
+from sentinel.platform.http.wire import Answer, Handler, Request
+
+_check, _report = CheckRequestSchema(), CheckReportRequestSchema()
+
+
+def calls(context: Context) -> dict[str, Call]:
+    """The check by path under a prefix."""
+    authority = context.authority
+
+    def prepare(caller: Caller, body: Mapping[str, Any], began: float) -> tuple[dict[str, Any], Any]:
+        fields = load(_check, without_nulls(body))
+        same_tenant(caller, fields.get("tenant_id"), "tenant_id")
+        same_agent(caller, fields["agent_id"])
+        operation = build_operation(
+            idempotency_key="check", agent_id=fields["agent_id"], action=fields["action"], params=params_of(fields),
+            resource=fields.get("resource"), risk_class=fields.get("risk_class"),
+            evidence=fields.get("evidence_context"),
+        )  # fmt: skip
+        row = check_row(authority, caller, operation)
+        return row, (row["policy_id"], began)
+
+    def render(caller: Caller, prepared: Any, found: Peeked, request_id: str) -> Answer:
+        policy_id, began = prepared
+        return Answer(orjson.dumps({
+            "decision": found.decision, "reason": reason_text(found.reason_code), "reason_code": found.reason_code,
+            "policy_id": policy_id, "latency_ms": int((time.perf_counter() - began) * 1000),
+        }))  # fmt: skip
+
+    return {"/action/check": Call("check", prepare, authority.checks, render)}
+
+
+def handlers(context: Context) -> dict[str, Handler]:
+    """The check's report by path under a prefix."""
+
+    def report(request: Request) -> Answer:
+        caller = context.identity.caller("report", request.environ)
+        fields = load(_report, without_nulls(request.json()))
+        same_tenant(caller, fields.pop("tenant_id", None), "tenant_id")
+        same_agent(caller, fields["agent_id"])
+        fields.pop("evidence_context", None)
+        fields["result"] = plain_json(fields.get("result"), "result")
+        return report_receipt(report_check(context.authority, caller, content=fields))
+
+    return {"/action/report": report}
+
+
+DOCUMENTATION = {
+    "/action/check": Documentation(
+        "Ask what would be decided now",
+        description="Reserves nothing, issues no permit; the answer cannot be executed on.",
+        request=_check, responses={200: ("The answer.", CheckAnswerSchema())}, problems=PROBLEMS, security=SECURITY,
+    ),
+    "/action/report": Documentation(
+        "Report what came of a checked action", request=_report,
+        responses={200: ("The report's receipt.", ReportReceiptSchema())}, problems=(*PROBLEMS, 409),
+        security=SECURITY,
+    ),
+}  # fmt: skip
+DOCUMENTATION["/action/check/batch"] = batch_documentation(
+    DOCUMENTATION["/action/check"].summary, problems=PROBLEMS, security=SECURITY
+)

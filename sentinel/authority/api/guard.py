@@ -1,0 +1,265 @@
+"""The guard, its start and its report over HTTP: parse → one service call → render.
+
+`to_asked` and `to_answer` are the pure ends of the guard: request object → operation, committed row → response
+bytes. Whatever edge serves the guard calls these two.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+import orjson
+import structlog
+from prometheus_client import Counter
+
+from sentinel.authority import metrics
+from sentinel.authority.api.calls import Call, batch_documentation
+from sentinel.authority.api.context import Context
+from sentinel.authority.api.identity import same_agent, same_tenant
+from sentinel.authority.api.schemas import (
+    GuardAnswerSchema,
+    GuardRequestSchema,
+    ReportReceiptSchema,
+    ReportRequestSchema,
+    StartReceiptSchema,
+    StartRequestSchema,
+)
+from sentinel.authority.decisions import Receipt, Recorded
+from sentinel.authority.engine import Caller
+from sentinel.authority.guard_action import decided_row
+from sentinel.authority.guard_action import judged as judged_decision
+from sentinel.authority.report_outcome import judged as judged_report
+from sentinel.authority.report_outcome import report_row
+from sentinel.authority.start_action import judged as judged_start
+from sentinel.authority.start_action import start_row
+from sentinel.core.decision import reason_text
+from sentinel.core.errors import InvalidInput
+from sentinel.core.operation import Operation, build_operation, plain_json
+from sentinel.core.permit import PermitSigner
+from sentinel.platform.http.bodies import load, without_nulls
+from sentinel.platform.http.openapi import Documentation
+from sentinel.platform.http.wire import Answer
+
+START_STEP_KEYS = frozenset({"resource", "risk_class", "evidence_context"})
+"""A body with none of these keys comes from a caller without a start step (`CONTRACT.md` §2)."""
+
+PROBLEMS = (400, 401, 403, 411, 413, 415, 429, 503)
+SECURITY: tuple[dict[str, list[str]], ...] = ({"apiKey": []}, {"bearer": []})
+
+_guard, _start, _report = GuardRequestSchema(), StartRequestSchema(), ReportRequestSchema()
+log = structlog.get_logger("sentinel.guard")
+
+
+def params_of(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`params`, or `context` as its other name; both at once is refused."""
+    if "params" in fields and "context" in fields:
+        raise InvalidInput.of("context", "is another name of params; send one of them")
+    found: Mapping[str, Any] = fields.get("params", fields.get("context", {}))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A guard request: the operation, and how its caller goes on."""
+
+    operation: Operation
+    tenant_id: str | None
+    """As the caller claims it."""
+    has_start_step: bool
+    start_id: uuid.UUID | None
+    """Under which a permission is redeemed in the commit that gives it; None: the caller starts it later, if at all."""
+    act_seconds: int | None = None
+    """The declared time to act on an answered start."""
+
+
+def to_asked(body: Mapping[str, Any]) -> Asked:
+    """A guard request's object, read. Raises `InvalidInput`."""
+    fields = load(_guard, without_nulls(body))
+    operation = build_operation(
+        idempotency_key=fields["idempotency_key"], agent_id=fields["agent_id"], action=fields["action"],
+        params=params_of(fields), resource=fields.get("resource"), risk_class=fields.get("risk_class"),
+        evidence=fields.get("evidence_context"),
+    )  # fmt: skip
+    start_id = fields.get("start_id")
+    has_start_step = start_id is not None or not START_STEP_KEYS.isdisjoint(body)
+    return Asked(operation, fields.get("tenant_id"), has_start_step, start_id, fields.get("act_within_seconds"))
+
+
+def rfc3339(moment: datetime) -> str:
+    """A time as the wire writes it: UTC, microseconds, "Z"."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def to_answer(caller: Caller, recorded: Recorded, permits: PermitSigner) -> bytes:
+    """A committed decision → the response body. Optional members are left out, never null."""
+    pack = recorded.pack
+    # The pack is our own canonical text: the number stands behind its only such name.
+    latency = int(pack.partition(',"latency_ms":')[2].partition(",")[0])
+    answer: dict[str, Any] = {
+        "decision": recorded.decision,
+        "status": recorded.status,
+        "reason_code": recorded.reason_code,
+        "reason": reason_text(recorded.reason_code),
+        "operation_id": recorded.operation_id,
+        "decision_event_id": recorded.decision_event_id,
+        "policy_id": recorded.policy_id,
+        "policy_version": recorded.policy_version,
+        "policy_label": recorded.policy_label,
+        "resource": recorded.resource,
+        "risk_class": recorded.risk_class,
+        "latency_ms": latency,
+        "proof_pack": orjson.Fragment(f'{pack[:-1]},"hash":"{recorded.pack_hash}"}}'),
+    }
+    if recorded.permit_id is not None and recorded.permit_expires_at is not None:
+        answer["permit_token"] = permits.issue(caller.tenant_id, recorded.permit_id, recorded.digest)
+        answer["permit_expires_at"] = rfc3339(recorded.permit_expires_at)
+    if recorded.approval_id is not None:
+        answer["approval_id"] = recorded.approval_id
+    if recorded.approval_expires_at is not None and recorded.status in ("pending", "expired"):
+        answer["expires_at"] = rfc3339(recorded.approval_expires_at)
+    if recorded.approver is not None and recorded.approved_at is not None:
+        answer["approver"] = recorded.approver
+        answer["approved_at"] = rfc3339(recorded.approved_at)
+    if recorded.outcome is not None:
+        answer["outcome"] = recorded.outcome
+    if recorded.result == "not_executed":
+        answer["resolution"] = "not_executed"
+    if recorded.start_event_id is not None:
+        answer["start"] = _start_receipt(recorded.start_event_id, recorded.start_hash, recorded.start_duplicate)
+    return orjson.dumps(answer)
+
+
+def calls(context: Context) -> dict[str, Call]:
+    """Guard, start and report by path under a prefix."""
+    authority = context.authority
+
+    def prepare_guard(caller: Caller, body: Mapping[str, Any], began: float) -> tuple[dict[str, Any], Any]:
+        asked = to_asked(body)
+        same_tenant(caller, asked.tenant_id, "tenant_id")
+        same_agent(caller, asked.operation.agent_id)
+        elapsed_ms = int((time.perf_counter() - began) * 1000)
+        row = decided_row(
+            authority, caller, asked.operation, has_start_step=asked.has_start_step, start_id=asked.start_id,
+            elapsed_ms=elapsed_ms, act_seconds=asked.act_seconds,
+        )  # fmt: skip
+        return row, (asked.operation, began, asked.start_id is not None or not asked.has_start_step)
+
+    def render_guard(caller: Caller, prepared: Any, recorded: Recorded, request_id: str) -> Answer:
+        operation, began, asks_start = prepared
+        judged_decision(operation, recorded, asks_start=asks_start)
+        _count(context, operation, recorded, time.perf_counter() - began, request_id)
+        answer = Answer(to_answer(caller, recorded, authority.permits))
+        if recorded.result in ("replayed", "not_executed"):
+            answer.headers["Idempotent-Replayed"] = "true"
+        return answer
+
+    def prepare_start(caller: Caller, body: Mapping[str, Any], began: float) -> tuple[dict[str, Any], Any]:
+        fields = _bound(caller, load(_start, without_nulls(body)))
+        row = start_row(
+            authority, caller, idempotency_key=fields["idempotency_key"], action=fields["action"],
+            agent_id=fields["agent_id"], resource=fields.get("resource", fields["action"]),
+            risk_class=fields.get("risk_class", "standard"), permit_token=fields["permit_token"],
+            start_id=fields["start_id"], act_seconds=fields.get("act_within_seconds"),
+        )  # fmt: skip
+        return row, None
+
+    def render_start(caller: Caller, prepared: Any, recorded: Receipt, request_id: str) -> Answer:
+        receipt = judged_start(recorded)
+        duplicate = receipt.result == "duplicate"
+        log.info("start", operation_id=receipt.operation_id, duplicate=duplicate, request_id=request_id)
+        return Answer(orjson.dumps(_start_receipt(receipt.event_id, receipt.hash, duplicate)))
+
+    def prepare_report(caller: Caller, body: Mapping[str, Any], began: float) -> tuple[dict[str, Any], Any]:
+        fields = _bound(caller, load(_report, without_nulls(body)))
+        row = report_row(
+            authority, caller, idempotency_key=fields["idempotency_key"], action=fields["action"],
+            agent_id=fields["agent_id"], outcome=fields["outcome"], error=fields.get("error"),
+            result=plain_json(fields.get("result"), "result"), resource=fields.get("resource"),
+            risk_class=fields.get("risk_class"), permit_token=fields.get("permit_token"),
+            report_id=fields.get("report_id"),
+        )  # fmt: skip
+        return row, fields["outcome"]
+
+    def render_report(caller: Caller, prepared: Any, recorded: Receipt, request_id: str) -> Answer:
+        receipt = judged_report(recorded)
+        if receipt.result == "contradiction":
+            log.error("contradiction", operation_id=receipt.operation_id, outcome=prepared, request_id=request_id)
+        log.info("report", operation_id=receipt.operation_id, outcome=prepared, request_id=request_id)
+        return report_receipt(receipt)
+
+    return {
+        "/action/guard": Call("guard", prepare_guard, authority.decisions, render_guard),
+        "/action/guard/start": Call("guard", prepare_start, authority.starts, render_start),
+        "/action/guard/report": Call("guard", prepare_report, authority.reports, render_report),
+    }
+
+
+def _bound(caller: Caller, fields: dict[str, Any]) -> dict[str, Any]:
+    same_tenant(caller, fields.get("tenant_id"), "tenant_id")
+    same_agent(caller, fields["agent_id"])
+    return fields
+
+
+def _start_receipt(event_id: uuid.UUID | None, event_hash: str | None, duplicate: bool | None) -> dict[str, Any]:
+    return {"started": True, "start_event_id": event_id, "start_hash": event_hash, "duplicate": bool(duplicate)}
+
+
+def report_receipt(receipt: Receipt) -> Answer:
+    """The answer to a report."""
+    contradicts = receipt.result.startswith("contradiction")
+    return Answer(orjson.dumps({
+        "received": True, "receipt_event_id": receipt.event_id, "receipt_hash": receipt.hash,
+        "duplicate": receipt.result in ("duplicate", "contradiction_repeated"),
+        **({"contradiction": True} if contradicts else {}),
+    }))  # fmt: skip
+
+
+DOCUMENTATION = {
+    "/action/guard": Documentation(
+        "Decide one exact action",
+        description="The decision is committed before it is given. The same key gives the recorded decision."
+        " With `start_id` a permission is started in the same commit, and the answer encloses the start's receipt.",
+        request=_guard, responses={200: ("The decision.", GuardAnswerSchema())}, problems=(*PROBLEMS, 409, 422),
+        security=SECURITY,
+    ),
+    "/action/guard/start": Documentation(
+        "Redeem the permit just before the side effect", request=_start,
+        responses={200: ("The start's receipt.", StartReceiptSchema())}, problems=(*PROBLEMS, 409, 410),
+        security=SECURITY,
+    ),
+    "/action/guard/report": Documentation(
+        "Report what came of a started action",
+        description="success captures the budget; error after a start means unknown, and the operation is in doubt. A success"
+        " after a person said that it was not executed is received as a contradiction.",
+        request=_report, responses={200: ("The report's receipt.", ReportReceiptSchema())}, problems=(*PROBLEMS, 409),
+        security=SECURITY,
+    ),
+}  # fmt: skip
+DOCUMENTATION |= {
+    f"{path}/batch": batch_documentation(told.summary, problems=PROBLEMS, security=SECURITY)
+    for path, told in tuple(DOCUMENTATION.items())
+}
+
+
+@cache
+def _counter(action: str, decision: str, reason_code: str) -> Counter:
+    return metrics.DECISIONS.labels(action, decision, reason_code)
+
+
+def _count(context: Context, operation: Operation, recorded: Recorded, seconds: float, request_id: str) -> None:
+    metrics.GUARD_SECONDS.observe(seconds)
+    if recorded.result in ("replayed", "not_executed"):
+        metrics.REPLAYS.inc()
+        return
+    covered = context.authority.policies.library.find(operation.action) is not None
+    _counter(operation.action if covered else "other", recorded.decision, recorded.reason_code).inc()
+    log.info(
+        "decision", operation_id=recorded.operation_id, decision=recorded.decision, reason_code=recorded.reason_code,
+        policy_version=recorded.policy_version, request_id=request_id,
+    )  # fmt: skip

@@ -1,0 +1,132 @@
+"""Who calls: a key in a header → a `Caller`. Keys are remembered for under a second, so a revoked one dies within it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sentinel.authority.engine import Caller
+from sentinel.authority.key_uses import KeyUses
+from sentinel.authority.keys import find_key, key_hash, looks_like_key
+from sentinel.authority.metrics import RATE_LIMITED
+from sentinel.core.errors import Forbidden, RateLimited, SentinelError, Unauthenticated
+from sentinel.platform.http.rate_limit import SharedRateLimit
+from sentinel.store.database import Pool
+
+KEY_HASH = "sentinel.key_hash"
+"""Where the environment keeps the hash of the key that was accepted."""
+
+_REMEMBER_SECONDS = 0.8
+_REMEMBER_MOST = 10_000
+
+
+class Identity:
+    """Finds callers by key and holds them to their rate and scope."""
+
+    def __init__(
+        self, pool: Pool, limit: SharedRateLimit, *, uses: KeyUses | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._pool = pool
+        self._limit = limit
+        self._uses = uses or KeyUses()
+        self._clock = clock
+        self._known: dict[bytes, tuple[float, Caller | None]] = {}
+
+    def caller(self, scope: str | None, environ: dict[str, Any]) -> Caller:
+        """A request's caller; None asks for no scope. Raises `Unauthenticated`, `RateLimited` or `Forbidden` (scope, tenant)."""
+        hashed = _hashed(environ)
+        return self._accepted(scope, environ, hashed, self._find(hashed))
+
+    async def waited_for(self, scope: str, environ: dict[str, Any]) -> Caller:
+        """`caller` on an event loop: the database is asked in a thread."""
+        hashed = _hashed(environ)
+        known = self._known.get(hashed)
+        if known is None or self._clock() - known[0] >= _REMEMBER_SECONDS:
+            found = await asyncio.get_running_loop().run_in_executor(None, self._find, hashed)
+        else:
+            found = known[1]
+        return self._accepted(scope, environ, hashed, found)
+
+    async def is_usable(self, environ: dict[str, Any], scope: str) -> bool:
+        """Whether the key of a request that was accepted before is still good, as known within the last second."""
+        hashed = environ[KEY_HASH]
+        known = self._known.get(hashed)
+        if known is None or self._clock() - known[0] >= _REMEMBER_SECONDS:
+            try:
+                caller = await asyncio.get_running_loop().run_in_executor(None, self._find, hashed)
+            except SentinelError:
+                return True  # nobody can say while the database is away, and nothing comes from it either
+        else:
+            caller = known[1]
+        return caller is not None and scope in caller.scopes
+
+    def _accepted(self, scope: str | None, environ: dict[str, Any], hashed: bytes, caller: Caller | None) -> Caller:
+        if caller is None:
+            raise Unauthenticated
+        self.charge(hashed)
+        if scope is not None and scope not in caller.scopes:
+            raise Forbidden(f"this key has no scope {scope}")
+        environ[KEY_HASH] = hashed
+        same_tenant(caller, environ.get("HTTP_X_TENANT_ID"), "X-Tenant-Id")
+        return caller
+
+    def charge(self, key: bytes, cost: int = 1) -> None:
+        """Count requests against a key's rate. Raises `RateLimited`."""
+        try:
+            self._limit.take(key, cost)
+        except RateLimited:
+            RATE_LIMITED.inc()
+            raise
+
+    def _find(self, hashed: bytes) -> Caller | None:
+        now = self._clock()
+        known = self._known.get(hashed)
+        if known is not None and now - known[0] < _REMEMBER_SECONDS:
+            return known[1]
+        row = find_key(self._pool, hashed)
+        caller = None
+        if row is not None and row.usable:
+            caller = Caller(
+                row.tenant_id, row.key_id, row.principal_id, row.agent_id, frozenset(row.scopes), row.owner_operator_id
+            )
+            self._uses.note(row.tenant_id, row.key_id)
+        if len(self._known) >= _REMEMBER_MOST:
+            self._known.clear()
+        # Remembered from before the question was asked: the age of an answer never exceeds the promise.
+        self._known[hashed] = (now, caller)
+        return caller
+
+
+def _hashed(environ: Mapping[str, Any]) -> bytes:
+    presented = _presented_key(environ)
+    if presented is None or not looks_like_key(presented):
+        raise Unauthenticated
+    return key_hash(presented)
+
+
+def _presented_key(environ: Mapping[str, Any]) -> str | None:
+    header: str | None = environ.get("HTTP_X_API_KEY")
+    if header:
+        return header
+    scheme, _, token = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
+def same_tenant(caller: Caller, claimed: str | None, field: str) -> None:
+    """Raise `Forbidden` when a tenant is named that is not the key's."""
+    if claimed is not None and claimed != "" and not _is(caller.tenant_id, claimed):
+        raise Forbidden(f"{field} is not this key's tenant")
+
+
+def same_agent(caller: Caller, agent_id: str) -> None:
+    """Raise `Forbidden` when the key is bound to another agent."""
+    if caller.agent_id is not None and agent_id != caller.agent_id:
+        raise Forbidden("this key is bound to another agent_id")
+
+
+def _is(tenant_id: uuid.UUID, claimed: str) -> bool:
+    return claimed.lower() == str(tenant_id)

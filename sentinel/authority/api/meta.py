@@ -1,0 +1,72 @@
+"""Health, metrics and documentation of the authority."""
+
+from __future__ import annotations
+
+import orjson
+from flask import Blueprint, Flask, Response, send_from_directory
+
+from sentinel.authority import metrics
+from sentinel.authority.api.context import Context
+from sentinel.authority.declare_policies import are_declared
+from sentinel.authority.try_guard import GuardTry
+from sentinel.platform.http.docs_page import FILES, docs_page
+from sentinel.platform.http.openapi import documented, openapi_document
+from sentinel.platform.http.readiness import alive, database_checks, exposition_answer, holds, readiness_answer
+from sentinel.store.database import AUTHORITY
+from sentinel.store.safety import standing_of
+
+DESCRIPTION = (
+    "The authority a money-moving agent asks before it acts. Every route also answers under"
+    " `/api/haltstate/sentinel/`. Money is an integer or a decimal string in major units."
+)
+SECURITY_SCHEMES = {
+    "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    "bearer": {"type": "http", "scheme": "bearer"},
+}
+
+
+def routes(app: Flask, context: Context) -> None:
+    """Add the meta routes to the app."""
+    meta = Blueprint("meta", __name__)
+    guard_try = GuardTry(context.authority)
+
+    @meta.get("/healthz")
+    @documented("Whether the process answers", responses={200: ("It does.", {"type": "object"})})
+    def healthz() -> Response:
+        return alive()
+
+    @meta.get("/readyz")
+    @documented(
+        "Whether decisions can be given",
+        responses={200: ("They can.", {"type": "object"}), 503: ("Not now, and why.", {"type": "object"})},
+    )
+    def readyz() -> Response:
+        checks = database_checks(lambda: standing_of(context.authority.pool, AUTHORITY))
+        declared = checks["schema"] and holds(lambda: are_declared(context.authority))
+        guard = checks["schema"] and guard_try.would_be_answered()
+        return readiness_answer({**checks, "policies": declared, "guard": guard})
+
+    @meta.get("/metrics")
+    @documented(
+        "Prometheus metrics", responses={200: ("The exposition.", {"type": "string"})}, content_type="text/plain"
+    )
+    def exposition() -> Response:
+        metrics.POOL_IN_USE.set(context.authority.pool.in_use)
+        metrics.POOL_SIZE.set(context.authority.pool.size)
+        return exposition_answer(metrics.exposition(context.authority.pool))
+
+    @meta.get("/openapi.json")
+    @documented("This document", responses={200: ("OpenAPI 3.1.", {"type": "object"})})
+    def openapi() -> Response:
+        document = openapi_document(
+            app, title="sentinel authority", description=DESCRIPTION, security_schemes=SECURITY_SCHEMES
+        )
+        return Response(orjson.dumps(document), content_type="application/json")
+
+    @meta.get("/favicon.ico")
+    @documented("The icon", responses={200: ("An icon.", {"type": "string"})}, content_type="image/svg+xml")
+    def favicon() -> Response:
+        return send_from_directory(FILES, "icon.svg", mimetype="image/svg+xml", max_age=86400)
+
+    app.register_blueprint(meta)
+    app.register_blueprint(docs_page("sentinel authority"))

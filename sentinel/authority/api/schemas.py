@@ -1,0 +1,292 @@
+"""What may arrive at the authority and what it answers: marshmallow, made once, and the source of the OpenAPI document."""
+
+from __future__ import annotations
+
+from marshmallow import Schema, fields
+from marshmallow.validate import Length, OneOf, Range
+
+from sentinel.platform.http.bodies import Identifier, JsonObject, StrictSchema, Text, ToldText
+
+MONEY = {
+    "description": "`{value, currency}`; value in major units as an integer or a decimal string, with at most the currency's digits.",
+}
+
+
+class ActWithin(fields.Integer):
+    """The time to act that a start declares."""
+
+    def __init__(self) -> None:
+        super().__init__(strict=True, validate=Range(min=1, max=86400), metadata={
+            "description": "For how long the caller may act on an answered start, counted from before it asks; every answer counts"
+            " anew. Until then nobody can say that it was not executed, unless the caller reports `error`. Default: the"
+            " authority's deadline for reports (SENTINEL_REPORT_DEADLINE_SECONDS); at most SENTINEL_LONGEST_ACT_SECONDS."
+        })  # fmt: skip
+
+
+class _Bound(StrictSchema):
+    agent_id = Identifier(most=128, required=True)
+    action = Identifier(most=128, required=True)
+    tenant_id = Identifier(most=64)
+    evidence_context = JsonObject(
+        metadata={
+            "description": "Carried beside the operation and not part of it: correlation, and in a guard or check what a policy "
+            "may read to tighten its answer (`escalation`: why a person is asked; `settlement_ready`)."
+        }
+    )
+
+
+class GuardRequestSchema(_Bound):
+    """One exact action under one idempotency key."""
+
+    idempotency_key = Identifier(most=255, required=True)
+    params = JsonObject(metadata={"description": "The action's parameters; `amount` is money. No fractions elsewhere."})
+    context = JsonObject(metadata={"description": "Another name of params."})
+    resource = Identifier(most=255)
+    risk_class = Identifier(most=64)
+    start_id = fields.UUID(
+        metadata={
+            "description": "For a caller that acts at once: a permission is redeemed under this id in the same commit,"
+            " as by guard/start. Stable over retries."
+        }
+    )
+    act_within_seconds = ActWithin()
+
+
+class CheckRequestSchema(_Bound):
+    """A question without effect."""
+
+    params = JsonObject()
+    context = JsonObject()
+    resource = Identifier(most=255)
+    risk_class = Identifier(most=64)
+
+
+class StartRequestSchema(_Bound):
+    """Redeem a permit just before the side effect."""
+
+    idempotency_key = Identifier(most=255, required=True)
+    resource = Identifier(most=255)
+    risk_class = Identifier(most=64)
+    permit_token = Text(most=512, least=1, required=True)
+    start_id = fields.UUID(required=True)
+    act_within_seconds = ActWithin()
+
+
+class ReportRequestSchema(_Bound):
+    """What came of a started action."""
+
+    idempotency_key = Identifier(most=255, required=True)
+    outcome = fields.String(required=True, validate=OneOf(["success", "error"]))
+    error = ToldText(most=4000)
+    result = fields.Raw(metadata={"description": "Any JSON without fractions; kept as a digest only."})
+    resource = Identifier(most=255)
+    risk_class = Identifier(most=64)
+    permit_token = Text(most=512, least=1)
+    report_id = fields.UUID()
+
+
+class CheckReportRequestSchema(_Bound):
+    """What came of a checked action."""
+
+    request_id = Identifier(most=128, required=True)
+    status = fields.String(required=True, validate=OneOf(["success", "failure", "error"]))
+    decision = fields.String(validate=OneOf(["ALLOW", "APPROVAL_REQUIRED", "DENY"]))
+    policy_id = Identifier(most=128)
+    result = fields.Raw()
+
+
+class BatchRequestSchema(StrictSchema):
+    """Several requests of one route."""
+
+    requests = fields.List(JsonObject(), required=True, validate=Length(min=1, max=64))
+
+
+class BatchAnswerSchema(Schema):
+    """Per request its status and body; a problem document where it was refused."""
+
+    answers = fields.List(fields.Dict(), required=True)
+
+
+class AmountSchema(Schema):
+    """Money, shortest exact form."""
+
+    value = fields.Raw(required=True, metadata={"oneOf": [{"type": "integer"}, {"type": "string"}]})
+    currency = fields.String(required=True)
+
+
+class ProofPackSchema(Schema):
+    """The public, hash-only record of a decision."""
+
+    proof_id = fields.String(required=True)
+    ledger_entry_id = fields.String()
+    refund_id = fields.String()
+    agent_id = fields.String(required=True)
+    action = fields.String(required=True)
+    amount = fields.Nested(AmountSchema)
+    decision = fields.String(required=True)
+    policy_label = fields.String(required=True)
+    policy_version = fields.String(required=True)
+    policy_digest = fields.String(required=True)
+    reason_code = fields.String(required=True)
+    operation_digest = fields.String(required=True)
+    facts_commitment = fields.String(required=True)
+    decided_at = fields.String(required=True)
+    latency_ms = fields.Integer(required=True)
+    proof_status = fields.String(required=True)
+    signature_status = fields.String(required=True)
+    redaction_status = fields.String(required=True)
+    hash = fields.String(required=True)
+
+
+class StartReceiptSchema(Schema):
+    """Proof that the start is recorded."""
+
+    started = fields.Boolean(required=True)
+    start_event_id = fields.String(required=True)
+    start_hash = fields.String(required=True)
+    duplicate = fields.Boolean(required=True)
+
+
+class GuardAnswerSchema(Schema):
+    """The committed decision; optional members are left out, never null."""
+
+    decision = fields.String(required=True, validate=OneOf(["ALLOW", "APPROVAL_REQUIRED", "DENY"]))
+    status = fields.String(
+        required=True,
+        validate=OneOf(["allowed", "pending", "approved", "expired", "denied", "already_started", "completed"]),
+    )
+    reason_code = fields.String(required=True)
+    reason = fields.String(required=True)
+    operation_id = fields.String(required=True)
+    decision_event_id = fields.String(required=True)
+    policy_id = fields.String(required=True)
+    policy_version = fields.String(required=True)
+    policy_label = fields.String(required=True)
+    resource = fields.String(required=True)
+    risk_class = fields.String(required=True)
+    latency_ms = fields.Integer(required=True)
+    proof_pack = fields.Nested(ProofPackSchema, required=True)
+    permit_token = fields.String()
+    permit_expires_at = fields.String()
+    approval_id = fields.String()
+    expires_at = fields.String()
+    approver = fields.String()
+    approved_at = fields.String()
+    outcome = fields.String()
+    resolution = fields.String(
+        validate=OneOf(["not_executed"]),
+        metadata={"description": "A person said that it was not executed: it is never started again under this key."},
+    )
+    start = fields.Nested(
+        StartReceiptSchema, metadata={"description": "With `start_id`: the start under it, if it is recorded."}
+    )
+
+
+class ReportReceiptSchema(Schema):
+    """Proof that the outcome is recorded."""
+
+    received = fields.Boolean(required=True)
+    receipt_event_id = fields.String(required=True)
+    receipt_hash = fields.String(required=True)
+    duplicate = fields.Boolean(required=True)
+    contradiction = fields.Boolean(
+        metadata={
+            "description": "True: a person had said that it was not executed. The report is recorded, the operation is in doubt"
+            " again and holds its budget, and this action of this agent is halted until a person lifts it. Nothing to repeat."
+        }
+    )
+
+
+class CheckAnswerSchema(Schema):
+    """What would be decided now."""
+
+    decision = fields.String(required=True)
+    reason = fields.String(required=True)
+    reason_code = fields.String(required=True)
+    policy_id = fields.String(required=True)
+    latency_ms = fields.Integer(required=True)
+
+
+class ApprovalSchema(Schema):
+    """An approval as its agent sees it."""
+
+    status = fields.String(required=True)
+    agent_id = fields.String(required=True)
+    action = fields.String(required=True)
+    expires_at = fields.String(required=True)
+    approver = fields.String()
+    reason = fields.String()
+    decided_at = fields.String()
+
+
+class ApprovalDecisionSchema(Schema):
+    """One decided approval."""
+
+    request_id = fields.String(required=True)
+    status = fields.String(required=True)
+    approver = fields.Raw(required=True, metadata={"type": ["string", "null"]})
+    reason = fields.Raw(required=True, metadata={"type": ["string", "null"]})
+    agent_id = fields.String(required=True)
+    action = fields.String(required=True)
+    decided_at = fields.String(required=True)
+
+
+class ApprovalDecisionsSchema(Schema):
+    """Decided approvals, oldest first."""
+
+    decisions = fields.List(fields.Nested(ApprovalDecisionSchema), required=True)
+
+
+class HeartbeatSchema(Schema):
+    """What covers this agent; guard and start refuse by themselves."""
+
+    status = fields.String(required=True, validate=OneOf(["OK", "PAUSE", "KILL"]))
+
+
+class KeySchema(Schema):
+    """Whose key it is; `agent_id` only where it is bound to one."""
+
+    tenant_id = fields.UUID(required=True)
+    tenant = fields.String(required=True)
+    agent_id = fields.String()
+
+
+class SwitchSchema(Schema):
+    """How one switch stands; `canary_percent` of the accounts while it is on, 0 while it is off."""
+
+    on = fields.Boolean(required=True)
+    canary_percent = fields.Integer(required=True)
+    simulated = fields.List(fields.String())
+
+
+class HaltInForceSchema(Schema):
+    """A halt in force, without its author and reason. `target` is empty for global and tenant, "AGENT ACTION" for agent_action."""
+
+    scope = fields.String(
+        required=True, validate=OneOf(["global", "tenant", "agent", "action", "scenario", "agent_action"])
+    )
+    target = fields.String(required=True)
+    level = fields.String(required=True, validate=OneOf(["pause", "kill"]))
+
+
+class SwitchesSchema(Schema):
+    """Every switch by name, the halts in force, and the digest of each policy that decides now."""
+
+    switches = fields.Dict(keys=fields.String(), values=fields.Nested(SwitchSchema), required=True)
+    halts = fields.List(fields.Nested(HaltInForceSchema), required=True)
+    policies = fields.Dict(keys=fields.String(), values=fields.String(), required=True)
+
+
+class SwitchOffRequestSchema(StrictSchema):
+    """Which switch to turn off, and why; kept as evidence."""
+
+    switch = Identifier(most=64, required=True)
+    reason = Text(most=2000, least=1, required=True)
+
+
+class SwitchOffReceiptSchema(Schema):
+    """It is off; `already` when it had been turned off before."""
+
+    switch = fields.String(required=True)
+    on = fields.Boolean(required=True)
+    already = fields.Boolean(required=True)

@@ -1,0 +1,45 @@
+"""What every service of the authority is handed: its database, its policies, its signer and its terms."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+
+from sentinel.authority.decisions import Peeked, Receipt, Recorded
+from sentinel.authority.key_uses import KeyUses
+from sentinel.core.permit import PermitSigner
+from sentinel.policy.library import PolicyHolder
+from sentinel.store.clock import DatabaseClock
+from sentinel.store.database import Pool
+from sentinel.store.group_commit import GroupCommit
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: the key's tenant and principal, what it may do, and who answers for it."""
+
+    tenant_id: uuid.UUID
+    key_id: uuid.UUID
+    principal_id: uuid.UUID
+    agent_id: str | None
+    scopes: frozenset[str]
+    owner_operator_id: uuid.UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """The parts a service works with. `clock` is the database's, and serves policies that look at the time of day."""
+
+    pool: Pool
+    decisions: GroupCommit[Recorded]
+    starts: GroupCommit[Receipt]
+    reports: GroupCommit[Receipt]
+    checks: GroupCommit[Peeked]
+    policies: PolicyHolder
+    permits: PermitSigner
+    clock: DatabaseClock
+    permit_seconds: int = 120
+    report_deadline_seconds: int = 300
+    open_permits_per_key: int = 5000
+    longest_act_seconds: int = 3600
+    key_uses: KeyUses = field(default_factory=KeyUses)

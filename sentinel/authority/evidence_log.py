@@ -1,0 +1,125 @@
+"""Evidence against its checkpoints: written by the housekeeper each minute, compared by the doctor.
+
+What is promised: of the events that a checkpoint covers, none can be taken away, put in or rewritten unseen, by whoever
+changes the database and not the file. Events younger than the newest checkpoint are not covered.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import structlog
+
+from sentinel.authority.checkpoints import (
+    Checkpoint,
+    CheckpointBroken,
+    CheckpointFile,
+    Placed,
+    leaves,
+    placed,
+    read_checkpoints,
+)
+from sentinel.core.merkle import TreeHead
+from sentinel.store.database import Pool
+
+EVERY_SECONDS = 60.0
+
+log = structlog.get_logger("sentinel.checkpoint")
+
+
+class Checkpointer:
+    """Appends a checkpoint each minute, and says so in the log, which goes elsewhere too. A file that fails is said once."""
+
+    def __init__(self, path: Path, *, every_seconds: float = EVERY_SECONDS) -> None:
+        self._file = CheckpointFile(path)
+        self._every = every_seconds
+        self._due = 0.0
+        self._failing = ""
+
+    def round(self, pool: Pool) -> None:
+        """Called often; does something when it is due. Raises `EngineUnavailable`."""
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + self._every
+        try:
+            for written in self._file.append(pool):
+                log.info("checkpoint", size=written.head.size, root=written.root)
+            self._failing = ""
+        except CheckpointBroken as error:
+            self._say(error.detail)
+        except OSError as error:
+            self._say(f"the checkpoint file cannot be written: {error.strerror}")
+
+    def _say(self, fault: str) -> None:
+        if fault != self._failing:
+            log.error("checkpoint_failed", cause=fault)
+        self._failing = fault
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What a file's checkpoints say of the database: how many events they cover, and what is not as it was."""
+
+    covered: int
+    differences: tuple[str, ...]
+
+
+def compare_checkpoints(connection: psycopg.Connection[Any], path: Path) -> Compared:
+    """The evidence against every checkpoint of a file. Raises `CheckpointBroken` for a file that cannot be read."""
+    by_tenant: dict[uuid.UUID, list[Checkpoint]] = defaultdict(list)
+    for one in read_checkpoints(path):
+        by_tenant[one.tenant_id].append(one)
+    differences = [text for tenant, known in by_tenant.items() for text in _differences(connection, tenant, known)]
+    return Compared(sum(known[-1].head.size for known in by_tenant.values()), tuple(differences))
+
+
+def _differences(connection: psycopg.Connection[Any], tenant: uuid.UUID, known: list[Checkpoint]) -> Iterator[str]:
+    rows = _Rows(placed(connection, tenant))
+    head = TreeHead()
+    for checkpoint in known:
+        began = head.size
+        if checkpoint.head.size != began + len(checkpoint.entries):
+            yield f"the file goes from position {began} to {checkpoint.head.size} of tenant {tenant} without its events"
+            return
+        found = rows.take(len(checkpoint.entries))
+        named = 0
+        for position, (entry, row) in enumerate(zip(checkpoint.entries, found, strict=True), began + 1):
+            if row is None or not row.hash or row.event_id != entry.event_id:
+                yield f"event {entry.event_id} is gone, position {position} of tenant {tenant}"
+                named += 1
+            elif row.entry != entry:
+                yield f"event {entry.event_id} was rewritten, position {position} of tenant {tenant}"
+                named += 1
+        there = [row for row in found if row is not None]
+        grown = head.grown(leaves(there))
+        if not named and grown.root.hex() != checkpoint.root:
+            yield f"an event from position {began + 1} to {checkpoint.head.size} of tenant {tenant} was rewritten"
+            named += 1
+        # Behind a difference the log goes on from what the file says, so that each one is named and not all after it.
+        head = checkpoint.head if named else grown
+
+
+class _Rows:
+    """A tenant's positions in order; None where there is none."""
+
+    def __init__(self, rows: Iterator[Placed]) -> None:
+        self._rows, self._at = rows, 0
+        self._ahead: Placed | None = next(rows, None)
+
+    def take(self, number: int) -> list[Placed | None]:
+        return [self._next() for _ in range(number)]
+
+    def _next(self) -> Placed | None:
+        self._at += 1
+        if self._ahead is None or self._ahead.position > self._at:
+            return None
+        found, self._ahead = self._ahead, next(self._rows, None)
+        return found

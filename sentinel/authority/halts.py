@@ -1,0 +1,169 @@
+"""Halts: the kill switches in force, setting and lifting them, and what covers an agent.
+
+A global halt belongs to no tenant (the nil uuid); every tenant sees it, only a local administrator sets or lifts it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from ops_console.read_models.events import first_id_at
+from sentinel.store.database import Pool
+from sentinel.store.rows import all_rows, one_row, single
+
+EVERYBODY = uuid.UUID(int=0)
+"""The owner of a global halt."""
+SCOPES = ("global", "tenant", "agent", "action", "scenario", "agent_action")
+LEVELS = ("pause", "kill")
+
+
+@dataclass(frozen=True, slots=True)
+class HaltRow:
+    """A halt; `target` is empty for the global and tenant scopes, "AGENT ACTION" for agent_action. `breaker_key` names the
+    breaker that set it, if one did."""
+
+    halt_id: uuid.UUID
+    scope: str
+    target: str
+    level: str
+    reason: str
+    set_by: str
+    set_at: datetime
+    lifted_by: str | None
+    lifted_at: datetime | None
+    breaker_key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HaltSet:
+    """Which halt is in force now; `already` when it was before."""
+
+    halt_id: uuid.UUID
+    already: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LastEffect:
+    """What a halt covers around its setting: effects after it (0 is what it promises), and when the last one was.
+
+    An effect is a start, or a decision that allows. `seconds` after the halt, negative before it, None without any.
+    """
+
+    after: int
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Something a halt can name: `scope` is agent, action, agent_action or scenario."""
+
+    scope: str
+    target: str
+
+
+LOOKED_BEFORE, LOOKED_AFTER = timedelta(seconds=30), timedelta(minutes=5)
+"""How far around a halt's setting its last effect is looked for: what slips through does so at once."""
+_CLOCKS_APART = timedelta(minutes=1)
+# Both times are the database's, taken under the halt lock: who has the lock later has the later time.
+LAST_EFFECT = """
+select (count(*) filter (where e.occurred_at > %(set_at)s))::integer as after,
+       extract(epoch from max(e.occurred_at) - %(set_at)s)::double precision as seconds
+from sentinel.events e join sentinel.operations o using (tenant_id, operation_id)
+where e.tenant_id = %(tenant_id)s and e.event_id between %(first_id)s and %(last_id)s
+  and e.occurred_at between %(since)s and %(until)s
+  and (e.kind = 'start' or e.kind = 'decision' and strpos(e.body, '"decision":"ALLOW"') > 0)
+  and case %(scope)s when 'agent' then o.agent_id = %(target)s when 'scenario' then o.scenario = %(target)s
+                     when 'agent_action' then o.agent_id || ' ' || o.action = %(target)s
+                     when 'action' then o.action = %(target)s
+                       or right(%(target)s, 2) = '.*' and starts_with(o.action, left(%(target)s, -1))
+                     else true end
+"""
+# What was asked lately, and whom keys are bound to: suggestions, not all there is.
+KNOWN = """
+with recent as (
+  select agent_id, action, scenario from sentinel.operations where tenant_id = %(tenant_id)s
+  order by operation_id desc limit 2000
+)
+select 'agent' as scope, agent_id as target from recent
+union select 'agent', agent_id from sentinel.agent_keys where tenant_id = %(tenant_id)s and agent_id is not null
+union select 'action', action from recent
+union select 'agent_action', agent_id || ' ' || action from recent
+union select 'scenario', scenario from recent where scenario is not null
+order by 1, 2 limit 300
+"""
+LIST_HALTS = """
+select halt_id, scope, target, level, reason, set_by, set_at, lifted_by, lifted_at, breaker_key from sentinel.halts
+where tenant_id = any(%(owners)s) and (%(lifted_too)s or lifted_at is null) order by set_at desc, halt_id desc limit %(limit)s
+"""
+SET_HALT = """
+select halt_id, already from sentinel.set_halt(%(owner)s, %(halt_id)s, %(scope)s, %(target)s, %(level)s, %(reason)s,
+  %(set_by)s, %(event_id)s)
+"""
+LIFT_HALT = "select sentinel.lift_halt(%(owner)s, %(halt_id)s, %(lifted_by)s, %(reason)s, %(event_id)s)"
+# The worst level over everything this agent does. A halt of one action or scenario does not stop the agent as a whole.
+COVERING = """
+select max(case level when 'kill' then 2 else 1 end) from sentinel.halts
+where lifted_at is null and (scope = 'global' or tenant_id = %(tenant_id)s and (
+      scope = 'tenant' or scope = 'agent' and target = %(agent_id)s))
+"""
+
+
+def list_halts(pool: Pool, tenant_id: uuid.UUID, *, lifted_too: bool = False, limit: int = 200) -> list[HaltRow]:
+    """The tenant's halts and the global ones, newest first; only those in force unless `lifted_too`."""
+    fields = {"owners": [tenant_id, EVERYBODY], "lifted_too": lifted_too, "limit": limit}
+    return all_rows(pool, HaltRow, LIST_HALTS, fields)
+
+
+def set_halt(
+    pool: Pool,
+    *,
+    owner: uuid.UUID,
+    halt_id: uuid.UUID,
+    scope: str,
+    target: str,
+    level: str,
+    reason: str,
+    set_by: str,
+    event_id: uuid.UUID,
+) -> HaltSet:
+    """Put a halt in force, or find the one that is; a "kill" replaces a "pause"."""
+    found = one_row(pool, HaltSet, SET_HALT, {
+        "owner": owner, "halt_id": halt_id, "scope": scope, "target": target, "level": level, "reason": reason,
+        "set_by": set_by, "event_id": event_id,
+    })  # fmt: skip
+    assert found is not None
+    return found
+
+
+def lift_halt(
+    pool: Pool, *, owner: uuid.UUID, halt_id: uuid.UUID, lifted_by: str, reason: str, event_id: uuid.UUID
+) -> bool:
+    """End a halt. False when it is not in force, or not this owner's."""
+    return bool(single(pool, LIFT_HALT, {
+        "owner": owner, "halt_id": halt_id, "lifted_by": lifted_by, "reason": reason, "event_id": event_id,
+    }))  # fmt: skip
+
+
+def covering(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> str:
+    """ "OK", "PAUSE" or "KILL": the worst halt over everything the agent does, for its heartbeat."""
+    worst = single(pool, COVERING, {"tenant_id": tenant_id, "agent_id": agent_id})
+    return ("OK", "PAUSE", "KILL")[worst or 0]
+
+
+def last_effect(pool: Pool, tenant_id: uuid.UUID, halt: HaltRow) -> LastEffect:
+    """The last effect in the halt's scope from `LOOKED_BEFORE` its setting to `LOOKED_AFTER` it, or to its lifting."""
+    since, until = halt.set_at - LOOKED_BEFORE, halt.set_at + LOOKED_AFTER
+    until = until if halt.lifted_at is None else min(until, halt.lifted_at)
+    found = one_row(pool, LastEffect, LAST_EFFECT, {
+        "tenant_id": tenant_id, "scope": halt.scope, "target": halt.target, "set_at": halt.set_at, "since": since,
+        "until": until, "first_id": first_id_at(since - _CLOCKS_APART), "last_id": first_id_at(until + _CLOCKS_APART),
+    })  # fmt: skip
+    assert found is not None
+    return found
+
+
+def known_targets(pool: Pool, tenant_id: uuid.UUID) -> list[Known]:
+    """Agents, actions and scenarios of the latest operations, and the agents that keys are bound to."""
+    return all_rows(pool, Known, KNOWN, {"tenant_id": tenant_id})

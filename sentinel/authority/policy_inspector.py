@@ -1,0 +1,191 @@
+"""Policies asked for people who look: how full the limits are that an operation would use, and what each rule said of it.
+
+Limits are those of the files on disk; rules are those of the policy that decided, by the text that the database keeps.
+This informs and decides nothing. The decision's transaction asks again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from sentinel.authority.approval_queue import LimitFill, limit_fills
+from sentinel.authority.operations import Decided
+from sentinel.authority.policies import policy_text
+from sentinel.core.decision import NO_POLICY_DIGEST, LimitAsk, Verdict
+from sentinel.core.operation import Operation
+from sentinel.policy.compile import CompiledPolicy
+from sentinel.policy.describe import describe
+from sentinel.policy.errors import PolicyError
+from sentinel.policy.evaluate import evaluate
+from sentinel.policy.explain import RuleSaid, explain
+from sentinel.policy.facts import Asker
+from sentinel.policy.kept import compile_kept
+from sentinel.policy.library import PolicyLibrary
+from sentinel.policy.model import EVIDENCE
+from sentinel.store.database import Pool
+
+Amounts = Mapping[str, Mapping[str, str]]
+"""By a number's name: its amount in major units by currency."""
+NO_MATCHING_POLICY = "no_matching_policy"
+MOST_KEPT = 32
+"""How many policies that decided stay compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitFor:
+    """A limit as it holds for an operation, in minor units of its currency; `window_seconds` is 0 for a calendar window.
+
+    `told` is `describe`'s of it: for each what it is, and `when` it counts (CEL; None for always).
+    """
+
+    limit_id: str
+    window: str
+    window_seconds: int
+    subject: str
+    cap_minor: int
+    used_minor: int
+    fits: bool
+    told: Mapping[str, Any]
+    numbers: Amounts
+
+
+@dataclass(frozen=True, slots=True)
+class RulesSaid:
+    """What every rule of the policy that decided said, in its order; `rules` is None where its text cannot be asked here.
+
+    `numbers` are the policy's, that its conditions name.
+    """
+
+    policy_digest: str
+    policy_label: str
+    rules: Sequence[RuleSaid] | None
+    numbers: Amounts = field(default_factory=dict)
+
+
+class PolicyBook:
+    """The policies of a folder, read again whenever a file in it changed, and those that decided before. Safe for threads."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._kept: OrderedDict[str, CompiledPolicy | None] = OrderedDict()
+        self._lock = threading.Lock()
+        self._read: tuple[object, PolicyLibrary | None] = (None, None)
+
+    def limits_of(self, pool: Pool, tenant_id: uuid.UUID, canonical: str, moment: datetime) -> list[LimitFor]:
+        """The limits of a canonical operation at a moment of the database's clock; none where no policy can say it."""
+        operation = operation_of(canonical)
+        library = self._library()
+        policy = library.find(operation.action) if library is not None else None
+        if policy is None or operation.amount is None:
+            return []
+        asks = {ask.limit_key: ask for ask in evaluate(policy, operation.facts(), moment).limits}
+        if not asks:
+            return []
+        sent = orjson.dumps([dataclasses.asdict(ask) for ask in asks.values()]).decode()
+        fills = limit_fills(pool, tenant_id, sent, operation.amount.amount_minor)
+        told = describe(policy)
+        return [_view(asks[fill.limit_key], fill, told) for fill in fills]
+
+    def rules_of(self, pool: Pool, decided: Decided) -> RulesSaid:
+        """What each rule of the policy that decided says of the operation as it is kept, whatever the files say by now."""
+        policy = self.policy_of(pool, decided.policy_digest)
+        if policy is None:
+            return RulesSaid(decided.policy_digest, "", None)
+        facts, moment, _ = facts_of(decided)
+        label = f"{policy.policy.label}, {policy.policy.version}"
+        return RulesSaid(decided.policy_digest, label, explain(policy, facts, moment), describe(policy)["numbers"])
+
+    def refusal(self, action: str, params: Mapping[str, Any]) -> str | None:
+        """The reason for which the policy in force would deny this whoever asks; None where it would not, or cannot be read."""
+        library = self._library()
+        if library is None:
+            return None
+        policy = library.find(action)
+        if policy is None:
+            return NO_MATCHING_POLICY
+        decided = evaluate(policy, {"action": action, "params": params}, datetime.now(UTC))
+        return decided.reason_code if decided.verdict is Verdict.DENY else None
+
+    def read(self) -> None:
+        """Read the policies now, so that nobody waits for it later."""
+        self._library()
+
+    def policy_of(self, pool: Pool, policy_digest: str) -> CompiledPolicy | None:
+        """The policy of that digest. A digest never stands for another text: what is compiled once holds."""
+        with self._lock:
+            if policy_digest in self._kept:
+                self._kept.move_to_end(policy_digest)
+                return self._kept[policy_digest]
+        text = policy_text(pool, policy_digest)
+        if text is None:
+            return self._on_disk(policy_digest)
+        policy = compile_kept(text, policy_digest)
+        with self._lock:
+            self._kept[policy_digest] = policy
+            while len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+        return policy
+
+    def actions_of(self, pool: Pool, policy_digest: str) -> frozenset[str]:
+        """The actions that the policy of that digest names, as it names them; none where there is no such policy."""
+        policy = None if policy_digest == NO_POLICY_DIGEST else self.policy_of(pool, policy_digest)
+        return frozenset(policy.policy.actions) if policy is not None else frozenset()
+
+    def _on_disk(self, policy_digest: str) -> CompiledPolicy | None:
+        """The policy among the files: before an authority declared its texts, nothing else has it."""
+        library = self._library()
+        return next((one for one in library.policies if one.digest == policy_digest), None) if library else None
+
+    def _library(self) -> PolicyLibrary | None:
+        stamp = self._stamp()
+        known, library = self._read
+        if known != stamp:
+            try:
+                library = PolicyLibrary.load(self._directory)
+            except PolicyError:
+                library = None
+            self._read = (stamp, library)
+        return library
+
+    def _stamp(self) -> object:
+        try:
+            return tuple(sorted((path.name, path.stat().st_mtime_ns) for path in self._directory.glob("*.yaml")))
+        except OSError as error:
+            return (error.errno,)
+
+
+def operation_of(canonical: str) -> Operation:
+    """The operation whose canonical form is stored; its digest and key are not part of that and stay empty."""
+    found = json.loads(canonical)
+    return Operation(
+        "", found["agent_id"], found["action"], found["params"], found["resource"], found["risk_class"], canonical, ""
+    )
+
+
+def facts_of(decided: Decided) -> tuple[dict[str, Any], datetime, Asker]:
+    """What a decision looked at, the moment it took for now, and who had asked; the evidence only where it was kept."""
+    basis = json.loads(decided.basis) if decided.basis is not None else {}
+    kept = {EVIDENCE: basis["evidence"]} if "evidence" in basis else {}
+    moment = datetime.fromisoformat(basis["now"]) if "now" in basis else decided.decided_at
+    asker = Asker(is_worker=basis.get("asked_by") == "worker")
+    return {**operation_of(decided.request).facts(), **kept}, moment, asker
+
+
+def _view(ask: LimitAsk, fill: LimitFill, policy: Mapping[str, Any]) -> LimitFor:
+    """`policy` is what `describe` tells of the limit's."""
+    name = ask.limit_key.removesuffix(ask.subject).rstrip("|").rpartition("/")[2]
+    (told,) = [one for one in policy["limits"] if one["id"] == name]
+    return LimitFor(
+        name, str(ask.window), ask.window_seconds, ask.subject, fill.cap_minor, fill.used_minor, fill.fits, told, policy["numbers"],
+    )  # fmt: skip

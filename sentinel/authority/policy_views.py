@@ -1,0 +1,197 @@
+"""Policies for people to look at: what is in force in words, its file's text, how full its limits are, its cases' result.
+
+What decides is the text that an authority declared, kept in the database under its digest; that is what is told. The
+folder of files on this machine only adds the source with its comments, and says so where it is another text.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from sentinel.authority.policies import FullnessRow, InForceRow, LimitWindow, fullest, policies_in_force
+from sentinel.core.decision import WindowKind
+from sentinel.core.errors import NotFound
+from sentinel.policy.cases import CaseReport, CaseResult, read_cases, run_cases
+from sentinel.policy.compile import attempt
+from sentinel.policy.describe import describe_policy
+from sentinel.policy.document import covered_currencies, policy_of
+from sentinel.policy.errors import PolicyError
+from sentinel.policy.library import NOT_POLICIES
+from sentinel.policy.model import Limit, Policy
+from sentinel.store.database import Pool
+
+MOST_PER_LIMIT = 5
+_ABOUT_LIMIT = {
+    WindowKind.CALENDAR_DAY: "today", WindowKind.CALENDAR_MONTH: "this month", WindowKind.ROLLING: "in the rolling window",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LimitView:
+    """A limit as `describe` tells it and the window it counts in; `lately` names the window as it stands now."""
+
+    limit_id: str
+    told: Mapping[str, Any]
+    lately: str
+    window: LimitWindow
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyView:
+    """A policy in force. `told` is `describe`'s: label, version, actions, facts, numbers, rules and approval terms in words."""
+
+    policy_id: str
+    digest: str
+    since: datetime
+    earlier: int
+    canonical: str
+    told: Mapping[str, Any]
+    limits: tuple[LimitView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFile:
+    """A policy's file on this machine: its name, text and digest."""
+
+    name: str
+    text: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """The files of the folder by policy id, and what is wrong with any of them, a text each."""
+
+    files: Mapping[str, PolicyFile]
+    faults: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CasesRun:
+    """What a run of all cases said, by policy id; `fault` (one line) instead where the files cannot be used."""
+
+    results: Mapping[str, Sequence[CaseResult]]
+    coverage: Mapping[str, Mapping[str, int]]
+    fault: str | None = None
+
+
+class PolicyFolder:
+    """The folder of policy files, read and run anew only when something in it changed. Safe for threads."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        # Apart, so that nobody who only looks waits for a run.
+        self._lock, self._running = threading.Lock(), threading.Lock()
+        self._shelf: tuple[object, Shelf] | None = None
+        self._run: tuple[object, CasesRun] | None = None
+
+    def shelf(self) -> Shelf:
+        """What the files say now."""
+        with self._lock:
+            stamp = self._stamp()
+            if self._shelf is None or self._shelf[0] != stamp:
+                self._shelf = (stamp, _read_shelf(self._directory))
+            return self._shelf[1]
+
+    def run(self) -> CasesRun:
+        """Every case against the files; the last run where nothing changed since. Takes a second or so."""
+        with self._running:
+            stamp = self._stamp()
+            if self._run is None or self._run[0] != stamp:
+                self._run = (stamp, _run_cases(self._directory))
+            return self._run[1]
+
+    def last_run(self) -> CasesRun | None:
+        """The last run, if it was about what the folder says now."""
+        kept = self._run
+        return kept[1] if kept is not None and kept[0] == self._stamp() else None
+
+    def _stamp(self) -> object:
+        try:
+            found = [(path.name, path.stat()) for folder in ("", "cases") for path in _yaml(self._directory / folder)]
+        except OSError as error:
+            return (error.errno,)
+        return tuple((name, stat.st_mtime_ns, stat.st_size, stat.st_ino) for name, stat in found)
+
+
+def list_policies(pool: Pool) -> list[PolicyView]:
+    """Every policy in force, by id."""
+    return [_view(row) for row in policies_in_force(pool)]
+
+
+def find_policy(pool: Pool, policy_id: str) -> PolicyView:
+    """The policy in force of that id. Raises `NotFound`."""
+    found = [row for row in policies_in_force(pool) if row.policy_id == policy_id]
+    if not found:
+        raise NotFound("no policy of that name is in force")
+    return _view(found[0])
+
+
+def how_full(
+    pool: Pool, tenant_id: uuid.UUID, views: Sequence[PolicyView], *, most: int
+) -> dict[str, list[FullnessRow]]:
+    """For each limit, by its window's prefix, the `most` subjects nearest to it now."""
+    windows = [limit.window for view in views for limit in view.limits]
+    found: dict[str, list[FullnessRow]] = {one.prefix: [] for one in windows}
+    for row in fullest(pool, tenant_id, windows, most=most):
+        found[row.prefix].append(row)
+    return found
+
+
+def _view(row: InForceRow) -> PolicyView:
+    policy = policy_of(orjson.loads(row.canonical))
+    told = describe_policy(policy, digest=row.policy_digest, covered=covered_currencies(policy))
+    limits = tuple(_limit(policy, one, said) for one, said in zip(policy.limits, told["limits"], strict=True))
+    return PolicyView(policy.policy_id, row.policy_digest, row.since, row.earlier, row.canonical, told, limits)
+
+
+def _limit(policy: Policy, limit: Limit, told: Mapping[str, Any]) -> LimitView:
+    window = LimitWindow(
+        f"{policy.policy_id}/{limit.limit_id}|", limit.window.value, limit.window_seconds, limit.bucket_seconds, policy.zone,
+        limit.per.index("currency") + 1,
+    )  # fmt: skip
+    return LimitView(limit.limit_id, told, _ABOUT_LIMIT[limit.window], window)
+
+
+def _yaml(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*.yaml") if path.is_file())
+
+
+def _read_shelf(directory: Path) -> Shelf:
+    files: dict[str, PolicyFile] = {}
+    faults: list[str] = []
+    for path in _yaml(directory):
+        if path.name in NOT_POLICIES:
+            continue
+        compiled, errors = attempt(path, name=path.name)
+        faults += [error.explain() for error in errors]
+        if compiled is not None:
+            text = path.read_text(encoding="utf-8", errors="replace")
+            files[compiled.policy.policy_id] = PolicyFile(path.name, text, compiled.digest)
+    return Shelf(files, tuple(faults))
+
+
+def _run_cases(directory: Path) -> CasesRun:
+    try:
+        report = run_cases(directory)
+        about = {
+            (case.name, case.where): case.policy for path in _yaml(directory / "cases") for case in read_cases(path)
+        }
+    except PolicyError as error:
+        return CasesRun({}, {}, fault=str(error))
+    return CasesRun(_by_policy(report, about), report.coverage)
+
+
+def _by_policy(report: CaseReport, about: Mapping[tuple[str, str], str]) -> dict[str, list[CaseResult]]:
+    found: dict[str, list[CaseResult]] = {}
+    for result in report.results:
+        found.setdefault(about[result.name, result.where], []).append(result)
+    return found

@@ -1,0 +1,160 @@
+"""The authority's settings: one frozen value, read from the environment once, every fault told at once.
+
+Each field carries its variable's name and meaning; `deploy/settings.md` is made from them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from environs import Env
+from marshmallow.validate import Length, OneOf, Range
+
+from sentinel.platform.resources import policies_dir
+from sentinel.platform.settings import BEHIND_TLS, HEALTH_HELP, is_weak, malformed, readable, refuse_unsafe, setting
+from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
+
+CHECKPOINTS = "checkpoints.jsonl"
+"""The checkpoint file of an embedded database, in its data folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the authority runs with."""
+
+    database_url: str = setting(
+        "SENTINEL_DATABASE_URL", "PostgreSQL 15 or newer; without it one is started under the data folder.", ""
+    )
+    database_pooler: str = setting(POOLER, POOLER_HELP, "none")
+    data_dir: Path = setting(
+        "SENTINEL_DATA_DIR", "Folder of the embedded database and of what the demo keeps.", Path("var")
+    )
+    secret_keys: tuple[str, ...] = setting(
+        "SENTINEL_SECRET_KEYS",
+        "Secrets that sign permits, comma separated, at least 32 characters each; the first signs, all verify. Required with a database of your own; made and kept in the data folder otherwise.",
+        (),
+    )
+    policies_dir: Path = setting("SENTINEL_POLICIES_DIR", "Folder of policy files.", policies_dir())
+    checkpoint_file: str = setting(
+        "SENTINEL_CHECKPOINT_FILE",
+        "File outside the database to which a checkpoint of the evidence is appended each minute, for `sentinel doctor`; `checkpoints.jsonl` in the data folder with the embedded database, else none.",
+        "",
+    )
+    host: str = setting("SENTINEL_HOST", "Address the authority listens on.", "127.0.0.1")
+    port: int = setting("SENTINEL_PORT", "Port of the authority.", 7860)
+    health_host: str = setting("SENTINEL_HEALTH_HOST", "Address of the health port.", "127.0.0.1")
+    health_port: int = setting("SENTINEL_HEALTH_PORT", HEALTH_HELP, 0)
+    processes: int = setting("SENTINEL_PROCESSES", "Server processes.", 2)
+    threads: int = setting("SENTINEL_THREADS", "Threads per process, for what is not a decision.", 24)
+    max_connections: int = setting(
+        "SENTINEL_MAX_CONNECTIONS",
+        "Connections per process; beyond it one that waits makes room. Each takes an open file, whose limit is raised at start.",
+        4000,
+    )
+    max_connections_per_address: int = setting(
+        "SENTINEL_MAX_CONNECTIONS_PER_ADDRESS",
+        "Of these from one address; as many as in all behind a proxy, which is one address.",
+        2000,
+    )
+    pool_size: int = setting("SENTINEL_POOL_SIZE", "Database connections per process.", 12)
+    max_streams: int = setting("SENTINEL_MAX_STREAMS", "Approvals streams held open per process.", 1000)
+    max_streams_per_tenant: int = setting(
+        "SENTINEL_MAX_STREAMS_PER_TENANT", "Approvals streams of one tenant held open per process.", 200
+    )
+    max_streams_per_key: int = setting(
+        "SENTINEL_MAX_STREAMS_PER_KEY", "Approvals streams of one key held open per process.", 20
+    )
+    permit_seconds: int = setting("SENTINEL_PERMIT_SECONDS", "How long a permit can be redeemed.", 120)
+    report_deadline_seconds: int = setting(
+        "SENTINEL_REPORT_DEADLINE_SECONDS",
+        "A started action that is silent for longer falls in doubt; who declares no time may act for as long.",
+        300,
+    )
+    longest_act_seconds: int = setting(
+        "SENTINEL_LONGEST_ACT_SECONDS",
+        "Longest time to act that a start may declare (act_within_seconds); before its end nobody can say that it was not executed.",
+        3600,
+    )
+    open_permits_per_key: int = setting(
+        "SENTINEL_OPEN_PERMITS_PER_KEY",
+        "Permits that a key may have out, started by nobody and not yet run out; beyond it a guard is 429.",
+        5000,
+    )
+    rate_per_second: int = setting(
+        "SENTINEL_RATE_PER_SECOND", "Requests per second and key, over all processes of this host.", 5000
+    )
+    rate_burst: int = setting("SENTINEL_RATE_BURST", "Requests a key may make at once.", 10000)
+    behind_tls: bool = setting("SENTINEL_BEHIND_TLS", BEHIND_TLS, False)
+    log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
+    debug: bool = setting("SENTINEL_DEBUG", "Refused: a debugger in an authority runs code for strangers.", False)
+
+
+_FIELDS = {field.name: field.metadata["env"] for field in dataclasses.fields(Settings)}
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Settings from the environment; `overrides` are a command's options. Raises `UnsafeConfiguration` with every fault."""
+    env = Env(eager=False)
+    default = Settings()
+    positive = Range(min=1, max=1_000_000)
+    values: dict[str, Any] = {
+        "database_url": env.str(_FIELDS["database_url"], default.database_url),
+        "database_pooler": env.str(_FIELDS["database_pooler"], default.database_pooler, validate=OneOf(POOLERS)),
+        "data_dir": env.path(_FIELDS["data_dir"], default.data_dir),
+        "secret_keys": env.list(_FIELDS["secret_keys"], list(default.secret_keys), subcast=str),
+        "policies_dir": env.path(_FIELDS["policies_dir"], default.policies_dir),
+        "checkpoint_file": env.str(_FIELDS["checkpoint_file"], default.checkpoint_file),
+        "host": env.str(_FIELDS["host"], default.host, validate=Length(min=1)),
+        "port": env.int(_FIELDS["port"], default.port, validate=Range(min=1, max=65535)),
+        "health_host": env.str(_FIELDS["health_host"], default.health_host, validate=Length(min=1)),
+        "health_port": env.int(_FIELDS["health_port"], 0, validate=Range(min=0, max=65535)),
+        "log_level": env.str(
+            _FIELDS["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])
+        ),
+        "debug": env.bool(_FIELDS["debug"], default.debug),
+        "behind_tls": env.bool(_FIELDS["behind_tls"], default.behind_tls),
+    }
+    for name in (
+        "processes",
+        "threads",
+        "max_connections",
+        "max_connections_per_address",
+        "pool_size",
+        "max_streams",
+        "max_streams_per_tenant",
+        "max_streams_per_key",
+        "permit_seconds",
+        "report_deadline_seconds",
+        "open_permits_per_key",
+        "longest_act_seconds",
+        "rate_per_second",
+        "rate_burst",
+    ):
+        values[name] = env.int(_FIELDS[name], getattr(default, name), validate=positive)
+    bad = malformed(env)
+    values = readable(Settings, values, bad)
+    values["secret_keys"] = tuple(secret.strip() for secret in values["secret_keys"] if secret.strip())
+    settings = Settings(**{**values, **{key: value for key, value in overrides.items() if value is not None}})
+    refuse_unsafe(bad, unsafe(settings))
+    return settings
+
+
+def unsafe(settings: Settings) -> list[str]:
+    """What must not run, a line each."""
+    faults = []
+    if settings.debug:
+        faults.append("SENTINEL_DEBUG: must be off")
+    for secret in settings.secret_keys:
+        if is_weak(secret):
+            faults.append("SENTINEL_SECRET_KEYS: every secret needs at least 32 characters that nobody can guess")
+            break
+    if settings.database_url and not settings.secret_keys:
+        faults.append("SENTINEL_SECRET_KEYS: required with SENTINEL_DATABASE_URL (try: openssl rand -hex 32)")
+    if settings.longest_act_seconds < 10:
+        faults.append("SENTINEL_LONGEST_ACT_SECONDS: must be at least 10")
+    if settings.report_deadline_seconds < 10:
+        faults.append("SENTINEL_REPORT_DEADLINE_SECONDS: must be at least 10")
+    return faults

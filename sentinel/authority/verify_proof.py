@@ -1,0 +1,82 @@
+"""Check a proof pack: as anyone can, by recomputing its hash; and as an operator can, by holding it against the record."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sentinel.authority.feed import find_proof
+from sentinel.authority.look_up_public_id import record_of
+from sentinel.authority.operations import find_decided_by_event
+from sentinel.core.canonical import sha256_hex
+from sentinel.core.errors import InvalidInput, NotFound
+from sentinel.core.proof import opens, pack_hash
+from sentinel.core.public_ids import PublicIds
+from sentinel.core.publication import Publisher
+from sentinel.store.database import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Whether a pack carries the hash of its own content."""
+
+    intact: bool
+    stated_hash: str
+    computed_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A pack against the record under its name.
+
+    `is_recorded`: it is the recorded pack; `is_published`: it is what the public is shown of it. `record_intact`: what is
+    recorded has its recorded hash and opens to the operation that was decided.
+    """
+
+    recorded_hash: str
+    is_recorded: bool
+    is_published: bool
+    record_intact: bool
+
+    @property
+    def holds(self) -> bool:
+        """Whether the pack is genuine."""
+        return (self.is_recorded or self.is_published) and self.record_intact
+
+
+def verify_proof(pack: Mapping[str, Any]) -> Verified:
+    """Recompute a pack's hash. Raises `InvalidInput` for something that is no proof pack."""
+    stated = pack.get("hash")
+    if not isinstance(stated, str) or not isinstance(pack.get("proof_id"), str):
+        raise InvalidInput.of("proof pack", "must have a proof_id and a hash")
+    computed = pack_hash(pack)
+    return Verified(stated == computed, stated, computed)
+
+
+def compare_with_record(
+    pool: Pool,
+    tenant_id: uuid.UUID,
+    ids: Sequence[PublicIds],
+    actions_of: Callable[[str], Collection[str]],
+    pack: Mapping[str, Any],
+) -> Compared:
+    """Hold a pack, an agent's or the public one, against the recorded decision. `ids`: any of them may have minted.
+
+    Raises `InvalidInput` for something that is no proof pack, `NotFound` where nothing is recorded under its name.
+    """
+    verify_proof(pack)
+    row = find_proof(pool, tenant_id, None, pack["proof_id"])
+    if row is None:
+        raise NotFound("there is no proof of that id")
+    record = record_of(tenant_id, row)
+    published = [Publisher(lambda one=one: one, actions_of).pack(record) for one in ids]  # type: ignore[misc]
+    kept = find_decided_by_event(pool, tenant_id, row.event_id)
+    is_open = kept is not None and opens(record.pack, salt=kept.salt, operation_canonical=kept.request)
+    return Compared(
+        recorded_hash=row.hash,
+        is_recorded=dict(pack) == {**record.pack, "hash": row.hash},
+        is_published=any(dict(pack) == one for one in published),
+        record_intact=is_open and sha256_hex(row.body) == row.hash,
+    )

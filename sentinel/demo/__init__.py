@@ -1,0 +1,1 @@
+"""`sentinel demo`: everything on one machine, with a demo ledger."""

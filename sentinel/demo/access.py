@@ -1,0 +1,84 @@
+"""Who may enter a demo: its tenant, people and key, made the first time and the same after every restart."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psycopg
+
+from sentinel.cli.scratch_left import drop_left
+from sentinel.demo.processes import go_on
+
+TENANT = "public-demo"
+OPERATORS = ("viewer", "approver", "admin")
+REFUND_AGENT = "retail-refund-agent"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a visitor needs; kept in the data folder, readable by its owner only, so that a restart shows the same.
+
+    `worker_key` is the refund worker's own, bound to its agent, so that the board may name it; "" in a folder of before.
+    """
+
+    tenant_id: str
+    agent_api_key: str
+    operators: list[dict[str, str]]
+    worker_key: str = ""
+
+
+def prepare(admin_url: str, data_dir: Path, stop: threading.Event) -> Access:
+    """Migrate, and make the tenant, the people and the key the first time."""
+    from sentinel.store.migrate import migrate
+
+    go_on(stop)
+    migrate(admin_url)
+    go_on(stop)
+    with psycopg.connect(admin_url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True) as connection:
+        if not os.environ.get("SENTINEL_DATABASE_URL"):
+            drop_left(connection)
+        path = data_dir / "demo.json"
+        if path.exists():
+            access = Access(**json.loads(path.read_text()))
+            if connection.execute("select 1 from sentinel.tenants where tenant_id = %s", [access.tenant_id]).fetchone():
+                return access
+    # Without a look at `stop`: half made, it would be made again under another name.
+    access = _make_access(admin_url)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(asdict(access), file)
+    return access
+
+
+def _make_access(admin_url: str) -> Access:
+    import secrets
+
+    from ops_console.accounts.create_operator import create_operator
+    from sentinel.authority.create_tenant import create_tenant
+    from sentinel.authority.issue_key import issue_key
+    from sentinel.authority.keys import WORKER_SCOPES
+    from sentinel.authority.tenants import list_tenants
+    from sentinel.store.database import CONSOLE, Pool, with_role
+
+    pool = Pool(with_role(admin_url, CONSOLE), size=1)
+    try:
+        label = TENANT if all(one.label != TENANT for one in list_tenants(pool)) else f"demo-{uuid.uuid4().hex[:8]}"
+        tenant_id = create_tenant(pool, label)
+        operators = []
+        for role in OPERATORS:
+            password = secrets.token_urlsafe(12)
+            email = f"{role}@demo.example"
+            create_operator(pool, tenant_id, email=email, password=password, role=role)
+            operators.append({"email": email, "password": password, "role": role})
+        key = issue_key(pool, tenant_id, agent_id=None, label="demo agent", scopes=WORKER_SCOPES)
+        worker = issue_key(pool, tenant_id, agent_id=REFUND_AGENT, label="demo refund worker", scopes=WORKER_SCOPES)
+    finally:
+        pool.close()
+    with psycopg.connect(admin_url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True) as connection:
+        connection.execute("insert into refunds.defaults (tenant_id) values (%s) on conflict do nothing", [tenant_id])
+    return Access(str(tenant_id), key.key, operators, worker.key)

@@ -1,0 +1,267 @@
+"""`sentinel demo`: everything on this machine, on real processes and a real database, with a ledger to watch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import psycopg
+
+from sentinel.authority.settings import CHECKPOINTS
+from sentinel.cli.serve import kept_secret
+from sentinel.core.errors import SentinelError
+from sentinel.demo.access import Access, prepare
+from sentinel.demo.database import demo_database
+from sentinel.demo.ledger import demo_rows
+from sentinel.demo.orders import SECRET_FILE, OrderSource, order_source, post_demo_orders
+from sentinel.demo.processes import Processes, Stopped, go_on
+from sentinel.demo.readiness import DemoFailed, wait_ready
+from sentinel.demo.small_refunds import SmallRefunds
+from sentinel.demo.summary import Ready, say_done, say_ready
+from sentinel.platform.logs import configure_logs
+from sentinel.platform.private_files import write_private
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where the programs listen, on 127.0.0.1."""
+
+    authority: int
+    console: int
+    orders: int
+    board: int
+
+    def url(self, name: str) -> str:
+        """The address of one of them, by the field's name."""
+        return f"http://127.0.0.1:{getattr(self, name)}"
+
+
+def _port(option: str, variable: str, standard: int, of: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A port's option; the variable counts where it is not given."""
+    return click.option(
+        option, type=click.IntRange(1, 65535), envvar=variable, default=standard,
+        help=f"Port of {of}.  [{variable}, default {standard}]",
+    )  # fmt: skip
+
+
+@click.command()
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Folder of the database and everything else.  [SENTINEL_DATA_DIR, default var]",
+)
+@_port("--port", "SENTINEL_PORT", 7860, "the authority")
+@_port("--console-port", "SENTINEL_CONSOLE_PORT", 7861, "the console")
+@_port("--orders-port", "SENTINEL_ORDERS_PORT", 7862, "the order intake")
+@click.option(
+    "--board-port",
+    type=click.IntRange(1, 65535),
+    envvar="SENTINEL_BOARD_PORT",
+    help="Port of the public board.  [SENTINEL_BOARD_PORT, default 7863, else a free one]",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON line when ready, nothing else on standard output."
+)
+@click.option("--once", is_flag=True, help="Start, run the refund agent over the ledger once, stop.")
+def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int | None, **given: int) -> None:
+    """Start an embedded PostgreSQL, the authority, the refund worker, the order intake, the console and the public board.
+
+    With a demo ledger, a simulated shop and a few orders in each lane. Runs until Ctrl-C or SIGTERM, and stops all of it.
+    Starting again continues with the same data; SIGHUP reloads the policies. Uses SENTINEL_DATABASE_URL instead of the
+    embedded database where it is set. A signal while it starts ends it as soon: what comes next is not begun.
+    """
+    configure_logs("info", program="demo")
+    data_dir = data_dir or Path(os.environ.get("SENTINEL_DATA_DIR", "var"))
+    ports = Ports(given["port"], given["console_port"], given["orders_port"], board_port or _free_port(7863))
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    _require_ports(ports)
+
+    def say(text: str) -> None:
+        if not as_json:
+            click.echo(text, err=True)
+
+    with _quiet_end(stop), demo_database(data_dir, say, stop) as database, contextlib.ExitStack() as stack:
+        processes = Processes(data_dir / "log", stop)
+        stack.callback(processes.stop)
+        access = prepare(database.admin_url, data_dir, stop)
+        urls = database.program_urls()
+        env = _environment(urls, data_dir, access, ports)
+        health = _health_addresses(env, ports)
+        _start_all(processes, env, access, ports, data_dir, stop, say)
+        source = order_source(ports.url("orders"), env["orders"]["ORDERS_DEMO_SECRET"])
+        posting = threading.Thread(target=_post_orders, args=(source, access, data_dir, stop, say), daemon=True)
+        posting.start()
+        small = SmallRefunds(processes, env, access, data_dir, say)
+        if once:
+            small.begin()
+        failed = processes.run(
+            "refund-agent", _module("worker.retail_refund_agent", "--once"), env["worker"], show=not as_json
+        )
+        if not once:
+            processes.start("worker", _module("worker.retail_refund_agent", "--loop"), env["worker"])
+        while posting.is_alive():
+            go_on(stop)
+            posting.join(0.05)
+        if not once or as_json:
+            _announce(access, ports, source, database.admin_url, urls, health, as_json=as_json)
+        if once:
+            stack.close()
+            if not (as_json or failed):
+                say_done()
+            sys.exit(failed)
+        # The launch gate takes some seconds; the demo is ready without it, and its rows come in while one looks.
+        threading.Thread(target=_begin_small_refunds, args=(small,), daemon=True, name="small-refunds").start()
+        signal.signal(signal.SIGHUP, lambda *_: processes.signal("authority", signal.SIGHUP))
+        while not stop.wait(0.5):
+            for name in processes.restart_ended():
+                click.echo(f"{name} ended and was started again; see {data_dir / 'log' / f'{name}.log'}", err=True)
+        say("Stopping.")
+    if stop.is_set():
+        # Nothing of ours is left, and on a busy machine the interpreter would tidy up for most of a second.
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(0)
+
+
+@contextlib.contextmanager
+def _quiet_end(stop: threading.Event) -> Iterator[None]:
+    """What does not succeed once we are told to stop has not failed: nobody waits for it any more."""
+    try:
+        yield
+    except Stopped:
+        pass
+    except (SentinelError, psycopg.Error):
+        if not stop.is_set():
+            raise
+
+
+def _begin_small_refunds(small: SmallRefunds) -> None:
+    with contextlib.suppress(Stopped):
+        small.begin()
+
+
+def _module(name: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", name, *arguments]
+
+
+def _free_port(wanted: int) -> int:
+    """That port of this machine where nobody has it, else any free one."""
+    for port in (wanted, 0):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    return wanted
+
+
+def _require_ports(ports: Ports) -> None:
+    from sentinel.platform.serving.server import CannotServe, require_free_port
+
+    wanted = {
+        "--port": ports.authority, "--console-port": ports.console, "--orders-port": ports.orders, "--board-port": ports.board,
+    }  # fmt: skip
+    for option, port in wanted.items():
+        if same := [other for other, taken in wanted.items() if taken == port and other != option]:
+            raise CannotServe(f"{option} and {same[0]} cannot both be {port}")
+        require_free_port("127.0.0.1", port, option)
+
+
+_NOT_PASSED_ON = (
+    "SENTINEL_DATABASE_URL", "SENTINEL_BOARD_DATABASE_URL", "WORKER_DATABASE_URL", "ORDERS_DATABASE_URL", "PGPASSWORD",
+    "SENTINEL_SECRET_KEYS", "CONFIRM_SECRETS", "SENTINEL_SECOND_FACTOR_SECRETS", "ORDERS_DEMO_SECRET",
+    "SENTINEL_SHOP_URL", "SENTINEL_SHOP_KEY",
+)  # fmt: skip
+"""Every program is told its own database and its own secrets; the demo's orders are never sent to a real shop."""
+
+
+def _environment(urls: Mapping[str, str], data_dir: Path, access: Access, ports: Ports) -> dict[str, dict[str, str]]:
+    base = {key: value for key, value in os.environ.items() if key not in _NOT_PASSED_ON}
+    base |= {"SENTINEL_DATA_DIR": str(data_dir), "SENTINEL_URL": ports.url("authority"), "PYTHONUNBUFFERED": "1"}
+    if not os.environ.get("SENTINEL_DATABASE_URL"):
+        base.setdefault("SENTINEL_CHECKPOINT_FILE", str(data_dir / CHECKPOINTS))
+    secret = os.environ.get("SENTINEL_SECRET_KEYS") or kept_secret(data_dir)
+    cards = os.environ.get("CONFIRM_SECRETS") or kept_secret(data_dir, "confirm_secret")
+    return {
+        "authority": base | {"SENTINEL_DATABASE_URL": urls["authority"], "SENTINEL_SECRET_KEYS": secret, "SENTINEL_PORT": str(ports.authority)},
+        "worker": base | {
+            "WORKER_DATABASE_URL": urls["worker"], "SENTINEL_REFUND_AGENT_API_KEY": access.worker_key or access.agent_api_key,
+            "SENTINEL_TENANT_ID": access.tenant_id, "CONFIRM_SECRETS": cards, "WORKER_OUTBOX_DIR": str(data_dir / "outbox"),
+            "CONFIRM_BASE_URL": ports.url("board"),
+        },
+        "orders": base | {
+            "ORDERS_DATABASE_URL": urls["orders"], "SENTINEL_ORDERS_API_KEY": access.agent_api_key,
+            "SENTINEL_TENANT_ID": access.tenant_id, "SENTINEL_ORDERS_PORT": str(ports.orders),
+            "ORDERS_DEMO_SECRET": os.environ.get("ORDERS_DEMO_SECRET") or kept_secret(data_dir, SECRET_FILE),
+        },
+        "console": base | {
+            "SENTINEL_DATABASE_URL": urls["console"], "SENTINEL_BOARD_DATABASE_URL": urls["board"],
+            "SENTINEL_CONSOLE_PORT": str(ports.console), "SENTINEL_BOARD_PORT": str(ports.board),
+            "SENTINEL_INSECURE_COOKIES": "true", "SENTINEL_REQUIRE_SECOND_FACTOR": "nobody",
+            "SENTINEL_PUBLIC_TENANT": access.tenant_id, "CONFIRM_SECRETS": cards,
+            "SENTINEL_PUBLIC_AGENTS": os.environ.get("SENTINEL_PUBLIC_AGENTS", "retail-refund-agent=refund:refunds,*"),
+            **{name: os.environ[name] for name in ("SENTINEL_SECOND_FACTOR_SECRETS",) if name in os.environ},
+        },
+    }  # fmt: skip
+
+
+def _health_addresses(env: dict[str, dict[str, str]], ports: Ports) -> dict[str, str]:
+    """Give each program a health port, and say where its metrics are; beside the standard ports where the demo is on those."""
+    variables = {
+        "authority": ("authority", "SENTINEL_HEALTH_PORT"), "console": ("console", "SENTINEL_CONSOLE_HEALTH_PORT"),
+        "orders": ("orders", "SENTINEL_ORDERS_HEALTH_PORT"), "board": ("console", "SENTINEL_BOARD_HEALTH_PORT"),
+        "worker": ("worker", "WORKER_HEALTH_PORT"),
+    }  # fmt: skip
+    found = {}
+    for number, (name, (program, variable)) in enumerate(variables.items()):
+        port = env[program].setdefault(variable, str(_free_port(7870 + number if ports.authority == 7860 else 0)))
+        found[name] = f"http://127.0.0.1:{port}/metrics"
+    return found
+
+
+def _start_all(
+    processes: Processes, env: dict[str, dict[str, str]], access: Access, ports: Ports, data_dir: Path,
+    stop: threading.Event, say: Callable[[str], None],
+) -> None:  # fmt: skip
+    say("Starting the authority, the console and the order intake …")
+    processes.start("authority", _module("sentinel.cli.main", "serve", "--graceful-seconds", "1"), env["authority"])
+    processes.start("console", _module("ops_console"), env["console"])
+    processes.start("orders", _module("worker.order_review", "--graceful-seconds", "1"), env["orders"])
+    loaded = data_dir / "demo_ledger_loaded"
+    if not loaded.exists() or loaded.read_text() != access.tenant_id:
+        if processes.run("enqueue", _module("worker.cli", "enqueue", "-"), env["worker"], stdin=demo_rows()) != 0:
+            raise DemoFailed(f"the demo ledger could not be loaded; see {data_dir / 'log' / 'enqueue.log'}")
+        write_private(loaded, access.tenant_id.encode())
+    listeners = {"authority": ("authority",), "console": ("console", "board"), "orders": ("orders",)}
+    addresses = {name: [f"{ports.url(one)}/readyz" for one in faces] for name, faces in listeners.items()}
+    wait_ready(processes, addresses, data_dir / "log", stop)
+
+
+def _post_orders(
+    source: OrderSource, access: Access, data_dir: Path, stop: threading.Event, say: Callable[[str], None]
+) -> None:
+    fault = post_demo_orders(source, data_dir, access.tenant_id, stop.is_set)
+    if fault and not stop.is_set():
+        say(f"Not all demo orders are there: {fault}; see {data_dir / 'log' / 'orders.log'}")
+
+
+def _announce(
+    access: Access, ports: Ports, source: OrderSource, database_url: str, database_urls: Mapping[str, str],
+    metrics: Mapping[str, str], *, as_json: bool,
+) -> None:  # fmt: skip
+    ready = Ready(
+        authority_url=ports.url("authority"), console_url=ports.url("console"), orders_url=ports.url("orders"),
+        board_url=ports.url("board"), tenant_id=access.tenant_id, agent_api_key=access.agent_api_key, operators=access.operators,
+        order_source=source, database_url=database_url, database_urls=database_urls,
+    )  # fmt: skip
+    say_ready(ready, metrics, as_json=as_json)

@@ -1,0 +1,79 @@
+"""The demo's database: the embedded one, or the given one, with a login of its own for each of the demo's programs."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from sentinel.cli.serve import kept_secret
+from sentinel.demo.readiness import DemoFailed
+from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, WORKER, first_line
+
+PROGRAMS = {"authority": AUTHORITY, "worker": WORKER, "orders": ORDERS, "console": CONSOLE, "board": BOARD}
+"""The role of each program; the board is a part of the console with a login of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoDatabase:
+    """`admin_url` migrates. `program_urls` gives each program's address by its name, once the roles are there."""
+
+    admin_url: str
+    program_urls: Callable[[], Mapping[str, str]]
+
+
+@contextlib.contextmanager
+def demo_database(data_dir: Path, say: Callable[[str], None], stop: threading.Event) -> Iterator[DemoDatabase]:
+    """`SENTINEL_DATABASE_URL`, else the embedded server, which runs as long as the block."""
+    given = os.environ.get("SENTINEL_DATABASE_URL")
+    if given:
+        yield DemoDatabase(given, lambda: _made_logins(given, data_dir))
+        return
+    from sentinel.store.embedded import kept_running
+
+    say("Starting PostgreSQL …")
+    with kept_running(data_dir, is_over=stop.is_set) as server:
+        yield DemoDatabase(
+            server.admin_url, lambda: {name: server.url(user=role) for name, role in PROGRAMS.items()}
+        )  # fmt: skip
+
+
+def _made_logins(url: str, data_dir: Path) -> dict[str, str]:
+    """A login for each program on somebody's server, named after the data folder, each a member of its role alone."""
+    tag = hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:8]
+    plain = url.replace("postgresql+psycopg://", "postgresql://", 1)
+    found = {}
+    try:
+        with psycopg.connect(plain) as connection:
+            for name, role in PROGRAMS.items():
+                login, secret = f"sentinel_demo_{tag}_{name}", kept_secret(data_dir, f"{name}_database_secret")
+                _make_login(connection, login, secret, role)
+                given: dict[str, Any] = {**psycopg.conninfo.conninfo_to_dict(plain), "user": login, "password": secret}
+                found[name] = psycopg.conninfo.make_conninfo(**given)
+    except psycopg.Error as error:
+        raise DemoFailed(
+            f"the login of SENTINEL_DATABASE_URL could not make logins for the demo's programs: {first_line(error)}"
+        ) from error
+    return found
+
+
+def _make_login(connection: psycopg.Connection[Any], login: str, secret: str, role: str) -> None:
+    from sentinel.store.embedded.passwords import scram_verifier
+
+    name = sql.Identifier(login)
+    if connection.execute("select from pg_roles where rolname = %s", [login]).fetchone() is None:
+        connection.execute(sql.SQL("create role {}").format(name))
+    limit = connection.execute("select rolconnlimit from pg_roles where rolname = %s", [role]).fetchone()
+    terms = sql.SQL("alter role {} login password {} connection limit {}")
+    verifier = scram_verifier(secret, secrets.token_bytes(16))
+    connection.execute(terms.format(name, sql.Literal(verifier), sql.Literal(limit[0] if limit else -1)))
+    connection.execute(sql.SQL("grant {} to {}").format(sql.Identifier(role), name))

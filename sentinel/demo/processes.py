@@ -1,0 +1,165 @@
+"""The demo's supervisor: a few child processes that live and die with this one.
+
+A child that ends by itself is started again; when this process is told to stop, or dies in any way, they all end. From
+the moment it is told, none is started any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sentinel.platform.private_files import open_private, private_folder
+from sentinel.platform.serving.process_group import die_with_parent
+
+STOP_SECONDS = 1.5
+_RESTART_SECONDS = 1.0
+_POLL_SECONDS = 0.05
+
+
+class Stopped(Exception):
+    """We were told to stop, so what was to come next is not begun. Not a failure."""
+
+
+def go_on(stop: threading.Event) -> None:
+    """Raise `Stopped` once `stop` is set; asked between the stages of a start."""
+    if stop.is_set():
+        raise Stopped
+
+
+@dataclass
+class _Child:
+    name: str
+    command: Sequence[str]
+    env: Mapping[str, str]
+    process: subprocess.Popen[bytes]
+    started_at: float
+
+
+class Processes:
+    """Named children, their output in a file each. Safe to use from several threads.
+
+    `start`, `run` and `restart_ended` raise `Stopped` once `stop` is set or the method `stop` was called.
+    """
+
+    def __init__(self, logs: Path, stop: threading.Event) -> None:
+        self._logs = logs
+        self._told = stop
+        self._children: list[_Child] = []
+        self._passing: list[subprocess.Popen[bytes]] = []
+        self._lock = threading.Lock()
+        self._deadline: float | None = None
+        private_folder(logs)
+
+    def start(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> None:
+        """Start a child that is to stay. Its output goes to `<logs>/<name>.log`."""
+        with self._lock:
+            process = self._spawn(name, command, env)
+            self._children.append(_Child(name, command, env, process, time.monotonic()))
+
+    def run(
+        self, name: str, command: Sequence[str], env: Mapping[str, str], *, stdin: bytes = b"", show: bool = False
+    ) -> int:
+        """Run a child to its end; its exit code. `show` lets it print here."""
+        with self._lock:
+            process = self._spawn(name, command, env, stdin=stdin, show=show)
+            # Known to `stop`, which may come from another thread in the middle of it.
+            self._passing.append(process)
+        try:
+            self._await(process)
+        finally:
+            with self._lock:
+                self._passing.remove(process)
+        return process.returncode
+
+    def _await(self, process: subprocess.Popen[bytes]) -> None:
+        while not self._is_over():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_POLL_SECONDS)
+                return
+        # By this thread, which may not end before the child does: the kernel would end it the hard way.
+        _end(process, self._ask())
+        raise Stopped
+
+    def _is_over(self) -> bool:
+        return self._told.is_set() or self._deadline is not None
+
+    def _spawn(
+        self, name: str, command: Sequence[str], env: Mapping[str, str], *, stdin: bytes = b"", show: bool = False
+    ) -> subprocess.Popen[bytes]:
+        # Asked under the lock: what is started is either known to `stop` or never started.
+        if self._is_over():
+            raise Stopped
+        # What it reads lies in a file, so that nobody has to feed it.
+        with open_private(self._logs / f"{name}.log", append=True) as log, tempfile.TemporaryFile() as given:
+            given.write(stdin)
+            given.seek(0)
+            return subprocess.Popen(
+                command, env=dict(env), stdin=given, stdout=None if show else log, stderr=sys.stderr if show else log,
+                start_new_session=True, preexec_fn=die_with_parent,
+            )  # fmt: skip
+
+    def restart_ended(self) -> list[str]:
+        """Start again whatever ended by itself, at most once a second each; the names of those."""
+        ended = []
+        for child in self._children:
+            if child.process.poll() is not None and time.monotonic() - child.started_at > _RESTART_SECONDS:
+                with self._lock:
+                    child.process = self._spawn(child.name, child.command, child.env)
+                child.started_at = time.monotonic()
+                ended.append(child.name)
+        return ended
+
+    def ended(self) -> str | None:
+        """The name of a child that is not running, or None."""
+        return next((child.name for child in self._children if child.process.poll() is not None), None)
+
+    def signal(self, name: str, number: int) -> None:
+        """Pass a signal on to a child."""
+        for child in self._children:
+            if child.name == name and child.process.poll() is None:
+                child.process.send_signal(number)
+
+    def stop(self) -> None:
+        """End all children: ask all at once, wait a moment, then insist. Nothing is left when this returns."""
+        deadline = self._ask()
+        for process in (*(child.process for child in self._children), *self._passing):
+            _end(process, deadline)
+        self._children.clear()
+
+    def _ask(self) -> float:
+        """Ask everything that runs to end, once; the moment from which it is killed."""
+        with self._lock:
+            if self._deadline is None:
+                self._deadline = time.monotonic() + STOP_SECONDS
+                for child in self._children:
+                    child.process.terminate()
+                for process in self._passing:
+                    # Ctrl-C's signal: a command undoes what it made for itself, such as a scratch database.
+                    process.send_signal(signal.SIGINT)
+            return self._deadline
+
+
+def _end(process: subprocess.Popen[bytes], deadline: float) -> None:
+    """Wait until the deadline, then kill it; what it left in its session too."""
+    try:
+        process.wait(timeout=max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        _kill_group(process)
+        process.wait()
+    # It may have left children of its own, in its session, which nobody else will end.
+    _kill_group(process)
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,106 @@
+"""The demo's small refunds: a launch gate is run, its switch turned on, and rows of other channels come in.
+
+One row waits for its customer, whose link is shown; the others wait for a person, each for another reason.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sentinel.demo.access import Access
+from sentinel.demo.ledger import ledger_row
+from sentinel.demo.processes import Processes
+from sentinel.platform.private_files import write_private
+
+MASTER, SWITCH, SCENARIO = "small_refund.enabled", "small_refund.refund_fee", "fee"
+
+
+class SmallRefunds:
+    """Begun once per data folder; a step that fails says where its log is, and the demo goes on without it."""
+
+    def __init__(
+        self, processes: Processes, env: Mapping[str, Mapping[str, str]], access: Access, data_dir: Path,
+        say: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._processes, self._access, self._data_dir, self._say = processes, access, data_dir, say
+        self._worker_env = env["worker"]
+        self._people_env = env["console"]
+
+    def begin(self) -> None:
+        """Gate, switches, facts, rows. Raises `Stopped` between and in them when the processes are to end."""
+        done = self._data_dir / "demo_small_refunds"
+        if done.exists() and done.read_text() == self._access.tenant_id:
+            return
+        self._say(f"Running the launch gate for {SCENARIO} …")
+        admin, approver = self._email("admin"), self._email("approver")
+        tenant = ("--tenant", self._access.tenant_id)
+        why = ("--reason", "the demo", "--as", admin, *tenant)
+        steps = (
+            ("gates", ("sentinel.cli.main", "gates", "run", SCENARIO, "--record", "--as", approver, *tenant), b"", self._people_env),
+            ("switches", ("sentinel.cli.main", "switches", "on", MASTER, *why), b"", self._people_env),
+            ("switches", ("sentinel.cli.main", "switches", "on", SWITCH, "--canary", "5", *why), b"", self._people_env),
+            ("switches", ("sentinel.cli.main", "switches", "on", SWITCH, "--canary", "100", *why), b"", self._people_env),
+            ("enqueue", ("worker.cli", "facts", "-"), small_refund_facts(), self._worker_env),
+            ("enqueue", ("worker.cli", "enqueue", "-"), small_refund_rows(), self._worker_env),
+        )  # fmt: skip
+        for name, (module, *arguments), stdin, env in steps:
+            if self._processes.run(name, [sys.executable, "-m", module, *arguments], env, stdin=stdin) != 0:
+                self._say(f"The small refunds stay off: see {self._data_dir / 'log' / f'{name}.log'}")
+                return
+        write_private(done, self._access.tenant_id.encode())
+        outbox = self._data_dir / "outbox" / "confirmations.jsonl"
+        self._say(f"The launch gate passed, {SWITCH} is on. A customer's confirm link is in {outbox}")
+
+    def _email(self, role: str) -> str:
+        return next(person["email"] for person in self._access.operators if person["role"] == role)
+
+
+def small_refund_facts(now: datetime | None = None) -> bytes:
+    """JSON lines as `worker facts` takes them: the orders behind the small refunds, and what stands against some."""
+    now = now or datetime.now(UTC)
+    facts = [
+        _order("ord_demo_1", "acct_nia", now, days_ago=2),
+        _order("ord_demo_2", "acct_oli", now, days_ago=2),
+        {"kind": "complaint", "channel": "private", "order_ref": "ord_demo_2"},
+        _order("ord_demo_3", "acct_pat", now, days_ago=9),
+        _order("ord_demo_4", "acct_quy", now, days_ago=1),
+        {"kind": "delay", "channel": "private", "order_ref": "ord_demo_4"},
+    ]
+    return b"".join(json.dumps(fact).encode() + b"\n" for fact in facts)
+
+
+def small_refund_rows() -> bytes:
+    """JSON lines as `worker enqueue` takes them: one that waits for its customer, the others for a person, each for
+    another reason: a complaint, too late, a directory that is not connected, a switch that is off, no route."""
+    rows = [
+        _small("fee_001", "fee", "4.90", "ord_demo_1", "acct_nia", contact="acct_nia@shop.example"),
+        _small("fee_002", "fee", "4.90", "ord_demo_2", "acct_oli"),
+        _small("fee_003", "fee", "4.90", "ord_demo_3", "acct_pat"),
+        _small("fee_004", "fee", "4.90", "ord_market_1", "acct_ray", channel="public"),
+        _small("compensation_001", "compensation", "5.00", "ord_demo_4", "acct_quy"),
+        _small("quality_001", "quality", "5.00", "ord_demo_1", "acct_nia"),
+    ]
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def _order(order_ref: str, account: str, now: datetime, *, days_ago: int) -> dict[str, Any]:
+    delivered = now - timedelta(days=days_ago)
+    return {
+        "kind": "order", "channel": "private", "order_ref": order_ref, "account_ref": account,
+        "ordered_at": (delivered - timedelta(days=2)).isoformat(), "delivered_at": delivered.isoformat(), "paid": "89.00",
+        "currency": "USD", "shipping_fee": "4.90",
+    }  # fmt: skip
+
+
+def _small(
+    name: str, scenario: str, value: str, order_ref: str, account: str, *, channel: str = "private", contact: str | None = None
+) -> dict[str, Any]:  # fmt: skip
+    row = ledger_row(name, value, "USD", account=account)
+    del row["days_ago"], row["risk"]
+    extra = {"channel": channel, "scenario": scenario, "order_ref": order_ref, "contact": contact, "language": "en"}
+    return row | {key: found for key, found in extra.items() if found is not None}

@@ -1,0 +1,83 @@
+"""What `sentinel demo` says once it is ready: one JSON line, or the tables a visitor reads."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sentinel.demo.orders import OrderSource, curl_line
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Everything a visitor needs to go on; addresses begin with http://."""
+
+    authority_url: str
+    console_url: str
+    orders_url: str
+    board_url: str
+    tenant_id: str
+    agent_api_key: str
+    operators: Sequence[Mapping[str, str]]
+    order_source: OrderSource
+    database_url: str
+    database_urls: Mapping[str, str]
+
+
+def say_done() -> None:
+    """What `--once` says at its end: by then nothing runs any more."""
+    click.echo(
+        "The ledger was gone through once, and everything is stopped. Without --once `sentinel demo` goes on with it."
+    )
+
+
+def say_ready(ready: Ready, metrics: Mapping[str, str], *, as_json: bool) -> None:
+    """Say it on standard output; where the `metrics` of each program are only to people."""
+    if as_json:
+        click.echo(json.dumps(asdict(ready)))
+        sys.stdout.flush()
+        return
+    from rich.console import Console
+
+    out = Console(width=None if sys.stdout.isatty() else 120)
+    out.print(_places(ready))
+    out.print(_table("Metrics, for supervisors alone", (), list(metrics.items())))
+    out.print(_people(ready))
+    out.print("Sign and post an order; a low one is fulfilled, the others wait in the console:")
+    # As it is: a line that is folded or coloured cannot be copied.
+    click.echo(curl_line(ready.order_source))
+    out.print("Ctrl-C stops everything; starting again continues with the same data.")
+
+
+def _places(ready: Ready) -> Table:
+    authority, console, board = ready.authority_url, ready.console_url, ready.board_url
+    return _table("sentinel is running", (), (
+        ("Authority", authority), ("  documentation", f"{authority}/docs"), ("Public board", f"{board}/live"),
+        ("  feed", f"{board}/ops/api/live/feed"), ("Console", f"{console}/ops"),
+        ("Order intake", ready.order_source.url), ("  source", ready.order_source.name), ("  secret", ready.order_source.secret),
+        ("Tenant", ready.tenant_id), ("Agent key", ready.agent_api_key), ("Database", ready.database_url),
+    ))  # fmt: skip
+
+
+def _people(ready: Ready) -> Table:
+    rows = [(person["role"], person["email"], person["password"]) for person in ready.operators]
+    return _table("Sign-ins", ("role", "e-mail", "password"), rows)
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_header=bool(columns))
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*row)
+    return table

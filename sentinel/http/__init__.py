@@ -1,1 +1,0 @@
-"""What every HTTP face of ours shares: strict reading, problem documents, documentation, headers."""

@@ -1,0 +1,1 @@
+"""What every program shares: serving, HTTP, settings, logs."""

@@ -1,0 +1,103 @@
+"""What ends a command is told on one line of standard error: its wrong use, and our own errors. For every program.
+
+Wrong use says where the command's help is. Exit codes: 0 done, 1 refused or not found, 2 wrong use or configuration, 3 the
+database cannot be reached; the worker has some of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
+
+import click
+
+from sentinel.core.errors import EngineUnavailable, InvalidInput, SentinelError
+from sentinel.platform.settings import UnsafeConfiguration
+from sentinel.store.embedded import EmbeddedError
+from sentinel.store.migrate import SchemaNotReady
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def told_on_one_line(command: Command, exit_code: Callable[[SentinelError], int]) -> Command:
+    """The command, ended by our own errors with one line on standard error and an exit code, not with a traceback."""
+
+    @functools.wraps(command)
+    def told(*args: Any, **options: Any) -> Any:
+        try:
+            return command(*args, **options)
+        except SentinelError as error:
+            lines = [" ".join(line.split()) for line in error.detail.splitlines()]
+            click.echo(f"Error: {'; '.join(lines)}", err=True)
+            sys.exit(exit_code(error))
+
+    return cast(Command, told)
+
+
+REFUSED, WRONG_USE, NO_DATABASE = 1, 2, 3
+
+
+class WrongUse(SentinelError):
+    """The command cannot be understood as given; `detail` says what to add."""
+
+    code = "wrong-use"
+
+
+def exit_code(error: SentinelError) -> int:
+    """What the shell is told about a refusal."""
+    if isinstance(error, (EngineUnavailable, EmbeddedError)):
+        return NO_DATABASE
+    if isinstance(error, (WrongUse, InvalidInput, SchemaNotReady, UnsafeConfiguration)):
+        return WRONG_USE
+    return REFUSED
+
+
+def one_line_errors(command: Command) -> Command:
+    """Our own errors end the command with one line and the `exit_code` of this program."""
+    return told_on_one_line(command, exit_code)
+
+
+class _WrongUse(click.ClickException):
+    """Shown by click as one line that begins with "Error: "."""
+
+    exit_code = 2
+
+
+class OneLineCommand(click.Command):
+    """A command whose wrong use, and that of the commands in it, is one line."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Read the command line."""
+        with _on_one_line():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with _on_one_line():
+            return super().invoke(ctx)
+
+
+class OneLineGroup(OneLineCommand, click.Group):
+    """A group of commands as `OneLineCommand`. A program needs it once, at its root."""
+
+
+@contextlib.contextmanager
+def _on_one_line() -> Iterator[None]:
+    try:
+        yield
+    except click.UsageError as error:
+        raise _WrongUse(_line(error)) from None
+
+
+def _line(error: click.UsageError) -> str:
+    # Without a command click shows the whole help as the error's message.
+    without = isinstance(error, click.exceptions.NoArgsIsHelpError)
+    text = "Missing command" if without else " ".join(error.format_message().split()).rstrip(".")
+    if error.ctx is None:
+        return text
+    return f"{text} (see '{error.ctx.command_path} --help')"

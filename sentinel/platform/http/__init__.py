@@ -1,0 +1,1 @@
+"""HTTP for every program: reading requests strictly, problem documents, OpenAPI, rate limits."""

@@ -1,0 +1,156 @@
+"""Taking a request's JSON body: framing first, then strict parsing, then the schema that names every field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flask import request
+from marshmallow import RAISE, Schema, ValidationError, fields
+
+from sentinel.core.errors import BodyTooLarge, InvalidInput, LengthRequired, UnsupportedMediaType
+from sentinel.core.operation import UNSAFE_TEXT, check_identifier, check_text
+from sentinel.platform.http.strict_json import MAX_BYTES, read_object
+
+
+def json_body() -> dict[str, Any]:
+    """The JSON object of the request that Flask is handling. Raises the refusals of `body_bytes` and `read_object`."""
+    return read_object(body_bytes(request.environ))
+
+
+def body_bytes(environ: Mapping[str, Any]) -> bytes:
+    """A request's raw body. Refuses chunked bodies (411), too many bytes (413), other types (415), cut bodies (400)."""
+    # A chunked body beyond a limit is silently cut by the server below us; a declared length cannot be.
+    if "HTTP_TRANSFER_ENCODING" in environ:
+        raise LengthRequired("send Content-Length; chunked bodies are not accepted")
+    declared = environ.get("CONTENT_LENGTH") or ""
+    if not (declared.isascii() and declared.isdigit()):
+        raise LengthRequired("send Content-Length")
+    length = int(declared[:20])
+    if length > MAX_BYTES:
+        raise BodyTooLarge(f"the body has more than {MAX_BYTES} bytes")
+    if str(environ.get("CONTENT_TYPE", "")).partition(";")[0].strip().lower() != "application/json":
+        raise UnsupportedMediaType("Content-Type must be application/json")
+    data: bytes = environ["wsgi.input"].read(length)
+    if len(data) != length:
+        raise InvalidInput.of("body", "is shorter than its Content-Length")
+    return data
+
+
+def load(schema: Schema, value: Mapping[str, Any]) -> dict[str, Any]:
+    """Validate with a schema made once. Raises `InvalidInput` with a rule per field path."""
+    quick = _quick_load(schema, value)
+    if quick is not None:
+        return quick
+    try:
+        loaded: dict[str, Any] = schema.load(value)
+    except ValidationError as error:
+        found = dict(_flat(error.messages, ""))
+        first = next(iter(found))
+        raise InvalidInput(f"{first}: {found[first]}", errors=found) from None
+    return loaded
+
+
+def _quick_load(schema: Schema, value: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The same fields asked directly: what passes here passes `Schema.load`, which is asked when anything does not."""
+    loaded: dict[str, Any] = {}
+    known = schema.load_fields
+    try:
+        for name, member in value.items():
+            loaded[name] = known[name].deserialize(member, name, value)
+    except (KeyError, ValidationError):
+        return None
+    if any(one.required and name not in loaded for name, one in known.items()):
+        return None
+    return loaded
+
+
+def _flat(messages: Any, path: str) -> list[tuple[str, str]]:
+    if isinstance(messages, Mapping):
+        return [
+            pair
+            for key, inner in messages.items()
+            for pair in _flat(inner, path if key == "_schema" else f"{path}.{key}" if path else str(key)[:100])
+        ]
+    text = messages[0] if isinstance(messages, list) and messages else messages
+    return [(path or "body", str(text).rstrip("."))]
+
+
+class StrictSchema(Schema):
+    """Base of request schemas: what is not named is refused; null means absent."""
+
+    class Meta:
+        """Unknown fields are an error."""
+
+        unknown = RAISE
+
+
+def without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The object without its null members, which mean "absent" on this wire."""
+    return {key: member for key, member in value.items() if member is not None}
+
+
+class Identifier(fields.String):
+    """ASCII identifier of bounded length. `means` is its description in the OpenAPI document."""
+
+    def __init__(self, *, most: int = 200, means: str = "", **rest: Any) -> None:
+        told = {"pattern": "^[A-Za-z0-9._:/@-]+$", "minLength": 1, "maxLength": most}
+        super().__init__(metadata={**told, **({"description": means} if means else {})}, **rest)
+        self.most = most
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **rest: Any) -> str:
+        try:
+            return check_identifier(value, "", self.most)
+        except InvalidInput as error:
+            raise ValidationError(next(iter(error.errors.values()))) from None
+
+
+class Text(fields.String):
+    """Free text that a person sees as it is: no control, zero-width or direction-changing characters."""
+
+    def __init__(self, *, most: int = 2000, least: int = 0, **rest: Any) -> None:
+        super().__init__(metadata={"minLength": least, "maxLength": most}, **rest)
+        self.most, self.least = most, least
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **rest: Any) -> str:
+        if not isinstance(value, str):
+            raise ValidationError("must be a text")
+        if len(value.strip()) < self.least:
+            raise ValidationError(
+                "must say something" if self.least == 1 else f"must have at least {self.least} characters"
+            )
+        try:
+            return check_text(value, "", self.most)
+        except InvalidInput as error:
+            raise ValidationError(next(iter(error.errors.values()))) from None
+
+
+class ToldText(fields.String):
+    """Whatever somebody's exception said: cut and cleaned, never a reason to lose the message that carries it."""
+
+    def __init__(self, *, most: int, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.most = most
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **rest: Any) -> str:
+        if not isinstance(value, str):
+            raise ValidationError("must be a text")
+        return UNSAFE_TEXT.sub("\N{REPLACEMENT CHARACTER}", value[: self.most])
+
+
+class StrictBoolean(fields.Boolean):
+    """true or false; not 1, not "yes"."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **rest: Any) -> bool:
+        if not isinstance(value, bool):
+            raise ValidationError("must be true or false")
+        return value
+
+
+class JsonObject(fields.Dict):
+    """A JSON object of any content; its rules are checked where it is understood."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **rest: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise ValidationError("must be an object")
+        return value

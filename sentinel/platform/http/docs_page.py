@@ -1,0 +1,36 @@
+"""The page that shows an API's document, `/docs`: a vendored viewer of `/openapi.json`.
+
+Its content policy lets nothing else in. It shows what the document says and nothing besides, so it is as public as that.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flask import Blueprint, Response, render_template
+
+from sentinel.platform.http.openapi import documented
+
+FILES = Path(__file__).with_name("static")
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def docs_page(title: str) -> Blueprint:
+    """`/docs` and its files below it. `title` is what the page is called: the program's name."""
+    page = Blueprint("docs", __name__, static_folder=FILES, static_url_path="/docs/static", template_folder="templates")
+
+    @page.get("/docs")
+    @documented(
+        "The documentation as a page", responses={200: ("A page.", {"type": "string"})}, content_type="text/html"
+    )
+    def docs() -> Response:
+        response = Response(render_template("docs.html", title=title), content_type="text/html; charset=utf-8")
+        response.headers["Content-Security-Policy"] = CSP
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        return response
+
+    return page

@@ -1,0 +1,169 @@
+"""The one table that turns our errors into problem documents (RFC 9457), and the handlers that use it.
+
+Everything unexpected becomes a plain 500 problem whose text is withheld; the log has the rest under the request id.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+import structlog
+from flask import Flask, Response, request
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
+
+from sentinel.core import errors as e
+from sentinel.platform.http.hosts import require_host
+from sentinel.platform.http.request_ids import request_id_of
+
+TYPE_PREFIX = "urn:sentinel:problem:"
+
+STATUSES: dict[type[e.SentinelError], tuple[int, str]] = {
+    e.InvalidInput: (400, "The request breaks a rule"),
+    e.Unauthenticated: (401, "Not signed in"),
+    e.Forbidden: (403, "Not allowed"),
+    e.StepUpRequired: (403, "Prove who you are"),
+    e.SecondFactorRequired: (403, "A second factor is needed"),
+    e.PermitRefused: (403, "The permit cannot be redeemed"),
+    e.NotFound: (404, "Not found"),
+    e.StillDeciding: (409, "Still being decided"),
+    e.AlreadyStarted: (409, "Already started"),
+    e.ResolvedNotExecuted: (409, "Resolved as not executed"),
+    e.StillActing: (409, "Somebody may still act"),
+    e.ReportContradicts: (409, "Contradicts an earlier report"),
+    e.Conflict: (409, "Not possible in this state"),
+    e.PermitExpired: (410, "The permit has expired"),
+    e.LengthRequired: (411, "Length required"),
+    e.BodyTooLarge: (413, "Body too large"),
+    e.UnsupportedMediaType: (415, "Unsupported media type"),
+    e.KeyReused: (422, "Idempotency key reused"),
+    e.RateLimited: (429, "Too many requests"),
+    e.EngineUnavailable: (503, "No decision can be given now"),
+    e.WorkerNotRunning: (503, "No worker is running"),
+    e.TooManyStreams: (503, "Too many streams"),
+    e.TryLater: (503, "Not now"),
+}
+"""Error class → (status, title). A subclass without a line takes its parent's."""
+
+log = structlog.get_logger("sentinel.http")
+
+
+def status_of(error: e.SentinelError) -> tuple[int, str]:
+    """(HTTP status, title) of one of our errors; (500, …) for a class nobody listed."""
+    for parent in type(error).__mro__:
+        if parent in STATUSES:
+            return STATUSES[parent]
+    return 500, "Internal error"
+
+
+Problem = tuple[bytes, int, str, dict[str, str]]
+"""(body, status, content type, headers)"""
+
+
+def problem_of(error: e.SentinelError, request_id: str) -> Problem:
+    """The problem document of an expected refusal."""
+    status, title = status_of(error)
+    extra: dict[str, Any] = {"errors": error.errors} if error.errors else {}
+    detail = error.detail
+    headers = {}
+    if isinstance(error, e.StillActing):
+        extra["act_until"] = error.act_until.isoformat()
+    if isinstance(error, e.EngineUnavailable):
+        # A careless client that reads only the decision stays closed. The cause is for the log, not for callers.
+        log.error("engine_unavailable", cause=detail, request_id=request_id)
+        detail = "The decision could not be recorded; nothing is allowed. Ask again with the same key."
+        extra |= {"decision": "DENY", "reason_code": "engine_unavailable", "retryable": True}
+    if isinstance(error, e.RateLimited):
+        headers["Retry-After"] = str(error.retry_after_seconds)
+    elif status == 503 or isinstance(error, e.StillDeciding):
+        headers["Retry-After"] = "1"
+    return _problem(status, error.code, title, detail, request_id, extra, headers)
+
+
+def internal_problem(request_id: str) -> Problem:
+    """The answer to what nobody expected; the log has the rest."""
+    return _problem(
+        500, "internal", "Internal error", "An unexpected error was logged under this request id.", request_id
+    )
+
+
+def unread_problem(status: int, detail: str, request_id: str) -> Problem:
+    """The answer to what the server itself could not read as a request, e.g. two Hosts or a header without an end."""
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        return internal_problem(request_id)
+    title = HTTPStatus(status).phrase
+    return _problem(status, title.lower().replace(" ", "-"), title, detail, request_id)
+
+
+def _problem(
+    status: int, code: str, title: str, detail: str, request_id: str, extra: dict[str, Any] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Problem:  # fmt: skip
+    body = {
+        "type": TYPE_PREFIX + code, "title": title, "status": status, "detail": detail, "instance": request_id,
+        **(extra or {}),
+    }  # fmt: skip
+    all_headers = {"Cache-Control": "no-store", **(headers or {})}
+    if status == 401:
+        all_headers["WWW-Authenticate"] = "Bearer"
+    return orjson.dumps(body), status, "application/problem+json", all_headers
+
+
+def problem_response(error: e.SentinelError) -> Response:
+    """`problem_of` as a Flask response."""
+    return _response(problem_of(error, request_id()))
+
+
+def _response(problem: Problem) -> Response:
+    body, status, content_type, headers = problem
+    return Response(body, status=status, content_type=content_type, headers=headers)
+
+
+def request_id() -> str:
+    """The id of the request that Flask is handling."""
+    return request_id_of(request.environ)
+
+
+def http_response(error: HTTPException) -> Response:
+    """The framework's own error as an answer."""
+    status = error.code or 500
+    if 300 <= status < 400:
+        return Response(status=404)
+    code = (error.name or "error").lower().replace(" ", "-")
+    response = _response(_problem(status, code, error.name or "Error", error.description or "", request_id()))
+    if isinstance(error, MethodNotAllowed) and error.valid_methods:
+        response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
+    return response
+
+
+def register(app: Flask) -> None:
+    """Install the handlers on an app: ours, the framework's and the last resort; and what is refused before any of its routes."""
+
+    def known_host() -> Response | None:
+        try:
+            require_host(request.environ)
+        except e.InvalidInput as error:
+            return problem_response(error)
+        return None
+
+    # Before the app's own: who asks, or for which page, does not matter then.
+    app.before_request_funcs.setdefault(None, []).insert(0, known_host)
+
+    @app.errorhandler(e.SentinelError)
+    def expected(error: e.SentinelError) -> Response:
+        return problem_response(error)
+
+    @app.errorhandler(HTTPException)
+    def framework(error: HTTPException) -> Response:
+        return http_response(error)
+
+    @app.errorhandler(Exception)
+    def unexpected(error: Exception) -> Response:
+        log.exception("unexpected_error", path=request.path)
+        return _response(internal_problem(request_id()))
+
+    @app.after_request
+    def echo_request_id(response: Response) -> Response:
+        response.headers["X-Request-ID"] = request_id()
+        return response

@@ -1,0 +1,1 @@
+"""Processes and connections: gunicorn, an event loop in each process, bounds on connections."""

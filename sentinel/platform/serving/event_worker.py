@@ -1,0 +1,226 @@
+"""gunicorn's event-loop worker for every server of ours: bounded connections, deadlines for what a client sends, a clean end.
+
+Four things are added to it: a new connection is left to a process that holds fewer; connections are bounded in all and by
+address; a client has so long to send a request's head and body, however it trickles; at the end connections between two
+requests are closed at once, so that only requests in hand are waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any
+
+from gunicorn.asgi.protocol import ASGIProtocol
+from gunicorn.workers.gasgi import ASGIWorker
+
+from sentinel.platform.http.problems import unread_problem
+from sentinel.platform.http.request_ids import request_id_of
+from sentinel.platform.serving.connection_bounds import Connections, Stage
+from sentinel.platform.serving.connection_counts import SharedCounts
+
+HEARTBEAT_SECONDS = 1.0
+GONE_MILLISECONDS = 30_000
+HEAD_SECONDS = 10.0
+BODY_SECONDS = 20.0
+
+
+class _Connection(ASGIProtocol):  # type: ignore[misc]
+    """A connection that its worker knows, with a deadline for whatever its client still has to send."""
+
+    address = ""
+    stage = Stage.NEW
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin, where there is room."""
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else ""
+        if not self.worker.connections.admit(self):
+            self.worker.nr_conns += 1  # counted out when it is lost
+            transport.abort()
+            return
+        super().connection_made(transport)
+        # A client that went away without a word is noticed by what it does not acknowledge.
+        with contextlib.suppress(OSError, AttributeError):
+            transport.get_extra_info("socket").setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MILLISECONDS
+            )
+        self._due_in(HEAD_SECONDS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._due_in(None)
+        self.worker.connections.gone(self)
+        super().connection_lost(exc)
+
+    def _send_error_response(self, status: int, message: str, extra_headers: Iterable[tuple[str, str]] = ()) -> None:
+        """Answer what could not be read as a request with a problem document, in gunicorn's own words."""
+        environ: dict[str, Any] = {}
+        body, status, content_type, headers = unread_problem(status, message, request_id_of(environ))
+        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Content-Type: {content_type}"]
+        named = {"X-Request-ID": request_id_of(environ), **headers, **dict(extra_headers)}
+        lines += [f"{name}: {value}" for name, value in named.items()]
+        lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
+        self._safe_write("\r\n".join(lines).encode("latin-1") + body)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes: whatever they leave open has a deadline that more of them does not move."""
+        super().data_received(data)
+        receiver = self._body_receiver
+        if self._current_request is None or receiver is None:
+            if self.stage is Stage.IDLE:
+                self._move(Stage.NEW, HEAD_SECONDS)
+        elif receiver._complete:
+            if self.stage is not Stage.ANSWERED:
+                self._move(Stage.ANSWERED, None)
+        elif self.stage is not Stage.BODY:
+            self._move(Stage.BODY, BODY_SECONDS)
+
+    def _arm_keepalive_timer(self) -> None:
+        """The answer is out: what comes next is the client's."""
+        self._move(Stage.IDLE, None)
+        super()._arm_keepalive_timer()
+
+    def _move(self, stage: Stage, seconds: float | None) -> None:
+        self.worker.connections.moved(self, stage)
+        self._due_in(seconds)
+
+    def _due_in(self, seconds: float | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if seconds is None else self.worker.loop.call_later(seconds, self.shed)
+
+    def shed(self) -> None:
+        """Close it now: between two requests with what was answered still going out, in the middle of one at once."""
+        self._due_in(None)
+        if self.transport is None or self._conn_lost_handled:
+            return
+        if self.stage in (Stage.NEW, Stage.IDLE):
+            self._keepalive_timeout()
+        else:
+            self._closed = True
+            self.transport.abort()
+
+
+class _Acceptor:
+    """Takes connections off one listening socket, in turn with the other processes."""
+
+    AT_ONCE = 32
+    HOLD_BACK_SECONDS = 0.005
+    LOOK_AGAIN_SECONDS = 0.0005
+
+    def __init__(self, worker: EventWorker, listener: Any) -> None:
+        self._worker = worker
+        self._listener = listener
+        self._held_back_at: float | None = None
+        self._again: asyncio.TimerHandle | None = None
+        listener.setblocking(False)
+        worker.loop.add_reader(listener.fileno(), self._ready)
+
+    def _ready(self) -> None:
+        """Accept what is there, unless another has fewer; after a few milliseconds in any case, for the other may be stuck."""
+        for _ in range(self.AT_ONCE):
+            if self._worker.has_more_than_another() and self._holds_back():
+                return
+            self._held_back_at = None
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return  # another process was faster, or the client is gone
+            connection.setblocking(False)
+            self._worker.keep(self._worker.loop.connect_accepted_socket(lambda: _Connection(self._worker), connection))
+
+    def _holds_back(self) -> bool:
+        now = time.monotonic()
+        self._held_back_at = self._held_back_at or now
+        if now - self._held_back_at >= self.HOLD_BACK_SECONDS:
+            return False
+        self._worker.loop.remove_reader(self._listener.fileno())
+        self._again = self._worker.loop.call_later(self.LOOK_AGAIN_SECONDS, self._look_again)
+        return True
+
+    def _look_again(self) -> None:
+        self._again = None
+        self._worker.loop.add_reader(self._listener.fileno(), self._ready)
+        self._ready()
+
+    def close(self) -> None:
+        """Take no more."""
+        if self._again is not None:
+            self._again.cancel()
+        else:
+            self._worker.loop.remove_reader(self._listener.fileno())
+
+    async def wait_closed(self) -> None:
+        """It is."""
+
+
+class EventWorker(SharedCounts, ASGIWorker):  # type: ignore[misc]
+    """One process: an event loop, its connections, and the ASGI app that `Server` puts in as `asgi`."""
+
+    alive: bool
+    connections: Connections
+    """Made by `Server` with its bounds, after the fork."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self.take_slot(arguments[0])
+        self._opening: set[asyncio.Task[Any]] = set()
+        self._ending: asyncio.Event | None = None
+        super().__init__(*arguments, **named)
+
+    @classmethod
+    def check_config(cls, cfg: Any, log: Any) -> None:
+        """The threads of the configuration are the WSGI app's; nothing to warn of."""
+
+    @property
+    def held(self) -> int:
+        """Connections of this process, and those that it has just taken."""
+        return self.nr_conns + len(self._opening)
+
+    def keep(self, opening: Any) -> None:
+        """Hold on to a connection that is being set up: the loop itself forgets its tasks."""
+        task = self.loop.create_task(opening)
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    def handle_exit_signal(self) -> None:
+        """SIGTERM: end, waiting for requests in hand."""
+        super().handle_exit_signal()
+        self._wake()
+
+    def handle_quit_signal(self) -> None:
+        """SIGINT, SIGQUIT: end at once."""
+        super().handle_quit_signal()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._ending is not None:
+            self._ending.set()
+
+    async def _serve(self) -> None:
+        """Serve until told to stop, or the master is gone."""
+        self._ending = asyncio.Event()
+        self.servers = [_Acceptor(self, one.sock) for one in self.sockets]
+        while self.alive and self.ppid == os.getppid():
+            self.notify()
+            try:
+                await asyncio.wait_for(self._ending.wait(), HEARTBEAT_SECONDS)
+            except TimeoutError:
+                continue
+        self.alive = False
+        closing = self.loop.create_task(self._close_idle())
+        await self._shutdown()
+        closing.cancel()
+
+    async def _close_idle(self) -> None:
+        """Close what is between two requests, again and again while the rest is waited for."""
+        while True:
+            for connection in self.connections.waiting():
+                connection.shed()
+            await asyncio.sleep(0.02)

@@ -1,0 +1,196 @@
+"""Running an ASGI app under gunicorn: several processes, an event loop in each, clean reload and drain.
+
+The master makes what all processes share before they fork; each process makes its own connections after. SIGHUP asks
+every process to reload its policies and keeps the last good ones; SIGTERM drains.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import os
+import resource
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gunicorn.app.base import BaseApplication
+from gunicorn.arbiter import Arbiter
+
+from sentinel.core.errors import SentinelError
+from sentinel.platform.http.asgi import ByListener
+from sentinel.platform.serving.connection_bounds import Connections
+from sentinel.platform.serving.event_worker import EventWorker
+
+# Open files of a process beside its clients' connections: the database, files, the program itself.
+_OTHER_FILES = 500
+
+
+class CannotServe(SentinelError):
+    """The address cannot be listened on; `detail` is one line."""
+
+    code = "cannot-serve"
+
+
+def require_free_port(host: str, port: int, variable: str) -> None:
+    """Raise `CannotServe` when something already listens there; `variable` is what to change."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            what = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+            raise CannotServe(f"port {port} on {host} {what}; choose another with {variable}") from None
+
+
+def require_open_files(count: int, variable: str) -> None:
+    """Let each process open `count` files, or raise `CannotServe` where the machine does not; `variable` is what to lower."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= count:
+        return
+    if hard != resource.RLIM_INFINITY and hard < count:
+        raise CannotServe(
+            f"{variable} takes {count} open files and this machine allows {hard}; lower it or raise the limit"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where a server listens, and how many connections each of its processes holds there, in all and of one address.
+
+    `health` is an address of its own for /healthz, /readyz and /metrics, which is nowhere else; without a port there is no /metrics.
+    Behind proxies, which are one address, one address may have all. The names are those of the settings to change.
+    """
+
+    host: str
+    port: int
+    connections: int
+    connections_per_address: int
+    port_name: str
+    health_name: str
+    connections_name: str
+    health: tuple[str, int] = ("", 0)
+    behind_proxies: bool = False
+
+    @property
+    def url(self) -> str:
+        """Its address in the log."""
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Connections of a process: in all, of one address."""
+        return self.connections, self.connections if self.behind_proxies else self.connections_per_address
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """Every (host, port) to listen on."""
+        return [(self.host, self.port), *([self.health] if self.health[1] else [])]
+
+    def require(self) -> None:
+        """Raise `CannotServe` where a port is taken, or the machine does not allow so many open files."""
+        for place, name in zip(self.places, (self.port_name, self.health_name), strict=False):
+            require_free_port(*place, name)
+        require_open_files(self.connections + _OTHER_FILES, self.connections_name)
+
+
+class _Arbiter(Arbiter):  # type: ignore[misc]
+    """gunicorn's master, with SIGHUP meaning "reload policies" instead of "replace the processes"."""
+
+    def handle_hup(self) -> None:
+        """Tell the master's own copy first, so that a process started later has the same policies."""
+        on_reload = self.app.on_reload
+        if on_reload is not None:
+            on_reload()
+        for pid in list(self.WORKERS):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGHUP)
+
+
+class Server(BaseApplication):  # type: ignore[misc]
+    """A gunicorn server around `make_app(worker)`, an ASGI app made once in each process after the fork."""
+
+    def __init__(
+        self, make_app: Callable[[Any], Any], listener: Listener, *, processes: int, graceful_seconds: int = 20,
+        on_reload: Callable[[], None] | None = None, on_worker_exit: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        self._make_app = make_app
+        self._listener = listener
+        self._options = {
+            "bind": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in listener.places],
+            "workers": processes,
+            "worker_class": EventWorker,
+            "asgi_lifespan": "off",
+            "keepalive": 30,
+            "timeout": 60,
+            "graceful_timeout": graceful_seconds,
+            "control_socket_disable": True,
+            "accesslog": None,
+            "loglevel": "warning",
+            "forwarded_allow_ips": "",
+            "limit_request_line": 4094,
+            "limit_request_fields": 50,
+            "limit_request_field_size": 8190,
+            "backlog": 2048,
+            "post_worker_init": self._after_fork,
+            "child_exit": lambda server, worker: _forget(worker),
+            "worker_exit": lambda server, worker: on_worker_exit() if on_worker_exit else None,
+        }
+        self.on_reload = on_reload
+        EventWorker.share_counts()
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Take the options above; no file, no command line, no environment."""
+        for name, value in self._options.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Any:
+        """Called in each process; `_after_fork` puts the real app in, because it wants the worker."""
+        return None
+
+    def _after_fork(self, worker: Any) -> None:
+        worker.connections = Connections(*self._listener.bounds)
+        worker.asgi = ByListener(self._make_app(worker), self._listener.health[1])
+        # What is loaded now stays for good: collecting it again and again would only stop requests for milliseconds.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
+
+    def run(self) -> None:
+        """Serve until told to stop."""
+        try:
+            _Arbiter(self).run()
+        except RuntimeError as error:
+            sys.stderr.write(f"Error: {error}\n")
+            sys.exit(1)
+
+
+def _forget(worker: Any) -> None:
+    from prometheus_client import multiprocess
+
+    worker.forget(worker.age)
+
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        multiprocess.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def metrics_folder() -> Iterator[None]:
+    """A fresh folder in which the processes share their counters; enter it before importing the metrics."""
+    folder = tempfile.mkdtemp(prefix="sentinel-metrics-")
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+    try:
+        yield
+    finally:
+        # Left behind it would send whoever counts in this process to a folder that is gone.
+        os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
+        shutil.rmtree(folder, ignore_errors=True)

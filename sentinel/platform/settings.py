@@ -1,0 +1,93 @@
+"""What every program's settings share: a field with its variable and meaning, and one refusal that names every fault.
+
+Each program has one frozen dataclass of its own, read from the environment once; `deploy/settings.md` is made from them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from environs import Env, EnvValidationError
+
+from sentinel.core.errors import SentinelError
+
+WEAK_SECRETS = {"secret", "changeme", "change-me", "password", "sentinel", "development", "test"}
+
+
+class UnsafeConfiguration(SentinelError):
+    """A setting is missing, malformed or would run unsafely; `detail` names every fault."""
+
+    code = "unsafe-configuration"
+
+
+def is_weak(secret: str) -> bool:
+    """Whether somebody could guess a signing secret."""
+    return len(secret) < 32 or secret.lower() in WEAK_SECRETS or len(set(secret)) < 8
+
+
+def malformed(env: Env) -> dict[str, str]:
+    """Variable → what is wrong with its text, of all that `env` (not eager) has read."""
+    try:
+        env.seal()
+    except EnvValidationError as error:
+        told = dict(error.error_messages)  # type: ignore[arg-type]
+        return {name: "; ".join(map(str, messages)) for name, messages in sorted(told.items())}
+    return {}
+
+
+def readable(kind: type[Any], values: Mapping[str, Any], bad: Iterable[str]) -> dict[str, Any]:
+    """`values` by field name, with the default where a field's variable is among the `bad`, so that the rest can be judged."""
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    return {
+        name: fields[name].default if fields[name].metadata["env"] in bad else value for name, value in values.items()
+    }
+
+
+def not_about(bad: Iterable[str], faults: Iterable[str]) -> list[str]:
+    """The faults that name no `bad` variable: what is said about a text that nobody could read is said once."""
+    known = set(bad)
+    return [fault for fault in faults if not known & set(re.findall(r"\w+", fault))]
+
+
+def refuse_unsafe(bad: Mapping[str, str], faults: Iterable[str]) -> None:
+    """Raises `UnsafeConfiguration` when anything is malformed (`malformed`) or unsafe (a line each): all of it at once."""
+    told = [f"{name}: {text}" for name, text in bad.items()] + not_about(bad, faults)
+    if told:
+        raise UnsafeConfiguration("\n".join(told))
+
+
+def confirm_secrets() -> tuple[str, ...]:
+    """What signs confirm links, newest first: CONFIRM_SECRETS, else the authority's secrets, else the embedded database's.
+
+    Worker and console read the same ones, so that the page knows the links that the worker sends. Empty: no links.
+    """
+    given = os.environ.get("CONFIRM_SECRETS") or os.environ.get("SENTINEL_SECRET_KEYS") or ""
+    if not given and not os.environ.get("SENTINEL_DATABASE_URL"):
+        kept = Path(os.environ.get("SENTINEL_DATA_DIR") or "var") / "secret_key"
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            given = kept.read_text()
+    return _listed(given)
+
+
+def public_id_secrets() -> tuple[str, ...]:
+    """What public ids are minted with, newest first, as the environment says; empty for the one that the database keeps."""
+    return _listed(os.environ.get("SENTINEL_PUBLIC_ID_SECRETS", ""))
+
+
+def _listed(given: str) -> tuple[str, ...]:
+    return tuple(secret.strip() for secret in given.split(",") if secret.strip())
+
+
+def setting(env: str, help: str, default: Any = None) -> Any:
+    """A dataclass field that remembers its variable and what it is for."""
+    return dataclasses.field(default=default, metadata={"env": env, "help": help})
+
+
+HEALTH_HELP = "Port of its own for /healthz, /readyz and /metrics, not for the public; without it there is no /metrics."
+BEHIND_TLS = "Everything that reaches this program came over TLS: every page and document carries Strict-Transport-Security, a year long."

@@ -1,1 +1,0 @@
-"""What the authority does: one verb per file, one transaction each."""

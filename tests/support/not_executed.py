@@ -1,0 +1,98 @@
+"""What tests of a person's "not executed" share: operations in doubt, the word itself, and every way to start after it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from sentinel.authority.halts import list_halts
+from sentinel.authority.housekeeping import keep_house
+from sentinel.authority.lift_halt import lift_halt
+from sentinel.authority.resolve_in_doubt import resolve_in_doubt
+from tests.support.harness import actor, let_leave_end
+from tests.support.world import World, guard_body, start_body, unique
+
+Body = dict[str, Any]
+Way = Callable[[World, Body, Body, str], Any]
+PROBLEM = "urn:sentinel:problem:resolved-not-executed"
+
+
+def say(world: World, body: Body, *, executed: bool) -> None:
+    """An administrator says what became of it."""
+    operation = world.one(
+        "select operation_id from sentinel.operations where idempotency_key = %s", body["idempotency_key"]
+    )
+    resolve_in_doubt(world.console_pool, actor(world, "admin"), operation, executed=executed, evidence="looked it up")
+
+
+def lift_all(world: World) -> None:
+    """A person has looked."""
+    for halt in list_halts(world.console_pool, world.tenant_id):
+        lift_halt(world.console_pool, actor(world, "admin"), halt.halt_id, reason="found out")
+
+
+def state(world: World, body: Body) -> Body:
+    """The operation's state."""
+    return dict(world.one(
+        "select to_jsonb(s) from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)"
+        " where o.idempotency_key = %s", body["idempotency_key"]))  # fmt: skip
+
+
+def begun(world: World, **over: Any) -> tuple[Body, Body, str]:
+    """(request, answer with its permit, start id) of an operation that was started and fell in doubt."""
+    body, start_id = guard_body(value=40, params={"account_ref": unique("acct")}), str(uuid.uuid4())
+    answer = world.guard(body)
+    assert world.post("action/guard/start", {**start_body(body, answer, start_id), **over}).status_code == 200
+    keep_house(world.authority.pool, 0)
+    return body, answer, start_id
+
+
+def ended(world: World) -> tuple[Body, Body, str]:
+    """The same, and a person said "not executed"."""
+    body, answer, start_id = begun(world)
+    let_leave_end(world)
+    say(world, body, executed=False)
+    return body, answer, start_id
+
+
+def alone(world: World, body: Body, answer: Body, start_id: str) -> Any:
+    return world.post("action/guard/start", start_body(body, answer, start_id)).get_json()
+
+
+def in_a_batch(world: World, body: Body, answer: Body, start_id: str) -> Any:
+    other = guard_body(value=1)
+    fine = start_body(other, world.guard(other))
+    found = world.post(
+        "action/guard/start/batch", {"requests": [fine, start_body(body, answer, start_id)]}
+    ).get_json()["answers"]  # fmt: skip
+    assert found[0]["body"]["started"] is True, "the neighbour is started"
+    return found[1]["body"]
+
+
+def enclosed(world: World, body: Body, answer: Body, start_id: str) -> Any:
+    return world.post("action/guard", {**body, "start_id": start_id}).get_json()
+
+
+def enclosed_in_a_batch(world: World, body: Body, answer: Body, start_id: str) -> Any:
+    requests = [{**body, "start_id": start_id}, guard_body(value=1)]
+    return world.post("action/guard/batch", {"requests": requests}).get_json()["answers"][0]["body"]
+
+
+def replayed(world: World, body: Body, answer: Body, start_id: str) -> Any:
+    return world.guard(body)
+
+
+WAYS: list[Way] = [alone, in_a_batch, enclosed, enclosed_in_a_batch, replayed]
+
+
+def says_go(found: Any) -> bool:
+    """Whether a caller could act on this answer."""
+    return bool(found.get("started") or "start" in found or "permit_token" in found)
+
+
+def go_aheads(world: World) -> int:
+    """The checker: how many of all ways, by the same start id and by others, get a go-ahead after "not executed"."""
+    body, answer, start_id = ended(world)
+    asked = [(way, one) for way in WAYS for one in (start_id, str(uuid.uuid4()))]
+    return sum(says_go(way(world, body, answer, one)) for way, one in asked)

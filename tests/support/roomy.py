@@ -1,0 +1,39 @@
+"""The shipped policies with room in their totals and breakers, for tests and measurements of something else at full speed.
+
+Everything but the numbers of who asks (tenant, agent, key) is as shipped; what those numbers do is tested where they stand
+(`integration/authority/test_velocity.py`, `policies/cases`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sentinel.platform.resources import policies_dir
+from sentinel.policy.library import NOT_POLICIES
+from sentinel.policy.model import SUBJECTS
+
+COUNT, AMOUNT = 1_000_000_000, "1000000000.00"
+
+
+def roomy_policies(folder: Path) -> Path:
+    """A copy of the shipped folder in `folder`/policies, where no total and no breaker is met."""
+    made = folder / "policies"
+    shutil.copytree(policies_dir(), made)
+    for path in made.glob("*.yaml"):
+        if path.name not in NOT_POLICIES:
+            path.write_text(yaml.safe_dump(_roomy(yaml.safe_load(path.read_text())), sort_keys=False))
+    return made
+
+
+def _roomy(policy: dict[str, Any]) -> dict[str, Any]:
+    for limit in policy.get("limits", ()):
+        if set(limit["per"]) <= {*SUBJECTS, "currency"}:
+            limit["cap"] = dict.fromkeys(limit["cap"], AMOUNT)
+    for breaker in policy.get("breakers", ()):
+        breaker |= {key: value for key, value in (("count", COUNT),) if key in breaker}
+        breaker |= {"amount": dict.fromkeys(breaker["amount"], AMOUNT)} if "amount" in breaker else {}
+    return policy
