@@ -12,9 +12,9 @@ from ops_console.accounts.sign_in import Doorkeeper, SessionTerms
 from ops_console.board.hub import Hub
 from ops_console.board.reader import Board
 from ops_console.settings import ConsoleSettings
-from sentinel.authority.list_switches import SwitchFile
-from sentinel.authority.look_up_public_id import minters
 from sentinel.authority.policy_inspector import PolicyBook
+from sentinel.authority.public_ids import minters
+from sentinel.authority.switches import SwitchFile
 from sentinel.core.public_ids import PublicIds
 from sentinel.store.database import BOARD, CONSOLE, Pool, with_role
 

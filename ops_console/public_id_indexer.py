@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ops_console.board.reader import NOBODY
 from ops_console.context import Context
 from ops_console.periodic import start_rounds
-from sentinel.authority.look_up_public_id import index_public_ids
+from sentinel.authority.public_ids import index_public_ids
 
 APART_SECONDS = 1.0
 

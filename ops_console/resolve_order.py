@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ops_console.read_models import order_views
 from sentinel.authority.actor import Actor
+from sentinel.authority.approvals import PERSON_REFUSALS
 from sentinel.authority.policy_inspector import PolicyBook
-from sentinel.authority.resolve_approval import PERSON_REFUSALS
 from sentinel.core.decision import reason_text
 from sentinel.core.errors import Conflict, Forbidden, InvalidInput, NotFound, SentinelError
 from sentinel.core.money import Money, money_out

@@ -6,9 +6,9 @@ import re
 import uuid
 
 from ops_console.accounts.change_operator import change_operator
-from ops_console.accounts.operators import ROLES, OperatorRow, add_operator, credentials_of, find_operator
+from ops_console.accounts.operators import OperatorRow, add_operator, credentials_of, find_operator
 from ops_console.accounts.passwords import hash_password, is_right
-from sentinel.authority.actor import Actor, local_administrator
+from sentinel.authority.actor import ROLES, Actor, local_administrator
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id

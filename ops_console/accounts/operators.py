@@ -10,9 +10,6 @@ from ops_console.accounts.second_factors import STEP_SECONDS
 from sentinel.store.database import Pool
 from sentinel.store.rows import all_rows, changed, one_row, single
 
-ROLES = ("viewer", "approver", "admin")
-"""Least first; each may do what those before it may."""
-
 
 @dataclass(frozen=True, slots=True)
 class OperatorRow:

@@ -12,8 +12,17 @@ from ops_console.api.rendering import amount, choice, json_response, limit, path
 from ops_console.api.schemas import ApprovalPageSchema, ApprovalViewSchema, HandledSchema, ResolvedSchema, WordSchema
 from ops_console.context import Context
 from ops_console.identity import actor, must_have_proved
-from sentinel.authority.approvals import ApprovalRow, earlier_votes, find_approval, list_approvals, votes
-from sentinel.authority.resolve_approval import APPROVE, HANDLED, REJECT, resolve_approval
+from sentinel.authority.approvals import (
+    APPROVE,
+    HANDLED,
+    REJECT,
+    ApprovalRow,
+    earlier_votes,
+    find_approval,
+    list_approvals,
+    resolve_approval,
+    votes,
+)
 from sentinel.core.decision import reason_text
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.platform.http.bodies import json_body, load, without_nulls

@@ -11,11 +11,8 @@ from ops_console.api.rendering import amount, json_response, limit, path_id, pre
 from ops_console.api.schemas import LiftHaltSchema, ResolveInDoubtSchema, SetHaltSchema
 from ops_console.context import Context
 from ops_console.identity import actor, must_have_proved
-from sentinel.authority.halts import HaltRow, list_halts
-from sentinel.authority.in_doubt import InDoubtRow, list_in_doubt
-from sentinel.authority.lift_halt import lift_halt
-from sentinel.authority.resolve_in_doubt import resolve_in_doubt
-from sentinel.authority.set_halt import set_halt
+from sentinel.authority.halts import HaltRow, lift_halt, list_halts, set_halt
+from sentinel.authority.in_doubt import InDoubtRow, list_in_doubt, resolve_in_doubt
 from sentinel.core.decision import reason_text
 from sentinel.platform.http.bodies import json_body, load, without_nulls
 from sentinel.platform.http.openapi import documented

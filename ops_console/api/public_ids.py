@@ -11,7 +11,7 @@ from ops_console.api.rendering import json_response, present
 from ops_console.api.schemas import PublicIdSchema
 from ops_console.context import Context
 from ops_console.identity import actor
-from sentinel.authority.look_up_public_id import look_up_public_id
+from sentinel.authority.public_ids import look_up_public_id
 from sentinel.platform.http.openapi import documented
 
 

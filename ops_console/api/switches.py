@@ -11,9 +11,8 @@ from ops_console.api.rendering import json_response, present
 from ops_console.api.schemas import SwitchOffSchema, SwitchOnSchema
 from ops_console.context import Context
 from ops_console.identity import actor, must_have_proved
-from sentinel.authority.flip_switch import Flipped, turn_switch_off, turn_switch_on
 from sentinel.authority.gate_reports import REFUSALS, GateState
-from sentinel.authority.list_switches import SwitchView, list_switches
+from sentinel.authority.switches import Flipped, SwitchView, list_switches, turn_switch_off, turn_switch_on
 from sentinel.platform.http.bodies import json_body, load, without_nulls
 from sentinel.platform.http.openapi import documented
 

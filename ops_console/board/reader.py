@@ -17,7 +17,7 @@ from ops_console.board.agents import PublicAgents
 from ops_console.board.events import LiveEvent, agent_status, policy_label
 from ops_console.board.figures import Counts
 from sentinel.authority import feed
-from sentinel.authority.look_up_public_id import record_of
+from sentinel.authority.public_ids import record_of
 from sentinel.authority.tenants import public_tenants
 from sentinel.core.errors import NotFound
 from sentinel.core.public_ids import PublicIds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from marshmallow import fields
 from marshmallow.validate import OneOf
 
-from ops_console.accounts.operators import ROLES
+from sentinel.authority.actor import ROLES
 from sentinel.platform.http.bodies import Identifier, StrictSchema, Text
 
 

@@ -16,8 +16,16 @@ from ops_console.resolve_order import FULFIL, HOLD, REFUND, WORDS, refund_refusa
 from sentinel.authority import approval_queue
 from sentinel.authority.actor import Actor, has_role
 from sentinel.authority.approval_queue import CardRow
-from sentinel.authority.approvals import ApprovalRow, EarlierVote, Vote, earlier_votes, find_approval, votes
-from sentinel.authority.resolve_approval import HANDLED, resolve_approval
+from sentinel.authority.approvals import (
+    HANDLED,
+    ApprovalRow,
+    EarlierVote,
+    Vote,
+    earlier_votes,
+    find_approval,
+    resolve_approval,
+    votes,
+)
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
 
 PROVEN = ("approve", FULFIL, REFUND)

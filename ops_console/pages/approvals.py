@@ -27,7 +27,7 @@ from ops_console.pages.rules_said import rules_of
 from ops_console.pages.step_up import prove
 from sentinel.authority import approval_queue
 from sentinel.authority.actor import Actor, has_role
-from sentinel.authority.resolve_approval import HANDLED
+from sentinel.authority.approvals import HANDLED
 from sentinel.core.decision import reason_text
 from sentinel.core.errors import InvalidInput
 from sentinel.platform.http.bodies import Identifier, StrictSchema, Text, load

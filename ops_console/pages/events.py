@@ -17,7 +17,7 @@ from ops_console.pages import shell
 from ops_console.pages.inert_csv import Cell, csv_lines
 from ops_console.read_models.events import KINDS, EventFilter, EventRow, all_events, events_page
 from sentinel.authority.halts import known_targets
-from sentinel.authority.look_up_public_id import look_up_public_id
+from sentinel.authority.public_ids import look_up_public_id
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.core.operation import check_identifier
 from sentinel.core.public_ids import is_public_id

@@ -14,9 +14,16 @@ from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.step_up import prove
-from sentinel.authority.halts import LOOKED_AFTER, HaltRow, LastEffect, known_targets, last_effect, list_halts
-from sentinel.authority.lift_halt import lift_halt
-from sentinel.authority.set_halt import set_halt
+from sentinel.authority.halts import (
+    LOOKED_AFTER,
+    HaltRow,
+    LastEffect,
+    known_targets,
+    last_effect,
+    lift_halt,
+    list_halts,
+    set_halt,
+)
 from sentinel.platform.http.bodies import load
 
 _SET, _LIFT = SetHaltSchema(), LiftHaltSchema()

@@ -14,8 +14,7 @@ from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.step_up import prove
 from ops_console.read_models.events import EventRow, events_of
-from sentinel.authority.in_doubt import doubt_totals, find_operation, list_in_doubt
-from sentinel.authority.resolve_in_doubt import resolve_in_doubt
+from sentinel.authority.in_doubt import doubt_totals, find_operation, list_in_doubt, resolve_in_doubt
 from sentinel.core.decision import reason_text
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.platform.http.bodies import load

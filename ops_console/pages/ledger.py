@@ -27,7 +27,7 @@ from ops_console.read_models.ledger_search import (
 from ops_console.read_models.order_budgets import budget_of_entry
 from ops_console.read_models.refund_views import LedgerRow
 from sentinel.authority.approvals import find_approval
-from sentinel.authority.look_up_public_id import look_up_public_id
+from sentinel.authority.public_ids import look_up_public_id
 from sentinel.core.decision import REASONS
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.core.public_ids import is_public_id

@@ -12,7 +12,7 @@ from flask import Blueprint, Response, request
 
 from ops_console.accounts import change_operator as change
 from ops_console.accounts.create_operator import add_person, checked_address
-from ops_console.accounts.operators import ROLES, PersonRow, list_people
+from ops_console.accounts.operators import PersonRow, list_people
 from ops_console.accounts.passwords import make_password
 from ops_console.api.rendering import path_id
 from ops_console.context import Context
@@ -20,6 +20,7 @@ from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.account_schemas import AddOperatorSchema, NewPasswordSchema, SetRoleSchema
 from ops_console.pages.step_up import prove
+from sentinel.authority.actor import ROLES
 from sentinel.core.errors import InvalidInput, NotFound, SentinelError
 from sentinel.platform.http.bodies import load
 from sentinel.store.ids import new_id

@@ -26,7 +26,7 @@ from ops_console.read_models import overview as figures
 from ops_console.read_models.refund_views import last_worker, outbox_lag
 from sentinel.authority.approval_queue import KINDS
 from sentinel.authority.halts import HaltRow, list_halts
-from sentinel.authority.switches import list_switches
+from sentinel.authority.switches import flipped_switches
 
 _NAMES = {"refund": "Refunds", "escalation": "Escalations", "order": "Orders", "other": "Other actions"}
 
@@ -84,7 +84,7 @@ def _clock(minute: int) -> str:
 def _now(context: Context, tenant_id: uuid.UUID) -> dict[str, Any]:
     now = datetime.now(UTC)
     load = figures.ledger_load(context.ledger, tenant_id)
-    switches = [row for row in list_switches(context.pool, tenant_id) if _by_machine(row.is_on, row.changed_by)]
+    switches = [row for row in flipped_switches(context.pool, tenant_id) if _by_machine(row.is_on, row.changed_by)]
     approvals, in_doubt = _approvals(context, tenant_id, now), _in_doubt(context, tenant_id, now)
     halts, samples = list_halts(context.pool, tenant_id), gauges.last_hour(context.pool, tenant_id)
     return {

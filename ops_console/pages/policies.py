@@ -14,9 +14,7 @@ from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.limit_words import cap_in_words
 from ops_console.pages.step_up import prove
-from sentinel.authority.flip_switch import turn_switch_off, turn_switch_on
 from sentinel.authority.gate_reports import REFUSALS, list_reports
-from sentinel.authority.list_switches import SwitchView, list_switches
 from sentinel.authority.policies import OPERATIONS_LOOKED_AT, FullnessRow
 from sentinel.authority.policy_views import (
     MOST_PER_LIMIT,
@@ -26,6 +24,7 @@ from sentinel.authority.policy_views import (
     how_full,
     list_policies,
 )
+from sentinel.authority.switches import SwitchView, list_switches, turn_switch_off, turn_switch_on
 from sentinel.core.decision import reason_text
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
 from sentinel.platform.http.bodies import load

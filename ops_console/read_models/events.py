@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sentinel.store.database import Pool
+from sentinel.store.ids import first_id_at
 from sentinel.store.rows import all_rows, single
 
 LOOKED_AT = 20_000
@@ -154,9 +155,3 @@ def _newest(wanted: EventFilter) -> uuid.UUID:
 
 def _oldest(wanted: EventFilter) -> uuid.UUID:
     return _FIRST if wanted.since is None else first_id_at(wanted.since - _ID_SLACK)
-
-
-def first_id_at(moment: datetime) -> uuid.UUID:
-    """Where the ids of a moment begin: no id made earlier is greater."""
-    milliseconds = int(moment.timestamp() * 1000)
-    return uuid.UUID(int=min(max(milliseconds, 0), 2**48 - 1) << 80)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from ops_console.accounts.operators import ROLES
 from sentinel.core.errors import Forbidden
 
+ROLES = ("viewer", "approver", "admin")
+"""Weakest first: who has one may do what those before it may."""
 CONSOLE, LOCAL_ADMINISTRATOR = "console", "local_administrator"
 ON_THE_MACHINE = "local administrator"
 """How records name who acts on the machine itself in nobody's name."""

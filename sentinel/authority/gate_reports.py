@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,11 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
+from sentinel.authority.actor import Actor
+from sentinel.core.errors import InvalidInput
+from sentinel.policy.switches import SwitchBook, known_switch
 from sentinel.store.database import Pool
+from sentinel.store.ids import new_id
 from sentinel.store.rows import all_rows, single
 
 MAX_AGE_DAYS = 7
@@ -104,7 +109,7 @@ order by created_at desc, report_id desc limit %(limit)s
 """
 
 
-def record_gate_report(
+def _insert_report(
     pool: Pool, *, tenant_id: uuid.UUID, report_id: uuid.UUID, report: GateReport, who: str, event_id: uuid.UUID
 ) -> None:
     """Keep a report for good, with its evidence. Raises `EngineUnavailable` where its numbers contradict each other."""
@@ -126,3 +131,42 @@ def gate_states(pool: Pool, tenant_id: uuid.UUID, gated: Sequence[tuple[str, str
 def list_reports(pool: Pool, tenant_id: uuid.UUID, switch: str, *, limit: int = 50) -> list[ReportRow]:
     """The reports of a switch, newest first."""
     return all_rows(pool, ReportRow, REPORTS, {"tenant_id": tenant_id, "switch": switch, "limit": limit})
+
+
+LEAST_LOWER_BOUND_PPM = 950_000
+"""The bar: the lower end of the 95 % interval of the correct rate."""
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+
+
+def record_gate_report(pool: Pool, actor: Actor, book: SwitchBook, report: GateReport) -> uuid.UUID:
+    """The report's id. Approvers may record; reports are never changed, the newest one counts, also a failed one.
+
+    Raises `Forbidden`, `NotFound` (no such switch), `InvalidInput` (another scenario than the switch's gate, or numbers
+    that contradict each other or the verdict).
+    """
+    actor.must_be("approver")
+    declared = known_switch(book, report.switch)
+    if report.scenario != declared.gate:
+        gate = f"its gate is {declared.gate}" if declared.gate else "it has no gate"
+        raise InvalidInput.of("scenario", f"{report.scenario} proves nothing about {report.switch}: {gate}")
+    _consistent(report)
+    report_id = new_id()
+    _insert_report(
+        pool, tenant_id=actor.tenant_id, report_id=report_id, report=report, who=actor.name, event_id=new_id()
+    )
+    return report_id
+
+
+def _consistent(report: GateReport) -> None:
+    # The table holds the same (0002_switches.sql); asked here too, so that the refusal has words.
+    counts = (report.correct, report.not_covered, report.wrong_executions)
+    if min(counts) < 0 or not 0 < report.cases <= 1_000_000 or report.correct + report.not_covered > report.cases:
+        raise InvalidInput.of("cases", "and the other counts do not add up")
+    if not 0 <= report.lower_bound_ppm <= 1_000_000:
+        raise InvalidInput.of("lower_bound_ppm", "must be between 0 and 1000000")
+    if not _DIGEST.fullmatch(report.policy_digest):
+        raise InvalidInput.of("policy_digest", "must be sha256: and 64 hex digits")
+    proven = report.wrong_executions == 0 and report.correct > 0 and report.lower_bound_ppm >= LEAST_LOWER_BOUND_PPM
+    if report.passed and not proven:
+        raise InvalidInput.of("passed", "is more than these numbers prove")

@@ -5,12 +5,16 @@ A global halt belongs to no tenant (the nil uuid); every tenant sees it, only a 
 
 from __future__ import annotations
 
+import re
 import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_console.read_models.events import first_id_at
+from sentinel.authority.actor import Actor
+from sentinel.core.errors import Forbidden, InvalidInput, NotFound
+from sentinel.core.operation import check_identifier
 from sentinel.store.database import Pool
+from sentinel.store.ids import first_id_at, new_id
 from sentinel.store.rows import all_rows, one_row, single
 
 EVERYBODY = uuid.UUID(int=0)
@@ -116,7 +120,7 @@ def list_halts(pool: Pool, tenant_id: uuid.UUID, *, lifted_too: bool = False, li
     return all_rows(pool, HaltRow, LIST_HALTS, fields)
 
 
-def set_halt(
+def _put_in_force(
     pool: Pool,
     *,
     owner: uuid.UUID,
@@ -137,7 +141,7 @@ def set_halt(
     return found
 
 
-def lift_halt(
+def _take_back(
     pool: Pool, *, owner: uuid.UUID, halt_id: uuid.UUID, lifted_by: str, reason: str, event_id: uuid.UUID
 ) -> bool:
     """End a halt. False when it is not in force, or not this owner's."""
@@ -167,3 +171,47 @@ def last_effect(pool: Pool, tenant_id: uuid.UUID, halt: HaltRow) -> LastEffect:
 def known_targets(pool: Pool, tenant_id: uuid.UUID) -> list[Known]:
     """Agents, actions and scenarios of the latest operations, and the agents that keys are bound to."""
     return all_rows(pool, Known, KNOWN, {"tenant_id": tenant_id})
+
+
+_ACTION_PATTERN = re.compile(r"[A-Za-z0-9._:/@-]{1,126}\.\*")
+
+
+def set_halt(pool: Pool, actor: Actor, *, scope: str, target: str = "", level: str = "kill", reason: str) -> HaltSet:
+    """The halt in force. Agents, actions (or "refund.*"), scenarios and "AGENT ACTION" need a `target`; approvers may halt.
+
+    A global halt stops other tenants too, so only a local administrator sets one. Raises `InvalidInput`, `Forbidden`.
+    """
+    actor.must_be("approver")
+    _check_target(scope, target, level)
+    if scope == "global" and not actor.is_local:
+        raise Forbidden("a global halt is set on the machine itself: `sentinel halts set --scope global`")
+    return _put_in_force(
+        pool, owner=EVERYBODY if scope == "global" else actor.tenant_id, halt_id=new_id(), scope=scope,
+        target=target, level=level, reason=reason, set_by=actor.name, event_id=new_id(),
+    )  # fmt: skip
+
+
+def _check_target(scope: str, target: str, level: str) -> None:
+    if scope not in SCOPES:
+        raise InvalidInput.of("scope", f"must be one of {', '.join(SCOPES)}")
+    if level not in LEVELS:
+        raise InvalidInput.of("level", f"must be one of {', '.join(LEVELS)}")
+    if scope in ("global", "tenant"):
+        if target:
+            raise InvalidInput.of("target", f"must be left out for the scope {scope}")
+    elif scope == "agent_action":
+        agent, _, action = target.partition(" ")
+        check_identifier(agent, "target", 128)
+        check_identifier(action, "target", 128)
+    elif not (scope == "action" and _ACTION_PATTERN.fullmatch(target)):
+        check_identifier(target, "target", 128)
+
+
+def lift_halt(pool: Pool, actor: Actor, halt_id: uuid.UUID, *, reason: str) -> None:
+    """Lift the tenant's halt; a local administrator also a global one. Raises `NotFound` when none is in force."""
+    actor.must_be("admin")
+    owners = [actor.tenant_id, EVERYBODY] if actor.is_local else [actor.tenant_id]
+    for owner in owners:
+        if _take_back(pool, owner=owner, halt_id=halt_id, lifted_by=actor.name, reason=reason, event_id=new_id()):
+            return
+    raise NotFound("there is no halt of that id in force")

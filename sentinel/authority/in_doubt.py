@@ -6,7 +6,10 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime
 
+from sentinel.authority.actor import Actor
+from sentinel.core.errors import Conflict, NotFound, StillActing
 from sentinel.store.database import Pool
+from sentinel.store.ids import new_id
 from sentinel.store.rows import all_rows, one_row
 
 
@@ -113,7 +116,7 @@ def find_operation(pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID) ->
     return one_row(pool, OperationRow, FIND_OPERATION, {"tenant_id": tenant_id, "operation_id": operation_id})
 
 
-def resolve_in_doubt(
+def _record_resolution(
     pool: Pool,
     *,
     tenant_id: uuid.UUID,
@@ -136,3 +139,23 @@ def resolve_in_doubt(
 class _Resolved:
     result: str
     act_until: datetime | None
+
+
+def resolve_in_doubt(pool: Pool, actor: Actor, operation_id: uuid.UUID, *, executed: bool, evidence: str) -> None:
+    """End the doubt. Freeing budget moves a cap, so it takes an administrator.
+
+    "Not executed" is final: nothing starts under that key any more. Raises `NotFound`, `Forbidden`, `StillActing` ("not
+    executed" while whoever was told "started" may act), or `Conflict` when the operation is not in doubt.
+    """
+    actor.must_be("admin")
+    result, act_until = _record_resolution(
+        pool, tenant_id=actor.tenant_id, operation_id=operation_id, executed=executed, resolved_by=actor.name,
+        evidence=evidence, event_id=new_id(),
+    )  # fmt: skip
+    if result == "unknown":
+        raise NotFound("there is no operation of that id")
+    if result == "still_acting":
+        assert act_until is not None
+        raise StillActing(act_until)
+    if result == "not_in_doubt":
+        raise Conflict("the operation is not in doubt")

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from sentinel.authority.engine import Authority
+from sentinel.core.canonical import canonical_json
 from sentinel.store.database import Pool
 from sentinel.store.failures import in_one_call
 from sentinel.store.rows import all_rows, single
@@ -157,3 +159,16 @@ def fullest(pool: Pool, tenant_id: uuid.UUID, limits: Sequence[LimitWindow], *, 
         "buckets": [one.bucket_seconds for one in limits], "zones": [one.zone for one in limits],
         "parts": [one.currency_part for one in limits],
     })  # fmt: skip
+
+
+def declare_policies(authority: Authority) -> None:
+    """Keep every loaded policy and put it in force. Raises `EngineUnavailable`."""
+    remember_policies(authority.pool, [
+        (one.digest, one.policy.policy_id, one.policy.version, canonical_json(one.policy.document()))
+        for one in authority.policies.library.policies
+    ])  # fmt: skip
+
+
+def are_declared(authority: Authority) -> bool:
+    """Whether the database knows every loaded policy: before that, launch gates and proof packs miss it. Raises `EngineUnavailable`."""
+    return are_known(authority.pool, [one.digest for one in authority.policies.library.policies])

@@ -46,9 +46,9 @@ def serve(settings: Settings, *, graceful_seconds: int = 20) -> None:
 def _run(settings: Settings, listener: Listener, policies: PolicyHolder, graceful_seconds: int) -> None:
     from sentinel.authority import metrics
     from sentinel.authority.app import build_authority, create_edge
-    from sentinel.authority.declare_policies import declare_policies
-    from sentinel.authority.evidence_log import Checkpointer
-    from sentinel.authority.housekeeper import Housekeeper
+    from sentinel.authority.checkpointer import Checkpointer
+    from sentinel.authority.housekeeping import Housekeeper
+    from sentinel.authority.policies import declare_policies
     from sentinel.platform.http.rate_limit import SharedRateLimit
 
     limit = SharedRateLimit(per_second=settings.rate_per_second, burst=settings.rate_burst)

@@ -7,8 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from sentinel.authority.actor import Actor
+from sentinel.authority.engine import Caller
+from sentinel.authority.gate_reports import REFUSALS, GateState, gate_states
 from sentinel.authority.halts import EVERYBODY
+from sentinel.core.errors import Conflict, InvalidInput, NotFound
+from sentinel.policy.switches import NAME, DeclaredSwitch, SwitchBook, known_switch
+from sentinel.policy.switches import SwitchFile as SwitchFile  # for the console, which knows no policies, only services
 from sentinel.store.database import Pool
+from sentinel.store.ids import new_id
 from sentinel.store.rows import all_rows, single
 
 
@@ -63,7 +70,7 @@ select sentinel.turn_switch_off(%(tenant_id)s, %(name)s, %(who)s, %(reason)s, %(
 """
 
 
-def list_switches(pool: Pool, tenant_id: uuid.UUID) -> list[SwitchRow]:
+def flipped_switches(pool: Pool, tenant_id: uuid.UUID) -> list[SwitchRow]:
     """The tenant's flipped switches by name."""
     return all_rows(pool, SwitchRow, LIST_SWITCHES, {"tenant_id": tenant_id})
 
@@ -73,7 +80,7 @@ def in_force(pool: Pool, tenant_id: uuid.UUID) -> list[InForce]:
     return all_rows(pool, InForce, IN_FORCE, {"tenant_id": tenant_id, "owners": [tenant_id, EVERYBODY]})
 
 
-def turn_on(
+def _turn_on(
     pool: Pool,
     *,
     tenant_id: uuid.UUID,
@@ -94,7 +101,7 @@ def turn_on(
     }))  # fmt: skip
 
 
-def turn_off(
+def _turn_off(
     pool: Pool,
     *,
     tenant_id: uuid.UUID,
@@ -111,3 +118,134 @@ def turn_off(
     return bool(single(pool, TURN_OFF, {
         "tenant_id": tenant_id, "name": name, "who": who, "reason": reason, "event_id": event_id, "went_wrong": went_wrong,
     }))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchView:
+    """One switch. `gate_state` is None where no report is needed; the `changed…` and `reason` None where nobody flipped it."""
+
+    name: str
+    is_on: bool
+    canary_percent: int
+    about: str
+    gate: str | None
+    policy: str | None
+    gate_state: GateState | None
+    changed_at: datetime | None
+    changed_by: str | None
+    reason: str | None
+    first_canary: int
+
+
+def list_switches(pool: Pool, tenant_id: uuid.UUID, book: SwitchBook) -> list[SwitchView]:
+    """Every declared switch of the tenant, in the file's order; nothing where the file cannot be used."""
+    flips = {row.name: row for row in flipped_switches(pool, tenant_id)}
+    gated = [(one.name, one.gate, one.policy) for one in book.switches.values() if one.gate and one.policy]
+    states = gate_states(pool, tenant_id, gated)
+    return [_view(one, flips.get(one.name), states.get(one.name)) for one in book.switches.values()]
+
+
+def _view(declared: DeclaredSwitch, row: SwitchRow | None, state: GateState | None) -> SwitchView:
+    is_on, percent = (row.is_on, row.canary_percent) if row else _as_declared(declared)
+    return SwitchView(
+        declared.name, is_on, percent, declared.about, declared.gate, declared.policy, state,
+        row.changed_at if row else None, row.changed_by if row else None, row.reason if row else None,
+        declared.first_canary,
+    )  # fmt: skip
+
+
+def standing(book: SwitchBook, found: Sequence[InForce]) -> dict[str, tuple[bool, int, Sequence[str]]]:
+    """Name → (on, canary percent, systems proven as simulations only) for agents. What the file does not declare is off."""
+    flips = {one.name: (one.is_on, one.canary_percent, one.simulated) for one in found if one.kind == "switch"}
+    return {name: flips.get(name, (*_as_declared(declared), ())) for name, declared in book.switches.items()}
+
+
+def _as_declared(declared: DeclaredSwitch) -> tuple[bool, int]:
+    return declared.default_on, 100 if declared.default_on else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Flipped:
+    """How the switch stands now; `already` when it stood so before and nothing was recorded."""
+
+    name: str
+    is_on: bool
+    canary_percent: int
+    already: bool
+
+
+class CanaryTooWide(Conflict):
+    """A switch that is off is turned on for more accounts than its first canary may have."""
+
+    code = "canary-too-wide"
+
+    def __init__(self, declared: DeclaredSwitch) -> None:
+        first = declared.first_canary
+        super().__init__(
+            f"{declared.name} is off: it goes on for at most {first} % of the accounts first, and may be moved from there"
+        )
+
+
+class GateRefused(Conflict):
+    """The launch gate of a switch is not passed; `why` is a key of `gate_reports.REFUSALS`."""
+
+    code = "gate-not-passed"
+
+    def __init__(self, switch: str, gate: str, why: str) -> None:
+        super().__init__(f"{switch} stays off: {REFUSALS[why]}; run `sentinel gates run {gate}` and look at it again")
+        self.why = why
+
+
+def turn_switch_on(
+    pool: Pool, actor: Actor, book: SwitchBook, name: str, *, canary_percent: int, reason: str
+) -> Flipped:
+    """On for `canary_percent` (0 to 100) of the accounts; again with another percentage moves it.
+
+    Raises `Forbidden` (not an admin), `NotFound` (no such switch), `GateRefused`, `CanaryTooWide`, `InvalidInput`, and `Conflict` when
+    the file of switches cannot be used.
+    """
+    actor.must_be("admin")
+    if book.fault is not None:
+        raise Conflict(f"every switch is off, because the file of switches cannot be used: {book.fault}")
+    if not 0 <= canary_percent <= 100:
+        raise InvalidInput.of("canary_percent", "must be between 0 and 100")
+    declared = known_switch(book, name)
+    refusal = _turn_on(
+        pool, tenant_id=actor.tenant_id, name=name, gate=declared.gate, policy=declared.policy,
+        canary_percent=canary_percent, first_percent=declared.first_canary, who=actor.name, reason=reason, event_id=new_id(),
+    )  # fmt: skip
+    if refusal == "canary_too_wide":
+        raise CanaryTooWide(declared)
+    if declared.gate is not None and refusal in REFUSALS:
+        raise GateRefused(name, declared.gate, refusal)
+    return Flipped(name, True, canary_percent, already=refusal != "")
+
+
+def turn_switch_off(pool: Pool, actor: Actor, book: SwitchBook, name: str, *, reason: str) -> Flipped:
+    """Off for everybody from the commit on; approvers may. Raises `Forbidden` or `NotFound`."""
+    actor.must_be("approver")
+    _known_or_any(book, name)
+    done = _turn_off(pool, tenant_id=actor.tenant_id, name=name, who=actor.name, reason=reason, event_id=new_id())
+    return Flipped(name, False, 0, already=not done)
+
+
+def turn_switch_off_by_agent(pool: Pool, caller: Caller, book: SwitchBook, name: str, *, reason: str) -> Flipped:
+    """An agent stops itself, e.g. after a wrong execution: on again it goes only by a report from after that.
+
+    Raises `InvalidInput` for a switch that is not there.
+    """
+    try:
+        _known_or_any(book, name)
+    except NotFound as error:
+        raise InvalidInput.of("switch", error.detail) from None
+    who = f"agent {caller.agent_id}" if caller.agent_id else f"agent key {caller.key_id}"
+    done = _turn_off(
+        pool, tenant_id=caller.tenant_id, name=name, who=who, reason=reason, event_id=new_id(), went_wrong=True
+    )
+    return Flipped(name, False, 0, already=not done)
+
+
+def _known_or_any(book: SwitchBook, name: str) -> None:
+    """Where the file is unusable no name can be looked up, and off has to work all the same."""
+    if book.fault is None or not NAME.fullmatch(name):
+        known_switch(book, name)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
 
 import psycopg
 
+from sentinel.core.errors import Conflict, InvalidInput
 from sentinel.store.database import Pool
 from sentinel.store.failures import in_one_call
+from sentinel.store.ids import new_id
 from sentinel.store.rows import all_rows, one_row
 
 
@@ -58,7 +61,7 @@ def public_tenants(pool: Pool) -> list[PublicTenant]:
     return all_rows(pool, PublicTenant, PUBLIC_TENANTS)
 
 
-def create_tenant(pool: Pool, *, tenant_id: uuid.UUID, label: str) -> bool:
+def _insert_tenant(pool: Pool, *, tenant_id: uuid.UUID, label: str) -> bool:
     """Add a tenant; the first one becomes the refund ledger's default. False when the label is taken."""
     fields = {"tenant_id": tenant_id, "label": label}
 
@@ -72,3 +75,16 @@ def create_tenant(pool: Pool, *, tenant_id: uuid.UUID, label: str) -> bool:
             return created
 
     return in_one_call(pool, call)
+
+
+_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+
+
+def create_tenant(pool: Pool, label: str) -> uuid.UUID:
+    """The new tenant's id. Raises `InvalidInput`, or `Conflict` when the label is taken."""
+    if not _LABEL.fullmatch(label):
+        raise InvalidInput.of("label", "must be up to 63 lower-case letters, digits and dashes")
+    tenant_id = new_id()
+    if not _insert_tenant(pool, tenant_id=tenant_id, label=label):
+        raise Conflict(f"there is a tenant {label} already")
+    return tenant_id

@@ -8,8 +8,17 @@ from datetime import datetime
 
 import click
 
-from sentinel.authority.approvals import ApprovalRow, earlier_votes, find_approval, list_approvals, votes
-from sentinel.authority.resolve_approval import APPROVE, HANDLED, REJECT, resolve_approval
+from sentinel.authority.approvals import (
+    APPROVE,
+    HANDLED,
+    REJECT,
+    ApprovalRow,
+    earlier_votes,
+    find_approval,
+    list_approvals,
+    resolve_approval,
+    votes,
+)
 from sentinel.cli.common import (
     OneLineErrors,
     acting_as,

@@ -13,8 +13,8 @@ from typing import Any
 import click
 import psycopg
 
+from sentinel.authority.checkpointer import compare_checkpoints
 from sentinel.authority.checkpoints import CheckpointBroken
-from sentinel.authority.evidence_log import compare_checkpoints
 from sentinel.authority.settings import CHECKPOINTS, load_settings
 from sentinel.cli.common import json_option
 from sentinel.core.errors import EngineUnavailable, SentinelError

@@ -19,8 +19,7 @@ from typing import Any
 import click
 import orjson
 
-from sentinel.authority.gate_reports import GateReport
-from sentinel.authority.record_gate_report import record_gate_report
+from sentinel.authority.gate_reports import GateReport, record_gate_report
 from sentinel.cli.common import (
     OneLineErrors,
     acting_as,

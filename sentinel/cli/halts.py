@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import click
 
-from sentinel.authority.halts import LEVELS, SCOPES, list_halts
-from sentinel.authority.lift_halt import lift_halt
-from sentinel.authority.set_halt import set_halt
+from sentinel.authority.halts import LEVELS, SCOPES, lift_halt, list_halts, set_halt
 from sentinel.cli.common import (
     OneLineErrors,
     acting_as,

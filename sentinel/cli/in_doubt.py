@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from sentinel.authority.in_doubt import list_in_doubt
-from sentinel.authority.resolve_in_doubt import resolve_in_doubt
+from sentinel.authority.in_doubt import list_in_doubt, resolve_in_doubt
 from sentinel.cli.common import (
     OneLineErrors,
     acting_as,

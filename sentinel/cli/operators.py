@@ -14,8 +14,9 @@ from ops_console.accounts.create_operator import (
     reset_second_factor,
     shut_out,
 )
-from ops_console.accounts.operators import ROLES, list_operators
+from ops_console.accounts.operators import list_operators
 from ops_console.accounts.passwords import make_password
+from sentinel.authority.actor import ROLES
 from sentinel.cli.common import OneLineErrors, json_option, open_pool, show, show_rows, tenant_of, tenant_option
 
 COLUMNS = ("email", "role", "active", "created_at", "operator_id")

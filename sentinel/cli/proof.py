@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from sentinel.authority.look_up_public_id import minters
 from sentinel.authority.policy_inspector import PolicyBook
-from sentinel.authority.verify_proof import compare_with_record
+from sentinel.authority.proofs import compare_with_record
+from sentinel.authority.public_ids import minters
 from sentinel.cli.common import json_option, open_pool, print_json, tenant_of, tenant_option
 from sentinel.core.canonical import canonical_json
 from sentinel.core.errors import InvalidInput

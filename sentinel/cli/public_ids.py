@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from sentinel.authority.look_up_public_id import look_up_public_id, minters
+from sentinel.authority.public_ids import look_up_public_id, minters
 from sentinel.cli.common import OneLineErrors, json_option, open_pool, print_json, tenant_of, tenant_option
 from sentinel.platform.settings import public_id_secrets
 

@@ -21,10 +21,10 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from sentinel.authority.create_tenant import create_tenant
 from sentinel.authority.issue_key import issue_key
 from sentinel.authority.keys import WORKER_SCOPES
 from sentinel.authority.settings import Settings
+from sentinel.authority.tenants import create_tenant
 from sentinel.cli.scratch_left import PREFIX
 from sentinel.policy.library import PolicyHolder
 from sentinel.store.database import CONSOLE, Pool, with_role
@@ -115,7 +115,7 @@ def authority_on_loopback(database: str, policies: PolicyHolder) -> Iterator[str
     from werkzeug.serving import WSGIRequestHandler
 
     from sentinel.authority.app import build_authority, create_app
-    from sentinel.authority.declare_policies import declare_policies
+    from sentinel.authority.policies import declare_policies
     from sentinel.platform.http.rate_limit import SharedRateLimit
 
     class Handler(WSGIRequestHandler):

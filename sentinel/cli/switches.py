@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from sentinel.authority.flip_switch import known_switch, turn_switch_off, turn_switch_on
 from sentinel.authority.gate_reports import REFUSALS, GateState
-from sentinel.authority.list_switches import SwitchView, list_switches
+from sentinel.authority.switches import SwitchView, list_switches, turn_switch_off, turn_switch_on
 from sentinel.cli.common import (
     OneLineErrors,
     acting_as,
@@ -24,7 +23,7 @@ from sentinel.cli.common import (
 )  # fmt: skip
 from sentinel.platform.command_line import WrongUse
 from sentinel.platform.resources import policies_dir
-from sentinel.policy.switches import SwitchBook, read_book
+from sentinel.policy.switches import SwitchBook, known_switch, read_book
 
 COLUMNS = ("switch", "on", "canary", "launch_gate", "changed")
 """Columns for people; `--json` has everything."""

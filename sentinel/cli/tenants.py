@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from sentinel.authority.create_tenant import create_tenant
-from sentinel.authority.tenants import list_tenants
+from sentinel.authority.tenants import create_tenant, list_tenants
 from sentinel.cli.common import OneLineErrors, json_option, open_pool, show, show_rows
 
 

@@ -59,10 +59,9 @@ def _make_access(admin_url: str) -> Access:
     import secrets
 
     from ops_console.accounts.create_operator import create_operator
-    from sentinel.authority.create_tenant import create_tenant
     from sentinel.authority.issue_key import issue_key
     from sentinel.authority.keys import WORKER_SCOPES
-    from sentinel.authority.tenants import list_tenants
+    from sentinel.authority.tenants import create_tenant, list_tenants
     from sentinel.store.database import CONSOLE, Pool, with_role
 
     pool = Pool(with_role(admin_url, CONSOLE), size=1)

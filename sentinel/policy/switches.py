@@ -13,6 +13,7 @@ from pathlib import Path
 
 import structlog
 
+from sentinel.core.errors import NotFound
 from sentinel.policy.errors import PolicyError, nearest
 from sentinel.policy.source import Node, Source, Table, read_source
 
@@ -153,3 +154,12 @@ def _first_canary(source: Source, what: str, table: Table) -> int:
     if node is None:
         return FIRST_CANARY if "gate" in table.entries else 100
     return source.whole(node, f"{what}: first_canary", least=1, most=100)
+
+
+def known_switch(book: SwitchBook, name: str) -> DeclaredSwitch:
+    """The declared switch of that name. Raises `NotFound`, naming the nearest one."""
+    found = book.switches.get(name)
+    if found is None:
+        hint = book.hint(name) or f"known: {', '.join(book.switches) or 'none'}"
+        raise NotFound(f'there is no switch "{name[:64]}" ({hint})')
+    return found

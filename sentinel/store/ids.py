@@ -19,8 +19,9 @@ def new_id() -> uuid.UUID:
 
 
 def first_id_at(moment: datetime) -> uuid.UUID:
-    """The least id that `new_id` can make at a moment: where a range of ids by time begins."""
-    return uuid.UUID(int=int(moment.timestamp() * 1000) << 80)
+    """The least id that `new_id` can make at a moment: where a range of ids by time begins. The ends of time are kept to."""
+    milliseconds = int(moment.timestamp() * 1000)
+    return uuid.UUID(int=min(max(milliseconds, 0), (1 << 48) - 1) << 80)
 
 
 def proof_id_of(event_id: uuid.UUID) -> str:

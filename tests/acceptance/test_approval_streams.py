@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from sentinel.authority.actor import Actor
+from sentinel.authority.approvals import resolve_approval
 from sentinel.authority.issue_key import issue_key
 from sentinel.authority.keys import WORKER_SCOPES
-from sentinel.authority.resolve_approval import resolve_approval
 from sentinel.authority.revoke_key import revoke_key
 from sentinel.store.database import CONSOLE, Pool, with_role
 from tests.acceptance.places import Served, eventually, served_on

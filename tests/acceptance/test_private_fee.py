@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sentinel.authority.actor import Actor
-from sentinel.authority.record_gate_report import record_gate_report
+from sentinel.authority.gate_reports import record_gate_report
 from sentinel.store.database import CONSOLE, Pool, with_role
 from tests.acceptance.ledgers import Shop, broken_invariants
 from tests.acceptance.places import SECRET, Served, clean_env, end, eventually, module, run

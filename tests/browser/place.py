@@ -19,10 +19,10 @@ import urllib3
 from ops_console.accounts.passwords import hash_password
 from sentinel.authority.actor import Actor
 from sentinel.authority.app import build_authority
-from sentinel.authority.create_tenant import create_tenant
-from sentinel.authority.declare_policies import declare_policies
 from sentinel.authority.issue_key import issue_key
+from sentinel.authority.policies import declare_policies
 from sentinel.authority.settings import Settings
+from sentinel.authority.tenants import create_tenant
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import PolicyHolder
 from sentinel.store.database import CONSOLE, Pool, with_role

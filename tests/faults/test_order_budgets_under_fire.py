@@ -24,9 +24,8 @@ import psycopg
 import pytest
 
 from ops_console.resolve_order import resolve_order
-from sentinel.authority.in_doubt import list_in_doubt
-from sentinel.authority.resolve_approval import resolve_approval
-from sentinel.authority.resolve_in_doubt import resolve_in_doubt
+from sentinel.authority.approvals import resolve_approval
+from sentinel.authority.in_doubt import list_in_doubt, resolve_in_doubt
 from sentinel.core.errors import SentinelError, StillActing
 from sentinel.store.embedded import Embedded
 from tests.acceptance.places import SCALE, eventually, run

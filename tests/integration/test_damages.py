@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 from psycopg import sql
 
+from sentinel.authority.checkpointer import Checkpointer, compare_checkpoints
 from sentinel.authority.checkpoints import CheckpointBroken, CheckpointFile, read_checkpoints
-from sentinel.authority.evidence_log import Checkpointer, compare_checkpoints
-from sentinel.authority.set_halt import set_halt
+from sentinel.authority.halts import set_halt
 from sentinel.cli.main import main
 from sentinel.cli.scratch import listening
 from sentinel.core.merkle import TreeHead

@@ -5,8 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sentinel.authority.approvals import ApprovalRow, find_approval
-from sentinel.authority.resolve_approval import HANDLED, Resolved, resolve_approval
+from sentinel.authority.approvals import HANDLED, ApprovalRow, Resolved, find_approval, resolve_approval
 from tests.support.harness import actor
 from tests.support.world import World, guard_body, unique
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ops_console.board.events import LiveEvent
-from sentinel.authority.look_up_public_id import minters
+from sentinel.authority.public_ids import minters
 from sentinel.core.proof import pack_hash
 from sentinel.core.public_ids import Kind
 from sentinel.core.publication import PublicFields

@@ -22,11 +22,11 @@ from sentinel.authority.actor import Actor
 from sentinel.authority.api.guard import to_asked
 from sentinel.authority.api.identity import Identity
 from sentinel.authority.app import build_authority
+from sentinel.authority.approvals import Resolved, resolve_approval
 from sentinel.authority.decisions import Receipt, Recorded
 from sentinel.authority.engine import Authority, Caller
 from sentinel.authority.guard_action import guard_action
 from sentinel.authority.report_outcome import report_outcome
-from sentinel.authority.resolve_approval import Resolved, resolve_approval
 from sentinel.authority.settings import Settings
 from sentinel.authority.start_action import start_action
 from sentinel.core.errors import SentinelError

@@ -6,10 +6,9 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from sentinel.authority.halts import list_halts
+from sentinel.authority.halts import lift_halt, list_halts
 from sentinel.authority.housekeeping import keep_house
-from sentinel.authority.lift_halt import lift_halt
-from sentinel.authority.resolve_in_doubt import resolve_in_doubt
+from sentinel.authority.in_doubt import resolve_in_doubt
 from tests.support.harness import actor, let_leave_end
 from tests.support.world import World, guard_body, start_body, unique
 

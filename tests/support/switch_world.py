@@ -7,9 +7,8 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-from sentinel.authority.flip_switch import Flipped, turn_switch_off, turn_switch_on
-from sentinel.authority.gate_reports import GateReport
-from sentinel.authority.record_gate_report import record_gate_report
+from sentinel.authority.gate_reports import GateReport, record_gate_report
+from sentinel.authority.switches import Flipped, turn_switch_off, turn_switch_on
 from sentinel.core.proof import pack_hash
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.switches import SwitchBook, SwitchFile

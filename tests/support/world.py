@@ -17,13 +17,13 @@ from werkzeug.test import TestResponse
 
 from ops_console.accounts.passwords import hash_password
 from sentinel.authority.app import build_authority, create_app
-from sentinel.authority.create_tenant import create_tenant
-from sentinel.authority.declare_policies import declare_policies
 from sentinel.authority.engine import Authority
 from sentinel.authority.housekeeping import keep_house, sequence_events
 from sentinel.authority.issue_key import issue_key
 from sentinel.authority.keys import WORKER_SCOPES
+from sentinel.authority.policies import declare_policies
 from sentinel.authority.settings import Settings
+from sentinel.authority.tenants import create_tenant
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.resources import invariants_sql, policies_dir
 from sentinel.policy.library import PolicyHolder

@@ -7,7 +7,7 @@ from flask import Blueprint, Flask, Response, send_from_directory
 
 from sentinel.authority import metrics
 from sentinel.authority.api.context import Context
-from sentinel.authority.declare_policies import are_declared
+from sentinel.authority.policies import are_declared
 from sentinel.authority.try_guard import GuardTry
 from sentinel.platform.http.docs_page import FILES, docs_page
 from sentinel.platform.http.openapi import documented, openapi_document

@@ -8,9 +8,7 @@ from flask import Blueprint, Response, request
 from sentinel.authority.api.context import Context
 from sentinel.authority.api.guard import SECURITY
 from sentinel.authority.api.schemas import SwitchesSchema, SwitchOffReceiptSchema, SwitchOffRequestSchema
-from sentinel.authority.flip_switch import turn_switch_off_by_agent
-from sentinel.authority.list_switches import standing
-from sentinel.authority.switches import in_force
+from sentinel.authority.switches import in_force, standing, turn_switch_off_by_agent
 from sentinel.platform.http.bodies import json_body, load, without_nulls
 from sentinel.platform.http.openapi import documented
 from sentinel.platform.http.responses import json_response

@@ -51,7 +51,7 @@ def person(world: World, role: str) -> None:
 def vote(world: World, approval_id: Any, who: str) -> str:
     """A person's "approve"; `who` is a role, with a 2 for the second of it."""
     from sentinel.authority.actor import Actor
-    from sentinel.authority.resolve_approval import resolve_approval
+    from sentinel.authority.approvals import resolve_approval
 
     person = Actor(world.tenant_id, world.operators[who], f"{who}@somewhere.example", who.rstrip("2"))
     done = resolve_approval(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.authority.actor import local_administrator
-from sentinel.authority.set_halt import set_halt
+from sentinel.authority.halts import set_halt
 from sentinel.core.errors import Conflict
 from tests.support.harness import at_once, decide, let_approvals_expire, let_permits_expire
 from tests.support.lifecycle import fill_account, pending, policy_change

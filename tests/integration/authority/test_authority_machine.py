@@ -31,13 +31,12 @@ from hypothesis.stateful import (
 
 from sentinel.authority.actor import Actor, local_administrator
 from sentinel.authority.api.guard import to_asked
+from sentinel.authority.approvals import resolve_approval
 from sentinel.authority.check_action import check_row
 from sentinel.authority.decisions import Recorded
+from sentinel.authority.halts import lift_halt, set_halt
 from sentinel.authority.housekeeping import keep_house
-from sentinel.authority.lift_halt import lift_halt
-from sentinel.authority.resolve_approval import resolve_approval
-from sentinel.authority.resolve_in_doubt import resolve_in_doubt
-from sentinel.authority.set_halt import set_halt
+from sentinel.authority.in_doubt import resolve_in_doubt
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from tests import twins
 from tests.support.authority_model import CAPS, REPORT_SECONDS, Action, Model

@@ -16,7 +16,7 @@ from sentinel.authority.actor import local_administrator
 from sentinel.authority.api.guard import to_asked
 from sentinel.authority.decisions import Recorded, record_decisions
 from sentinel.authority.guard_action import decided_row
-from sentinel.authority.set_halt import set_halt
+from sentinel.authority.halts import set_halt
 from sentinel.core.errors import EngineUnavailable
 from tests import twins
 from tests.support.harness import caller_of, decide, let_permits_expire, scaled, seeded

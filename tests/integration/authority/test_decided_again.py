@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 from sentinel.authority import guard_action as guarding
 from sentinel.authority.explain import Explained, explain_decision
+from sentinel.authority.halts import set_halt
 from sentinel.authority.keys import WORKER_SCOPE
 from sentinel.authority.policy_inspector import PolicyBook
-from sentinel.authority.set_halt import set_halt
 from sentinel.cli import decisions as command
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.explain import Said

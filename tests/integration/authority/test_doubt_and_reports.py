@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from sentinel.authority.housekeeping import keep_house
-from sentinel.authority.resolve_in_doubt import resolve_in_doubt
+from sentinel.authority.in_doubt import resolve_in_doubt
 from sentinel.core.errors import Conflict, Forbidden, NotFound
 from tests.support.harness import actor, at_once, let_leave_end, let_permits_expire
 from tests.support.lifecycle import Body

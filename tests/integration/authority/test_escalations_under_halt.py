@@ -5,8 +5,7 @@ from __future__ import annotations
 import uuid
 
 from sentinel.authority.actor import local_administrator
-from sentinel.authority.lift_halt import lift_halt
-from sentinel.authority.set_halt import set_halt
+from sentinel.authority.halts import lift_halt, set_halt
 from tests import twins
 from tests.support.escalations import asks, shown, status
 from tests.support.harness import decide

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from sentinel.authority.actor import local_administrator
-from sentinel.authority.lift_halt import lift_halt
-from sentinel.authority.set_halt import set_halt
+from sentinel.authority.halts import lift_halt, set_halt
 from tests import twins
 from tests.support.harness import Desk, at_once, desks, dump, scaled
 from tests.support.world import ACTION, AGENT, World, add_tenant, guard_body, make_world, start_body, unique

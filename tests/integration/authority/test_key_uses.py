@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sentinel.authority.housekeeper import Housekeeper
+from sentinel.authority.housekeeping import Housekeeper
 from sentinel.authority.key_uses import KeyUses
 from sentinel.authority.revoke_key import revoke_key
 from sentinel.core.errors import SentinelError

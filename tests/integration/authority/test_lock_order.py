@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from sentinel.authority.housekeeping import keep_house
-from sentinel.authority.resolve_in_doubt import resolve_in_doubt
+from sentinel.authority.in_doubt import resolve_in_doubt
 from sentinel.core.errors import SentinelError, StillDeciding
 from tests import twins
 from tests.support.harness import (

@@ -14,8 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.app import build_authority, create_app
-from sentinel.authority.lift_halt import lift_halt
-from sentinel.authority.set_halt import set_halt
+from sentinel.authority.halts import lift_halt, set_halt
 from sentinel.authority.settings import Settings
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, POOLER, WORKER, Pool, with_role

@@ -12,7 +12,7 @@ import pytest
 from psycopg import sql
 
 from sentinel.authority.app import build_authority, create_app
-from sentinel.authority.declare_policies import declare_policies
+from sentinel.authority.policies import declare_policies
 from sentinel.authority.settings import Settings
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.resources import policies_dir

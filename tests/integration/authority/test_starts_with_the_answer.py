@@ -6,8 +6,7 @@ import uuid
 from typing import Any
 
 from sentinel.authority.actor import local_administrator
-from sentinel.authority.lift_halt import lift_halt
-from sentinel.authority.set_halt import set_halt
+from sentinel.authority.halts import lift_halt, set_halt
 from tests import twins
 from tests.support.harness import at_once, decide, let_permits_expire
 from tests.support.world import World, four_keys, guard_body

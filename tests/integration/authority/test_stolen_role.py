@@ -16,8 +16,7 @@ from werkzeug.test import TestResponse
 from ops_console.accounts.sign_in_attempts import Throttle, begin_attempt
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.app import build_authority, create_app
-from sentinel.authority.lift_halt import lift_halt
-from sentinel.authority.set_halt import set_halt
+from sentinel.authority.halts import lift_halt, set_halt
 from sentinel.authority.settings import Settings
 from sentinel.cli.main import main
 from sentinel.platform.http.rate_limit import SharedRateLimit

@@ -13,11 +13,9 @@ import psycopg
 import pytest
 from psycopg import errors as pg
 
-from sentinel.authority.flip_switch import GateRefused, turn_switch_on
-from sentinel.authority.gate_reports import GateReport
+from sentinel.authority.gate_reports import GateReport, record_gate_report
 from sentinel.authority.keys import DEFAULT_SCOPES
-from sentinel.authority.list_switches import list_switches
-from sentinel.authority.record_gate_report import record_gate_report
+from sentinel.authority.switches import GateRefused, list_switches, turn_switch_on
 from sentinel.core.errors import Forbidden
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.switches import SwitchFile

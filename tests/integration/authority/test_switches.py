@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from psycopg import errors as pg
 
-from sentinel.authority.flip_switch import CanaryTooWide, Flipped, GateRefused
 from sentinel.authority.gate_reports import MAX_AGE_DAYS
-from sentinel.authority.list_switches import list_switches
+from sentinel.authority.switches import CanaryTooWide, Flipped, GateRefused, list_switches
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
 from sentinel.policy.switches import SwitchFile
 from tests.support.harness import at_once, refused, scaled

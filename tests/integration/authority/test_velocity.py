@@ -14,9 +14,8 @@ from sentinel.authority.actor import Actor
 from sentinel.authority.decisions import Recorded, record_decisions
 from sentinel.authority.engine import Caller
 from sentinel.authority.guard_action import decided_row, guard_action
-from sentinel.authority.halts import covering, list_halts
+from sentinel.authority.halts import covering, lift_halt, list_halts
 from sentinel.authority.keys import DEFAULT_SCOPES, WORKER_SCOPES
-from sentinel.authority.lift_halt import lift_halt
 from sentinel.core.operation import build_operation
 from tests import twins
 from tests.support.world import AGENT, World, guard_body, make_world, unique

@@ -19,13 +19,13 @@ from ops_console.app import create_app
 from ops_console.settings import ConsoleSettings
 from sentinel.authority.actor import Actor
 from sentinel.authority.app import build_authority
-from sentinel.authority.create_tenant import create_tenant
 from sentinel.authority.engine import Authority, Caller
 from sentinel.authority.guard_action import guard_action
 from sentinel.authority.housekeeping import sequence_events
 from sentinel.authority.issue_key import issue_key
 from sentinel.authority.keys import WORKER_SCOPES, find_key_by_id
 from sentinel.authority.settings import Settings
+from sentinel.authority.tenants import create_tenant
 from sentinel.core.operation import build_operation
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import PolicyHolder

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from sentinel.authority.actor import LOCAL_ADMINISTRATOR, Actor, local_administrator
+from sentinel.authority.approvals import resolve_approval
 from sentinel.authority.housekeeping import keep_house
 from sentinel.authority.issue_key import issue_key
-from sentinel.authority.resolve_approval import resolve_approval
 from sentinel.authority.rotate_key import rotate_key
 from sentinel.cli.approvals import group
 from sentinel.core.errors import Forbidden, SentinelError

@@ -17,9 +17,8 @@ import pytest
 from ops_console.board.stream import PATH
 from ops_console.headers import HEADERS
 from sentinel.authority.actor import local_administrator
+from sentinel.authority.halts import lift_halt, set_halt
 from sentinel.authority.issue_key import issue_key
-from sentinel.authority.lift_halt import lift_halt
-from sentinel.authority.set_halt import set_halt
 from sentinel.core.errors import NotFound, TooManyStreams
 from sentinel.core.proof import is_intact, pack_hash
 from sentinel.core.public_ids import PublicIds

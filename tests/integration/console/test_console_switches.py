@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sentinel.authority.actor import local_administrator
-from sentinel.authority.declare_policies import declare_policies
-from sentinel.authority.record_gate_report import record_gate_report
+from sentinel.authority.gate_reports import record_gate_report
+from sentinel.authority.policies import declare_policies
 from sentinel.cli import switches
 from tests.support.switch_world import BOOK, FEE, passing_report
 

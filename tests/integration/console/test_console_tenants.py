@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sentinel.authority import approvals
-from sentinel.authority.look_up_public_id import index_public_ids, minters
+from sentinel.authority.public_ids import index_public_ids, minters
 from sentinel.core.public_ids import Kind
 from sentinel.store.ids import new_id
 

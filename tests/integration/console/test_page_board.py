@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from ops_console.board.events import policy_label
-from sentinel.authority.verify_proof import verify_proof
+from sentinel.authority.proofs import verify_proof
 from sentinel.core.canonical import canonical_json
 from sentinel.core.proof import pack_hash
 from tests.support.feeds import public_form

@@ -9,7 +9,7 @@ import pytest
 
 from ops_console.pages import ledger, operators
 from ops_console.pages.refusal_words import in_words
-from sentinel.authority.declare_policies import declare_policies
+from sentinel.authority.policies import declare_policies
 from sentinel.core.errors import Conflict, InvalidInput
 from tests.integration.console.conftest import PASSWORD, Browser
 from tests.integration.console.left_open_forms import FORMS, HIDDEN, NOTHING_TO_SHOW, WORDS, filled, things

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.authority.actor import local_administrator
-from sentinel.authority.declare_policies import declare_policies
-from sentinel.authority.record_gate_report import record_gate_report
+from sentinel.authority.gate_reports import record_gate_report
+from sentinel.authority.policies import declare_policies
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import PolicyHolder
 from tests.integration.console.conftest import PASSWORD

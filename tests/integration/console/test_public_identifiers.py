@@ -18,7 +18,7 @@ from sentinel.authority.engine import Caller
 from sentinel.authority.guard_action import guard_action
 from sentinel.authority.issue_key import issue_key
 from sentinel.authority.keys import WORKER_SCOPES, find_key_by_id
-from sentinel.authority.look_up_public_id import index_public_ids, minters
+from sentinel.authority.public_ids import index_public_ids, minters
 from sentinel.cli import proof as proof_commands
 from sentinel.cli import public_ids as public_id_commands
 from sentinel.core.errors import InvalidInput

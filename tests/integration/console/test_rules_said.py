@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sentinel.authority import policy_inspector as policy_book
-from sentinel.authority.declare_policies import declare_policies
 from sentinel.authority.operations import find_decided
+from sentinel.authority.policies import declare_policies
 from sentinel.platform.resources import policies_dir
 
 CARD = re.compile(r'<details class="findings">.*?</details>', re.DOTALL)

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sentinel.authority.actor import local_administrator
-from sentinel.authority.lift_halt import lift_halt
-from sentinel.authority.set_halt import set_halt
+from sentinel.authority.halts import lift_halt, set_halt
 from tests.support.order_world import LANES, OrderWorld, intake_process, make_intake, order_body
 from tests.support.shop_server import FlakyShop, ShopServer
 from tests.support.world import World

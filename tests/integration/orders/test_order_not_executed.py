@@ -9,7 +9,7 @@ import pytest
 
 from sentinel.authority.halts import list_halts
 from sentinel.authority.housekeeping import keep_house
-from sentinel.authority.resolve_in_doubt import resolve_in_doubt
+from sentinel.authority.in_doubt import resolve_in_doubt
 from tests import twins
 from tests.support.harness import actor, let_leave_end, refused
 from tests.support.order_world import make_intake, order_body

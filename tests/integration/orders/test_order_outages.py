@@ -8,8 +8,7 @@ import pytest
 
 from ops_console.resolve_order import resolve_order
 from sentinel.authority.actor import local_administrator
-from sentinel.authority.lift_halt import lift_halt
-from sentinel.authority.set_halt import set_halt
+from sentinel.authority.halts import lift_halt, set_halt
 from sentinel.cli.scratch import listening
 from tests.support.harness import actor, decide, let_permits_expire
 from tests.support.order_world import make_intake, order_body

@@ -73,7 +73,7 @@ def test_from_500_on_two_people_pay_it_and_the_word_on_the_order_is_the_first(or
     work(orders, 2)
     assert rows(orders)[0][1] == "APPROVAL_REQUIRED"
     assert orders.all("select state, carried_result from orders.refunds") == [("filed", "recorded")]
-    from sentinel.authority.resolve_approval import APPROVE, resolve_approval
+    from sentinel.authority.approvals import APPROVE, resolve_approval
 
     approval = orders.one("select approval_id from sentinel.approvals where action = 'refund.create'")
     shown = orders.one("select digest from sentinel.approvals where action = 'refund.create'")

@@ -8,9 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sentinel.authority.in_doubt import list_in_doubt
-from sentinel.authority.resolve_approval import resolve_approval
-from sentinel.authority.resolve_in_doubt import resolve_in_doubt
+from sentinel.authority.approvals import resolve_approval
+from sentinel.authority.in_doubt import list_in_doubt, resolve_in_doubt
 from sentinel.cli.scratch import listening
 from sentinel.client import Client
 from tests.support.harness import actor, digest_of

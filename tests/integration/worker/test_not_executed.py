@@ -10,7 +10,7 @@ import pytest
 
 from sentinel.authority.halts import list_halts
 from sentinel.authority.housekeeping import keep_house
-from sentinel.authority.resolve_in_doubt import resolve_in_doubt
+from sentinel.authority.in_doubt import resolve_in_doubt
 from sentinel.cli.scratch import listening
 from tests import twins
 from tests.support.effects_server import InMemory, allowed_row, taken_over

@@ -16,12 +16,11 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from ops_console.read_models.overview import ledger_load
-from sentinel.authority.flip_switch import turn_switch_off
-from sentinel.authority.in_doubt import list_in_doubt
-from sentinel.authority.record_gate_report import record_gate_report
-from sentinel.authority.resolve_approval import resolve_approval
-from sentinel.authority.resolve_in_doubt import resolve_in_doubt
-from sentinel.authority.set_halt import set_halt
+from sentinel.authority.approvals import resolve_approval
+from sentinel.authority.gate_reports import record_gate_report
+from sentinel.authority.halts import set_halt
+from sentinel.authority.in_doubt import list_in_doubt, resolve_in_doubt
+from sentinel.authority.switches import turn_switch_off
 from sentinel.cli.scratch import listening
 from sentinel.core.errors import SentinelError
 from sentinel.core.money import Money

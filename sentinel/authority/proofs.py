@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sentinel.authority.feed import find_proof
-from sentinel.authority.look_up_public_id import record_of
 from sentinel.authority.operations import find_decided_by_event
+from sentinel.authority.public_ids import record_of
 from sentinel.core.canonical import sha256_hex
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.core.proof import opens, pack_hash
