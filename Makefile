@@ -9,9 +9,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Installs the lock file's sections before $(1), or all of them: one version and known files of each, or nothing.
 install_locked = sed '/^\# == $(1) ==/,$$d' $(LOCK) > .venv/$(LOCK) && $(PIP) --require-hashes --requirement .venv/$(LOCK)
 T ?= tests
-WORKERS ?= 2
+# Tests of real processes wait for a third of their time: three at a time keep two cores busy.
+WORKERS ?= 3
 
-.PHONY: help env demo test lint format types imports docs docs-check bench lock sbom wheel clean screenshots
+.PHONY: help env demo test check lint format types imports docs docs-check bench lock sbom wheel clean screenshots
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -50,6 +51,9 @@ demo: .venv/.runtime  ## start everything with a demo ledger and leave it runnin
 test: .venv/.test  ## run the whole suite; T=path for a part, WORKERS=n for more processes
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(T)
 
+check: lint  ## what to run while working: everything of lint, and the unit tests
+	@$(MAKE) --no-print-directory test T=tests/unit
+
 lint: .venv/.lint  ## style, types, import contracts, dead code, docstrings, documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -64,13 +68,13 @@ format: .venv/.lint  ## format the code
 	$(BIN)/ruff check --fix .
 
 docs: .venv/.runtime  ## write the documents that are made from the code
-	$(BIN)/python -m tests.support.settings_table > deploy/settings.md
+	$(BIN)/python -m tests.support.settings_table > docs/settings.md
 	$(BIN)/worker states draw
 	$(BIN)/worker workflow draw
 	$(BIN)/worker order-review lanes draw
 
 docs-check: .venv/.lint  ## are the made documents the ones the code makes, and do links lead somewhere?
-	@$(BIN)/python -m tests.support.settings_table | diff -u deploy/settings.md - || { echo "Error: deploy/settings.md is stale; run make docs"; exit 1; }
+	@$(BIN)/python -m tests.support.settings_table | diff -u docs/settings.md - || { echo "Error: docs/settings.md is stale; run make docs"; exit 1; }
 	@folder=$$(mktemp -d); for what in states workflow "order-review lanes"; do $(BIN)/worker $$what draw --folder "$$folder" >/dev/null; done; \
 	for file in "$$folder"/*; do diff -u "deploy/$$(basename "$$file")" "$$file" || { echo "Error: deploy/$$(basename "$$file") is stale; run make docs"; exit 1; }; done; rm -r "$$folder"
 	@$(BIN)/python tests/support/links.py

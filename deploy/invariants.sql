@@ -387,8 +387,14 @@ where a.status <> 'pending' and not exists (
 
 -- approval_of_another: a question is about its operation: amount, action, agent and digest
 select 'approval ' || a.approval_id from sentinel.approvals a left join sentinel.operations o using (tenant_id, operation_id)
-where (a.digest, a.action, a.agent_id, a.resource, a.amount_minor, a.currency)
+where not exists (select from sentinel.protected_changes c where c.tenant_id = a.tenant_id and c.approval_id = a.approval_id)
+  and (a.digest, a.action, a.agent_id, a.resource, a.amount_minor, a.currency)
   is distinct from (o.digest, o.action, o.agent_id, o.resource, o.amount_minor, o.currency);
+
+-- change_without_approval: what gives somebody power and waited was done only after a second administrator approved it
+select 'approval ' || c.approval_id from sentinel.protected_changes c left join sentinel.approvals a using (tenant_id, approval_id)
+where c.outcome = 'done' and (a.status is distinct from 'approved' or a.decided_at > c.done_at
+  or a.digest <> 'sha256:' || encode(sha256(convert_to(c.request, 'UTF8')), 'hex'));
 
 -- execution_before_start: nothing was executed before its start
 -- with the authority

@@ -94,12 +94,12 @@ grant select (tenant_id, ledger_entry_id, refund_id, agent_id, action, status, l
 grant select on refunds.orders, refunds.order_budgets, refunds.executions, refunds.outbox, refunds.ledger_events, refunds.step_trails, refunds.workers,
   refunds.process_requests, refunds.transitions, refunds.defaults to sentinel_console;
 grant insert on refunds.process_requests, refunds.defaults to sentinel_console;
-grant insert on sentinel.tenants, sentinel.operators, sentinel.operator_sessions, sentinel.operator_tokens,
-  sentinel.sign_in_attempts, sentinel.agent_keys, sentinel.approval_votes, sentinel.halts, sentinel.events to sentinel_console;
-grant update (password_hash, password_one_time, password_used_at, role, active, changed_by_another_at, changed_by) on sentinel.operators to sentinel_console;
+grant insert on sentinel.tenants, sentinel.operator_sessions, sentinel.operator_tokens,
+  sentinel.sign_in_attempts, sentinel.approval_votes, sentinel.halts, sentinel.events to sentinel_console;
+-- Their own password only; everything else of people and keys goes through the functions of protected_changes.sql.
+grant update (password_hash, password_one_time, password_used_at) on sentinel.operators to sentinel_console;
 grant update (last_seen_at, revoked_at, stepped_up_at, said) on sentinel.operator_sessions to sentinel_console;
 grant update (revoked_at) on sentinel.operator_tokens to sentinel_console;
-grant update (revoked_at, expires_at) on sentinel.agent_keys to sentinel_console;
 grant update (status, decided_at, decided_by, reason) on sentinel.approvals to sentinel_console;
 grant update (lifted_at, lifted_by) on sentinel.halts to sentinel_console;
 -- Withdrawing a question that no worker answered.
@@ -209,8 +209,11 @@ grant execute on function orders.resolve_review, orders.refund_name to sentinel_
 -- sign-in and the second factor -----------------------------------------------------------------------------------------
 grant update (last_signed_in_at) on sentinel.operators to sentinel_console;
 grant insert, delete, update (secret, last_step, created_at, confirmed_at) on sentinel.second_factors to sentinel_console;
-revoke execute on function sentinel.operators_lock, sentinel.add_operator, sentinel.change_operator, sentinel.has_second_administrator from sentinel_authority;
-grant execute on function sentinel.add_operator, sentinel.change_operator, sentinel.has_second_administrator to sentinel_console;
+revoke execute on function sentinel.operators_lock, sentinel.add_operator, sentinel.change_operator, sentinel.has_second_administrator,
+  sentinel.add_key, sentinel.rotate_key, sentinel.revoke_key, sentinel.make_change, sentinel.make_approved_change, sentinel.request_change,
+  sentinel.change_waits from sentinel_authority;
+grant execute on function sentinel.request_change, sentinel.make_approved_change, sentinel.change_waits,
+  sentinel.is_protected_change, sentinel.is_collectable, sentinel.makes_secret to sentinel_console;
 
 -- approvals: in which order they are looked at, and how full the limits are that one would use ---------------------------
 grant execute on function sentinel.risk_rank, sentinel.limit_states to sentinel_console;
@@ -260,7 +263,7 @@ begin
 end $$;
 
 -- What a program asks for at the start of a connection stands on its role too: behind a transaction pooler nothing of a start
--- arrives. A login of yours needs the same, and `alter role ... set role = sentinel_...` (deploy/settings.md).
+-- arrives. A login of yours needs the same, and `alter role ... set role = sentinel_...` (docs/settings.md).
 do $$
 declare
   program text;

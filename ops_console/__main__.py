@@ -35,15 +35,15 @@ from sentinel.store.database import BOARD
 @one_line_errors
 def command(graceful_seconds: int, only: str | None, **options: Any) -> None:
     """Run the console and the public board on SENTINEL_DATABASE_URL, or on the embedded PostgreSQL of SENTINEL_DATA_DIR."""
-    from ops_console.listeners import Face
+    from ops_console.audience import Audience
     from ops_console.serving import serve
     from ops_console.settings import load_console_settings
 
-    faces = [Face(only)] if only else [Face.OPERATORS, Face.PUBLIC]
+    audiences = [Audience(only)] if only else [Audience.OPERATORS, Audience.PUBLIC]
     with database_url() as url, database_url(BOARD) as board_url:
         options["board_database_url"] = os.environ.get("SENTINEL_BOARD_DATABASE_URL") or board_url
         settings = load_console_settings(database_url=url, **options)
-        serve(settings, faces=faces, graceful_seconds=graceful_seconds)
+        serve(settings, audiences=audiences, graceful_seconds=graceful_seconds)
 
 
 if __name__ == "__main__":

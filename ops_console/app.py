@@ -10,18 +10,19 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from ops_console import identity, meta, metrics, pages
 from ops_console import redirects as elsewhere
 from ops_console.api import approvals, halts, orders, public_ids, refunds, session, switches
+from ops_console.audience import Audience
 from ops_console.board import routes as board_routes
 from ops_console.board import stream
 from ops_console.confirm import routes as confirm_routes
 from ops_console.context import build_context
 from ops_console.headers import HEADERS, PUBLIC_HEADERS
-from ops_console.listeners import Face
 from ops_console.pages import shell
 from ops_console.settings import ConsoleSettings
-from sentinel.platform.http import https_only, problems
-from sentinel.platform.http.asgi import AsgiApp, Documents, HotRoutes
+from sentinel.platform.http import problems
+from sentinel.platform.http.asgi import Edge, StreamHandler, by_path
+from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.docs_page import docs_page
-from sentinel.platform.http.strict_json import MAX_BYTES
+from sentinel.platform.http.https_only import HttpsOnly
 
 PUBLIC_PATHS = ("/ops/api/live/", "/verify/")
 FRAMED = "top.widget"
@@ -29,16 +30,20 @@ FRAMED = "top.widget"
 
 
 def create_app(
-    settings: ConsoleSettings, *, face: Face = Face.BOTH, stopping: Callable[[], bool] = lambda: False
-) -> Flask:
-    """The app with every route of `face`; nothing connects before the first request. `stopping` turns true when it drains."""
+    settings: ConsoleSettings, *, audience: Audience = Audience.BOTH, stopping: Callable[[], bool] = lambda: False
+) -> Edge:
+    """The app with every route of `face`: streams on the event loop, all else in threads.
+
+    Nothing connects before the first request. `stopping` turns true when it drains. Its parts are the Flask app's extension
+    "console".
+    """
     app = Flask("ops_console")
     app.config["MAX_CONTENT_LENGTH"] = MAX_BYTES + 1
     app.url_map.strict_slashes = False
     app.url_map.merge_slashes = False
     context = build_context(settings, stopping=stopping)
     app.extensions["console"] = context
-    if face.is_operators:
+    if audience.is_operators:
         identity.install(app, context)
         api = Blueprint("api", __name__, url_prefix="/ops/api")
         for part in (session, approvals, halts, switches, refunds, orders, public_ids):
@@ -46,11 +51,11 @@ def create_app(
         app.register_blueprint(api)
         app.register_blueprint(pages.blueprint(context))
     shell.install(app)
+    streams: dict[str, StreamHandler] = {}
     top = Blueprint("top", __name__)
     app.url_map.converters["anything"] = confirm_routes.Anything
-    if face.is_public:
-        live = board_routes.routes(top, context)
-        app.extensions["streams"] = {stream.PATH: live}
+    if audience.is_public:
+        streams[stream.PATH] = board_routes.routes(top, context)
         app.register_blueprint(confirm_routes.blueprint(context))
     else:
         elsewhere.routes(top, settings.public_origin)
@@ -58,17 +63,19 @@ def create_app(
     app.register_blueprint(top)
     app.register_blueprint(docs_page("sentinel console"))
     app.after_request(_finish)
-    https_only.install(app, behind_tls=settings.behind_tls, trusted_proxies=settings.trusted_proxies)
     problems.register(app)
     if settings.trusted_proxies:
         count = settings.trusted_proxies
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=count, x_proto=count, x_host=0)  # type: ignore[method-assign]
-    return app
-
-
-def create_edge(app: Flask, threads: int) -> AsgiApp:
-    """The same app for an event loop: streams on the loop itself, all else in so many threads."""
-    return HotRoutes(Documents(app, threads), lambda path: None, app.extensions.get("streams", {}).get)
+    is_public = audience is Audience.PUBLIC
+    return Edge(
+        app,
+        threads=settings.board_threads if is_public else settings.threads,
+        streams=by_path(streams),
+        health_port=settings.board_health_port if is_public else settings.health_port,
+        https_only=HttpsOnly(settings.behind_tls, settings.trusted_proxies),
+        headers=HEADERS,
+    )
 
 
 def _finish(response: Response) -> Response:

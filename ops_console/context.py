@@ -1,4 +1,4 @@
-"""What the views are handed: the databases, the public board's reader, and who minds the door."""
+"""What the views are handed: the databases, the public board's reader, and the authenticator."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from ops_console.accounts.prove_second_factor import Vault
-from ops_console.accounts.remember_device import Devices
-from ops_console.accounts.sign_in import Doorkeeper, SessionTerms
+from ops_console.accounts.known_devices import Devices
+from ops_console.accounts.sign_in import Authenticator, SessionTerms
+from ops_console.accounts.totp import Vault
 from ops_console.board.hub import Hub
 from ops_console.board.reader import Board
 from ops_console.settings import ConsoleSettings
-from sentinel.authority.policy_inspector import PolicyBook
-from sentinel.authority.public_ids import minters
+from sentinel.authority.policy_inspector import PolicyInspector
+from sentinel.authority.public_ids import load_public_id_generators
 from sentinel.authority.switches import SwitchFile
-from sentinel.core.public_ids import PublicIds
+from sentinel.core.public_ids import PublicIdGenerator
 from sentinel.store.database import BOARD, CONSOLE, Pool, with_role
 
 
@@ -31,10 +31,10 @@ class Context:
     ledger: Pool
     board: Board
     hub: Hub
-    door: Doorkeeper
+    authenticator: Authenticator
     switches: SwitchFile
-    book: PolicyBook
-    public_ids: Callable[[], PublicIds]
+    inspector: PolicyInspector
+    public_ids: Callable[[], PublicIdGenerator]
 
 
 def build_context(settings: ConsoleSettings, *, stopping: Callable[[], bool]) -> Context:
@@ -43,17 +43,17 @@ def build_context(settings: ConsoleSettings, *, stopping: Callable[[], bool]) ->
     ledger = pool
     if settings.ledger_url not in ("", settings.database_url):
         ledger = Pool(with_role(settings.ledger_url, CONSOLE, application_name="console"), size=settings.pool_size)
-    book = PolicyBook(settings.policies_dir)
-    ids = cache(lambda: minters(pool, settings.public_id_secrets)[0])
+    inspector = PolicyInspector(settings.policies_dir)
+    ids = cache(lambda: load_public_id_generators(pool, settings.public_id_secrets)[0])
     board_url = with_role(settings.board_database_url or settings.database_url, BOARD, application_name="board")
     board = Board(
         Pool(board_url, size=settings.board_pool_size), settings.public_tenant, settings.board, ids=ids,
-        actions_of=lambda digest: book.actions_of(pool, digest),
+        actions_of=lambda digest: inspector.actions_of(pool, digest),
     )  # fmt: skip
     hub = Hub(
         board.after, board.ask_newest, read_status=lambda: {one.name: one.status for one in board.agents()},
         max_viewers=settings.max_streams, stopping=stopping,
     )  # fmt: skip
     terms = SessionTerms(settings.idle_seconds, settings.absolute_seconds, settings.step_up_seconds)
-    door = Doorkeeper(terms, Vault(settings.second_factor_secrets), Devices(settings.second_factor_secrets))
-    return Context(settings, pool, ledger, board, hub, door, SwitchFile(settings.policies_dir), book, ids)
+    authenticator = Authenticator(terms, Vault(settings.second_factor_secrets), Devices(settings.second_factor_secrets))
+    return Context(settings, pool, ledger, board, hub, authenticator, SwitchFile(settings.policies_dir), inspector, ids)

@@ -131,7 +131,11 @@ def identify(context: Context) -> tuple[SignedIn, bool]:
         by_cookie = False
     else:
         cookie = request.cookies.get(cookie_name(context.settings.insecure_cookies), "")
-        who = session_of(context.pool, cookie, context.door.terms, is_use=not _refreshes_itself()) if cookie else None
+        who = (
+            session_of(context.pool, cookie, context.authenticator.terms, is_use=not _refreshes_itself())
+            if cookie
+            else None
+        )
         by_cookie = True
     if who is None:
         raise Unauthenticated

@@ -12,7 +12,7 @@ from sentinel.authority.tenants import public_tenants
 from sentinel.platform.http.openapi import documented, openapi_document
 from sentinel.platform.http.readiness import alive, database_checks, exposition_answer, holds, readiness_answer
 from sentinel.store.database import BOARD, CONSOLE, Pool
-from sentinel.store.safety import standing_of
+from sentinel.store.safety import database_status
 
 
 def routes(blueprint: Blueprint, context: Context) -> None:
@@ -27,8 +27,8 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     @documented("Whether operators and the public can be served",
                 responses={200: ("They can.", {"type": "object"}), 503: ("Not now, and why.", {"type": "object"})})  # fmt: skip
     def readyz() -> Response:
-        checks = database_checks(lambda: standing_of(context.pool, CONSOLE))
-        board = database_checks(lambda: standing_of(context.board.pool, BOARD), "board")
+        checks = database_checks(lambda: database_status(context.pool, CONSOLE))
+        board = database_checks(lambda: database_status(context.board.pool, BOARD), "board")
         answers = board["board"] and holds(lambda: _board_answers(context.board.pool))
         return readiness_answer({**checks, "board": answers})
 

@@ -1,4 +1,4 @@
-"""Work that a console repeats in a thread of its own for as long as it runs."""
+"""Periodic background tasks of the console, a thread each: samples for the overview, and the index of public ids."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from collections.abc import Callable
 
 import structlog
 
+from ops_console.board.reader import NOBODY
+from ops_console.context import Context
+from ops_console.read_models import gauges
+from sentinel.authority.public_ids import index_public_ids
 from sentinel.core.errors import SentinelError
+from sentinel.store.database import Pool
 
 _LOOK_UP_SECONDS = 0.5
 
 log = structlog.get_logger("console.rounds")
 
 
-def start_rounds(name: str, work: Callable[[], None], *, seconds: float, stopping: Callable[[], bool]) -> None:
+def start_periodic(name: str, work: Callable[[], None], *, seconds: float, stopping: Callable[[], bool]) -> None:
     """Call `work` every so many seconds until `stopping` says so; a database that is away is waited for, and told once."""
     threading.Thread(target=_repeat, args=(name, work, seconds, stopping), name=name, daemon=True).start()
 
@@ -36,3 +41,37 @@ def _repeat(name: str, work: Callable[[], None], seconds: float, stopping: Calla
                 # Nobody would notice that it is not done any more: what one round breaks on, the next may not.
                 log.exception(f"{name}_failed")
         time.sleep(min(seconds, _LOOK_UP_SECONDS))
+
+
+SAMPLE_SECONDS = 20.0
+
+
+def start_sampler(pool: Pool, ledger: Pool, *, stopping: Callable[[], bool]) -> None:
+    """Sample in a thread of its own until `stopping` says so."""
+
+    def sample() -> None:
+        # A little less than a round: one console's next round is never too early, another's between them is.
+        gauges.take_samples(pool, _lags(ledger), apart_seconds=0.9 * SAMPLE_SECONDS)
+
+    start_periodic("sampler", sample, seconds=SAMPLE_SECONDS, stopping=stopping)
+
+
+def _lags(ledger: Pool) -> list[gauges.WorkerLag] | None:
+    try:
+        return gauges.worker_lags(ledger)
+    except SentinelError:
+        return None
+
+
+INDEX_SECONDS = 1.0
+
+
+def start_indexer(context: Context, *, stopping: Callable[[], bool]) -> None:
+    """Index in a thread of its own until `stopping` says so."""
+
+    def index() -> None:
+        tenant_id = context.board.tenant()[0]
+        if tenant_id != NOBODY:
+            index_public_ids(context.pool, tenant_id, context.public_ids(), seconds=INDEX_SECONDS)
+
+    start_periodic("indexer", index, seconds=INDEX_SECONDS, stopping=stopping)

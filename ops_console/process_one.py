@@ -31,7 +31,7 @@ def process_one(
     `request_id` names the question: asked twice by one name, by a finger that was too quick, it is one question.
     """
     actor.must_be("approver")
-    if not refund_views.a_worker_listens(pool, actor.tenant_id):
+    if not refund_views.is_worker_listening(pool, actor.tenant_id):
         raise WorkerNotRunning("no worker is running; start one with `retail-refund-agent --loop`")
     request_id, end = request_id or new_id(), clock() + wait_seconds
     refund_views.ask_worker(pool, actor.tenant_id, request_id, actor.name)

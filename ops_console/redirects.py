@@ -1,4 +1,4 @@
-"""What the operators' listener says to whoever asks it for a public page: where that is."""
+"""Redirects from the operators' listener to the public one."""
 
 from __future__ import annotations
 

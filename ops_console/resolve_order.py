@@ -1,4 +1,4 @@
-"""Record an analyst's word on an order that waits for one. The rules are checked in the transaction that records it, and only there."""
+"""Record an analyst's decision on a pending order. The rules are checked in the transaction that records it, and only there."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from dataclasses import dataclass
 from ops_console.read_models import order_views
 from sentinel.authority.actor import Actor
 from sentinel.authority.approvals import PERSON_REFUSALS
-from sentinel.authority.policy_inspector import PolicyBook
-from sentinel.core.decision import reason_text
+from sentinel.authority.policy_inspector import PolicyInspector
+from sentinel.authority.reasons import reason_text
 from sentinel.core.errors import Conflict, Forbidden, InvalidInput, NotFound, SentinelError
 from sentinel.core.money import Money, money_out
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 
-FULFIL, REFUND, HOLD = WORDS = ("fulfil", "refund", "hold")
+FULFIL, REFUND, HOLD = DECISIONS = ("fulfil", "refund", "hold")
 REFUND_ACTION = "refund.create"
 RETRY = "retry"
 """Of an order that came back: have the shop, or the refund worker, asked once more."""
 
 _REFUSALS: dict[str, SentinelError] = {
     "unknown": NotFound("there is no order of that id"),
-    "not_queued": Conflict("this order does not wait for a word; look at where it stands"),
+    "not_queued": Conflict("this order is not pending; look at its state"),
     "nothing_to_retry": Conflict("the shop has this hold; there is nothing to try again"),
     "halted": Conflict("fulfilment is halted; lift the halt first"),
     "refund_exists": Conflict("a refund of this order is in the ledger already"),
     "nothing_paid": Conflict("nothing was paid for this order; fulfil or hold it"),
     "not_pending": Conflict("its approval was decided before; the order follows that"),
-    "expired": Conflict("the time for a word is over; the order will be held"),
-    "already_voted": Conflict("you have given your word on this order; another person has to give theirs"),
+    "expired": Conflict("the approval has expired; the order will be held"),
+    "already_voted": Conflict("you have voted on this order; another person has to decide"),
     "changed": Conflict("the digest is not the one of this order; look at it again"),
     "not_offered": Conflict("this order cannot be fulfilled; hold it, or refund it"),
     "role": Forbidden("this order needs a higher role"),
@@ -41,14 +41,14 @@ _NOTHING_AGAINST = {
 }  # fmt: skip
 
 
-def refund_refusal(book: PolicyBook, amount_minor: int, currency: str) -> str | None:
+def refund_refusal(inspector: PolicyInspector, amount_minor: int, currency: str) -> str | None:
     """The reason for which a refund of this amount would be denied whatever else is known of it; None where a person may file it.
 
     Asked before it is offered and before it is filed. The authority decides about the row all the same.
     """
     if amount_minor <= 0:
         return None
-    return book.refusal(REFUND_ACTION, {
+    return inspector.refusal(REFUND_ACTION, {
         "amount": money_out(Money(amount_minor, currency)), "refund_id": "order", "ledger_entry_id": "order", "account_ref": "any",
         "channel": "retail", "scenario": "standard", "risk": _NOTHING_AGAINST, "escalation": "analyst_refund",
     })  # fmt: skip
@@ -69,22 +69,22 @@ class OrderResolved:
 
 def resolve_order(
     pool: Pool, actor: Actor, source: str, order_id: str, *, word: str, reason: str, digest: str | None = None,
-    book: PolicyBook | None = None,
+    inspector: PolicyInspector | None = None,
 ) -> OrderResolved:  # fmt: skip
-    """Give `actor`'s word: "fulfil" approves, "refund" rejects and files a refund, "hold" rejects and has it held. What came
+    """Record `actor`'s decision: "fulfil" approves, "refund" rejects and files a refund, "hold" rejects and has it held. What came
     back from the shop is tried again, refunded or held; a hold that the shop has not taken is tried again.
 
-    With `book` a refund that its policy would deny is refused here. `digest` is the approval's as it was shown: where one
+    With `inspector` a refund that its policy would deny is refused here. `digest` is the approval's as it was shown: where one
     waits it must be given, and be the approval's. Raises `InvalidInput` (word, digest), `NotFound`,
     `Conflict` (decided, expired, spoken before, changed) or `Forbidden` (role, requester).
     """
     actor.must_be("approver")
-    if word not in (*WORDS, RETRY):
-        raise InvalidInput.of("word", f"must be one of {', '.join((*WORDS, RETRY))}")
+    if word not in (*DECISIONS, RETRY):
+        raise InvalidInput.of("word", f"must be one of {', '.join((*DECISIONS, RETRY))}")
     if actor.operator_id is None:
         raise Forbidden("an order needs a person's account")
-    if book is not None and word in (REFUND, RETRY):
-        _must_be_refundable(pool, actor, source, order_id, word, book)
+    if inspector is not None and word in (REFUND, RETRY):
+        _must_be_refundable(pool, actor, source, order_id, word, inspector)
     # The word comes before what it decides, also among ids made in one millisecond.
     event_id, second_event_id = sorted((new_id(), new_id()))
     answer = order_views.resolve(
@@ -99,11 +99,13 @@ def resolve_order(
     return OrderResolved(answer.result, answer.approvals_given, answer.people_required, answer.ledger_entry_id)
 
 
-def _must_be_refundable(pool: Pool, actor: Actor, source: str, order_id: str, word: str, book: PolicyBook) -> None:
+def _must_be_refundable(
+    pool: Pool, actor: Actor, source: str, order_id: str, word: str, inspector: PolicyInspector
+) -> None:
     row = order_views.find_order(pool, actor.tenant_id, source, order_id)
     if row is None or (word == RETRY and row.status != "REFUND_REFUSED"):
         return
-    reason = refund_refusal(book, row.amount_minor, row.currency)
+    reason = refund_refusal(inspector, row.amount_minor, row.currency)
     if reason is not None:
         raise Conflict(
             f"a refund of this order would be denied ({reason}): {reason_text(reason)} Hold it, or handle it elsewhere."

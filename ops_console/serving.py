@@ -18,12 +18,11 @@ from typing import Any
 import structlog
 from flask import Flask
 
-from ops_console.gauge_sampler import start_sampler
-from ops_console.listeners import Face
-from ops_console.public_id_indexer import start_indexer
+from ops_console.audience import Audience
+from ops_console.periodic import start_indexer, start_sampler
 from ops_console.settings import ConsoleSettings
 from sentinel.core.errors import EngineUnavailable
-from sentinel.platform.http.asgi import AsgiApp
+from sentinel.platform.http.asgi import Edge
 from sentinel.platform.logs import configure_logs
 from sentinel.platform.serving.process_group import run_side_by_side
 from sentinel.platform.serving.server import Listener, Server, metrics_folder
@@ -36,11 +35,14 @@ log = structlog.get_logger("console")
 
 
 def serve(
-    settings: ConsoleSettings, *, faces: Sequence[Face] = (Face.OPERATORS, Face.PUBLIC), graceful_seconds: int = 5
+    settings: ConsoleSettings,
+    *,
+    audiences: Sequence[Audience] = (Audience.OPERATORS, Audience.PUBLIC),
+    graceful_seconds: int = 5,
 ) -> None:
     """Run the console until it is told to stop. Raises one-line refusals before anything listens."""
     configure_logs(settings.log_level, program="console")
-    shares = [_SHARES[face](settings) for face in faces]
+    shares = [_SHARES[audience](settings) for audience in audiences]
     for share in shares:
         share.listener.require()
     pools = sum(share.processes for share in shares)
@@ -58,10 +60,9 @@ def serve(
 class _Share:
     """What one face has of its own."""
 
-    face: Face
+    audience: Audience
     listener: Listener
     processes: int
-    threads: int
 
 
 def _operators(settings: ConsoleSettings) -> _Share:
@@ -70,7 +71,7 @@ def _operators(settings: ConsoleSettings) -> _Share:
         "--port or SENTINEL_CONSOLE_PORT", "SENTINEL_CONSOLE_HEALTH_PORT", "SENTINEL_CONSOLE_MAX_CONNECTIONS",
         health=(settings.health_host, settings.health_port), behind_proxies=settings.trusted_proxies > 0,
     )  # fmt: skip
-    return _Share(Face.OPERATORS, listener, settings.processes, settings.threads)
+    return _Share(Audience.OPERATORS, listener, settings.processes)
 
 
 def _public(settings: ConsoleSettings) -> _Share:
@@ -79,29 +80,29 @@ def _public(settings: ConsoleSettings) -> _Share:
         "--board-port or SENTINEL_BOARD_PORT", "SENTINEL_BOARD_HEALTH_PORT", "SENTINEL_BOARD_MAX_CONNECTIONS",
         health=(settings.health_host, settings.board_health_port), behind_proxies=settings.trusted_proxies > 0,
     )  # fmt: skip
-    return _Share(Face.PUBLIC, listener, settings.board_processes, settings.board_threads)
+    return _Share(Audience.PUBLIC, listener, settings.board_processes)
 
 
-_SHARES = {Face.OPERATORS: _operators, Face.PUBLIC: _public}
+_SHARES = {Audience.OPERATORS: _operators, Audience.PUBLIC: _public}
 
 
 def _serve(settings: ConsoleSettings, share: _Share, graceful_seconds: int) -> None:
     # What counts is imported only once the folder of the shared counters is there.
-    from ops_console.app import create_app, create_edge
+    from ops_console.app import create_app
 
-    def make_app(worker: Any) -> AsgiApp:
+    def make_app(worker: Any) -> Edge:
         def stopping() -> bool:
             return not worker.alive
 
-        app = create_app(settings, face=share.face, stopping=stopping)
-        if share.face is Face.OPERATORS:
-            console = app.extensions["console"]
+        app = create_app(settings, audience=share.audience, stopping=stopping)
+        if share.audience is Audience.OPERATORS:
+            console = app.flask.extensions["console"]
             start_sampler(console.pool, console.ledger, stopping=stopping)
             start_indexer(console, stopping=stopping)
-        threading.Thread(target=_warm, args=(app,), name="warm", daemon=True).start()
-        return create_edge(app, share.threads)
+        threading.Thread(target=_warm, args=(app.flask,), name="warm", daemon=True).start()
+        return app
 
-    log.info("serving", face=share.face.value, address=share.listener.url, process=os.getpid())
+    log.info("serving", audience=share.audience.value, address=share.listener.url, process=os.getpid())
     Server(make_app, share.listener, processes=share.processes, graceful_seconds=graceful_seconds).run()
 
 
@@ -110,6 +111,6 @@ def _warm(app: Flask) -> None:
     for name in app.jinja_env.list_templates(extensions=["html"]):
         app.jinja_env.get_template(name)
     console = app.extensions["console"]
-    console.book.read()
+    console.inspector.read()
     while not console.board.counts.current().is_complete:
         time.sleep(_BETWEEN_COUNTS_SECONDS)

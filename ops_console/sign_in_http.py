@@ -1,4 +1,4 @@
-"""Letting a person in over HTTP: what the page and the API do alike when somebody signs in."""
+"""Signing in over HTTP: what the page and the API share."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from flask import Response, request
 
 from ops_console import metrics
 from ops_console.accounts.known_devices import KNOWN_SECONDS
-from ops_console.accounts.sign_in import Opened, Presented, sign_in
-from ops_console.accounts.sign_out import sign_out
+from ops_console.accounts.sign_in import OpenedSession, PresentedCredentials, sign_in, sign_out
 from ops_console.context import Context
 from ops_console.identity import cookie_name, set_cookie
 from sentinel.core.errors import RateLimited, Unauthenticated
 
 
-def enter(context: Context, given: dict[str, Any], *, kind: str) -> Opened:
+def enter(context: Context, given: dict[str, Any], *, kind: str) -> OpenedSession:
     """Sign in with `given` email, password, code?, tenant?, counting how it went. `kind` is page or api.
 
     The session that this browser had before ends. Raises `Unauthenticated` or `RateLimited`.
     """
-    shown = Presented(
+    shown = PresentedCredentials(
         email=given["email"], password=given["password"], code=given.get("code"), tenant=given.get("tenant"),
         address=request.remote_addr or "unknown", user_agent=request.headers.get("User-Agent", ""),
         device=request.cookies.get(_device_name(context), ""), kind=kind,
     )  # fmt: skip
     try:
-        opened = sign_in(context.pool, shown, context.door)
+        opened = sign_in(context.pool, shown, context.authenticator)
     except (Unauthenticated, RateLimited) as error:
         metrics.SIGN_INS.labels(error.code).inc()
         raise
@@ -35,13 +34,13 @@ def enter(context: Context, given: dict[str, Any], *, kind: str) -> Opened:
     return opened
 
 
-def admit(context: Context, response: Response, opened: Opened) -> Response:
+def admit(context: Context, response: Response, opened: OpenedSession) -> Response:
     """Hand the session to the browser."""
     set_cookie(context, response, opened.cookie, context.settings.absolute_seconds)
     return response
 
 
-def remember_device(context: Context, response: Response, opened: Opened) -> None:
+def remember_device(context: Context, response: Response, opened: OpenedSession) -> None:
     """Make the browser a known one: it opens nothing, and has a throttle of its own from now on."""
     if opened.device is not None:
         insecure = context.settings.insecure_cookies

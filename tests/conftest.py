@@ -12,12 +12,17 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from sentinel.store.embedded import RunningServer, remove, running
+from sentinel.store.embedded import RunningServer, find_binaries, remove, running
+from sentinel.store.embedded.passwords import LOGINS
 from sentinel.store.migrate import migrate
 from tests.browser.chromium import NoChromium, running_chromium
-from tests.support.world import World, make_world
+from tests.support.fixtures import Fixtures, make_fixtures
+from tests.support.many_apps import compile_once
+
+compile_once()
 
 TEMPLATE = "template_sentinel"
 _ROOM_BYTES = 6 * 1024**3
@@ -34,16 +39,55 @@ def _base() -> Path:
     return parent / f"sentinel-tests-{os.getpid()}-{uuid.uuid4().hex[:6]}"
 
 
+SHARED = {"demo": "demo", "victim": "victim", "place": "browser", "chromium": "browser"}
+"""The group of each fixture of a session that takes seconds to set up: its tests run in one process."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For several processes: what shares a dear fixture stays together, and long tests come before short ones."""
+    for item in items:
+        group = _group(item)
+        if group and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def _group(item: pytest.Item) -> str:
+    """The group of a test that uses a fixture of `SHARED` or one of its module; "" for one that may run anywhere."""
+    fixtures = {name: found[-1].scope for name, found in item._fixtureinfo.name2fixturedefs.items()}  # type: ignore[attr-defined]
+    for name, group in SHARED.items():
+        if fixtures.get(name) == "session":
+            return group
+    return item.nodeid.partition("::")[0] if "module" in fixtures.values() else ""
+
+
 @pytest.fixture(scope="session")
 def pg_server() -> Iterator[RunningServer]:
     """The PostgreSQL of this test process, from the same supervisor that the product uses."""
     base = _base()
     try:
-        with running(base, own=True) as server:
+        with running(base, own=True, settings=_settings()) as server:
+            _cheapen_logins(server)
             yield server
     finally:
         remove(base)
         shutil.rmtree(base, ignore_errors=True)
+
+
+def _settings() -> dict[str, str]:
+    """One round of hashing at each login instead of 4096, for the logins that tests make too; 15 has no such setting."""
+    return {"scram_iterations": "1"} if find_binaries().major >= 16 else {}
+
+
+def _cheapen_logins(server: RunningServer) -> None:
+    """Set the programs' passwords again, so that connecting costs them one round too."""
+    with psycopg.connect(server.admin_url, autocommit=True) as connection:
+        for login in LOGINS:
+            password = conninfo_to_dict(server.url(user=login))["password"]
+            connection.execute(
+                sql.SQL("alter role {} password {}").format(sql.Identifier(login), sql.Literal(password))
+            )
 
 
 @pytest.fixture(scope="session")
@@ -67,9 +111,9 @@ def database_url(pg_server: RunningServer, migrated_template: str) -> Iterator[s
 
 
 @pytest.fixture
-def world(database_url: str) -> Iterator[World]:
+def fixtures(database_url: str) -> Iterator[Fixtures]:
     """A tenant, its people, an agent key and an authority in this process, on a fresh database."""
-    made = make_world(database_url)
+    made = make_fixtures(database_url)
     yield made
     made.close()
 

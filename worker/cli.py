@@ -1,4 +1,4 @@
-"""The `worker` command: bring rows and orders in, look at the ledger, draw its states, run the agent.
+"""The `worker` command: enter rows and orders, show the ledger, draw its states, run the agent.
 
 Exit status: 0 all well, 1 something was refused or failed, 2 usage or settings, 3 no database or no authority.
 """
@@ -19,20 +19,20 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.operation import check_identifier
 from sentinel.platform.command_line import OneLineGroup
 from sentinel.platform.resources import policies_dir
-from worker.check import check_folder
-from worker.connect import make_reconciler, open_client, open_ledger
-from worker.drawing import write_drawings
-from worker.facts_file import read_facts, tell
-from worker.import_orders import Imported, NotTheFile, read_orders
-from worker.intake import Accepted, Refusal, read_rows
-from worker.ledger import Ledger
-from worker.order_review.cli import order_review
+from worker.check_policies import check_folder
+from worker.diagrams import ledger_states
+from worker.orders.cli import order_review
 from worker.presentation import out, shared_budget_line, summary_json, summary_table
+from worker.refunds.build import make_reconciler, open_client, open_ledger
+from worker.refunds.facts_file import read_facts, store_facts
+from worker.refunds.intake import Accepted, Refusal, read_rows
+from worker.refunds.ledger import Ledger
+from worker.refunds.online_retail import Imported, WrongColumns, read_orders
+from worker.refunds.retry import retry
+from worker.refunds.settings import read_settings
+from worker.refunds.workflow.cli import workflow
 from worker.retail_refund_agent import FAILED, MISUSED, refusals
 from worker.retail_refund_agent import main as run
-from worker.retry import retry
-from worker.settings import read_settings
-from worker.workflow.cli import workflow
 
 _STEP = 500
 _HELP = {"help_option_names": ["-h", "--help"]}
@@ -86,7 +86,7 @@ def enqueue(file: BinaryIO, as_json: bool) -> None:
 @click.argument("file", type=click.File("rb"))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def facts(file: BinaryIO, as_json: bool) -> None:
-    """Tell the ledger facts from FILE (JSON lines): orders, complaints, delays, blacklisted accounts, proof images.
+    """Store facts of FILE (JSON lines) in the ledger: orders, complaints, delays, blacklisted accounts, proof images.
 
     \b
     Examples of lines:
@@ -101,8 +101,8 @@ def facts(file: BinaryIO, as_json: bool) -> None:
     found = list(read_facts(_text(file), folder))
     refused = [each for each in found if isinstance(each, Refusal)]
     with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
-        told = tell(ledger, [each for each in found if not isinstance(each, Refusal)])
-    _say_enqueued(told, refused, as_json, what="facts told")
+        told = store_facts(ledger, [each for each in found if not isinstance(each, Refusal)])
+    _say_enqueued(told, refused, as_json, what="facts stored")
     sys.exit(FAILED if refused else 0)
 
 
@@ -123,7 +123,7 @@ def import_orders(file: BinaryIO, source: str, as_json: bool) -> None:
     try:
         checked = check_identifier(source, "--source", 64) if source else ""
         imported = read_orders(_text(file).splitlines(keepends=True), checked)
-    except (NotTheFile, InvalidInput) as error:
+    except (WrongColumns, InvalidInput) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(MISUSED)
     with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
@@ -218,7 +218,7 @@ def states() -> None:
 )
 def draw(folder: Path) -> None:
     """Write the drawing of the states (Mermaid and SVG) into a folder."""
-    for file in write_drawings(folder):
+    for file in ledger_states().write(folder):
         click.echo(str(file))
 
 

@@ -1,9 +1,9 @@
-"""Named places where a test can break the worker. Nothing is armed without two variables in the environment.
+"""Failpoints: named places where a test can make the worker crash, stop or sleep. Two environment variables arm one.
 
 `SENTINEL_FAILPOINT=name:action[:nth]` with `SENTINEL_ALLOW_FAILPOINTS=1`; the nth passing (default the first) of the
 place kills, raises, stops or sleeps. Besides the places below, the workflow's runner passes `step_<name of a step>` just
-before and just after that step of a batch. The variable without the permission refuses the start: a leftover of a test must
-not be able to run in production unnoticed, in either way.
+before and just after that step of a batch. The variable without the permission refuses the start, so that a leftover of a
+test is noticed in production.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from collections.abc import Collection
 from enum import StrEnum
 
-from worker.workflow.graph import StepName
+from worker.refunds.workflow.graph import StepName
 
 
 class Failpoint(StrEnum):

@@ -1,7 +1,7 @@
-"""Whether an agent's key is the one that is meant: accepted by the authority, of this tenant and for this agent.
+"""Checks an agent's key: accepted by the authority, of this tenant and for this agent.
 
-A key that is surely wrong stops a program from starting; one that cannot be tried now (no answer, refused for the moment)
-does not, because it may be being replaced and costs nothing meanwhile.
+A key that is surely wrong stops a program from starting. One that cannot be checked now (no answer, refused for the moment)
+does not: it may be under rotation, and nothing is lost meanwhile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What operators read: tables of rows and of sums. Values come from outside, so nothing in them is read as markup."""
+"""Tables and summary lines for operators. Values come from outside, so nothing in them is read as markup."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rich.table import Table
 from rich.text import Text
 
 from sentinel.core.money import Money, major_text
-from worker.outcomes import RowOutcome, RunOutcome
-from worker.rows import OpenCounts, SummaryLine, WithoutAccount
-from worker.workflow.simulate import Foresight
+from worker.refunds.rows import OpenCounts, SummaryLine, WithoutAccount
+from worker.refunds.run_results import RowResult, RunResult
+from worker.refunds.workflow.simulation import Simulation
 
 _COLOURS = {"EXECUTED": "green", "DENIED": "red", "ERROR": "bold red", "APPROVAL_REQUIRED": "yellow"}
 
 
-def run_table(rows: Sequence[RowOutcome]) -> Table:
-    """Row, amount, decision, reason, state, what next."""
-    table = _table("Row", "Amount", "Decision", "Reason", "State", "What next")
+def run_table(rows: Sequence[RowResult]) -> Table:
+    """Row, amount, decision, reason, state and what happens next."""
+    table = _table("Row", "Amount", "Decision", "Reason", "State", "Next")
     for row in rows:
         what_next = f"{row.what_next}: {row.detail}" if row.detail else row.what_next
         table.add_row(
@@ -30,7 +30,7 @@ def run_table(rows: Sequence[RowOutcome]) -> Table:
     return table
 
 
-def foresight_table(rows: Sequence[Foresight]) -> Table:
+def simulation_table(rows: Sequence[Simulation]) -> Table:
     """Row, amount, what would be decided, and the step at which the row would end."""
     table = _table("Row", "Amount", "Would be", "Reason", "Ends at")
     for row in rows:
@@ -52,7 +52,7 @@ def summary_table(lines: Iterable[SummaryLine]) -> Table:
     return table
 
 
-def run_lines(outcome: RunOutcome) -> list[str]:
+def run_lines(outcome: RunResult) -> list[str]:
     """The last lines of a run, in words."""
     states = Counter(str(row.state) for row in outcome.rows)
     counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "nothing was due"
@@ -62,7 +62,7 @@ def run_lines(outcome: RunOutcome) -> list[str]:
     return lines
 
 
-def run_json(outcome: RunOutcome) -> dict[str, Any]:
+def run_json(outcome: RunResult) -> dict[str, Any]:
     """A run as one JSON object."""
     counts = None if outcome.open is None else {
         name: getattr(outcome.open, name) for name in ("due", "paused", "waiting", "held", "unreported", "put_off")
@@ -95,7 +95,7 @@ def shared_budget_line(found: Sequence[WithoutAccount]) -> str | None:
 
 
 def out() -> Console:
-    """Where tables go; wide when nobody looks at a terminal, so that pipes get whole lines."""
+    """The console for tables; wide without a terminal, so that pipes get whole lines."""
     console = Console(markup=False, highlight=False)
     return console if console.is_terminal else Console(markup=False, highlight=False, width=200)
 

@@ -29,23 +29,23 @@ from sentinel.client import Client
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.platform.command_line import OneLineCommand
 from sentinel.store.safety import UnsafeDatabase
-from worker.agent import Agent, OnRow
-from worker.connect import (
+from worker.failpoints import BadFailpoint, FailpointHit, Failpoints
+from worker.key_check import KeyCheck
+from worker.presentation import out, run_json, run_lines, run_table, simulation_table
+from worker.refunds.agent import Agent, OnRow
+from worker.refunds.build import (
     make_agent,
     open_client,
-    open_foreseer,
     open_key_check,
     open_ledger,
+    open_simulator,
     refuse_unsafe_database,
     refuse_wrong_key,
 )
-from worker.failpoints import BadFailpoint, FailpointHit, Failpoints
-from worker.key_check import KeyCheck
-from worker.ledger import Ledger, LedgerUnavailable
-from worker.metrics import WorkerMetrics
-from worker.outcomes import RowOutcome, RunOutcome
-from worker.presentation import foresight_table, out, run_json, run_lines, run_table
-from worker.settings import BadSettings, WorkerSettings, read_settings
+from worker.refunds.ledger import Ledger, LedgerUnavailable
+from worker.refunds.metrics import WorkerMetrics
+from worker.refunds.run_results import RowResult, RunResult
+from worker.refunds.settings import BadSettings, WorkerSettings, read_settings
 
 FAILED, MISUSED, OUTSIDE = 1, 2, 3
 _END_WITHIN_SECONDS = 1.9
@@ -111,12 +111,12 @@ def _run(
         refuse_unsafe_database(ledger)
         refuse_wrong_key(key)
         if mode == "dry-run":
-            with open_foreseer(settings, ledger, client) as foreseer:
-                rows = foreseer.due(limit or _DRY_RUN_ROWS)
+            with open_simulator(settings, ledger, client) as simulator:
+                rows = simulator.due(limit or _DRY_RUN_ROWS)
             if as_json:
                 click.echo(json.dumps({"rows": [row.as_json() for row in rows]}))
             else:
-                out().print(foresight_table(rows))
+                out().print(simulation_table(rows))
                 out().print("Nothing was changed.")
             return OUTSIDE if any(row.decision is None for row in rows) else 0
         if mode == "loop":
@@ -134,9 +134,9 @@ def _loop(
     settings: WorkerSettings, ledger: Ledger, client: Client, key: KeyCheck, limit: int | None, show: OnRow,
     failpoints: Failpoints,
 ) -> int:  # fmt: skip
-    """Work until told to stop, with an address of its own for supervisors where one is set."""
+    """Run until stopped, with a health listener where one is set."""
 
-    def done_with(row: RowOutcome) -> None:
+    def done_with(row: RowResult) -> None:
         metrics.count(row)
         show(row)
 
@@ -145,7 +145,7 @@ def _loop(
     with contextlib.ExitStack() as stack:
         if settings.health_port:
             # A web server's modules, only where one is wanted: a single run starts several times faster without them.
-            from worker.health import create_app, readiness_of, serving
+            from worker.refunds.health import create_app, readiness_of, serving
 
             app = create_app(readiness_of(ledger, key), metrics.exposition)
             stack.enter_context(serving(app, settings.health_host, settings.health_port))
@@ -154,7 +154,7 @@ def _loop(
     return 0
 
 
-def _print_run(outcome: RunOutcome, as_json: bool) -> None:
+def _print_run(outcome: RunResult, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(run_json(outcome)))
         return
@@ -169,7 +169,7 @@ def _row_printer(as_json: bool) -> OnRow:
     """One line per row, whole lines even from several threads."""
     lock = threading.Lock()
 
-    def show(row: RowOutcome) -> None:
+    def show(row: RowResult) -> None:
         said = row.detail or row.what_next
         text = json.dumps(row.as_json()) if as_json else (
             f"{row.ledger_entry_id}  {row.money}  {row.decision or '-'}  {row.reason_code or '-'}  {row.state}  {said}"

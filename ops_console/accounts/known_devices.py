@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 
+from sentinel.core.signing import Purpose, TokenSigner
 from sentinel.store.database import Pool
-from sentinel.store.rows import changed, single
+from sentinel.store.queries import changed, scalar
 
 KNOWN_SECONDS = 90 * 86400
 """How long after its last good sign-in a browser is known."""
@@ -27,7 +29,7 @@ on conflict (device_hash) do update set last_signed_in_at = clock_timestamp()
 
 def is_known(pool: Pool, email: str, device_hash: bytes) -> bool:
     """Whether the browser came in as `email` not too long ago."""
-    return bool(single(pool, IS_KNOWN, _fields(email, device_hash)))
+    return bool(scalar(pool, IS_KNOWN, _fields(email, device_hash)))
 
 
 def remember(pool: Pool, email: str, device_hash: bytes) -> None:
@@ -38,3 +40,22 @@ def remember(pool: Pool, email: str, device_hash: bytes) -> None:
 def _fields(email: str, device_hash: bytes) -> dict[str, bytes | int]:
     account_hash = hashlib.sha256(email.encode()).digest()
     return {"device_hash": device_hash, "account_hash": account_hash, "known_seconds": KNOWN_SECONDS}
+
+
+class Devices:
+    """Makes and recognises the cookie's value. The first setting signs, all verify."""
+
+    def __init__(self, settings: tuple[str, ...]) -> None:
+        self._tokens = TokenSigner(settings, Purpose.KNOWN_DEVICE, size=16) if settings else None
+
+    def new(self, email: str) -> str | None:
+        """A value for a browser that just came in as `email`."""
+        return self._tokens.sign(secrets.token_bytes(16), bound_to=email.encode()) if self._tokens else None
+
+    def known(self, value: str, email: str) -> bytes | None:
+        """What its attempts are counted under; None for a browser that never came in as `email`.
+
+        Whether that is too long ago the database says (`store/known_devices.py`).
+        """
+        name = self._tokens.read(value, bound_to=email.encode()) if self._tokens else None
+        return None if name is None else hashlib.sha256(b"device " + name).digest()

@@ -8,7 +8,8 @@ from datetime import datetime
 
 from ops_console.accounts.second_factors import STEP_SECONDS
 from sentinel.store.database import Pool
-from sentinel.store.rows import all_rows, changed, one_row, single
+from sentinel.store.queries import all_rows, changed, one_row
+from sentinel.store.sql_template import SqlTemplate
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +57,20 @@ class Credentials:
 
 
 _COLUMNS = "tenant_id, operator_id, email, role, active, created_at"
-FIND_BY_EMAIL = f"""
-select {_COLUMNS} from sentinel.operators where tenant_id = %(tenant_id)s and email = lower(%(email)s)
-"""
-LIST_OPERATORS = (
-    f"select {_COLUMNS} from sentinel.operators where tenant_id = %(tenant_id)s order by created_at, operator_id"
-)
-_CREDENTIALS = f"""
+FIND_BY_EMAIL = SqlTemplate("""
+select {columns} from sentinel.operators where tenant_id = %(tenant_id)s and email = lower(%(email)s)
+""").fill(columns=_COLUMNS)
+LIST_OPERATORS = SqlTemplate(
+    "select {columns} from sentinel.operators where tenant_id = %(tenant_id)s order by created_at, operator_id"
+).fill(columns=_COLUMNS)
+_CREDENTIALS = SqlTemplate("""
 select o.tenant_id, t.label as tenant_label, o.operator_id, o.email, o.role, o.active, o.password_hash, o.password_one_time,
        f.secret as factor, coalesce(f.last_step, 0) as last_step,
-       floor(extract(epoch from clock_timestamp()) / {STEP_SECONDS})::bigint as now_step
+       floor(extract(epoch from clock_timestamp()) / {step_seconds})::bigint as now_step
 from sentinel.operators o join sentinel.tenants t using (tenant_id)
 left join sentinel.second_factors f
   on f.tenant_id = o.tenant_id and f.operator_id = o.operator_id and f.confirmed_at is not null
-"""
+""").fill(step_seconds=STEP_SECONDS)
 # Two rows are enough to know that the address alone does not say who it is.
 CREDENTIALS = f"""{_CREDENTIALS}
 where o.email = %(email)s and (%(tenant)s::text is null or t.label = %(tenant)s or t.tenant_id::text = %(tenant)s)
@@ -89,12 +90,6 @@ from sentinel.operators o
 left join sentinel.operators c on c.tenant_id = o.tenant_id and c.operator_id = o.changed_by
 where o.tenant_id = %(tenant_id)s and (%(operator_id)s::uuid is null or o.operator_id = %(operator_id)s)
 order by not o.active, o.email limit 1000
-"""
-ADD_OPERATOR = """
-select sentinel.add_operator(%(tenant_id)s, %(operator_id)s, %(email)s, %(password_hash)s, %(role)s, %(one_time)s, %(by_id)s, %(by)s, %(event_id)s)
-"""
-CHANGE_OPERATOR = """
-select sentinel.change_operator(%(tenant_id)s, %(operator_id)s, %(act)s, %(given)s, %(seen)s, %(by_id)s, %(by)s, %(event_id)s)
 """
 # A new password ends the sessions that the old one opened, all but the one in which it was changed.
 CHANGE_PASSWORD = """
@@ -153,45 +148,6 @@ def list_people(
     """A tenant's people as an admin sees them, by address, those shut out last; only one with `operator_id`."""
     fields = {"tenant_id": tenant_id, "operator_id": operator_id, "idle_seconds": idle_seconds}
     return all_rows(pool, PersonRow, LIST_PEOPLE, fields)
-
-
-def add_operator(
-    pool: Pool,
-    *,
-    tenant_id: uuid.UUID,
-    operator_id: uuid.UUID,
-    email: str,
-    password_hash: str,
-    role: str,
-    one_time: bool,
-    by_id: uuid.UUID | None,
-    by: str,
-    event_id: uuid.UUID,
-) -> str:
-    """ "added", "repeated" (this very person is there) or "taken" (the address is another's)."""
-    return str(single(pool, ADD_OPERATOR, {
-        "tenant_id": tenant_id, "operator_id": operator_id, "email": email, "password_hash": password_hash, "role": role,
-        "one_time": one_time, "by_id": by_id, "by": by, "event_id": event_id,
-    }))  # fmt: skip
-
-
-def change_operator(
-    pool: Pool,
-    *,
-    tenant_id: uuid.UUID,
-    operator_id: uuid.UUID,
-    act: str,
-    given: str | None,
-    seen: str | None,
-    by_id: uuid.UUID | None,
-    by: str,
-    event_id: uuid.UUID,
-) -> str:
-    """What the function `sentinel.change_operator` answers (`0004_console.sql`)."""
-    return str(single(pool, CHANGE_OPERATOR, {
-        "tenant_id": tenant_id, "operator_id": operator_id, "act": act, "given": given, "seen": seen, "by_id": by_id, "by": by,
-        "event_id": event_id,
-    }))  # fmt: skip
 
 
 def change_password(

@@ -7,14 +7,16 @@ import uuid
 from ops_console.accounts import operators, sessions
 from ops_console.accounts.passwords import hash_password, is_right
 from ops_console.accounts.sessions import SignedIn
-from ops_console.accounts.sign_in import Doorkeeper
+from ops_console.accounts.sign_in import Authenticator
 from ops_console.accounts.step_up import counted
 from sentinel.core.errors import Conflict, InvalidInput, NotFound, Unauthenticated
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 
 
-def change_own_password(pool: Pool, who: SignedIn, *, old: str, new: str, address: str, door: Doorkeeper) -> None:
+def change_own_password(
+    pool: Pool, who: SignedIn, *, old: str, new: str, address: str, authenticator: Authenticator
+) -> None:
     """Give oneself another password; every other session ends. The same form sent twice changes it once.
 
     Raises `RateLimited`, or `InvalidInput` for a wrong old or an unfit new one.
@@ -23,7 +25,7 @@ def change_own_password(pool: Pool, who: SignedIn, *, old: str, new: str, addres
     known = operators.credentials_of(pool, who.tenant_id, who.operator_id)
     if known is None:
         raise Unauthenticated
-    with counted(pool, who, address=address, door=door):
+    with counted(pool, who, address=address, authenticator=authenticator):
         if is_right(known.password_hash, new):
             if known.password_one_time:
                 raise InvalidInput.of("new", "must not be the one that somebody else set")

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sentinel.store.database import Pool
-from sentinel.store.rows import changed, one_row
+from sentinel.store.queries import changed, one_row
+from sentinel.store.sql_template import SqlTemplate
 
 STEP_SECONDS = 30
 
@@ -33,10 +34,10 @@ RESTART = """
 update sentinel.second_factors set secret = %(secret)s, created_at = clock_timestamp()
 where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and confirmed_at is null
 """
-PENDING = f"""
-select secret, floor(extract(epoch from clock_timestamp()) / {STEP_SECONDS})::bigint as now_step from sentinel.second_factors
+PENDING = SqlTemplate("""
+select secret, floor(extract(epoch from clock_timestamp()) / {step_seconds})::bigint as now_step from sentinel.second_factors
 where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and confirmed_at is null
-"""
+""").fill(step_seconds=STEP_SECONDS)
 CONFIRM = """
 with done as (
   update sentinel.second_factors set confirmed_at = clock_timestamp(), last_step = %(step)s

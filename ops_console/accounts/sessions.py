@@ -12,7 +12,8 @@ from datetime import datetime
 import orjson
 
 from sentinel.store.database import Pool
-from sentinel.store.rows import all_rows, changed, one_row
+from sentinel.store.queries import all_rows, changed, one_row
+from sentinel.store.sql_template import SqlTemplate
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +85,21 @@ values (%(tenant_id)s, %(session_hash)s, %(operator_id)s, %(csrf_token)s, %(kind
   clock_timestamp() + make_interval(secs => %(absolute_seconds)s::double precision))
 returning expires_at
 """
-FIND_SESSION = f"""
+FIND_SESSION = SqlTemplate("""
 select s.tenant_id, t.label as tenant_label, s.operator_id, o.email, o.role, s.csrf_token, s.expires_at,
-       s.session_id, s.kind, s.said, {_HAS_SECOND_FACTOR} as has_second_factor, o.password_one_time as must_set_password,
+       s.session_id, s.kind, s.said, {has_second_factor} as has_second_factor, o.password_one_time as must_set_password,
        coalesce(s.stepped_up_at > clock_timestamp() - make_interval(secs => %(step_up_seconds)s::double precision), false) as proved,
        s.last_seen_at < clock_timestamp() - make_interval(secs => %(touch_seconds)s::double precision) as stale
 from sentinel.operator_sessions s
 join sentinel.operators o using (tenant_id, operator_id) join sentinel.tenants t using (tenant_id)
-where s.session_hash = %(session_hash)s and o.active and {_LIVES}
-"""
-LIST_SESSIONS = f"""
+where s.session_hash = %(session_hash)s and o.active and {lives}
+""").fill(has_second_factor=_HAS_SECOND_FACTOR, lives=_LIVES)
+LIST_SESSIONS = SqlTemplate("""
 select s.session_id, s.kind, s.created_at, s.last_seen_at, s.expires_at, s.address, s.user_agent
 from sentinel.operator_sessions s
-where s.tenant_id = %(tenant_id)s and s.operator_id = %(operator_id)s and {_LIVES}
+where s.tenant_id = %(tenant_id)s and s.operator_id = %(operator_id)s and {lives}
 order by s.last_seen_at desc, s.session_id limit 200
-"""
+""").fill(lives=_LIVES)
 # Only a session that lives can be stepped up; proving for one that was ended meanwhile opens nothing.
 STEP_UP = """
 update sentinel.operator_sessions set stepped_up_at = clock_timestamp()
@@ -134,14 +135,14 @@ values (%(tenant_id)s, %(token_id)s, %(token_hash)s, %(operator_id)s, %(label)s,
   clock_timestamp() + make_interval(secs => %(expires_seconds)s::integer))
 on conflict do nothing returning token_id, label, created_at, expires_at, revoked_at
 """
-FIND_TOKEN = f"""
+FIND_TOKEN = SqlTemplate("""
 select k.tenant_id, t.label as tenant_label, k.operator_id, o.email, o.role, null as csrf_token, k.expires_at,
-       false as stale, {_HAS_SECOND_FACTOR} as has_second_factor, o.password_one_time as must_set_password
+       false as stale, {has_second_factor} as has_second_factor, o.password_one_time as must_set_password
 from sentinel.operator_tokens k
 join sentinel.operators o using (tenant_id, operator_id) join sentinel.tenants t using (tenant_id)
 where k.token_hash = %(token_hash)s and k.revoked_at is null and o.active
   and (k.expires_at is null or k.expires_at > clock_timestamp())
-"""
+""").fill(has_second_factor=_HAS_SECOND_FACTOR)
 LIST_TOKENS = """
 select token_id, label, created_at, expires_at, revoked_at from sentinel.operator_tokens
 where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s order by created_at, token_id
@@ -218,12 +219,12 @@ def revoke_session(pool: Pool, session_hash: bytes) -> bool:
     return changed(pool, REVOKE_SESSION, {"session_hash": session_hash}) == 1
 
 
-def keep_saying(pool: Pool, who: SignedIn, said: dict[str, str]) -> None:
+def store_message(pool: Pool, who: SignedIn, said: dict[str, str]) -> None:
     """Keep something for the session's next page to tell."""
     changed(pool, KEEP_SAYING, {**_session(who), "said": orjson.dumps([said]).decode()})
 
 
-def take_said(pool: Pool, who: SignedIn) -> list[dict[str, str]]:
+def take_messages(pool: Pool, who: SignedIn) -> list[dict[str, str]]:
     """What was kept for this page, once."""
     if not who.said:
         return []

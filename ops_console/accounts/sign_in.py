@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ops_console.accounts import known_devices
+from ops_console.accounts.known_devices import Devices
 from ops_console.accounts.operators import Credentials, credentials, use_one_time_password
 from ops_console.accounts.passwords import is_right
-from ops_console.accounts.prove_second_factor import Vault, step_of, use_code
-from ops_console.accounts.remember_device import Devices
-from ops_console.accounts.sessions import SignedIn, find_session, insert_session, touch_session
+from ops_console.accounts.sessions import SignedIn, find_session, insert_session, revoke_session, touch_session
 from ops_console.accounts.sign_in_attempts import Attempt, Throttle, begin_attempt, mark_refused, mark_success
+from ops_console.accounts.totp import Vault, step_of, use_code
 from sentinel.authority.actor import Actor
 from sentinel.core.errors import RateLimited, Unauthenticated
 from sentinel.core.operation import UNSAFE_TEXT
@@ -38,8 +38,8 @@ class SessionTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class Presented:
-    """What somebody shows at the door. `tenant` (label or id) is needed where an address is in several.
+class PresentedCredentials:
+    """What somebody presents to sign in. `tenant` (label or id) is needed where an address is in several.
 
     `kind` is "page" for a browser; `device` is the known browser's cookie.
     """
@@ -55,7 +55,7 @@ class Presented:
 
 
 @dataclass(frozen=True, slots=True)
-class Doorkeeper:
+class Authenticator:
     """What checking needs besides the database."""
 
     terms: SessionTerms = SessionTerms()
@@ -65,7 +65,7 @@ class Doorkeeper:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedSession:
     """A new session. `cookie` is the secret; the database has only its hash. `device` makes the browser a known one."""
 
     cookie: str
@@ -76,52 +76,52 @@ class Opened:
     device: str | None
 
 
-def sign_in(pool: Pool, given: Presented, door: Doorkeeper) -> Opened:
+def sign_in(pool: Pool, given: PresentedCredentials, authenticator: Authenticator) -> OpenedSession:
     """A session for who shows what fits.
 
     Raises `RateLimited` before looking at the password, `Unauthenticated` for everything that does not fit.
     """
     email = given.email.strip().lower()
-    device_hash = _known_device(pool, email, given, door)
+    device_hash = _known_device(pool, email, given, authenticator)
     attempt = begin_attempt(
-        pool, email=email, address=given.address, throttle=door.throttle, device_hash=device_hash, with_code=bool(given.code)
+        pool, email=email, address=given.address, throttle=authenticator.throttle, device_hash=device_hash, with_code=bool(given.code)
     )  # fmt: skip
     if attempt.attempt_id is None:
         raise RateLimited(attempt.retry_after_seconds, TOO_MANY)
-    who = _who_fits(pool, email, given, door.vault, attempt)
+    who = _who_fits(pool, email, given, authenticator.vault, attempt)
     mark_success(pool, attempt.attempt_id)
     # A new value at every sign-in: a session that somebody planted before is never the one that gets in.
     cookie, csrf_token = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
     expires_at = insert_session(
         pool, tenant_id=who.tenant_id, operator_id=who.operator_id, session_hash=session_hash(cookie), csrf_token=csrf_token,
         kind=given.kind, address=cleaned(given.address, _MOST_ADDRESS), user_agent=cleaned(given.user_agent, _MOST_USER_AGENT),
-        absolute_seconds=door.terms.absolute_seconds,
+        absolute_seconds=authenticator.terms.absolute_seconds,
     )  # fmt: skip
     actor = Actor(who.tenant_id, who.operator_id, who.email, who.role)
     device = (
-        _remembered(pool, email, given.device if device_hash is not None else None, door)
+        _remembered(pool, email, given.device if device_hash is not None else None, authenticator)
         if given.kind == "page"
         else None
     )
-    return Opened(cookie, csrf_token, expires_at, actor, who.tenant_label, device)
+    return OpenedSession(cookie, csrf_token, expires_at, actor, who.tenant_label, device)
 
 
-def _known_device(pool: Pool, email: str, given: Presented, door: Doorkeeper) -> bytes | None:
+def _known_device(pool: Pool, email: str, given: PresentedCredentials, authenticator: Authenticator) -> bytes | None:
     """What the browser's attempts are counted under; None where it never came in as `email`, or too long ago."""
-    device_hash = door.devices.known(given.device, email)
+    device_hash = authenticator.devices.known(given.device, email)
     return device_hash if device_hash is not None and known_devices.is_known(pool, email, device_hash) else None
 
 
-def _remembered(pool: Pool, email: str, device: str | None, door: Doorkeeper) -> str | None:
+def _remembered(pool: Pool, email: str, device: str | None, authenticator: Authenticator) -> str | None:
     """The cookie of a browser that just came in, its own or a new one; None where there is nothing to sign it with."""
-    device = device or door.devices.new(email)
-    device_hash = door.devices.known(device, email) if device is not None else None
+    device = device or authenticator.devices.new(email)
+    device_hash = authenticator.devices.known(device, email) if device is not None else None
     if device_hash is not None:
         known_devices.remember(pool, email, device_hash)
     return device
 
 
-def _who_fits(pool: Pool, email: str, given: Presented, vault: Vault, attempt: Attempt) -> Credentials:
+def _who_fits(pool: Pool, email: str, given: PresentedCredentials, vault: Vault, attempt: Attempt) -> Credentials:
     """The person, their code used up. Password and code are both looked at whatever the other says."""
     who = credentials(pool, email, given.tenant)
     fits = is_right(who.password_hash if who is not None and who.active else None, given.password)
@@ -157,3 +157,8 @@ def session_of(pool: Pool, cookie: str, terms: SessionTerms, *, is_use: bool = T
 def session_hash(cookie: str) -> bytes:
     """What of a session's secret is stored."""
     return hashlib.sha256(cookie.encode()).digest()
+
+
+def sign_out(pool: Pool, cookie: str) -> None:
+    """Revoke the session of this cookie's value; nothing happens for an unknown one."""
+    revoke_session(pool, session_hash(cookie))

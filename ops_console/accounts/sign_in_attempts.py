@@ -25,8 +25,7 @@ from typing import Any
 from psycopg.rows import class_row
 
 from sentinel.store.database import Pool
-from sentinel.store.failures import in_one_call
-from sentinel.store.rows import changed
+from sentinel.store.queries import call_with_retry, changed
 
 WINDOW_SECONDS = 300
 PACE_SECONDS = 30
@@ -134,7 +133,7 @@ def begin_attempt(
             found: Attempt = cursor.execute(BEGIN_ATTEMPT, fields).fetchone()
             return found
 
-    return in_one_call(pool, call)
+    return call_with_retry(pool, call)
 
 
 def mark_success(pool: Pool, attempt_id: int) -> None:

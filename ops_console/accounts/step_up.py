@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from ops_console.accounts import sessions
 from ops_console.accounts.operators import credentials_of
 from ops_console.accounts.passwords import is_right
-from ops_console.accounts.prove_second_factor import use_code
 from ops_console.accounts.sessions import SignedIn
-from ops_console.accounts.sign_in import TOO_MANY, Doorkeeper
+from ops_console.accounts.sign_in import TOO_MANY, Authenticator
 from ops_console.accounts.sign_in_attempts import begin_attempt, mark_success
+from ops_console.accounts.totp import use_code
 from sentinel.core.errors import InvalidInput, RateLimited, Unauthenticated
 from sentinel.store.database import Pool
 
@@ -25,15 +25,15 @@ def needs_proof(who: SignedIn) -> bool:
     return who.kind == "page" and not who.proved
 
 
-def step_up(pool: Pool, who: SignedIn, *, proof: str, address: str, door: Doorkeeper) -> None:
+def step_up(pool: Pool, who: SignedIn, *, proof: str, address: str, authenticator: Authenticator) -> None:
     """Take a code of the second factor, or the password of who has none, as proof for the next `step_up_seconds`.
 
     Raises `RateLimited` before looking at it, `InvalidInput` (proof) when it is wrong or a code that was used.
     """
-    with counted(pool, who, address=address, door=door):
+    with counted(pool, who, address=address, authenticator=authenticator):
         known = credentials_of(pool, who.tenant_id, who.operator_id)
         if known is not None and known.factor is not None:
-            if not use_code(pool, door.vault, known, proof):
+            if not use_code(pool, authenticator.vault, known, proof):
                 raise InvalidInput.of(
                     "proof", "must be the code that your second factor shows now; each can be used once"
                 )
@@ -44,10 +44,10 @@ def step_up(pool: Pool, who: SignedIn, *, proof: str, address: str, door: Doorke
 
 
 @contextlib.contextmanager
-def counted(pool: Pool, who: SignedIn, *, address: str, door: Doorkeeper) -> Iterator[None]:
+def counted(pool: Pool, who: SignedIn, *, address: str, authenticator: Authenticator) -> Iterator[None]:
     """Count what the block looks at as one attempt, a failed one when it raises. Raises `RateLimited` before."""
     attempt = begin_attempt(
-        pool, email=who.email, address=address, throttle=door.throttle, device_hash=_counter(who)
+        pool, email=who.email, address=address, throttle=authenticator.throttle, device_hash=_counter(who)
     )  # fmt: skip
     if attempt.attempt_id is None:
         raise RateLimited(attempt.retry_after_seconds, TOO_MANY)

@@ -1,7 +1,8 @@
-"""What waits for a person, and giving one's word."""
+"""What waits for a person, and deciding it."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from flask import Blueprint, Response, request
@@ -9,9 +10,10 @@ from flask import Blueprint, Response, request
 from ops_console import metrics
 from ops_console.api.documentation import LIMIT, OPERATOR, READING, WRITING, in_query
 from ops_console.api.rendering import amount, choice, json_response, limit, path_id, present
-from ops_console.api.schemas import ApprovalPageSchema, ApprovalViewSchema, HandledSchema, ResolvedSchema, WordSchema
+from ops_console.api.schemas import ApprovalPageSchema, ApprovalViewSchema, HandledSchema, ResolvedSchema, VoteSchema
 from ops_console.context import Context
 from ops_console.identity import actor, must_have_proved
+from sentinel.authority.approval_queue import list_approvals
 from sentinel.authority.approvals import (
     APPROVE,
     HANDLED,
@@ -19,18 +21,18 @@ from sentinel.authority.approvals import (
     ApprovalRow,
     earlier_votes,
     find_approval,
-    list_approvals,
     resolve_approval,
     votes,
 )
-from sentinel.core.decision import reason_text
+from sentinel.authority.change_text import change_text
+from sentinel.authority.reasons import reason_text
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.platform.http.bodies import json_body, load, without_nulls
 from sentinel.platform.http.openapi import documented
-from sentinel.store.uuids import uuid_or_none
+from sentinel.store.ids import uuid_or_none
 
 STATUSES = ("pending", "approved", "rejected", "expired")
-_WORD, _HANDLED = WordSchema(), HandledSchema()
+_WORD, _HANDLED = VoteSchema(), HandledSchema()
 
 
 def approval_view(row: ApprovalRow) -> dict[str, Any]:
@@ -42,7 +44,8 @@ def approval_view(row: ApprovalRow) -> dict[str, Any]:
         "required_role": row.required_role, "required_people": row.required_people,
         "approvals_given": row.approvals_given, "status": row.status, "created_at": row.created_at,
         "expires_at": row.expires_at, "decided_at": row.decided_at, "decided_by": row.decided_by, "reason": row.reason,
-        "offers": row.offers, "handled_reference": row.handled_reference, "follows": row.follows,
+        "offers": row.offers, "handled_reference": row.handled_reference, "follows": row.follows, "requested_by": row.requested_by,
+        "change": json.loads(row.change) if row.change else None, "change_text": change_text(row.change) if row.change else None,
     })  # fmt: skip
 
 
@@ -92,7 +95,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         return _resolve(context, approval_id, HANDLED, _HANDLED)
 
 
-def _resolve(context: Context, approval_id: str, verdict: str, schema: WordSchema = _WORD) -> Response:
+def _resolve(context: Context, approval_id: str, verdict: str, schema: VoteSchema = _WORD) -> Response:
     person = actor()
     # Before the body: who may not decide learns nothing about what a decision looks like.
     person.must_be("approver")

@@ -13,7 +13,7 @@ from ops_console.context import Context
 from ops_console.identity import actor, must_have_proved
 from sentinel.authority.halts import HaltRow, lift_halt, list_halts, set_halt
 from sentinel.authority.in_doubt import InDoubtRow, list_in_doubt, resolve_in_doubt
-from sentinel.core.decision import reason_text
+from sentinel.authority.reasons import reason_text
 from sentinel.platform.http.bodies import json_body, load, without_nulls
 from sentinel.platform.http.openapi import documented
 

@@ -12,25 +12,25 @@ from flask import Blueprint, Response, request
 from ops_console import metrics
 from ops_console.api.documentation import LIMIT, OPERATOR, READING, WRITING, in_query
 from ops_console.api.rendering import amount, choice, cursor_in, cursor_out, json_response, limit, present
-from ops_console.api.schemas import OrderPageSchema, OrderResolvedSchema, OrderViewSchema, OrderWordSchema
+from ops_console.api.schemas import OrderPageSchema, OrderResolvedSchema, OrderViewSchema, OrderVoteSchema
 from ops_console.context import Context
 from ops_console.identity import actor, must_have_proved
-from ops_console.read_models import order_views
+from ops_console.read_models import order_search, order_views
 from ops_console.resolve_order import FULFIL, HOLD, REFUND, RETRY, refund_refusal, resolve_order
-from sentinel.authority.policy_inspector import PolicyBook
-from sentinel.core.decision import reason_text
+from sentinel.authority.policy_inspector import PolicyInspector
+from sentinel.authority.reasons import reason_text
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.platform.http.bodies import json_body, load, without_nulls
 from sentinel.platform.http.openapi import documented
-from sentinel.store.uuids import uuid_or_none
+from sentinel.store.ids import uuid_or_none
 
-_WORD = OrderWordSchema()
+_WORD = OrderVoteSchema()
 _ANY = {"type": "object"}
 _ORDER = "/orders/<source>/<path:order_id>"
 _ID_CHARACTERS = 200
 
 
-def order_view(row: order_views.OrderRow, book: PolicyBook) -> dict[str, Any]:
+def order_view(row: order_views.OrderRow, inspector: PolicyInspector) -> dict[str, Any]:
     """An order as operators see it: no customer's address or account, but what was noticed about it."""
     shown = {
         name: value
@@ -40,20 +40,20 @@ def order_view(row: order_views.OrderRow, book: PolicyBook) -> dict[str, Any]:
     return present({
         **shown, "amount": amount(row.amount_minor, row.currency), "signals": row.signals or [],
         "reason": {"code": row.reason_code, "text": reason_text(row.reason_code)} if row.reason_code else None,
-        "offers": offers(row, book), "refund_refused": _refused(row, book),
+        "offers": offers(row, inspector), "refund_refused": _refused(row, inspector),
     })  # fmt: skip
 
 
-def _refused(row: order_views.OrderRow, book: PolicyBook) -> dict[str, str] | None:
+def _refused(row: order_views.OrderRow, inspector: PolicyInspector) -> dict[str, str] | None:
     """Why no refund is offered where one could be expected."""
     waits = row.status in ("QUEUED", "SHOP_REFUSED", "REFUND_REFUSED")
-    code = refund_refusal(book, row.amount_minor, row.currency) if waits else None
+    code = refund_refusal(inspector, row.amount_minor, row.currency) if waits else None
     return {"code": code, "text": reason_text(code)} if code else None
 
 
-def offers(row: order_views.OrderRow, book: PolicyBook) -> list[str]:
+def offers(row: order_views.OrderRow, inspector: PolicyInspector) -> list[str]:
     """The words a person may say of it now; no refund where nothing was paid, or where its policy would deny it."""
-    refundable = (row.amount_minor or 0) > 0 and refund_refusal(book, row.amount_minor, row.currency) is None
+    refundable = (row.amount_minor or 0) > 0 and refund_refusal(inspector, row.amount_minor, row.currency) is None
     refund = [REFUND] if refundable else []
     match row.status:
         case "QUEUED" if row.resolution is None and row.approval_status == "pending":
@@ -83,7 +83,7 @@ def _reading(blueprint: Blueprint, context: Context) -> None:
     )  # fmt: skip
     def show_orders() -> Response:
         most, tenant_id = limit(50, 200), actor().tenant_id
-        rows = order_views.order_page(
+        rows = order_search.search_orders(
             context.pool, tenant_id, lane=choice("lane", order_views.LANES), status=choice("status", order_views.STATUSES),
             before=before(), limit=most,
         )  # fmt: skip
@@ -91,7 +91,7 @@ def _reading(blueprint: Blueprint, context: Context) -> None:
         following = {"next_cursor": cursor_out(rows[-1].received_at, str(rows[-1].review_id))} if full else {}
         waiting = order_views.queue_figures(context.pool, tenant_id)
         return json_response(
-            {"orders": [order_view(row, context.book) for row in rows], "waiting": waiting, **following}
+            {"orders": [order_view(row, context.inspector) for row in rows], "waiting": waiting, **following}
         )
 
     @blueprint.get("/orders/alerts")
@@ -102,7 +102,7 @@ def _reading(blueprint: Blueprint, context: Context) -> None:
     )  # fmt: skip
     def show_alerts() -> Response:
         waiting_only = request.args.get("delivered") != "true"
-        rows = order_views.alerts(context.pool, actor().tenant_id, waiting_only=waiting_only, limit=limit(50, 200))
+        rows = order_search.alerts(context.pool, actor().tenant_id, waiting_only=waiting_only, limit=limit(50, 200))
         return json_response({"alerts": [_alert_view(row) for row in rows]})
 
     @blueprint.get(_ORDER)
@@ -114,16 +114,18 @@ def _reading(blueprint: Blueprint, context: Context) -> None:
         if row is None:
             raise NotFound("there is nothing of that id")
         return json_response({
-            **order_view(row, context.book),
+            **order_view(row, context.inspector),
             "effects": [_plain(one) for one in order_views.effects_of(context.pool, tenant_id, row.review_id)],
-            "words": [_plain(one) for one in order_views.words_of(context.pool, tenant_id, row.review_id)],
+            "words": [_plain(one) for one in order_views.order_votes(context.pool, tenant_id, row.review_id)],
             "events": [_plain(one) for one in order_views.events_of(context.pool, tenant_id, row.review_id)],
             "alerts": [_alert_view(one) for one in order_views.alerts_of(context.pool, tenant_id, source, order_id)],
         })  # fmt: skip
 
 
 def _words(blueprint: Blueprint, context: Context) -> None:
-    answers = {200: ("The word holds, or is recorded until enough people have given theirs.", OrderResolvedSchema())}
+    answers = {
+        200: ("The decision holds, or the vote is recorded until enough people have voted.", OrderResolvedSchema())
+    }
 
     @blueprint.post(f"{_ORDER}/fulfil")
     @documented("Let it be fulfilled", request=_WORD, responses=answers, problems=WRITING, security=OPERATOR)
@@ -131,7 +133,7 @@ def _words(blueprint: Blueprint, context: Context) -> None:
         return _resolve(context, source, order_id, FULFIL)
 
     @blueprint.post(f"{_ORDER}/refund")
-    @documented("Do not fulfil it and file a refund, which is paid on this word or brings the order back", request=_WORD, responses=answers,
+    @documented("Do not fulfil it and file a refund, which is paid on this decision or brings the order back", request=_WORD, responses=answers,
                 problems=WRITING, security=OPERATOR)  # fmt: skip
     def refund(source: str, order_id: str) -> Response:
         return _resolve(context, source, order_id, REFUND)
@@ -158,7 +160,7 @@ def _resolve(context: Context, source: str, order_id: str, word: str) -> Respons
     given = load(_WORD, without_nulls(json_body()))
     done = resolve_order(
         context.pool, person, *named(source, order_id), word=word, reason=given["reason"], digest=given.get("digest"),
-        book=context.book,
+        inspector=context.inspector,
     )  # fmt: skip
     metrics.ORDERS_RESOLVED.labels(done.result).inc()
     return json_response(_plain(done))

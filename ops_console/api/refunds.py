@@ -15,8 +15,9 @@ from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.process_one import process_one
 from ops_console.read_models import refund_views
+from ops_console.read_models.ledger_search import LedgerFilter, search_ledger
 from sentinel.authority import feed
-from sentinel.authority.halts import covering
+from sentinel.authority.halts import heartbeat_status
 from sentinel.core.operation import check_identifier
 from sentinel.core.proof import REDACTION
 from sentinel.platform.http.openapi import documented
@@ -56,9 +57,8 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     )  # fmt: skip
     def ledger() -> Response:
         most, status = limit(50, 200), choice("status", refund_views.STATUSES)
-        rows = refund_views.ledger_page(
-            context.ledger, actor().tenant_id, status=status, before=cursor_in(), limit=most
-        )
+        wanted = LedgerFilter(status=status)
+        rows = search_ledger(context.ledger, actor().tenant_id, wanted, before=cursor_in(), limit=most)
         full = len(rows) == most
         following = {"next_cursor": cursor_out(rows[-1].created_at, rows[-1].ledger_entry_id)} if full else {}
         return json_response({"entries": [entry_view(row) for row in rows], **following})
@@ -83,7 +83,7 @@ def _agent_status(context: Context, tenant_id: uuid.UUID, agent_id: str) -> dict
     return {
         "agent_id": agent_id,
         "status": _worker_status(worker),
-        "halt": covering(context.pool, tenant_id, agent_id),
+        "halt": heartbeat_status(context.pool, tenant_id, agent_id),
         "last_action": action,
         "last_decision": decision,
         "redaction_status": REDACTION,

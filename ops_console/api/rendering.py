@@ -14,7 +14,7 @@ from flask import Response, request
 
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.core.money import Money, money_out
-from sentinel.store.uuids import uuid_or_none
+from sentinel.store.ids import uuid_or_none
 
 _NUMBER = re.compile(r"[0-9]{1,6}")
 

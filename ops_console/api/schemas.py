@@ -31,7 +31,7 @@ class OwnPasswordSchema(StrictSchema):
     new = Text(most=256, least=1, required=True)
 
 
-class WordSchema(StrictSchema):
+class VoteSchema(StrictSchema):
     """A person's decision on an approval, bound to what was shown by its `digest`."""
 
     reason = Text(most=2000, least=1, required=True)
@@ -42,7 +42,7 @@ class WordSchema(StrictSchema):
     )
 
 
-class OrderWordSchema(WordSchema):
+class OrderVoteSchema(VoteSchema):
     """A person's decision on an order, bound to what was shown by the `digest` of the approval that waits for it."""
 
     digest = Identifier(
@@ -52,8 +52,8 @@ class OrderWordSchema(WordSchema):
     )
 
 
-class HandledSchema(WordSchema):
-    """A person's word that it was handled elsewhere; `reference` says where."""
+class HandledSchema(VoteSchema):
+    """A person's vote that it was handled elsewhere; `reference` says where."""
 
     reference = Text(most=200, least=1, required=True)
 
@@ -143,6 +143,13 @@ class ApprovalViewSchema(Schema):
     offers = fields.List(fields.String(validate=OneOf(["approve", "reject", "handled"])), required=True)
     handled_reference = fields.String()
     follows = fields.String()
+    requested_by = fields.String(metadata={"description": "Who answers for the asking key, or asked for the change."})
+    change = fields.Dict(
+        metadata={
+            "description": "What is asked of people or keys, exactly; its canonical form is what the digest names."
+        }
+    )
+    change_text = fields.String(metadata={"description": "The change in a sentence."})
     votes = fields.List(fields.Raw())
     earlier_votes = fields.List(fields.Raw())
 

@@ -7,7 +7,7 @@ from flask import Blueprint, Response, g, request
 from ops_console.accounts.operator_tokens import issue_token, revoke_token
 from ops_console.accounts.own_account import change_own_password
 from ops_console.accounts.sessions import SignedIn, list_tokens
-from ops_console.accounts.sign_out import sign_out
+from ops_console.accounts.sign_in import sign_out
 from ops_console.accounts.step_up import step_up
 from ops_console.api.documentation import OPERATOR, READING, WRITING
 from ops_console.api.rendering import json_response, path_id, present
@@ -81,7 +81,7 @@ def _sessions(blueprint: Blueprint, context: Context) -> None:
         given = load(_OWN_PASSWORD, without_nulls(json_body()))
         change_own_password(
             context.pool, g.signed_in, old=given["old"], new=given["new"], address=request.remote_addr or "unknown",
-            door=context.door,
+            authenticator=context.authenticator,
         )  # fmt: skip
         return Response(status=204)
 
@@ -96,7 +96,13 @@ def _sessions(blueprint: Blueprint, context: Context) -> None:
         if len(given) != 1:
             raise InvalidInput.of("password", "or code is needed, and only one of them")
         ((_, proof),) = given.items()
-        step_up(context.pool, g.signed_in, proof=proof, address=request.remote_addr or "unknown", door=context.door)
+        step_up(
+            context.pool,
+            g.signed_in,
+            proof=proof,
+            address=request.remote_addr or "unknown",
+            authenticator=context.authenticator,
+        )
         return Response(status=204)
 
 

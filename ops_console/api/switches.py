@@ -12,7 +12,7 @@ from ops_console.api.schemas import SwitchOffSchema, SwitchOnSchema
 from ops_console.context import Context
 from ops_console.identity import actor, must_have_proved
 from sentinel.authority.gate_reports import REFUSALS, GateState
-from sentinel.authority.switches import Flipped, SwitchView, list_switches, turn_switch_off, turn_switch_on
+from sentinel.authority.switches import SwitchChange, SwitchView, list_switches, turn_switch_off, turn_switch_on
 from sentinel.platform.http.bodies import json_body, load, without_nulls
 from sentinel.platform.http.openapi import documented
 
@@ -50,7 +50,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
                 responses={200: ("Every switch; `fault` where the file of switches cannot be used.", _ANY)},
                 problems=READING, security=OPERATOR)  # fmt: skip
     def show_switches() -> Response:
-        book = context.switches.book
+        book = context.switches.declared
         rows = list_switches(context.pool, actor().tenant_id, book)
         return json_response(present({"switches": [switch_view(row) for row in rows], "fault": book.fault}))
 
@@ -63,7 +63,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         must_have_proved()
         given = load(_ON, without_nulls(json_body()))
         return _flipped(turn_switch_on(
-            context.pool, person, context.switches.book, name, canary_percent=given["canary_percent"], reason=given["reason"]
+            context.pool, person, context.switches.declared, name, canary_percent=given["canary_percent"], reason=given["reason"]
         ))  # fmt: skip
 
     @blueprint.post("/switches/<name>/off")
@@ -74,10 +74,10 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         person = actor()
         person.must_be("approver")
         given = load(_OFF, without_nulls(json_body()))
-        return _flipped(turn_switch_off(context.pool, person, context.switches.book, name, reason=given["reason"]))
+        return _flipped(turn_switch_off(context.pool, person, context.switches.declared, name, reason=given["reason"]))
 
 
-def _flipped(done: Flipped) -> Response:
+def _flipped(done: SwitchChange) -> Response:
     return json_response({
         "name": done.name, "on": done.is_on, "canary_percent": done.canary_percent, "already": done.already
     })  # fmt: skip

@@ -20,7 +20,7 @@ from sentinel.authority import feed
 from sentinel.authority.public_ids import record_of
 from sentinel.authority.tenants import public_tenants
 from sentinel.core.errors import NotFound
-from sentinel.core.public_ids import PublicIds
+from sentinel.core.public_ids import PublicIdGenerator
 from sentinel.core.publication import PublicFields, Publisher
 from sentinel.store.database import Pool
 
@@ -72,7 +72,7 @@ class Board:
         wanted_tenant: str,
         agents: PublicAgents,
         *,
-        ids: Callable[[], PublicIds],
+        ids: Callable[[], PublicIdGenerator],
         actions_of: Callable[[str], Collection[str]],
     ) -> None:
         self.pool = pool
@@ -129,7 +129,8 @@ class Board:
     def statuses(self) -> dict[str, PublicFields]:
         """Each public agent at a glance, by its name on the board."""
         return {
-            one.name: self.publisher.glance(one.status, one.last.fields if one.last else None) for one in self.agents()
+            one.name: self.publisher.agent_status(one.status, one.last.fields if one.last else None)
+            for one in self.agents()
         }
 
     @property

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 
 from ops_console.api.documentation import LIMIT, in_query
 from ops_console.api.rendering import json_response, limit
 from ops_console.api.schemas import LiveFeedSchema
 from ops_console.board import pages
-from ops_console.board.stream import CONNECTED, Stream, last_seen
+from ops_console.board.stream import PATH, Stream
 from ops_console.context import Context
 from ops_console.headers import HEADERS, PUBLIC_HEADERS
 from sentinel.core.publication import PublicFields
 from sentinel.platform.http import event_stream
-from sentinel.platform.http.openapi import documented
+from sentinel.platform.http.openapi import Documentation, answered_on_the_loop, documented
 
 
 def routes(blueprint: Blueprint, context: Context) -> Stream:
@@ -41,14 +41,10 @@ def routes(blueprint: Blueprint, context: Context) -> Stream:
     def feed() -> Response:
         return public_json(board.publisher.feed([one.fields for one in board.newest(limit(20, 100))]))
 
-    @blueprint.get("/ops/api/live/stream")
-    @documented("Decisions as they happen", responses={200: ("Server-sent events.", {"type": "string"})}, problems=(503,),
+    stream = Documentation("Decisions as they happen", responses={200: ("Server-sent events.", {"type": "string"})}, problems=(503,),
                 description="Behind the header `Last-Event-ID`, else behind `last_seen`, else beginning with the latest few.",
                 parameters=(in_query("last_seen", pattern="^[0-9]{1,18}$"),), content_type="text/event-stream")  # fmt: skip
-    def stream() -> Response:
-        # On the event loop `stream.Stream` answers this path. Here nothing can be held open: the viewer comes back at once.
-        rows, _ = context.hub.come(last_seen(request.environ))
-        return Response(CONNECTED + b"".join(map(live.encode, rows)), headers=event_stream.HEADERS)
+    blueprint.add_url_rule(PATH, "stream", answered_on_the_loop(stream))
 
     @blueprint.get("/verify/<proof_id>.json")
     @documented(

@@ -23,7 +23,7 @@ from ops_console.board.events import LiveEvent
 from ops_console.board.hub import HEARTBEAT_SECONDS, KEPT, Hub
 from sentinel.platform.http.asgi import Receive, Send
 from sentinel.platform.http.event_stream import STALLED_SECONDS, asgi_headers, disconnected
-from sentinel.platform.http.request_ids import request_id_of
+from sentinel.platform.http.wire import request_id_of
 
 PATH = "/ops/api/live/stream"
 CONNECTED = b": connected\nretry: 2000\n\n"

@@ -15,12 +15,11 @@ import structlog
 from flask import Blueprint, Response, render_template, request
 from werkzeug.routing import BaseConverter
 
-from ops_console.confirm.answer_confirmation import ANSWERS, UnknownLink, answer_card, open_card
-from ops_console.confirm.confirmations import CardRow
+from ops_console.confirm.confirmations import ANSWERS, CardRow, UnknownLink, answer_card, open_card
 from ops_console.confirm.translations import CATALOGUES
 from ops_console.context import Context
 from sentinel.core.confirm_link import ConfirmLinks
-from sentinel.core.customer_text import language_of, moment_text, money_text, plainly
+from sentinel.core.customer_text import language_of, moment_text, money_text, visible_text
 from sentinel.core.errors import SentinelError
 from sentinel.platform.http.openapi import documented
 
@@ -163,7 +162,7 @@ def _message(page: str, card: CardRow | None = None) -> Response:
 
 
 def _page(template: str, status: int, speaker: _Speaker, **values: Any) -> Response:
-    order = plainly(speaker.card.order_ref) if speaker.card is not None and speaker.card.order_ref else ""
+    order = visible_text(speaker.card.order_ref) if speaker.card is not None and speaker.card.order_ref else ""
     html = render_template(
         template, language=speaker.language, texts=CATALOGUES[speaker.language], amount=speaker.amount, kind=speaker.kind,
         order=order, root="../" * (request.path.count("/") - 1), **values,

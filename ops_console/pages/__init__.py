@@ -53,7 +53,7 @@ def blueprint(context: Context) -> Blueprint:
             # A stranger gets the same answer everywhere (`identity.install`).
             return problem_response(error)
         if isinstance(error, FormOfAnotherSession):
-            return shell.shown_again(context, error)
+            return shell.form_rerendered(context, error)
         return shell.not_possible(context, error)
 
     @pages.app_errorhandler(404)

@@ -11,13 +11,13 @@ from markupsafe import Markup
 
 from ops_console.accounts.operator_tokens import MOST_DAYS, issue_token, revoke_token
 from ops_console.accounts.own_account import change_own_password, end_own_session
-from ops_console.accounts.prove_second_factor import (
+from ops_console.accounts.sessions import end_others, list_sessions, list_tokens
+from ops_console.accounts.totp import (
     address_of,
     begin_second_factor,
     confirm_second_factor,
     remove_second_factor,
 )
-from ops_console.accounts.sessions import end_others, list_sessions, list_tokens
 from ops_console.api.rendering import path_id
 from ops_console.api.schemas import CreateTokenSchema
 from ops_console.api.session import DEFAULT_TOKEN_DAYS
@@ -99,7 +99,7 @@ def _second_factor(pages: Blueprint, context: Context) -> None:
     def account_begin_second_factor() -> Response:
         def begin() -> str:
             prove(context)
-            begin_second_factor(context.pool, context.door.vault, actor())
+            begin_second_factor(context.pool, context.authenticator.vault, actor())
             return "Now put the secret into your app and confirm it."
 
         return shell.attempt(
@@ -111,7 +111,9 @@ def _second_factor(pages: Blueprint, context: Context) -> None:
     def account_confirm_second_factor() -> Response:
         def confirm() -> str:
             prove(context)
-            confirm_second_factor(context.pool, context.door.vault, actor(), load(_CODE, shell.typed())["code"])
+            confirm_second_factor(
+                context.pool, context.authenticator.vault, actor(), load(_CODE, shell.typed())["code"]
+            )
             return "From now on signing in asks for a code."
 
         return shell.attempt(context, confirm, again=lambda told: _setting_up(context, told), then=ADDRESS)
@@ -140,7 +142,7 @@ def _page(context: Context, told: shell.Refused | None = None, about: str = "") 
     who = g.signed_in
     return shell.page(
         context, "account.html", title="Your account", told=told, about=about,
-        given=request.form, can_have_second_factor=context.door.vault.usable, most_days=MOST_DAYS,
+        given=request.form, can_have_second_factor=context.authenticator.vault.usable, most_days=MOST_DAYS,
         must_have_second_factor=must_set_up_second_factor(context, who),
         sessions=list_sessions(
             context.pool, who.tenant_id, who.operator_id, idle_seconds=context.settings.idle_seconds
@@ -162,7 +164,7 @@ def _setting_up(context: Context, told: shell.Refused | None = None) -> Response
     """The secret as text and as a picture; without a proof of who looks, the account's page that asks for one."""
     if needs_proof() or g.signed_in.has_second_factor:
         return _page(context, told, "second-factor")
-    secret = begin_second_factor(context.pool, context.door.vault, actor())
+    secret = begin_second_factor(context.pool, context.authenticator.vault, actor())
     return shell.page(
         context, "second_factor.html", title="Second factor", told=told,
         secret=secret, picture=_picture(address_of(secret, actor().email)),
@@ -181,7 +183,7 @@ def _change_password(context: Context) -> str:
         raise InvalidInput.of("again", "differs from the new password")
     change_own_password(
         context.pool, g.signed_in, old=given["old"], new=given["new"], address=request.remote_addr or "unknown",
-        door=context.door,
+        authenticator=context.authenticator,
     )  # fmt: skip
     return "Your password is changed; your other sessions are over. Tokens of yours go on until you revoke them."
 

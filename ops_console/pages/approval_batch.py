@@ -13,14 +13,21 @@ from flask import Blueprint, Response, request
 from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import shell
-from ops_console.pages.approval_words import OFFERED, PROVEN, Asked, Given, asked, give
+from ops_console.pages.approval_votes import (
+    CHOICES,
+    NEEDS_STEP_UP,
+    ApprovalDetail,
+    VoteInput,
+    approval_detail,
+    cast_vote,
+)
 from ops_console.pages.approvals import ADDRESS, RISKS
 from ops_console.pages.step_up import prove
 from sentinel.authority.actor import Actor
-from sentinel.core.decision import reason_text
+from sentinel.authority.reasons import reason_text
 from sentinel.core.errors import InvalidInput, NotFound, SentinelError
 from sentinel.core.operation import check_identifier, check_text
-from sentinel.store.uuids import uuid_or_none
+from sentinel.store.ids import uuid_or_none
 
 MOST = 20
 """What a person can still look at one by one on one page."""
@@ -40,7 +47,7 @@ class Result:
     """What became of one line. `question` is None where there is nothing of that id."""
 
     line: Line
-    question: Asked | None
+    question: ApprovalDetail | None
     done: bool
     told: str
 
@@ -67,7 +74,7 @@ def routes(pages: Blueprint, context: Context) -> None:
             return _list(context, [line.approval_id for line in lines], shell.refused(error))
         results = [_resolve(context, person, line, reason, reference) for line in lines if line.verdict]
         return shell.page(
-            context, "approval_batch_done.html", title="What became of them", results=results, words=OFFERED,
+            context, "approval_batch_done.html", title="What became of them", results=results, words=CHOICES,
             left_out=sum(not line.verdict for line in lines),
         )  # fmt: skip
 
@@ -79,12 +86,12 @@ def _listed_again(context: Context, told: shell.Refused) -> Response:
 
 def _list(context: Context, ids: list[uuid.UUID], refused: shell.Refused | None = None) -> Response:
     person = actor()
-    questions = [asked(context, person, approval_id) for approval_id in ids]
+    questions = [approval_detail(context, person, approval_id) for approval_id in ids]
     chosen = dict(zip(request.form.getlist("id"), request.form.getlist("verdict"), strict=False))
     return shell.page(
         context, "approval_batch.html", title="Decide these", refused=refused,
         given=request.form, chosen=chosen, risks=RISKS, reason_text=reason_text,
-        lines=[(one, one.hindrance(person), one.words()) for one in questions],
+        lines=[(one, one.cannot_vote_reason(person), one.words()) for one in questions],
     )  # fmt: skip
 
 
@@ -101,9 +108,9 @@ def _lines() -> list[Line]:
     """The form's lines: an id, the digest that was shown with it, and a word or none. Raises `InvalidInput`."""
     ids, digests, words = (request.form.getlist(name) for name in ("id", "digest", "verdict"))
     if not ids or not len(ids) == len(digests) == len(words):
-        raise InvalidInput.of("id", "each approval needs its digest and its word")
-    if any(word and word not in OFFERED for word in words):
-        raise InvalidInput.of("verdict", "is not one of the words")
+        raise InvalidInput.of("id", "each approval needs its digest and its decision")
+    if any(word and word not in CHOICES for word in words):
+        raise InvalidInput.of("verdict", "is not one of the decisions")
     shown = [check_identifier(digest, "digest", 80) for digest in digests]
     return [Line(*one) for one in zip(_ids(ids), shown, words, strict=True)]
 
@@ -111,25 +118,25 @@ def _lines() -> list[Line]:
 def _checked(context: Context, lines: list[Line]) -> tuple[str, str | None]:
     """(reason, reference) for all lines. Raises `InvalidInput`, or what `prove` raises."""
     if not any(line.verdict for line in lines):
-        raise InvalidInput.of("verdict", "give at least one of them a word")
+        raise InvalidInput.of("verdict", "decide at least one of them")
     reason = check_text(request.form.get("reason", "").strip().replace("\r\n", "\n"), "reason", 2000)
     if not reason:
         raise InvalidInput.of("reason", "is needed")
     reference = request.form.get("reference", "").strip() or None
     if any(line.verdict == "handled" for line in lines) and reference is None:
         raise InvalidInput.of("reference", "is needed for what was handled by a person")
-    if any(line.verdict in PROVEN for line in lines):
+    if any(line.verdict in NEEDS_STEP_UP for line in lines):
         prove(context)
     return reason, reference
 
 
 def _resolve(context: Context, person: Actor, line: Line, reason: str, reference: str | None) -> Result:
     try:
-        question = asked(context, person, line.approval_id)
+        question = approval_detail(context, person, line.approval_id)
     except NotFound as error:
         return Result(line, None, False, error.detail)
     try:
-        told = give(context, person, question, Given(line.verdict, reason, line.digest, reference))
+        told = cast_vote(context, person, question, VoteInput(line.verdict, reason, line.digest, reference))
     except SentinelError as error:
         return Result(line, question, False, error.detail)
     return Result(line, question, True, told)

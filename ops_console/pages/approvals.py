@@ -1,4 +1,4 @@
-"""The queue of approvals and one approval's card: what is asked, why, what follows, and giving one's word.
+"""The queue of approvals and one approval's card: what is asked, why, what follows, and deciding it.
 
 A card is made of what the digest binds and of our own records, on the server, at one moment. While somebody looks, the page
 asks every few seconds whether anything changed: then it says what, and its buttons are dead until it is shown anew.
@@ -15,40 +15,49 @@ from flask import Blueprint, Response, request
 from marshmallow import fields
 from marshmallow.validate import OneOf
 
+from ops_console.accounts.collect_change import collect_change
 from ops_console.accounts.operators import PersonRow, list_people
 from ops_console.api.rendering import choice, cursor_in, cursor_out, path_id
 from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.approval_facts import facts_of
-from ops_console.pages.approval_words import OFFERED, PROVEN, Asked, Given, asked, give
-from ops_console.pages.limit_words import each_in_words
-from ops_console.pages.rules_said import rules_of
+from ops_console.pages.approval_votes import (
+    CHOICES,
+    NEEDS_STEP_UP,
+    ApprovalDetail,
+    VoteInput,
+    approval_detail,
+    cast_vote,
+)
+from ops_console.pages.limit_text import each_in_words
+from ops_console.pages.rule_results import rules_of
 from ops_console.pages.step_up import prove
 from sentinel.authority import approval_queue
 from sentinel.authority.actor import Actor, has_role
-from sentinel.authority.approvals import HANDLED
-from sentinel.core.decision import reason_text
-from sentinel.core.errors import InvalidInput
+from sentinel.authority.approvals import HANDLED, ApprovalRow
+from sentinel.authority.change_text import change_text
+from sentinel.authority.protected_changes import ROTATE_KEY, find_change, outcome_text
+from sentinel.authority.reasons import reason_text
+from sentinel.core.errors import InvalidInput, SentinelError
 from sentinel.platform.http.bodies import Identifier, StrictSchema, Text, load
-from sentinel.store.ids import proof_id_of
-from sentinel.store.uuids import uuid_or_none
+from sentinel.store.ids import proof_id_of, uuid_or_none
 
 ADDRESS = "/ops/approvals"
 PAGE = 50
 RISKS = {1: "high", 2: "medium", 3: "low"}
 
 
-class WordFormSchema(StrictSchema):
+class VoteFormSchema(StrictSchema):
     """A word on one approval. The digest is what the page showed."""
 
-    verdict = fields.String(required=True, validate=OneOf(list(OFFERED)))
+    verdict = fields.String(required=True, validate=OneOf(list(CHOICES)))
     reason = Text(most=2000, least=1, required=True)
     digest = Identifier(most=80, required=True)
     reference = Text(most=200)
 
 
-_WORD = WordFormSchema()
+_WORD = VoteFormSchema()
 
 
 def routes(pages: Blueprint, context: Context) -> None:
@@ -60,9 +69,9 @@ def routes(pages: Blueprint, context: Context) -> None:
 
     @pages.get("/approvals/standing")
     @shell.refreshes_itself
-    def approvals_standing() -> Response:
+    def approvals_queue_state() -> Response:
         """Nothing while the queue is as it was seen."""
-        found = approval_queue.standing(context.pool, actor().tenant_id)
+        found = approval_queue.queue_state(context.pool, actor().tenant_id)
         if request.args.get("seen") == _seen_queue(found):
             return Response(status=204)
         return shell.fragment("approvals_changed.html", waiting=found.waiting)
@@ -75,20 +84,27 @@ def routes(pages: Blueprint, context: Context) -> None:
     @shell.refreshes_itself
     def approvals_state(approval_id: str) -> Response:
         """Nothing while the approval is as it was seen."""
-        question = asked(context, actor(), path_id(approval_id))
+        question = approval_detail(context, actor(), path_id(approval_id))
         if request.args.get("seen") == seen(question):
             return Response(status=204)
         return shell.fragment("approval_changed.html", question=question, row=question.row, about=question.about)
 
     @pages.post("/approvals/<approval_id>")
     @shell.shows(lambda told, approval_id: _card(context, approval_id, told))
-    def approvals_word(approval_id: str) -> Response:
+    def approvals_vote(approval_id: str) -> Response:
         # Before the body: who may not decide learns nothing about what a decision looks like.
         actor().must_be("approver")
         return shell.attempt(
             context, lambda: _give(context, approval_id), then=f"{ADDRESS}/{path_id(approval_id)}",
             again=lambda told: _card(context, approval_id, told),
         )  # fmt: skip
+
+    @pages.post("/approvals/<approval_id>/collect")
+    @shell.shows(lambda told, approval_id: _card(context, approval_id, told))
+    def approvals_collect(approval_id: str) -> Response:
+        """What an approved change made, for who asked for it."""
+        actor().must_be("admin")
+        return _collect(context, approval_id)
 
 
 # the queue --------------------------------------------------------------------------------------------------------------
@@ -108,7 +124,7 @@ def _queue(context: Context) -> Response:
     return shell.page(
         context, "approvals.html", title="Approvals", rows=rows[:PAGE], kind=kind, state=status, kinds=approval_queue.KINDS,
         statuses=approval_queue.STATUSES, risks=RISKS, reason_text=reason_text, more=_more(rows, kind, status),
-        first=not request.args.get("cursor"), unconfirmed=_unconfirmed(context), seen=_seen_queue(approval_queue.standing(context.pool, person.tenant_id)),
+        first=not request.args.get("cursor"), unconfirmed=_unconfirmed(context), seen=_seen_queue(approval_queue.queue_state(context.pool, person.tenant_id)),
     )  # fmt: skip
 
 
@@ -125,7 +141,7 @@ def _filter(name: str, allowed: tuple[str, ...]) -> str | None:
     return choice(name, allowed) if request.args.get(name) else None
 
 
-def _seen_queue(found: approval_queue.Standing) -> str:
+def _seen_queue(found: approval_queue.QueueState) -> str:
     return f"{found.waiting}.{found.newest or 'none'}"
 
 
@@ -164,7 +180,7 @@ def _cursor() -> tuple[datetime, int, uuid.UUID] | None:
 # the card ---------------------------------------------------------------------------------------------------------------
 
 
-def seen(question: Asked) -> str:
+def seen(question: ApprovalDetail) -> str:
     """A mark of everything on a card that can change: another mark, another state."""
     row, about = question.row, question.about
     words = [(vote.operator, vote.verdict) for vote in question.voices]
@@ -175,16 +191,15 @@ def seen(question: Asked) -> str:
 
 
 def _card(context: Context, approval_id: str, refused: shell.Refused | None = None) -> Response:
-    person, question = actor(), asked(context, actor(), path_id(approval_id))
+    person, question = actor(), approval_detail(context, actor(), path_id(approval_id))
     row, about = question.row, question.about
-    hindrance = question.hindrance(person)
+    cannot_vote_reason = question.cannot_vote_reason(person)
     values: dict[str, Any] = {
-        "row": row, "about": about, "question": question, "bound": question.is_bound, "hindrance": hindrance,
-        "words": [] if hindrance else question.words(), "seen": seen(question), "mine": question.word_of(person),
+        "row": row, "about": about, "question": question, "bound": question.is_bound, "cannot_vote_reason": cannot_vote_reason,
+        "words": [] if cannot_vote_reason else question.words(), "seen": seen(question), "mine": question.vote_of(person),
         "facts": facts_of(about.request, accounts=has_role(person.role, "approver")), "risk": RISKS[about.risk_rank],
-        "limits": context.book.limits_of(context.pool, person.tenant_id, about.request, about.moment),
-        "rules": rules_of(context, row.operation_id), "each_in_words": each_in_words,
-        "reason_text": reason_text, "proof_id": proof_id_of(about.decision_event_id), "proven": PROVEN,
+        "each_in_words": each_in_words, "reason_text": reason_text, "proven": NEEDS_STEP_UP,
+        **(_of_change(context, person, row) if row.change else _of_operation(context, person, row, about)),
         "following": None if question.is_open else _next(context, person),
         "seconds_left": (row.expires_at - about.moment).total_seconds(),
     }  # fmt: skip
@@ -192,6 +207,40 @@ def _card(context: Context, approval_id: str, refused: shell.Refused | None = No
         context, "approval.html", title=f"Approval of {row.resource}",
         refused=refused, given=request.form, **values,
     )  # fmt: skip
+
+
+def _of_operation(
+    context: Context, person: Actor, row: ApprovalRow, about: approval_queue.ApprovalDetails
+) -> dict[str, Any]:
+    assert about.decision_event_id is not None
+    return {
+        "change": None, "limits": context.inspector.limits_of(context.pool, person.tenant_id, about.request, about.moment),
+        "rules": rules_of(context, row.operation_id), "proof_id": proof_id_of(about.decision_event_id),
+    }  # fmt: skip
+
+
+def _of_change(context: Context, person: Actor, row: ApprovalRow) -> dict[str, Any]:
+    change = find_change(context.pool, person.tenant_id, row.approval_id)
+    assert change is not None
+    return {
+        "change": change, "asks": change_text(change.request), "outcome": change.outcome and outcome_text(change.outcome),
+        "collects": change.collectable and change.asked_by == person.operator_id, "limits": (), "rules": (), "proof_id": None,
+    }  # fmt: skip
+
+
+def _collect(context: Context, approval_id: str) -> Response:
+    """The password or key in the answer itself, which nothing stores and no other page repeats."""
+    try:
+        prove(context)
+        made = collect_change(context.pool, actor(), path_id(approval_id))
+    except SentinelError as error:
+        return _card(context, approval_id, shell.refused(error))
+    if made.key_id is not None:
+        return shell.page(
+            context, "key_made.html", title="Key made", status=201, issued=made, rotated=made.action == ROTATE_KEY
+        )
+    return shell.page(context, "shown_once.html", title="Password made", what="password to set one's own with",
+                      about=f"For {made.email}", secret=made.secret, back="/ops/operators")  # fmt: skip
 
 
 def _next(context: Context, person: Actor) -> approval_queue.QueueRow | None:
@@ -207,7 +256,7 @@ def _give(context: Context, approval_id: str) -> str:
     given = load(_WORD, shell.typed())
     if given["verdict"] == HANDLED and "reference" not in given:
         raise InvalidInput.of("reference", "is needed: where it was handled")
-    if given["verdict"] in PROVEN:
+    if given["verdict"] in NEEDS_STEP_UP:
         prove(context)
-    question = asked(context, person, path_id(approval_id))
-    return give(context, person, question, Given(**given))
+    question = approval_detail(context, person, path_id(approval_id))
+    return cast_vote(context, person, question, VoteInput(**given))

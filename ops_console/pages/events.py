@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import re
+import unicodedata
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from io import StringIO
 from urllib.parse import urlencode
 
 from flask import Blueprint, Response, request
@@ -14,15 +17,13 @@ from flask import Blueprint, Response, request
 from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import shell
-from ops_console.pages.inert_csv import Cell, csv_lines
 from ops_console.read_models.events import KINDS, EventFilter, EventRow, all_events, events_page
 from sentinel.authority.halts import known_targets
 from sentinel.authority.public_ids import look_up_public_id
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.core.operation import check_identifier
 from sentinel.core.public_ids import is_public_id
-from sentinel.store.ids import event_of_proof
-from sentinel.store.uuids import uuid_or_none
+from sentinel.store.ids import event_of_proof, uuid_or_none
 
 ADDRESS = "/ops/events"
 PAGE_SIZE = 50
@@ -143,3 +144,34 @@ def _encoded(lines: Iterator[str]) -> Iterator[bytes]:
             yield "".join(piece).encode()
             piece.clear()
     yield "".join(piece).encode()
+
+
+BEGINS_FORMULA = frozenset("=+-@\t\r\n|%\uff1d\uff0b\uff0d\uff20")
+"""What spreadsheets take for a formula's or a command's beginning, full-width forms included."""
+
+Cell = str | int | None
+
+
+def inert(value: Cell) -> Cell:
+    """The cell as it may be written: a text that begins like a formula, also behind blanks or unseen characters, is disarmed."""
+    if not isinstance(value, str):
+        return value
+    return f"'{value}" if value[:1] in BEGINS_FORMULA or _first_seen(value) in BEGINS_FORMULA else value
+
+
+def csv_lines(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Iterator[str]:
+    """The table as CSV (RFC 4180), a line at a time; None is an empty cell."""
+    yield _line(header)
+    for cells in rows:
+        yield _line([inert(cell) for cell in cells])
+
+
+def _first_seen(text: str) -> str:
+    """The first character that is neither a space nor invisible; "" where there is none."""
+    return next((one for one in text if unicodedata.category(one) not in ("Zs", "Zl", "Zp", "Cc", "Cf")), "")
+
+
+def _line(cells: Sequence[Cell]) -> str:
+    out = StringIO()
+    csv.writer(out, quoting=csv.QUOTE_NONNUMERIC).writerow(cells)
+    return out.getvalue()

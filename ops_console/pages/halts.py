@@ -15,7 +15,7 @@ from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.step_up import prove
 from sentinel.authority.halts import (
-    LOOKED_AFTER,
+    EFFECTS_AFTER_HALT,
     HaltRow,
     LastEffect,
     known_targets,
@@ -69,11 +69,11 @@ class _Page:
             about=halt_id, given=request.form, in_force=[row for row in rows if row.lifted_at is None],
             lifted=[row for row in rows if row.lifted_at is not None],
             suggestions=[(one.target, one.scope) for one in known_targets(self._context.pool, tenant_id)],
-            effects={row.halt_id: self._effect(tenant_id, row) for row in rows[:MEASURED]}, looked=LOOKED_AFTER,
+            effects={row.halt_id: self._effect(tenant_id, row) for row in rows[:MEASURED]}, looked=EFFECTS_AFTER_HALT,
         )  # fmt: skip
 
     def _effect(self, tenant_id: uuid.UUID, halt: HaltRow) -> LastEffect:
-        is_settled = datetime.now(UTC) - halt.set_at > 2 * LOOKED_AFTER
+        is_settled = datetime.now(UTC) - halt.set_at > 2 * EFFECTS_AFTER_HALT
         kept = self._settled if is_settled else self._soon
         found: LastEffect = kept.get(
             (tenant_id, halt.halt_id, halt.lifted_at), lambda: last_effect(self._context.pool, tenant_id, halt)

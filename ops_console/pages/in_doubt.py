@@ -14,13 +14,13 @@ from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.step_up import prove
 from ops_console.read_models.events import EventRow, events_of
-from sentinel.authority.in_doubt import doubt_totals, find_operation, list_in_doubt, resolve_in_doubt
-from sentinel.core.decision import reason_text
+from sentinel.authority.in_doubt import find_operation, in_doubt_totals, list_in_doubt, resolve_in_doubt
+from sentinel.authority.reasons import reason_text
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.platform.http.bodies import load
 
 _RESOLVE = ResolveInDoubtSchema()
-_WORDS = {"yes": True, "no": False}
+_DECISIONS = {"yes": True, "no": False}
 ADDRESS = "/ops/in-doubt"
 MOST_SHOWN = 200
 WHY = {
@@ -41,7 +41,7 @@ def routes(pages: Blueprint, context: Context) -> None:
         rows = list_in_doubt(context.pool, actor().tenant_id, limit=MOST_SHOWN, by_amount=by_amount)
         return shell.page(
             context, "in_doubt.html", title="In doubt", rows=rows, by_amount=by_amount, most=MOST_SHOWN, why=WHY,
-            totals=doubt_totals(context.pool, actor().tenant_id), reason_text=reason_text,
+            totals=in_doubt_totals(context.pool, actor().tenant_id), reason_text=reason_text,
         )  # fmt: skip
 
     @pages.get("/in-doubt/<operation_id>")
@@ -81,9 +81,9 @@ def _resolve(context: Context, operation_id: uuid.UUID) -> str:
     person = actor()
     prove(context)
     given = shell.typed()
-    if given.get("executed") not in _WORDS:
+    if given.get("executed") not in _DECISIONS:
         raise InvalidInput.of("executed", "choose one of the two")
-    wanted = load(_RESOLVE, {**given, "executed": _WORDS[given["executed"]]})
+    wanted = load(_RESOLVE, {**given, "executed": _DECISIONS[given["executed"]]})
     resolve_in_doubt(context.pool, person, operation_id, executed=wanted["executed"], evidence=wanted["evidence"])
     if wanted["executed"]:
         return "Recorded: it was executed. Its amount counts as paid."

@@ -16,14 +16,22 @@ from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.step_up import prove
 from sentinel.authority.halts import known_targets
-from sentinel.authority.issue_key import MOST_DAYS, IssuedKey, MadeBefore, issue_key
-from sentinel.authority.keys import DEFAULT_SCOPES, SCOPES, list_keys
-from sentinel.authority.revoke_key import revoke_key
-from sentinel.authority.rotate_key import OVERLAP_SECONDS, rotate_key
+from sentinel.authority.keys import (
+    DEFAULT_SCOPES,
+    MOST_DAYS,
+    OVERLAP_SECONDS,
+    SCOPES,
+    IssuedKey,
+    MadeBefore,
+    issue_key,
+    list_keys,
+    revoke_key,
+    rotate_key,
+)
+from sentinel.authority.protected_changes import WaitsForAdministrator, change_waits
 from sentinel.core.errors import InvalidInput, SentinelError
 from sentinel.platform.http.bodies import Identifier, StrictSchema, Text, load
-from sentinel.store.ids import new_id
-from sentinel.store.uuids import uuid_or_none
+from sentinel.store.ids import new_id, uuid_or_none
 
 ADDRESS = "/ops/keys"
 MOST_OVERLAP_HOURS = 24 * 90
@@ -104,6 +112,7 @@ def _page(context: Context, refused: shell.Refused | None = None, about: str = "
     known = list_keys(context.pool, tenant_id)
     return shell.page(
         context, "keys.html", title="Keys", refused=refused, about=about,
+        waits=change_waits(context.pool, tenant_id, actor().operator_id),
         given=request.form, chosen=request.form.getlist("scopes") if refused and not about else DEFAULT_SCOPES,
         usable=[row for row in reversed(known) if row.usable], over=[row for row in reversed(known) if not row.usable],
         scopes=SCOPES, scope_words=SCOPE_WORDS, new_id=str(new_id()), overlap_hours=OVERLAP_SECONDS // 3600,
@@ -116,6 +125,8 @@ def _shown_once(context: Context, make: Callable[[], IssuedKey], about: str = ""
     """The key in the answer itself, which nothing stores and no other page repeats."""
     try:
         issued = make()
+    except WaitsForAdministrator as error:
+        return shell.waits(context, error)
     except MadeBefore as error:
         told = shell.Refused(
             f"{error.detail}. Whoever did not see it revokes it in the list and makes another.", {}, 409
@@ -135,8 +146,7 @@ def _create(context: Context) -> IssuedKey:
     return issue_key(
         context.pool, actor().tenant_id, agent_id=wanted.get("agent_id"), label=wanted.get("label", ""),
         scopes=tuple(wanted["scopes"]), owner_operator_id=_owner(context, wanted.get("owner")),
-        expires_days=_whole(wanted, "expires_days", MOST_DAYS), test="test" in wanted, key_id=_form_id(wanted),
-        by=actor().name, by_id=actor().operator_id,
+        expires_days=_whole(wanted, "expires_days", MOST_DAYS), test="test" in wanted, key_id=_form_id(wanted), actor=actor(),
     )  # fmt: skip
 
 
@@ -146,8 +156,7 @@ def _rotate(context: Context, about: str) -> IssuedKey:
     hours = _whole(wanted, "overlap_hours", MOST_OVERLAP_HOURS, least=0)
     return rotate_key(
         context.pool, actor().tenant_id, path_id(about), overlap_seconds=(hours or 0) * 3600,
-        expires_days=_whole(wanted, "expires_days", MOST_DAYS), new_key_id=_form_id(wanted), by=actor().name,
-        by_id=actor().operator_id,
+        expires_days=_whole(wanted, "expires_days", MOST_DAYS), new_key_id=_form_id(wanted), actor=actor(),
     )  # fmt: skip
 
 
@@ -155,7 +164,7 @@ def _revoke(context: Context, about: str) -> str:
     prove(context)
     if shell.typed():
         raise InvalidInput("a key is revoked without further words")
-    revoke_key(context.pool, actor().tenant_id, path_id(about), by=actor().name)
+    revoke_key(context.pool, actor().tenant_id, path_id(about), actor=actor())
     return "The key is revoked; it is refused everywhere within a second."
 
 

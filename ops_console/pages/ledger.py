@@ -11,12 +11,13 @@ from ops_console.api.refunds import entry_view
 from ops_console.api.rendering import cursor_in, cursor_out
 from ops_console.context import Context
 from ops_console.identity import actor
-from ops_console.pages import graph, ledger_filter, shell
-from ops_console.pages.ledger_life import last_way, reason_in_words, timeline
+from ops_console.pages import highlighted_diagram as graph
+from ops_console.pages import ledger_filter, shell
+from ops_console.pages.ledger_timeline import last_way, reason_in_words, timeline
 from ops_console.pages.orders import events_address
-from ops_console.pages.rules_said import rules_of
+from ops_console.pages.rule_results import rules_of
 from ops_console.process_one import process_one
-from ops_console.read_models.ledger_life import MOST, life_of
+from ops_console.read_models.ledger_history import MOST, history_of
 from ops_console.read_models.ledger_search import (
     LedgerFilter,
     counted,
@@ -28,11 +29,10 @@ from ops_console.read_models.order_budgets import budget_of_entry
 from ops_console.read_models.refund_views import LedgerRow
 from sentinel.authority.approvals import find_approval
 from sentinel.authority.public_ids import look_up_public_id
-from sentinel.core.decision import REASONS
+from sentinel.authority.reasons import REASONS
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.core.public_ids import is_public_id
-from sentinel.store.ids import event_of_proof, new_id
-from sentinel.store.uuids import uuid_or_none
+from sentinel.store.ids import event_of_proof, new_id, uuid_or_none
 
 ADDRESS = "/ops/ledger"
 LIVE = "/ops/ledger-now"
@@ -126,7 +126,7 @@ def _entry(context: Context, ledger_entry_id: str) -> Response:
     row = find_entry(context.ledger, tenant_id, ledger_entry_id) if is_name else None
     if row is None:
         raise NotFound("there is no ledger row of that id")
-    life = life_of(
+    life = history_of(
         context.ledger, context.pool, tenant_id, ledger_entry_id=row.ledger_entry_id, operation_id=row.operation_id
     )
     way = last_way(life.trails)

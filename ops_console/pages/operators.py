@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from flask import Blueprint, Response, request
 
-from ops_console.accounts import change_operator as change
-from ops_console.accounts.create_operator import add_person, checked_address
+from ops_console.accounts import operator_changes as change
+from ops_console.accounts.operator_changes import add_person, checked_address
 from ops_console.accounts.operators import PersonRow, list_people
 from ops_console.accounts.passwords import make_password
 from ops_console.api.rendering import path_id
@@ -21,6 +21,16 @@ from ops_console.pages import shell
 from ops_console.pages.account_schemas import AddOperatorSchema, NewPasswordSchema, SetRoleSchema
 from ops_console.pages.step_up import prove
 from sentinel.authority.actor import ROLES
+from sentinel.authority.protected_changes import (
+    CONFIRM,
+    DEACTIVATE,
+    END_SESSIONS,
+    REACTIVATE,
+    RESET_SECOND_FACTOR,
+    SET_ROLE,
+    WaitsForAdministrator,
+    change_waits,
+)
 from sentinel.core.errors import InvalidInput, NotFound, SentinelError
 from sentinel.platform.http.bodies import load
 from sentinel.store.ids import new_id
@@ -29,12 +39,12 @@ ADDRESS = "/ops/operators"
 _ADD, _ROLE, _PASSWORD = AddOperatorSchema(), SetRoleSchema(), NewPasswordSchema()
 # Word in the address → (act, what is told, what is told when it was so before).
 _ACTS = {
-    "shut-out": (change.SHUT_OUT, "is shut out; sessions and tokens are over", "was shut out already"),
-    "let-in": (change.LET_IN, "may sign in again", "could sign in already"),
-    "end-sessions": (change.SESSIONS_ENDED, "is signed out everywhere", ""),
-    "confirm": (change.CONFIRMED, "is confirmed, and counts as a person of their own", "waits for no confirmation"),
+    "shut-out": (DEACTIVATE, "is shut out; sessions and tokens are over", "was shut out already"),
+    "let-in": (REACTIVATE, "may sign in again", "could sign in already"),
+    "end-sessions": (END_SESSIONS, "is signed out everywhere", ""),
+    "confirm": (CONFIRM, "is confirmed, and counts as a person of their own", "waits for no confirmation"),
     "reset-second-factor": (
-        change.SECOND_FACTOR_RESET, "has no second factor any more and is signed out", "had no second factor",
+        RESET_SECOND_FACTOR, "has no second factor any more and is signed out", "had no second factor",
     ),
 }  # fmt: skip
 
@@ -86,7 +96,7 @@ def _list(context: Context, told: shell.Refused | None = None, *, password: str 
     actor().must_be("admin")
     people = list_people(context.pool, actor().tenant_id, idle_seconds=context.settings.idle_seconds)
     return shell.page(
-        context, "operators.html", title="Operators", told=told, people=people,
+        context, "operators.html", title="Operators", told=told, people=people, waits=_waits(context),
         roles=ROLES, given=request.form, operator_id=request.form.get("operator_id") or new_id(),
         password=password or request.form.get("password") or make_password(),
     )  # fmt: skip
@@ -95,12 +105,14 @@ def _list(context: Context, told: shell.Refused | None = None, *, password: str 
 def _add(context: Context) -> Response:
     try:
         prove(context)
-        given = load(_ADD, {**shell.typed(), **_exactly("password")})
+        given = load(_ADD, {**shell.typed(), **_password(context)})
         checked_address(given["email"])
         is_new = add_person(
             context.pool, actor(), operator_id=path_id(given["operator_id"]), email=given["email"],
             password=given["password"], role=given["role"],
         )  # fmt: skip
+    except WaitsForAdministrator as error:
+        return shell.waits(context, error)
     except SentinelError as error:
         return _list(context, shell.refused(error))
     about = f"{given['email'].lower()} is {given['role']}" + ("" if is_new else "; this form was sent before")
@@ -114,7 +126,7 @@ def _one(
     actor().must_be("admin")
     person = _person(context, operator_id)
     return shell.page(
-        context, "operators_one.html", title=person.email, told=told, about=about,
+        context, "operators_one.html", title=person.email, told=told, about=about, waits=_waits(context),
         person=person, roles=ROLES, given=request.form, is_self=person.operator_id == actor().operator_id,
         password=password or request.form.get("password") or make_password(),
     )  # fmt: skip
@@ -134,7 +146,7 @@ def _set_role(context: Context, operator_id: str) -> str:
     given = load(_ROLE, shell.typed())
     person = _person(context, operator_id)
     done = change.change_operator(
-        context.pool, actor(), person.operator_id, change.ROLE_SET, given=given["role"], seen=given["seen"]
+        context.pool, actor(), person.operator_id, SET_ROLE, role=given["role"], seen=given["seen"]
     )
     return f"{person.email} {'is' if done else 'was'} {given['role']}{'' if done else ' already'}."
 
@@ -149,11 +161,13 @@ def _change(context: Context, operator_id: str, word: str) -> str:
 def _reset_password(context: Context, operator_id: str) -> Response:
     try:
         prove(context)
-        given = load(_PASSWORD, {**shell.typed(), **_exactly("password")})
+        given = load(_PASSWORD, {**shell.typed(), **_password(context)})
         person = _person(context, operator_id)
         change.reset_password(context.pool, actor(), person.operator_id, given["password"])
     except NotFound:
         raise
+    except WaitsForAdministrator as error:
+        return shell.waits(context, error)
     except SentinelError as error:
         return _one(context, operator_id, shell.refused(error), "password")
     return shell.page(context, "shown_once.html", title="Password reset", what="new password", secret=given["password"],
@@ -167,6 +181,16 @@ def _person(context: Context, operator_id: str) -> PersonRow:
     if not found:
         raise NotFound("there is no operator of that id")
     return found[0]
+
+
+def _waits(context: Context) -> bool:
+    """Whether what gives somebody power waits for a second administrator."""
+    return change_waits(context.pool, actor().tenant_id, actor().operator_id)
+
+
+def _password(context: Context) -> dict[str, str]:
+    """The form's password; where it would wait the form has none, for then one is made when it is collected."""
+    return {"password": make_password()} if "password" not in request.form and _waits(context) else _exactly("password")
 
 
 def _exactly(name: str) -> dict[str, str]:

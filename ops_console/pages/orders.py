@@ -12,13 +12,14 @@ from flask import Blueprint, Response, current_app, request, url_for
 
 from ops_console.api.orders import before, named, offers
 from ops_console.api.rendering import cursor_out
-from ops_console.api.schemas import OrderWordSchema
+from ops_console.api.schemas import OrderVoteSchema
 from ops_console.context import Context
 from ops_console.identity import actor
-from ops_console.pages import graph, ledger_filter, shell
-from ops_console.pages.ledger_life import reason_in_words
-from ops_console.pages.order_life import timeline, way_of
-from ops_console.pages.rules_said import rules_of
+from ops_console.pages import highlighted_diagram as graph
+from ops_console.pages import ledger_filter, shell
+from ops_console.pages.ledger_timeline import reason_in_words
+from ops_console.pages.order_timeline import timeline, way_of
+from ops_console.pages.rule_results import rules_of
 from ops_console.pages.step_up import prove
 from ops_console.read_models import order_search, order_views
 from ops_console.read_models.events import events_of
@@ -33,7 +34,7 @@ LIVE = "/ops/orders-now"
 PAGE, QUEUE_SHOWN, ALERTS_SHOWN = 50, 50, 20
 _FIELDS = ("q", "lane", "status")
 _SOON = timedelta(minutes=30)
-_WORD = OrderWordSchema()
+_WORD = OrderVoteSchema()
 
 
 def routes(pages: Blueprint, context: Context) -> None:
@@ -54,7 +55,7 @@ def routes(pages: Blueprint, context: Context) -> None:
 
     @pages.post("/orders/<source>/<path:order_id>")
     @shell.shows(lambda told, source, order_id: _order(context, source, order_id, told))
-    def orders_word(source: str, order_id: str) -> Response:
+    def orders_decide(source: str, order_id: str) -> Response:
         actor().must_be("approver")
         return shell.attempt(
             context, lambda: _say(context, source, order_id),
@@ -108,9 +109,9 @@ def _overview(context: Context) -> dict[str, object]:
     return {
         "queue": order_search.queue(context.pool, tenant_id, limit=QUEUE_SHOWN),
         "waiting": order_views.queue_figures(context.pool, tenant_id),
-        "standings": order_search.standings(context.pool, tenant_id),
+        "lane_states": order_search.lane_states(context.pool, tenant_id),
         "ended": order_search.ended_today(context.pool, tenant_id),
-        "alerts": order_views.alerts(context.pool, tenant_id, waiting_only=True, limit=ALERTS_SHOWN),
+        "alerts": order_search.alerts(context.pool, tenant_id, waiting_only=True, limit=ALERTS_SHOWN),
     }
 
 
@@ -142,7 +143,12 @@ def _say(context: Context, source: str, order_id: str) -> str:
         prove(context)
     wanted = load(_WORD, {"reason": given.get("reason", "")})
     resolve_order(
-        context.pool, person, *named(source, order_id), word=given["word"], reason=wanted["reason"], book=context.book
+        context.pool,
+        person,
+        *named(source, order_id),
+        word=given["word"],
+        reason=wanted["reason"],
+        inspector=context.inspector,
     )
     return _SAID[given["word"]]
 
@@ -156,14 +162,14 @@ def _order(context: Context, source: str, order_id: str, refused: shell.Refused 
     effects = order_views.effects_of(context.pool, tenant_id, row.review_id)
     alerts = order_views.alerts_of(context.pool, tenant_id, source, order_id)
     events = events_of(context.pool, tenant_id, row.operation_id) if row.operation_id else []
-    said = order_views.words_of(context.pool, tenant_id, row.review_id)
+    said = order_views.order_votes(context.pool, tenant_id, row.review_id)
     way = way_of(row, changes)
     return shell.page(
         context, "order.html", title=f"Order {row.order_id}", row=row, effects=effects, alerts=alerts, way=way,
         moments=timeline(row, changes, effects, alerts, events, said), words=reason_in_words, now=datetime.now(UTC), soon=_SOON,
         drawn=graph.lit(graph.LANES, places=way.places, ways=way.ways, end=way.end, told=way.told),
         waits=row.status == "QUEUED" and row.resolution is None and row.approval_status == "pending",
-        refund_refused=refund_refusal(context.book, row.amount_minor, row.currency), offered=[] if row.status == "QUEUED" else offers(row, context.book), refused=refused, given=request.form,
+        refund_refused=refund_refusal(context.inspector, row.amount_minor, row.currency), offered=[] if row.status == "QUEUED" else offers(row, context.inspector), refused=refused, given=request.form,
         events_address=events_address(str(row.operation_id)) if row.operation_id else None,
         rules=rules_of(context, row.operation_id),
         budget=budget_of_order(context.ledger, tenant_id, row.source, row.order_id),

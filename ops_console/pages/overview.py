@@ -19,7 +19,7 @@ from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.decision_minutes import OUTCOMES, DecisionMinutes, Part, in_steps
-from ops_console.pages.last_hour import BOX, Drawing, Gauge, drawn, seconds_drawn
+from ops_console.pages.hour_charts import BOX, Drawing, Gauge, drawn, seconds_drawn
 from ops_console.pages.text import span
 from ops_console.read_models import gauges
 from ops_console.read_models import overview as figures
@@ -28,7 +28,8 @@ from sentinel.authority.approval_queue import KINDS
 from sentinel.authority.halts import HaltRow, list_halts
 from sentinel.authority.switches import flipped_switches
 
-_NAMES = {"refund": "Refunds", "escalation": "Escalations", "order": "Orders", "other": "Other actions"}
+_NAMES = {"refund": "Refunds", "escalation": "Escalations", "order": "Orders", "change": "People and keys",
+          "other": "Other actions"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +135,13 @@ def _by_machine(is_on: bool, changed_by: str) -> bool:
 
 def _approvals(context: Context, tenant_id: uuid.UUID, now: datetime) -> list[Line]:
     rows = figures.waiting(context.pool, tenant_id)
-    return [_of_kind(kind, [row for row in rows if row.kind == kind], now) for kind in KINDS if kind != "other" or any(
+    return [_of_kind(kind, [row for row in rows if row.kind == kind], now) for kind in KINDS if kind not in ("change", "other") or any(
         row.kind == kind for row in rows)]  # fmt: skip
 
 
 def _of_kind(kind: str, rows: list[figures.WaitingRow], now: datetime) -> Line:
     return Line(
-        _NAMES[kind], f"/ops/approvals?kind={kind}", "wait for a word", sum(row.waiting for row in rows),
+        _NAMES[kind], f"/ops/approvals?kind={kind}", "pending", sum(row.waiting for row in rows),
         sum(row.high for row in rows), [(row.amount_minor, row.currency) for row in rows if row.amount_minor and row.currency],
         _age(min((row.oldest_at for row in rows), default=None), now),
         _left(min((row.due_at for row in rows), default=None), now),

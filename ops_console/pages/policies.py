@@ -12,20 +12,20 @@ from ops_console.board.reader import Remembered
 from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import shell
-from ops_console.pages.limit_words import cap_in_words
+from ops_console.pages.limit_text import cap_in_words
 from ops_console.pages.step_up import prove
 from sentinel.authority.gate_reports import REFUSALS, list_reports
-from sentinel.authority.policies import OPERATIONS_LOOKED_AT, FullnessRow
+from sentinel.authority.policies import OPERATIONS_LOOKED_AT, LimitUsageRow
 from sentinel.authority.policy_views import (
     MOST_PER_LIMIT,
     PolicyFolder,
     PolicyView,
     find_policy,
-    how_full,
+    limit_usage_by_window,
     list_policies,
 )
+from sentinel.authority.reasons import reason_text
 from sentinel.authority.switches import SwitchView, list_switches, turn_switch_off, turn_switch_on
-from sentinel.core.decision import reason_text
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
 from sentinel.platform.http.bodies import load
 
@@ -39,28 +39,30 @@ def routes(pages: Blueprint, context: Context) -> None:
     """Add the pages of policies and switches, and the two acts on a switch."""
     folder, usage = PolicyFolder(context.settings.policies_dir), Remembered(_USAGE_SECONDS)
 
-    def fullness(views: list[PolicyView], most: int) -> dict[str, list[FullnessRow]]:
+    def limit_usage(views: list[PolicyView], most: int) -> dict[str, list[LimitUsageRow]]:
         tenant = actor().tenant_id
         key: tuple[uuid.UUID, int, tuple[str, ...]] = (tenant, most, tuple(view.digest for view in views))
-        found: dict[str, list[FullnessRow]] = usage.get(key, lambda: how_full(context.pool, tenant, views, most=most))
+        found: dict[str, list[LimitUsageRow]] = usage.get(
+            key, lambda: limit_usage_by_window(context.pool, tenant, views, most=most)
+        )
         return found
 
     @pages.get("/policies")
     def policies() -> Response:
         views = list_policies(context.pool)
         return shell.page(
-            context, "policies.html", title="Policies", views=views, shelf=folder.shelf(), fullest=fullness(views, 1),
-            run=folder.last_run(), book=context.switches.book, refusals=REFUSALS,
-            switches=list_switches(context.pool, actor().tenant_id, context.switches.book),
+            context, "policies.html", title="Policies", views=views, policy_files=folder.policy_files(), fullest=limit_usage(views, 1),
+            run=folder.last_run(), book=context.switches.declared, refusals=REFUSALS,
+            switches=list_switches(context.pool, actor().tenant_id, context.switches.declared),
         )  # fmt: skip
 
     @pages.get("/policies/<policy_id>")
     def policies_one(policy_id: str) -> Response:
         view = find_policy(context.pool, policy_id)
-        switches = list_switches(context.pool, actor().tenant_id, context.switches.book)
+        switches = list_switches(context.pool, actor().tenant_id, context.switches.declared)
         return shell.page(
-            context, "policy.html", title=str(view.told["label"]), view=view, shelf=folder.shelf(),
-            full=fullness([view], MOST_PER_LIMIT), most=MOST_PER_LIMIT, looked=OPERATIONS_LOOKED_AT, run=folder.last_run(), reason_text=reason_text,
+            context, "policy.html", title=str(view.description["label"]), view=view, policy_files=folder.policy_files(),
+            full=limit_usage([view], MOST_PER_LIMIT), most=MOST_PER_LIMIT, looked=OPERATIONS_LOOKED_AT, run=folder.last_run(), reason_text=reason_text,
             cap_in_words=cap_in_words, switches=[one for one in switches if one.policy == policy_id],
         )  # fmt: skip
 
@@ -68,7 +70,7 @@ def routes(pages: Blueprint, context: Context) -> None:
     def policies_cases(policy_id: str) -> Response:
         view, run = find_policy(context.pool, policy_id), folder.run()
         return shell.page(
-            context, "policy_cases.html", title=f"Cases of {view.told['label']}", view=view, shelf=folder.shelf(), run=run,
+            context, "policy_cases.html", title=f"Cases of {view.description['label']}", view=view, policy_files=folder.policy_files(), run=run,
             results=run.results.get(policy_id, ()), coverage=run.coverage.get(policy_id, {}),
         )  # fmt: skip
 
@@ -98,13 +100,13 @@ def _switch(context: Context, name: str, refused: shell.Refused | None = None) -
     view = _known(context, name)
     return shell.page(
         context, "switch.html", title=f"Switch {name}", refused=refused,
-        given=request.form, view=view, stamp=stamp_of(view), why=REFUSALS, book=context.switches.book,
+        given=request.form, view=view, stamp=stamp_of(view), why=REFUSALS, book=context.switches.declared,
         reports=list_reports(context.pool, actor().tenant_id, name),
     )  # fmt: skip
 
 
 def _known(context: Context, name: str) -> SwitchView:
-    for one in list_switches(context.pool, actor().tenant_id, context.switches.book):
+    for one in list_switches(context.pool, actor().tenant_id, context.switches.declared):
         if one.name == name:
             return one
     raise NotFound("there is no switch of that name")
@@ -132,7 +134,7 @@ def _turn_on(context: Context, name: str) -> str:
     done = turn_switch_on(
         context.pool,
         person,
-        context.switches.book,
+        context.switches.declared,
         name,
         canary_percent=wanted["canary_percent"],
         reason=wanted["reason"],
@@ -146,7 +148,7 @@ def _turn_off(context: Context, name: str) -> str:
     person = actor()
     given = shell.typed()
     given.pop("stamp", None)
-    done = turn_switch_off(context.pool, person, context.switches.book, name, reason=load(_OFF, given)["reason"])
+    done = turn_switch_off(context.pool, person, context.switches.declared, name, reason=load(_OFF, given)["reason"])
     return f"{name} was off already; nothing changed." if done.already else f"{name} is off for everybody."
 
 

@@ -15,14 +15,15 @@ from typing import Any, TypeVar, cast
 
 from flask import Flask, Response, current_app, g, render_template, request, url_for
 
-from ops_console.accounts.sessions import keep_saying, take_said
+from ops_console.accounts.sessions import store_message, take_messages
 from ops_console.context import Context
 from ops_console.identity import page_of
-from ops_console.pages import condition_words
-from ops_console.pages.refusal_words import in_words
+from ops_console.pages.error_text import in_words
+from ops_console.pages.limit_text import named_amounts
 from ops_console.pages.step_up import needs_proof
 from ops_console.pages.text import FILTERS, FUNCTIONS
 from sentinel.authority.actor import has_role
+from sentinel.authority.protected_changes import WaitsForAdministrator
 from sentinel.core.errors import InvalidInput, RateLimited, SentinelError
 from sentinel.platform.http.problems import status_of
 
@@ -59,7 +60,7 @@ def install(app: Flask) -> None:
     """Give templates what they write with."""
     app.jinja_env.filters.update(FILTERS)
     app.jinja_env.globals.update(FUNCTIONS, asset=asset, menu=_menu, may=may, needs_proof=needs_proof)
-    app.jinja_env.globals.update(in_words=condition_words.in_words)
+    app.jinja_env.globals.update(named_amounts=named_amounts)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
 
 
@@ -88,7 +89,7 @@ def page(context: Context, template: str, *, title: str, status: int | None = No
 
     Without a `status` it is that of the first `Refused` among the values, else 200.
     """
-    said = take_said(context.pool, g.signed_in) if "signed_in" in g and g.get("by_cookie") else []
+    said = take_messages(context.pool, g.signed_in) if "signed_in" in g and g.get("by_cookie") else []
     html = render_template(f"pages/{template}", title=title, said=said, who=g.get("signed_in"), **values)
     refusal = next((value for value in values.values() if isinstance(value, Refused)), None)
     status = status or (refusal.status if refusal else 200)
@@ -96,7 +97,7 @@ def page(context: Context, template: str, *, title: str, status: int | None = No
 
 
 def _wait(refusal: Refused | None) -> dict[str, str]:
-    """When to come back, where a page tells that something is asked for too often (`CONTRACT.md` §1)."""
+    """When to come back, where a page tells that something is asked for too often (`docs/CONTRACT.md` §1)."""
     seconds = refusal.retry_after_seconds if refusal else None
     return {"Retry-After": str(seconds)} if seconds else {}
 
@@ -115,7 +116,7 @@ def refreshes_itself(view: Callable[..., Response]) -> Callable[..., Response]:
 
 def say(context: Context, text: str, kind: str = "done") -> None:
     """Have the next page tell this. `kind` is done, note or warning."""
-    keep_saying(context.pool, g.signed_in, {"kind": kind, "text": text})
+    store_message(context.pool, g.signed_in, {"kind": kind, "text": text})
 
 
 def back_to(address: str) -> Response:
@@ -127,10 +128,18 @@ def attempt(context: Context, do: Callable[[], str], *, again: Callable[[Refused
     """Carry out a form's act. `do` returns what to tell; a refusal of ours shows the form `again`, nothing lost."""
     try:
         told = do()
+    except WaitsForAdministrator as error:
+        return waits(context, error)
     except SentinelError as error:
         return again(refused(error))
     say(context, told)
     return back_to(then)
+
+
+def waits(context: Context, error: WaitsForAdministrator) -> Response:
+    """Lead to the approval that an act waits for."""
+    say(context, "Nothing is changed yet: this waits for a second administrator.", "note")
+    return back_to(f"/ops/approvals/{error.approval_id}")
 
 
 def refused(error: SentinelError) -> Refused:
@@ -147,18 +156,18 @@ def not_possible(context: Context, error: SentinelError, back: str = "") -> Resp
 
 
 def shows(again: Again) -> Callable[[View], View]:
-    """Name what shows an act's form again, for when the act itself cannot even be looked at (`shown_again`)."""
+    """Name what shows an act's form again, for when the act itself cannot even be looked at (`form_rerendered`)."""
 
     def mark(view: View) -> View:
-        view.shown_again = again  # type: ignore[attr-defined]
+        view.form_rerendered = again  # type: ignore[attr-defined]
         return view
 
     return mark
 
 
-def shown_again(context: Context, error: SentinelError) -> Response:
+def form_rerendered(context: Context, error: SentinelError) -> Response:
     """The form as it was sent, with this session's token: the act's view is not asked. Else a page that leads back to it."""
-    again = getattr(current_app.view_functions[request.endpoint or ""], "shown_again", None)
+    again = getattr(current_app.view_functions[request.endpoint or ""], "form_rerendered", None)
     try:
         if again is not None:
             return cast(Response, again(refused(error), **(request.view_args or {})))

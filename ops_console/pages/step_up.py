@@ -36,7 +36,11 @@ def prove(context: Context) -> None:
         raise InvalidInput.of("proof", "is needed for this")
     try:
         step_up.step_up(
-            context.pool, g.signed_in, proof=given[0], address=request.remote_addr or "unknown", door=context.door
+            context.pool,
+            g.signed_in,
+            proof=given[0],
+            address=request.remote_addr or "unknown",
+            authenticator=context.authenticator,
         )
     except (InvalidInput, RateLimited) as error:
         metrics.STEP_UPS.labels("wrong" if isinstance(error, InvalidInput) else error.code).inc()

@@ -10,22 +10,27 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Integer, and_, literal_column, select, text
 
 from sentinel.store.database import Pool
 from sentinel.store.ids import first_id_at
-from sentinel.store.rows import all_rows, single
+from sentinel.store.queries import all_rows, scalar
+from sentinel.store.tables import EVENTS, FEED, LIMIT, OPERATIONS, sql_text, value
 
 LOOKED_AT = 20_000
 """How many events one page looks through for those that fit."""
 COMMON = ("decision", "start", "outcome")
-"""Kinds that come with every operation; the others are few and have an index (`0004_console.sql`)."""
+"""Kinds that come with every operation; the others are few and have an index (`schema/authority/events.sql`)."""
 KINDS = (
     *COMMON, "refused", "asked_again", "approval_vote", "approval_approved", "approval_rejected", "approval_handled",
     "approval_expired", "in_doubt", "in_doubt_resolved", "contradiction", "halt_set", "halt_lifted", "switch_on", "switch_off",
     "gate_report_recorded", "check_report", "operator_added", "operator_role_set", "operator_shut_out", "operator_let_in",
     "operator_password_reset", "operator_second_factor_reset", "operator_sessions_ended",
     "operator_password_changed", "operator_second_factor_set", "operator_second_factor_removed",
-    "key_created", "key_rotated", "key_revoked",
+    "key_created", "key_rotated", "key_revoked", "change_asked",
 )  # fmt: skip
 """The kinds that there are, for choosing; another one is only another text."""
 
@@ -71,33 +76,21 @@ class EventPage:
     searching: bool
 
 
-_RARE = f"and e.kind not in ({', '.join(repr(kind) for kind in COMMON)})"
-# Newest first from behind the cursor, as far as this page looks. `{inner}` is what an index answers.
-_LOOKED = """
-  select e.event_id, e.kind, e.operation_id, e.agent_id, e.body, e.hash, e.occurred_at from sentinel.events e
-  where e.tenant_id = %(tenant_id)s and e.event_id < %(before)s and e.event_id >= %(oldest)s {inner}
-  order by e.event_id desc limit %(look)s"""
-_PAGE = f"""
-with found as (
-  select * from ({_LOOKED}) as looked
-  where (%(kind)s::text is null or kind = %(kind)s) and (%(agent_id)s::text is null or agent_id = %(agent_id)s)
-    and (%(since)s::timestamptz is null or occurred_at >= %(since)s)
-    and (%(until)s::timestamptz is null or occurred_at < %(until)s)
-  order by event_id desc limit %(limit)s
-)
-select f.*, o.amount_minor, o.currency, p.position from found f
-left join sentinel.operations o on o.tenant_id = %(tenant_id)s and o.operation_id = f.operation_id
-left join sentinel.feed p on p.tenant_id = %(tenant_id)s and p.event_id = f.event_id
-order by f.event_id desc
-"""
-# Where looking ended; no row when there is nothing more behind.
-_ENDED = """
-select e.event_id from sentinel.events e
-where e.tenant_id = %(tenant_id)s and e.event_id < %(before)s and e.event_id >= %(oldest)s {inner}
-order by e.event_id desc offset %(look)s - 1 limit 1
-"""
-_OF_OPERATION = "and e.operation_id = %(operation_id)s"
-PAGES = {inner: (_PAGE.format(inner=inner), _ENDED.format(inner=inner)) for inner in ("", _RARE, _OF_OPERATION)}
+_E, _O, _F = EVENTS.alias("e"), OPERATIONS.alias("o"), FEED.alias("p")
+_TENANT_ID, _ONE = value("tenant_id", uuid.UUID), literal_column("1", Integer())
+# What an index answers, by how a page looks through the log.
+_LOOKED_BY: dict[str, list[Any]] = {
+    "id": [],
+    "rare kind": [text(f"e.kind not in ({', '.join(repr(kind) for kind in COMMON)})")],
+    "operation": [_E.c.operation_id == value("operation_id", uuid.UUID)],
+}
+# What is looked at in the events that a page looks through, by field of the filter.
+_FITS = {
+    "kind": lambda looked: looked.kind == value("kind", str),
+    "agent_id": lambda looked: looked.agent_id == value("agent_id", str),
+    "since": lambda looked: looked.occurred_at >= value("since", datetime),
+    "until": lambda looked: looked.occurred_at < value("until", datetime),
+}
 OF_OPERATION = """
 select e.event_id, e.kind, e.operation_id, e.agent_id, e.body, e.hash, e.occurred_at, o.amount_minor, o.currency, p.position
 from sentinel.events e
@@ -108,18 +101,39 @@ order by e.occurred_at, e.event_id limit %(limit)s
 """
 
 
+@cache
+def page_texts(looked_by: str, asked: tuple[str, ...]) -> tuple[str, str]:
+    """(a page that `asked` for these fields of the filter, where looking ended: no row when there is nothing more behind)."""
+    look = value("look", int)
+    behind = (
+        select(_E).where(_E.c.tenant_id == _TENANT_ID, _E.c.event_id < value("before", uuid.UUID))
+        .where(_E.c.event_id >= value("oldest", uuid.UUID), *_LOOKED_BY[looked_by]).order_by(_E.c.event_id.desc())
+    )  # fmt: skip
+    looked = behind.limit(look).subquery("looked")
+    fits = select(looked).where(*(_FITS[name](looked.c) for name in asked))
+    found = fits.order_by(looked.c.event_id.desc()).limit(LIMIT).cte("found")
+    shown = [column for column in found.c if column.name != "tenant_id"]
+    page = (
+        select(*shown, _O.c.amount_minor, _O.c.currency, _F.c.position).select_from(found)
+        .outerjoin(_O, and_(_O.c.tenant_id == _TENANT_ID, _O.c.operation_id == found.c.operation_id))
+        .outerjoin(_F, and_(_F.c.tenant_id == _TENANT_ID, _F.c.event_id == found.c.event_id))
+        .order_by(found.c.event_id.desc())
+    )  # fmt: skip
+    return sql_text(page), sql_text(behind.with_only_columns(_E.c.event_id).offset(look - _ONE).limit(_ONE))
+
+
 def events_page(pool: Pool, tenant_id: uuid.UUID, wanted: EventFilter, *, limit: int) -> EventPage:
     """The newest `limit` events that fit behind the cursor, or as many as the part looked through has."""
-    statement, ended = PAGES[_inner(wanted)]
+    asked = {name: getattr(wanted, name) for name in _FITS if getattr(wanted, name) is not None}
+    statement, ended = page_texts(_looked_by(wanted), tuple(asked))
     fields = {
-        "tenant_id": tenant_id, "kind": wanted.kind, "agent_id": wanted.agent_id, "operation_id": wanted.operation_id,
-        "since": wanted.since, "until": wanted.until, "before": _newest(wanted), "oldest": _oldest(wanted),
-        "look": LOOKED_AT, "limit": limit,
+        **asked, "tenant_id": tenant_id, "operation_id": wanted.operation_id, "before": _newest(wanted),
+        "oldest": _oldest(wanted), "look": LOOKED_AT, "limit": limit,
     }  # fmt: skip
     found = all_rows(pool, EventRow, statement, fields)
     if len(found) == limit:
         return EventPage(found, found[-1].event_id, searching=False)
-    looked_to = single(pool, ended, fields)
+    looked_to = scalar(pool, ended, fields)
     return EventPage(found, looked_to, searching=looked_to is not None)
 
 
@@ -142,10 +156,10 @@ def events_of(pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID, *, limi
     )
 
 
-def _inner(wanted: EventFilter) -> str:
+def _looked_by(wanted: EventFilter) -> str:
     if wanted.operation_id is not None:
-        return _OF_OPERATION
-    return _RARE if wanted.kind is not None and wanted.kind not in COMMON else ""
+        return "operation"
+    return "rare kind" if wanted.kind is not None and wanted.kind not in COMMON else "id"
 
 
 def _newest(wanted: EventFilter) -> uuid.UUID:

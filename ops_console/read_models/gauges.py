@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 
 from sentinel.store.database import Pool
-from sentinel.store.rows import all_rows, changed
+from sentinel.store.queries import all_rows, changed
 
 HOUR_SECONDS = 3600
 

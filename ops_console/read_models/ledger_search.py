@@ -10,10 +10,16 @@ import dataclasses
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
+
+from psycopg.sql import Literal
+from sqlalchemy import any_, or_, select, text, tuple_
 
 from ops_console.read_models.refund_views import STATUSES, LedgerRow
 from sentinel.store.database import Pool
-from sentinel.store.rows import all_rows, one_row
+from sentinel.store.queries import all_rows, one_row
+from sentinel.store.sql_template import SqlTemplate
+from sentinel.store.tables import LEDGER_ENTRIES, LIMIT, sql_text, value
 
 MOST_COUNTED, MOST_EXECUTED_COUNTED = 10_000, 100_000
 _MOST_OPERATIONS = 100
@@ -55,33 +61,40 @@ class _Key:
 
 
 _COLUMNS = ", ".join(f"e.{field.name}" for field in dataclasses.fields(LedgerRow))
+_E = LEDGER_ENTRIES.alias("e")
 # By field of the filter. A prefix is a pattern, so that an index in byte order answers it.
 CONDITIONS = {
-    "status": "e.status = %(status)s",
-    "channel": "e.channel = %(channel)s",
-    "scenario": "e.scenario = %(scenario)s",
-    "currency": "e.currency = %(currency)s",
-    "decision": "e.decision = %(decision)s",
-    "reason_code": "e.reason_code = %(reason_code)s",
-    "least_minor": "e.amount_minor >= %(least_minor)s",
-    "most_minor": "e.amount_minor <= %(most_minor)s",
-    "since": "e.created_at >= %(since)s",
-    "until": "e.created_at < %(until)s",
-    "prefix": "(e.ledger_entry_id like %(pattern)s or e.refund_id like %(pattern)s or e.ledger_entry_id = any(%(named)s))",
+    "status": _E.c.status == value("status", str),
+    "channel": _E.c.channel == value("channel", str),
+    "scenario": _E.c.scenario == value("scenario", str),
+    "currency": _E.c.currency == value("currency", str),
+    "decision": _E.c.decision == value("decision", str),
+    "reason_code": _E.c.reason_code == value("reason_code", str),
+    "least_minor": _E.c.amount_minor >= value("least_minor", int),
+    "most_minor": _E.c.amount_minor <= value("most_minor", int),
+    "since": _E.c.created_at >= value("since", datetime),
+    "until": _E.c.created_at < value("until", datetime),
+    "prefix": or_(
+        _E.c.ledger_entry_id.like(value("pattern", str)),
+        _E.c.refund_id.like(value("pattern", str)),
+        _E.c.ledger_entry_id == any_(value("named", list)),
+    ),
 }
-BEHIND = "(e.created_at, e.ledger_entry_id) < (%(before_at)s, %(before_id)s)"
-FIND_ENTRY = f"""
-select {_COLUMNS} from refunds.ledger_entries e where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = %(ledger_entry_id)s
-"""
+_BEHIND = tuple_(_E.c.created_at, _E.c.ledger_entry_id) < tuple_(value("before_at", datetime), value("before_id", str))
+FIND_ENTRY = SqlTemplate("""
+select {columns} from refunds.ledger_entries e where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = %(ledger_entry_id)s
+""").fill(columns=_COLUMNS)
 # Each status stops counting at its bound, and has an index of its own or is common. What is executed has one execution.
+_COUNT = SqlTemplate("""
+select {status} as status, count(*)::integer as entries, count(*) <= %(most)s as is_all from
+  (select from refunds.ledger_entries where tenant_id = %(tenant_id)s and status = {status} limit %(most)s + 1) found
+""")
+_COUNT_EXECUTED = """
+select 'EXECUTED' as status, count(*)::integer as entries, count(*) <= %(most_executed)s as is_all from
+  (select from refunds.executions where tenant_id = %(tenant_id)s limit %(most_executed)s + 1) found
+"""
 COUNTS = " union all ".join(
-    f"select '{status}' as status, count(*)::integer as entries, count(*) <= %(most)s as is_all from"
-    f" (select from refunds.ledger_entries where tenant_id = %(tenant_id)s and status = '{status}' limit %(most)s + 1) found"
-    for status in STATUSES
-    if status != "EXECUTED"
-) + (
-    " union all select 'EXECUTED', count(*)::integer, count(*) <= %(most_executed)s from"
-    " (select from refunds.executions where tenant_id = %(tenant_id)s limit %(most_executed)s + 1) found"
+    _COUNT_EXECUTED if status == "EXECUTED" else _COUNT.fill(status=Literal(status)) for status in STATUSES
 )
 # Operations by the beginning of their id, as the names they were asked under.
 KEYS_OF_OPERATIONS = """
@@ -90,21 +103,24 @@ where tenant_id = %(tenant_id)s and operation_id between %(first)s and %(last)s 
 """
 
 
+@cache
+def page_text(asked: tuple[str, ...], *, behind: bool) -> str:
+    """A page that `asked` for these fields of the filter, the first one or one behind a cursor."""
+    page = select(text(_COLUMNS)).select_from(_E).where(_E.c.tenant_id == value("tenant_id", uuid.UUID))
+    page = page.where(*(CONDITIONS[name] for name in asked), *([_BEHIND] if behind else []))
+    return sql_text(page.order_by(_E.c.created_at.desc(), _E.c.ledger_entry_id.desc()).limit(LIMIT))
+
+
 def search_ledger(
     pool: Pool, tenant_id: uuid.UUID, wanted: LedgerFilter, *, before: tuple[datetime, str] | None, limit: int
 ) -> list[LedgerRow]:
     """Rows that fit, newest first, from behind `before` = (created_at, ledger_entry_id)."""
-    fields = {name: getattr(wanted, name) for name in CONDITIONS if getattr(wanted, name) is not None}
-    conditions = ["e.tenant_id = %(tenant_id)s", *(CONDITIONS[name] for name in fields)]
-    fields.update(tenant_id=tenant_id, limit=limit, named=list(wanted.named), pattern=beginning(wanted.prefix or ""))
-    if before is not None:
-        conditions.append(BEHIND)
-        fields.update(before_at=before[0], before_id=before[1])
-    statement = (
-        f"select {_COLUMNS} from refunds.ledger_entries e where {' and '.join(conditions)}"
-        " order by e.created_at desc, e.ledger_entry_id desc limit %(limit)s"
-    )
-    return all_rows(pool, LedgerRow, statement, fields, plan_anew=True)
+    asked = {name: getattr(wanted, name) for name in CONDITIONS if getattr(wanted, name) is not None}
+    before_at, before_id = before or (None, None)
+    return all_rows(pool, LedgerRow, page_text(tuple(asked), behind=before is not None), {
+        **asked, "tenant_id": tenant_id, "limit": limit, "named": list(wanted.named),
+        "pattern": beginning(wanted.prefix or ""), "before_at": before_at, "before_id": before_id,
+    }, plan_anew=True)  # fmt: skip
 
 
 def find_entry(pool: Pool, tenant_id: uuid.UUID, ledger_entry_id: str) -> LedgerRow | None:

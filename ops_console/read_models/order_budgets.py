@@ -6,7 +6,8 @@ import uuid
 from dataclasses import dataclass
 
 from sentinel.store.database import Pool
-from sentinel.store.rows import one_row
+from sentinel.store.queries import one_row
+from sentinel.store.sql_template import SqlTemplate
 
 RETAIL = "retail"
 """The channel in which an analyst's refund is filed."""
@@ -31,15 +32,15 @@ _COLUMNS = """b.currency, b.paid_minor, b.reserved_minor, b.executed_minor, b.ha
   b.uncounted_entries,
   case when b.paid_minor is not null then
     greatest(0, b.paid_minor - b.reserved_minor - b.executed_minor - b.handled_minor - b.in_doubt_minor) end as left_minor"""
-OF_ENTRY = f"""
-select {_COLUMNS} from refunds.ledger_entries e
+OF_ENTRY = SqlTemplate("""
+select {columns} from refunds.ledger_entries e
 join refunds.order_budgets b on (b.tenant_id, b.channel, b.source, b.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = %(ledger_entry_id)s
-"""
-OF_ORDER = f"""
-select {_COLUMNS} from refunds.order_budgets b
+""").fill(columns=_COLUMNS)
+OF_ORDER = SqlTemplate("""
+select {columns} from refunds.order_budgets b
 where b.tenant_id = %(tenant_id)s and b.channel = %(channel)s and b.source = %(source)s and b.order_ref = %(order_ref)s
-"""
+""").fill(columns=_COLUMNS)
 
 
 def budget_of_entry(ledger: Pool, tenant_id: uuid.UUID, ledger_entry_id: str) -> OrderBudget | None:

@@ -9,18 +9,23 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
+
+from sqlalchemy import and_, select, text, tuple_
 
 from ops_console.read_models.ledger_search import beginning
-from ops_console.read_models.order_views import COLUMNS, FROM, OrderRow
+from ops_console.read_models.order_views import ALERT_COLUMNS, COLUMNS, FROM, AlertRow, OrderRow
 from sentinel.store.database import Pool
-from sentinel.store.rows import all_rows
+from sentinel.store.queries import all_rows
+from sentinel.store.sql_template import SqlTemplate
+from sentinel.store.tables import ALERTS, APPROVALS, LIMIT, REVIEWS, sql_text, value
 
 OVER = ("FULFILLED", "HELD", "REFUND_FILED")
 """Nothing happens to an order in one of these; every other status is due at some time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class OrdersByLane:
     """How many orders that are not over stand somewhere, and since when the oldest one; `lane` None: not decided yet."""
 
     lane: str | None
@@ -38,14 +43,16 @@ class Ended:
     orders: int
 
 
+_R, _A = REVIEWS.alias("r"), APPROVALS.alias("a")
+_FROM = _R.outerjoin(_A, and_(_A.c.tenant_id == _R.c.tenant_id, _A.c.approval_id == _R.c.approval_id))
 # By field; a prefix is a pattern, so that an index in byte order answers it.
 CONDITIONS = {
-    "lane": "r.lane = %(lane)s",
-    "status": "r.status = %(status)s",
-    "prefix": "r.order_id like %(pattern)s",
+    "lane": _R.c.lane == value("lane", str),
+    "status": _R.c.status == value("status", str),
+    "prefix": _R.c.order_id.like(value("pattern", str)),
 }
 IS_OPEN = "r.next_attempt_at < 'infinity'"
-BEHIND = "(r.received_at, r.review_id) < (%(before_at)s, %(before_id)s)"
+_BEHIND = tuple_(_R.c.received_at, _R.c.review_id) < tuple_(value("before_at", datetime), value("before_id", uuid.UUID))
 # What came back first, then soonest due first; one that somebody has spoken on waits for the intake, not for a person.
 QUEUE = f"""
 select {COLUMNS} {FROM}
@@ -53,10 +60,10 @@ where r.tenant_id = %(tenant_id)s and {IS_OPEN}
   and (r.status = 'QUEUED' and r.resolution is null or r.status in ('SHOP_REFUSED', 'REFUND_REFUSED'))
 order by r.status <> 'QUEUED' desc, coalesce(a.expires_at, r.due_at), r.review_id limit %(limit)s
 """
-STANDINGS = f"""
+LANE_STATES = SqlTemplate("""
 select lane, status, count(*)::integer as orders, min(received_at) as oldest_at from orders.reviews r
-where tenant_id = %(tenant_id)s and {IS_OPEN} group by lane, status
-"""
+where tenant_id = %(tenant_id)s and {is_open} group by lane, status
+""").fill(is_open=IS_OPEN)
 ENDED = """
 select lane, status, count(*)::integer as orders from orders.reviews
 where tenant_id = %(tenant_id)s and received_at >= statement_timestamp() - interval '1 day'
@@ -65,24 +72,43 @@ group by lane, status
 """
 
 
+@cache
+def page_text(asked: tuple[str, ...], *, is_open: bool, behind: bool) -> str:
+    """A page of orders that `asked` for these of `CONDITIONS`, the first one or one behind a cursor."""
+    page = select(text(COLUMNS)).select_from(_FROM).where(_R.c.tenant_id == value("tenant_id", uuid.UUID))
+    page = page.where(*(CONDITIONS[name] for name in asked), *([text(IS_OPEN)] if is_open else []))
+    if behind:
+        page = page.where(_BEHIND)
+    return sql_text(page.order_by(_R.c.received_at.desc(), _R.c.review_id.desc()).limit(LIMIT))
+
+
 def search_orders(
     pool: Pool, tenant_id: uuid.UUID, *, lane: str | None = None, status: str | None = None, prefix: str | None = None,
     before: tuple[datetime, uuid.UUID] | None = None, limit: int,
 ) -> list[OrderRow]:  # fmt: skip
     """Orders that fit, newest first, from behind `before` = (received_at, review_id)."""
     asked = {name: text for name, text in (("lane", lane), ("status", status), ("prefix", prefix)) if text is not None}
-    conditions = ["r.tenant_id = %(tenant_id)s", *(CONDITIONS[name] for name in asked)]
-    if status is not None and status not in OVER:
-        conditions.append(IS_OPEN)
-    fields = {**asked, "tenant_id": tenant_id, "limit": limit, "pattern": beginning(prefix or "")}
-    if before is not None:
-        conditions.append(BEHIND)
-        fields.update(before_at=before[0], before_id=before[1])
-    statement = (
-        f"select {COLUMNS} {FROM} where {' and '.join(conditions)}"
-        " order by r.received_at desc, r.review_id desc limit %(limit)s"
-    )
-    return all_rows(pool, OrderRow, statement, fields, plan_anew=True)
+    before_at, before_id = before or (None, None)
+    is_open = status is not None and status not in OVER
+    statement = page_text(tuple(asked), is_open=is_open, behind=before is not None)
+    return all_rows(pool, OrderRow, statement, {
+        **asked, "tenant_id": tenant_id, "limit": limit, "pattern": beginning(prefix or ""), "before_at": before_at,
+        "before_id": before_id,
+    }, plan_anew=True)  # fmt: skip
+
+
+@cache
+def alerts_text(*, waiting_only: bool) -> str:
+    """A page of alerts: all, or those that no channel took yet."""
+    page = select(text(ALERT_COLUMNS)).select_from(ALERTS).where(ALERTS.c.tenant_id == value("tenant_id", uuid.UUID))
+    if waiting_only:
+        page = page.where(ALERTS.c.delivered_at.is_(None))
+    return sql_text(page.order_by(ALERTS.c.created_at.desc(), ALERTS.c.alert_id).limit(LIMIT))
+
+
+def alerts(pool: Pool, tenant_id: uuid.UUID, *, waiting_only: bool, limit: int) -> list[AlertRow]:
+    """Alerts, newest first."""
+    return all_rows(pool, AlertRow, alerts_text(waiting_only=waiting_only), {"tenant_id": tenant_id, "limit": limit})
 
 
 def queue(pool: Pool, tenant_id: uuid.UUID, *, limit: int) -> list[OrderRow]:
@@ -90,9 +116,9 @@ def queue(pool: Pool, tenant_id: uuid.UUID, *, limit: int) -> list[OrderRow]:
     return all_rows(pool, OrderRow, QUEUE, {"tenant_id": tenant_id, "limit": limit})
 
 
-def standings(pool: Pool, tenant_id: uuid.UUID) -> list[Standing]:
+def lane_states(pool: Pool, tenant_id: uuid.UUID) -> list[OrdersByLane]:
     """Where the orders stand that are not over."""
-    return all_rows(pool, Standing, STANDINGS, {"tenant_id": tenant_id})
+    return all_rows(pool, OrdersByLane, LANE_STATES, {"tenant_id": tenant_id})
 
 
 def ended_today(pool: Pool, tenant_id: uuid.UUID) -> list[Ended]:

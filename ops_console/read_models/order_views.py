@@ -11,7 +11,8 @@ from datetime import datetime
 from typing import Any
 
 from sentinel.store.database import Pool
-from sentinel.store.rows import all_rows, one_row
+from sentinel.store.queries import all_rows, one_row
+from sentinel.store.sql_template import SqlTemplate
 
 LANES = ("low", "medium", "high")
 STATUSES = ("RECEIVED", "SCORED", "DECIDED", "STARTED", "QUEUED", "FULFILLED", "HELD", "REFUND_FILED", "SHOP_REFUSED",
@@ -71,7 +72,7 @@ class EffectRow:
 
 
 @dataclass(frozen=True, slots=True)
-class WordRow:
+class OrderVoteRow:
     """What a person said of an order, and where it stood then."""
 
     word: str
@@ -122,7 +123,7 @@ class QueueFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class WordResult:
+class OrderVoteResult:
     """What became of an analyst's word: see `orders.resolve_review` for the names of `result`."""
 
     result: str
@@ -146,14 +147,6 @@ r.attempts, r.last_error, r.received_at, r.decided_at, r.updated_at
 FROM = """
 from orders.reviews r left join sentinel.approvals a on a.tenant_id = r.tenant_id and a.approval_id = r.approval_id
 """
-# Newest first by (received_at, review_id), which the cursor repeats.
-ORDER_PAGE = f"""
-select {COLUMNS} {FROM}
-where r.tenant_id = %(tenant_id)s and (%(lane)s::text is null or r.lane = %(lane)s)
-  and (%(status)s::text is null or r.status = %(status)s)
-  and (%(before_at)s::timestamptz is null or (r.received_at, r.review_id) < (%(before_at)s, %(before_id)s::uuid))
-order by r.received_at desc, r.review_id desc limit %(limit)s
-"""
 FIND_ORDER = f"""
 select {COLUMNS} {FROM} where r.tenant_id = %(tenant_id)s and r.source = %(source)s and r.order_id = %(order_id)s
 """
@@ -169,18 +162,13 @@ EVENTS = """
 select event, from_lane, from_status, to_lane, to_status, occurred_at from orders.events
 where tenant_id = %(tenant_id)s and review_id = %(review_id)s order by event_id
 """
-_ALERT_COLUMNS = """
+ALERT_COLUMNS = """
 alert_id, kind, source, order_id, summary, attempts, last_error, next_attempt_at, delivered_at, delivered_by, created_at
 """
-ALERTS = f"""
-select {_ALERT_COLUMNS} from orders.alerts
-where tenant_id = %(tenant_id)s and (not %(waiting)s or delivered_at is null)
-order by created_at desc, alert_id limit %(limit)s
-"""
-ALERTS_OF = f"""
-select {_ALERT_COLUMNS} from orders.alerts
+ALERTS_OF = SqlTemplate("""
+select {alert_columns} from orders.alerts
 where tenant_id = %(tenant_id)s and source = %(source)s and order_id = %(order_id)s order by created_at, alert_id
-"""
+""").fill(alert_columns=ALERT_COLUMNS)
 QUEUE = """
 select q.*, w.* from
   (select count(*)::integer as queued,
@@ -199,17 +187,6 @@ select result, approvals_given, people_required, ledger_entry_id from orders.res
 """
 
 
-def order_page(
-    pool: Pool, tenant_id: uuid.UUID, *, lane: str | None, status: str | None, before: tuple[datetime, uuid.UUID] | None,
-    limit: int,
-) -> list[OrderRow]:  # fmt: skip
-    """Orders under review, newest first, from behind `before` = (received_at, review_id)."""
-    before_at, before_id = before or (None, None)
-    return all_rows(pool, OrderRow, ORDER_PAGE, {
-        "tenant_id": tenant_id, "lane": lane, "status": status, "before_at": before_at, "before_id": before_id, "limit": limit,
-    })  # fmt: skip
-
-
 def find_order(pool: Pool, tenant_id: uuid.UUID, source: str, order_id: str) -> OrderRow | None:
     """One order, or None."""
     return one_row(pool, OrderRow, FIND_ORDER, {"tenant_id": tenant_id, "source": source, "order_id": order_id})
@@ -220,19 +197,14 @@ def effects_of(pool: Pool, tenant_id: uuid.UUID, review_id: uuid.UUID) -> list[E
     return all_rows(pool, EffectRow, EFFECTS, {"tenant_id": tenant_id, "review_id": review_id})
 
 
-def words_of(pool: Pool, tenant_id: uuid.UUID, review_id: uuid.UUID) -> list[WordRow]:
+def order_votes(pool: Pool, tenant_id: uuid.UUID, review_id: uuid.UUID) -> list[OrderVoteRow]:
     """Everything that people said of it, in order."""
-    return all_rows(pool, WordRow, WORDS, {"tenant_id": tenant_id, "review_id": review_id})
+    return all_rows(pool, OrderVoteRow, WORDS, {"tenant_id": tenant_id, "review_id": review_id})
 
 
 def events_of(pool: Pool, tenant_id: uuid.UUID, review_id: uuid.UUID) -> list[EventRow]:
     """How it came to where it stands, in order."""
     return all_rows(pool, EventRow, EVENTS, {"tenant_id": tenant_id, "review_id": review_id})
-
-
-def alerts(pool: Pool, tenant_id: uuid.UUID, *, waiting_only: bool, limit: int) -> list[AlertRow]:
-    """Alerts, newest first."""
-    return all_rows(pool, AlertRow, ALERTS, {"tenant_id": tenant_id, "waiting": waiting_only, "limit": limit})
 
 
 def alerts_of(pool: Pool, tenant_id: uuid.UUID, source: str, order_id: str) -> list[AlertRow]:
@@ -250,9 +222,9 @@ def queue_figures(pool: Pool, tenant_id: uuid.UUID) -> QueueFigures:
 def resolve(
     pool: Pool, *, tenant_id: uuid.UUID, source: str, order_id: str, operator_id: uuid.UUID, word: str, reason: str,
     digest: str | None, via: str, event_id: uuid.UUID, second_event_id: uuid.UUID,
-) -> WordResult:  # fmt: skip
+) -> OrderVoteResult:  # fmt: skip
     """Record "fulfil", "refund", "hold" or "retry" of one person; everything is checked in the one transaction that records it."""
-    found = one_row(pool, WordResult, RESOLVE, {
+    found = one_row(pool, OrderVoteResult, RESOLVE, {
         "tenant_id": tenant_id, "source": source, "order_id": order_id, "operator_id": operator_id, "word": word,
         "reason": reason, "digest": digest, "via": via, "event_id": event_id, "second_event_id": second_event_id,
     })  # fmt: skip

@@ -12,12 +12,13 @@ from datetime import datetime
 
 from sentinel.authority.approval_queue import KIND_SQL
 from sentinel.store.database import Pool
-from sentinel.store.rows import all_rows, one_row
+from sentinel.store.queries import all_rows, one_row
+from sentinel.store.sql_template import SqlTemplate
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingRow:
-    """Approvals of one kind and currency that wait for a word; amounts in minor units, None where there is none.
+    """Approvals of one kind and currency that pending; amounts in minor units, None where there is none.
 
     `kind` is one of `approval_queue.KINDS`; `high` counts those of the first risk rank.
     """
@@ -77,14 +78,14 @@ class MinuteRow:
     decisions: int
 
 
-WAITING = f"""
-select {KIND_SQL} as kind, a.currency, count(*)::integer as waiting,
+WAITING = SqlTemplate("""
+select {kind_sql} as kind, a.currency, count(*)::integer as waiting,
   (count(*) filter (where sentinel.risk_rank(a.required_people, a.reasons) = 1))::integer as high, sum(a.amount_minor)::bigint as amount_minor,
   min(a.created_at) as oldest_at, min(a.expires_at) as due_at
 from sentinel.approvals a
 where a.tenant_id = %(tenant_id)s and a.status = 'pending' and a.expires_at > statement_timestamp()
 group by 1, 2 order by 1, 2
-"""
+""").fill(kind_sql=KIND_SQL)
 IN_DOUBT = """
 select o.currency, count(*)::integer as entries, sum(o.amount_minor)::bigint as amount_minor, min(s.in_doubt_since) as oldest_at
 from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
@@ -134,7 +135,7 @@ union all select floor(extract(epoch from statement_timestamp()) / 60)::bigint, 
 
 
 def waiting(pool: Pool, tenant_id: uuid.UUID) -> list[WaitingRow]:
-    """What waits for a word, by kind and currency."""
+    """What is pending, by kind and currency."""
     return all_rows(pool, WaitingRow, WAITING, {"tenant_id": tenant_id})
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from sentinel.store.database import Pool
-from sentinel.store.rows import all_rows, changed, one_row
+from sentinel.store.queries import all_rows, changed, one_row
 
 STATUSES = ("NEW", "GUARDING", "ALLOWED", "APPROVAL_REQUIRED", "DENIED", "EXECUTED", "ERROR")
 WORKER_SILENT_SECONDS = 30
@@ -83,16 +83,6 @@ class Answer:
     result: dict[str, Any] | None
 
 
-# Newest first by (created_at, id), which the cursor repeats.
-LEDGER_PAGE = """
-select ledger_entry_id, refund_id, agent_id, action, status, amount_minor, currency, channel, scenario, requested_at,
-  risk, decision, reason_code, proof_id, operation_id, approval_id, waiting_for, attempts, last_error, redaction_status,
-  created_at, updated_at
-from refunds.ledger_entries
-where tenant_id = %(tenant_id)s and (%(status)s::text is null or status = %(status)s)
-  and (%(before_at)s::timestamptz is null or (created_at, ledger_entry_id) < (%(before_at)s, %(before_id)s::text))
-order by created_at desc, ledger_entry_id desc limit %(limit)s
-"""
 COUNTS = """
 select status, count(*)::integer as entries,
        extract(epoch from clock_timestamp() - min(created_at))::double precision as oldest_seconds
@@ -129,16 +119,6 @@ where tenant_id = %(tenant_id)s and request_id = %(request_id)s and finished_at 
 """
 
 
-def ledger_page(
-    pool: Pool, tenant_id: uuid.UUID, *, status: str | None, before: tuple[datetime, str] | None, limit: int
-) -> list[LedgerRow]:
-    """Ledger entries, newest first, from behind `before` = (created_at, ledger_entry_id)."""
-    before_at, before_id = before or (None, None)
-    return all_rows(pool, LedgerRow, LEDGER_PAGE, {
-        "tenant_id": tenant_id, "status": status, "before_at": before_at, "before_id": before_id, "limit": limit,
-    })  # fmt: skip
-
-
 def counts(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> list[StatusCount]:
     """Entries of an agent per status; a status without entries is not listed."""
     return all_rows(pool, StatusCount, COUNTS, {"tenant_id": tenant_id, "agent_id": agent_id})
@@ -157,7 +137,7 @@ def outbox_lag(pool: Pool, tenant_id: uuid.UUID) -> OutboxLag:
     return found
 
 
-def a_worker_listens(pool: Pool, tenant_id: uuid.UUID) -> bool:
+def is_worker_listening(pool: Pool, tenant_id: uuid.UUID) -> bool:
     """Whether a worker loop was heard of lately."""
     fields = {"tenant_id": tenant_id, "silent_seconds": WORKER_SILENT_SECONDS}
     return one_row(pool, WorkerRow, LISTENING, fields) is not None

@@ -1,30 +1,35 @@
-"""Approvals as people work through them: one queue of all kinds, and everything one card shows.
+"""The approval queue as operators work through it: one list of all kinds, and the details of one approval.
 
 What waits comes by risk and then by what runs out first (`risk_rank` in `schema/authority/approvals.sql`); what was decided
-comes newest first. Reading only: giving one's word is `approvals.resolve` and `order_views.resolve`.
+comes newest first. Reading only: deciding it is `approvals.resolve` and `order_views.resolve`.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
-from sentinel.authority.approvals import APPROVALS_GIVEN
-from sentinel.core.decision import ESCALATIONS
-from sentinel.store.database import Pool
-from sentinel.store.rows import all_rows, one_row
+from sqlalchemy import Integer, Text, Uuid, and_, bindparam, func, literal_column, select, text, true, tuple_
 
-KINDS = ("refund", "escalation", "order", "other")
+from sentinel.authority.approvals import APPROVALS_GIVEN, COLUMNS, ApprovalRow
+from sentinel.authority.reasons import ESCALATIONS
+from sentinel.store.database import Pool
+from sentinel.store.queries import all_rows, one_row
+from sentinel.store.sql_template import SqlTemplate
+from sentinel.store.tables import APPROVALS, LIMIT, sql_text, value
+
+KINDS = ("refund", "escalation", "order", "change", "other")
 STATUSES = ("waiting", "decided", "approved", "rejected", "handled", "expired")
 ORDER_ACTION = "order.fulfill"
 
-# An escalation is a refund that a workflow handed over, whatever its amount.
+# An escalation is a refund that a workflow handed over, whatever its amount; a change is of people or keys, asked by one of us.
 KIND_SQL = f"""
-case when a.action = '{ORDER_ACTION}' then 'order'
-     when a.action not like 'refund.%%' then 'other'
+case when sentinel.is_protected_change(a) then 'change'
+     when a.action = '{ORDER_ACTION}' then 'order'
+     when not starts_with(a.action, 'refund.') then 'other'
      when a.reasons && array[{", ".join(f"'{code}'" for code in ESCALATIONS)}]::text[] then 'escalation'
      else 'refund' end
 """
@@ -34,7 +39,7 @@ case when a.action = '{ORDER_ACTION}' then 'order'
 class QueueRow:
     """One line of the queue. Amounts in minor units; `status` is one of `STATUSES` after "decided".
 
-    `risk_rank`: 1 is looked at first, 3 last. `mine` is the reader's own word, if any.
+    `risk_rank`: 1 is looked at first, 3 last. `mine` is the reader's own vote, if any.
     """
 
     approval_id: uuid.UUID
@@ -60,23 +65,23 @@ class QueueRow:
 
 
 @dataclass(frozen=True, slots=True)
-class CardRow:
+class ApprovalDetails:
     """What a card shows beyond the approval: the bound operation, who asks, and what stands around it now.
 
-    `request` is the canonical operation whose SHA-256 is the digest. The order's fields are None for anything else.
+    `request` is the canonical operation whose SHA-256 is the digest. The order's fields are None for
+    anything else, and those of the decision for a change of people or keys, which no agent asked.
     """
 
     kind: str
     risk_rank: int
     request: str
-    idempotency_key: str
     scenario: str | None
     operation_status: str
     reason_code: str
-    decision_event_id: uuid.UUID
-    policy_id: str
-    policy_label: str
-    policy_version: str
+    decision_event_id: uuid.UUID | None
+    policy_id: str | None
+    policy_label: str | None
+    policy_version: str | None
     policy_changed: bool
     requester: str | None
     requested_by_reader: bool
@@ -94,16 +99,16 @@ class CardRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How the queue stands, to see whether it changed: how many wait, and the newest of them."""
+class QueueState:
+    """How many approvals are pending and the newest of them, to detect changes."""
 
     waiting: int
     newest: uuid.UUID | None
 
 
 @dataclass(frozen=True, slots=True)
-class LimitFill:
-    """How full a limit is now, in minor units; `fits` says whether this amount still goes in."""
+class LimitUsage:
+    """How much of a limit is used, in minor units; `fits` says whether this amount still goes in."""
 
     limit_key: str
     reason_code: str
@@ -113,45 +118,42 @@ class LimitFill:
 
 
 _RANK = "sentinel.risk_rank(a.required_people, a.reasons)"
-_COLUMNS = f"""
-a.approval_id, {KIND_SQL} as kind, {_RANK} as risk_rank, a.agent_id, a.action, a.resource, a.amount_minor, a.currency, a.digest, a.reasons,
+_COLUMNS = SqlTemplate("""
+a.approval_id, {kind_sql} as kind, {rank} as risk_rank, a.agent_id, a.action, a.resource, a.amount_minor, a.currency, a.digest, a.reasons,
 a.offers_approve, a.required_people,
-{APPROVALS_GIVEN},
+{approvals_given},
 case when a.status = 'pending' then case when a.expires_at <= statement_timestamp() then 'expired' else 'pending' end
      when a.handled_reference is not null then 'handled' else a.status end as status,
 a.created_at, a.expires_at, extract(epoch from a.expires_at - statement_timestamp())::double precision as seconds_left,
 a.decided_at, a.decided_by,
 (select v.verdict from sentinel.approval_votes v where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id
-   and v.operator_id = %(operator_id)s) as mine
-"""
-_OF_KIND = f"(%(kind)s::text is null or {KIND_SQL} = %(kind)s)"
-# In the order of the index approvals_queue, which the cursor repeats.
-WAITING_PAGE = f"""
-select {_COLUMNS} from sentinel.approvals a
-where a.tenant_id = %(tenant_id)s and a.status = 'pending' and a.expires_at > statement_timestamp() and {_OF_KIND}
-  and (%(after_rank)s::integer is null
-       or ({_RANK}, a.expires_at, a.approval_id) > (%(after_rank)s, %(after_at)s::timestamptz, %(after_id)s::uuid))
-order by {_RANK}, a.expires_at, a.approval_id limit %(limit)s
-"""
-DECIDED_PAGE = f"""
-select {_COLUMNS} from sentinel.approvals a
-where a.tenant_id = %(tenant_id)s and a.decided_at is not null and {_OF_KIND}
-  and case %(status)s when 'decided' then true when 'handled' then a.handled_reference is not null
-      when 'rejected' then a.status = 'rejected' and a.handled_reference is null else a.status = %(status)s end
-  and (%(after_at)s::timestamptz is null or (a.decided_at, a.approval_id) < (%(after_at)s, %(after_id)s::uuid))
-order by a.decided_at desc, a.approval_id desc limit %(limit)s
-"""
-THESE = f"""
-select {_COLUMNS} from sentinel.approvals a where a.tenant_id = %(tenant_id)s and a.approval_id = any(%(ids)s)
-order by {_RANK}, a.expires_at, a.approval_id
-"""
-STANDING = """
+   and v.operator_id = :operator_id) as mine
+""").fill(kind_sql=KIND_SQL, rank=_RANK, approvals_given=APPROVALS_GIVEN)
+_A = APPROVALS.alias("a")
+_LINES = select(text(_COLUMNS)).select_from(_A).where(_A.c.tenant_id == value("tenant_id", uuid.UUID))
+_OF_KIND = literal_column(KIND_SQL, Text()) == value("kind", str)
+# The order of the index approvals_queue, which the cursor repeats.
+_QUEUE_ORDER = (literal_column(_RANK, Integer()), _A.c.expires_at, _A.c.approval_id)
+_BEHIND_WAITING = tuple_(*_QUEUE_ORDER) > tuple_(
+    bindparam("after_rank", type_=Integer()), value("after_at", datetime), value("after_id", uuid.UUID)
+)
+_BEHIND_DECIDED = tuple_(_A.c.decided_at, _A.c.approval_id) < tuple_(
+    value("after_at", datetime), value("after_id", uuid.UUID)
+)
+# What was decided, by what a reader asks for; every other status is the column's own.
+_DECIDED_AS = {
+    "decided": true(),
+    "handled": _A.c.handled_reference.is_not(None),
+    "rejected": and_(_A.c.status == value("status", str), _A.c.handled_reference.is_(None)),
+}
+QUEUE_STATE = """
 select count(*)::integer as waiting, (array_agg(approval_id order by approval_id desc))[1] as newest
 from sentinel.approvals where tenant_id = %(tenant_id)s and status = 'pending' and expires_at > statement_timestamp()
 """
-# An order by its review: what has none takes no analyst's word.
-CARD = f"""
-select case when r.review_id is not null then 'order' else replace({KIND_SQL}, 'order', 'other') end as kind, {_RANK} as risk_rank, o.request, o.idempotency_key, o.scenario, s.status as operation_status, s.reason_code,
+# An order is found by its review; one without a review cannot be decided by an analyst.
+CARD = SqlTemplate("""
+select case when r.review_id is not null then 'order' else replace({kind_sql}, 'order', 'other') end as kind, {rank} as risk_rank, coalesce(o.request, c.request) as request,
+  o.scenario, coalesce(s.status, c.outcome, a.status) as operation_status, coalesce(s.reason_code, a.reasons[1]) as reason_code,
   s.decision_event_id, s.policy_id, s.policy_label, s.policy_version,
   coalesce(f.policy_digest <> a.policy_digest, false) as policy_changed, p.email as requester,
   sentinel.is_requester(a, %(operator_id)s) as requested_by_reader,
@@ -161,59 +163,99 @@ select case when r.review_id is not null then 'order' else replace({KIND_SQL}, '
   r.source, r.order_id, r.status as order_status, r.band, r.signals, r.model, r.resolution, r.resolved_by,
   statement_timestamp() as moment
 from sentinel.approvals a
-join sentinel.operations o using (tenant_id, operation_id) join sentinel.operation_states s using (tenant_id, operation_id)
+left join sentinel.operations o using (tenant_id, operation_id) left join sentinel.operation_states s using (tenant_id, operation_id)
+left join sentinel.protected_changes c on c.tenant_id = a.tenant_id and c.approval_id = a.approval_id
 left join sentinel.policies_in_force f on f.policy_id = s.policy_id
 left join sentinel.operators p on p.tenant_id = a.tenant_id and p.operator_id = a.requester_operator_id
 left join orders.reviews r on r.approval_id = a.approval_id and r.tenant_id = a.tenant_id
-where a.tenant_id = %(tenant_id)s and a.approval_id = %(approval_id)s
-"""
-LIMIT_FILLS = """
+where a.tenant_id = %(tenant_id)s and a.approval_id = %(approval_id)s and (o.operation_id is not null or c.approval_id is not null)
+""").fill(kind_sql=KIND_SQL, rank=_RANK)
+LIMIT_USAGE = """
 select l.limit_key, l.reason_code, l.cap_minor, l.used_minor, l.fits
 from unnest(sentinel.limit_states(%(tenant_id)s, %(asks)s::jsonb, %(amount_minor)s, statement_timestamp())) as l order by l.limit_key
 """
+
+
+@cache
+def waiting_text(*, of_kind: bool, behind: bool) -> str:
+    """A page of what waits, of one kind or all, the first one or one behind a cursor."""
+    page = _LINES.where(text("a.status = 'pending'"), _A.c.expires_at > func.statement_timestamp())
+    page = page.where(*([_OF_KIND] if of_kind else []), *([_BEHIND_WAITING] if behind else []))
+    return sql_text(page.order_by(*_QUEUE_ORDER).limit(LIMIT))
 
 
 def waiting_page(
     pool: Pool, tenant_id: uuid.UUID, reader: uuid.UUID | None, *, kind: str | None,
     after: tuple[int, datetime, uuid.UUID] | None, limit: int,
 ) -> list[QueueRow]:  # fmt: skip
-    """What waits for a word, riskiest and soonest due first, from behind `after` = (rank, end, id)."""
+    """Pending approvals, riskiest and soonest due first, from behind `after` = (rank, end, id)."""
     rank, at, last_id = after or (None, None, None)
-    return all_rows(pool, QueueRow, WAITING_PAGE, {
+    return all_rows(pool, QueueRow, waiting_text(of_kind=kind is not None, behind=after is not None), {
         "tenant_id": tenant_id, "operator_id": reader, "kind": kind, "after_rank": rank, "after_at": at, "after_id": last_id,
         "limit": limit,
     })  # fmt: skip
+
+
+@cache
+def decided_text(status: str, *, of_kind: bool, behind: bool) -> str:
+    """A page of what was decided as `status` says, of one kind or all, the first one or one behind a cursor."""
+    page = _LINES.where(_A.c.decided_at.is_not(None), _DECIDED_AS.get(status, _A.c.status == value("status", str)))
+    page = page.where(*([_OF_KIND] if of_kind else []), *([_BEHIND_DECIDED] if behind else []))
+    return sql_text(page.order_by(_A.c.decided_at.desc(), _A.c.approval_id.desc()).limit(LIMIT))
 
 
 def decided_page(
     pool: Pool, tenant_id: uuid.UUID, reader: uuid.UUID | None, *, kind: str | None, status: str,
     after: tuple[datetime, uuid.UUID] | None, limit: int,
 ) -> list[QueueRow]:  # fmt: skip
-    """What was decided or ran out, newest first, from behind `after` = (decided_at, id)."""
+    """Decided and expired approvals, newest first, from behind `after` = (decided_at, id); `status` is one of `STATUSES`."""
     at, last_id = after or (None, None)
-    return all_rows(pool, QueueRow, DECIDED_PAGE, {
+    statement = decided_text(status, of_kind=kind is not None, behind=after is not None)
+    return all_rows(pool, QueueRow, statement, {
         "tenant_id": tenant_id, "operator_id": reader, "kind": kind, "status": status, "after_at": at, "after_id": last_id,
         "limit": limit,
     })  # fmt: skip
 
 
-def these(pool: Pool, tenant_id: uuid.UUID, reader: uuid.UUID | None, ids: Sequence[uuid.UUID]) -> list[QueueRow]:
-    """The tenant's approvals of these ids, in the queue's order; an id that is not there is left out."""
-    return all_rows(pool, QueueRow, THESE, {"tenant_id": tenant_id, "operator_id": reader, "ids": list(ids)})
+@cache
+def list_text(*, of_status: bool, behind: bool) -> str:
+    """A page of all approvals, of one status or all, the first one or one behind a cursor."""
+    of_tenant = select(text(COLUMNS)).select_from(_A).where(_A.c.tenant_id == value("tenant_id", uuid.UUID))
+    status, approval_id = literal_column("a.status", Text()), literal_column("a.approval_id", Uuid())
+    page = select(text("*")).select_from(of_tenant.subquery("a"))
+    if of_status:
+        page = page.where(status == value("status", str))
+    if behind:
+        page = page.where(approval_id < value("before", uuid.UUID))
+    return sql_text(page.order_by(approval_id.desc()).limit(LIMIT))
 
 
-def standing(pool: Pool, tenant_id: uuid.UUID) -> Standing:
-    """How many wait, and the newest of them."""
-    found = one_row(pool, Standing, STANDING, {"tenant_id": tenant_id})
+def list_approvals(
+    pool: Pool, tenant_id: uuid.UUID, *, status: str | None = None, before: uuid.UUID | None = None, limit: int = 50
+) -> list[ApprovalRow]:
+    """Newest first, optionally of one status, from before the approval of that id.
+
+    Ids are UUIDv7: the primary key is the order of time and the last id seen is the cursor.
+    """
+    fields = {"tenant_id": tenant_id, "status": status, "before": before, "limit": limit}
+    statement = list_text(of_status=status is not None, behind=before is not None)
+    return all_rows(pool, ApprovalRow, statement, fields)
+
+
+def queue_state(pool: Pool, tenant_id: uuid.UUID) -> QueueState:
+    """How many are pending, and the newest of them."""
+    found = one_row(pool, QueueState, QUEUE_STATE, {"tenant_id": tenant_id})
     assert found is not None
     return found
 
 
-def card(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID, reader: uuid.UUID | None) -> CardRow | None:
-    """What a card shows besides the approval itself."""
-    return one_row(pool, CardRow, CARD, {"tenant_id": tenant_id, "approval_id": approval_id, "operator_id": reader})
+def card(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID, reader: uuid.UUID | None) -> ApprovalDetails | None:
+    """The details of an approval besides its row."""
+    return one_row(
+        pool, ApprovalDetails, CARD, {"tenant_id": tenant_id, "approval_id": approval_id, "operator_id": reader}
+    )
 
 
-def limit_fills(pool: Pool, tenant_id: uuid.UUID, asks: str, amount_minor: int) -> list[LimitFill]:
-    """How full these limits (JSON of `sentinel.limit_ask`) are now, and whether the amount fits."""
-    return all_rows(pool, LimitFill, LIMIT_FILLS, {"tenant_id": tenant_id, "asks": asks, "amount_minor": amount_minor})
+def limit_usage(pool: Pool, tenant_id: uuid.UUID, asks: str, amount_minor: int) -> list[LimitUsage]:
+    """How much of these limits (JSON of `sentinel.limit_ask`) is used, and whether the amount still fits."""
+    return all_rows(pool, LimitUsage, LIMIT_USAGE, {"tenant_id": tenant_id, "asks": asks, "amount_minor": amount_minor})

@@ -1,7 +1,7 @@
-"""Approvals: what waits for a person, what was decided, and the one call that records a person's word.
+"""Approvals: listing pending and decided ones, and recording a person's vote.
 
 Reading is for agents (their own) and operators; `resolve` is the SQL function that holds every rule: the right role,
-not the requester, in time, one voice each, one transition.
+not the requester, in time, one vote each, one transition.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from sentinel.core.errors import Conflict, Forbidden, InvalidInput, NotFound, Se
 from sentinel.core.operation import check_text
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
-from sentinel.store.rows import all_rows, one_row
+from sentinel.store.queries import all_rows, one_row
+from sentinel.store.sql_template import SqlTemplate
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRow:
-    """An approval with the voices given so far; amounts in minor units, times timezone-aware UTC.
+    """An approval with the votes given so far; amounts in minor units, times timezone-aware UTC.
 
     `status` is what holds now: a pending one past its end reads "expired" even before it is swept. `offers` are the
-    words that a person may give now ("approve", "reject", "handled"); none once it is decided. `handled_reference`
+    votes that a person may give now ("approve", "reject", "handled"); none once it is decided. `handled_reference`
     says where a person handled it by hand; its `status` is then "rejected". `follows` is the approval that was asked
     before, under terms that were not enough any more; `approvals_given` counts those of its people who still fit.
+    `requested_by` is the address of who answers for the asking key, or asked for the `change`: of people or keys, in
+    canonical JSON, where it is no agent's operation that is asked.
     """
 
     tenant_id: uuid.UUID
@@ -51,11 +54,13 @@ class ApprovalRow:
     offers: list[str]
     handled_reference: str | None
     follows: uuid.UUID | None
+    requested_by: str | None
+    change: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
-    """A decided approval as a stream of decisions tells it; `request_id` is the approval's id."""
+class DecidedApproval:
+    """A decided approval as the stream of decisions has it; `request_id` is the approval's id."""
 
     request_id: uuid.UUID
     status: str
@@ -68,7 +73,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One person's word. `via` is "console" or "local_administrator"."""
+    """One person's vote. `via` is "console" or "local_administrator"."""
 
     operator: str
     verdict: str
@@ -79,7 +84,7 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class EarlierVote(Vote):
-    """A word on an approval that was asked before for the same operation, under `required_role` and `required_people`.
+    """A vote on an earlier approval of the same operation, under `required_role` and `required_people`.
 
     `counts` says whether it counts here too: its person fits the role asked for now, and saw every reason.
     """
@@ -91,45 +96,42 @@ class EarlierVote(Vote):
 
 
 @dataclass(frozen=True, slots=True)
-class Resolution:
-    """What became of a person's word: see `sentinel.resolve_approval` for the names of `result`."""
+class VoteResult:
+    """The result of recording a vote: see `sentinel.resolve_approval` for the names of `result`."""
 
     result: str
     approvals_given: int | None
     people_required: int | None
 
 
-# Words on what an approval follows count where they fit; without one, its own are all there are.
+# Votes on the approval that this one follows count where they fit.
 APPROVALS_GIVEN = """
 case when a.follows is not null then (select count(*) from sentinel.voices_for(a, a.required_role))
      else (select count(*) from sentinel.approval_votes v
            where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id and v.verdict = 'approve') end::integer
   as approvals_given
 """
-_COLUMNS = f"""
+COLUMNS = SqlTemplate("""
 a.tenant_id, a.approval_id, a.operation_id, a.principal_id, a.agent_id, a.action, a.resource, a.amount_minor, a.currency,
 a.digest, a.reasons, a.required_role, a.required_people,
-{APPROVALS_GIVEN},
+{approvals_given},
 case when a.status = 'pending' and a.expires_at <= statement_timestamp() then 'expired' else a.status end as status,
 a.created_at, a.expires_at, a.decided_at, a.decided_by, a.reason,
 case when a.status <> 'pending' or a.expires_at <= statement_timestamp() then '{{}}'::text[]
+     when sentinel.is_protected_change(a) then array['approve', 'reject']
      when a.offers_approve then array['approve', 'reject', 'handled'] else array['reject', 'handled'] end as offers,
-a.handled_reference, a.follows
-"""
-FIND_APPROVAL = f"""
-select {_COLUMNS} from sentinel.approvals a where a.tenant_id = %(tenant_id)s and a.approval_id = %(approval_id)s
-"""
-# Newest first: ids are UUIDv7, so the primary key is the order of time and the last id seen is the cursor.
-LIST_APPROVALS = f"""
-select * from (select {_COLUMNS} from sentinel.approvals a where a.tenant_id = %(tenant_id)s) a
-where (%(status)s::text is null or status = %(status)s) and (%(before)s::uuid is null or approval_id < %(before)s)
-order by approval_id desc limit %(limit)s
-"""
+a.handled_reference, a.follows,
+(select o.email from sentinel.operators o where o.tenant_id = a.tenant_id and o.operator_id = a.requester_operator_id) as requested_by,
+(select c.request from sentinel.protected_changes c where c.tenant_id = a.tenant_id and c.approval_id = a.approval_id) as change
+""").fill(approvals_given=APPROVALS_GIVEN)
+FIND_APPROVAL = SqlTemplate("""
+select {columns} from sentinel.approvals a where a.tenant_id = %(tenant_id)s and a.approval_id = %(approval_id)s
+""").fill(columns=COLUMNS)
 # With ties: rows decided in one instant stay together, so that a reader who asks on from the last one loses none.
 DECIDED_SINCE = """
 select a.approval_id as request_id, a.status, a.decided_by as approver, a.reason, a.agent_id, a.action, a.decided_at
 from sentinel.approvals a
-where a.tenant_id = %(tenant_id)s and a.decided_at > %(since)s
+where a.tenant_id = %(tenant_id)s and a.decided_at > %(since)s and not sentinel.is_protected_change(a)
   and (%(principal_id)s::uuid is null or a.principal_id = %(principal_id)s)
   and (%(agent_id)s::text is null or a.agent_id = %(agent_id)s)
 order by a.decided_at fetch first %(limit)s rows with ties
@@ -158,7 +160,7 @@ where asked.tenant_id = %(tenant_id)s and asked.approval_id = %(approval_id)s or
 """
 RESOLVE = """
 select result, approvals_given, people_required from sentinel.resolve_approval(%(tenant_id)s, %(approval_id)s,
-  %(operator_id)s, %(verdict)s, %(reason)s, %(digest)s, %(via)s, %(event_id)s, %(second_event_id)s, %(reference)s)
+  %(operator_id)s, %(verdict)s, %(reason)s, %(digest)s, %(via)s, %(event_id)s, %(second_event_id)s, %(reference)s, %(third_event_id)s)
 """
 
 
@@ -167,26 +169,13 @@ def find_approval(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> A
     return one_row(pool, ApprovalRow, FIND_APPROVAL, {"tenant_id": tenant_id, "approval_id": approval_id})
 
 
-def list_approvals(
-    pool: Pool,
-    tenant_id: uuid.UUID,
-    *,
-    status: str | None = None,
-    before: uuid.UUID | None = None,
-    limit: int = 50,
-) -> list[ApprovalRow]:
-    """Newest first, optionally of one status, from before the approval of that id."""
-    fields = {"tenant_id": tenant_id, "status": status, "before": before, "limit": limit}
-    return all_rows(pool, ApprovalRow, LIST_APPROVALS, fields)
-
-
 def votes(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> list[Vote]:
-    """Who said what so far, in order."""
+    """The votes so far, in order."""
     return all_rows(pool, Vote, VOTES, {"tenant_id": tenant_id, "approval_id": approval_id})
 
 
 def earlier_votes(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> list[EarlierVote]:
-    """Who said what on the approvals that this one follows, in order."""
+    """The votes on the approvals that this one follows, in order."""
     return all_rows(pool, EarlierVote, EARLIER_VOTES, {"tenant_id": tenant_id, "approval_id": approval_id})
 
 
@@ -198,12 +187,12 @@ def decided_since(
     *,
     principal_id: uuid.UUID | None = None,
     agent_id: str | None = None,
-) -> list[Decided]:
-    """What was approved, rejected or ran out after `since`, oldest first; `principal_id` keeps to its own.
+) -> list[DecidedApproval]:
+    """What agents asked that was approved, rejected or expired after `since`, oldest first; `principal_id` keeps to its own.
 
     Rows decided in the same instant as the last one come along, so there can be a few more than `limit`.
     """
-    return all_rows(pool, Decided, DECIDED_SINCE, {
+    return all_rows(pool, DecidedApproval, DECIDED_SINCE, {
         "tenant_id": tenant_id, "since": since, "limit": limit, "principal_id": principal_id, "agent_id": agent_id,
     })  # fmt: skip
 
@@ -221,15 +210,16 @@ def _record_vote(
     event_id: uuid.UUID,
     second_event_id: uuid.UUID,
     reference: str | None = None,
-) -> Resolution:
+    third_event_id: uuid.UUID | None = None,
+) -> VoteResult:
     """Record "approve", "reject" or "handled" (with its reference) of one person.
 
-    Everything is checked in the one transaction that records it.
+    Every rule is checked in the transaction that records the vote.
     """
-    found = one_row(pool, Resolution, RESOLVE, {
+    found = one_row(pool, VoteResult, RESOLVE, {
         "tenant_id": tenant_id, "approval_id": approval_id, "operator_id": operator_id, "verdict": verdict,
         "reason": reason, "digest": digest, "via": via, "event_id": event_id, "second_event_id": second_event_id,
-        "reference": reference,
+        "reference": reference, "third_event_id": third_event_id,
     })  # fmt: skip
     assert found is not None
     return found
@@ -239,13 +229,15 @@ APPROVE, REJECT, HANDLED = "approve", "reject", "handled"
 MAX_REFERENCE = 200
 
 PERSON_REFUSALS: dict[str, SentinelError] = {
-    "requester": Forbidden("who owns, made or rotated the asking key cannot decide what it asks"),
+    "requester": Forbidden(
+        "who owns, made or rotated the asking key cannot decide what it asks, and nobody decides what they asked themselves"
+    ),
     "too_new": Forbidden(
         "this was asked before your account was made, or before somebody else last changed its role, password or second factor;"
         " another person has to decide it"
     ),
     "same_hands": Forbidden(
-        "your account is in the hands of somebody who has given their word already; a second administrator has to confirm it first"
+        "somebody who has voted already can control your account; a second administrator has to confirm it first"
     ),
 }
 """Why this person may not decide that question, whatever their role."""
@@ -254,16 +246,17 @@ _REFUSALS: dict[str, SentinelError] = {
     "unknown": NotFound("there is no approval of that id"),
     "not_pending": Conflict("this approval was decided before"),
     "expired": Conflict("this approval expired; the agent has to ask again"),
-    "already_voted": Conflict("you have given your word on this approval; another person has to give theirs"),
+    "already_voted": Conflict("you have voted on this approval already; another person has to vote"),
     "changed": Conflict("the digest is not the one of this approval; look at it again"),
     "not_offered": Conflict("this cannot be approved; reject it, or record that it was handled by hand"),
+    "not_handled": Conflict("this is approved or rejected; nobody handles it by hand"),
     "role": Forbidden("this approval needs a higher role"),
     **PERSON_REFUSALS,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ApprovalResolution:
     """`result` is "approved", "rejected", "handled", or "recorded" while more people have to approve."""
 
     result: str
@@ -280,30 +273,30 @@ def resolve_approval(
     reason: str,
     digest: str,
     reference: str | None = None,
-) -> Resolved:
-    """Give `actor`'s word. `digest` is what was shown, and must be the approval's.
+) -> ApprovalResolution:
+    """Record `actor`'s vote. `digest` is what was shown, and must be the approval's.
 
     One "reject" decides, and so does one "handled": a person did it elsewhere, under `reference` (1 to 200 characters),
     and the machine is denied it. "approve" decides when enough people gave it. Raises `NotFound`, `InvalidInput`
-    (reference), `Conflict` (decided, expired, spoken before, changed, approving not offered) or `Forbidden` (role,
+    (reference), `Conflict` (decided, expired, voted before, changed, approving not offered) or `Forbidden` (role,
     requester, account newer than the question).
     """
     actor.must_be("approver")
     _check_reference(verdict, reference)
     if actor.operator_id is None:
         raise Forbidden("an approval needs a person's account")
-    # The word comes before what it decides, also among ids made in one millisecond.
-    event_id, second_event_id = sorted((new_id(), new_id()))
+    # The vote's event precedes the event of what it decides, also among ids made in one millisecond.
+    event_id, second_event_id, third_event_id = sorted((new_id(), new_id(), new_id()))
     answer = _record_vote(
         pool, tenant_id=actor.tenant_id, approval_id=approval_id, operator_id=actor.operator_id, verdict=verdict,
         reason=reason, digest=digest, via=actor.via, event_id=event_id, second_event_id=second_event_id,
-        reference=reference,
+        reference=reference, third_event_id=third_event_id,
     )  # fmt: skip
     refusal = _REFUSALS.get(answer.result)
     if refusal is not None:
         raise type(refusal)(refusal.detail)
     assert answer.people_required is not None
-    return Resolved(answer.result, answer.approvals_given or 0, answer.people_required)
+    return ApprovalResolution(answer.result, answer.approvals_given or 0, answer.people_required)
 
 
 def _check_reference(verdict: str, reference: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Evidence against its checkpoints: written by the housekeeper each minute, compared by the doctor.
+"""Writes checkpoints each minute, and compares the event log with them for `sentinel doctor`.
 
 What is promised: of the events that a checkpoint covers, none can be taken away, put in or rewritten unseen, by whoever
 changes the database and not the file. Events younger than the newest checkpoint are not covered.
@@ -21,9 +21,9 @@ from sentinel.authority.checkpoints import (
     Checkpoint,
     CheckpointBroken,
     CheckpointFile,
-    Placed,
-    leaves,
-    placed,
+    LoggedEvent,
+    leaf_hashes,
+    logged_events,
     read_checkpoints,
 )
 from sentinel.core.merkle import TreeHead
@@ -35,7 +35,7 @@ log = structlog.get_logger("sentinel.checkpoint")
 
 
 class Checkpointer:
-    """Appends a checkpoint each minute, and says so in the log, which goes elsewhere too. A file that fails is said once."""
+    """Appends a checkpoint each minute and logs it. A failing file is logged once."""
 
     def __init__(self, path: Path, *, every_seconds: float = EVERY_SECONDS) -> None:
         self._file = CheckpointFile(path)
@@ -44,7 +44,7 @@ class Checkpointer:
         self._failing = ""
 
     def round(self, pool: Pool) -> None:
-        """Called often; does something when it is due. Raises `EngineUnavailable`."""
+        """Called often; writes when a checkpoint is due. Raises `EngineUnavailable`."""
         now = time.monotonic()
         if now < self._due:
             return
@@ -54,35 +54,35 @@ class Checkpointer:
                 log.info("checkpoint", size=written.head.size, root=written.root)
             self._failing = ""
         except CheckpointBroken as error:
-            self._say(error.detail)
+            self._log_fault(error.detail)
         except OSError as error:
-            self._say(f"the checkpoint file cannot be written: {error.strerror}")
+            self._log_fault(f"the checkpoint file cannot be written: {error.strerror}")
 
-    def _say(self, fault: str) -> None:
+    def _log_fault(self, fault: str) -> None:
         if fault != self._failing:
             log.error("checkpoint_failed", cause=fault)
         self._failing = fault
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """What a file's checkpoints say of the database: how many events they cover, and what is not as it was."""
+class CheckpointComparison:
+    """The database against a checkpoint file: how many events are covered, and the differences."""
 
     covered: int
     differences: tuple[str, ...]
 
 
-def compare_checkpoints(connection: psycopg.Connection[Any], path: Path) -> Compared:
-    """The evidence against every checkpoint of a file. Raises `CheckpointBroken` for a file that cannot be read."""
+def compare_checkpoints(connection: psycopg.Connection[Any], path: Path) -> CheckpointComparison:
+    """Compare the event log with every checkpoint of a file. Raises `CheckpointBroken` for a file that cannot be read."""
     by_tenant: dict[uuid.UUID, list[Checkpoint]] = defaultdict(list)
     for one in read_checkpoints(path):
         by_tenant[one.tenant_id].append(one)
     differences = [text for tenant, known in by_tenant.items() for text in _differences(connection, tenant, known)]
-    return Compared(sum(known[-1].head.size for known in by_tenant.values()), tuple(differences))
+    return CheckpointComparison(sum(known[-1].head.size for known in by_tenant.values()), tuple(differences))
 
 
 def _differences(connection: psycopg.Connection[Any], tenant: uuid.UUID, known: list[Checkpoint]) -> Iterator[str]:
-    rows = _Rows(placed(connection, tenant))
+    rows = _Rows(logged_events(connection, tenant))
     head = TreeHead()
     for checkpoint in known:
         began = head.size
@@ -99,25 +99,25 @@ def _differences(connection: psycopg.Connection[Any], tenant: uuid.UUID, known: 
                 yield f"event {entry.event_id} was rewritten, position {position} of tenant {tenant}"
                 named += 1
         there = [row for row in found if row is not None]
-        grown = head.grown(leaves(there))
-        if not named and grown.root.hex() != checkpoint.root:
+        extended = head.extended(leaf_hashes(there))
+        if not named and extended.root.hex() != checkpoint.root:
             yield f"an event from position {began + 1} to {checkpoint.head.size} of tenant {tenant} was rewritten"
             named += 1
-        # Behind a difference the log goes on from what the file says, so that each one is named and not all after it.
-        head = checkpoint.head if named else grown
+        # After a difference, continue from the file's head, so that each difference is reported once.
+        head = checkpoint.head if named else extended
 
 
 class _Rows:
     """A tenant's positions in order; None where there is none."""
 
-    def __init__(self, rows: Iterator[Placed]) -> None:
+    def __init__(self, rows: Iterator[LoggedEvent]) -> None:
         self._rows, self._at = rows, 0
-        self._ahead: Placed | None = next(rows, None)
+        self._ahead: LoggedEvent | None = next(rows, None)
 
-    def take(self, number: int) -> list[Placed | None]:
+    def take(self, number: int) -> list[LoggedEvent | None]:
         return [self._next() for _ in range(number)]
 
-    def _next(self) -> Placed | None:
+    def _next(self) -> LoggedEvent | None:
         self._at += 1
         if self._ahead is None or self._ahead.position > self._at:
             return None

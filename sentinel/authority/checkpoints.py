@@ -1,4 +1,4 @@
-"""Checkpoints of the evidence: how it stood, written to a file that nobody who changes the database can change.
+"""Checkpoints of the event log: Merkle tree heads appended to a file outside the database.
 
 A line per tenant and up to a thousand events: size and root of the RFC 6962 log over the events' hashes in the order of
 their positions, and of each new event its id and the beginning of its hash, so that a difference is named to the event.
@@ -11,6 +11,7 @@ import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import psycopg
 from sentinel.core.errors import SentinelError
 from sentinel.core.merkle import TreeHead
 from sentinel.store.database import Pool
-from sentinel.store.failures import in_one_call
+from sentinel.store.queries import call_with_retry
 
 AT_ONCE, PORTION = 1000, 10_000
 _ID, _HASH = 32, 16
@@ -41,14 +42,14 @@ from sentinel.feed f left join sentinel.events e using (tenant_id, event_id) whe
 
 
 class CheckpointBroken(SentinelError):
-    """The evidence is not what a checkpoint says it was, or the file cannot be gone on with; `detail` says where."""
+    """The event log differs from a checkpoint, or the file cannot be appended to; `detail` says where."""
 
     code = "checkpoint-broken"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One event as a checkpoint remembers it."""
+class CheckpointEntry:
+    """One event as a checkpoint holds it."""
 
     event_id: uuid.UUID
     hash_begins: str
@@ -61,7 +62,7 @@ class Checkpoint:
     tenant_id: uuid.UUID
     head: TreeHead
     root: str
-    entries: tuple[Entry, ...]
+    entries: tuple[CheckpointEntry, ...]
 
     def line(self) -> bytes:
         """As it stands in the file."""
@@ -73,17 +74,17 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """One event at its position, or a position whose event is gone (`hash` empty)."""
+class LoggedEvent:
+    """One event at its feed position, or a position whose event is missing (`hash` empty)."""
 
     position: int
     event_id: uuid.UUID
     hash: str
 
     @property
-    def entry(self) -> Entry:
-        """What a checkpoint keeps of it."""
-        return Entry(self.event_id, self.hash.removeprefix("sha256:")[:_HASH])
+    def entry(self) -> CheckpointEntry:
+        """The event as a checkpoint holds it."""
+        return CheckpointEntry(self.event_id, self.hash.removeprefix("sha256:")[:_HASH])
 
 
 def read_line(line: bytes) -> Checkpoint | None:
@@ -96,7 +97,7 @@ def read_line(line: bytes) -> Checkpoint | None:
             TreeHead(int(fields["size"]), tuple(bytes.fromhex(peak) for peak in fields["peaks"])),
             str(fields["root"]),
             tuple(
-                Entry(uuid.UUID(texts[at : at + _ID]), texts[at + _ID : at + _ID + _HASH])
+                CheckpointEntry(uuid.UUID(texts[at : at + _ID]), texts[at + _ID : at + _ID + _HASH])
                 for at in range(0, len(texts), _ID + _HASH)
             ),
         )
@@ -105,7 +106,7 @@ def read_line(line: bytes) -> Checkpoint | None:
 
 
 def read_checkpoints(path: Path) -> list[Checkpoint]:
-    """Every checkpoint of a file, in order. Raises `CheckpointBroken` for a file that nobody can read."""
+    """Every checkpoint of a file, in order. Raises `CheckpointBroken` for an unreadable file."""
     try:
         with path.open("rb") as lines:
             return [found for line in lines if (found := read_line(line)) is not None]
@@ -113,17 +114,19 @@ def read_checkpoints(path: Path) -> list[Checkpoint]:
         raise CheckpointBroken(f"the checkpoint file {path} cannot be read: {error.strerror}") from None
 
 
-def placed_after(connection: psycopg.Connection[Any], tenant_id: uuid.UUID, position: int, most: int) -> list[Placed]:
+def logged_events_after(
+    connection: psycopg.Connection[Any], tenant_id: uuid.UUID, position: int, most: int
+) -> list[LoggedEvent]:
     """The next events behind a position, in order."""
-    return [Placed(*row) for row in connection.execute(EVENTS, [tenant_id, position, most]).fetchall()]
+    return [LoggedEvent(*row) for row in connection.execute(EVENTS, [tenant_id, position, most]).fetchall()]
 
 
-def placed(connection: psycopg.Connection[Any], tenant_id: uuid.UUID) -> Iterator[Placed]:
+def logged_events(connection: psycopg.Connection[Any], tenant_id: uuid.UUID) -> Iterator[LoggedEvent]:
     """Every event of a tenant in order, read in portions: one statement, for a plan per portion takes ten times as long."""
     with connection.transaction(), connection.cursor(name=f"feed_{tenant_id.hex}") as cursor:
         cursor.itersize = PORTION
         for row in cursor.execute(ALL_EVENTS, [tenant_id]):
-            yield Placed(*row)
+            yield LoggedEvent(*row)
 
 
 class CheckpointFile:
@@ -135,9 +138,9 @@ class CheckpointFile:
         self._read_to = 0
 
     def append(self, pool: Pool) -> list[Checkpoint]:
-        """Write what is new of every tenant, on the disk when this returns; what was written, nothing while another is at it.
+        """Append a checkpoint of each tenant's new events and sync it; returns those written, none while another process writes.
 
-        Raises `CheckpointBroken` when the newest event on record is no longer in its place: nothing is built on that. Raises
+        Raises `CheckpointBroken` when the newest checkpointed event is no longer in its place. Raises
         `EngineUnavailable`, and OSError for the file.
         """
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +151,7 @@ class CheckpointFile:
                 return []
             whole = self._catch_up(file)
             written = []
-            for (tenant_id,) in in_one_call(pool, lambda c: c.execute(TENANTS).fetchall()):
+            for (tenant_id,) in call_with_retry(pool, lambda c: c.execute(TENANTS).fetchall()):
                 for checkpoint in self._new(pool, tenant_id):
                     file.write((b"" if whole else b"\n") + checkpoint.line())
                     whole = True
@@ -177,9 +180,11 @@ class CheckpointFile:
         head = newest.head if newest else TreeHead()
         last = newest.entries[-1] if newest else None
         while True:
-            # From the last one on record: that it is still there is what the next line is built on.
+            # From the last checkpointed event: the next line requires that it is still there.
             behind, wanted = max(head.size - 1, 0), AT_ONCE + (last is not None)
-            rows = in_one_call(pool, lambda c, behind=behind, wanted=wanted: placed_after(c, tenant_id, behind, wanted))  # type: ignore[misc]
+            rows = call_with_retry(
+                pool, partial(logged_events_after, tenant_id=tenant_id, position=behind, most=wanted)
+            )
             if last is not None:
                 if not rows or rows[0].entry != last:
                     raise CheckpointBroken(
@@ -192,11 +197,11 @@ class CheckpointFile:
                 row.hash for row in rows
             ):
                 raise CheckpointBroken(f"the feed of tenant {tenant_id} has a hole after position {head.size}")
-            head = head.grown(leaves(rows))
+            head = head.extended(leaf_hashes(rows))
             last = rows[-1].entry
             yield Checkpoint(tenant_id, head, head.root.hex(), tuple(row.entry for row in rows))
 
 
-def leaves(rows: Sequence[Placed]) -> Iterator[bytes]:
-    """What the log is over: the events' hashes, as they are written."""
+def leaf_hashes(rows: Sequence[LoggedEvent]) -> Iterator[bytes]:
+    """The leaves of the Merkle tree: the events' hashes as written."""
     return (row.hash.encode() for row in rows)

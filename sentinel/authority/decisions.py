@@ -17,8 +17,8 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from sentinel.store.database import Pool
-from sentinel.store.failures import PATIENCE_SECONDS, in_one_call, in_one_call_within
 from sentinel.store.ids import new_id
+from sentinel.store.queries import LOCK_WAIT_SECONDS, call_with_retry, call_with_retry_within
 
 # The whole decision in one round trip; the batch is one jsonb value because arrays of text would be escaped in Python.
 RECORD_DECISIONS = "select * from sentinel.record_decisions(%b, %b)"
@@ -103,7 +103,7 @@ def _json(value: Any) -> Jsonb:
 
 
 def record_decisions(
-    pool: Pool, rows: Sequence[Mapping[str, Any]], wait_seconds: float = PATIENCE_SECONDS
+    pool: Pool, rows: Sequence[Mapping[str, Any]], wait_seconds: float = LOCK_WAIT_SECONDS
 ) -> list[Recorded]:
     """Commit decided operations (rows of `sentinel.guard_input`) together; answers in the order of `rows`.
 
@@ -122,18 +122,18 @@ def try_decision(pool: Pool, row: Mapping[str, Any], within_seconds: float) -> b
             recorded = cursor.execute(RECORD_DECISIONS, [_json(batch_of([row])), milliseconds]).rowcount
             return bool(recorded == 1)
 
-    return in_one_call(pool, call)
+    return call_with_retry(pool, call)
 
 
 def start_operations(
-    pool: Pool, rows: Sequence[Mapping[str, Any]], wait_seconds: float = PATIENCE_SECONDS
+    pool: Pool, rows: Sequence[Mapping[str, Any]], wait_seconds: float = LOCK_WAIT_SECONDS
 ) -> list[Receipt]:
     """Redeem permits (rows of `sentinel.start_input`) together; receipts in the order of `rows`."""
     return _together(pool, START_OPERATIONS, _numbered(rows), Receipt, wait_seconds)
 
 
 def report_outcomes(
-    pool: Pool, rows: Sequence[Mapping[str, Any]], wait_seconds: float = PATIENCE_SECONDS
+    pool: Pool, rows: Sequence[Mapping[str, Any]], wait_seconds: float = LOCK_WAIT_SECONDS
 ) -> list[Receipt]:
     """Record outcomes (rows of `sentinel.report_input`) together; receipts in the order of `rows`.
 
@@ -157,7 +157,7 @@ def _record_contradiction(pool: Pool, row: Mapping[str, Any], seq: int) -> Recei
             found: Receipt = cursor.execute(RECORD_CONTRADICTION, fields).fetchone()
             return found
 
-    return in_one_call(pool, call)
+    return call_with_retry(pool, call)
 
 
 def _numbered(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -182,11 +182,11 @@ def _together(pool: Pool, statement: str, batch: Any, shape: type[Answer], wait_
         with connection.cursor(binary=True, row_factory=class_row(shape)) as cursor:
             return list(cursor.execute(statement, [batch, max(1, int(left_seconds * 1000))]).fetchall())
 
-    return sorted(in_one_call_within(pool, call, wait_seconds), key=lambda answer: answer.seq)
+    return sorted(call_with_retry_within(pool, call, wait_seconds), key=lambda answer: answer.seq)
 
 
 def peek_decisions(
-    pool: Pool, rows: Sequence[Mapping[str, Any]], wait_seconds: float = PATIENCE_SECONDS
+    pool: Pool, rows: Sequence[Mapping[str, Any]], wait_seconds: float = LOCK_WAIT_SECONDS
 ) -> list[Peeked]:
     """What `record_decisions` would decide on each of `rows` now; nothing is written, no lock is waited for."""
     batch = _json(batch_of(rows))
@@ -195,7 +195,7 @@ def peek_decisions(
         with connection.cursor(binary=True, row_factory=class_row(Peeked)) as cursor:
             return list(cursor.execute(PEEK_DECISIONS, [batch]).fetchall())
 
-    return sorted(in_one_call(pool, call), key=lambda answer: answer.seq)
+    return sorted(call_with_retry(pool, call), key=lambda answer: answer.seq)
 
 
 def record_check_report(pool: Pool, **fields: Any) -> Receipt:
@@ -206,4 +206,4 @@ def record_check_report(pool: Pool, **fields: Any) -> Receipt:
             found: Receipt = cursor.execute(RECORD_CHECK_REPORT, fields).fetchone()
             return found
 
-    return in_one_call(pool, call)
+    return call_with_retry(pool, call)

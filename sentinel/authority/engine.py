@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from sentinel.authority.decisions import Peeked, Receipt, Recorded
 from sentinel.authority.key_uses import KeyUses
 from sentinel.core.permit import PermitSigner
-from sentinel.policy.library import PolicyHolder
+from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.clock import DatabaseClock
 from sentinel.store.database import Pool
 from sentinel.store.group_commit import GroupCommit
@@ -35,7 +35,7 @@ class Authority:
     starts: GroupCommit[Receipt]
     reports: GroupCommit[Receipt]
     checks: GroupCommit[Peeked]
-    policies: PolicyHolder
+    policies: ReloadablePolicies
     permits: PermitSigner
     clock: DatabaseClock
     permit_seconds: int = 120

@@ -1,4 +1,4 @@
-"""A recorded decision explained: decided again from what is kept of it, and held against what was recorded and committed to."""
+"""Explains a recorded decision: re-evaluates it from stored facts and compares with the record and its commitment."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.authority.operations import Decided, find_decided
-from sentinel.authority.policy_inspector import PolicyBook, facts_of
+from sentinel.authority.operations import DecidedOperation, find_decided
+from sentinel.authority.policy_inspector import PolicyInspector, facts_of
 from sentinel.core.decision import NO_POLICY_DIGEST
 from sentinel.core.errors import NotFound
 from sentinel.core.proof import opens, opens_facts
-from sentinel.policy.again import DecidedAgain, decide_again
-from sentinel.policy.explain import RuleSaid, explain
+from sentinel.policy.explain import RuleExplanation, explain
 from sentinel.policy.model import EVIDENCE
+from sentinel.policy.reevaluate import ReevaluatedDecision, reevaluate
 from sentinel.store.database import Pool
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
-    """`again` and `rules` are None where they cannot be told: `hindrance` then says why.
+class DecisionExplanation:
+    """`again` and `rules` are None where they are not available: `hindrance` then says why.
 
     `committed` is whether what is kept is what the decision's event commits to. Where it is not, somebody changed it, and
     nothing here explains what was decided.
@@ -33,8 +33,8 @@ class Explained:
     evidence: Mapping[str, Any] | None
     tightened: Sequence[str]
     committed: bool
-    again: DecidedAgain | None
-    rules: Sequence[RuleSaid] | None
+    again: ReevaluatedDecision | None
+    rules: Sequence[RuleExplanation] | None
     hindrance: str
 
     @property
@@ -46,20 +46,22 @@ class Explained:
         )
 
 
-def explain_decision(pool: Pool, book: PolicyBook, tenant_id: uuid.UUID, operation_id: uuid.UUID) -> Explained:
+def explain_decision(
+    pool: Pool, inspector: PolicyInspector, tenant_id: uuid.UUID, operation_id: uuid.UUID
+) -> DecisionExplanation:
     """The first decision on an operation. Raises `NotFound`."""
     found = find_decided(pool, tenant_id, operation_id)
     if found is None:
         raise NotFound("there is no operation of that id")
-    return explained(pool, book, found)
+    return explain_operation(pool, inspector, found)
 
 
-def explained(pool: Pool, book: PolicyBook, decided: Decided) -> Explained:
+def explain_operation(pool: Pool, inspector: PolicyInspector, decided: DecidedOperation) -> DecisionExplanation:
     """The same for one that was read already."""
     pack = json.loads(decided.pack)
-    facts, moment, asker = facts_of(decided)
+    facts, moment, requester = facts_of(decided)
     evidence = facts.get(EVIDENCE)
-    policy = None if pack["policy_digest"] == NO_POLICY_DIGEST else book.policy_of(pool, pack["policy_digest"])
+    policy = None if pack["policy_digest"] == NO_POLICY_DIGEST else inspector.policy_of(pool, pack["policy_digest"])
     again, rules, hindrance = None, None, ""
     if policy is None:
         hindrance = (
@@ -72,14 +74,14 @@ def explained(pool: Pool, book: PolicyBook, decided: Decided) -> Explained:
         if evidence is None:
             hindrance = "decided before evidence was kept"
         else:
-            again = decide_again(policy, facts, evidence, decided.tightened, moment, asker)
-    return Explained(
+            again = reevaluate(policy, facts, evidence, decided.tightened, moment, requester)
+    return DecisionExplanation(
         pack["decision"], pack["reason_code"], pack["policy_digest"], evidence, decided.tightened,
         _committed(decided, pack), again, rules, hindrance,
     )  # fmt: skip
 
 
-def _committed(decided: Decided, pack: Mapping[str, Any]) -> bool:
+def _committed(decided: DecidedOperation, pack: Mapping[str, Any]) -> bool:
     kept = opens_facts(
         pack, salt=decided.salt, operation_canonical=decided.request, basis=decided.basis, tightened=decided.tightened
     )

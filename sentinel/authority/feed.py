@@ -1,4 +1,4 @@
-"""Decisions by position, and one by its proof's name, as they are recorded. What the public sees of them `core.publication` makes."""
+"""The decision feed by position, and lookup by proof id. `core.publication` makes the public form."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from datetime import datetime
 
 from sentinel.store.database import Pool
 from sentinel.store.ids import event_of_proof, first_id_at
-from sentinel.store.rows import all_rows, one_row, single
+from sentinel.store.queries import all_rows, one_row, scalar
+from sentinel.store.sql_template import SqlTemplate
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,29 +60,31 @@ class PublicHalt:
 _COLUMNS = "position, event_id, agent_id, is_bound, body, occurred_at"
 # agents null: every agent of the tenant is public.
 _WHOSE = "tenant_id = %(tenant_id)s and (%(agents)s::text[] is null or agent_id = any(%(agents)s::text[]))"
-NEWEST = f"select {_COLUMNS} from sentinel.public_feed where {_WHOSE} order by position desc limit %(limit)s"
-AFTER = f"""
-select {_COLUMNS} from sentinel.public_feed where {_WHOSE} and position > %(after)s order by position limit %(limit)s
-"""
+NEWEST = SqlTemplate(
+    "select {columns} from sentinel.public_feed where {whose} order by position desc limit %(limit)s"
+).fill(columns=_COLUMNS, whose=_WHOSE)
+AFTER = SqlTemplate("""
+select {columns} from sentinel.public_feed where {whose} and position > %(after)s order by position limit %(limit)s
+""").fill(columns=_COLUMNS, whose=_WHOSE)
 HEAD = "select position from sentinel.public_feed where tenant_id = %(tenant_id)s order by position desc limit 1"
-LATEST_OF_AGENT = f"""
-select {_COLUMNS} from sentinel.public_feed where tenant_id = %(tenant_id)s and agent_id = %(agent_id)s
+LATEST_OF_AGENT = SqlTemplate("""
+select {columns} from sentinel.public_feed where tenant_id = %(tenant_id)s and agent_id = %(agent_id)s
 order by position desc limit 1
-"""
+""").fill(columns=_COLUMNS)
 # Ids grow with time, so a day's beginning is found by id, on the primary key; behind it everything is counted once.
 FIRST_SINCE = """
 select position from sentinel.public_feed where tenant_id = %(tenant_id)s and event_id >= %(event_id)s order by event_id limit 1
 """
-COUNT_AFTER = f"""
+COUNT_AFTER = SqlTemplate("""
 select date_trunc('minute', n.occurred_at) as minute, p.decision, least(p.latency_ms, 60000) as latency_ms,
   count(*) as decisions, max(n.position) as position
 from (select position, occurred_at, body from sentinel.public_feed
-      where {_WHOSE} and position > %(after)s order by position limit %(limit)s) n,
+      where {whose} and position > %(after)s order by position limit %(limit)s) n,
   jsonb_to_record(n.body::jsonb) as p (decision text, latency_ms integer)
 where p.decision is not null and p.latency_ms is not null
 group by 1, 2, 3
-"""
-# The nil tenant's halts are everybody's.
+""").fill(whose=_WHOSE)
+# Halts of the nil tenant are global.
 HALTS = """
 select scope, target from sentinel.public_halts
 where tenant_id in (%(tenant_id)s, '00000000-0000-0000-0000-000000000000') order by scope, target
@@ -105,7 +108,7 @@ def after(pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, position: 
 
 def head(pool: Pool, tenant_id: uuid.UUID) -> int:
     """The position of the newest decision, 0 when there is none."""
-    return int(single(pool, HEAD, {"tenant_id": tenant_id}) or 0)
+    return int(scalar(pool, HEAD, {"tenant_id": tenant_id}) or 0)
 
 
 def latest_of(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> FeedRow | None:
@@ -115,7 +118,7 @@ def latest_of(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> FeedRow | None
 
 def first_since(pool: Pool, tenant_id: uuid.UUID, moment: datetime) -> int | None:
     """The position of about the first decision since a moment; None when there was none."""
-    found = single(pool, FIRST_SINCE, {"tenant_id": tenant_id, "event_id": first_id_at(moment)})
+    found = scalar(pool, FIRST_SINCE, {"tenant_id": tenant_id, "event_id": first_id_at(moment)})
     return None if found is None else int(found)
 
 

@@ -1,4 +1,4 @@
-"""Launch-gate reports: what a run of the labelled cases found, and whether the newest one lets a switch be turned on."""
+"""Launch-gate reports: recording a run of the labelled cases, and whether the newest one opens the gate."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from psycopg.types.json import Jsonb
 
 from sentinel.authority.actor import Actor
 from sentinel.core.errors import InvalidInput
-from sentinel.policy.switches import SwitchBook, known_switch
+from sentinel.policy.switches import DeclaredSwitches, known_switch
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
-from sentinel.store.rows import all_rows, single
+from sentinel.store.queries import all_rows, scalar
 
 MAX_AGE_DAYS = 7
 """How old a passing report may be; `sentinel.gate_report_lasts()` is what counts, a test holds the two equal."""
@@ -34,7 +34,7 @@ REFUSALS = {
 
 @dataclass(frozen=True, slots=True)
 class GateFigures:
-    """What a run found: `correct` of `cases` were right, `not_covered` proved nothing; the bound is of the correct rate, in ppm."""
+    """Figures of a run: `correct` of `cases`, `not_covered` not tested; the lower bound of the correct rate, in ppm."""
 
     switch: str
     scenario: str
@@ -113,7 +113,7 @@ def _insert_report(
     pool: Pool, *, tenant_id: uuid.UUID, report_id: uuid.UUID, report: GateReport, who: str, event_id: uuid.UUID
 ) -> None:
     """Keep a report for good, with its evidence. Raises `EngineUnavailable` where its numbers contradict each other."""
-    single(pool, RECORD, {
+    scalar(pool, RECORD, {
         "tenant_id": tenant_id, "report_id": report_id, "scenario": report.scenario, "switch": report.switch,
         "policy_digest": report.policy_digest, "passed": report.passed, "cases": report.cases, "correct": report.correct,
         "lower_bound_ppm": report.lower_bound_ppm, "wrong_executions": report.wrong_executions,
@@ -139,14 +139,14 @@ LEAST_LOWER_BOUND_PPM = 950_000
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
 
-def record_gate_report(pool: Pool, actor: Actor, book: SwitchBook, report: GateReport) -> uuid.UUID:
+def record_gate_report(pool: Pool, actor: Actor, declared_switches: DeclaredSwitches, report: GateReport) -> uuid.UUID:
     """The report's id. Approvers may record; reports are never changed, the newest one counts, also a failed one.
 
     Raises `Forbidden`, `NotFound` (no such switch), `InvalidInput` (another scenario than the switch's gate, or numbers
     that contradict each other or the verdict).
     """
     actor.must_be("approver")
-    declared = known_switch(book, report.switch)
+    declared = known_switch(declared_switches, report.switch)
     if report.scenario != declared.gate:
         gate = f"its gate is {declared.gate}" if declared.gate else "it has no gate"
         raise InvalidInput.of("scenario", f"{report.scenario} proves nothing about {report.switch}: {gate}")
@@ -159,7 +159,7 @@ def record_gate_report(pool: Pool, actor: Actor, book: SwitchBook, report: GateR
 
 
 def _consistent(report: GateReport) -> None:
-    # The table holds the same (0002_switches.sql); asked here too, so that the refusal has words.
+    # The table holds the same (store/schema/authority/switches.sql); asked here too, so that the refusal has words.
     counts = (report.correct, report.not_covered, report.wrong_executions)
     if min(counts) < 0 or not 0 < report.cases <= 1_000_000 or report.correct + report.not_covered > report.cases:
         raise InvalidInput.of("cases", "and the other counts do not add up")

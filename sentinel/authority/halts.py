@@ -1,4 +1,4 @@
-"""Halts: the kill switches in force, setting and lifting them, and what covers an agent.
+"""Halts (kill switches): listing, setting and lifting them, and the heartbeat status of an agent.
 
 A global halt belongs to no tenant (the nil uuid); every tenant sees it, only a local administrator sets or lifts it.
 """
@@ -15,10 +15,10 @@ from sentinel.core.errors import Forbidden, InvalidInput, NotFound
 from sentinel.core.operation import check_identifier
 from sentinel.store.database import Pool
 from sentinel.store.ids import first_id_at, new_id
-from sentinel.store.rows import all_rows, one_row, single
+from sentinel.store.queries import all_rows, one_row, scalar
 
-EVERYBODY = uuid.UUID(int=0)
-"""The owner of a global halt."""
+GLOBAL_HALT_OWNER = uuid.UUID(int=0)
+"""The tenant id that global halts are stored under."""
 SCOPES = ("global", "tenant", "agent", "action", "scenario", "agent_action")
 LEVELS = ("pause", "kill")
 
@@ -50,7 +50,7 @@ class HaltSet:
 
 @dataclass(frozen=True, slots=True)
 class LastEffect:
-    """What a halt covers around its setting: effects after it (0 is what it promises), and when the last one was.
+    """Effects in a halt's scope around its setting: how many after it (expected: 0), and when the last one was.
 
     An effect is a start, or a decision that allows. `seconds` after the halt, negative before it, None without any.
     """
@@ -60,17 +60,17 @@ class LastEffect:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Something a halt can name: `scope` is agent, action, agent_action or scenario."""
+class HaltTarget:
+    """Something a halt can cover: `scope` is agent, action, agent_action or scenario."""
 
     scope: str
     target: str
 
 
-LOOKED_BEFORE, LOOKED_AFTER = timedelta(seconds=30), timedelta(minutes=5)
-"""How far around a halt's setting its last effect is looked for: what slips through does so at once."""
-_CLOCKS_APART = timedelta(minutes=1)
-# Both times are the database's, taken under the halt lock: who has the lock later has the later time.
+EFFECTS_BEFORE_HALT, EFFECTS_AFTER_HALT = timedelta(seconds=30), timedelta(minutes=5)
+"""How far around a halt's setting its last effect is searched."""
+_MAX_CLOCK_SKEW = timedelta(minutes=1)
+# Both times are the database's, taken under the halt lock: a later holder of the lock has the later time.
 LAST_EFFECT = """
 select (count(*) filter (where e.occurred_at > %(set_at)s))::integer as after,
        extract(epoch from max(e.occurred_at) - %(set_at)s)::double precision as seconds
@@ -84,8 +84,8 @@ where e.tenant_id = %(tenant_id)s and e.event_id between %(first_id)s and %(last
                        or right(%(target)s, 2) = '.*' and starts_with(o.action, left(%(target)s, -1))
                      else true end
 """
-# What was asked lately, and whom keys are bound to: suggestions, not all there is.
-KNOWN = """
+# Of recent operations and bound keys: suggestions, not a complete list.
+KNOWN_TARGETS = """
 with recent as (
   select agent_id, action, scenario from sentinel.operations where tenant_id = %(tenant_id)s
   order by operation_id desc limit 2000
@@ -116,7 +116,7 @@ where lifted_at is null and (scope = 'global' or tenant_id = %(tenant_id)s and (
 
 def list_halts(pool: Pool, tenant_id: uuid.UUID, *, lifted_too: bool = False, limit: int = 200) -> list[HaltRow]:
     """The tenant's halts and the global ones, newest first; only those in force unless `lifted_too`."""
-    fields = {"owners": [tenant_id, EVERYBODY], "lifted_too": lifted_too, "limit": limit}
+    fields = {"owners": [tenant_id, GLOBAL_HALT_OWNER], "lifted_too": lifted_too, "limit": limit}
     return all_rows(pool, HaltRow, LIST_HALTS, fields)
 
 
@@ -141,36 +141,36 @@ def _put_in_force(
     return found
 
 
-def _take_back(
+def _end_halt(
     pool: Pool, *, owner: uuid.UUID, halt_id: uuid.UUID, lifted_by: str, reason: str, event_id: uuid.UUID
 ) -> bool:
     """End a halt. False when it is not in force, or not this owner's."""
-    return bool(single(pool, LIFT_HALT, {
+    return bool(scalar(pool, LIFT_HALT, {
         "owner": owner, "halt_id": halt_id, "lifted_by": lifted_by, "reason": reason, "event_id": event_id,
     }))  # fmt: skip
 
 
-def covering(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> str:
+def heartbeat_status(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> str:
     """ "OK", "PAUSE" or "KILL": the worst halt over everything the agent does, for its heartbeat."""
-    worst = single(pool, COVERING, {"tenant_id": tenant_id, "agent_id": agent_id})
+    worst = scalar(pool, COVERING, {"tenant_id": tenant_id, "agent_id": agent_id})
     return ("OK", "PAUSE", "KILL")[worst or 0]
 
 
 def last_effect(pool: Pool, tenant_id: uuid.UUID, halt: HaltRow) -> LastEffect:
-    """The last effect in the halt's scope from `LOOKED_BEFORE` its setting to `LOOKED_AFTER` it, or to its lifting."""
-    since, until = halt.set_at - LOOKED_BEFORE, halt.set_at + LOOKED_AFTER
+    """The last effect in the halt's scope from `EFFECTS_BEFORE_HALT` its setting to `EFFECTS_AFTER_HALT` it, or to its lifting."""
+    since, until = halt.set_at - EFFECTS_BEFORE_HALT, halt.set_at + EFFECTS_AFTER_HALT
     until = until if halt.lifted_at is None else min(until, halt.lifted_at)
     found = one_row(pool, LastEffect, LAST_EFFECT, {
         "tenant_id": tenant_id, "scope": halt.scope, "target": halt.target, "set_at": halt.set_at, "since": since,
-        "until": until, "first_id": first_id_at(since - _CLOCKS_APART), "last_id": first_id_at(until + _CLOCKS_APART),
+        "until": until, "first_id": first_id_at(since - _MAX_CLOCK_SKEW), "last_id": first_id_at(until + _MAX_CLOCK_SKEW),
     })  # fmt: skip
     assert found is not None
     return found
 
 
-def known_targets(pool: Pool, tenant_id: uuid.UUID) -> list[Known]:
+def known_targets(pool: Pool, tenant_id: uuid.UUID) -> list[HaltTarget]:
     """Agents, actions and scenarios of the latest operations, and the agents that keys are bound to."""
-    return all_rows(pool, Known, KNOWN, {"tenant_id": tenant_id})
+    return all_rows(pool, HaltTarget, KNOWN_TARGETS, {"tenant_id": tenant_id})
 
 
 _ACTION_PATTERN = re.compile(r"[A-Za-z0-9._:/@-]{1,126}\.\*")
@@ -186,7 +186,7 @@ def set_halt(pool: Pool, actor: Actor, *, scope: str, target: str = "", level: s
     if scope == "global" and not actor.is_local:
         raise Forbidden("a global halt is set on the machine itself: `sentinel halts set --scope global`")
     return _put_in_force(
-        pool, owner=EVERYBODY if scope == "global" else actor.tenant_id, halt_id=new_id(), scope=scope,
+        pool, owner=GLOBAL_HALT_OWNER if scope == "global" else actor.tenant_id, halt_id=new_id(), scope=scope,
         target=target, level=level, reason=reason, set_by=actor.name, event_id=new_id(),
     )  # fmt: skip
 
@@ -210,8 +210,8 @@ def _check_target(scope: str, target: str, level: str) -> None:
 def lift_halt(pool: Pool, actor: Actor, halt_id: uuid.UUID, *, reason: str) -> None:
     """Lift the tenant's halt; a local administrator also a global one. Raises `NotFound` when none is in force."""
     actor.must_be("admin")
-    owners = [actor.tenant_id, EVERYBODY] if actor.is_local else [actor.tenant_id]
+    owners = [actor.tenant_id, GLOBAL_HALT_OWNER] if actor.is_local else [actor.tenant_id]
     for owner in owners:
-        if _take_back(pool, owner=owner, halt_id=halt_id, lifted_by=actor.name, reason=reason, event_id=new_id()):
+        if _end_halt(pool, owner=owner, halt_id=halt_id, lifted_by=actor.name, reason=reason, event_id=new_id()):
             return
     raise NotFound("there is no halt of that id in force")

@@ -1,4 +1,4 @@
-"""Operations that were started and whose outcome nobody knows: the list, and recording what a person found out."""
+"""Operations in doubt (started, outcome unknown): listing them, and recording how a person resolved one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sentinel.authority.actor import Actor
 from sentinel.core.errors import Conflict, NotFound, StillActing
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
-from sentinel.store.rows import all_rows, one_row
+from sentinel.store.queries import all_rows, one_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class InDoubtRow:
 
 
 @dataclass(frozen=True, slots=True)
-class DoubtTotal:
+class InDoubtTotal:
     """How much is in doubt in one currency; without an amount, `currency` is None. `oldest` is the longest in doubt."""
 
     currency: str | None
@@ -43,7 +43,7 @@ class DoubtTotal:
 
 @dataclass(frozen=True, slots=True)
 class OperationRow:
-    """An operation that is or was started, as who resolves its doubt looks at it. Amounts in minor units."""
+    """A started operation with everything needed to resolve its doubt. Amounts in minor units."""
 
     operation_id: uuid.UUID
     idempotency_key: str
@@ -106,9 +106,9 @@ def list_in_doubt(pool: Pool, tenant_id: uuid.UUID, *, limit: int = 200, by_amou
     return all_rows(pool, InDoubtRow, statement, {"tenant_id": tenant_id, "limit": limit})
 
 
-def doubt_totals(pool: Pool, tenant_id: uuid.UUID) -> list[DoubtTotal]:
+def in_doubt_totals(pool: Pool, tenant_id: uuid.UUID) -> list[InDoubtTotal]:
     """How much of the tenant's is in doubt, by currency."""
-    return all_rows(pool, DoubtTotal, TOTALS, {"tenant_id": tenant_id})
+    return all_rows(pool, InDoubtTotal, TOTALS, {"tenant_id": tenant_id})
 
 
 def find_operation(pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID) -> OperationRow | None:
@@ -127,7 +127,7 @@ def _record_resolution(
     event_id: uuid.UUID,
 ) -> tuple[str, datetime | None]:
     """("resolved", "unknown", "not_in_doubt" or "still_acting", until when). Executed captures the budget, not executed frees it."""
-    found = one_row(pool, _Resolved, RESOLVE_IN_DOUBT, {
+    found = one_row(pool, _ResolutionRow, RESOLVE_IN_DOUBT, {
         "tenant_id": tenant_id, "operation_id": operation_id, "executed": executed, "resolved_by": resolved_by,
         "evidence": evidence, "event_id": event_id,
     })  # fmt: skip
@@ -136,7 +136,7 @@ def _record_resolution(
 
 
 @dataclass(frozen=True, slots=True)
-class _Resolved:
+class _ResolutionRow:
     result: str
     act_until: datetime | None
 

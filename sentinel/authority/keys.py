@@ -1,8 +1,7 @@
 """Agent keys: who may ask the authority, as whom, and what for. Shown once, kept as a hash, revocable.
 
 A rotation makes a second key of the same principal and gives the first an end, so that an agent changes over without
-a gap. Whether a key is usable is the database clock's word. Making, rotating and revoking write an event in the same
-statement, with neither the key nor its hash.
+a gap. Whether a key is usable is the database clock's word. Making, rotating and revoking are in `protected_changes.py`.
 """
 
 from __future__ import annotations
@@ -12,9 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from sentinel.authority.actor import Actor, local_administrator
+from sentinel.authority.protected_changes import ISSUE_KEY, REVOKE_KEY, ROTATE_KEY, address_of, request_change
 from sentinel.authority.secret_tokens import is_well_formed, make_secret, secret_hash
+from sentinel.core.errors import Conflict, InvalidInput, NotFound
+from sentinel.core.operation import check_identifier
 from sentinel.store.database import Pool
-from sentinel.store.rows import all_rows, changed, one_row
+from sentinel.store.ids import new_id
+from sentinel.store.queries import all_rows, changed, one_row
+from sentinel.store.sql_template import SqlTemplate
 
 LIVE, TEST = "snt_live_", "snt_test_"
 HINT_LENGTH = 14
@@ -68,61 +73,21 @@ class KeyListing:
 _USABLE = "(k.revoked_at is null and (k.expires_at is null or k.expires_at > clock_timestamp())) as usable"
 
 # By hash alone: the caller has nothing else yet. A key of a tenant that is gone is no key, hence the join.
-FIND_KEY = f"""
-select k.tenant_id, k.key_id, k.principal_id, k.agent_id, k.scopes, k.owner_operator_id, k.expires_at, k.revoked_at, {_USABLE}
+FIND_KEY = SqlTemplate("""
+select k.tenant_id, k.key_id, k.principal_id, k.agent_id, k.scopes, k.owner_operator_id, k.expires_at, k.revoked_at, {usable}
 from sentinel.agent_keys k join sentinel.tenants t using (tenant_id) where k.key_hash = %(key_hash)s
-"""
-FIND_KEY_BY_ID = f"""
-select k.tenant_id, k.key_id, k.principal_id, k.agent_id, k.scopes, k.owner_operator_id, k.expires_at, k.revoked_at, {_USABLE}
+""").fill(usable=_USABLE)
+FIND_KEY_BY_ID = SqlTemplate("""
+select k.tenant_id, k.key_id, k.principal_id, k.agent_id, k.scopes, k.owner_operator_id, k.expires_at, k.revoked_at, {usable}
 from sentinel.agent_keys k where k.tenant_id = %(tenant_id)s and k.key_id = %(key_id)s
-"""
-LIST_KEYS = f"""
+""").fill(usable=_USABLE)
+LIST_KEYS = SqlTemplate("""
 select k.key_id, k.principal_id, k.hint, k.label, k.agent_id, k.scopes, o.email as owner, k.created_at, k.expires_at,
-       k.revoked_at, k.last_used_at, {_USABLE}
+       k.revoked_at, k.last_used_at, {usable}
 from sentinel.agent_keys k
 left join sentinel.operators o on o.tenant_id = k.tenant_id and o.operator_id = k.owner_operator_id
 where k.tenant_id = %(tenant_id)s order by k.created_at, k.key_id
-"""
-_WHAT_KEY = """jsonb_build_object('by', %(by)s::text, 'key_id', key_id, 'agent_id', agent_id, 'scopes', scopes,
-    'owner_operator_id', owner_operator_id, 'expires_at', sentinel.utc_text(expires_at))"""
-INSERT_KEY = f"""
-with made as (
-  insert into sentinel.agent_keys
-    (tenant_id, key_id, principal_id, key_hash, hint, label, agent_id, scopes, owner_operator_id, maker_ids, expires_at)
-  values (%(tenant_id)s, %(key_id)s, %(principal_id)s, %(key_hash)s, %(hint)s, %(label)s, %(agent_id)s, %(scopes)s,
-    %(owner_operator_id)s, array_remove(array[%(by_id)s::uuid], null), clock_timestamp() + make_interval(secs => %(expires_seconds)s::integer))
-  on conflict do nothing returning *
-)
-select sentinel.append_event(tenant_id, %(event_id)s, 'key_created', null, agent_id, clock_timestamp(), {_WHAT_KEY}) from made
-"""
-REVOKE_KEY = f"""
-with ended as (
-  update sentinel.agent_keys set revoked_at = clock_timestamp()
-  where tenant_id = %(tenant_id)s and key_id = %(key_id)s and revoked_at is null
-  returning *
-)
-select sentinel.append_event(tenant_id, %(event_id)s, 'key_revoked', null, agent_id, clock_timestamp(), {_WHAT_KEY}) from ended
-"""
-# One transaction: the successor takes everything over from the old key, which ends, never later than it would have.
-ROTATE_KEY = f"""
-with old as (
-  update sentinel.agent_keys
-  set expires_at = least(expires_at, clock_timestamp() + make_interval(secs => %(overlap_seconds)s::integer))
-  where tenant_id = %(tenant_id)s and key_id = %(old_key_id)s and revoked_at is null
-    and (expires_at is null or expires_at > clock_timestamp())
-    and not exists (select from sentinel.agent_keys k where k.tenant_id = %(tenant_id)s and k.key_id = %(key_id)s)
-  returning *
-), made as (
-  insert into sentinel.agent_keys
-    (tenant_id, key_id, principal_id, key_hash, hint, label, agent_id, scopes, owner_operator_id, maker_ids, expires_at)
-  select tenant_id, %(key_id)s, principal_id, %(key_hash)s, %(hint)s, label, agent_id, scopes, owner_operator_id,
-         array_remove(maker_ids || %(by_id)s::uuid, null), clock_timestamp() + make_interval(secs => %(expires_seconds)s::integer)
-  from old on conflict do nothing returning *
-)
-select sentinel.append_event(tenant_id, %(event_id)s, 'key_rotated', null, agent_id, clock_timestamp(), {_WHAT_KEY}
-  || (select jsonb_build_object('old_key_id', old.key_id, 'old_expires_at', sentinel.utc_text(old.expires_at)) from old))
-from made
-"""
+""").fill(usable=_USABLE)
 # Skips what somebody is changing just now: the housekeeper that writes this waits for nobody.
 RECORD_USES = """
 with used as (
@@ -166,57 +131,9 @@ def list_keys(pool: Pool, tenant_id: uuid.UUID) -> list[KeyListing]:
     return all_rows(pool, KeyListing, LIST_KEYS, {"tenant_id": tenant_id})
 
 
-def insert_key(
-    pool: Pool,
-    *,
-    tenant_id: uuid.UUID,
-    key_id: uuid.UUID,
-    principal_id: uuid.UUID,
-    key: str,
-    label: str,
-    agent_id: str | None,
-    scopes: tuple[str, ...],
-    owner_operator_id: uuid.UUID | None,
-    expires_seconds: int | None,
-    by: str,
-    by_id: uuid.UUID | None,
-    event_id: uuid.UUID,
-) -> bool:
-    """Keep a new key's hash; `expires_seconds` from now by the database clock, or None for no end.
-
-    `by_id` is the operator who made it: whatever it asks, they asked. False when the id is taken."""
-    return changed(pool, INSERT_KEY, {
-        "tenant_id": tenant_id, "key_id": key_id, "principal_id": principal_id, "key_hash": key_hash(key),
-        "hint": key[:HINT_LENGTH], "label": label, "agent_id": agent_id, "scopes": list(scopes),
-        "owner_operator_id": owner_operator_id, "expires_seconds": expires_seconds, "by": by, "by_id": by_id, "event_id": event_id,
-    }) == 1  # fmt: skip
-
-
-def revoke_key(pool: Pool, tenant_id: uuid.UUID, key_id: uuid.UUID, *, by: str, event_id: uuid.UUID) -> bool:
-    """End a key now. False when there is none, or it was revoked before."""
-    fields = {"tenant_id": tenant_id, "key_id": key_id, "by": by, "event_id": event_id}
-    return changed(pool, REVOKE_KEY, fields) == 1
-
-
-def rotate_key(
-    pool: Pool,
-    *,
-    tenant_id: uuid.UUID,
-    old_key_id: uuid.UUID,
-    key_id: uuid.UUID,
-    key: str,
-    overlap_seconds: int,
-    expires_seconds: int | None,
-    by: str,
-    by_id: uuid.UUID | None,
-    event_id: uuid.UUID,
-) -> bool:
-    """Keep `key` as the successor of a usable key, which ends after `overlap_seconds`. False when it is not usable."""
-    return changed(pool, ROTATE_KEY, {
-        "tenant_id": tenant_id, "old_key_id": old_key_id, "key_id": key_id, "key_hash": key_hash(key),
-        "hint": key[:HINT_LENGTH], "overlap_seconds": overlap_seconds, "expires_seconds": expires_seconds,
-        "by": by, "by_id": by_id, "event_id": event_id,
-    }) == 1  # fmt: skip
+def kept_of(key: str, principal_id: uuid.UUID) -> dict[str, str]:
+    """What is kept of a new key: its hash (hex), its first characters, and whose it is."""
+    return {"key_hash": key_hash(key).hex(), "hint": key[:HINT_LENGTH], "principal_id": str(principal_id)}
 
 
 def record_uses(pool: Pool, uses: Mapping[tuple[uuid.UUID, uuid.UUID], float]) -> None:
@@ -225,3 +142,122 @@ def record_uses(pool: Pool, uses: Mapping[tuple[uuid.UUID, uuid.UUID], float]) -
         "tenant_ids": [tenant_id for tenant_id, _ in uses], "key_ids": [key_id for _, key_id in uses],
         "seconds_ago": list(uses.values()),
     })  # fmt: skip
+
+
+MOST_DAYS = 3650
+
+
+class MadeBefore(Conflict):
+    """A key of that id was made already, by the same form sent twice; it was shown then and cannot be shown again."""
+
+    code = "key-made-before"
+
+    def __init__(self) -> None:
+        super().__init__("this form has made its key already; the key was shown then, and only then")
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedKey:
+    """A key that was just made. `key` is the secret: show it once."""
+
+    key: str
+    key_id: uuid.UUID
+    principal_id: uuid.UUID
+
+
+def issue_key(
+    pool: Pool,
+    tenant_id: uuid.UUID,
+    *,
+    agent_id: str | None,
+    label: str = "",
+    scopes: tuple[str, ...] = DEFAULT_SCOPES,
+    owner_operator_id: uuid.UUID | None = None,
+    expires_days: int | None = None,
+    test: bool = False,
+    key_id: uuid.UUID | None = None,
+    actor: Actor | None = None,
+) -> IssuedKey:
+    """A new key of a new principal. Its owner and its maker can never approve what it asks.
+
+    `agent_id` binds the key to one agent, None to any. With a `key_id` asking twice makes one key. `actor` is who makes it,
+    None the machine itself. Raises `InvalidInput` naming the field, `MadeBefore`, or `WaitsForAdministrator` (not made yet).
+    """
+    if agent_id is not None:
+        check_identifier(agent_id, "agent_id", 128)
+    check_scopes(scopes)
+    owner = address_of(pool, tenant_id, owner_operator_id) if owner_operator_id is not None else None
+    issued = IssuedKey(make_key(TEST if test else LIVE), key_id or new_id(), uuid.uuid4())
+    said = request_change(
+        pool, actor or local_administrator(tenant_id), ISSUE_KEY, f"key/{issued.key_id}",
+        {"key_id": issued.key_id, "agent_id": agent_id, "label": label or None, "scopes": scopes, "owner": owner,
+         "owner_operator_id": owner_operator_id, "expires_seconds": seconds_of(expires_days), "test": test or None},
+        kept_of(issued.key, issued.principal_id),
+    )  # fmt: skip
+    if said != "done":
+        raise MadeBefore
+    return issued
+
+
+def check_scopes(scopes: tuple[str, ...]) -> None:
+    """Raise `InvalidInput` for a scope that does not exist, or none at all."""
+    unknown = sorted(set(scopes) - set(SCOPES))
+    if unknown or not scopes:
+        raise InvalidInput.of("scopes", f"must be some of {', '.join(SCOPES)}")
+
+
+def seconds_of(days: int | None) -> int | None:
+    """Days of life in seconds; None for no end."""
+    if days is None:
+        return None
+    if not 1 <= days <= MOST_DAYS:
+        raise InvalidInput.of("expires_days", f"must be 1 to {MOST_DAYS}")
+    return days * 86400
+
+
+OVERLAP_SECONDS = 86400
+
+
+def rotate_key(
+    pool: Pool,
+    tenant_id: uuid.UUID,
+    key_id: uuid.UUID,
+    *,
+    overlap_seconds: int = OVERLAP_SECONDS,
+    expires_days: int | None = None,
+    new_key_id: uuid.UUID | None = None,
+    actor: Actor | None = None,
+) -> IssuedKey:
+    """The successor of a usable key: same principal, agent, scopes and owner; the old one ends after the overlap.
+
+    With a `new_key_id` asking twice makes one key. `actor` is who does it (None: the machine itself), who cannot approve what
+    the key asks either. Raises `NotFound`, `MadeBefore`, `WaitsForAdministrator` (not made yet), or `Conflict` when the old key is over.
+    """
+    if overlap_seconds < 0:
+        raise InvalidInput.of("overlap_seconds", "must not be negative")
+    old = find_key_by_id(pool, tenant_id, key_id)
+    if old is None:
+        raise NotFound("there is no key of that id")
+    issued = IssuedKey(make_key(LIVE), new_key_id or new_id(), old.principal_id)
+    said = request_change(
+        pool, actor or local_administrator(tenant_id), ROTATE_KEY, f"key/{key_id}",
+        {"key_id": issued.key_id, "old_key_id": key_id, "agent_id": old.agent_id, "scopes": old.scopes,
+         "overlap_seconds": overlap_seconds, "expires_seconds": seconds_of(expires_days)},
+        kept_of(issued.key, issued.principal_id),
+    )  # fmt: skip
+    if said == "made_before":
+        raise MadeBefore
+    if said != "done":
+        raise Conflict("the key is revoked or expired; make a new one")
+    return issued
+
+
+def revoke_key(pool: Pool, tenant_id: uuid.UUID, key_id: uuid.UUID, *, actor: Actor | None = None) -> None:
+    """Revoke the tenant's key; without an `actor`, on the machine itself. Raises `NotFound`, or `Conflict` when it was before."""
+    said = request_change(
+        pool, actor or local_administrator(tenant_id), REVOKE_KEY, f"key/{key_id}", {"key_id": key_id}
+    )
+    if said == "unknown":
+        raise NotFound("there is no key of that id")
+    if said != "done":
+        raise Conflict("the key was revoked before")

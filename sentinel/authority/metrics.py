@@ -1,4 +1,4 @@
-"""What the authority counts. Correct over several processes when PROMETHEUS_MULTIPROC_DIR is set before this is imported.
+"""The authority's Prometheus metrics. Correct over several processes when PROMETHEUS_MULTIPROC_DIR is set before this is imported.
 
 Labels come from closed sets: an action no policy names is counted as "other", so a caller cannot grow the series.
 """
@@ -16,7 +16,7 @@ from psycopg.rows import class_row
 
 from sentinel.core.errors import SentinelError
 from sentinel.store.database import Pool
-from sentinel.store.failures import in_one_call
+from sentinel.store.queries import call_with_retry
 
 DECISIONS = Counter("sentinel_decisions", "Decisions recorded, replays not counted.", ["action", "decision", "reason"])
 REPLAYS = Counter("sentinel_replays", "Guard calls answered with the recorded decision.")
@@ -38,7 +38,7 @@ POOL_SIZE = Gauge("sentinel_pool_size", "Database connections at most.", multipr
 STREAMS = Gauge("sentinel_approval_streams", "Approvals streams held open.", multiprocess_mode="livesum")
 
 
-class _DatabaseFigures(Collector):
+class _DatabaseGauges(Collector):
     """Gauges that the database knows, read at each scrape."""
 
     def __init__(self, pool: Pool) -> None:
@@ -47,7 +47,7 @@ class _DatabaseFigures(Collector):
     def collect(self) -> Iterable[Metric]:
         """The figures, or nothing but `sentinel_database_up 0`."""
         try:
-            found: Figures | None = read_figures(self._pool)
+            found: DatabaseFigures | None = read_figures(self._pool)
         except SentinelError:
             found = None
         yield GaugeMetricFamily(
@@ -85,7 +85,7 @@ def exposition(pool: Pool) -> bytes:
     else:
         registry = REGISTRY
     figures = CollectorRegistry()
-    figures.register(_DatabaseFigures(pool))
+    figures.register(_DatabaseGauges(pool))
     return generate_latest(registry) + generate_latest(figures)
 
 
@@ -106,7 +106,7 @@ select
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class DatabaseFigures:
     """Counts over all tenants; ages in seconds."""
 
     reservations_held: int
@@ -119,12 +119,12 @@ class Figures:
     feed_lag_seconds: float
 
 
-def read_figures(pool: Pool) -> Figures:
+def read_figures(pool: Pool) -> DatabaseFigures:
     """The figures now. Raises `EngineUnavailable`."""
 
-    def call(connection: object) -> Figures:
-        with connection.cursor(row_factory=class_row(Figures)) as cursor:  # type: ignore[attr-defined]
-            found: Figures = cursor.execute(FIGURES).fetchone()
+    def call(connection: object) -> DatabaseFigures:
+        with connection.cursor(row_factory=class_row(DatabaseFigures)) as cursor:  # type: ignore[attr-defined]
+            found: DatabaseFigures = cursor.execute(FIGURES).fetchone()
             return found
 
-    return in_one_call(pool, call)
+    return call_with_retry(pool, call)

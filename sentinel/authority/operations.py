@@ -1,4 +1,4 @@
-"""One operation as it was decided: what was asked, on which evidence, under which policy, when."""
+"""One decided operation: its request, evidence, policy digest and time."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sentinel.store.database import Pool
-from sentinel.store.rows import one_row
+from sentinel.store.queries import one_row
+from sentinel.store.sql_template import SqlTemplate
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class DecidedOperation:
     """`request` is the canonical operation; `policy_digest` names the policy text that decided it.
 
     `basis` is what was looked at beside it (`core.proof.decision_basis`), None from before that was kept; `tightened` names
@@ -35,17 +36,16 @@ join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_
 where o.tenant_id = %(tenant_id)s
 """
 FIND_DECIDED = _DECIDED + "and o.operation_id = %(operation_id)s"
-FIND_DECIDED_BY_EVENT = (
-    _DECIDED
-    + "and o.operation_id = (select operation_id from sentinel.events where tenant_id = %(tenant_id)s and event_id = %(event_id)s)"
-)
+FIND_DECIDED_BY_EVENT = SqlTemplate("""{decided}
+and o.operation_id = (select operation_id from sentinel.events where tenant_id = %(tenant_id)s and event_id = %(event_id)s)
+""").fill(decided=_DECIDED)
 
 
-def find_decided(pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID) -> Decided | None:
+def find_decided(pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID) -> DecidedOperation | None:
     """The operation of that id, or None."""
-    return one_row(pool, Decided, FIND_DECIDED, {"tenant_id": tenant_id, "operation_id": operation_id})
+    return one_row(pool, DecidedOperation, FIND_DECIDED, {"tenant_id": tenant_id, "operation_id": operation_id})
 
 
-def find_decided_by_event(pool: Pool, tenant_id: uuid.UUID, event_id: uuid.UUID) -> Decided | None:
+def find_decided_by_event(pool: Pool, tenant_id: uuid.UUID, event_id: uuid.UUID) -> DecidedOperation | None:
     """The operation of a decision's event, or None."""
-    return one_row(pool, Decided, FIND_DECIDED_BY_EVENT, {"tenant_id": tenant_id, "event_id": event_id})
+    return one_row(pool, DecidedOperation, FIND_DECIDED_BY_EVENT, {"tenant_id": tenant_id, "event_id": event_id})

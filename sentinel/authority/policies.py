@@ -1,4 +1,4 @@
-"""Every policy that ever decided, by digest, so that a proof pack's `policy_digest` can be opened later; and which decide now.
+"""Stored policy texts by digest, the policies in force, and how much of their limits is used.
 
 With several authorities on one database the one that loaded last says what is in force.
 """
@@ -14,8 +14,7 @@ from typing import Any
 from sentinel.authority.engine import Authority
 from sentinel.core.canonical import canonical_json
 from sentinel.store.database import Pool
-from sentinel.store.failures import in_one_call
-from sentinel.store.rows import all_rows, single
+from sentinel.store.queries import all_rows, call_with_retry, scalar
 
 OPERATIONS_LOOKED_AT = 500
 """Of how many of the latest operations the limits are shown."""
@@ -23,7 +22,7 @@ OPERATIONS_LOOKED_AT = 500
 
 @dataclass(frozen=True, slots=True)
 class InForceRow:
-    """A policy that decides now, with its canonical text; `earlier` counts its texts before."""
+    """A policy in force with its canonical text; `earlier` counts its previous texts."""
 
     policy_id: str
     policy_digest: str
@@ -48,8 +47,8 @@ class LimitWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class FullnessRow:
-    """How full a limit is for one subject now, in minor units; `whose` is a pseudonym, never the account itself.
+class LimitUsageRow:
+    """How much of a limit one subject has used, in minor units; `whose` is a pseudonym, never the account itself.
 
     `override_minor` is what people approved above the cap; it is beside the cap, not in it.
     """
@@ -77,9 +76,9 @@ select f.policy_id, f.policy_digest, f.since, p.canonical,
        (select count(*)::integer from sentinel.policies e where e.policy_id = f.policy_id) - 1 as earlier
 from sentinel.policies_in_force f join sentinel.policies p using (policy_digest) order by f.policy_id
 """
-# The parts of the window that are counted now, as sentinel.limit_states counts them, for whoever spent lately:
+# The parts of the window that are counted now, as sentinel.limit_states counts them, for recent spenders:
 # operations' ids grow with time, so this looks at a bounded number of rows however many accounts there are. Accounts do not leave here.
-FULLEST = """
+HIGHEST_LIMIT_USAGE = """
 with windows as materialized (
   select l.prefix, l.currency_part, case l."window"
       when 'calendar_day' then date_trunc('day', clock_timestamp(), l.zone)
@@ -129,18 +128,20 @@ def remember_policies(pool: Pool, policies: Iterable[tuple[str, str, str, str]])
         connection.execute(PUT_IN_FORCE, in_force)
         connection.execute(TAKE_OUT_OF_FORCE, in_force)
 
-    in_one_call(pool, call)
+    call_with_retry(pool, call)
 
 
 def are_known(pool: Pool, digests: Sequence[str]) -> bool:
     """Whether the database keeps the text of each. Raises `EngineUnavailable`."""
-    found = in_one_call(pool, lambda connection: connection.execute(ARE_KNOWN, {"digests": list(digests)}).fetchone())
+    found = call_with_retry(
+        pool, lambda connection: connection.execute(ARE_KNOWN, {"digests": list(digests)}).fetchone()
+    )
     return bool(found and found[0])
 
 
 def policy_text(pool: Pool, policy_digest: str) -> str | None:
     """The canonical text of a policy that decides or decided; None where no authority declared it here."""
-    found: str | None = single(pool, POLICY_TEXT, {"policy_digest": policy_digest})
+    found: str | None = scalar(pool, POLICY_TEXT, {"policy_digest": policy_digest})
     return found
 
 
@@ -149,11 +150,13 @@ def policies_in_force(pool: Pool) -> list[InForceRow]:
     return all_rows(pool, InForceRow, IN_FORCE)
 
 
-def fullest(pool: Pool, tenant_id: uuid.UUID, limits: Sequence[LimitWindow], *, most: int) -> list[FullnessRow]:
+def highest_limit_usage(
+    pool: Pool, tenant_id: uuid.UUID, limits: Sequence[LimitWindow], *, most: int
+) -> list[LimitUsageRow]:
     """Of each limit the `most` subjects, among those of the latest operations, that used the greatest part of it now."""
     if not limits:
         return []
-    return all_rows(pool, FullnessRow, FULLEST, {
+    return all_rows(pool, LimitUsageRow, HIGHEST_LIMIT_USAGE, {
         "tenant_id": tenant_id, "most": most, "looked": OPERATIONS_LOOKED_AT, "prefixes": [one.prefix for one in limits],
         "windows": [one.window for one in limits], "seconds": [one.window_seconds for one in limits],
         "buckets": [one.bucket_seconds for one in limits], "zones": [one.zone for one in limits],

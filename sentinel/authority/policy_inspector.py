@@ -1,4 +1,4 @@
-"""Policies asked for people who look: how full the limits are that an operation would use, and what each rule said of it.
+"""Inspects policies for operators: limit usage for an operation, and each rule's answer. Never decides.
 
 Limits are those of the files on disk; rules are those of the policy that decided, by the text that the database keeps.
 This informs and decides nothing. The decision's transaction asks again.
@@ -19,20 +19,20 @@ from typing import Any
 
 import orjson
 
-from sentinel.authority.approval_queue import LimitFill, limit_fills
-from sentinel.authority.operations import Decided
+from sentinel.authority.approval_queue import LimitUsage, limit_usage
+from sentinel.authority.operations import DecidedOperation
 from sentinel.authority.policies import policy_text
-from sentinel.core.decision import NO_POLICY_DIGEST, LimitAsk, Verdict
+from sentinel.core.decision import NO_POLICY_DIGEST, ReservationRequest, Verdict
 from sentinel.core.operation import Operation
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.evaluate import evaluate
-from sentinel.policy.explain import RuleSaid, explain
-from sentinel.policy.facts import Asker
-from sentinel.policy.kept import compile_kept
+from sentinel.policy.explain import RuleExplanation, explain
+from sentinel.policy.facts import Requester
 from sentinel.policy.library import PolicyLibrary
 from sentinel.policy.model import EVIDENCE
+from sentinel.policy.reevaluate import compile_stored_policy
 from sentinel.store.database import Pool
 
 Amounts = Mapping[str, Mapping[str, str]]
@@ -43,10 +43,10 @@ MOST_KEPT = 32
 
 
 @dataclass(frozen=True, slots=True)
-class LimitFor:
+class ApplicableLimit:
     """A limit as it holds for an operation, in minor units of its currency; `window_seconds` is 0 for a calendar window.
 
-    `told` is `describe`'s of it: for each what it is, and `when` it counts (CEL; None for always).
+    `description` is `describe`'s of it: for each what it is, and `when` it counts (CEL; None for always).
     """
 
     limit_id: str
@@ -56,25 +56,25 @@ class LimitFor:
     cap_minor: int
     used_minor: int
     fits: bool
-    told: Mapping[str, Any]
+    description: Mapping[str, Any]
     numbers: Amounts
 
 
 @dataclass(frozen=True, slots=True)
-class RulesSaid:
-    """What every rule of the policy that decided said, in its order; `rules` is None where its text cannot be asked here.
+class PolicyExplanation:
+    """The answer of every rule of the policy that decided, in its order; `rules` is None where its text cannot be asked here.
 
     `numbers` are the policy's, that its conditions name.
     """
 
     policy_digest: str
     policy_label: str
-    rules: Sequence[RuleSaid] | None
+    rules: Sequence[RuleExplanation] | None
     numbers: Amounts = field(default_factory=dict)
 
 
-class PolicyBook:
-    """The policies of a folder, read again whenever a file in it changed, and those that decided before. Safe for threads."""
+class PolicyInspector:
+    """The policies of a folder, reloaded when a file changes, and earlier ones by digest. Thread-safe."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -82,8 +82,8 @@ class PolicyBook:
         self._lock = threading.Lock()
         self._read: tuple[object, PolicyLibrary | None] = (None, None)
 
-    def limits_of(self, pool: Pool, tenant_id: uuid.UUID, canonical: str, moment: datetime) -> list[LimitFor]:
-        """The limits of a canonical operation at a moment of the database's clock; none where no policy can say it."""
+    def limits_of(self, pool: Pool, tenant_id: uuid.UUID, canonical: str, moment: datetime) -> list[ApplicableLimit]:
+        """The limits that apply to a canonical operation at a moment of the database's clock; none without a usable policy."""
         operation = operation_of(canonical)
         library = self._library()
         policy = library.find(operation.action) if library is not None else None
@@ -93,21 +93,23 @@ class PolicyBook:
         if not asks:
             return []
         sent = orjson.dumps([dataclasses.asdict(ask) for ask in asks.values()]).decode()
-        fills = limit_fills(pool, tenant_id, sent, operation.amount.amount_minor)
-        told = describe(policy)
-        return [_view(asks[fill.limit_key], fill, told) for fill in fills]
+        fills = limit_usage(pool, tenant_id, sent, operation.amount.amount_minor)
+        description = describe(policy)
+        return [_view(asks[fill.limit_key], fill, description) for fill in fills]
 
-    def rules_of(self, pool: Pool, decided: Decided) -> RulesSaid:
-        """What each rule of the policy that decided says of the operation as it is kept, whatever the files say by now."""
+    def rules_of(self, pool: Pool, decided: DecidedOperation) -> PolicyExplanation:
+        """Each rule's answer under the policy that decided, on the stored operation, whatever the files say now."""
         policy = self.policy_of(pool, decided.policy_digest)
         if policy is None:
-            return RulesSaid(decided.policy_digest, "", None)
+            return PolicyExplanation(decided.policy_digest, "", None)
         facts, moment, _ = facts_of(decided)
         label = f"{policy.policy.label}, {policy.policy.version}"
-        return RulesSaid(decided.policy_digest, label, explain(policy, facts, moment), describe(policy)["numbers"])
+        return PolicyExplanation(
+            decided.policy_digest, label, explain(policy, facts, moment), describe(policy)["numbers"]
+        )
 
     def refusal(self, action: str, params: Mapping[str, Any]) -> str | None:
-        """The reason for which the policy in force would deny this whoever asks; None where it would not, or cannot be read."""
+        """The reason code with which the policy in force denies this for every requester; None where it does not."""
         library = self._library()
         if library is None:
             return None
@@ -118,7 +120,7 @@ class PolicyBook:
         return decided.reason_code if decided.verdict is Verdict.DENY else None
 
     def read(self) -> None:
-        """Read the policies now, so that nobody waits for it later."""
+        """Load the policies now, so that no request waits for it."""
         self._library()
 
     def policy_of(self, pool: Pool, policy_digest: str) -> CompiledPolicy | None:
@@ -130,7 +132,7 @@ class PolicyBook:
         text = policy_text(pool, policy_digest)
         if text is None:
             return self._on_disk(policy_digest)
-        policy = compile_kept(text, policy_digest)
+        policy = compile_stored_policy(text, policy_digest)
         with self._lock:
             self._kept[policy_digest] = policy
             while len(self._kept) > MOST_KEPT:
@@ -173,19 +175,19 @@ def operation_of(canonical: str) -> Operation:
     )
 
 
-def facts_of(decided: Decided) -> tuple[dict[str, Any], datetime, Asker]:
-    """What a decision looked at, the moment it took for now, and who had asked; the evidence only where it was kept."""
+def facts_of(decided: DecidedOperation) -> tuple[dict[str, Any], datetime, Requester]:
+    """The facts, the time and the requester of a decision; the evidence only where it was stored."""
     basis = json.loads(decided.basis) if decided.basis is not None else {}
     kept = {EVIDENCE: basis["evidence"]} if "evidence" in basis else {}
     moment = datetime.fromisoformat(basis["now"]) if "now" in basis else decided.decided_at
-    asker = Asker(is_worker=basis.get("asked_by") == "worker")
-    return {**operation_of(decided.request).facts(), **kept}, moment, asker
+    requester = Requester(is_worker=basis.get("asked_by") == "worker")
+    return {**operation_of(decided.request).facts(), **kept}, moment, requester
 
 
-def _view(ask: LimitAsk, fill: LimitFill, policy: Mapping[str, Any]) -> LimitFor:
-    """`policy` is what `describe` tells of the limit's."""
+def _view(ask: ReservationRequest, fill: LimitUsage, policy: Mapping[str, Any]) -> ApplicableLimit:
+    """`policy` is `describe`'s output for the limit's policy."""
     name = ask.limit_key.removesuffix(ask.subject).rstrip("|").rpartition("/")[2]
-    (told,) = [one for one in policy["limits"] if one["id"] == name]
-    return LimitFor(
-        name, str(ask.window), ask.window_seconds, ask.subject, fill.cap_minor, fill.used_minor, fill.fits, told, policy["numbers"],
+    (description,) = [one for one in policy["limits"] if one["id"] == name]
+    return ApplicableLimit(
+        name, str(ask.window), ask.window_seconds, ask.subject, fill.cap_minor, fill.used_minor, fill.fits, description, policy["numbers"],
     )  # fmt: skip

@@ -1,6 +1,6 @@
-"""Policies for people to look at: what is in force in words, its file's text, how full its limits are, its cases' result.
+"""Policies as operators see them: the text in force in words, the file, limit usage and case results.
 
-What decides is the text that an authority declared, kept in the database under its digest; that is what is told. The
+What decides is the text that an authority declared, stored in the database under its digest; that is shown. The
 folder of files on this machine only adds the source with its comments, and says so where it is another text.
 """
 
@@ -16,13 +16,13 @@ from typing import Any
 
 import orjson
 
-from sentinel.authority.policies import FullnessRow, InForceRow, LimitWindow, fullest, policies_in_force
+from sentinel.authority.policies import InForceRow, LimitUsageRow, LimitWindow, highest_limit_usage, policies_in_force
 from sentinel.core.decision import WindowKind
 from sentinel.core.errors import NotFound
 from sentinel.policy.cases import CaseReport, CaseResult, read_cases, run_cases
-from sentinel.policy.compile import attempt
+from sentinel.policy.compile import try_compile
 from sentinel.policy.describe import describe_policy
-from sentinel.policy.document import covered_currencies, policy_of
+from sentinel.policy.document import covered_currencies, policy_from_document
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.library import NOT_POLICIES
 from sentinel.policy.model import Limit, Policy
@@ -36,24 +36,24 @@ _ABOUT_LIMIT = {
 
 @dataclass(frozen=True, slots=True)
 class LimitView:
-    """A limit as `describe` tells it and the window it counts in; `lately` names the window as it stands now."""
+    """A limit as `describe` renders it and the window it counts in; `lately` names the window as it stands now."""
 
     limit_id: str
-    told: Mapping[str, Any]
+    description: Mapping[str, Any]
     lately: str
     window: LimitWindow
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyView:
-    """A policy in force. `told` is `describe`'s: label, version, actions, facts, numbers, rules and approval terms in words."""
+    """A policy in force. `description` is `describe`'s: label, version, actions, facts, numbers, rules and approval terms in words."""
 
     policy_id: str
     digest: str
     since: datetime
     earlier: int
     canonical: str
-    told: Mapping[str, Any]
+    description: Mapping[str, Any]
     limits: tuple[LimitView, ...]
 
 
@@ -67,7 +67,7 @@ class PolicyFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class PolicyFiles:
     """The files of the folder by policy id, and what is wrong with any of them, a text each."""
 
     files: Mapping[str, PolicyFile]
@@ -75,8 +75,8 @@ class Shelf:
 
 
 @dataclass(frozen=True, slots=True)
-class CasesRun:
-    """What a run of all cases said, by policy id; `fault` (one line) instead where the files cannot be used."""
+class CaseRun:
+    """The result of running all cases, by policy id; `fault` (one line) instead where the files cannot be used."""
 
     results: Mapping[str, Sequence[CaseResult]]
     coverage: Mapping[str, Mapping[str, int]]
@@ -88,20 +88,20 @@ class PolicyFolder:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        # Apart, so that nobody who only looks waits for a run.
+        # A separate lock, so that readers do not wait for a run.
         self._lock, self._running = threading.Lock(), threading.Lock()
-        self._shelf: tuple[object, Shelf] | None = None
-        self._run: tuple[object, CasesRun] | None = None
+        self._shelf: tuple[object, PolicyFiles] | None = None
+        self._run: tuple[object, CaseRun] | None = None
 
-    def shelf(self) -> Shelf:
-        """What the files say now."""
+    def policy_files(self) -> PolicyFiles:
+        """The files now."""
         with self._lock:
             stamp = self._stamp()
             if self._shelf is None or self._shelf[0] != stamp:
-                self._shelf = (stamp, _read_shelf(self._directory))
+                self._shelf = (stamp, _read_policy_files(self._directory))
             return self._shelf[1]
 
-    def run(self) -> CasesRun:
+    def run(self) -> CaseRun:
         """Every case against the files; the last run where nothing changed since. Takes a second or so."""
         with self._running:
             stamp = self._stamp()
@@ -109,7 +109,7 @@ class PolicyFolder:
                 self._run = (stamp, _run_cases(self._directory))
             return self._run[1]
 
-    def last_run(self) -> CasesRun | None:
+    def last_run(self) -> CaseRun | None:
         """The last run, if it was about what the folder says now."""
         kept = self._run
         return kept[1] if kept is not None and kept[0] == self._stamp() else None
@@ -135,59 +135,59 @@ def find_policy(pool: Pool, policy_id: str) -> PolicyView:
     return _view(found[0])
 
 
-def how_full(
+def limit_usage_by_window(
     pool: Pool, tenant_id: uuid.UUID, views: Sequence[PolicyView], *, most: int
-) -> dict[str, list[FullnessRow]]:
+) -> dict[str, list[LimitUsageRow]]:
     """For each limit, by its window's prefix, the `most` subjects nearest to it now."""
     windows = [limit.window for view in views for limit in view.limits]
-    found: dict[str, list[FullnessRow]] = {one.prefix: [] for one in windows}
-    for row in fullest(pool, tenant_id, windows, most=most):
+    found: dict[str, list[LimitUsageRow]] = {one.prefix: [] for one in windows}
+    for row in highest_limit_usage(pool, tenant_id, windows, most=most):
         found[row.prefix].append(row)
     return found
 
 
 def _view(row: InForceRow) -> PolicyView:
-    policy = policy_of(orjson.loads(row.canonical))
-    told = describe_policy(policy, digest=row.policy_digest, covered=covered_currencies(policy))
-    limits = tuple(_limit(policy, one, said) for one, said in zip(policy.limits, told["limits"], strict=True))
-    return PolicyView(policy.policy_id, row.policy_digest, row.since, row.earlier, row.canonical, told, limits)
+    policy = policy_from_document(orjson.loads(row.canonical))
+    description = describe_policy(policy, digest=row.policy_digest, covered=covered_currencies(policy))
+    limits = tuple(_limit(policy, one, said) for one, said in zip(policy.limits, description["limits"], strict=True))
+    return PolicyView(policy.policy_id, row.policy_digest, row.since, row.earlier, row.canonical, description, limits)
 
 
-def _limit(policy: Policy, limit: Limit, told: Mapping[str, Any]) -> LimitView:
+def _limit(policy: Policy, limit: Limit, description: Mapping[str, Any]) -> LimitView:
     window = LimitWindow(
         f"{policy.policy_id}/{limit.limit_id}|", limit.window.value, limit.window_seconds, limit.bucket_seconds, policy.zone,
         limit.per.index("currency") + 1,
     )  # fmt: skip
-    return LimitView(limit.limit_id, told, _ABOUT_LIMIT[limit.window], window)
+    return LimitView(limit.limit_id, description, _ABOUT_LIMIT[limit.window], window)
 
 
 def _yaml(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.yaml") if path.is_file())
 
 
-def _read_shelf(directory: Path) -> Shelf:
+def _read_policy_files(directory: Path) -> PolicyFiles:
     files: dict[str, PolicyFile] = {}
     faults: list[str] = []
     for path in _yaml(directory):
         if path.name in NOT_POLICIES:
             continue
-        compiled, errors = attempt(path, name=path.name)
+        compiled, errors = try_compile(path, name=path.name)
         faults += [error.explain() for error in errors]
         if compiled is not None:
             text = path.read_text(encoding="utf-8", errors="replace")
             files[compiled.policy.policy_id] = PolicyFile(path.name, text, compiled.digest)
-    return Shelf(files, tuple(faults))
+    return PolicyFiles(files, tuple(faults))
 
 
-def _run_cases(directory: Path) -> CasesRun:
+def _run_cases(directory: Path) -> CaseRun:
     try:
         report = run_cases(directory)
         about = {
             (case.name, case.where): case.policy for path in _yaml(directory / "cases") for case in read_cases(path)
         }
     except PolicyError as error:
-        return CasesRun({}, {}, fault=str(error))
-    return CasesRun(_by_policy(report, about), report.coverage)
+        return CaseRun({}, {}, fault=str(error))
+    return CaseRun(_by_policy(report, about), report.coverage)
 
 
 def _by_policy(report: CaseReport, about: Mapping[tuple[str, str], str]) -> dict[str, list[CaseResult]]:

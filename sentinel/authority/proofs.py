@@ -1,4 +1,4 @@
-"""Check a proof pack: as anyone can, by recomputing its hash; and as an operator can, by holding it against the record."""
+"""Verifies proof packs: by recomputing the hash (anyone), and against the recorded decision (operators)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sentinel.authority.public_ids import record_of
 from sentinel.core.canonical import sha256_hex
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.core.proof import opens, pack_hash
-from sentinel.core.public_ids import PublicIds
+from sentinel.core.public_ids import PublicIdGenerator
 from sentinel.core.publication import Publisher
 from sentinel.store.database import Pool
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class PackVerification:
     """Whether a pack carries the hash of its own content."""
 
     intact: bool
@@ -28,8 +28,8 @@ class Verified:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """A pack against the record under its name.
+class RecordComparison:
+    """A pack compared with the record of its proof id.
 
     `is_recorded`: it is the recorded pack; `is_published`: it is what the public is shown of it. `record_intact`: what is
     recorded has its recorded hash and opens to the operation that was decided.
@@ -46,23 +46,23 @@ class Compared:
         return (self.is_recorded or self.is_published) and self.record_intact
 
 
-def verify_proof(pack: Mapping[str, Any]) -> Verified:
+def verify_proof(pack: Mapping[str, Any]) -> PackVerification:
     """Recompute a pack's hash. Raises `InvalidInput` for something that is no proof pack."""
     stated = pack.get("hash")
     if not isinstance(stated, str) or not isinstance(pack.get("proof_id"), str):
         raise InvalidInput.of("proof pack", "must have a proof_id and a hash")
     computed = pack_hash(pack)
-    return Verified(stated == computed, stated, computed)
+    return PackVerification(stated == computed, stated, computed)
 
 
 def compare_with_record(
     pool: Pool,
     tenant_id: uuid.UUID,
-    ids: Sequence[PublicIds],
+    ids: Sequence[PublicIdGenerator],
     actions_of: Callable[[str], Collection[str]],
     pack: Mapping[str, Any],
-) -> Compared:
-    """Hold a pack, an agent's or the public one, against the recorded decision. `ids`: any of them may have minted.
+) -> RecordComparison:
+    """Compare a pack, an agent's or the public one, with the recorded decision. `ids`: any of them may have minted.
 
     Raises `InvalidInput` for something that is no proof pack, `NotFound` where nothing is recorded under its name.
     """
@@ -74,7 +74,7 @@ def compare_with_record(
     published = [Publisher(lambda one=one: one, actions_of).pack(record) for one in ids]  # type: ignore[misc]
     kept = find_decided_by_event(pool, tenant_id, row.event_id)
     is_open = kept is not None and opens(record.pack, salt=kept.salt, operation_canonical=kept.request)
-    return Compared(
+    return RecordComparison(
         recorded_hash=row.hash,
         is_recorded=dict(pack) == {**record.pack, "hash": row.hash},
         is_published=any(dict(pack) == one for one in published),

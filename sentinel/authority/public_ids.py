@@ -1,4 +1,4 @@
-"""What public ids stand for, by the id: filled from the decisions in their order, so that a look-up is one row by its key."""
+"""Index of public ids: what each stands for, filled from the decisions in order, one row per id."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from datetime import datetime
 
 from sentinel.authority import feed
 from sentinel.core.errors import NotFound
-from sentinel.core.public_ids import Kind, PublicIds, is_public_id, public_ids
-from sentinel.core.publication import Record, public_ids_of
+from sentinel.core.public_ids import Kind, PublicIdGenerator, is_public_id, public_id_generators
+from sentinel.core.publication import DecisionRecord, public_ids_of
 from sentinel.store.database import Pool
 from sentinel.store.ids import event_of_proof, proof_id_of
-from sentinel.store.rows import changed, one_row, single
+from sentinel.store.queries import changed, one_row, scalar
 
 
 @dataclass(frozen=True, slots=True)
-class NamedRow:
+class PublicIdRow:
     """A public id, what it stands for, and the first decision that it stands in; `body` is the recorded pack without its hash."""
 
     public_id: str
@@ -44,7 +44,9 @@ select %(public_id)s::text as public_id, 'proof' as kind, e.operation_id::text a
   e.body, e.occurred_at
 from sentinel.events e where e.tenant_id = %(tenant_id)s and e.event_id = %(event_id)s and e.kind = 'decision'
 """
-MARK = "select position from sentinel.public_id_marks where tenant_id = %(tenant_id)s and key_id = %(key_id)s"
+INDEXED_POSITION = (
+    "select position from sentinel.public_id_marks where tenant_id = %(tenant_id)s and key_id = %(key_id)s"
+)
 # One statement: the mark never stands before an id that is missing.
 ADD = """
 with added as (
@@ -58,28 +60,28 @@ on conflict (tenant_id, key_id) do update set position = greatest(m.position, ex
 """
 
 
-def kept_secret(pool: Pool) -> str:
-    """What public ids are minted with where no setting says it."""
-    return str(single(pool, SECRET))
+def stored_secret(pool: Pool) -> str:
+    """The stored secret, used where no setting gives one."""
+    return str(scalar(pool, SECRET))
 
 
-def find_named(pool: Pool, tenant_id: uuid.UUID, public_id: str) -> NamedRow | None:
+def find_public_id(pool: Pool, tenant_id: uuid.UUID, public_id: str) -> PublicIdRow | None:
     """What a public id stands for, or None."""
-    return one_row(pool, NamedRow, FIND, {"tenant_id": tenant_id, "public_id": public_id})
+    return one_row(pool, PublicIdRow, FIND, {"tenant_id": tenant_id, "public_id": public_id})
 
 
-def find_proven(pool: Pool, tenant_id: uuid.UUID, proof_id: str, event_id: uuid.UUID) -> NamedRow | None:
+def find_decision_of_proof(pool: Pool, tenant_id: uuid.UUID, proof_id: str, event_id: uuid.UUID) -> PublicIdRow | None:
     """The decision that a proof's name stands for, or None."""
     fields = {"tenant_id": tenant_id, "public_id": proof_id, "event_id": event_id}
-    return one_row(pool, NamedRow, FIND_PROOF, fields)
+    return one_row(pool, PublicIdRow, FIND_PROOF, fields)
 
 
-def mark(pool: Pool, tenant_id: uuid.UUID, key_id: str) -> int:
+def indexed_position(pool: Pool, tenant_id: uuid.UUID, key_id: str) -> int:
     """The feed position up to which the ids are known that were minted with this secret."""
-    return int(single(pool, MARK, {"tenant_id": tenant_id, "key_id": key_id}) or 0)
+    return int(scalar(pool, INDEXED_POSITION, {"tenant_id": tenant_id, "key_id": key_id}) or 0)
 
 
-def add_named(
+def add_public_ids(
     pool: Pool,
     tenant_id: uuid.UUID,
     named: Sequence[tuple[str, str, str, uuid.UUID]],
@@ -100,7 +102,7 @@ _WITH_LEDGER = {Kind.LEDGER_ENTRY.name.lower(), Kind.REFUND.name.lower(), "proof
 
 
 @dataclass(frozen=True, slots=True)
-class LookedUp:
+class PublicIdMatch:
     """What a public id stands for: `value` of `kind` agent, action, ledger_entry, refund, or a proof's operation.
 
     The rest is of the first decision that it stands in.
@@ -118,15 +120,15 @@ class LookedUp:
     decided_at: datetime
 
 
-def minters(pool: Pool, secrets: Sequence[str]) -> list[PublicIds]:
-    """The first mints; without a secret of the settings it is the one that the database keeps."""
-    return public_ids(secrets or [kept_secret(pool)])
+def load_public_id_generators(pool: Pool, secrets: Sequence[str]) -> list[PublicIdGenerator]:
+    """One generator per secret, the first mints; without a configured secret, the one stored in the database."""
+    return public_id_generators(secrets or [stored_secret(pool)])
 
 
-def index_public_ids(pool: Pool, tenant_id: uuid.UUID, ids: PublicIds, *, seconds: float = 2.0) -> bool:
-    """Take in the decisions that came since; whether that was all of them. Raises `EngineUnavailable`."""
+def index_public_ids(pool: Pool, tenant_id: uuid.UUID, ids: PublicIdGenerator, *, seconds: float = 2.0) -> bool:
+    """Index the decisions since the last run; returns whether that was all of them. Raises `EngineUnavailable`."""
     until = time.monotonic() + seconds
-    position = mark(pool, tenant_id, ids.key_id)
+    position = indexed_position(pool, tenant_id, ids.key_id)
     while True:
         rows = feed.after(pool, tenant_id, None, position, AT_ONCE)
         if rows:
@@ -137,36 +139,36 @@ def index_public_ids(pool: Pool, tenant_id: uuid.UUID, ids: PublicIds, *, second
             }
             # In one order everywhere: two consoles that do the same wait for each other instead of locking up.
             position = rows[-1].position
-            add_named(pool, tenant_id, [named[one] for one in sorted(named)], key_id=ids.key_id, position=position)
+            add_public_ids(pool, tenant_id, [named[one] for one in sorted(named)], key_id=ids.key_id, position=position)
         if len(rows) < AT_ONCE:
             return True
         if time.monotonic() >= until:
             return False
 
 
-def look_up_public_id(pool: Pool, tenant_id: uuid.UUID, ids: PublicIds, text: str) -> LookedUp:
-    """What stands behind a public id or a proof's name. Raises `NotFound`, also for what is neither."""
+def look_up_public_id(pool: Pool, tenant_id: uuid.UUID, ids: PublicIdGenerator, text: str) -> PublicIdMatch:
+    """What a public id or a proof id stands for. Raises `NotFound`, also for what is neither."""
     event_id = event_of_proof(text)
-    found = find_proven(pool, tenant_id, text, event_id) if event_id else None
+    found = find_decision_of_proof(pool, tenant_id, text, event_id) if event_id else None
     if found is None and is_public_id(text):
-        found = find_named(pool, tenant_id, text)
+        found = find_public_id(pool, tenant_id, text)
         if found is None:
             index_public_ids(pool, tenant_id, ids)
-            found = find_named(pool, tenant_id, text)
+            found = find_public_id(pool, tenant_id, text)
     if found is None:
         raise NotFound("nothing public has that id")
-    return _looked_up(found)
+    return _match(found)
 
 
-def record_of(tenant_id: uuid.UUID, row: feed.FeedRow | feed.ProofRow) -> Record:
+def record_of(tenant_id: uuid.UUID, row: feed.FeedRow | feed.ProofRow) -> DecisionRecord:
     """A row of the feed as what is published."""
-    return Record(tenant_id, row.event_id, row.agent_id, row.is_bound, json.loads(row.body))
+    return DecisionRecord(tenant_id, row.event_id, row.agent_id, row.is_bound, json.loads(row.body))
 
 
-def _looked_up(row: NamedRow) -> LookedUp:
+def _match(row: PublicIdRow) -> PublicIdMatch:
     pack = json.loads(row.body)
     ledger = pack if row.kind in _WITH_LEDGER else {}
-    return LookedUp(
+    return PublicIdMatch(
         row.public_id, row.kind, row.value, row.operation_id, proof_id_of(row.event_id), row.agent_id, pack["action"],
         ledger.get("ledger_entry_id"), ledger.get("refund_id"), row.occurred_at,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Secrets of ours that people copy: a known prefix, 178 random bits, a checksum; at rest only their SHA-256.
+"""API keys and tokens: a known prefix, 178 random bits, a checksum; stored only as SHA-256.
 
 The prefix lets scanners find a leaked one, the checksum lets a typing error be refused without asking the database.
 A plain SHA-256 is enough at rest because nobody can try out 178 random bits.

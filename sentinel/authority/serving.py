@@ -9,17 +9,24 @@ import contextlib
 import os
 import signal
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from sentinel.authority.checkpointer import Checkpointer
+from sentinel.authority.engine import Authority
+from sentinel.authority.housekeeping import ExpiredCounts, Housekeeper
+from sentinel.authority.policies import declare_policies
 from sentinel.authority.settings import Settings
 from sentinel.core.errors import SentinelError
-from sentinel.platform.logs import configure_logs, gather_lines
+from sentinel.platform.http.asgi import Edge
+from sentinel.platform.http.rate_limit import SharedRateLimit
+from sentinel.platform.logs import buffer_log_lines, configure_logs
 from sentinel.platform.serving.server import Listener, Server, metrics_folder
 from sentinel.policy.errors import PolicyError
-from sentinel.policy.library import PolicyHolder
+from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.database import AUTHORITY
 from sentinel.store.safety import require_ready
 
@@ -37,72 +44,20 @@ def serve(settings: Settings, *, graceful_seconds: int = 20) -> None:
         "SENTINEL_HEALTH_PORT", "SENTINEL_MAX_CONNECTIONS", health=(settings.health_host, settings.health_port),
     )  # fmt: skip
     listener.require()
-    policies = PolicyHolder(settings.policies_dir)
+    policies = ReloadablePolicies(settings.policies_dir)
     require_ready(settings.database_url, AUTHORITY, connections=settings.processes * settings.pool_size)
     with metrics_folder():
         _run(settings, listener, policies, graceful_seconds)
 
 
-def _run(settings: Settings, listener: Listener, policies: PolicyHolder, graceful_seconds: int) -> None:
-    from sentinel.authority import metrics
-    from sentinel.authority.app import build_authority, create_edge
-    from sentinel.authority.checkpointer import Checkpointer
-    from sentinel.authority.housekeeping import Housekeeper
-    from sentinel.authority.policies import declare_policies
-    from sentinel.platform.http.rate_limit import SharedRateLimit
-
+def _run(settings: Settings, listener: Listener, policies: ReloadablePolicies, graceful_seconds: int) -> None:
     limit = SharedRateLimit(per_second=settings.rate_per_second, burst=settings.rate_burst)
     keepers: list[Housekeeper] = []
 
-    def reload_policies() -> None:
-        try:
-            policies.reload()
-        except PolicyError as error:
-            metrics.POLICY_RELOADS.labels("kept_last_good").inc()
-            log.error("policy_reload_refused", fault=str(error))
-            return
-        metrics.POLICY_RELOADS.labels("loaded").inc()
-        log.info("policies_loaded", versions=[one.policy.version for one in policies.library.policies])
-
-    def make_app(worker: Any) -> Any:
-        gather_lines(lambda write: worker.loop.call_soon_threadsafe(worker.loop.call_later, LOG_SECONDS, write))
-        authority = build_authority(settings, policies)
-        with contextlib.suppress(SentinelError):
-            authority.clock.ask()  # before the loop runs; without a database the first decision waits for it
-        wanted = {"reload": True}
-
-        checkpointer = Checkpointer(Path(settings.checkpoint_file)) if settings.checkpoint_file else None
-
-        def each_round() -> None:
-            declare_when_wanted()
-            if checkpointer is not None:
-                checkpointer.round(authority.pool)
-
-        def declare_when_wanted() -> None:
-            if not wanted["reload"]:
-                return
-            wanted["reload"] = False
-            try:
-                declare_policies(authority)
-            except SentinelError:
-                wanted["reload"] = True  # the database is away: again in the next round
-                raise
-
-        def take_new_policies() -> None:
-            reload_policies()
-            wanted["reload"] = True
-
-        # In a thread: compiling takes longer than a decision may wait.
-        worker.loop.add_signal_handler(signal.SIGHUP, lambda: threading.Thread(target=take_new_policies).start())
-        keeper = Housekeeper(authority, tell=_count_house, each_round=each_round)
-        keeper.start()
+    def make_app(worker: Any) -> Edge:
+        app, keeper = _begin(worker, settings, policies, limit)
         keepers.append(keeper)
-        return create_edge(settings, authority, limit, stopping=lambda: not worker.alive)
-
-    def _count_house(house: Any) -> None:
-        for what in ("permits_expired", "approvals_expired", "fell_in_doubt"):
-            if getattr(house, what):
-                metrics.HOUSEKEEPING.labels(what).inc(getattr(house, what))
+        return app
 
     def stop_keepers() -> None:
         for keeper in keepers:
@@ -110,6 +65,81 @@ def _run(settings: Settings, listener: Listener, policies: PolicyHolder, gracefu
 
     log.info("serving", address=listener.url, process=os.getpid())
     Server(
-        make_app, listener, processes=settings.processes, graceful_seconds=graceful_seconds, on_reload=reload_policies,
-        on_worker_exit=stop_keepers,
+        make_app, listener, processes=settings.processes, graceful_seconds=graceful_seconds,
+        on_reload=partial(_reload_policies, policies), on_worker_exit=stop_keepers,
     ).run()  # fmt: skip
+
+
+def _begin(
+    worker: Any, settings: Settings, policies: ReloadablePolicies, limit: SharedRateLimit
+) -> tuple[Edge, Housekeeper]:
+    """One process after the fork: its app, and the thread that keeps house for it."""
+    # What counts is imported only once the folder of the shared counters is there.
+    from sentinel.authority.app import build_authority, create_app
+
+    buffer_log_lines(lambda write: worker.loop.call_soon_threadsafe(worker.loop.call_later, LOG_SECONDS, write))
+    authority = build_authority(settings, policies)
+    with contextlib.suppress(SentinelError):
+        authority.clock.refresh()  # before the loop runs; without a database the first decision waits for it
+    declaring = _PolicyDeclarations(authority)
+    checkpointer = Checkpointer(Path(settings.checkpoint_file)) if settings.checkpoint_file else None
+
+    def each_round() -> None:
+        declaring.round()
+        if checkpointer is not None:
+            checkpointer.round(authority.pool)
+
+    def take_new_policies() -> None:
+        _reload_policies(policies)
+        declaring.want()
+
+    # In a thread: compiling takes longer than a decision may wait.
+    worker.loop.add_signal_handler(signal.SIGHUP, lambda: threading.Thread(target=take_new_policies).start())
+    keeper = Housekeeper(authority, tell=_count_house, each_round=each_round)
+    keeper.start()
+    return create_app(settings, authority, limit, stopping=lambda: not worker.alive), keeper
+
+
+class _PolicyDeclarations:
+    """Declares the policies in force in the database: after each load, and again until it is there."""
+
+    def __init__(self, authority: Authority) -> None:
+        self._authority = authority
+        self._is_wanted = True
+
+    def want(self) -> None:
+        """There are new ones."""
+        self._is_wanted = True
+
+    def round(self) -> None:
+        """Declare them where that is wanted. Raises `EngineUnavailable` without a database."""
+        if not self._is_wanted:
+            return
+        self._is_wanted = False
+        try:
+            declare_policies(self._authority)
+        except SentinelError:
+            self._is_wanted = True
+            raise
+
+
+def _reload_policies(policies: ReloadablePolicies) -> None:
+    """Read the folder again; what cannot be compiled leaves the last good policies in force."""
+    from sentinel.authority import metrics
+
+    try:
+        policies.reload()
+    except PolicyError as error:
+        metrics.POLICY_RELOADS.labels("kept_last_good").inc()
+        log.error("policy_reload_refused", fault=str(error))
+        return
+    metrics.POLICY_RELOADS.labels("loaded").inc()
+    log.info("policies_loaded", versions=[one.policy.version for one in policies.library.policies])
+
+
+def _count_house(house: ExpiredCounts) -> None:
+    from sentinel.authority import metrics
+
+    for what in ("permits_expired", "approvals_expired", "fell_in_doubt"):
+        if getattr(house, what):
+            metrics.HOUSEKEEPING.labels(what).inc(getattr(house, what))

@@ -1,6 +1,6 @@
-"""The authority's settings: one frozen value, read from the environment once, every fault told at once.
+"""The authority's settings: one frozen value, read from the environment once, with every fault reported at once.
 
-Each field carries its variable's name and meaning; `deploy/settings.md` is made from them.
+Each field carries its variable's name and meaning; `docs/settings.md` is made from them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Switches as operators flipped them, and what an agent may see: these and the halts in force. Refusals are typed words."""
+"""Switch states: listing them, turning them on and off, and what agents may see of switches and halts."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from datetime import datetime
 from sentinel.authority.actor import Actor
 from sentinel.authority.engine import Caller
 from sentinel.authority.gate_reports import REFUSALS, GateState, gate_states
-from sentinel.authority.halts import EVERYBODY
+from sentinel.authority.halts import GLOBAL_HALT_OWNER
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
-from sentinel.policy.switches import NAME, DeclaredSwitch, SwitchBook, known_switch
+from sentinel.policy.switches import NAME, DeclaredSwitch, DeclaredSwitches, known_switch
 from sentinel.policy.switches import SwitchFile as SwitchFile  # for the console, which knows no policies, only services
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
-from sentinel.store.rows import all_rows, single
+from sentinel.store.queries import all_rows, scalar
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchRow:
-    """The last flip of a switch. A switch that nobody flipped has none. `canary_percent` is 0 when off."""
+    """The last flip of a switch. A switch that was never changed has none. `canary_percent` is 0 when off."""
 
     name: str
     is_on: bool
@@ -32,7 +32,7 @@ class SwitchRow:
 
 
 @dataclass(frozen=True, slots=True)
-class InForce:
+class SwitchOrHalt:
     """A flipped switch (`kind` "switch": name, is_on, canary_percent) or a halt ("halt": name is its scope)."""
 
     kind: str
@@ -75,9 +75,9 @@ def flipped_switches(pool: Pool, tenant_id: uuid.UUID) -> list[SwitchRow]:
     return all_rows(pool, SwitchRow, LIST_SWITCHES, {"tenant_id": tenant_id})
 
 
-def in_force(pool: Pool, tenant_id: uuid.UUID) -> list[InForce]:
+def switches_and_halts(pool: Pool, tenant_id: uuid.UUID) -> list[SwitchOrHalt]:
     """The tenant's flipped switches, its halts and the global ones, in one query: what an agent looks at."""
-    return all_rows(pool, InForce, IN_FORCE, {"tenant_id": tenant_id, "owners": [tenant_id, EVERYBODY]})
+    return all_rows(pool, SwitchOrHalt, IN_FORCE, {"tenant_id": tenant_id, "owners": [tenant_id, GLOBAL_HALT_OWNER]})
 
 
 def _turn_on(
@@ -93,8 +93,8 @@ def _turn_on(
     reason: str,
     event_id: uuid.UUID,
 ) -> str:
-    """ "" when done, else why not: "unchanged", "canary_too_wide" (off until now, for more than `first_percent`), or a word of `gate_reports.REFUSALS` where a gate is named."""
-    return str(single(pool, TURN_ON, {
+    """ "" when done, else why not: "unchanged", "canary_too_wide" (off until now, for more than `first_percent`), or a key of `gate_reports.REFUSALS` where a gate is named."""
+    return str(scalar(pool, TURN_ON, {
         "tenant_id": tenant_id, "name": name, "gate": gate, "policy": policy, "percent": canary_percent,
         "first_percent": first_percent, "who": who,
         "reason": reason, "event_id": event_id,
@@ -115,14 +115,14 @@ def _turn_off(
 
     Where something `went_wrong`, only a report from after it turns the switch on again.
     """
-    return bool(single(pool, TURN_OFF, {
+    return bool(scalar(pool, TURN_OFF, {
         "tenant_id": tenant_id, "name": name, "who": who, "reason": reason, "event_id": event_id, "went_wrong": went_wrong,
     }))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchView:
-    """One switch. `gate_state` is None where no report is needed; the `changed…` and `reason` None where nobody flipped it."""
+    """One switch. `gate_state` is None where no report is needed; the `changed…` and `reason` None where it was never changed."""
 
     name: str
     is_on: bool
@@ -137,12 +137,12 @@ class SwitchView:
     first_canary: int
 
 
-def list_switches(pool: Pool, tenant_id: uuid.UUID, book: SwitchBook) -> list[SwitchView]:
+def list_switches(pool: Pool, tenant_id: uuid.UUID, declared_switches: DeclaredSwitches) -> list[SwitchView]:
     """Every declared switch of the tenant, in the file's order; nothing where the file cannot be used."""
     flips = {row.name: row for row in flipped_switches(pool, tenant_id)}
-    gated = [(one.name, one.gate, one.policy) for one in book.switches.values() if one.gate and one.policy]
+    gated = [(one.name, one.gate, one.policy) for one in declared_switches.switches.values() if one.gate and one.policy]
     states = gate_states(pool, tenant_id, gated)
-    return [_view(one, flips.get(one.name), states.get(one.name)) for one in book.switches.values()]
+    return [_view(one, flips.get(one.name), states.get(one.name)) for one in declared_switches.switches.values()]
 
 
 def _view(declared: DeclaredSwitch, row: SwitchRow | None, state: GateState | None) -> SwitchView:
@@ -154,10 +154,14 @@ def _view(declared: DeclaredSwitch, row: SwitchRow | None, state: GateState | No
     )  # fmt: skip
 
 
-def standing(book: SwitchBook, found: Sequence[InForce]) -> dict[str, tuple[bool, int, Sequence[str]]]:
-    """Name → (on, canary percent, systems proven as simulations only) for agents. What the file does not declare is off."""
+def switch_states(
+    declared_switches: DeclaredSwitches, found: Sequence[SwitchOrHalt]
+) -> dict[str, tuple[bool, int, Sequence[str]]]:
+    """Name → (on, canary percent, systems proven by simulation only), for agents. An undeclared switch is off."""
     flips = {one.name: (one.is_on, one.canary_percent, one.simulated) for one in found if one.kind == "switch"}
-    return {name: flips.get(name, (*_as_declared(declared), ())) for name, declared in book.switches.items()}
+    return {
+        name: flips.get(name, (*_as_declared(declared), ())) for name, declared in declared_switches.switches.items()
+    }
 
 
 def _as_declared(declared: DeclaredSwitch) -> tuple[bool, int]:
@@ -165,7 +169,7 @@ def _as_declared(declared: DeclaredSwitch) -> tuple[bool, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Flipped:
+class SwitchChange:
     """How the switch stands now; `already` when it stood so before and nothing was recorded."""
 
     name: str
@@ -197,19 +201,19 @@ class GateRefused(Conflict):
 
 
 def turn_switch_on(
-    pool: Pool, actor: Actor, book: SwitchBook, name: str, *, canary_percent: int, reason: str
-) -> Flipped:
+    pool: Pool, actor: Actor, declared_switches: DeclaredSwitches, name: str, *, canary_percent: int, reason: str
+) -> SwitchChange:
     """On for `canary_percent` (0 to 100) of the accounts; again with another percentage moves it.
 
     Raises `Forbidden` (not an admin), `NotFound` (no such switch), `GateRefused`, `CanaryTooWide`, `InvalidInput`, and `Conflict` when
     the file of switches cannot be used.
     """
     actor.must_be("admin")
-    if book.fault is not None:
-        raise Conflict(f"every switch is off, because the file of switches cannot be used: {book.fault}")
+    if declared_switches.fault is not None:
+        raise Conflict(f"every switch is off, because the file of switches cannot be used: {declared_switches.fault}")
     if not 0 <= canary_percent <= 100:
         raise InvalidInput.of("canary_percent", "must be between 0 and 100")
-    declared = known_switch(book, name)
+    declared = known_switch(declared_switches, name)
     refusal = _turn_on(
         pool, tenant_id=actor.tenant_id, name=name, gate=declared.gate, policy=declared.policy,
         canary_percent=canary_percent, first_percent=declared.first_canary, who=actor.name, reason=reason, event_id=new_id(),
@@ -218,34 +222,38 @@ def turn_switch_on(
         raise CanaryTooWide(declared)
     if declared.gate is not None and refusal in REFUSALS:
         raise GateRefused(name, declared.gate, refusal)
-    return Flipped(name, True, canary_percent, already=refusal != "")
+    return SwitchChange(name, True, canary_percent, already=refusal != "")
 
 
-def turn_switch_off(pool: Pool, actor: Actor, book: SwitchBook, name: str, *, reason: str) -> Flipped:
+def turn_switch_off(
+    pool: Pool, actor: Actor, declared_switches: DeclaredSwitches, name: str, *, reason: str
+) -> SwitchChange:
     """Off for everybody from the commit on; approvers may. Raises `Forbidden` or `NotFound`."""
     actor.must_be("approver")
-    _known_or_any(book, name)
+    _known_or_any(declared_switches, name)
     done = _turn_off(pool, tenant_id=actor.tenant_id, name=name, who=actor.name, reason=reason, event_id=new_id())
-    return Flipped(name, False, 0, already=not done)
+    return SwitchChange(name, False, 0, already=not done)
 
 
-def turn_switch_off_by_agent(pool: Pool, caller: Caller, book: SwitchBook, name: str, *, reason: str) -> Flipped:
+def turn_switch_off_by_agent(
+    pool: Pool, caller: Caller, declared_switches: DeclaredSwitches, name: str, *, reason: str
+) -> SwitchChange:
     """An agent stops itself, e.g. after a wrong execution: on again it goes only by a report from after that.
 
     Raises `InvalidInput` for a switch that is not there.
     """
     try:
-        _known_or_any(book, name)
+        _known_or_any(declared_switches, name)
     except NotFound as error:
         raise InvalidInput.of("switch", error.detail) from None
     who = f"agent {caller.agent_id}" if caller.agent_id else f"agent key {caller.key_id}"
     done = _turn_off(
         pool, tenant_id=caller.tenant_id, name=name, who=who, reason=reason, event_id=new_id(), went_wrong=True
     )
-    return Flipped(name, False, 0, already=not done)
+    return SwitchChange(name, False, 0, already=not done)
 
 
-def _known_or_any(book: SwitchBook, name: str) -> None:
-    """Where the file is unusable no name can be looked up, and off has to work all the same."""
-    if book.fault is None or not NAME.fullmatch(name):
-        known_switch(book, name)
+def _known_or_any(declared_switches: DeclaredSwitches, name: str) -> None:
+    """The declared switch; any name where the file is unusable, because turning off must work all the same."""
+    if declared_switches.fault is None or not NAME.fullmatch(name):
+        known_switch(declared_switches, name)

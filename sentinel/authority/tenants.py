@@ -1,4 +1,4 @@
-"""Tenants: whose operations, limits and operators these are. The label is a public name, the id is not public."""
+"""Tenants: listing and creating them. A tenant's label is a public name, its id is not public."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import psycopg
 
 from sentinel.core.errors import Conflict, InvalidInput
 from sentinel.store.database import Pool
-from sentinel.store.failures import in_one_call
 from sentinel.store.ids import new_id
-from sentinel.store.rows import all_rows, one_row
+from sentinel.store.queries import all_rows, call_with_retry, one_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def _insert_tenant(pool: Pool, *, tenant_id: uuid.UUID, label: str) -> bool:
                 connection.execute(FIRST_IS_DEFAULT, fields)
             return created
 
-    return in_one_call(pool, call)
+    return call_with_retry(pool, call)
 
 
 _LABEL = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")

@@ -1,4 +1,4 @@
-"""`sentinel approvals`: see what waits for a person, and decide it in an operator's name."""
+"""`sentinel approvals`: list pending approvals, approve or reject them in an operator's name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from datetime import datetime
 
 import click
 
+from ops_console.accounts.collect_change import collect_change
+from sentinel.authority.actor import ON_THE_MACHINE
+from sentinel.authority.approval_queue import list_approvals
 from sentinel.authority.approvals import (
     APPROVE,
     HANDLED,
@@ -15,10 +18,10 @@ from sentinel.authority.approvals import (
     ApprovalRow,
     earlier_votes,
     find_approval,
-    list_approvals,
     resolve_approval,
     votes,
 )
+from sentinel.authority.change_text import change_text
 from sentinel.cli.common import (
     OneLineErrors,
     acting_as,
@@ -39,7 +42,7 @@ COLUMNS = ("approval_id", "status", "action", "resource", "amount", "reasons", "
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _TableRow:
     """An approval as a person reads it."""
 
     approval_id: uuid.UUID
@@ -53,17 +56,17 @@ class _Shown:
     expires_at: datetime
 
 
-def _shown(row: ApprovalRow) -> _Shown:
+def _table_row(row: ApprovalRow) -> _TableRow:
     amount = "–" if row.amount_minor is None or row.currency is None else str(Money(row.amount_minor, row.currency))
     people = f"{row.approvals_given} of {row.required_people} ({row.required_role})"
-    return _Shown(
+    return _TableRow(
         row.approval_id, row.status, row.action, row.resource, amount, row.reasons, people, row.offers, row.expires_at
     )
 
 
 @click.group(cls=OneLineErrors)
 def group() -> None:
-    """See what waits for a person, and decide it."""
+    """List approvals, approve or reject them."""
 
 
 @group.command("list")
@@ -75,7 +78,9 @@ def list_(status: str | None, limit: int, tenant: str | None, as_json: bool) -> 
     """List approvals, newest first. With --json amounts are in minor units."""
     with open_pool() as pool:
         rows = list_approvals(pool, tenant_of(pool, tenant), status=status, limit=limit)
-    show_rows(rows if as_json else [_shown(row) for row in rows], COLUMNS, as_json=as_json, empty="Nothing to show.")
+    show_rows(
+        rows if as_json else [_table_row(row) for row in rows], COLUMNS, as_json=as_json, empty="Nothing to show."
+    )
 
 
 @group.command("show")
@@ -83,14 +88,16 @@ def list_(status: str | None, limit: int, tenant: str | None, as_json: bool) -> 
 @tenant_option
 @json_option
 def show_(approval_id: str, tenant: str | None, as_json: bool) -> None:
-    """Show one approval: who said what, also when the same was asked before under other terms."""
+    """Show one approval with its votes, also those on earlier approvals of the same operation."""
     with open_pool() as pool:
         tenant_id, wanted = tenant_of(pool, tenant), as_uuid(approval_id, "ID")
         row = find_approval(pool, tenant_id, wanted)
         if row is None:
             raise NotFound("there is no approval of that id")
         said, before = votes(pool, tenant_id, wanted), earlier_votes(pool, tenant_id, wanted)
-    lines = [f"{name}: {_text(value)}" for name, value in asdict(_shown(row)).items()]
+    lines = [f"{name}: {_text(value)}" for name, value in asdict(_table_row(row)).items()]
+    if row.change:
+        lines = [change_text(row.change), f"asked by: {row.requested_by or ON_THE_MACHINE}", *lines, row.change]
     lines += [f"{vote.operator}: {vote.verdict}, {vote.reason}" for vote in said]
     lines += [
         f"{vote.operator}, before ({vote.required_people} of the role {vote.required_role} were asked): {vote.verdict},"
@@ -125,18 +132,18 @@ def _decide(
         row = find_approval(pool, actor.tenant_id, wanted)
         if row is None:
             raise NotFound("there is no approval of that id")
-        # Also the one that is only printed binds the word: what is told afterwards is what was decided.
+        # Without --digest the vote is bound to the digest that is printed afterwards.
         bound = digest or row.digest
         done = resolve_approval(pool, actor, wanted, verdict=verdict, reason=reason, digest=bound, reference=reference)
-    told = f"{done.result.capitalize()} as {actor.name}."
+    message = f"{done.result.capitalize()} as {actor.name}."
     if done.result == "recorded":
-        told = f"Recorded as {actor.name}: {done.approvals_given} of {done.people_required} people have approved."
-    show({**asdict(done), "digest": bound}, as_json, f"{told}\nDigest: {bound}")
+        message = f"Recorded as {actor.name}: {done.approvals_given} of {done.people_required} people have approved."
+    show({**asdict(done), "digest": bound}, as_json, f"{message}\nDigest: {bound}")
 
 
 @group.command()
 @click.argument("approval_id", metavar="ID")
-@click.option("--as", "email", required=True, metavar="EMAIL", help="The operator in whose name; the rules are theirs.")
+@click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the operator who decides.")
 @reason_option("Why; kept with the approval.")
 @click.option("--digest", help="The digest you looked at (`list --json`); refused when it is not the approval's.")
 @tenant_option
@@ -148,8 +155,8 @@ def approve(approval_id: str, email: str, reason: str, digest: str | None, tenan
 
 @group.command()
 @click.argument("approval_id", metavar="ID")
-@click.option("--as", "email", required=True, metavar="EMAIL", help="The operator in whose name; the rules are theirs.")
-@reason_option("Why; kept with the approval and told to the agent.")
+@click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the operator who decides.")
+@reason_option("Why; kept with the approval and sent to the agent.")
 @click.option("--digest", help="The digest you looked at (`list --json`); refused when it is not the approval's.")
 @tenant_option
 @json_option
@@ -160,7 +167,7 @@ def reject(approval_id: str, email: str, reason: str, digest: str | None, tenant
 
 @group.command()
 @click.argument("approval_id", metavar="ID")
-@click.option("--as", "email", required=True, metavar="EMAIL", help="The operator in whose name; the rules are theirs.")
+@click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the operator who decides.")
 @reason_option("Why; kept with the approval and told to the agent.")
 @reason_option("Where it was handled: a ticket, a payment; 1 to 200 characters.", "--reference", most=200)
 @click.option("--digest", help="The digest you looked at (`list --json`); refused when it is not the approval's.")
@@ -169,5 +176,21 @@ def reject(approval_id: str, email: str, reason: str, digest: str | None, tenant
 def handled(
     approval_id: str, email: str, reason: str, reference: str, digest: str | None, tenant: str | None, as_json: bool
 ) -> None:
-    """Record that a person handled it elsewhere: the machine is denied it, as a local administrator for the named operator."""
+    """Record that a person handled it elsewhere; the agent gets a DENY. As a local administrator for the named operator."""
     _decide(HANDLED, approval_id, email, reason, digest, tenant, as_json, reference)
+
+
+@group.command()
+@click.argument("approval_id", metavar="ID")
+@click.option(
+    "--as", "email", metavar="EMAIL", help="The operator who asked; without it, what was asked on the machine itself."
+)
+@tenant_option
+@json_option
+def collect(approval_id: str, email: str | None, tenant: str | None, as_json: bool) -> None:
+    """Make the password or key that a second administrator approved, and print it, this once."""
+    with open_pool() as pool:
+        actor = acting_as(pool, tenant_of(pool, tenant), email)
+        made = collect_change(pool, actor, as_uuid(approval_id, "ID"))
+    for_whom = f"for {made.email}, to set one's own with" if made.email else f"key {made.key_id}"
+    show(made, as_json, f"{made.secret}\n\nShown this once: {for_whom}.")

@@ -1,4 +1,4 @@
-"""`sentinel checkpoint`: write down how the evidence stands, to a file that this machine keeps."""
+"""`sentinel checkpoint`: append a checkpoint of the event log to a local file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from sentinel.authority.checkpoints import CheckpointFile
 from sentinel.cli.common import json_option, open_pool, show
-from sentinel.platform.command_line import WrongUse
+from sentinel.platform.command_line import InvalidUsage
 
 
 @click.command()
@@ -17,11 +17,11 @@ from sentinel.platform.command_line import WrongUse
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
     envvar="SENTINEL_CHECKPOINT_FILE",
-    help="The file; it is made when it is not there.  [SENTINEL_CHECKPOINT_FILE]",
+    help="The checkpoint file; created when missing.  [SENTINEL_CHECKPOINT_FILE]",
 )
 @json_option
 def command(file: Path, as_json: bool) -> None:
-    """Append a checkpoint of what is new in the evidence, as the authority does each minute where it has such a file.
+    """Append a checkpoint of the new events, as the authority does each minute where a file is configured.
 
     For a machine that whoever administers the database has no access to, from a timer: `sentinel doctor --checkpoint FILE`
     there compares. Exit 1 when the evidence is no longer what the file says; nothing is written then.
@@ -30,6 +30,6 @@ def command(file: Path, as_json: bool) -> None:
         try:
             written = CheckpointFile(file).append(pool)
         except OSError as error:
-            raise WrongUse(f"the checkpoint file {file} cannot be written: {error.strerror}") from None
+            raise InvalidUsage(f"the checkpoint file {file} cannot be written: {error.strerror}") from None
     events = sum(len(one.entries) for one in written)
     show({"file": str(file), "events": events}, as_json, f"{events} new events are on record in {file}")

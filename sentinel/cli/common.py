@@ -1,4 +1,4 @@
-"""What the commands share: the database, the tenant, the acting person, tables or JSON, and errors on one line.
+"""Shared by the commands: database, tenant, acting operator, table or JSON output, and one-line errors.
 
 Exit codes: 0 done, 1 refused or not found, 2 wrong use or configuration, 3 the database cannot be reached.
 """
@@ -17,11 +17,11 @@ import orjson
 import psycopg
 from marshmallow import ValidationError
 
-from ops_console.accounts.create_operator import known_operator
+from ops_console.accounts.operator_changes import known_operator
 from sentinel.authority.actor import LOCAL_ADMINISTRATOR, Actor, local_administrator
 from sentinel.authority.tenants import list_tenants
 from sentinel.core.errors import EngineUnavailable, InvalidInput, NotFound
-from sentinel.platform.command_line import Command, OneLineGroup, WrongUse, one_line_errors
+from sentinel.platform.command_line import Command, InvalidUsage, OneLineGroup, one_line_errors
 from sentinel.platform.http.bodies import Text
 from sentinel.store.address import database_url
 from sentinel.store.database import CONSOLE, Pool, describe, first_line, open_connection, with_role
@@ -47,8 +47,8 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")(command)
 
 
-class PersonsText(click.ParamType[str]):
-    """What a person says, by the same rule as over HTTP: something, not too long, with nothing in it that is not seen."""
+class FreeText(click.ParamType[str]):
+    """Free text under the same rule as over HTTP: not empty, bounded, only visible characters."""
 
     name = "text"
 
@@ -64,8 +64,8 @@ class PersonsText(click.ParamType[str]):
 
 
 def reason_option(about: str, name: str = "--reason", *, most: int = 2000) -> Callable[[Command], Command]:
-    """A person's word that is kept: `--reason`, or what it is called there."""
-    return click.option(name, required=True, type=PersonsText(most), help=about)
+    """A free-text option that is recorded: `--reason`, or another name."""
+    return click.option(name, required=True, type=FreeText(most), help=about)
 
 
 def tenant_option(command: Command) -> Command:
@@ -79,12 +79,12 @@ def tenant_option(command: Command) -> Command:
 
 
 @contextlib.contextmanager
-def open_pool(role: str = CONSOLE) -> Iterator[Pool]:
-    """A pool of `role` on `SENTINEL_DATABASE_URL`, else on the embedded server of `SENTINEL_DATA_DIR`.
+def open_pool(role: str = CONSOLE, *, login: str | None = None) -> Iterator[Pool]:
+    """A pool of `role` on `SENTINEL_DATABASE_URL`, else on the embedded server of `SENTINEL_DATA_DIR` with `login` or the role's own.
 
     Raises `EngineUnavailable` or `EmbeddedError` (no database), `SchemaNotReady` (not migrated).
     """
-    with database_url(role) as url, contextlib.ExitStack() as stack:
+    with database_url(login or role) as url, contextlib.ExitStack() as stack:
         _require_ready(url, role)
         pool = Pool(with_role(url, role, application_name="sentinel-cli"), size=1)
         stack.callback(pool.close)
@@ -103,7 +103,7 @@ def _require_ready(url: str, role: str) -> None:
 
 
 def tenant_of(pool: Pool, tenant: str | None) -> uuid.UUID:
-    """The tenant named by label or id, else the only one. Raises `NotFound` or `WrongUse`."""
+    """The tenant named by label or id, else the only one. Raises `NotFound` or `InvalidUsage`."""
     known = list_tenants(pool)
     if tenant:
         named = [one.tenant_id for one in known if tenant in (one.label, str(one.tenant_id))]
@@ -113,12 +113,12 @@ def tenant_of(pool: Pool, tenant: str | None) -> uuid.UUID:
     if not known:
         raise NotFound("there is no tenant yet: `sentinel tenants create LABEL`")
     if len(known) > 1:
-        raise WrongUse(f"say which tenant with --tenant: {', '.join(one.label for one in known)}")
+        raise InvalidUsage(f"say which tenant with --tenant: {', '.join(one.label for one in known)}")
     return known[0].tenant_id
 
 
 def acting_as(pool: Pool, tenant_id: uuid.UUID, email: str | None) -> Actor:
-    """A local administrator acting for the named operator with that operator's role, or for nobody's account."""
+    """A local administrator acting for the named operator with that operator's role, or for no operator."""
     if email is None:
         return local_administrator(tenant_id)
     operator = known_operator(pool, tenant_id, email)
@@ -135,9 +135,9 @@ def as_uuid(text: str, what: str) -> uuid.UUID:
         raise InvalidInput.of(what, "is not an id (a UUID)") from None
 
 
-def show(value: Any, as_json: bool, told: str = "") -> None:
+def show(value: Any, as_json: bool, text: str = "") -> None:
     """One result: JSON, or the sentence for people."""
-    print_json(value) if as_json else click.echo(told)
+    print_json(value) if as_json else click.echo(text)
 
 
 def print_json(value: Any) -> None:

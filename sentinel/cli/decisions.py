@@ -1,4 +1,4 @@
-"""`sentinel decisions`: what a recorded decision rested on, and whether the same is decided again from what is kept."""
+"""`sentinel decisions`: explain a recorded decision and re-evaluate it from its stored facts."""
 
 from __future__ import annotations
 
@@ -9,53 +9,57 @@ from pathlib import Path
 import click
 import orjson
 
-from sentinel.authority.explain import Explained, explain_decision
-from sentinel.authority.policy_inspector import PolicyBook
+from sentinel.authority.explain import DecisionExplanation, explain_decision
+from sentinel.authority.policy_inspector import PolicyInspector
+from sentinel.authority.reasons import reason_text
 from sentinel.cli.common import OneLineErrors, as_uuid, json_option, open_pool, tenant_of, tenant_option
-from sentinel.core.decision import reason_text
 from sentinel.platform.command_line import REFUSED
 from sentinel.platform.resources import policies_dir
-from sentinel.policy.explain import Said
+from sentinel.policy.explain import RuleAnswer
 
 
 @click.group(cls=OneLineErrors)
 def group() -> None:
-    """What recorded decisions rested on."""
+    """Explain recorded decisions."""
 
 
 @group.command("explain")
 @click.argument("operation_id", metavar="OPERATION")
 @click.option("--policies", type=click.Path(path_type=Path, exists=True, file_okay=False), envvar="SENTINEL_POLICIES_DIR",
-              help="Where a policy's file is looked for that no authority has declared yet.")  # fmt: skip
+              help="Folder of policy files, for a policy that no authority has declared yet.")  # fmt: skip
 @tenant_option
 @json_option
 def explain_(operation_id: str, policies: Path | None, tenant: str | None, as_json: bool) -> None:
-    """Decide a recorded operation again, from its kept facts under the policy that decided it.
+    """Re-evaluate a recorded operation from its stored facts under the policy that decided it.
 
     What the database found then (full limits, a halt, a once-key) is taken as recorded. Exit 1 where another verdict comes
     out, where it cannot be decided again, or where what is kept is not what the decision's proof commits to.
     """
-    book = PolicyBook(policies or policies_dir())
+    inspector = PolicyInspector(policies or policies_dir())
     with open_pool() as pool:
-        told = explain_decision(pool, book, tenant_of(pool, tenant), as_uuid(operation_id, "OPERATION"))
+        explanation = explain_decision(pool, inspector, tenant_of(pool, tenant), as_uuid(operation_id, "OPERATION"))
     if as_json:
-        click.echo(orjson.dumps({**dataclasses.asdict(told), "agrees": told.agrees}).decode())
+        click.echo(orjson.dumps({**dataclasses.asdict(explanation), "agrees": explanation.agrees}).decode())
     else:
-        _show(told)
-    sys.exit(0 if told.agrees else REFUSED)
+        _show(explanation)
+    sys.exit(0 if explanation.agrees else REFUSED)
 
 
-def _show(told: Explained) -> None:
-    click.echo(f"recorded   {told.verdict} {told.reason_code}: {reason_text(told.reason_code)}")
+def _show(explanation: DecisionExplanation) -> None:
+    click.echo(f"recorded   {explanation.verdict} {explanation.reason_code}: {reason_text(explanation.reason_code)}")
     click.echo(
-        f"again      {f'{told.again.verdict} {told.again.reason_code}' if told.again else f'- ({told.hindrance})'}"
+        f"again      {f'{explanation.again.verdict} {explanation.again.reason_code}' if explanation.again else f'- ({explanation.hindrance})'}"
     )
-    click.echo(f"committed  {'yes' if told.committed else 'NO: what is kept is not what the proof commits to'}")
-    click.echo(f"policy     {told.policy_digest}")
-    if told.evidence is not None:
-        click.echo(f"evidence   {orjson.dumps(told.evidence).decode()}")
-    if told.tightened:
-        click.echo(f"tightened  {', '.join(told.tightened)}")
-    for rule in told.rules or ():
-        if rule.said is not Said.DOES_NOT_HOLD:
-            click.echo(f"rule       {rule.rule_id}: {rule.said}, {rule.verdict} {rule.reason_code}")
+    click.echo(
+        f"committed  {'yes' if explanation.committed else 'NO: the stored facts are not what the proof commits to'}"
+    )
+    click.echo(f"policy     {explanation.policy_digest}")
+    if explanation.evidence is not None:
+        click.echo(f"evidence   {orjson.dumps(explanation.evidence).decode()}")
+    if explanation.tightened:
+        click.echo(f"tightened  {', '.join(explanation.tightened)}")
+    for rule in explanation.rules or ():
+        if rule.said is not RuleAnswer.DOES_NOT_HOLD:
+            click.echo(
+                f"rule       {rule.rule_id}: {rule.said}, {rule.verdict} {rule.reason_code}: {rule.says or rule.when}"
+            )

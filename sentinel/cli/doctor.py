@@ -1,4 +1,4 @@
-"""`sentinel doctor`: is this installation safe, and does everything hold that must?"""
+"""`sentinel doctor`: check settings, policies, database safety, invariants and checkpoints."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from sentinel.policy.cases import run_cases
 from sentinel.policy.folder import check_folder
 from sentinel.store.address import database_url
 from sentinel.store.database import AUTHORITY, CONSOLE, ORDERS, WORKER, describe, first_line, open_connection, with_role
-from sentinel.store.invariants import SHOWN, UNHURRIED, run_invariants
+from sentinel.store.invariants import LONG_STATEMENT_TIMEOUT, SHOWN, run_invariants
 from sentinel.store.migrate import SchemaNotReady, current_revision, require_head
-from sentinel.store.safety import faults_of
+from sentinel.store.safety import safety_faults
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing the doctor looked at; `damaged` are the first ids of what is wrong. Not `checked` is neither well nor bad."""
+    """The result of one check; `damaged` are the first ids of violations. Not `checked`: neither passed nor failed."""
 
     name: str
     ok: bool
@@ -58,7 +58,7 @@ LOCKS_FREE = (
     type=click.Path(path_type=Path),
     envvar="SENTINEL_CHECKPOINT_FILE",
     default=None,
-    help="File of checkpoints to compare the evidence with.  [SENTINEL_CHECKPOINT_FILE]",
+    help="Checkpoint file to compare the event log with.  [SENTINEL_CHECKPOINT_FILE]",
 )
 @json_option
 def command(as_json: bool, checkpoints: Path | None) -> None:
@@ -108,7 +108,7 @@ def _examine(url: str, checkpoints: Path | None) -> Iterator[Check]:
         if current_revision(connection) is None:
             raise SchemaNotReady("the database is empty: run `sentinel migrate` first")
         yield _attempt("schema", lambda: require_head(connection), "at this program's revision")
-        unsafe = faults_of(connection)
+        unsafe = safety_faults(connection)
         yield Check(
             "database safety", not unsafe, "; ".join(unsafe) or "durable, own role, append-only triggers in place"
         )
@@ -116,12 +116,12 @@ def _examine(url: str, checkpoints: Path | None) -> Iterator[Check]:
         yield Check("locks", not free, LOCKS_FREE if free else "only the authority takes them")
     with _connected(url, CONSOLE, AUTHORITY, WORKER, ORDERS) as connection:
         with connection.transaction():
-            connection.execute(UNHURRIED)
+            connection.execute(LONG_STATEMENT_TIMEOUT)
             compared = _compared(connection, checkpoints)
         yield compared
         for verdict in run_invariants(connection, invariants_sql()):
             yield Check(
-                verdict.name, not verdict.violations, verdict.told, verdict.damaged, checked=not verdict.unchecked
+                verdict.name, not verdict.violations, verdict.summary, verdict.damaged, checked=not verdict.unchecked
             )
 
 
@@ -137,7 +137,7 @@ def _connected(url: str, *roles: str) -> psycopg.Connection[Any]:
 
 
 def _compared(connection: psycopg.Connection[Any], checkpoints: Path | None) -> Check:
-    """The evidence against what was written down outside the database."""
+    """Compare the event log with the checkpoint file."""
     if checkpoints is None:
         return Check("checkpoints", True, NO_CHECKPOINTS, checked=False)
     try:

@@ -1,7 +1,7 @@
-"""`sentinel gates`: prove a scenario by labelled cases before its switch is turned on.
+"""`sentinel gates`: run a scenario's launch gate on labelled cases before its switch is turned on.
 
 The replay is a program of the worker's (`python -m worker.gates`), started as a process: the authority never loads the
-worker. It gets a scratch world, says what became of every case, and everything of it is gone afterwards.
+worker. It gets a scratch environment, reports the result of every case, and is removed afterwards.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from sentinel.cli.common import (
     tenant_of,
     tenant_option,
 )  # fmt: skip
-from sentinel.cli.gates_shown import print_report
-from sentinel.cli.scratch import Scratch, scratch_world
+from sentinel.cli.gate_report_output import print_report
+from sentinel.cli.scratch import ScratchEnvironment, scratch_environment
 from sentinel.core.errors import NotFound
-from sentinel.platform.command_line import WrongUse
+from sentinel.platform.command_line import InvalidUsage
 from sentinel.platform.logs import configure_logs
 from sentinel.platform.private_files import write_private
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.evaluate import evaluate
-from sentinel.policy.library import PolicyHolder
-from sentinel.policy.switches import DeclaredSwitch, SwitchBook, read_book
+from sentinel.policy.library import ReloadablePolicies
+from sentinel.policy.switches import DeclaredSwitch, DeclaredSwitches, load_declared_switches
 from sentinel.store.address import database_url
 
 _ACTION = "refund.small."
@@ -50,7 +50,7 @@ _LONGEST_SECONDS = 300.0
 
 @click.group(cls=OneLineErrors)
 def group() -> None:
-    """Prove a scenario by labelled cases before its switch is turned on."""
+    """Run a scenario's launch gate before its switch is turned on."""
 
 
 @group.command()
@@ -61,16 +61,18 @@ def group() -> None:
 @click.option(
     "--report", "report_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the report here too."
 )
-@click.option("--record/--no-record", default=False, help="Keep the report: `sentinel switches on` asks for it.")
+@click.option(
+    "--record/--no-record", default=False, help="Record the report: `sentinel switches on` needs a recorded one."
+)
 @click.option(
     "--simulate-systems", is_flag=True, help="Simulate outside systems and the model critic; else not covered."
 )
 @click.option(
     "--sandbox",
     is_flag=True,
-    help="Use the outside systems that the worker's settings name in this environment. They must be sandboxes: every case is really asked for.",
+    help="Use the outside systems that the worker's settings name in this environment. They must be sandboxes: every case sends real requests.",
 )
-@click.option("--as", "email", metavar="EMAIL", help="In whose name it is recorded: an approver.")
+@click.option("--as", "email", metavar="EMAIL", help="E-mail of the approver who records it.")
 @click.option("--policies", "directory", type=click.Path(path_type=Path), envvar="SENTINEL_POLICIES_DIR",
               help="Folder with the policies, routes and switches that are tried.")  # fmt: skip
 @tenant_option
@@ -81,14 +83,16 @@ def run(
 ) -> None:  # fmt: skip
     """Replay SCENARIO's labelled cases through the real workflow on a scratch database. Exit 1 unless all is proven."""
     if record and email is None:
-        raise WrongUse("say in whose name the report is recorded: --as EMAIL")
+        raise InvalidUsage("say who records the report: --as EMAIL")
     if simulate_systems and sandbox:
-        raise WrongUse("a system is either simulated or a sandbox: --simulate-systems and --sandbox do not go together")
+        raise InvalidUsage(
+            "a system is either simulated or a sandbox: --simulate-systems and --sandbox do not go together"
+        )
     systems = {"simulate_systems": simulate_systems, "sandbox": _sandbox() if sandbox else {}}
     folder = directory or policies_dir()
-    switch = _switch_of(read_book(folder), scenario)
+    switch = _switch_of(load_declared_switches(folder), scenario)
     # A replay asks for hundreds of customers within seconds, as one agent: totals and breakers would see nothing else.
-    policies = PolicyHolder(folder, totals=False)
+    policies = ReloadablePolicies(folder, totals=False)
     policy = _policy_of(policies, switch)
     chosen = cases or _shipped_cases(folder, scenario)
     with contextlib.ExitStack() as stack:
@@ -108,16 +112,16 @@ def run(
     sys.exit(0 if report["passed"] else 1)
 
 
-def _switch_of(book: SwitchBook, scenario: str) -> DeclaredSwitch:
-    if book.fault is not None:
-        raise WrongUse(f"the file of switches cannot be used: {book.fault}")
-    gated = {one.gate: one for one in book.switches.values() if one.gate is not None}
+def _switch_of(declared_switches: DeclaredSwitches, scenario: str) -> DeclaredSwitch:
+    if declared_switches.fault is not None:
+        raise InvalidUsage(f"the file of switches cannot be used: {declared_switches.fault}")
+    gated = {one.gate: one for one in declared_switches.switches.values() if one.gate is not None}
     if scenario not in gated:
         raise NotFound(f"no switch has the gate {scenario[:64]}; there are: {', '.join(gated)}")
     return gated[scenario]
 
 
-def _policy_of(policies: PolicyHolder, switch: DeclaredSwitch) -> CompiledPolicy:
+def _policy_of(policies: ReloadablePolicies, switch: DeclaredSwitch) -> CompiledPolicy:
     found = [one for one in policies.library.policies if one.policy.policy_id == switch.policy]
     if not found:
         raise NotFound(f"there is no policy {switch.policy}, which is to cover {switch.name}")
@@ -133,17 +137,17 @@ def _shipped_cases(folder: Path, scenario: str) -> Path:
 
 
 def _replayed(
-    url: str | None, policies: PolicyHolder, policy: CompiledPolicy, switch: DeclaredSwitch, scenario: str, cases: Path,
+    url: str | None, policies: ReloadablePolicies, policy: CompiledPolicy, switch: DeclaredSwitch, scenario: str, cases: Path,
     systems: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     configure_logs("error", program="sentinel-gates")
     click.echo(f"replaying {cases.name} on a scratch database …", err=True)
     # It loads while the database is made.
-    with _program() as program, scratch_world(url, policies) as scratch:
+    with _program() as program, scratch_environment(url, policies) as scratch:
         job = _job(scratch, policies.directory, policy, switch, scenario, cases) | systems
         output, _ = program.communicate(orjson.dumps(job), timeout=_LONGEST_SECONDS)
     if program.returncode != 0:
-        raise WrongUse("the replay gave no report")
+        raise InvalidUsage("the replay gave no report")
     found: dict[str, Any] = orjson.loads(output)
     return found
 
@@ -169,7 +173,7 @@ def _sandbox() -> dict[str, str]:
     names |= {"critic_url": "SENTINEL_CRITIC_URL", "critic_model": "SENTINEL_CRITIC_MODEL"}
     found = {field: os.environ[variable] for field, variable in names.items() if os.environ.get(variable)}
     if not any(field.endswith("_url") for field in found):
-        raise WrongUse(f"--sandbox needs an outside system in this environment, such as {names['platform_url']}")
+        raise InvalidUsage(f"--sandbox needs an outside system in this environment, such as {names['platform_url']}")
     return found
 
 
@@ -181,7 +185,12 @@ def _clean_environment() -> dict[str, str]:
 
 
 def _job(
-    scratch: Scratch, folder: Path, policy: CompiledPolicy, switch: DeclaredSwitch, scenario: str, cases: Path
+    scratch: ScratchEnvironment,
+    folder: Path,
+    policy: CompiledPolicy,
+    switch: DeclaredSwitch,
+    scenario: str,
+    cases: Path,
 ) -> dict[str, Any]:
     caps = dict(policy.policy.numbers.get(_CAP + scenario, {}))
     if not caps:
@@ -222,4 +231,4 @@ def _recorded(report: dict[str, Any], folder: Path, tenant: str | None, email: s
             lower_bound_ppm=int(report["lower_bound"] * 1_000_000), wrong_executions=len(report["wrong_executions"]),
             not_covered=report["not_covered"], report=report,
         )  # fmt: skip
-        return str(record_gate_report(pool, actor, read_book(folder), kept))
+        return str(record_gate_report(pool, actor, load_declared_switches(folder), kept))

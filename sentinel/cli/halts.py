@@ -1,4 +1,4 @@
-"""`sentinel halts`: stop everything or something now, and let it go again."""
+"""`sentinel halts`: list, set and lift halts (kill switches)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ COLUMNS = ("halt_id", "scope", "target", "level", "reason", "set_by", "set_at", 
 
 @click.group(cls=OneLineErrors)
 def group() -> None:
-    """Stop everything or something now, and let it go again."""
+    """List, set and lift halts (kill switches)."""
 
 
 @group.command("list")
-@click.option("--all", "lifted_too", is_flag=True, help="Lifted ones too.")
+@click.option("--all", "lifted_too", is_flag=True, help="Include lifted halts.")
 @tenant_option
 @json_option
 def list_(lifted_too: bool, tenant: str | None, as_json: bool) -> None:
@@ -40,15 +40,19 @@ def list_(lifted_too: bool, tenant: str | None, as_json: bool) -> None:
 @group.command("set")
 @click.option("--scope", type=click.Choice(SCOPES), required=True, help="What to stop; global stops every tenant.")
 @click.option("--target", default="", help='The agent, action (or "refund.*") or scenario.')
-@click.option("--level", type=click.Choice(LEVELS), default="kill", show_default=True, help="What agents are told.")
+@click.option(
+    "--level", type=click.Choice(LEVELS), default="kill", show_default=True, help="What the agents' heartbeat says."
+)
 @reason_option("Why; kept with the halt.")
-@click.option("--as", "email", metavar="EMAIL", help="The operator in whose name; else nobody's account.")
+@click.option(
+    "--as", "email", metavar="EMAIL", help="E-mail of the operator; without it, recorded as local administrator."
+)
 @tenant_option
 @json_option
 def set_(
     scope: str, target: str, level: str, reason: str, email: str | None, tenant: str | None, as_json: bool
 ) -> None:
-    """Put a halt in force; nothing it covers is allowed or started from now on."""
+    """Put a halt in force; nothing that it covers is allowed or started until it is lifted."""
     with open_pool() as pool:
         actor = acting_as(pool, tenant_of(pool, tenant), email)
         done = set_halt(pool, actor, scope=scope, target=target, level=level, reason=reason)
@@ -58,7 +62,9 @@ def set_(
 @group.command()
 @click.argument("halt_id", metavar="ID")
 @reason_option("Why; kept as evidence.")
-@click.option("--as", "email", metavar="EMAIL", help="The operator in whose name; else nobody's account.")
+@click.option(
+    "--as", "email", metavar="EMAIL", help="E-mail of the operator; without it, recorded as local administrator."
+)
 @tenant_option
 @json_option
 def lift(halt_id: str, reason: str, email: str | None, tenant: str | None, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""`sentinel in-doubt`: started actions whose outcome nobody knows, and saying what became of them."""
+"""`sentinel in-doubt`: list operations in doubt (started, outcome unknown) and resolve them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ COLUMNS = (
 
 @click.group(cls=OneLineErrors)
 def group() -> None:
-    """Started actions whose outcome nobody knows."""
+    """List and resolve operations in doubt (started, outcome unknown)."""
 
 
 @group.command("list")
 @tenant_option
 @json_option
 def list_(tenant: str | None, as_json: bool) -> None:
-    """List them, longest in doubt first; amounts are in minor units and stay held.
+    """List operations in doubt, longest first; amounts are in minor units and stay held.
 
     Until `act_until` somebody may still act, and "not executed" cannot be said. The reason `contradiction` means that a success
     was reported after a person had said "not executed": that action of that agent is halted.
@@ -47,13 +47,13 @@ def list_(tenant: str | None, as_json: bool) -> None:
 @click.argument("operation_id", metavar="OPERATION")
 @click.option("--executed/--not-executed", default=None, help="Whether it happened: captures or frees its budget.")
 @reason_option("How you know; kept as evidence.", "--evidence")
-@click.option("--as", "email", required=True, metavar="EMAIL", help="The administrator in whose name.")
+@click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the administrator who resolves it.")
 @tenant_option
 @json_option
 def resolve(
     operation_id: str, executed: bool | None, evidence: str, email: str, tenant: str | None, as_json: bool
 ) -> None:
-    """Say whether a started action was executed.
+    """Resolve a started operation as executed or not executed.
 
     "Not executed" is final, and is refused while somebody may still act on the start; the refusal says until when.
     """
@@ -62,5 +62,5 @@ def resolve(
     with open_pool() as pool:
         actor = acting_as(pool, tenant_of(pool, tenant), email)
         resolve_in_doubt(pool, actor, as_uuid(operation_id, "OPERATION"), executed=executed, evidence=evidence)
-    told = f"Recorded as {'executed' if executed else 'not executed'} by {actor.name}."
-    show({"operation_id": operation_id, "executed": executed}, as_json, told)
+    message = f"Recorded as {'executed' if executed else 'not executed'} by {actor.name}."
+    show({"operation_id": operation_id, "executed": executed}, as_json, message)

@@ -1,14 +1,24 @@
-"""`sentinel keys`: agent keys. A key is printed once, when it is made; only its hash is kept."""
+"""`sentinel keys`: agent keys. A key is printed once, when it is made; only its hash is kept.
+
+When a key waits for a second administrator: see `operators.py`.
+"""
 
 from __future__ import annotations
 
 import click
 
-from ops_console.accounts.create_operator import known_operator
-from sentinel.authority.issue_key import IssuedKey, issue_key
-from sentinel.authority.keys import DEFAULT_SCOPES, SCOPES, WORKER_SCOPE, list_keys
-from sentinel.authority.revoke_key import revoke_key
-from sentinel.authority.rotate_key import OVERLAP_SECONDS, rotate_key
+from ops_console.accounts.operator_changes import known_operator
+from sentinel.authority.keys import (
+    DEFAULT_SCOPES,
+    OVERLAP_SECONDS,
+    SCOPES,
+    WORKER_SCOPE,
+    IssuedKey,
+    issue_key,
+    list_keys,
+    revoke_key,
+    rotate_key,
+)
 from sentinel.cli.common import (
     OneLineErrors,
     as_uuid,
@@ -19,6 +29,7 @@ from sentinel.cli.common import (
     tenant_of,
     tenant_option,
 )
+from sentinel.store.embedded import SUPERUSER
 
 COLUMNS = ("key_id", "hint", "label", "agent_id", "scopes", "owner", "created_at", "expires_at", "revoked_at", "last_used_at",
            "usable")  # fmt: skip
@@ -44,9 +55,7 @@ def _show_once(issued: IssuedKey, as_json: bool) -> None:
               help="What it may do; may be given several times.")  # fmt: skip
 @click.option("--worker", is_flag=True, help="A worker's: its word counts on facts with `vouched_by: worker`.")
 @click.option("--expires-days", type=int, help="End after this many days; without it, never.")
-@click.option(
-    "--owner", metavar="EMAIL", help="The operator who answers for it, and so can never approve what it asks."
-)
+@click.option("--owner", metavar="EMAIL", help="Key owner: the operator who can then never approve what the key asks.")
 @click.option("--test", is_flag=True, help="Make a snt_test_ key.")
 @tenant_option
 @json_option
@@ -55,7 +64,7 @@ def create(
     tenant: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Make a key and print it, this once."""
-    with open_pool() as pool:
+    with open_pool(login=SUPERUSER) as pool:
         tenant_id = tenant_of(pool, tenant)
         owner_id = known_operator(pool, tenant_id, owner).operator_id if owner else None
         issued = issue_key(
@@ -71,7 +80,7 @@ def create(
 @json_option
 def list_(tenant: str | None, as_json: bool) -> None:
     """List keys by their first characters; the keys themselves are not kept."""
-    with open_pool() as pool:
+    with open_pool(login=SUPERUSER) as pool:
         rows = list_keys(pool, tenant_of(pool, tenant))
     show_rows(rows, COLUMNS, as_json=as_json, empty="There is no key yet.")
 
@@ -82,7 +91,7 @@ def list_(tenant: str | None, as_json: bool) -> None:
 @json_option
 def revoke(key_id: str, tenant: str | None, as_json: bool) -> None:
     """End a key now; it is refused everywhere within a second."""
-    with open_pool() as pool:
+    with open_pool(login=SUPERUSER) as pool:
         revoke_key(pool, tenant_of(pool, tenant), as_uuid(key_id, "KEY_ID"))
     show({"key_id": key_id, "revoked": True}, as_json, "Revoked.")
 
@@ -96,7 +105,7 @@ def revoke(key_id: str, tenant: str | None, as_json: bool) -> None:
 @json_option
 def rotate(key_id: str, overlap_hours: int, expires_days: int | None, tenant: str | None, as_json: bool) -> None:
     """Make a successor of a key, with the same rights, and print it, this once."""
-    with open_pool() as pool:
+    with open_pool(login=SUPERUSER) as pool:
         issued = rotate_key(
             pool, tenant_of(pool, tenant), as_uuid(key_id, "KEY_ID"),
             overlap_seconds=overlap_hours * 3600, expires_days=expires_days,

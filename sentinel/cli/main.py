@@ -55,7 +55,7 @@ class _Lazy(OneLineErrors):
 def main(**_: Any) -> None:
     """The authority a money-moving agent asks before it acts.
 
-    Start with `sentinel demo`. Settings are environment variables, listed in deploy/settings.md. Exit codes:
+    Start with `sentinel demo`. Settings are environment variables, listed in docs/settings.md. Exit codes:
     0 done, 1 refused or not found, 2 wrong usage or configuration, 3 the database cannot be reached.
     """
 

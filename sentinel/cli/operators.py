@@ -1,4 +1,8 @@
-"""`sentinel operators`: the people of a tenant and their roles. Admins change them on the console's page too."""
+"""`sentinel operators`: the people of a tenant and their roles. Admins change them on the console's page too.
+
+With the login of the schema's owner (the embedded server's, or such a `SENTINEL_DATABASE_URL`) nothing waits for a second
+administrator: who holds it can write every table, and the first people are made so. Any other login asks, as a page does.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,19 @@ import sys
 
 import click
 
-from ops_console.accounts.create_operator import (
+from ops_console.accounts.operator_changes import (
     change_role,
     confirm,
     create_operator,
-    let_in,
+    deactivate_operator,
+    reactivate_operator,
     reset_second_factor,
-    shut_out,
 )
 from ops_console.accounts.operators import list_operators
 from ops_console.accounts.passwords import make_password
 from sentinel.authority.actor import ROLES
 from sentinel.cli.common import OneLineErrors, json_option, open_pool, show, show_rows, tenant_of, tenant_option
+from sentinel.store.embedded import SUPERUSER
 
 COLUMNS = ("email", "role", "active", "created_at", "operator_id")
 
@@ -45,7 +50,7 @@ def group() -> None:
 def create(email: str, role: str, password_stdin: bool, tenant: str | None, as_json: bool) -> None:
     """Add an operator."""
     password = sys.stdin.readline().rstrip("\n") if password_stdin else make_password()
-    with open_pool() as pool:
+    with open_pool(login=SUPERUSER) as pool:
         operator_id = create_operator(
             pool, tenant_of(pool, tenant), email=email, password=password, role=role, one_time=not password_stdin
         )
@@ -62,7 +67,7 @@ def create(email: str, role: str, password_stdin: bool, tenant: str | None, as_j
 @json_option
 def list_(tenant: str | None, as_json: bool) -> None:
     """List operators."""
-    with open_pool() as pool:
+    with open_pool(login=SUPERUSER) as pool:
         rows = list_operators(pool, tenant_of(pool, tenant))
     show_rows(rows, COLUMNS, as_json=as_json, empty="There is no operator yet.")
 
@@ -74,7 +79,7 @@ def list_(tenant: str | None, as_json: bool) -> None:
 @json_option
 def set_role(email: str, role: str, tenant: str | None, as_json: bool) -> None:
     """Give another role, in force at the next request."""
-    with open_pool() as pool:
+    with open_pool(login=SUPERUSER) as pool:
         change_role(pool, tenant_of(pool, tenant), email=email, role=role)
     show({"email": email, "role": role}, as_json, f"{email} is {role}.")
 
@@ -85,8 +90,8 @@ def set_role(email: str, role: str, tenant: str | None, as_json: bool) -> None:
 @json_option
 def disable(email: str, tenant: str | None, as_json: bool) -> None:
     """Shut an operator out: sessions and tokens end at their next request."""
-    with open_pool() as pool:
-        shut_out(pool, tenant_of(pool, tenant), email=email)
+    with open_pool(login=SUPERUSER) as pool:
+        deactivate_operator(pool, tenant_of(pool, tenant), email=email)
     show({"email": email, "active": False}, as_json, f"{email} is shut out.")
 
 
@@ -96,8 +101,8 @@ def disable(email: str, tenant: str | None, as_json: bool) -> None:
 @json_option
 def enable(email: str, tenant: str | None, as_json: bool) -> None:
     """Let a shut-out operator in again."""
-    with open_pool() as pool:
-        let_in(pool, tenant_of(pool, tenant), email=email)
+    with open_pool(login=SUPERUSER) as pool:
+        reactivate_operator(pool, tenant_of(pool, tenant), email=email)
     show({"email": email, "active": True}, as_json, f"{email} may sign in.")
 
 
@@ -107,7 +112,7 @@ def enable(email: str, tenant: str | None, as_json: bool) -> None:
 @json_option
 def confirm_(email: str, tenant: str | None, as_json: bool) -> None:
     """Say that an account, which an administrator made or changed, is its owner's; on the console a second one says it."""
-    with open_pool() as pool:
+    with open_pool(login=SUPERUSER) as pool:
         waited = confirm(pool, tenant_of(pool, tenant), email=email)
     told = f"{email} counts as a person of their own." if waited else f"{email} waits for no confirmation."
     show({"email": email, "confirmed": True}, as_json, told)
@@ -119,7 +124,7 @@ def confirm_(email: str, tenant: str | None, as_json: bool) -> None:
 @json_option
 def reset_second_factor_(email: str, tenant: str | None, as_json: bool) -> None:
     """Take the second factor away from who lost it; their sessions end, the password alone lets in again."""
-    with open_pool() as pool:
+    with open_pool(login=SUPERUSER) as pool:
         was_there = reset_second_factor(pool, tenant_of(pool, tenant), email=email)
     told = f"{email} has no second factor any more." if was_there else f"{email} had no second factor."
     show({"email": email, "was_there": was_there}, as_json, told)

@@ -1,4 +1,4 @@
-"""`sentinel orders`: see the orders that wait for a person, and give a word on one in an operator's name."""
+"""`sentinel orders`: list orders waiting for review, and decide one in an operator's name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from ops_console.read_models.order_search import queue
 from ops_console.read_models.order_views import OrderRow, find_order
-from ops_console.resolve_order import RETRY, WORDS, resolve_order
+from ops_console.resolve_order import DECISIONS, RETRY, resolve_order
 from sentinel.cli.common import (
     OneLineErrors,
     acting_as,
@@ -28,7 +28,7 @@ COLUMNS = ("source", "order_id", "status", "lane", "amount", "why", "due_at")
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _TableRow:
     """An order as a person reads it."""
 
     review_id: uuid.UUID
@@ -41,15 +41,15 @@ class _Shown:
     due_at: datetime | None
 
 
-def _shown(row: OrderRow) -> _Shown:
+def _table_row(row: OrderRow) -> _TableRow:
     why = row.last_error if row.status != "QUEUED" else row.reason_code
     amount = str(Money(row.amount_minor, row.currency))
-    return _Shown(row.review_id, row.source, row.order_id, row.status, row.lane, amount, why, row.due_at)
+    return _TableRow(row.review_id, row.source, row.order_id, row.status, row.lane, amount, why, row.due_at)
 
 
 @click.group(cls=OneLineErrors)
 def group() -> None:
-    """See the orders that wait for a person, and decide them."""
+    """List orders waiting for review, and decide them."""
 
 
 @group.command("list")
@@ -60,19 +60,19 @@ def list_(limit: int, tenant: str | None, as_json: bool) -> None:
     """List what waits: what came back from the shop or the refund worker first, then the queue by due time."""
     with open_pool() as pool:
         rows = queue(pool, tenant_of(pool, tenant), limit=limit)
-    show_rows([_shown(row) for row in rows], COLUMNS, as_json=as_json, empty="No order waits for a person.")
+    show_rows([_table_row(row) for row in rows], COLUMNS, as_json=as_json, empty="No order waits for a person.")
 
 
 @group.command()
 @click.argument("source")
 @click.argument("order_id", metavar="ORDER")
-@click.argument("word", type=click.Choice([*WORDS, RETRY]))
-@click.option("--as", "email", required=True, metavar="EMAIL", help="The operator in whose name; the rules are theirs.")
+@click.argument("word", type=click.Choice([*DECISIONS, RETRY]))
+@click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the operator who decides.")
 @reason_option("Why; kept with the order.")
 @tenant_option
 @json_option
 def decide(source: str, order_id: str, word: str, email: str, reason: str, tenant: str | None, as_json: bool) -> None:
-    """Give a word on an order, as a local administrator for the named operator; recorded as such.
+    """Decide an order, as a local administrator for the named operator; recorded as such.
 
     fulfil, refund or hold one that is queued. Of one that came back: retry, which asks the shop or the refund worker once
     more; refund; hold. Of a held one whose hold the shop has not taken: retry.

@@ -21,7 +21,7 @@ from sentinel.core.errors import NotFound
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.cases import run_cases
 from sentinel.policy.compile import CompiledPolicy
-from sentinel.policy.describe import describe, remarks
+from sentinel.policy.describe import describe, lint_policy
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.folder import check_folder
 from sentinel.policy.library import NOT_POLICIES, PolicyLibrary
@@ -76,7 +76,7 @@ def _faults_of_the_worker(folder: Path) -> list[PolicyError]:
 def _print_good(folder: Path) -> None:
     for policy in PolicyLibrary.load(folder).policies:
         click.echo(f"ok  {policy.policy.version}  {policy.digest}")
-        for remark in remarks(policy):
+        for remark in lint_policy(policy):
             click.echo(f"    note: {remark}")
     others = [folder / name for name in sorted(NOT_POLICIES)]
     others += sorted(path for part in ("cases", "gates") for path in (folder / part).glob("*.*") if path.is_file())
@@ -104,22 +104,24 @@ def show(policy_id: str | None, directory: Path | None, as_json: bool) -> None:
 
 
 def _print_policy(compiled: CompiledPolicy) -> None:
-    told, console = describe(compiled), Console()
-    console.print(f"[bold]{told['label']}[/]  {told['version']}  {compiled.digest}", highlight=False)
+    description, console = describe(compiled), Console()
+    console.print(f"[bold]{description['label']}[/]  {description['version']}  {compiled.digest}", highlight=False)
     for name, columns in (
-        ("rules", ("id", "when", "then", "reason", "note")),
-        ("limits", ("id", "window", "per", "cap", "then")),
+        ("rules", ("id", "says", "when", "then", "reason", "note")),
+        ("limits", ("id", "says", "window", "per", "cap", "then")),
         ("breakers", ("id", "per", "words")),
     ):
         table = Table(title=name, title_justify="left")
         for column in columns:
             table.add_column(column, overflow="fold")
-        for row in told.get(name, []):
+        for row in description.get(name, []):
             table.add_row(*(_cell(row.get(column, "")) for column in columns))
         console.print(table)
-    if told.get("once_per"):
-        console.print(f"once: each {told['once_per']['thing']}, by {told['once_per']['from']}", highlight=False)
-    console.print(f"approval: {_cell(told.get('approval', ''))}\n", highlight=False)
+    if description.get("once_per"):
+        console.print(
+            f"once: each {description['once_per']['thing']}, by {description['once_per']['from']}", highlight=False
+        )
+    console.print(f"approval: {_cell(description.get('approval', ''))}\n", highlight=False)
 
 
 def _cell(value: object) -> str:

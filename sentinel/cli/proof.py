@@ -1,4 +1,4 @@
-"""`sentinel proof`: anyone can recompute a proof pack's hash; who has the database can hold a pack against the record."""
+"""`sentinel proof`: verify a proof pack by its hash, or compare it with the recorded decision."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 import click
 
-from sentinel.authority.policy_inspector import PolicyBook
+from sentinel.authority.policy_inspector import PolicyInspector
 from sentinel.authority.proofs import compare_with_record
-from sentinel.authority.public_ids import minters
+from sentinel.authority.public_ids import load_public_id_generators
 from sentinel.cli.common import json_option, open_pool, print_json, tenant_of, tenant_option
 from sentinel.core.canonical import canonical_json
 from sentinel.core.errors import InvalidInput
 from sentinel.core.proof import is_intact, pack_hash
 from sentinel.platform.command_line import one_line_errors
-from sentinel.platform.http.strict_json import read_object
+from sentinel.platform.http.bodies import read_object
 from sentinel.platform.resources import policies_dir
 from sentinel.platform.settings import public_id_secrets
 
@@ -58,31 +58,32 @@ def verify(file: Any, show_bytes: bool, as_json: bool) -> None:
 @group.command()
 @click.argument("file", type=click.File("rb"))
 @click.option("--policies", type=click.Path(path_type=Path, exists=True, file_okay=False), envvar="SENTINEL_POLICIES_DIR",
-              help="Where a policy's file is looked for that no authority has declared yet.")  # fmt: skip
+              help="Folder of policy files, for a policy that no authority has declared yet.")  # fmt: skip
 @tenant_option
 @json_option
 @one_line_errors
 def compare(file: Any, policies: Path | None, tenant: str | None, as_json: bool) -> None:
-    """Hold the proof pack in FILE, an agent's or the public one, against the decision that is recorded under its name.
+    """Compare the proof pack in FILE, an agent's or the public one, with the decision recorded under its name.
 
     The public one must be what the record gives with its minted identifiers, field by field; the record must have its
     recorded hash and open to the operation that was decided. Exit 0 when all of that holds, 1 when not.
     """
     pack = _pack_in(file)
-    book = PolicyBook(policies or policies_dir())
+    inspector = PolicyInspector(policies or policies_dir())
     with open_pool() as pool:
-        told = compare_with_record(
-            pool, tenant_of(pool, tenant), minters(pool, public_id_secrets()), lambda digest: book.actions_of(pool, digest), pack
+        comparison = compare_with_record(
+            pool, tenant_of(pool, tenant), load_public_id_generators(pool, public_id_secrets()), lambda digest: inspector.actions_of(pool, digest), pack
         )  # fmt: skip
     if as_json:
-        print_json({**dataclasses.asdict(told), "holds": told.holds})
+        print_json({**dataclasses.asdict(comparison), "holds": comparison.holds})
     else:
-        which = "the recorded pack" if told.is_recorded else "the public form of the recorded pack"
+        which = "the recorded pack" if comparison.is_recorded else "the public form of the recorded pack"
         click.echo(
-            f"{pack['proof_id']}: " + (which if told.is_recorded or told.is_published else "NOT what is recorded")
+            f"{pack['proof_id']}: "
+            + (which if comparison.is_recorded or comparison.is_published else "NOT what is recorded")
         )
-        click.echo(f"record: {'intact' if told.record_intact else 'ALTERED'}, {told.recorded_hash}")
-    sys.exit(0 if told.holds else 1)
+        click.echo(f"record: {'intact' if comparison.record_intact else 'ALTERED'}, {comparison.recorded_hash}")
+    sys.exit(0 if comparison.holds else 1)
 
 
 def _pack_in(file: Any) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""`sentinel public-ids`: what an identifier on the public board stands for."""
+"""`sentinel public-ids`: look up an identifier of the public board."""
 
 from __future__ import annotations
 
 import click
 
-from sentinel.authority.public_ids import look_up_public_id, minters
+from sentinel.authority.public_ids import load_public_id_generators, look_up_public_id
 from sentinel.cli.common import OneLineErrors, json_option, open_pool, print_json, tenant_of, tenant_option
 from sentinel.platform.settings import public_id_secrets
 
@@ -24,7 +24,7 @@ def find(public_id: str, tenant: str | None, as_json: bool) -> None:
     Needs SENTINEL_PUBLIC_ID_SECRETS as the console has it, where it is set there.
     """
     with open_pool() as pool:
-        ids = minters(pool, public_id_secrets())[0]
+        ids = load_public_id_generators(pool, public_id_secrets())[0]
         found = look_up_public_id(pool, tenant_of(pool, tenant), ids, public_id)
     if as_json:
         print_json(found)

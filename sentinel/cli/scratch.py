@@ -1,5 +1,4 @@
-"""A scratch world for a run that must not touch anything: a database that is dropped afterwards, with a tenant, an agent
-key and an authority in this process, listening on loopback.
+"""A scratch environment for gate runs: a temporary database with a tenant, an agent key and an authority on loopback.
 
 The database is made beside the given one where the login may; else on an embedded server of its own.
 """
@@ -21,19 +20,18 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from sentinel.authority.issue_key import issue_key
-from sentinel.authority.keys import WORKER_SCOPES
+from sentinel.authority.keys import WORKER_SCOPES, issue_key
 from sentinel.authority.settings import Settings
 from sentinel.authority.tenants import create_tenant
-from sentinel.cli.scratch_left import PREFIX
-from sentinel.policy.library import PolicyHolder
+from sentinel.cli.scratch_cleanup import PREFIX
+from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.database import CONSOLE, Pool, with_role
 from sentinel.store.embedded import remove, running
 from sentinel.store.migrate import SchemaNotReady, migrate
 
 
 @dataclass(frozen=True, slots=True)
-class Scratch:
+class ScratchEnvironment:
     """`database_url` may do everything there; `api_key` is an agent's."""
 
     database_url: str
@@ -43,8 +41,8 @@ class Scratch:
 
 
 @contextlib.contextmanager
-def scratch_world(url: str | None, policies: PolicyHolder) -> Iterator[Scratch]:
-    """A world that is gone after the block, whatever happens in it. Raises `EngineUnavailable`, `EmbeddedError`."""
+def scratch_environment(url: str | None, policies: ReloadablePolicies) -> Iterator[ScratchEnvironment]:
+    """A scratch environment that is removed after the block, whatever happens in it. Raises `EngineUnavailable`, `EmbeddedError`."""
     with _database(url) as database:
         pool = Pool(with_role(database, CONSOLE, application_name="sentinel-scratch"), size=1)
         try:
@@ -53,7 +51,7 @@ def scratch_world(url: str | None, policies: PolicyHolder) -> Iterator[Scratch]:
         finally:
             pool.close()
         with authority_on_loopback(database, policies) as address:
-            yield Scratch(database, tenant_id, key, address)
+            yield ScratchEnvironment(database, tenant_id, key, address)
 
 
 @contextlib.contextmanager
@@ -110,12 +108,13 @@ def listening(app: Any, handler: Any = None) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def authority_on_loopback(database: str, policies: PolicyHolder) -> Iterator[str]:
-    """The authority as it is, served by threads of this process; its address."""
+def authority_on_loopback(database: str, policies: ReloadablePolicies) -> Iterator[str]:
+    """The authority as it is, served by this process; its address."""
     from werkzeug.serving import WSGIRequestHandler
 
     from sentinel.authority.app import build_authority, create_app
     from sentinel.authority.policies import declare_policies
+    from sentinel.platform.http.in_process import InProcess
     from sentinel.platform.http.rate_limit import SharedRateLimit
 
     class Handler(WSGIRequestHandler):
@@ -128,8 +127,8 @@ def authority_on_loopback(database: str, policies: PolicyHolder) -> Iterator[str
     authority = build_authority(settings, policies)
     try:
         declare_policies(authority)
-        app = create_app(settings, authority, SharedRateLimit(per_second=1_000_000, burst=1_000_000))
-        with listening(app, Handler) as url:
+        edge = create_app(settings, authority, SharedRateLimit(per_second=1_000_000, burst=1_000_000))
+        with contextlib.closing(InProcess(edge)) as app, listening(app, Handler) as url:
             yield url
     finally:
         authority.pool.close()

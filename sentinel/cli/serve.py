@@ -23,7 +23,7 @@ import click
     type=click.IntRange(0, 300),
     default=20,
     show_default=True,
-    help="How long SIGTERM waits for requests in hand.",
+    help="How long SIGTERM waits for requests in progress.",
 )
 def command(graceful_seconds: int, **options: Any) -> None:
     """Run the authority until SIGTERM or Ctrl-C; SIGHUP reloads the policies.
@@ -31,32 +31,32 @@ def command(graceful_seconds: int, **options: Any) -> None:
     Uses SENTINEL_DATABASE_URL, or starts an embedded PostgreSQL in SENTINEL_DATA_DIR. Refuses to start on a schema that
     is not this program's (run `sentinel migrate`), on unsafe settings and on a taken port.
     """
-    told = threading.Event()
+    stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: told.set())
+        signal.signal(number, lambda *_: stopping.set())
     with contextlib.ExitStack() as stack:
         if not os.environ.get("SENTINEL_DATABASE_URL"):
             from sentinel.authority.settings import CHECKPOINTS
 
             data_dir = Path(os.environ.get("SENTINEL_DATA_DIR", "var"))
-            options["database_url"] = _database(stack, data_dir, told)
-            os.environ.setdefault("SENTINEL_SECRET_KEYS", kept_secret(data_dir))
+            options["database_url"] = _database(stack, data_dir, stopping)
+            os.environ.setdefault("SENTINEL_SECRET_KEYS", stored_secret(data_dir))
             os.environ.setdefault("SENTINEL_CHECKPOINT_FILE", str(data_dir / CHECKPOINTS))
-        _serve(graceful_seconds, told, options)
+        _serve(graceful_seconds, stopping, options)
 
 
-def _database(stack: contextlib.ExitStack, data_dir: Path, told: threading.Event) -> str:
-    """The authority's address of the embedded server. Told to stop while it starts, it is gone and so are we, with status 0."""
+def _database(stack: contextlib.ExitStack, data_dir: Path, stopping: threading.Event) -> str:
+    """The authority's URL of the embedded server. Exits with status 0 when asked to stop while it starts."""
     from sentinel.store.database import AUTHORITY
-    from sentinel.store.embedded import StartGivenUp, kept_running
+    from sentinel.store.embedded import StartGivenUp, supervised
 
     try:
-        return stack.enter_context(kept_running(data_dir, is_over=told.is_set)).url(user=AUTHORITY)
+        return stack.enter_context(supervised(data_dir, should_stop=stopping.is_set)).url(user=AUTHORITY)
     except StartGivenUp:
         sys.exit(0)
 
 
-def _serve(graceful_seconds: int, told: threading.Event, options: dict[str, Any]) -> None:
+def _serve(graceful_seconds: int, stopping: threading.Event, options: dict[str, Any]) -> None:
     from sentinel.authority.serving import serve
     from sentinel.authority.settings import load_settings
 
@@ -69,12 +69,12 @@ def _serve(graceful_seconds: int, told: threading.Event, options: dict[str, Any]
     # From here on nothing but the database, which the caller ends, is there to end; the server has its own handlers.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, leave)
-    if told.is_set():
+    if stopping.is_set():
         leave()
     serve(load_settings(**options), graceful_seconds=graceful_seconds)
 
 
-def kept_secret(data_dir: Path, name: str = "secret_key") -> str:
+def stored_secret(data_dir: Path, name: str = "secret_key") -> str:
     """A signing secret that belongs to an embedded database: made once, readable by its owner only."""
     path = data_dir / name
     if not path.exists():

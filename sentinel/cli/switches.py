@@ -1,4 +1,4 @@
-"""`sentinel switches`: what machines may do by themselves; turn it on for a few percent, move it, turn it off."""
+"""`sentinel switches`: list scenario switches, turn them on for a percentage of accounts, turn them off."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from sentinel.cli.common import (
     tenant_of,
     tenant_option,
 )  # fmt: skip
-from sentinel.platform.command_line import WrongUse
+from sentinel.platform.command_line import InvalidUsage
 from sentinel.platform.resources import policies_dir
-from sentinel.policy.switches import SwitchBook, known_switch, read_book
+from sentinel.policy.switches import DeclaredSwitches, known_switch, load_declared_switches
 
 COLUMNS = ("switch", "on", "canary", "launch_gate", "changed")
 """Columns for people; `--json` has everything."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _TableRow:
     """A switch as a person reads it."""
 
     switch: str
@@ -40,12 +40,12 @@ class _Shown:
     changed: str
 
 
-def _shown(view: SwitchView) -> _Shown:
+def _table_row(view: SwitchView) -> _TableRow:
     changed = (
         "–" if view.changed_at is None else f"{view.changed_at:%Y-%m-%d %H:%M}Z by {view.changed_by}: {view.reason}"
     )
     gate = "none needed" if view.gate_state is None else _gate(view.gate_state)
-    return _Shown(view.name, view.is_on, f"{view.canary_percent} %" if view.is_on else "–", gate, changed)
+    return _TableRow(view.name, view.is_on, f"{view.canary_percent} %" if view.is_on else "–", gate, changed)
 
 
 def _gate(state: GateState) -> str:
@@ -65,8 +65,8 @@ def _age(seconds: int) -> str:
     return f"{days} days" if days >= 2 else f"{hours} hours" if hours >= 2 else f"{minutes} minutes"
 
 
-def _book(directory: Path | None) -> SwitchBook:
-    return read_book(directory or policies_dir())
+def _book(directory: Path | None) -> DeclaredSwitches:
+    return load_declared_switches(directory or policies_dir())
 
 
 DIRECTORY = click.option(
@@ -77,7 +77,7 @@ DIRECTORY = click.option(
 
 @click.group(cls=OneLineErrors)
 def group() -> None:
-    """See what machines may do by themselves; turn it on and off."""
+    """List scenario switches, turn them on and off."""
 
 
 @group.command("list")
@@ -86,22 +86,25 @@ def group() -> None:
 @json_option
 def list_(directory: Path | None, tenant: str | None, as_json: bool) -> None:
     """List every switch, and whether its launch gate lets it be turned on."""
-    book = _book(directory)
+    declared_switches = _book(directory)
     with open_pool() as pool:
-        rows = list_switches(pool, tenant_of(pool, tenant), book)
+        rows = list_switches(pool, tenant_of(pool, tenant), declared_switches)
     if as_json:
-        print_json({"switches": rows, "fault": book.fault})
+        print_json({"switches": rows, "fault": declared_switches.fault})
         return
-    if book.fault:
-        click.echo(f"Warning: everything is off, because the file of switches cannot be used: {book.fault}", err=True)
-    show_rows([_shown(row) for row in rows], COLUMNS, as_json=False, empty="There is no switch.")
+    if declared_switches.fault:
+        click.echo(
+            f"Warning: everything is off, because the file of switches cannot be used: {declared_switches.fault}",
+            err=True,
+        )
+    show_rows([_table_row(row) for row in rows], COLUMNS, as_json=False, empty="There is no switch.")
 
 
 @group.command()
 @click.argument("name")
 @click.option("--canary", type=click.IntRange(0, 100), metavar="PERCENT", help="For how many percent of the accounts.")
 @reason_option("Why; kept as evidence.")
-@click.option("--as", "email", required=True, metavar="EMAIL", help="The operator in whose name: an administrator.")
+@click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the administrator who turns it on.")
 @DIRECTORY
 @tenant_option
 @json_option
@@ -109,21 +112,23 @@ def on(
     name: str, canary: int | None, reason: str, email: str, directory: Path | None, tenant: str | None, as_json: bool
 ) -> None:
     """Turn a switch on, or move its canary. A gated one needs a fresh passing report: `sentinel gates run`."""
-    book = _book(directory)
+    declared_switches = _book(directory)
     if canary is None:
-        if book.fault is None and known_switch(book, name).gate is not None:
-            raise WrongUse(f"say for how many percent {name} is turned on: --canary 5")
+        if declared_switches.fault is None and known_switch(declared_switches, name).gate is not None:
+            raise InvalidUsage(f"say for how many percent {name} is turned on: --canary 5")
         canary = 100
     with open_pool() as pool:
         actor = acting_as(pool, tenant_of(pool, tenant), email)
-        done = turn_switch_on(pool, actor, book, name, canary_percent=canary, reason=reason)
+        done = turn_switch_on(pool, actor, declared_switches, name, canary_percent=canary, reason=reason)
     show(done, as_json, f"{name} {'was already' if done.already else 'is'} on for {canary} % of the accounts.")
 
 
 @group.command()
 @click.argument("name")
 @reason_option("Why; kept as evidence.")
-@click.option("--as", "email", metavar="EMAIL", help="The operator in whose name; else nobody's account.")
+@click.option(
+    "--as", "email", metavar="EMAIL", help="E-mail of the operator; without it, recorded as local administrator."
+)
 @DIRECTORY
 @tenant_option
 @json_option

@@ -1,4 +1,4 @@
-"""`sentinel tenants`: whose operations these are."""
+"""`sentinel tenants`: list and create tenants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sentinel.cli.common import OneLineErrors, json_option, open_pool, show, sho
 
 @click.group(cls=OneLineErrors)
 def group() -> None:
-    """Tenants: separate worlds in one database."""
+    """List and create tenants, which are separate in one database."""
 
 
 @group.command()

@@ -1,4 +1,4 @@
-"""What agents import: a client of the authority, and `guarded()` around an action that moves something.
+"""The agents' library: a client of the authority, and `guarded()` around an action with a side effect.
 
 Needs nothing of the rest of sentinel. Only a well-formed ALLOW or approved answer with a permit counts as permission;
 everything else is a refusal, a wait or no answer at all.

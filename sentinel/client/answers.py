@@ -1,6 +1,6 @@
-"""The authority's answers as values. A body that is not exactly one of the contract's shapes is no answer at all.
+"""Parses the authority's responses into values. A body that is not exactly of the contract's shape is rejected.
 
-Sources: `CONTRACT.md` §2 and §3. Parsing raises `Unreachable(MALFORMED)`: half an answer is
+Sources: `docs/CONTRACT.md` §2 and §3. Parsing raises `Unreachable(MALFORMED)`: half an answer is
 none.
 """
 
@@ -11,9 +11,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sentinel.client.fields import flag, malformed, maybe_mapping, maybe_moment, maybe_text, moment, text, uuid_text
+from sentinel.client.fields import (
+    flag,
+    malformed,
+    moment,
+    optional_mapping,
+    optional_moment,
+    optional_text,
+    text,
+    uuid_text,
+)
 
-# Which decision each status may come with; together they are every answer there is.
+# The decisions that each status may come with; complete.
 _DECISIONS_OF_STATUS = {
     "allowed": ("ALLOW",),
     "pending": ("APPROVAL_REQUIRED",),
@@ -58,7 +67,7 @@ class GuardAnswer:
     risk_class: str
     policy_version: str | None = None
     permit_token: str | None = field(default=None, repr=False)
-    """A bearer slip: whoever reads it in a log could start with it."""
+    """A bearer token: keep it out of logs."""
     permit_expires_at: datetime | None = None
     approval_id: str | None = None
     approver: str | None = None
@@ -137,7 +146,7 @@ class KeyHolder:
 
 
 @dataclass(frozen=True, slots=True)
-class InBatch:
+class BatchItem:
     """One request's answer within a batch: as if it had been asked alone."""
 
     status: int
@@ -145,7 +154,7 @@ class InBatch:
     body: Mapping[str, Any]
 
 
-def batch(body: Mapping[str, Any], wanted: int) -> list[InBatch]:
+def batch(body: Mapping[str, Any], wanted: int) -> list[BatchItem]:
     """The answers to `wanted` requests; another number, or a member of another shape, is no answer to any."""
     found = body.get("answers")
     if not isinstance(found, list) or len(found) != wanted:
@@ -158,7 +167,7 @@ def batch(body: Mapping[str, Any], wanted: int) -> list[InBatch]:
             or not isinstance(one.get("body"), Mapping)
         ):
             malformed("an answer in the batch is malformed")
-        answers.append(InBatch(one["status"], one.get("replayed") is True, one["body"]))
+        answers.append(BatchItem(one["status"], one.get("replayed") is True, one["body"]))
     return answers
 
 
@@ -178,22 +187,22 @@ def guard_answer(
         decision=decision,
         status=status,
         reason_code=text(body, "reason_code"),
-        reason=maybe_text(body, "reason") or "",
+        reason=optional_text(body, "reason") or "",
         operation_id=uuid_text(body, "operation_id"),
         decision_event_id=uuid_text(body, "decision_event_id"),
         resource=text(body, "resource"),
         risk_class=text(body, "risk_class"),
-        policy_version=maybe_text(body, "policy_version"),
+        policy_version=optional_text(body, "policy_version"),
         permit_token=permit,
-        permit_expires_at=maybe_moment(body, "permit_expires_at"),
+        permit_expires_at=optional_moment(body, "permit_expires_at"),
         approval_id=uuid_text(body, "approval_id") if status == "pending" or "approval_id" in body else None,
-        approver=maybe_text(body, "approver"),
-        expires_at=maybe_moment(body, "expires_at"),
-        outcome=maybe_text(body, "outcome"),
-        proof_pack=maybe_mapping(body, "proof_pack"),
+        approver=optional_text(body, "approver"),
+        expires_at=optional_moment(body, "expires_at"),
+        outcome=optional_text(body, "outcome"),
+        proof_pack=optional_mapping(body, "proof_pack"),
         replayed=replayed,
-        start=start_receipt(started) if (started := maybe_mapping(body, "start")) is not None else None,
-        resolution=maybe_text(body, "resolution"),
+        start=start_receipt(started) if (started := optional_mapping(body, "start")) is not None else None,
+        resolution=optional_text(body, "resolution"),
     )
 
 
@@ -220,7 +229,7 @@ def check_answer(body: Mapping[str, Any]) -> CheckAnswer:
     if decision not in ("ALLOW", "APPROVAL_REQUIRED", "DENY"):
         malformed(f"decision {decision[:20]!r}")
     return CheckAnswer(
-        decision, text(body, "reason_code"), maybe_text(body, "reason") or "", maybe_text(body, "policy_id")
+        decision, text(body, "reason_code"), optional_text(body, "reason") or "", optional_text(body, "policy_id")
     )
 
 
@@ -233,10 +242,10 @@ def approval_view(body: Mapping[str, Any]) -> ApprovalView:
         status,
         text(body, "agent_id"),
         text(body, "action"),
-        maybe_text(body, "approver"),
-        maybe_text(body, "reason"),
-        maybe_moment(body, "decided_at"),
-        maybe_moment(body, "expires_at"),
+        optional_text(body, "approver"),
+        optional_text(body, "reason"),
+        optional_moment(body, "decided_at"),
+        optional_moment(body, "expires_at"),
     )
 
 
@@ -253,7 +262,7 @@ def approval_decisions(body: Mapping[str, Any]) -> list[ApprovalDecision]:
 
 def key_holder(body: Mapping[str, Any]) -> KeyHolder:
     """A 200 body of `key`."""
-    return KeyHolder(uuid_text(body, "tenant_id"), text(body, "tenant"), maybe_text(body, "agent_id"))
+    return KeyHolder(uuid_text(body, "tenant_id"), text(body, "tenant"), optional_text(body, "agent_id"))
 
 
 def heartbeat_status(body: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The client: one method per question of `CONTRACT.md` §2 and §3, retried only where the key makes that safe.
+"""The client: one method per route of `docs/CONTRACT.md` §2 and §3, retried only where the idempotency key makes that safe.
 
 One call lasts at most `timeout_seconds`, retries and pauses included. Every question carries its own idempotency key or
 start id, so a repeat gets the recorded answer.
@@ -18,9 +18,9 @@ from urllib.parse import quote, urlencode
 from sentinel.client import answers
 from sentinel.client.errors import KeyConflict, NoAnswerKind, Rejected, Unreachable
 from sentinel.client.fields import malformed
-from sentinel.client.questions import CheckQuestion, GuardQuestion, Outcome, guard_body, told
+from sentinel.client.questions import CheckQuestion, GuardQuestion, Outcome, guard_body, question_body
 from sentinel.client.switches import Switches, switched_off, switches_answer
-from sentinel.client.transport import RawAnswer, Transport
+from sentinel.client.transport import RawResponse, Transport
 
 try:  # orjson is several times faster; the standard library does the same
     from orjson import dumps as _encode
@@ -33,7 +33,7 @@ except ImportError:  # pragma: no cover - depends on what is installed
     _decode = json.loads  # type: ignore[assignment]
 
 PREFIX = "/api/sentinel"
-_FIRST_PAUSE_SECONDS = 0.05
+_FIRST_BACKOFF_SECONDS = 0.05
 _LEAST_ATTEMPT_SECONDS = 0.01
 
 Parsed = TypeVar("Parsed")
@@ -105,22 +105,22 @@ class Client:
 
     def report(self, **outcome: Unpack[Outcome]) -> answers.ReportReceipt:
         """Tell what came of it."""
-        body = told(outcome, self._agent(outcome.get("agent_id")))
+        body = question_body(outcome, self._agent(outcome.get("agent_id")))
         return self._call("POST", "/action/guard/report", body, lambda _, found: answers.report_receipt(found))
 
     def report_many(self, outcomes: Sequence[Outcome]) -> list[answers.ReportReceipt | Unreachable | Rejected]:
         """`report` for up to 64 outcomes (its keyword arguments each) in one call: per outcome the receipt or its error."""
-        bodies = [told(outcome, self._agent(outcome.get("agent_id"))) for outcome in outcomes]
+        bodies = [question_body(outcome, self._agent(outcome.get("agent_id"))) for outcome in outcomes]
         return self._call_many("/action/guard/report", bodies, lambda _body, found, **_: answers.report_receipt(found))
 
     def check(self, **question: Unpack[CheckQuestion]) -> answers.CheckAnswer:
         """What would be decided now; reserves nothing and permits nothing."""
-        body = told(question, self._agent(question.get("agent_id")))
+        body = question_body(question, self._agent(question.get("agent_id")))
         return self._call("POST", "/action/check", body, lambda _, found: answers.check_answer(found))
 
     def check_many(self, questions: Sequence[CheckQuestion]) -> list[answers.CheckAnswer | Unreachable | Rejected]:
         """`check` for up to 64 questions (its keyword arguments each) in one call: per question the answer or its error."""
-        bodies = [told(question, self._agent(question.get("agent_id"))) for question in questions]
+        bodies = [question_body(question, self._agent(question.get("agent_id"))) for question in questions]
         return self._call_many("/action/check", bodies, lambda _body, found, **_: answers.check_answer(found))
 
     def approval(self, approval_id: str | uuid.UUID) -> answers.ApprovalView:
@@ -176,7 +176,7 @@ class Client:
     ) -> list[Parsed | Unreachable | Rejected]:
         """The batch form of a route. Where only the batch itself is refused (no such route, too large), one by one."""
         if len(bodies) == 1:
-            return [self._alone(path, bodies[0], parse)]
+            return [self._call_in_batch_form(path, bodies[0], parse)]
         try:
             found = self._call(
                 "POST", f"{path}/batch", {"requests": bodies}, lambda _, got: answers.batch(got, len(bodies))
@@ -184,20 +184,22 @@ class Client:
         except Rejected as error:
             if error.status in (401, 403):
                 return [error] * len(bodies)
-            return [self._alone(path, body, parse) for body in bodies]
+            return [self._call_in_batch_form(path, body, parse) for body in bodies]
         except Unreachable as error:
             return [error] * len(bodies)
         results: list[Parsed | Unreachable | Rejected] = []
         for body, one in zip(bodies, found, strict=True):
             try:
                 if one.status != 200:
-                    _refuse(one.status, one.body, wait=None)
+                    _raise_for_status(one.status, one.body, wait=None)
                 results.append(parse(body, one.body, replayed=one.replayed))
             except (Unreachable, Rejected) as error:
                 results.append(error)
         return results
 
-    def _alone(self, path: str, body: dict[str, Any], parse: Callable[..., Parsed]) -> Parsed | Unreachable | Rejected:
+    def _call_in_batch_form(
+        self, path: str, body: dict[str, Any], parse: Callable[..., Parsed]
+    ) -> Parsed | Unreachable | Rejected:
         try:
             return self._call("POST", path, body, lambda raw, found: parse(body, found, replayed=raw.replayed))
         except (Unreachable, Rejected) as error:
@@ -208,7 +210,7 @@ class Client:
         method: str,
         path: str,
         body: Mapping[str, Any] | None,
-        parse: Callable[[RawAnswer, Mapping[str, Any]], Parsed],
+        parse: Callable[[RawResponse, Mapping[str, Any]], Parsed],
     ) -> Parsed:
         sent = None if body is None else _encode(body)
         deadline = time.monotonic() + self._timeout_seconds
@@ -217,36 +219,36 @@ class Client:
                 raw = self._transport.exchange(method, PREFIX + path, sent, deadline)
                 return parse(raw, _content(raw))
             except Unreachable as error:
-                if attempt == self._retries or not _worth_repeating(error):
+                if attempt == self._retries or not _is_retryable(error):
                     raise
-                pause = _pause_seconds(attempt, error)
+                pause = _backoff_seconds(attempt, error)
                 if time.monotonic() + pause + _LEAST_ATTEMPT_SECONDS > deadline:
                     raise
                 time.sleep(pause)
         raise AssertionError("the loop returns or raises")
 
 
-def _worth_repeating(error: Unreachable) -> bool:
-    """A timeout has used up the time; a malformed answer would come again."""
+def _is_retryable(error: Unreachable) -> bool:
+    """Whether a failed call may be repeated: not after a timeout, not after a malformed response."""
     return error.kind in (NoAnswerKind.REFUSED, NoAnswerKind.BROKEN, NoAnswerKind.SERVER, NoAnswerKind.BUSY)
 
 
-def _pause_seconds(attempt: int, error: Unreachable) -> float:
-    jittered: float = _FIRST_PAUSE_SECONDS * 2**attempt * (0.5 + random.random())
+def _backoff_seconds(attempt: int, error: Unreachable) -> float:
+    jittered: float = _FIRST_BACKOFF_SECONDS * 2**attempt * (0.5 + random.random())
     return max(jittered, error.retry_after_seconds or 0.0)
 
 
-def _content(raw: RawAnswer) -> Mapping[str, Any]:
+def _content(raw: RawResponse) -> Mapping[str, Any]:
     """The JSON object of a 200; anything else raises `Unreachable`, `KeyConflict` or `Rejected`."""
     found = _object(raw)
     if raw.status == 200:
         if found is None:
             malformed("200 without a JSON object")
         return found
-    return _refuse(raw.status, found, wait=_retry_after(raw.retry_after))
+    return _raise_for_status(raw.status, found, wait=_retry_after(raw.retry_after))
 
 
-def _refuse(status: int, problem: Mapping[str, Any] | None, *, wait: float | None) -> NoReturn:
+def _raise_for_status(status: int, problem: Mapping[str, Any] | None, *, wait: float | None) -> NoReturn:
     """Raise what an answer other than 200 means."""
     if status >= 500:
         raise Unreachable(NoAnswerKind.SERVER, f"status {status}", retry_after_seconds=wait)
@@ -298,7 +300,7 @@ def _rejection(status: int, problem: Mapping[str, Any]) -> Rejected:
     return rejected
 
 
-def _object(raw: RawAnswer) -> Mapping[str, Any] | None:
+def _object(raw: RawResponse) -> Mapping[str, Any] | None:
     if raw.content_type not in ("application/json", "application/problem+json"):
         return None
     try:

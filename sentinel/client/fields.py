@@ -1,4 +1,4 @@
-"""Reading one member of an answer: of the kind that is expected, or the whole answer is none."""
+"""Reads one typed member of a response body, or rejects the whole response."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sentinel.client.errors import NoAnswerKind, Unreachable
 
 
 def malformed(what: str) -> NoReturn:
-    """Refuse an answer that is not of the contract's shape."""
+    """Raise `Unreachable` for a response that is not of the contract's shape."""
     raise Unreachable(NoAnswerKind.MALFORMED, what)
 
 
@@ -23,7 +23,7 @@ def text(body: Mapping[str, Any], name: str) -> str:
     return found
 
 
-def maybe_text(body: Mapping[str, Any], name: str) -> str | None:
+def optional_text(body: Mapping[str, Any], name: str) -> str | None:
     """The same, or None where it is absent or null."""
     return None if body.get(name) is None else text(body, name)
 
@@ -36,7 +36,7 @@ def mapping(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found
 
 
-def maybe_mapping(body: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+def optional_mapping(body: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     """The same, or None where it is absent or null."""
     found = body.get(name)
     if found is not None and not isinstance(found, dict):
@@ -73,6 +73,6 @@ def moment(body: Mapping[str, Any], name: str) -> datetime:
     return read
 
 
-def maybe_moment(body: Mapping[str, Any], name: str) -> datetime | None:
+def optional_moment(body: Mapping[str, Any], name: str) -> datetime | None:
     """The same, or None where it is absent or null."""
     return None if body.get(name) is None else moment(body, name)

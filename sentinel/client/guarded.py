@@ -85,7 +85,7 @@ class Guarded:
             )
             self.reported = True
         except (Unreachable, Rejected) as failure:
-            # What the block did is done: raising here would say otherwise. Unreported, it becomes in doubt there.
+            # The side effect has happened, so do not raise. Unreported, the operation becomes in doubt at the authority.
             _log.warning("the outcome of %s was not reported: %s", self.answer.idempotency_key, failure.detail)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:

@@ -1,4 +1,4 @@
-"""Reading one HTTP/1.1 answer (RFC 9112) from a socket: the strict part of the grammar that servers really send.
+"""Reads one HTTP/1.1 response (RFC 9112) from a socket, accepting a strict subset of the grammar.
 
 Ours because it is on the way of every decision three times: the standard library parses headers as mail, which costs
 four times as much as everything else together. What is not understood exactly is refused, and the connection with it.
@@ -12,13 +12,13 @@ import time
 from sentinel.client.errors import NoAnswerKind, Unreachable
 
 MAX_HEAD_BYTES = 32 << 10
-MAX_ANSWER_BYTES = 1 << 20
+MAX_RESPONSE_BYTES = 1 << 20
 _MOST_INTERIM = 5
 _CHUNK_LINE = 64
 
 
-class Answer:
-    """One answer as it came: status, headers by lower-case name, whole body, and whether the connection can go on."""
+class HttpResponse:
+    """One response: status, headers by lower-case name, whole body, and whether the connection can go on."""
 
     __slots__ = ("data", "headers", "is_reusable", "status")
 
@@ -33,22 +33,22 @@ class Answer:
         return self.headers.get(name, b"").decode("ascii", "replace")
 
 
-class AnswerReader:
-    """Reads one answer until `deadline` (monotonic seconds). Raises `OSError`, `TimeoutError`, `Unreachable(BROKEN)`."""
+class ResponseReader:
+    """Reads one response until `deadline` (monotonic seconds). Raises `OSError`, `TimeoutError`, `Unreachable(BROKEN)`."""
 
     def __init__(self, link: socket.socket, deadline: float) -> None:
         self._link, self._deadline = link, deadline
         self._buffer = b""
 
-    def read(self) -> Answer:
-        """The final answer; interim ones (1xx) are skipped."""
+    def read(self) -> HttpResponse:
+        """The final response; interim ones (1xx) are skipped."""
         for _ in range(_MOST_INTERIM):
             minor, status, headers = self._head()
             if status >= 200:
                 data, is_delimited = self._body(status, headers)
                 stays = minor == b"1" and headers.get(b"connection", b"").lower() != b"close"
-                # Bytes that nobody asked for belong to no answer of ours: such a connection is not used again.
-                return Answer(status, headers, data, is_delimited and stays and not self._buffer)
+                # Unsolicited bytes: the connection is not reused.
+                return HttpResponse(status, headers, data, is_delimited and stays and not self._buffer)
         raise _broken("too many interim answers")
 
     def _head(self) -> tuple[bytes, int, dict[bytes, bytes]]:
@@ -85,7 +85,7 @@ class AnswerReader:
         return self._exactly(int(length)), True
 
     def _exactly(self, count: int) -> bytes:
-        if count > MAX_ANSWER_BYTES:
+        if count > MAX_RESPONSE_BYTES:
             raise _broken("the answer is too large")
         if len(self._buffer) < count:
             parts, have = [self._buffer], len(self._buffer)
@@ -106,7 +106,7 @@ class AnswerReader:
             except ValueError:
                 size = -1
             total += size
-            if size < 0 or total > MAX_ANSWER_BYTES:
+            if size < 0 or total > MAX_RESPONSE_BYTES:
                 raise _broken("an unreadable or too large chunk")
             if size == 0:
                 break
@@ -129,7 +129,7 @@ class AnswerReader:
         """Everything until the server closes."""
         parts, have = [self._buffer], len(self._buffer)
         self._buffer = b""
-        while have <= MAX_ANSWER_BYTES:
+        while have <= MAX_RESPONSE_BYTES:
             part = self._receive(may_end=True)
             if not part:
                 return b"".join(parts)

@@ -1,4 +1,4 @@
-"""What can be asked and told, by name: the keyword arguments of the client's calls, the same for one or many at once."""
+"""Request types: the keyword arguments of the client's calls, the same for single and batch calls, and their bodies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class GuardQuestion(TypedDict):
     start_id: NotRequired[str | uuid.UUID | None]
     """For who acts at once: a permission is started under this id in the same call. Stable over retries."""
     act_within_seconds: NotRequired[int | None]
-    """For how long it may then be acted, counted from before the call; nobody can say "not executed" before that is over."""
+    """Seconds to act, counted from before the call; "not executed" cannot be recorded before they are over."""
 
 
 class CheckQuestion(TypedDict):
@@ -67,8 +67,8 @@ def guard_body(question: GuardQuestion, agent_id: str) -> dict[str, Any]:
     }
 
 
-def told(fields: Mapping[str, Any], agent_id: str) -> dict[str, Any]:
-    """The request of a check or a report: what is said, without what is left out."""
+def question_body(fields: Mapping[str, Any], agent_id: str) -> dict[str, Any]:
+    """The body of a check or report: the given fields without absent ones."""
     body = {**fields, "agent_id": agent_id}
     return {
         name: str(value) if isinstance(value, uuid.UUID) else value for name, value in body.items() if value is not None

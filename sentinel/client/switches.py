@@ -1,4 +1,4 @@
-"""What an agent may see of switches and halts, as values. As with every answer: half of one is none."""
+"""Parses the switches response: switches, halts and policies in force. A partial body is rejected."""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from sentinel.client.errors import NoAnswerKind, Unreachable
-from sentinel.client.http_reader import Answer, AnswerReader
+from sentinel.client.http_reader import HttpResponse, ResponseReader
 
 
 @dataclass(frozen=True, slots=True)
-class RawAnswer:
-    """What came back, unparsed."""
+class RawResponse:
+    """A response, unparsed."""
 
     status: int
     content_type: str
@@ -46,7 +46,7 @@ class Transport:
         self._live: WeakSet[socket.socket] = WeakSet()
         self._closed = False
 
-    def exchange(self, method: str, path: str, body: bytes | None, deadline: float) -> RawAnswer:
+    def exchange(self, method: str, path: str, body: bytes | None, deadline: float) -> RawResponse:
         """Send one request, return the whole answer; `deadline` is in monotonic seconds. Raises `Unreachable`.
 
         A kept connection that the server closed meanwhile is replaced at once: our requests are repeatable.
@@ -58,7 +58,7 @@ class Transport:
             kept = self._kept()
             link = kept or self._connect(deadline)
             try:
-                return self._converse(link, request, deadline)
+                return self._send_and_receive(link, request, deadline)
             except TimeoutError as error:
                 link.close()
                 raise Unreachable(NoAnswerKind.TIMEOUT, "no answer in time") from error
@@ -85,10 +85,10 @@ class Transport:
         self._closed = True
         self._drop_idle()
 
-    def _converse(self, link: socket.socket, request: bytes, deadline: float) -> RawAnswer:
+    def _send_and_receive(self, link: socket.socket, request: bytes, deadline: float) -> RawResponse:
         link.settimeout(max(deadline - time.monotonic(), 0.001))
         link.sendall(request)
-        answer = AnswerReader(link, deadline).read()
+        answer = ResponseReader(link, deadline).read()
         if answer.is_reusable:
             self._idle.append(link)
         else:
@@ -146,10 +146,10 @@ class Transport:
         return self._tls.wrap_socket(link, server_hostname=self._host)
 
 
-def _raw(answer: Answer) -> RawAnswer:
+def _raw(answer: HttpResponse) -> RawResponse:
     content_type = answer.header(b"content-type").partition(";")[0].strip().lower()
     replayed = answer.header(b"idempotent-replayed").lower() == "true"
-    return RawAnswer(answer.status, content_type, answer.header(b"retry-after") or None, replayed, answer.data)
+    return RawResponse(answer.status, content_type, answer.header(b"retry-after") or None, replayed, answer.data)
 
 
 def _common_head(host: str, headers: Mapping[str, str]) -> bytes:

@@ -1,1 +1,1 @@
-"""Pure values and functions: no database, no HTTP, no clock; the standard library and a JSON encoder."""
+"""Pure values and functions: no database, no HTTP, no clock; the standard library, a JSON encoder and itsdangerous."""

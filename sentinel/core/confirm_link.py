@@ -6,24 +6,15 @@ altered one is refused without a look-up; whether the card still waits for an an
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
-import hmac
-import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sentinel.core.canonical import canonical_json, sha256_hex
+from sentinel.core.signing import Purpose, TokenSigner
 
 _VERSION = b"\x01"
-_BODY_BYTES = 1 + 16 + 16 + 8 + 32
-_MAC_BYTES = 32
-TOKEN_LENGTH = 140
-"""Characters of a token: 105 bytes are base64 without padding and without a bit to spare, so each character counts."""
-_TOKEN = re.compile(f"[A-Za-z0-9_-]{{{TOKEN_LENGTH}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +38,17 @@ class ConfirmLinks:
     """
 
     def __init__(self, secrets: Sequence[str]) -> None:
-        # A key of its own per purpose: what the same secret signed for a permit is worth nothing here.
-        self._keys = [hmac.digest(secret.encode(), b"sentinel/confirm-link/v1", "sha256") for secret in secrets]
+        self._tokens = TokenSigner(secrets, Purpose.CONFIRM_LINK, size=1 + 16 + 16 + 8 + 32)
 
     def issue(self, link: ConfirmLink) -> str:
-        """The token of a link: base64url, the same arguments always give the same token."""
-        if not self._keys:
-            raise ValueError("no secret to sign confirm links with")
+        """The token of a link: the same arguments always give the same token."""
         body = _VERSION + link.tenant_id.bytes + link.confirmation_id.bytes + _seconds(link.expires_at)
-        body += bytes.fromhex(link.digest.removeprefix("sha256:"))
-        return base64.urlsafe_b64encode(body + _sign(self._keys[0], body)).decode()
+        return self._tokens.sign(body + bytes.fromhex(link.digest.removeprefix("sha256:")))
 
     def read(self, token: str) -> ConfirmLink | None:
         """The link inside a genuine token, whether its time is over or not; None for anything else."""
-        data = _bytes(token)
-        body, mac = data[:_BODY_BYTES], data[_BODY_BYTES:]
-        # Every key is tried, whichever fits and whatever arrived: the time tells nothing.
-        fits = [hmac.compare_digest(_sign(key, body), mac) for key in self._keys]
-        return _parse(body) if any(fits) and body.startswith(_VERSION) else None
+        body = self._tokens.read(token)
+        return _parse(body) if body is not None and body.startswith(_VERSION) else None
 
 
 def confirmation_digest(
@@ -76,10 +60,6 @@ def confirmation_digest(
         "tenant": str(tenant_id), "ledger_entry_id": ledger_entry_id, "refund_id": refund_id, "order_ref": order_ref,
         "amount_minor": amount_minor, "currency": currency, "channel": channel, "scenario": scenario,
     }))  # fmt: skip
-
-
-def _sign(key: bytes, body: bytes) -> bytes:
-    return hmac.digest(key, body, hashlib.sha256)
 
 
 def _seconds(moment: datetime) -> bytes:
@@ -94,13 +74,3 @@ def _parse(body: bytes) -> ConfirmLink:
         expires_at=datetime.fromtimestamp(int.from_bytes(body[33:41], "big"), UTC),
         digest="sha256:" + body[41:73].hex(),
     )
-
-
-def _bytes(token: str) -> bytes:
-    """The token's bytes; as many zeros for what is no token, so that it is as much work as a forged one."""
-    try:
-        if not _TOKEN.fullmatch(token):
-            raise ValueError
-        return base64.b64decode(token, altchars=b"-_", validate=True)
-    except (ValueError, binascii.Error):
-        return bytes(_BODY_BYTES + _MAC_BYTES)

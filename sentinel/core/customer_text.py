@@ -1,4 +1,4 @@
-"""What is written to customers: which language, money and moments in it, and other people's text without tricks.
+"""Text for customers: language, money and times in it, and foreign text with invisible characters made visible.
 
 The languages here are those that every catalogue of ours has; tests hold the catalogues to them.
 """
@@ -64,7 +64,7 @@ _MOST_SHOWN = 200
 
 
 def language_of(*wishes: str | None) -> str:
-    """The first wish, a BCP 47 tag, that is one of our languages; else English."""
+    """The first BCP 47 tag that is a supported language; else English."""
     for wish in wishes:
         primary = (wish or "").partition("-")[0].lower()
         if primary in LANGUAGES:
@@ -89,8 +89,8 @@ def moment_text(moment: datetime, language: str) -> str:
     return _MOMENTS[language].format(day=at.day, month=month, year=at.year, hour=at.hour, minute=at.minute)
 
 
-def plainly(text: str) -> str:
-    """Foreign text for one line: what a person would not see, or would see elsewhere, is written as its code point.
+def visible_text(text: str) -> str:
+    """Foreign text for one line: invisible and reordering characters are written as their code points.
 
     At most 200 characters of it. Not escaped for HTML: that is the template's.
     """

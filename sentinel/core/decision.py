@@ -1,4 +1,4 @@
-"""Decisions: what rules found, how findings become one verdict, and the reason codes.
+"""Decisions: findings, how they combine into one verdict, and the reason codes.
 
 Every rule is asked; the strictest finding wins; an ALLOW needs an explicit ALLOW finding and no rule
 that failed to answer. These values are what the policy returns, the store keeps and the API shows.
@@ -25,53 +25,6 @@ class Verdict(StrEnum):
 
 _RANKS = {Verdict.ALLOW: 0, Verdict.APPROVAL_REQUIRED: 1, Verdict.DENY: 2}
 
-ESCALATIONS: dict[str, str] = {
-    # Why a workflow hands a row to a person → sentence. Policies take these codes as the reason of a decision
-    # (`reason_from`), so each of them is public and stable.
-    "halted": "A halt covers this action.",
-    "switch_off": "This scenario is switched off.",
-    "outside_canary": "This account is not in the share for which the scenario is switched on.",
-    "system_not_proven": "The launch gate of this scenario saw a simulation of the system that would settle it, not the real one.",
-    "open_complaint": "The order has an open complaint.",
-    "delayed_shipment": "The shipment is delayed; that is compensated, not refunded.",
-    "account_mismatch": "Another account than the ordering one asks.",
-    "blacklisted": "The account is on the blacklist.",
-    "refunded_before": "This order was refunded before.",
-    "order_overdrawn": "More would be paid back for this order than was paid for it.",
-    "order_other_currency": "The order was paid in another currency.",
-    "order_paid_unknown": "What was paid for this order is not known.",
-    "analyst_refund": "An analyst filed this refund of an order under review; their word lifts it.",
-    "order_missing": "The row names no order.",
-    "order_unknown": "The order is not known.",
-    "order_directory_unavailable": "The order could not be looked up.",
-    "no_route": "There is no route for this channel, scenario and mode.",
-    "image_missing": "The proof image is missing.",
-    "image_unrecognised": "The proof image could not be recognised.",
-    "image_mismatch": "The proof image shows something else than what is claimed.",
-    "recogniser_unavailable": "The proof image could not be looked at.",
-    "outside_window": "The time for this scenario is over.",
-    "fee_not_charged": "The fee was not charged.",
-    "price_not_dropped": "The price did not drop.",
-    "not_in_scenario": "The case does not fit its scenario.",
-    "mode_needs_person": "This mode is always handled by a person.",
-    "over_limit_early": "An early look found a limit that would be exceeded.",
-    "critic_amount": "The amount does not fit the case.",
-    "critic_scenario": "The text tells of another scenario.",
-    "critic_instructions": "The text gives instructions to the machine.",
-    "critic_encoded_text": "The text is encoded or disguised.",
-    "critic_repeated_text": "Several accounts use the same text.",
-    "critic_long_text": "The text is longer than a customer would write.",
-    "critic_markup": "The text has tags, code or a header of a role in it.",
-    "critic_language": "The text is in a script or language that the rules cannot read.",
-    "critic_rejected": "The second look did not agree.",
-    "critic_timeout": "The second look took too long.",
-    "critic_error": "The second look failed.",
-    "critic_malformed": "The second look gave no usable answer.",
-    "system_not_ready": "The system that would settle this is not ready.",
-    "step_refused": "The workflow came to a step that is not declared.",
-    "unknown_escalation": "A person is asked for a reason that is not known.",
-}
-
 REASONS: dict[str, str] = {
     # Reason code → sentence, in order of precedence among findings that are equally strict.
     "engine_unavailable": "The decision could not be recorded; nothing is allowed.",
@@ -82,6 +35,7 @@ REASONS: dict[str, str] = {
     "looks_like_duplicate": "It differs only in case or punctuation at the end from what is already under way or done.",
     "approval_rejected": "A person rejected this.",
     "handled_by_person": "A person handled this elsewhere.",
+    "second_administrator": "This gives somebody power, so a second administrator has to agree.",
     "customer_declined": "The customer declined the confirmation.",
     "confirmation_expired": "The customer did not confirm in time.",
     "approval_expired": "Nobody decided in time.",
@@ -104,19 +58,13 @@ REASONS: dict[str, str] = {
     "amount_needs_analyst": "The order's amount calls for an analyst.",
     "low_risk": "Nothing speaks against the order.",
     "amount_needs_approval": "The amount needs a person's approval.",
-    **ESCALATIONS,
     "within_policy_limit": "Within the policy limit.",
 }
 
 
-def reason_text(code: str) -> str:
-    """The sentence for a reason code; a policy's own code reads as its words."""
-    return REASONS.get(code) or code.replace("_", " ").capitalize() + "."
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one rule said. `failed` means it could not answer, which can only tighten.
+    """The result of one rule. `failed` means it could not answer, which can only tighten.
 
     `approvable` is False where a person may reject or handle by hand, but not approve; `asks_person` is True where
     the request itself asks for a person, with the reason of this finding.
@@ -139,7 +87,7 @@ class WindowKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class LimitAsk:
+class ReservationRequest:
     """A cap that this operation must fit under: checked and reserved in the decision's transaction.
 
     `subject` names whose budget it is ("acct_1|USD"); `limit_key` is unique per limit and subject.
@@ -160,7 +108,7 @@ class LimitAsk:
 
 
 @dataclass(frozen=True, slots=True)
-class BreakerAsk:
+class BreakerCheck:
     """A rate that this operation, if allowed, counts towards; passing it halts `target` in `scope` ("agent" or "tenant").
 
     `most_operations` and `most_minor` may each be None: not counted.
@@ -192,15 +140,15 @@ class ApprovalTerms:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The policy's provisional word on one operation; halts and limits can still tighten it."""
+    """The policy's provisional decision on one operation; halts and limits can still tighten it."""
 
     verdict: Verdict
     reason_code: str
     reasons: tuple[str, ...]
     """Reason codes of every finding that is not an ALLOW, strictest first, without repeats."""
     findings: tuple[Finding, ...]
-    limits: tuple[LimitAsk, ...] = ()
-    breakers: tuple[BreakerAsk, ...] = ()
+    limits: tuple[ReservationRequest, ...] = ()
+    breakers: tuple[BreakerCheck, ...] = ()
     approval: ApprovalTerms | None = None
     approvable: bool = True
     """False where any finding says so: the question to a person then does not offer "approve"."""
@@ -228,8 +176,8 @@ def strictest(findings: tuple[Finding, ...]) -> tuple[Verdict, str, tuple[str, .
     an operation, it only tightens: a failed ALLOW counts as APPROVAL_REQUIRED, and failures alone are a DENY
     (else a missing fact would turn "no rule applies", a DENY, into a question).
     """
-    ordered = sorted(findings, key=lambda finding: (-_weight(finding), finding.failed))
-    reasons = tuple(dict.fromkeys(f.reason_code for f in ordered if _weight(f) > 0))
+    ordered = sorted(findings, key=lambda finding: (-_strictness(finding), finding.failed))
+    reasons = tuple(dict.fromkeys(f.reason_code for f in ordered if _strictness(f) > 0))
     if ordered and ordered[0].verdict is Verdict.DENY:
         return Verdict.DENY, reasons[0], reasons
     spoken_for = [f for f in ordered if not f.failed]
@@ -241,6 +189,6 @@ def strictest(findings: tuple[Finding, ...]) -> tuple[Verdict, str, tuple[str, .
     return Verdict.ALLOW, spoken_for[0].reason_code, ()
 
 
-def _weight(finding: Finding) -> int:
-    """How strict a finding is: an ALLOW that could not be answered is worth a person's look."""
+def _strictness(finding: Finding) -> int:
+    """How strict a finding is: an ALLOW that could not be answered counts as APPROVAL_REQUIRED."""
     return max(finding.verdict.rank, 1) if finding.failed else finding.verdict.rank

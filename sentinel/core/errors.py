@@ -1,7 +1,7 @@
-"""The family of errors that cross a layer.
+"""The expected errors that cross layers, each with a stable code.
 
 One base with a stable `code`; one class per thing a caller handles differently. HTTP turns them
-into problem documents in one table (`sentinel/api/problems.py`); the command line prints one line.
+into problem documents in one table (`sentinel/platform/http/problems.py`); the command line prints one line.
 """
 
 from __future__ import annotations
@@ -66,19 +66,19 @@ class Forbidden(SentinelError):
 
 
 class StepUpRequired(Forbidden):
-    """Who signed in by a page must prove once more who they are before an act of weight."""
+    """A signed-in person must authenticate again before a sensitive action."""
 
     code = "step-up-required"
 
 
 class PasswordChangeRequired(Forbidden):
-    """Somebody else set this person's password: nothing goes before they set their own."""
+    """Somebody else set this person's password; they must set their own first."""
 
     code = "password-change-required"
 
 
 class SecondFactorRequired(Forbidden):
-    """Nothing goes before a second factor is set up."""
+    """A second factor must be set up first."""
 
     code = "second-factor-required"
 
@@ -109,7 +109,7 @@ class KeyReused(Conflict):
 
 
 class StillDeciding(Conflict):
-    """The twin of this request holds the key longer than we wait."""
+    """A concurrent request holds the idempotency key longer than we wait."""
 
     code = "still-deciding"
 
@@ -121,7 +121,7 @@ class AlreadyStarted(Conflict):
 
 
 class ResolvedNotExecuted(Conflict):
-    """A person said that it was not executed: nothing starts under this key any more, whatever start id."""
+    """Resolved as not executed by a person: no start under this key is accepted any more."""
 
     code = "resolved-not-executed"
 
@@ -130,7 +130,7 @@ class ResolvedNotExecuted(Conflict):
 
 
 class StillActing(Conflict):
-    """ "Not executed" cannot be said yet: somebody may act on an answered start until `act_until`."""
+    """ "Not executed" cannot be recorded yet: the caller may act on an answered start until `act_until`."""
 
     code = "still-acting"
 
@@ -171,7 +171,7 @@ class RateLimited(SentinelError):
 
 
 class TooManyOpenPermits(RateLimited):
-    """The key has as many permits out, started by nobody, as a key may have."""
+    """The key has reached its limit of open (not started) permits."""
 
     code = "too-many-open-permits"
 
@@ -189,18 +189,18 @@ class EngineUnavailable(SentinelError):
 
 
 class WorkerNotRunning(SentinelError):
-    """No worker is there to do what was asked; nothing was done."""
+    """No worker is running to do this; nothing was done."""
 
     code = "worker-not-running"
 
 
 class TooManyStreams(SentinelError):
-    """Every place for a live stream is taken."""
+    """The limit of concurrent streams is reached."""
 
     code = "too-many-streams"
 
 
 class TryLater(SentinelError):
-    """What is needed does not answer now. Nothing is on record as answered; the same request may be sent again."""
+    """A dependency does not answer. Nothing was recorded; the same request may be sent again."""
 
     code = "try-later"

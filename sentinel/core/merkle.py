@@ -1,4 +1,4 @@
-"""The head of an append-only log as RFC 6962 §2.1 defines it, grown leaf by leaf: what was there before cannot change it.
+"""Incremental Merkle tree head of an append-only log (RFC 6962 §2.1).
 
 Kept are only the roots of the perfect subtrees, one per set bit of the size, so that a log of any length goes on from a
 few hashes.
@@ -28,7 +28,7 @@ class TreeHead:
             root = _node(peak, root)
         return root
 
-    def grown(self, leaves: Iterable[bytes]) -> TreeHead:
+    def extended(self, leaves: Iterable[bytes]) -> TreeHead:
         """The head after these leaves too."""
         size, peaks = self.size, list(self.peaks)
         for leaf in leaves:

@@ -1,6 +1,6 @@
 """Money: integers in minor units with an ISO 4217 currency. No binary float on the way.
 
-Rules of `CONTRACT.md` §1: a value is an integer, or a decimal string or number in major units with at
+Rules of `docs/CONTRACT.md` §1: a value is an integer, or a decimal string or number in major units with at
 most the currency's digits. The range is 0.01 to 10^12 minor units; nothing is rounded, ever.
 """
 
@@ -87,7 +87,7 @@ def major_text(amount_minor: int, currency: str) -> str:
 
 
 def money_out(money: Money) -> dict[str, int | str]:
-    """The wire form, shortest exact (`CONTRACT.md` §1): `{"value": 126 or "126.50", "currency": "USD"}`."""
+    """The wire form, shortest exact (`docs/CONTRACT.md` §1): `{"value": 126 or "126.50", "currency": "USD"}`."""
     whole, rest = divmod(money.amount_minor, 10 ** DIGITS[money.currency])
     value: int | str = whole if rest == 0 else major_text(money.amount_minor, money.currency)
     return {"value": value, "currency": money.currency}

@@ -1,7 +1,7 @@
-"""One exact action under one idempotency key: its canonical form, its digest, and how two of them differ.
+"""Operation: one exact action under one idempotency key, its canonical form, digest and first difference.
 
 `{"amount": 40, "currency": "USD"}` and `{"amount": {"value": "40.00", "currency": "USD"}}`, another key order, or
-null against absent are the same operation (`CONTRACT.md` §2). Evidence context goes along with it and is not part of it.
+null against absent are the same operation (`docs/CONTRACT.md` §2). Evidence context goes along with it and is not part of it.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def build_operation(
     risk_class: str | None = None,
     evidence: Mapping[str, Any] | None = None,
 ) -> Operation:
-    """Normalise, default and seal. Raises `InvalidInput` naming the param and the rule it breaks."""
+    """Normalise, apply defaults and compute the digest. Raises `InvalidInput` naming the param and the rule it breaks."""
     normalised = _normal_params(params)
     resource = resource or action
     risk_class = risk_class or "standard"
@@ -192,7 +192,7 @@ def _check_risk(risk: Any) -> None:
 
 
 def is_identifier(value: Any, most: int) -> bool:
-    """Whether `value` is an identifier of at most `most` characters (`CONTRACT.md` §1)."""
+    """Whether `value` is an identifier of at most `most` characters (`docs/CONTRACT.md` §1)."""
     return isinstance(value, str) and 0 < len(value) <= most and IDENTIFIER.fullmatch(value) is not None
 
 

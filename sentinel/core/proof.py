@@ -1,7 +1,7 @@
-"""Proof packs: the public, hash-only record of one decision (`CONTRACT.md` §5).
+"""Proof packs: the public, hash-only record of one decision (`docs/CONTRACT.md` §5).
 
 The pack is finished by the database, which alone knows the time, the final verdict, the reason and what else fired. So it leaves here as
-three pieces of canonical JSON around what it adds; `assemble` is the same concatenation, for tests and for reading.
+three pieces of canonical JSON around what it adds; `assemble_pack` is the same concatenation, for tests and for reading.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_EVIDENCE_BYTES = 4096
 
 
 def commitment(purpose: str, salt: str, text: str) -> str:
-    """A salted SHA-256: without the 32 private bytes of `salt` (hex) nobody can try out amounts or accounts."""
+    """A salted SHA-256: without the 32 private bytes of `salt` (hex) amounts and accounts cannot be guessed by trial."""
     return sha256_hex(b"sentinel/" + purpose.encode() + b"\0" + bytes.fromhex(salt) + text.encode())
 
 
@@ -94,7 +94,7 @@ def pack_parts(operation: Operation, decision: Decision, *, proof_id: str, salt:
     )
 
 
-def assemble(
+def assemble_pack(
     parts: tuple[str, str, str], *, decided_at: str, decision: str, facts: str, latency_ms: int, reason_code: str
 ) -> str:
     """The whole pack without its hash, as the database writes it."""

@@ -1,4 +1,4 @@
-"""Identifiers of the public, minted here: what an agent calls a thing never stands on a public page (`CONTRACT.md` §4).
+"""Generates public identifiers: an agent's own identifiers never appear on a public page (`docs/CONTRACT.md` §4).
 
 A public id is a keyed digest of kind, tenant and value: the same thing has the same one every time, two tenants never share
 one, and nobody without the secret can try out what a public id might stand for.
@@ -34,24 +34,24 @@ def is_public_id(text: str) -> bool:
     return PUBLIC_ID.fullmatch(text) is not None
 
 
-class PublicIds:
-    """Mints with one secret. Raises `ValueError` for an empty one."""
+class PublicIdGenerator:
+    """Mints public ids with one secret. Raises `ValueError` for an empty one."""
 
     def __init__(self, secret: str) -> None:
         if not secret:
             raise ValueError("public ids need a secret")
-        # A key of its own per purpose: what the same secret signs elsewhere is worth nothing here.
+        # A derived key per purpose: signatures of the same secret for other purposes are not valid here.
         self._key = hmac.digest(secret.encode(), b"sentinel/public-id/v1", "sha256")
         self.key_id = hmac.digest(secret.encode(), b"sentinel/public-id/key-id/v1", "sha256").hex()[:16]
         """Names the secret without telling it."""
 
     def mint(self, kind: Kind, tenant_id: uuid.UUID, value: str) -> str:
         """The public id of a tenant's `value`, e.g. "prf_" and 16 base32 digits."""
-        told = kind.encode() + b"\0" + tenant_id.bytes + value.encode()
-        digest = hmac.digest(self._key, told, "sha256")
+        message = kind.encode() + b"\0" + tenant_id.bytes + value.encode()
+        digest = hmac.digest(self._key, message, "sha256")
         return f"{kind}_{base64.b32encode(digest[: DIGITS * 5 // 8]).decode().lower()}"
 
 
-def public_ids(secrets: Sequence[str]) -> list[PublicIds]:
-    """One for each secret, in their order: the first mints, the others know what was minted before."""
-    return [PublicIds(secret) for secret in secrets]
+def public_id_generators(secrets: Sequence[str]) -> list[PublicIdGenerator]:
+    """A generator per secret, in order: the first mints, the others recognise older ids."""
+    return [PublicIdGenerator(secret) for secret in secrets]

@@ -1,4 +1,4 @@
-"""The one way from a recorded decision to the public (`CONTRACT.md` §4, §5): every public document is made here.
+"""Makes every public document from a recorded decision (`docs/CONTRACT.md` §4, §5).
 
 A document is put together from named fields, each of which is either ours by its form (a hash, a time, a reason code), or
 minted (`public_ids`), or money or a count. What an agent wrote has no way in: its own name stands only where a key that is
@@ -17,7 +17,7 @@ from typing import Any, NewType
 from sentinel.core.errors import NotFound
 from sentinel.core.operation import UNSAFE_TEXT, is_identifier
 from sentinel.core.proof import pack_hash
-from sentinel.core.public_ids import Kind, PublicIds
+from sentinel.core.public_ids import Kind, PublicIdGenerator
 
 PublicFields = NewType("PublicFields", dict[str, Any])
 """A document for the public."""
@@ -39,7 +39,7 @@ REPLACED = frozenset({*MINTED, "agent_id", "action", "hash"})
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class DecisionRecord:
     """A decision as it is recorded. `pack` is its proof pack without the hash; `is_bound`: who asked has a key bound to that agent."""
 
     tenant_id: uuid.UUID
@@ -65,7 +65,7 @@ def _count(value: Any) -> bool:
 
 
 def _text(value: Any) -> bool:
-    """What whoever wrote the policy calls it: any text that a person sees as it is."""
+    """A label from a policy: any visible text."""
     return isinstance(value, str) and len(value) <= 200 and not UNSAFE_TEXT.search(value)
 
 
@@ -87,11 +87,11 @@ _OURS: dict[str, Callable[[Any], bool]] = {
 class Publisher:
     """Makes public documents. `actions_of(policy_digest)` are the actions and patterns that the policy names."""
 
-    def __init__(self, ids: Callable[[], PublicIds], actions_of: Callable[[str], Collection[str]]) -> None:
+    def __init__(self, ids: Callable[[], PublicIdGenerator], actions_of: Callable[[str], Collection[str]]) -> None:
         self._ids = ids
         self._actions_of = actions_of
 
-    def event(self, record: Record, source: str | None = None) -> PublicFields:
+    def event(self, record: DecisionRecord, source: str | None = None) -> PublicFields:
         """A decision on the live board; fields that it does not have are left out. `source` is what its agent works on, where that is said."""
         values = self._values(record)
         known = {
@@ -100,7 +100,7 @@ class Publisher:
         }  # fmt: skip
         return PublicFields({name: known[name] for name in EVENT_FIELDS if known.get(name) is not None})
 
-    def pack(self, record: Record) -> PublicFields:
+    def pack(self, record: DecisionRecord) -> PublicFields:
         """A proof pack with its own hash. Raises `NotFound` for one with a field that the contract does not name."""
         if not record.pack.keys() <= set(PACK_FIELDS) - {"hash"}:
             raise NotFound("there is no proof of that id")
@@ -112,22 +112,22 @@ class Publisher:
         """The agent's name where a key bound to it asked, else its public id."""
         return agent_id if is_bound else self._mint(Kind.AGENT, tenant_id, agent_id)
 
-    def glance(self, status: str, event: PublicFields | None) -> PublicFields:
-        """How an agent stands, and what it was last about."""
+    def agent_status(self, status: str, event: PublicFields | None) -> PublicFields:
+        """An agent's status and its last event."""
         last = event or PublicFields({})
         return PublicFields(
             {"status": status, "last_action": last.get("action"), "last_decision": last.get("decision")}
         )
 
     def board(self, tenant_label: str, agents: Mapping[str, PublicFields]) -> PublicFields:
-        """Every agent at a glance, by the name that is shown, and whose they are."""
+        """The status of every agent by public name, with the tenant's label."""
         return PublicFields({**agents, "tenant": tenant_label})
 
     def feed(self, events: list[PublicFields]) -> PublicFields:
         """Some events."""
         return PublicFields({"events": events})
 
-    def _values(self, record: Record) -> dict[str, Any]:
+    def _values(self, record: DecisionRecord) -> dict[str, Any]:
         pack = record.pack
         values = {name: pack[name] for name, fits in _OURS.items() if name in pack and fits(pack[name])}
         values["agent_id"] = self.agent(record.tenant_id, record.agent_id, record.is_bound)
@@ -138,7 +138,7 @@ class Publisher:
                 values[name] = self._mint(kind, record.tenant_id, pack[name])
         return values
 
-    def _action(self, record: Record, action: str) -> str:
+    def _action(self, record: DecisionRecord, action: str) -> str:
         """The action where the policy that decided names it, or its pattern that covers it ("data.*"); else a public id."""
         digest = record.pack.get("policy_digest")
         known = self._actions_of(digest) if isinstance(digest, str) else ()
@@ -159,7 +159,7 @@ class Publisher:
         return f"{action.partition('.')[0]}s" if action is not None and is_named else "actions"
 
 
-def public_ids_of(ids: PublicIds, record: Record) -> list[tuple[str, str, str]]:
+def public_ids_of(ids: PublicIdGenerator, record: DecisionRecord) -> list[tuple[str, str, str]]:
     """Every id that the public may meet of a decision: (public id, kind's name, what it stands for)."""
     values = [(Kind.AGENT, record.agent_id), (Kind.ACTION, record.pack.get("action"))]
     values += [(kind, record.pack.get(name)) for name, kind in MINTED.items()]

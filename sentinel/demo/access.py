@@ -1,4 +1,4 @@
-"""Who may enter a demo: its tenant, people and key, made the first time and the same after every restart."""
+"""The demo's credentials: tenant, operators and keys, created once and kept over restarts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psycopg
 
-from sentinel.cli.scratch_left import drop_left
-from sentinel.demo.processes import go_on
+from sentinel.cli.scratch_cleanup import drop_leftover_databases
+from sentinel.demo.processes import raise_if_stopped
 
 TENANT = "public-demo"
 OPERATORS = ("viewer", "approver", "admin")
@@ -20,7 +20,7 @@ REFUND_AGENT = "retail-refund-agent"
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class DemoAccess:
     """What a visitor needs; kept in the data folder, readable by its owner only, so that a restart shows the same.
 
     `worker_key` is the refund worker's own, bound to its agent, so that the board may name it; "" in a folder of before.
@@ -32,19 +32,19 @@ class Access:
     worker_key: str = ""
 
 
-def prepare(admin_url: str, data_dir: Path, stop: threading.Event) -> Access:
+def prepare(admin_url: str, data_dir: Path, stop: threading.Event) -> DemoAccess:
     """Migrate, and make the tenant, the people and the key the first time."""
     from sentinel.store.migrate import migrate
 
-    go_on(stop)
+    raise_if_stopped(stop)
     migrate(admin_url)
-    go_on(stop)
+    raise_if_stopped(stop)
     with psycopg.connect(admin_url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True) as connection:
         if not os.environ.get("SENTINEL_DATABASE_URL"):
-            drop_left(connection)
+            drop_leftover_databases(connection)
         path = data_dir / "demo.json"
         if path.exists():
-            access = Access(**json.loads(path.read_text()))
+            access = DemoAccess(**json.loads(path.read_text()))
             if connection.execute("select 1 from sentinel.tenants where tenant_id = %s", [access.tenant_id]).fetchone():
                 return access
     # Without a look at `stop`: half made, it would be made again under another name.
@@ -55,12 +55,11 @@ def prepare(admin_url: str, data_dir: Path, stop: threading.Event) -> Access:
     return access
 
 
-def _make_access(admin_url: str) -> Access:
+def _make_access(admin_url: str) -> DemoAccess:
     import secrets
 
-    from ops_console.accounts.create_operator import create_operator
-    from sentinel.authority.issue_key import issue_key
-    from sentinel.authority.keys import WORKER_SCOPES
+    from ops_console.accounts.operator_changes import create_operator
+    from sentinel.authority.keys import WORKER_SCOPES, issue_key
     from sentinel.authority.tenants import create_tenant, list_tenants
     from sentinel.store.database import CONSOLE, Pool, with_role
 
@@ -80,4 +79,4 @@ def _make_access(admin_url: str) -> Access:
         pool.close()
     with psycopg.connect(admin_url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True) as connection:
         connection.execute("insert into refunds.defaults (tenant_id) values (%s) on conflict do nothing", [tenant_id])
-    return Access(str(tenant_id), key.key, operators, worker.key)
+    return DemoAccess(str(tenant_id), key.key, operators, worker.key)

@@ -1,4 +1,4 @@
-"""`sentinel demo`: everything on this machine, on real processes and a real database, with a ledger to watch."""
+"""`sentinel demo`: starts every program on this machine with a demo ledger."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import click
 import psycopg
 
 from sentinel.authority.settings import CHECKPOINTS
-from sentinel.cli.serve import kept_secret
+from sentinel.cli.serve import stored_secret
 from sentinel.core.errors import SentinelError
-from sentinel.demo.access import Access, prepare
+from sentinel.demo.access import DemoAccess, prepare
 from sentinel.demo.database import demo_database
 from sentinel.demo.ledger import demo_rows
-from sentinel.demo.orders import SECRET_FILE, OrderSource, order_source, post_demo_orders
-from sentinel.demo.processes import Processes, Stopped, go_on
+from sentinel.demo.orders import SECRET_FILE, DemoOrderSource, order_source, post_demo_orders
+from sentinel.demo.processes import DemoStopped, Processes, raise_if_stopped
 from sentinel.demo.readiness import DemoFailed, wait_ready
 from sentinel.demo.small_refunds import SmallRefunds
-from sentinel.demo.summary import Ready, say_done, say_ready
+from sentinel.demo.summary import Ready, print_ready, print_stopped
 from sentinel.platform.logs import configure_logs
 from sentinel.platform.private_files import write_private
 
@@ -91,7 +91,11 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
         if not as_json:
             click.echo(text, err=True)
 
-    with _quiet_end(stop), demo_database(data_dir, say, stop) as database, contextlib.ExitStack() as stack:
+    with (
+        _no_failure_once_stopped(stop),
+        demo_database(data_dir, say, stop) as database,
+        contextlib.ExitStack() as stack,
+    ):
         processes = Processes(data_dir / "log", stop)
         stack.callback(processes.stop)
         access = prepare(database.admin_url, data_dir, stop)
@@ -111,16 +115,16 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
         if not once:
             processes.start("worker", _module("worker.retail_refund_agent", "--loop"), env["worker"])
         while posting.is_alive():
-            go_on(stop)
+            raise_if_stopped(stop)
             posting.join(0.05)
         if not once or as_json:
             _announce(access, ports, source, database.admin_url, urls, health, as_json=as_json)
         if once:
             stack.close()
             if not (as_json or failed):
-                say_done()
+                print_stopped()
             sys.exit(failed)
-        # The launch gate takes some seconds; the demo is ready without it, and its rows come in while one looks.
+        # The launch gate takes some seconds; the demo is ready without it and its rows follow.
         threading.Thread(target=_begin_small_refunds, args=(small,), daemon=True, name="small-refunds").start()
         signal.signal(signal.SIGHUP, lambda *_: processes.signal("authority", signal.SIGHUP))
         while not stop.wait(0.5):
@@ -128,18 +132,18 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
                 click.echo(f"{name} ended and was started again; see {data_dir / 'log' / f'{name}.log'}", err=True)
         say("Stopping.")
     if stop.is_set():
-        # Nothing of ours is left, and on a busy machine the interpreter would tidy up for most of a second.
+        # Skip the interpreter's clean-up, which can take most of a second on a busy machine.
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(0)
 
 
 @contextlib.contextmanager
-def _quiet_end(stop: threading.Event) -> Iterator[None]:
-    """What does not succeed once we are told to stop has not failed: nobody waits for it any more."""
+def _no_failure_once_stopped(stop: threading.Event) -> Iterator[None]:
+    """Ignores failures once the demo was asked to stop."""
     try:
         yield
-    except Stopped:
+    except DemoStopped:
         pass
     except (SentinelError, psycopg.Error):
         if not stop.is_set():
@@ -147,7 +151,7 @@ def _quiet_end(stop: threading.Event) -> Iterator[None]:
 
 
 def _begin_small_refunds(small: SmallRefunds) -> None:
-    with contextlib.suppress(Stopped):
+    with contextlib.suppress(DemoStopped):
         small.begin()
 
 
@@ -156,7 +160,7 @@ def _module(name: str, *arguments: str) -> list[str]:
 
 
 def _free_port(wanted: int) -> int:
-    """That port of this machine where nobody has it, else any free one."""
+    """The wanted port if it is free, else any free one."""
     for port in (wanted, 0):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -182,16 +186,18 @@ _NOT_PASSED_ON = (
     "SENTINEL_SECRET_KEYS", "CONFIRM_SECRETS", "SENTINEL_SECOND_FACTOR_SECRETS", "ORDERS_DEMO_SECRET",
     "SENTINEL_SHOP_URL", "SENTINEL_SHOP_KEY",
 )  # fmt: skip
-"""Every program is told its own database and its own secrets; the demo's orders are never sent to a real shop."""
+"""Every program gets only its own database URL and secrets; the demo's orders are never sent to a real shop."""
 
 
-def _environment(urls: Mapping[str, str], data_dir: Path, access: Access, ports: Ports) -> dict[str, dict[str, str]]:
+def _environment(
+    urls: Mapping[str, str], data_dir: Path, access: DemoAccess, ports: Ports
+) -> dict[str, dict[str, str]]:
     base = {key: value for key, value in os.environ.items() if key not in _NOT_PASSED_ON}
     base |= {"SENTINEL_DATA_DIR": str(data_dir), "SENTINEL_URL": ports.url("authority"), "PYTHONUNBUFFERED": "1"}
     if not os.environ.get("SENTINEL_DATABASE_URL"):
         base.setdefault("SENTINEL_CHECKPOINT_FILE", str(data_dir / CHECKPOINTS))
-    secret = os.environ.get("SENTINEL_SECRET_KEYS") or kept_secret(data_dir)
-    cards = os.environ.get("CONFIRM_SECRETS") or kept_secret(data_dir, "confirm_secret")
+    secret = os.environ.get("SENTINEL_SECRET_KEYS") or stored_secret(data_dir)
+    cards = os.environ.get("CONFIRM_SECRETS") or stored_secret(data_dir, "confirm_secret")
     return {
         "authority": base | {"SENTINEL_DATABASE_URL": urls["authority"], "SENTINEL_SECRET_KEYS": secret, "SENTINEL_PORT": str(ports.authority)},
         "worker": base | {
@@ -202,7 +208,7 @@ def _environment(urls: Mapping[str, str], data_dir: Path, access: Access, ports:
         "orders": base | {
             "ORDERS_DATABASE_URL": urls["orders"], "SENTINEL_ORDERS_API_KEY": access.agent_api_key,
             "SENTINEL_TENANT_ID": access.tenant_id, "SENTINEL_ORDERS_PORT": str(ports.orders),
-            "ORDERS_DEMO_SECRET": os.environ.get("ORDERS_DEMO_SECRET") or kept_secret(data_dir, SECRET_FILE),
+            "ORDERS_DEMO_SECRET": os.environ.get("ORDERS_DEMO_SECRET") or stored_secret(data_dir, SECRET_FILE),
         },
         "console": base | {
             "SENTINEL_DATABASE_URL": urls["console"], "SENTINEL_BOARD_DATABASE_URL": urls["board"],
@@ -230,13 +236,13 @@ def _health_addresses(env: dict[str, dict[str, str]], ports: Ports) -> dict[str,
 
 
 def _start_all(
-    processes: Processes, env: dict[str, dict[str, str]], access: Access, ports: Ports, data_dir: Path,
+    processes: Processes, env: dict[str, dict[str, str]], access: DemoAccess, ports: Ports, data_dir: Path,
     stop: threading.Event, say: Callable[[str], None],
 ) -> None:  # fmt: skip
     say("Starting the authority, the console and the order intake …")
     processes.start("authority", _module("sentinel.cli.main", "serve", "--graceful-seconds", "1"), env["authority"])
     processes.start("console", _module("ops_console"), env["console"])
-    processes.start("orders", _module("worker.order_review", "--graceful-seconds", "1"), env["orders"])
+    processes.start("orders", _module("worker.orders", "--graceful-seconds", "1"), env["orders"])
     loaded = data_dir / "demo_ledger_loaded"
     if not loaded.exists() or loaded.read_text() != access.tenant_id:
         if processes.run("enqueue", _module("worker.cli", "enqueue", "-"), env["worker"], stdin=demo_rows()) != 0:
@@ -248,7 +254,7 @@ def _start_all(
 
 
 def _post_orders(
-    source: OrderSource, access: Access, data_dir: Path, stop: threading.Event, say: Callable[[str], None]
+    source: DemoOrderSource, access: DemoAccess, data_dir: Path, stop: threading.Event, say: Callable[[str], None]
 ) -> None:
     fault = post_demo_orders(source, data_dir, access.tenant_id, stop.is_set)
     if fault and not stop.is_set():
@@ -256,7 +262,7 @@ def _post_orders(
 
 
 def _announce(
-    access: Access, ports: Ports, source: OrderSource, database_url: str, database_urls: Mapping[str, str],
+    access: DemoAccess, ports: Ports, source: DemoOrderSource, database_url: str, database_urls: Mapping[str, str],
     metrics: Mapping[str, str], *, as_json: bool,
 ) -> None:  # fmt: skip
     ready = Ready(
@@ -264,4 +270,4 @@ def _announce(
         board_url=ports.url("board"), tenant_id=access.tenant_id, agent_api_key=access.agent_api_key, operators=access.operators,
         order_source=source, database_url=database_url, database_urls=database_urls,
     )  # fmt: skip
-    say_ready(ready, metrics, as_json=as_json)
+    print_ready(ready, metrics, as_json=as_json)

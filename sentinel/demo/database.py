@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from sentinel.cli.serve import kept_secret
+from sentinel.cli.serve import stored_secret
 from sentinel.demo.readiness import DemoFailed
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, WORKER, first_line
 
@@ -38,24 +38,24 @@ def demo_database(data_dir: Path, say: Callable[[str], None], stop: threading.Ev
     if given:
         yield DemoDatabase(given, lambda: _made_logins(given, data_dir))
         return
-    from sentinel.store.embedded import kept_running
+    from sentinel.store.embedded import supervised
 
     say("Starting PostgreSQL …")
-    with kept_running(data_dir, is_over=stop.is_set) as server:
+    with supervised(data_dir, should_stop=stop.is_set) as server:
         yield DemoDatabase(
             server.admin_url, lambda: {name: server.url(user=role) for name, role in PROGRAMS.items()}
         )  # fmt: skip
 
 
 def _made_logins(url: str, data_dir: Path) -> dict[str, str]:
-    """A login for each program on somebody's server, named after the data folder, each a member of its role alone."""
+    """A login per program on the given server, named after the data folder, each a member of only its role."""
     tag = hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:8]
     plain = url.replace("postgresql+psycopg://", "postgresql://", 1)
     found = {}
     try:
         with psycopg.connect(plain) as connection:
             for name, role in PROGRAMS.items():
-                login, secret = f"sentinel_demo_{tag}_{name}", kept_secret(data_dir, f"{name}_database_secret")
+                login, secret = f"sentinel_demo_{tag}_{name}", stored_secret(data_dir, f"{name}_database_secret")
                 _make_login(connection, login, secret, role)
                 given: dict[str, Any] = {**psycopg.conninfo.conninfo_to_dict(plain), "user": login, "password": secret}
                 found[name] = psycopg.conninfo.make_conninfo(**given)

@@ -1,4 +1,4 @@
-"""The demo's ledger: one row for each way a refund can go, the documented sample among them."""
+"""The demo's ledger rows: one for each outcome of a refund."""
 
 from __future__ import annotations
 

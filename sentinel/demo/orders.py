@@ -1,4 +1,4 @@
-"""The demo's orders: a few in each lane, posted to the intake as the demo's shop would, signed with the secret of this data folder.
+"""The demo's orders: a few per lane, signed and posted to the intake as the demo shop would.
 
 Their ids and bodies are fixed, so what is posted again is a replay and changes nothing.
 """
@@ -24,7 +24,7 @@ _SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class OrderSource:
+class DemoOrderSource:
     """Who sends the demo's orders: its name at the intake, what it signs with, and where it posts."""
 
     name: str
@@ -32,9 +32,9 @@ class OrderSource:
     url: str
 
 
-def order_source(orders_url: str, secret: str) -> OrderSource:
+def order_source(orders_url: str, secret: str) -> DemoOrderSource:
     """The demo's source at an intake."""
-    return OrderSource(SOURCE, secret, f"{orders_url}/webhooks/{SOURCE}/orders")
+    return DemoOrderSource(SOURCE, secret, f"{orders_url}/webhooks/{SOURCE}/orders")
 
 
 def demo_orders() -> Iterator[bytes]:
@@ -63,14 +63,14 @@ def _order(name: str, value: str, currency: str, **more: Any) -> bytes:
 
 
 def post_demo_orders(
-    source: OrderSource, data_dir: Path, tenant_id: str, is_over: Callable[[], bool] = lambda: False
+    source: DemoOrderSource, data_dir: Path, tenant_id: str, should_stop: Callable[[], bool] = lambda: False
 ) -> str | None:
     """Post them once per data folder and tenant; what went wrong, in one line, or None. Tried again at the next start."""
     done = data_dir / "demo_orders_posted"
     if done.exists() and done.read_text() == tenant_id:
         return None
     for body in demo_orders():
-        if is_over():
+        if should_stop():
             return "the demo is to end"
         try:
             _post(source, body)
@@ -83,7 +83,7 @@ def post_demo_orders(
     return None
 
 
-def _post(source: OrderSource, body: bytes) -> None:
+def _post(source: DemoOrderSource, body: bytes) -> None:
     signature = hmac.new(source.secret.encode(), body, hashlib.sha256).hexdigest()
     headers = {_HEADER: f"sha256={signature}", "Content-Type": "application/json"}
     question = urllib.request.Request(source.url, data=body, headers=headers)  # noqa: S310 - our own address
@@ -95,7 +95,7 @@ def _post(source: OrderSource, body: bytes) -> None:
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def curl_line(source: OrderSource) -> str:
+def curl_line(source: DemoOrderSource) -> str:
     """A shell line that signs an order and posts it; the secret stands in it, as it does in the table above it."""
     body = {
         "order": {"id": "order-1", "amount": {"value": "49.90", "currency": "EUR"}, "email": "kim@customer.example",

@@ -1,4 +1,4 @@
-"""The demo's supervisor: a few child processes that live and die with this one.
+"""The demo's process supervisor: child processes that end with this one.
 
 A child that ends by itself is started again; when this process is told to stop, or dies in any way, they all end. From
 the moment it is told, none is started any more.
@@ -26,14 +26,14 @@ _RESTART_SECONDS = 1.0
 _POLL_SECONDS = 0.05
 
 
-class Stopped(Exception):
-    """We were told to stop, so what was to come next is not begun. Not a failure."""
+class DemoStopped(Exception):
+    """The demo was asked to stop. Not a failure."""
 
 
-def go_on(stop: threading.Event) -> None:
-    """Raise `Stopped` once `stop` is set; asked between the stages of a start."""
+def raise_if_stopped(stop: threading.Event) -> None:
+    """Raise `DemoStopped` once `stop` is set; called between the stages of a start."""
     if stop.is_set():
-        raise Stopped
+        raise DemoStopped
 
 
 @dataclass
@@ -48,7 +48,7 @@ class _Child:
 class Processes:
     """Named children, their output in a file each. Safe to use from several threads.
 
-    `start`, `run` and `restart_ended` raise `Stopped` once `stop` is set or the method `stop` was called.
+    `start`, `run` and `restart_ended` raise `DemoStopped` once `stop` is set or the method `stop` was called.
     """
 
     def __init__(self, logs: Path, stop: threading.Event) -> None:
@@ -82,24 +82,24 @@ class Processes:
         return process.returncode
 
     def _await(self, process: subprocess.Popen[bytes]) -> None:
-        while not self._is_over():
+        while not self._should_stop():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_POLL_SECONDS)
                 return
         # By this thread, which may not end before the child does: the kernel would end it the hard way.
-        _end(process, self._ask())
-        raise Stopped
+        _end(process, self._terminate_all())
+        raise DemoStopped
 
-    def _is_over(self) -> bool:
+    def _should_stop(self) -> bool:
         return self._told.is_set() or self._deadline is not None
 
     def _spawn(
         self, name: str, command: Sequence[str], env: Mapping[str, str], *, stdin: bytes = b"", show: bool = False
     ) -> subprocess.Popen[bytes]:
         # Asked under the lock: what is started is either known to `stop` or never started.
-        if self._is_over():
-            raise Stopped
-        # What it reads lies in a file, so that nobody has to feed it.
+        if self._should_stop():
+            raise DemoStopped
+        # Its standard input is a file, so that no thread has to feed it.
         with open_private(self._logs / f"{name}.log", append=True) as log, tempfile.TemporaryFile() as given:
             given.write(stdin)
             given.seek(0)
@@ -131,12 +131,12 @@ class Processes:
 
     def stop(self) -> None:
         """End all children: ask all at once, wait a moment, then insist. Nothing is left when this returns."""
-        deadline = self._ask()
+        deadline = self._terminate_all()
         for process in (*(child.process for child in self._children), *self._passing):
             _end(process, deadline)
         self._children.clear()
 
-    def _ask(self) -> float:
+    def _terminate_all(self) -> float:
         """Ask everything that runs to end, once; the moment from which it is killed."""
         with self._lock:
             if self._deadline is None:
@@ -156,7 +156,7 @@ def _end(process: subprocess.Popen[bytes], deadline: float) -> None:
     except subprocess.TimeoutExpired:
         _kill_group(process)
         process.wait()
-    # It may have left children of its own, in its session, which nobody else will end.
+    # Its own children, in its session, have to be killed too.
     _kill_group(process)
 
 

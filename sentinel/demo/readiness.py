@@ -1,4 +1,4 @@
-"""Waiting until the demo's programs answer, and no longer than somebody wants them to."""
+"""Waits until the demo's programs answer, with a deadline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sentinel.core.errors import SentinelError
-from sentinel.demo.processes import Processes, go_on
+from sentinel.demo.processes import Processes, raise_if_stopped
 
 READY_SECONDS = 30.0
 _POLL_SECONDS = 0.05
@@ -24,15 +24,15 @@ class DemoFailed(SentinelError):
 
 
 def wait_ready(processes: Processes, addresses: Mapping[str, Sequence[str]], logs: Path, stop: threading.Event) -> None:
-    """Return once every address of each child answers 200. Raises `DemoFailed`, or `Stopped` once `stop` is set."""
+    """Return once every address of each child answers 200. Raises `DemoFailed`, or `DemoStopped` once `stop` is set."""
     deadline = time.monotonic() + READY_SECONDS
     for name, url in ((name, url) for name, urls in addresses.items() for url in urls):
         answered, enough = threading.Event(), threading.Event()
         # In a thread: a program that still loads accepts a connection and keeps it waiting, which a stop must not.
-        threading.Thread(target=_ask, args=(url, answered, enough), daemon=True, name=f"ask-{name}").start()
+        threading.Thread(target=_poll_health, args=(url, answered, enough), daemon=True, name=f"ask-{name}").start()
         try:
             while not answered.wait(_POLL_SECONDS):
-                go_on(stop)
+                raise_if_stopped(stop)
                 if (ended := processes.ended()) is not None:
                     raise DemoFailed(f"{ended} ended at once; see {logs / f'{ended}.log'}")
                 if time.monotonic() > deadline:
@@ -41,7 +41,7 @@ def wait_ready(processes: Processes, addresses: Mapping[str, Sequence[str]], log
             enough.set()
 
 
-def _ask(url: str, answered: threading.Event, enough: threading.Event) -> None:
+def _poll_health(url: str, answered: threading.Event, enough: threading.Event) -> None:
     while not enough.wait(_POLL_SECONDS):
         with contextlib.suppress(urllib.error.URLError, OSError), urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310
             if answer.status == 200:

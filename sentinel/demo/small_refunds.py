@@ -1,4 +1,4 @@
-"""The demo's small refunds: a launch gate is run, its switch turned on, and rows of other channels come in.
+"""The demo's small refunds: runs the launch gate, turns its switch on and adds rows of other channels.
 
 One row waits for its customer, whose link is shown; the others wait for a person, each for another reason.
 """
@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sentinel.demo.access import Access
+from sentinel.demo.access import DemoAccess
 from sentinel.demo.ledger import ledger_row
 from sentinel.demo.processes import Processes
 from sentinel.platform.private_files import write_private
@@ -21,10 +21,10 @@ MASTER, SWITCH, SCENARIO = "small_refund.enabled", "small_refund.refund_fee", "f
 
 
 class SmallRefunds:
-    """Begun once per data folder; a step that fails says where its log is, and the demo goes on without it."""
+    """Set up once per data folder; a failing step names its log and the demo goes on without it."""
 
     def __init__(
-        self, processes: Processes, env: Mapping[str, Mapping[str, str]], access: Access, data_dir: Path,
+        self, processes: Processes, env: Mapping[str, Mapping[str, str]], access: DemoAccess, data_dir: Path,
         say: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._processes, self._access, self._data_dir, self._say = processes, access, data_dir, say
@@ -32,7 +32,7 @@ class SmallRefunds:
         self._people_env = env["console"]
 
     def begin(self) -> None:
-        """Gate, switches, facts, rows. Raises `Stopped` between and in them when the processes are to end."""
+        """Gate, switches, facts, rows. Raises `DemoStopped` between and in them when the processes are to end."""
         done = self._data_dir / "demo_small_refunds"
         if done.exists() and done.read_text() == self._access.tenant_id:
             return

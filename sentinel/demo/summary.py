@@ -1,4 +1,4 @@
-"""What `sentinel demo` says once it is ready: one JSON line, or the tables a visitor reads."""
+"""The output of `sentinel demo` once it is ready: one JSON line, or tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sentinel.demo.orders import OrderSource, curl_line
+from sentinel.demo.orders import DemoOrderSource, curl_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,19 +27,19 @@ class Ready:
     tenant_id: str
     agent_api_key: str
     operators: Sequence[Mapping[str, str]]
-    order_source: OrderSource
+    order_source: DemoOrderSource
     database_url: str
     database_urls: Mapping[str, str]
 
 
-def say_done() -> None:
-    """What `--once` says at its end: by then nothing runs any more."""
+def print_stopped() -> None:
+    """Print the last line of `--once`."""
     click.echo(
         "The ledger was gone through once, and everything is stopped. Without --once `sentinel demo` goes on with it."
     )
 
 
-def say_ready(ready: Ready, metrics: Mapping[str, str], *, as_json: bool) -> None:
+def print_ready(ready: Ready, metrics: Mapping[str, str], *, as_json: bool) -> None:
     """Say it on standard output; where the `metrics` of each program are only to people."""
     if as_json:
         click.echo(json.dumps(asdict(ready)))
@@ -48,7 +48,7 @@ def say_ready(ready: Ready, metrics: Mapping[str, str], *, as_json: bool) -> Non
     from rich.console import Console
 
     out = Console(width=None if sys.stdout.isatty() else 120)
-    out.print(_places(ready))
+    out.print(_addresses(ready))
     out.print(_table("Metrics, for supervisors alone", (), list(metrics.items())))
     out.print(_people(ready))
     out.print("Sign and post an order; a low one is fulfilled, the others wait in the console:")
@@ -57,7 +57,7 @@ def say_ready(ready: Ready, metrics: Mapping[str, str], *, as_json: bool) -> Non
     out.print("Ctrl-C stops everything; starting again continues with the same data.")
 
 
-def _places(ready: Ready) -> Table:
+def _addresses(ready: Ready) -> Table:
     authority, console, board = ready.authority_url, ready.console_url, ready.board_url
     return _table("sentinel is running", (), (
         ("Authority", authority), ("  documentation", f"{authority}/docs"), ("Public board", f"{board}/live"),

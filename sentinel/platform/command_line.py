@@ -1,4 +1,4 @@
-"""What ends a command is told on one line of standard error: its wrong use, and our own errors. For every program.
+"""Command-line errors on one line of standard error, with exit codes, for every program.
 
 Wrong use says where the command's help is. Exit codes: 0 done, 1 refused or not found, 2 wrong use or configuration, 3 the
 database cannot be reached; the worker has some of its own.
@@ -22,11 +22,11 @@ from sentinel.store.migrate import SchemaNotReady
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def told_on_one_line(command: Command, exit_code: Callable[[SentinelError], int]) -> Command:
+def errors_on_one_line(command: Command, exit_code: Callable[[SentinelError], int]) -> Command:
     """The command, ended by our own errors with one line on standard error and an exit code, not with a traceback."""
 
     @functools.wraps(command)
-    def told(*args: Any, **options: Any) -> Any:
+    def wrapped(*args: Any, **options: Any) -> Any:
         try:
             return command(*args, **options)
         except SentinelError as error:
@@ -34,33 +34,33 @@ def told_on_one_line(command: Command, exit_code: Callable[[SentinelError], int]
             click.echo(f"Error: {'; '.join(lines)}", err=True)
             sys.exit(exit_code(error))
 
-    return cast(Command, told)
+    return cast(Command, wrapped)
 
 
 REFUSED, WRONG_USE, NO_DATABASE = 1, 2, 3
 
 
-class WrongUse(SentinelError):
+class InvalidUsage(SentinelError):
     """The command cannot be understood as given; `detail` says what to add."""
 
     code = "wrong-use"
 
 
 def exit_code(error: SentinelError) -> int:
-    """What the shell is told about a refusal."""
+    """The exit code of a refusal."""
     if isinstance(error, (EngineUnavailable, EmbeddedError)):
         return NO_DATABASE
-    if isinstance(error, (WrongUse, InvalidInput, SchemaNotReady, UnsafeConfiguration)):
+    if isinstance(error, (InvalidUsage, InvalidInput, SchemaNotReady, UnsafeConfiguration)):
         return WRONG_USE
     return REFUSED
 
 
 def one_line_errors(command: Command) -> Command:
     """Our own errors end the command with one line and the `exit_code` of this program."""
-    return told_on_one_line(command, exit_code)
+    return errors_on_one_line(command, exit_code)
 
 
-class _WrongUse(click.ClickException):
+class _InvalidUsage(click.ClickException):
     """Shown by click as one line that begins with "Error: "."""
 
     exit_code = 2
@@ -91,7 +91,7 @@ def _on_one_line() -> Iterator[None]:
     try:
         yield
     except click.UsageError as error:
-        raise _WrongUse(_line(error)) from None
+        raise _InvalidUsage(_line(error)) from None
 
 
 def _line(error: click.UsageError) -> str:

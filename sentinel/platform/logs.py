@@ -29,16 +29,16 @@ def _line(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> bytes:
     return orjson.dumps(event, default=str).replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
 
 
-class GatheredLines:
-    """A stream for logs that writes what came within a few milliseconds at once: on a busy server one write for many lines.
+class BufferedLogStream:
+    """A log stream that buffers a few milliseconds of lines into one write.
 
-    `soon` has a function called shortly after, from any thread. What is left at the process's end is written then; a
+    `schedule` has a function called shortly after, from any thread. What is left at the process's end is written then; a
     killed process loses the last few milliseconds.
     """
 
-    def __init__(self, stream: BinaryIO, soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, stream: BinaryIO, schedule: Callable[[Callable[[], None]], object]) -> None:
         self._stream = stream
-        self._soon = soon
+        self._schedule = schedule
         self._lines: list[bytes] = []
         self._lock = threading.Lock()
         atexit.register(self.write_out)
@@ -49,7 +49,7 @@ class GatheredLines:
             self._lines.append(line)
             is_first = len(self._lines) == 1
         if is_first:
-            self._soon(self.write_out)
+            self._schedule(self.write_out)
         return len(line)
 
     def flush(self) -> None:
@@ -64,9 +64,9 @@ class GatheredLines:
             self._stream.flush()
 
 
-def gather_lines(soon: Callable[[Callable[[], None]], object]) -> None:
-    """Have the loggers that are made from now on write through `GatheredLines`."""
-    lines = cast(BinaryIO, GatheredLines(sys.stderr.buffer, soon))
+def buffer_log_lines(schedule: Callable[[Callable[[], None]], object]) -> None:
+    """Have the loggers that are made from now on write through `BufferedLogStream`."""
+    lines = cast(BinaryIO, BufferedLogStream(sys.stderr.buffer, schedule))
     structlog.configure(**{**structlog.get_config(), "logger_factory": structlog.BytesLoggerFactory(file=lines)})
 
 

@@ -1,4 +1,4 @@
-"""Files that hold data, logs and reports: readable by their owner and group at most (0640), whatever the umask and from the start."""
+"""Creates files for data, logs and reports with mode 0640 at most, whatever the umask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The system's random bytes, asked for a page at a time.
+"""Random bytes from the system's generator, buffered a page at a time.
 
 A decision needs random bytes in seven places. Asking the system for each gives up the interpreter seven times, which costs
 a busy server more than everything else in the decision.
@@ -17,11 +17,11 @@ class _Page:
     """Bytes not handed out yet. Each is handed out once; a forked process begins a page of its own."""
 
     def __init__(self) -> None:
-        self.begin_anew()
-        os.register_at_fork(after_in_child=self.begin_anew)
+        self.reset()
+        os.register_at_fork(after_in_child=self.reset)
 
-    def begin_anew(self) -> None:
-        """Forget what is left, and whoever held the lock in another process."""
+    def reset(self) -> None:
+        """Discard the buffer and the lock, e.g. in a forked process."""
         self._lock = threading.Lock()
         self._bytes = b""
         self._at = 0

@@ -1,4 +1,4 @@
-"""Where the files that travel with the program are: in an installed wheel inside the package, else in the checkout."""
+"""Paths of files shipped with the program: inside the package in a wheel, else in the checkout."""
 
 from __future__ import annotations
 

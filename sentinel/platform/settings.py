@@ -1,6 +1,6 @@
-"""What every program's settings share: a field with its variable and meaning, and one refusal that names every fault.
+"""Settings shared by every program: fields with their variable and help, and one error that names every fault.
 
-Each program has one frozen dataclass of its own, read from the environment once; `deploy/settings.md` is made from them.
+Each program has one frozen dataclass of its own, read from the environment once; `docs/settings.md` is made from them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class UnsafeConfiguration(SentinelError):
 
 
 def is_weak(secret: str) -> bool:
-    """Whether somebody could guess a signing secret."""
+    """Whether a signing secret is too short or well known."""
     return len(secret) < 32 or secret.lower() in WEAK_SECRETS or len(set(secret)) < 8
 
 
@@ -36,8 +36,8 @@ def malformed(env: Env) -> dict[str, str]:
     try:
         env.seal()
     except EnvValidationError as error:
-        told = dict(error.error_messages)  # type: ignore[arg-type]
-        return {name: "; ".join(map(str, messages)) for name, messages in sorted(told.items())}
+        messages = dict(error.error_messages)  # type: ignore[arg-type]
+        return {name: "; ".join(map(str, messages)) for name, messages in sorted(messages.items())}
     return {}
 
 
@@ -49,17 +49,17 @@ def readable(kind: type[Any], values: Mapping[str, Any], bad: Iterable[str]) -> 
     }
 
 
-def not_about(bad: Iterable[str], faults: Iterable[str]) -> list[str]:
-    """The faults that name no `bad` variable: what is said about a text that nobody could read is said once."""
+def without_faults_about(bad: Iterable[str], faults: Iterable[str]) -> list[str]:
+    """The faults that name no `bad` variable, so that a malformed one is reported once."""
     known = set(bad)
     return [fault for fault in faults if not known & set(re.findall(r"\w+", fault))]
 
 
 def refuse_unsafe(bad: Mapping[str, str], faults: Iterable[str]) -> None:
     """Raises `UnsafeConfiguration` when anything is malformed (`malformed`) or unsafe (a line each): all of it at once."""
-    told = [f"{name}: {text}" for name, text in bad.items()] + not_about(bad, faults)
-    if told:
-        raise UnsafeConfiguration("\n".join(told))
+    messages = [f"{name}: {text}" for name, text in bad.items()] + without_faults_about(bad, faults)
+    if messages:
+        raise UnsafeConfiguration("\n".join(messages))
 
 
 def confirm_secrets() -> tuple[str, ...]:
@@ -90,4 +90,6 @@ def setting(env: str, help: str, default: Any = None) -> Any:
 
 
 HEALTH_HELP = "Port of its own for /healthz, /readyz and /metrics, not for the public; without it there is no /metrics."
-BEHIND_TLS = "Everything that reaches this program came over TLS: every page and document carries Strict-Transport-Security, a year long."
+BEHIND_TLS = (
+    "Everything that reaches this program came over TLS: every answer carries Strict-Transport-Security, a year long."
+)

@@ -1,4 +1,4 @@
-"""Policy tests as data: `policies/cases/*.yaml` says what is asked and which decision with which reasons is wanted.
+"""Runs policy tests that are data: `policies/cases/*.yaml` has requests with the expected decision and reasons.
 
 A case goes through the library like a guard request, so it also tests which policy covers the action. `usage` says
 how much of a limit is already used; `null` in a case takes a field of the base request away. `asked_by: agent` asks with the key
@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sentinel.core.decision import Decision, Finding, LimitAsk, Verdict, no_matching_policy, strictest
+from sentinel.core.decision import Decision, Finding, ReservationRequest, Verdict, no_matching_policy, strictest
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import parse_money
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.evaluate import decide
-from sentinel.policy.facts import A_WORKER, Asker, FactSet, gather
+from sentinel.policy.facts import WORKER_REQUESTER, FactSet, Requester, extract_facts
 from sentinel.policy.library import PolicyLibrary
 from sentinel.policy.source import Node, Source, Table, plain, read_source
 
@@ -31,7 +31,7 @@ _WANT = ("decision", "reason", "reasons", "people", "approvable")
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PolicyCase:
     """One case: `policy` is the id that must answer ("none" for no policy), `usage` limit id → used, in major units."""
 
     name: str
@@ -40,12 +40,12 @@ class Case:
     request: Mapping[str, Any]
     usage: Mapping[str, str]
     want: Mapping[str, Any]
-    asker: Asker = A_WORKER
+    requester: Requester = WORKER_REQUESTER
 
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """What became of a case; `problem` is empty when it passed."""
+    """The result of a case; `problem` is empty when it passed."""
 
     name: str
     where: str
@@ -73,7 +73,7 @@ class CaseReport:
 
     @property
     def never_matched(self) -> tuple[str, ...]:
-        """Rules and limits that no case brings to effect, as "policy/rule"."""
+        """Rules and limits that no case triggers, as "policy/rule"."""
         return tuple(
             f"{policy}/{rule}" for policy, rules in self.coverage.items() for rule, n in rules.items() if not n
         )
@@ -86,7 +86,7 @@ def run_cases(directory: Path, *, library: PolicyLibrary | None = None) -> CaseR
     results = []
     for case in (case for path in sorted((directory / "cases").glob("*.yaml")) for case in read_cases(path)):
         decision = _decide(library, case)
-        problem = _judge(case, decision)
+        problem = _mismatch(case, decision)
         results.append(CaseResult(case.name, case.where, decision.verdict, decision.reason_code, problem))
         for finding in decision.findings:
             if not finding.failed and decision.policy_id in coverage:
@@ -94,7 +94,7 @@ def run_cases(directory: Path, *, library: PolicyLibrary | None = None) -> CaseR
     return CaseReport(tuple(results), coverage)
 
 
-def read_cases(path: Path, *, limits: Mapping[str, Collection[str]] | None = None) -> tuple[Case, ...]:
+def read_cases(path: Path, *, limits: Mapping[str, Collection[str]] | None = None) -> tuple[PolicyCase, ...]:
     """A cases file → its cases, with base request and money normalised. Raises `PolicyError`.
 
     `limits`, where the caller knows them, are those of every policy by its id: a case that names another is refused.
@@ -117,7 +117,7 @@ def read_cases(path: Path, *, limits: Mapping[str, Collection[str]] | None = Non
     return cases
 
 
-def _case(source: Source, node: Node, base: Mapping[str, Any], policy: str | None) -> Case:
+def _case(source: Source, node: Node, base: Mapping[str, Any], policy: str | None) -> PolicyCase:
     table = source.fields(node, "a case", known=_CASE, required=("name", "want"))
     entries = table.entries
     name = source.text(entries["name"], "name")
@@ -135,12 +135,14 @@ def _case(source: Source, node: Node, base: Mapping[str, Any], policy: str | Non
     except InvalidInput as error:
         raise view.error(table.place, f"request: {error.detail}") from error
     by = view.one_of(entries["asked_by"], "asked_by", ("agent", "worker")) if "asked_by" in entries else "worker"
-    asker = Asker(is_worker=by == "worker")
-    return Case(name, f"{source.name}:{table.place.line}", policy, request, usage, plain(view, entries["want"]), asker)
+    requester = Requester(is_worker=by == "worker")
+    return PolicyCase(
+        name, f"{source.name}:{table.place.line}", policy, request, usage, plain(view, entries["want"]), requester
+    )
 
 
-def _check_names(source: Source, case: Table, read: Case, limits: Mapping[str, Collection[str]]) -> None:
-    """Whether there are the policy and the limits that a case names; "none" is said where no policy may answer."""
+def _check_names(source: Source, case: Table, read: PolicyCase, limits: Mapping[str, Collection[str]]) -> None:
+    """Check that the policy and the limits that a case names exist; "none" stands for no matching policy."""
     if "policy" in case.entries:
         source.one_of(case.entries["policy"], "policy", (*limits, "none"))
     if "usage" in case.entries:
@@ -164,17 +166,17 @@ def _with_money(request: dict[str, Any]) -> dict[str, Any]:
     return {**request, "params": {**params, "amount": {"amount_minor": money.amount_minor, "currency": money.currency}}}
 
 
-def _decide(library: PolicyLibrary, case: Case) -> Decision:
+def _decide(library: PolicyLibrary, case: PolicyCase) -> Decision:
     compiled = library.find(str(case.request.get("action", "")))
     if compiled is None:
         return no_matching_policy()
-    facts = gather(compiled, case.request, case.asker)
+    facts = extract_facts(compiled, case.request, case.requester)
     decision = decide(compiled, facts, NOW)
     # A DENY asked for no limits; what its findings say is already the whole answer.
     return _with_limits(case, facts, decision) if decision.limits else decision
 
 
-def _with_limits(case: Case, facts: FactSet, decision: Decision) -> Decision:
+def _with_limits(case: PolicyCase, facts: FactSet, decision: Decision) -> Decision:
     """The decision after its limits were checked against the case's usage, as the store does it."""
     exceeded = []
     for ask in decision.limits:
@@ -187,7 +189,7 @@ def _with_limits(case: Case, facts: FactSet, decision: Decision) -> Decision:
     return replace(decision, verdict=verdict, reason_code=reason, reasons=reasons, findings=findings)
 
 
-def _limit_id(ask: LimitAsk) -> str:
+def _limit_id(ask: ReservationRequest) -> str:
     return ask.limit_key.split("|")[0].rpartition("/")[2]
 
 
@@ -196,8 +198,8 @@ def _effects(compiled: CompiledPolicy) -> list[str]:
     return [rule.rule_id for rule in compiled.policy.rules] + limits
 
 
-def _judge(case: Case, decision: Decision) -> str:
-    """What differs from the wanted, in one line; empty where nothing does."""
+def _mismatch(case: PolicyCase, decision: Decision) -> str:
+    """The differences from the expected result, in one line; empty where there are none."""
     got = {
         "policy": decision.policy_id,
         "decision": decision.verdict.value,

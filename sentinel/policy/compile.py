@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.core.decision import Finding, Verdict
-from sentinel.policy.conditions import Condition, ConditionError, Conditions, Together, references
+from sentinel.policy.conditions import CombinedConditions, Condition, ConditionError, Conditions, references
 from sentinel.policy.document import covered_currencies, rate_in_words
-from sentinel.policy.errors import Place, PolicyError, nearest
+from sentinel.policy.errors import PolicyError, SourcePosition, nearest
 from sentinel.policy.evidence import check_evidence, check_reason
 from sentinel.policy.model import (
     AMOUNT,
@@ -29,14 +29,14 @@ from sentinel.policy.model import (
     Voucher,
     variable_name,
 )
-from sentinel.policy.parse import Written, parse_policy
+from sentinel.policy.parse import ParsedPolicy, parse_policy
 from sentinel.policy.source import Scalar, Source, read_source
 from sentinel.policy.vouching import check_vouching
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledRule:
-    """A rule, its condition, and the findings it can make, ready made: with `reason_from` one for each value.
+    """A rule, its compiled condition and its prebuilt findings; with `reason_from` one for each value.
 
     `unvouched` is what it says where its answer rests on a fact whose voucher did not say it: a person has to look.
     """
@@ -48,8 +48,8 @@ class CompiledRule:
     unvouched: Finding
     by_value: Mapping[str, Finding] | None = None
 
-    def found(self, variables: Mapping[str, Any]) -> Finding:
-        """What it says where its condition holds."""
+    def finding(self, variables: Mapping[str, Any]) -> Finding:
+        """The finding where its condition holds."""
         if self.by_value is None:
             return self.matched
         value: Any = variables.get(self.rule.reason_from or "")
@@ -72,7 +72,7 @@ class CompiledLimit:
 
 @dataclass(frozen=True, slots=True)
 class CompiledBreaker:
-    """A breaker, its key, what it declares in words by currency, and the finding of one that has no number for it."""
+    """A breaker, its key, its rate as text by currency, and the finding for a currency it has no amount for."""
 
     breaker: Breaker
     key: str
@@ -84,7 +84,7 @@ class CompiledBreaker:
 class CompiledPolicy:
     """What `evaluate` works on. Immutable and safe to share between threads and forked processes.
 
-    `together` asks all rules at once, where that is possible; `facts` has the amount first; `presence` names the
+    `combined` asks all rules at once, where that is possible; `facts` has the amount first; `presence` names the
     facts that a condition asks `present.` about, `used` every variable that a condition reads; `subjects` are the
     different `per` of its limits; `worker_facts` are those that only a worker can vouch for; `numbers` is currency →
     variable → minor units; `covered` are the currencies that every number and cap has; `evidence` is what is read from
@@ -95,7 +95,7 @@ class CompiledPolicy:
     digest: str
     conditions: Conditions
     rules: tuple[CompiledRule, ...]
-    together: Together | None
+    combined: CombinedConditions | None
     limits: tuple[CompiledLimit, ...]
     breakers: tuple[CompiledBreaker, ...]
     worker_facts: frozenset[str]
@@ -110,7 +110,7 @@ class CompiledPolicy:
 
 def compile_file(path: Path, *, name: str | None = None) -> CompiledPolicy:
     """A policy file, ready to decide. Raises the first `PolicyError`; `name` is what messages call the file."""
-    policy, errors = attempt(path, name=name)
+    policy, errors = try_compile(path, name=name)
     if policy is None:
         raise errors[0]
     return policy
@@ -118,17 +118,17 @@ def compile_file(path: Path, *, name: str | None = None) -> CompiledPolicy:
 
 def check_file(path: Path, *, name: str | None = None) -> list[PolicyError]:
     """Everything that is wrong with a policy file, in the order of its lines; an empty list is a good file."""
-    return attempt(path, name=name)[1]
+    return try_compile(path, name=name)[1]
 
 
-def attempt(path: Path, *, name: str | None = None) -> tuple[CompiledPolicy | None, list[PolicyError]]:
+def try_compile(path: Path, *, name: str | None = None) -> tuple[CompiledPolicy | None, list[PolicyError]]:
     """The compiled policy and no errors, or None and all errors."""
     try:
         source, root = read_source(path, name=name)
-        written = parse_policy(source, root)
+        parsed = parse_policy(source, root)
     except PolicyError as error:
         return None, [error]
-    compiled = _compile(source, written) if written.facts_are_sound else None
+    compiled = _compile(source, parsed) if parsed.facts_are_sound else None
     if source.errors or compiled is None:
         return None, sorted(source.errors, key=lambda error: (error.line, error.column))
     return compiled, []
@@ -149,21 +149,21 @@ def variables(policy: Policy) -> dict[str, str]:
     return known | {f"numbers.{name}": "int" for name in policy.numbers}
 
 
-def _compile(source: Source, written: Written) -> CompiledPolicy | None:
-    policy, known = written.policy, variables(written.policy)
-    _check_names(source, written)
+def _compile(source: Source, parsed: ParsedPolicy) -> CompiledPolicy | None:
+    policy, known = parsed.policy, variables(parsed.policy)
+    _check_names(source, parsed)
     conditions = Conditions(known)
-    compiled = {name: _condition(source.within(name), conditions, text) for name, text in written.conditions.items()}
+    compiled = {name: _condition(source.within(name), conditions, text) for name, text in parsed.conditions.items()}
     if not source.errors:
-        check_evidence(source, written, known)
-        check_vouching(source, written, known)
+        check_evidence(source, parsed, known)
+        check_vouching(source, parsed, known)
     if source.errors:
         return None
-    return assemble(policy, conditions, {name: one for name, one in compiled.items() if one is not None})
+    return build_compiled_policy(policy, conditions, {name: one for name, one in compiled.items() if one is not None})
 
 
-def assemble(policy: Policy, conditions: Conditions, compiled: Mapping[str, Condition]) -> CompiledPolicy:
-    """A sound policy and its compiled conditions, by the id of rule or limit, as what decides; nothing is checked."""
+def build_compiled_policy(policy: Policy, conditions: Conditions, compiled: Mapping[str, Condition]) -> CompiledPolicy:
+    """The `CompiledPolicy` of a valid policy and its compiled conditions by rule or limit id; nothing is checked."""
     known = variables(policy)
     texts = [rule.when for rule in policy.rules] + [limit.when for limit in policy.limits if limit.when]
     used = frozenset(name for text in texts for name in references(text, known))
@@ -172,7 +172,7 @@ def assemble(policy: Policy, conditions: Conditions, compiled: Mapping[str, Cond
         digest=policy.digest(),
         conditions=conditions,
         rules=tuple(_compiled_rule(policy, rule, compiled) for rule in policy.rules),
-        together=conditions.together([rule.when for rule in policy.rules]),
+        combined=conditions.combined([rule.when for rule in policy.rules]),
         limits=tuple(_compiled_limit(policy, limit, compiled) for limit in policy.limits),
         breakers=tuple(_compiled_breaker(policy, breaker) for breaker in policy.breakers),
         worker_facts=frozenset(fact.name for fact in policy.facts if fact.vouched_by is Voucher.WORKER),
@@ -191,33 +191,33 @@ def _evidence(policy: Policy) -> tuple[tuple[FactPath, Fact], ...]:
     return tuple(sorted(found, key=lambda one: len(one[0])))
 
 
-def _condition(source: Source, conditions: Conditions, written: Scalar) -> Condition | None:
+def _condition(source: Source, conditions: Conditions, parsed: Scalar) -> Condition | None:
     try:
-        return conditions.compile(written.text)
+        return conditions.compile(parsed.text)
     except ConditionError as error:
         hint = error.hint or (nearest(error.unknown, conditions.variables) if error.unknown else None)
         if error.unknown and hint is None:
             hint = "declare it under facts: or numbers:"
-        source.errors.append(source.error(_place(source, written, error.offset), f"when: {error.message}", hint))
+        source.errors.append(source.error(_place(source, parsed, error.offset), f"when: {error.message}", hint))
         return None
 
 
-def _place(source: Source, written: Scalar, offset: int) -> Place:
+def _place(source: Source, parsed: Scalar, offset: int) -> SourcePosition:
     """Where a condition's character stands in the file; its start where YAML folded the lines."""
-    if written.one_line:
-        return Place(written.place.line, written.place.column + offset + (written.style in ("'", '"')))
-    if written.style != "|":
-        return written.place
+    if parsed.one_line:
+        return SourcePosition(parsed.place.line, parsed.place.column + offset + (parsed.style in ("'", '"')))
+    if parsed.style != "|":
+        return parsed.place
     # An error at the end of the text belongs to its last line, not to whatever follows the block.
-    before = written.text[: min(offset, len(written.text.rstrip("\n")))].split("\n")
-    line = written.place.line + len(before)
+    before = parsed.text[: min(offset, len(parsed.text.rstrip("\n")))].split("\n")
+    line = parsed.place.line + len(before)
     # A literal block keeps its lines but for the block's own indentation.
-    indentation = len(source.lines[line - 1]) - len(written.text.split("\n")[len(before) - 1])
-    return Place(line, indentation + len(before[-1]) + 1)
+    indentation = len(source.lines[line - 1]) - len(parsed.text.split("\n")[len(before) - 1])
+    return SourcePosition(line, indentation + len(before[-1]) + 1)
 
 
-def _check_names(source: Source, written: Written) -> None:
-    policy = written.policy
+def _check_names(source: Source, parsed: ParsedPolicy) -> None:
+    policy = parsed.policy
     amount = next((fact for fact in policy.facts if fact.name == AMOUNT), None)
     is_money = amount is not None and amount.type is FactType.MONEY
     counted = policy.limits or any(breaker.amount for breaker in policy.breakers)
@@ -225,21 +225,21 @@ def _check_names(source: Source, written: Written) -> None:
     if not is_money and (needs or any(fact.type is FactType.MONEY for fact in policy.facts)):
         with source.collecting():
             message = 'a policy about money needs the fact "amount" of type money'
-            raise source.error(written.sections.get("facts"), message, "amount: {type: money, from: params.amount}")
+            raise source.error(parsed.sections.get("facts"), message, "amount: {type: money, from: params.amount}")
     if counted and amount is not None and amount.paths != (("params", "amount"),):
         with source.collecting():
             # A limit reserves the operation's own amount; another path would check one sum and reserve another.
             message = 'with limits or breakers, "amount" comes from params.amount'
-            raise source.error(written.sections.get("facts"), message)
+            raise source.error(parsed.sections.get("facts"), message)
     for rule in policy.rules:
         with source.collecting():
-            check_reason(source.within(rule.rule_id), rule, policy, written.ids[rule.rule_id])
+            check_reason(source.within(rule.rule_id), rule, policy, parsed.ids[rule.rule_id])
     for limit in policy.limits:
         with source.collecting():
-            _check_per(source.within(limit.limit_id), limit, policy, written.ids[limit.limit_id])
+            _check_per(source.within(limit.limit_id), limit, policy, parsed.ids[limit.limit_id])
 
 
-def _check_per(source: Source, limit: Limit, policy: Policy, place: Place) -> None:
+def _check_per(source: Source, limit: Limit, policy: Policy, place: SourcePosition) -> None:
     texts = [fact.name for fact in policy.facts if fact.type is FactType.STRING]
     for name in limit.per:
         if name not in (*SUBJECTS, "currency", *texts):
@@ -247,7 +247,7 @@ def _check_per(source: Source, limit: Limit, policy: Policy, place: Place) -> No
             raise source.error(place, f'per: "{name}" is neither {", ".join(SUBJECTS)} nor a fact of type string', hint)
         fact = next((fact for fact in policy.facts if fact.name == name and name in SUBJECTS), None)
         if fact is not None and (name != "agent" or fact.paths != (("agent_id",),)):
-            # Who asks is known from the key; a fact of that name would let the asker choose whose budget it is.
+            # The requester is known from the key; a fact of that name would let it choose the budget.
             raise source.error(
                 place, f'per: "{name}" is who asks, and a fact has that name too', "name the fact otherwise"
             )
@@ -261,14 +261,14 @@ def _compiled_rule(policy: Policy, rule: Rule, compiled: Mapping[str, Condition]
     taken = rule.reason_from is not None
     asks = taken and rule.verdict is Verdict.APPROVAL_REQUIRED
     said = Finding(rule.rule_id, rule.verdict, rule.reason_code, approvable=rule.approvable, asks_person=asks)
-    # Who approves lifts the reasons that are listed; what a reason that nobody knows would lift, nobody can say.
+    # An approval binds the listed reasons; one with an unknown reason cannot be approved.
     matched = replace(said, approvable=rule.approvable and not taken)
     values = next((fact.one_of for fact in policy.facts if fact.name == rule.reason_from), None)
     by_value = {value: replace(said, reason_code=value) for value in values} if values else None
     # An ALLOW that cannot answer is not an ALLOW: at least a person has to look.
     verdict = Verdict.APPROVAL_REQUIRED if rule.verdict is Verdict.ALLOW else rule.verdict
     failed = Finding(rule.rule_id, verdict, "fact_missing", failed=True, approvable=rule.approvable)
-    # It was said, only not by who may: no answer of the rule's own, but somebody can look.
+    # The fact is there, but not from who may vouch for it: a person has to look.
     unvouched = Finding(rule.rule_id, Verdict.APPROVAL_REQUIRED, "fact_not_vouched", approvable=rule.approvable)
     return CompiledRule(rule, compiled[rule.rule_id], matched, failed, unvouched, by_value)
 

@@ -1,4 +1,4 @@
-"""Conditions in CEL, behind our own small interface: typed variables in, True, False or None out.
+"""Compiles and evaluates CEL conditions: typed variables in, True, False or None (no answer) out.
 
 The engine returns errors as *truthy strings*; here only the object True is true, only False is false, and
 everything else is None, "could not answer". What could weaken that is refused when a policy is loaded:
@@ -107,7 +107,7 @@ class Condition:
         return False if value is False else None
 
 
-class Together:
+class CombinedConditions:
     """All conditions of a policy as one expression, a list: one call into the engine instead of one for each."""
 
     __slots__ = ("_count", "_evaluate")
@@ -147,13 +147,13 @@ class Conditions:
             raise ConditionError(f"must be true or false, but is of type {expression.return_type().name()}")
         return Condition(expression)
 
-    def together(self, texts: Sequence[str]) -> Together | None:
+    def combined(self, texts: Sequence[str]) -> CombinedConditions | None:
         """Conditions that each compile, as one; None where the whole is more than the engine takes."""
         try:
             expression = self._environment.compile("[" + ", ".join(f"({normalised(text)})" for text in texts) + "]")
         except Exception:
             return None
-        return Together(expression, len(texts))
+        return CombinedConditions(expression, len(texts))
 
     def activation(self, values: Mapping[str, Any]) -> Any:
         """The values of one request, made once and shared by all conditions of the policy."""

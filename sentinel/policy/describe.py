@@ -1,4 +1,4 @@
-"""A policy in words, for `sentinel policy show`, and remarks on what is allowed but unlikely to be meant."""
+"""Describes a policy in words, and lints it for what is valid but unlikely to be intended."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from sentinel.core.decision import Verdict, WindowKind
 from sentinel.core.money import major_text
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.document import rate_in_words
-from sentinel.policy.model import Breaker, Fact, Limit, Once, Policy, Rule, Terms, variable_name
+from sentinel.policy.model import Breaker, DeclaredApprovalTerms, Fact, Limit, Once, Policy, Rule, variable_name
 
 _CALENDAR = {WindowKind.CALENDAR_DAY: "per calendar day", WindowKind.CALENDAR_MONTH: "per calendar month"}
 
 
 def describe(compiled: CompiledPolicy) -> dict[str, Any]:
-    """The policy as plain data with a `words` sentence for each rule and limit and the approval terms."""
+    """The policy as plain data with a `words` sentence for each rule and limit and the approval terms.
+
+    `says` of a rule or limit is its own sentence; None in a policy recorded before files had to have one.
+    """
     return describe_policy(compiled.policy, digest=compiled.digest, covered=compiled.covered)
 
 
 def describe_policy(policy: Policy, *, digest: str, covered: Collection[str]) -> dict[str, Any]:
-    """The same for a policy that is only read, not compiled; `covered` are the currencies that every number and cap has."""
+    """The same for a policy that is not compiled; `covered` are the currencies that every number and cap has."""
     return {
         "policy": policy.policy_id,
         "label": policy.label,
@@ -39,8 +42,8 @@ def describe_policy(policy: Policy, *, digest: str, covered: Collection[str]) ->
     }
 
 
-def remarks(compiled: CompiledPolicy) -> list[str]:
-    """Lint: facts and numbers that nothing uses, an ALLOW that rests on a fact's absence, no ALLOW at all."""
+def lint_policy(compiled: CompiledPolicy) -> list[str]:
+    """Lint warnings: unused facts and numbers, an ALLOW that depends on a fact's absence, no ALLOW at all."""
     policy, found = compiled.policy, []
     named = {name for limit in policy.limits for name in limit.per} | {rule.reason_from for rule in policy.rules}
     for fact in policy.facts:
@@ -73,6 +76,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
         words += "; a person may reject it or handle it by hand, not approve it"
     return {
         "id": rule.rule_id,
+        "says": rule.says,
         "when": rule.when,
         "then": rule.verdict.value,
         "reason": reason,
@@ -90,6 +94,7 @@ def _limit(limit: Limit, zone: str) -> dict[str, Any]:
     words = f"at most {amounts} for each {_listed(limit.per)} {window}{scope}; over it {limit.verdict.value}"
     return {
         "id": limit.limit_id,
+        "says": limit.says,
         "window": limit.window.value,
         "window_seconds": limit.window_seconds,
         "window_words": window,
@@ -124,10 +129,11 @@ def window_in_words(window: WindowKind, seconds: int, zone: str) -> str:
     if window in _CALENDAR:
         return f"{_CALENDAR[window]} in {zone}"
     is_days = seconds % 86400 == 0 and seconds > 86400
-    return f"in any {seconds // 86400} days" if is_days else f"in any {seconds // 3600} hours"
+    number, unit = (seconds // 86400, "day") if is_days else (seconds // 3600, "hour")
+    return f"in any {unit}" if number == 1 else f"in any {number} {unit}s"
 
 
-def _terms(terms: Terms) -> dict[str, Any]:
+def _terms(terms: DeclaredApprovalTerms) -> dict[str, Any]:
     people = "one person" if terms.people == 1 else f"{terms.people} people"
     words = f"{people} with role {terms.role}, within {terms.expires_seconds // 60} minutes"
     two = _amounts(terms.two_people_from)

@@ -1,6 +1,6 @@
-"""A policy from its normalised document: what a digest in a proof pack stands for, readable without the file it came from.
+"""Reads a policy back from its normalised document, the text that a policy digest covers.
 
-The way back of `Policy.document()`. Nothing is compiled and nothing can be decided with it; it is for showing.
+The inverse of `Policy.document()`. Nothing is compiled; it is for display.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from sentinel.core.decision import Verdict, WindowKind
 from sentinel.core.money import DIGITS, major_text
 from sentinel.policy.model import (
     Breaker,
+    DeclaredApprovalTerms,
     Fact,
     FactType,
     Limit,
     Once,
     Policy,
     Rule,
-    Terms,
     Voucher,
     rolling_bucket_seconds,
 )
 
 
-def policy_of(document: Mapping[str, Any]) -> Policy:
-    """The policy whose `document()` this is. Raises `KeyError` or `ValueError` for what none of ours wrote."""
+def policy_from_document(document: Mapping[str, Any]) -> Policy:
+    """The policy whose `document()` this is. Raises `KeyError` or `ValueError` for anything else."""
     terms = document["approval"]
     return Policy(
         policy_id=document["policy"],
@@ -37,20 +37,22 @@ def policy_of(document: Mapping[str, Any]) -> Policy:
         numbers=document["numbers"],
         rules=tuple(_rule(given) for given in document["rules"]),
         limits=tuple(_limit(given) for given in document["limits"]),
-        approval=Terms(terms["expires_seconds"], terms["role"], terms["people"], terms["two_people_from"]),
+        approval=DeclaredApprovalTerms(
+            terms["expires_seconds"], terms["role"], terms["people"], terms["two_people_from"]
+        ),
         once_per=_once(document["once_per"]),
         breakers=tuple(_breaker(given) for given in document.get("breakers", ())),
     )
 
 
 def covered_currencies(policy: Policy) -> frozenset[str]:
-    """The currencies that every number, cap and breaker's amount of the policy has; all that we know where it has none."""
+    """The currencies that every number, cap and breaker amount of the policy covers; all known ones where it has none."""
     amounts = [breaker.amount for breaker in policy.breakers if breaker.amount]
     return frozenset(DIGITS).intersection(*policy.numbers.values(), *(limit.cap for limit in policy.limits), *amounts)
 
 
 def rate_in_words(breaker: Breaker, *currencies: str) -> str:
-    """What a breaker declares, in the given currencies of its own: "100 operations or 5000.00 USD in 5 minutes"."""
+    """A breaker's rate as text, in the given currencies: "100 operations or 5000.00 USD in 5 minutes"."""
     counted = [] if breaker.count is None else [f"{breaker.count} operations"]
     counted += [f"{major_text(breaker.amount[name], name)} {name}" for name in currencies if name in breaker.amount]
     return f"{' or '.join(counted)} in {breaker.window_seconds // 60} minutes"
@@ -77,7 +79,8 @@ def _once(given: Mapping[str, str] | str | None) -> Once | None:
 def _rule(given: Mapping[str, Any]) -> Rule:
     fact = given.get("reason_from")
     reason = given["reason"] if fact is None else f"unknown_{fact.replace('.', '_')}"
-    return Rule(given["id"], given["when"], Verdict(given["then"]), reason, fact, given.get("approvable", True))
+    approvable, says = given.get("approvable", True), given.get("says")
+    return Rule(given["id"], given["when"], Verdict(given["then"]), reason, fact, approvable, says)
 
 
 def _limit(given: Mapping[str, Any]) -> Limit:
@@ -92,4 +95,5 @@ def _limit(given: Mapping[str, Any]) -> Limit:
         verdict=Verdict(given["then"]),
         reason_code=given["reason"],
         when=given["when"],
+        says=given.get("says"),
     )

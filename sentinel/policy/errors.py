@@ -1,4 +1,4 @@
-"""The one error of policy files: it knows the file, the line, the rule, and can show itself as a compiler would."""
+"""The error of policy files: file, line, column, rule and hint, with a compiler-style explanation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sentinel.core.errors import SentinelError
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourcePosition:
     """Where something stands in a file; both numbers start at 1."""
 
     line: int
@@ -32,7 +32,7 @@ class PolicyError(SentinelError):
         message: str,
         *,
         file: str,
-        place: Place | None = None,
+        place: SourcePosition | None = None,
         rule: str | None = None,
         hint: str | None = None,
         source_line: str = "",
@@ -60,8 +60,8 @@ class PolicyError(SentinelError):
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> PolicyError:
-        """The way back of `as_json`."""
-        place = Place(found["line"], found["column"]) if found["line"] else None
+        """The inverse of `as_json`."""
+        place = SourcePosition(found["line"], found["column"]) if found["line"] else None
         return cls(found["message"], file=found["file"], place=place, rule=found["rule"], hint=found["hint"],
                    source_line=found["source_line"])  # fmt: skip
 
@@ -77,8 +77,8 @@ class PolicyError(SentinelError):
         return "\n".join(lines)
 
 
-def faults_of(read: Callable[[], object]) -> list[PolicyError]:
-    """What a reader of one file says of it: its first fault, or nothing."""
+def first_fault(read: Callable[[], object]) -> list[PolicyError]:
+    """The first `PolicyError` that `read` raises, in a list; empty where it raises none."""
     try:
         read()
     except PolicyError as error:

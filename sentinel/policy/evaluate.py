@@ -10,26 +10,36 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sentinel.core.decision import ApprovalTerms, BreakerAsk, Decision, Finding, LimitAsk, Verdict, strictest
+from sentinel.core.decision import (
+    ApprovalTerms,
+    BreakerCheck,
+    Decision,
+    Finding,
+    ReservationRequest,
+    Verdict,
+    strictest,
+)
 from sentinel.policy.compile import CompiledBreaker, CompiledLimit, CompiledPolicy, CompiledRule
-from sentinel.policy.facts import A_WORKER, Asker, FactSet, gather, identifier
+from sentinel.policy.facts import WORKER_REQUESTER, FactSet, Requester, extract_facts, identifier
 from sentinel.policy.model import SUBJECTS, Limit
 
 UNKNOWN = "~unknown"
-"""Whose budget it is when the request does not say, or says what its sender cannot vouch for: one shared budget, so that
-neither dropping a fact nor inventing one escapes a cap.
+"""The subject when the request has no value, or one its sender cannot vouch for: all of these share one budget, so that
+neither omitting nor inventing a fact escapes a cap.
 No identifier can contain the tilde."""
 
 _ONCE_MISSING = Finding("once_per", Verdict.DENY, "fact_missing", failed=True)
 
 
-def evaluate(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime, *, asker: Asker = A_WORKER) -> Decision:
+def evaluate(
+    policy: CompiledPolicy, request: Mapping[str, Any], now: datetime, *, requester: Requester = WORKER_REQUESTER
+) -> Decision:
     """Decide one normalised guard request. `now` is the database clock, with a zone; ValueError without one."""
-    return decide(policy, gather(policy, request, asker), now)
+    return decide(policy, extract_facts(policy, request, requester), now)
 
 
 def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
-    """Decide on facts already gathered. A DENY asks for no limits, no approval and takes no once-key."""
+    """Decide on facts already extracted. A DENY asks for no limits, no approval and takes no once-key."""
     if now.tzinfo is None:
         raise ValueError("now needs a time zone")
     if "now" in policy.used:
@@ -37,17 +47,17 @@ def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
     activation = policy.conditions.activation(facts.variables)
     if facts.claimed:
         vouched = policy.conditions.activation(facts.vouched())
-        findings = _ask_doubting(policy, facts.variables, activation, vouched)
+        findings = _evaluate_rules_with_claims(policy, facts.variables, activation, vouched)
         activation = vouched
     else:
-        findings = ask_rules(policy, facts.variables, activation)
+        findings = evaluate_rules(policy, facts.variables, activation)
     if policy.policy.once_per and facts.once_value is None:
         findings.append(_ONCE_MISSING)
-    asks: tuple[LimitAsk, ...] = ()
-    breakers: tuple[BreakerAsk, ...] = ()
+    asks: tuple[ReservationRequest, ...] = ()
+    breakers: tuple[BreakerCheck, ...] = ()
     if not any(finding.verdict is Verdict.DENY for finding in findings):
-        asks, unasked = _ask_limits(policy, facts, activation)
-        breakers, uncounted = _ask_breakers(policy, facts)
+        asks, unasked = _reservation_requests(policy, facts, activation)
+        breakers, uncounted = _breaker_checks(policy, facts)
         findings += unasked + uncounted
     verdict, reason_code, reasons = strictest(tuple(findings))
     denied = verdict is Verdict.DENY
@@ -69,39 +79,44 @@ def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
     )
 
 
-def ask_rules(policy: CompiledPolicy, variables: Mapping[str, Any], activation: Any) -> list[Finding]:
-    """What the rules found, in their order; a rule that does not apply finds nothing."""
-    answers: list[bool] | None = policy.together.answers(activation) if policy.together else None
+def evaluate_rules(policy: CompiledPolicy, variables: Mapping[str, Any], activation: Any) -> list[Finding]:
+    """The rules' findings, in the policy's order; a rule that does not apply makes none."""
+    answers: list[bool] | None = policy.combined.answers(activation) if policy.combined else None
     if answers is not None:
-        return [rule.found(variables) for rule, holds in zip(policy.rules, answers, strict=True) if holds]
+        return [rule.finding(variables) for rule, holds in zip(policy.rules, answers, strict=True) if holds]
     findings = []
     for rule in policy.rules:
         answer = rule.condition.holds(activation)
         if answer is not False:
-            findings.append(rule.found(variables) if answer is True else rule.failed)
+            findings.append(rule.finding(variables) if answer is True else rule.failed)
     return findings
 
 
-def _ask_doubting(policy: CompiledPolicy, said: Mapping[str, Any], heard: Any, vouched: Any) -> list[Finding]:
-    """The rules where somebody says what only another can vouch for: the stricter of "as said" and "not said"."""
+def _evaluate_rules_with_claims(
+    policy: CompiledPolicy, said: Mapping[str, Any], heard: Any, vouched: Any
+) -> list[Finding]:
+    """Findings where the request has facts that its sender cannot vouch for: the stricter of with and without them."""
     findings = [
-        _doubted(rule, said, rule.condition.holds(heard), rule.condition.holds(vouched)) for rule in policy.rules
+        _finding_with_claims(rule, said, rule.condition.holds(heard), rule.condition.holds(vouched))
+        for rule in policy.rules
     ]
-    # What was found comes before what nobody vouched for: it says more to whoever looks.
+    # Real findings come before `fact_not_vouched`, which says less to an operator.
     return sorted((one for one in findings if one is not None), key=lambda one: one.reason_code == "fact_not_vouched")
 
 
-def _doubted(rule: CompiledRule, said: Mapping[str, Any], heard: bool | None, sure: bool | None) -> Finding | None:
+def _finding_with_claims(
+    rule: CompiledRule, said: Mapping[str, Any], heard: bool | None, sure: bool | None
+) -> Finding | None:
     if heard is None:
         return rule.failed
     if rule.rule.verdict is Verdict.ALLOW:
         return None if heard is False or sure is False else rule.matched if sure else rule.unvouched
     if heard or sure:
-        return rule.found(said)
+        return rule.finding(said)
     return None if sure is False else rule.unvouched
 
 
-def _ask_breakers(policy: CompiledPolicy, facts: FactSet) -> tuple[tuple[BreakerAsk, ...], list[Finding]]:
+def _breaker_checks(policy: CompiledPolicy, facts: FactSet) -> tuple[tuple[BreakerCheck, ...], list[Finding]]:
     asks, uncounted = [], []
     for compiled in policy.breakers:
         most_minor = compiled.breaker.amount.get(facts.currency or "")
@@ -112,17 +127,19 @@ def _ask_breakers(policy: CompiledPolicy, facts: FactSet) -> tuple[tuple[Breaker
     return tuple(asks), uncounted
 
 
-def _breaker(compiled: CompiledBreaker, facts: FactSet, most_minor: int | None) -> BreakerAsk:
+def _breaker(compiled: CompiledBreaker, facts: FactSet, most_minor: int | None) -> BreakerCheck:
     breaker = compiled.breaker
     # A halt of the whole tenant names no target.
     target = "" if breaker.per == "tenant" else facts.who["agent"] or UNKNOWN
-    return BreakerAsk(
+    return BreakerCheck(
         f"{compiled.key}|{target}", breaker.per, target, breaker.window_seconds, breaker.bucket_seconds, breaker.count,
         most_minor, compiled.declared[facts.currency or "" if breaker.amount else ""],
     )  # fmt: skip
 
 
-def _ask_limits(policy: CompiledPolicy, facts: FactSet, activation: Any) -> tuple[tuple[LimitAsk, ...], list[Finding]]:
+def _reservation_requests(
+    policy: CompiledPolicy, facts: FactSet, activation: Any
+) -> tuple[tuple[ReservationRequest, ...], list[Finding]]:
     asks, unasked = [], []
     subjects = {per: _subject(per, facts) for per in policy.subjects}
     answers: dict[str | None, bool | None] = {None: True}
@@ -130,7 +147,7 @@ def _ask_limits(policy: CompiledPolicy, facts: FactSet, activation: Any) -> tupl
         when = compiled.limit.when
         if compiled.condition is not None and when not in answers:
             answers[when] = compiled.condition.holds(activation)  # once, however many limits share it
-        # Only an answered "no" takes a limit away; one that cannot say whether it applies, applies.
+        # Only an answered "no" removes a limit; one whose condition has no answer applies.
         if answers[when] is False:
             continue
         cap = None if facts.currency is None else compiled.limit.cap.get(facts.currency)
@@ -152,9 +169,9 @@ def _part(name: str, facts: FactSet) -> str | None:
     return None if name in facts.claimed else identifier(facts.variables.get(name))
 
 
-def _ask(policy: CompiledPolicy, compiled: CompiledLimit, subject: str, cap_minor: int) -> LimitAsk:
+def _ask(policy: CompiledPolicy, compiled: CompiledLimit, subject: str, cap_minor: int) -> ReservationRequest:
     limit = compiled.limit
-    return LimitAsk(
+    return ReservationRequest(
         f"{compiled.key_prefix}{subject}",
         subject,
         limit.window,
@@ -163,13 +180,13 @@ def _ask(policy: CompiledPolicy, compiled: CompiledLimit, subject: str, cap_mino
         policy.policy.zone,
         cap_minor,
         limit.verdict,
-        _full_because(limit, subject),
+        _exceeded_reason(limit, subject),
         compiled.is_total,
     )
 
 
-def _full_because(limit: Limit, subject: str) -> str:
-    """The reason when this limit says no: of a budget that all share who leave a fact out, that it was left out."""
+def _exceeded_reason(limit: Limit, subject: str) -> str:
+    """The reason code of an exceeded limit; `<fact>_unknown` where the shared budget of requests without that fact is used."""
     missing = [name for name, value in zip(limit.per, subject.split("|"), strict=False) if value == UNKNOWN]
     if missing:
         return f"{'account' if 'account' in missing else missing[0]}_unknown".replace(".", "_")
@@ -180,7 +197,7 @@ def _once_key(policy: CompiledPolicy, facts: FactSet) -> str | None:
     once = policy.policy.once_per
     if once is None or facts.once_value is None:
         return None
-    # No identifier can contain the bar, so one thing's name never runs into another's.
+    # No identifier can contain "|", so two parts cannot be confused.
     return f"{once.thing or policy.policy.policy_id}|{facts.once_value}"
 
 
@@ -189,7 +206,7 @@ def _terms(policy: CompiledPolicy, facts: FactSet) -> ApprovalTerms:
     people = terms.people
     if terms.two_people_from:
         threshold = terms.two_people_from.get(facts.currency or "")
-        # Without an amount or a threshold for its currency nobody can say that one person is enough.
+        # Without an amount or a threshold for its currency, two people have to approve.
         if threshold is None or facts.amount_minor is None or facts.amount_minor >= threshold:
             people = max(people, 2)
     return ApprovalTerms(terms.role, people, terms.expires_seconds)

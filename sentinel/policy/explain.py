@@ -1,7 +1,7 @@
-"""What each rule of a policy says about a request: for people who look at a decision, not for deciding.
+"""Explains a decision: what each rule of the policy answers for a request. For people, never to decide.
 
-The rules are asked one by one on the request as it is on record. Of decisions from before evidence was kept, a rule whose
-answer hangs on it says so, and one whose answer is the same whatever the evidence was is answered.
+The rules are evaluated one by one on the recorded request. For a decision whose evidence was not stored, a rule that
+depends on evidence says so; a rule whose answer is the same for any evidence is answered.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 from sentinel.core.decision import Verdict
 from sentinel.policy.compile import CompiledPolicy, CompiledRule, variables
 from sentinel.policy.conditions import references
-from sentinel.policy.facts import carries, gather
+from sentinel.policy.facts import carries, extract_facts
 from sentinel.policy.model import EVIDENCE, Fact, variable_name
 
 
-class Said(StrEnum):
-    """How a rule answered."""
+class RuleAnswer(StrEnum):
+    """What a rule's condition evaluated to."""
 
     HOLDS = "holds"
     DOES_NOT_HOLD = "does not hold"
@@ -30,19 +30,23 @@ class Said(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class RuleSaid:
-    """One rule, its condition, and what it finds where that holds."""
+class RuleExplanation:
+    """One rule, its sentence and condition, its answer (`said`) and the finding it makes where the condition holds.
+
+    `says` is None in a policy recorded before rules had to have a sentence.
+    """
 
     rule_id: str
+    says: str | None
     when: str
     verdict: Verdict
     reason_code: str
-    said: Said
+    said: RuleAnswer
 
 
-def explain(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime) -> list[RuleSaid]:
+def explain(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime) -> list[RuleExplanation]:
     """Every rule in the policy's order. `now` is the moment of the decision, with a zone."""
-    facts = gather(policy, request).variables
+    facts = extract_facts(policy, request).variables
     if "now" in policy.used:
         facts["now"] = now
     unknown = {
@@ -51,27 +55,31 @@ def explain(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime) -
         if fact.from_evidence and not _is_on_record(fact, request)
         for name in (variable_name(fact), f"present.{fact.name}")
     }
-    # Taken out, not false: CEL answers "no && unknown" with no, and gives no answer where the unknown would decide.
+    # Left out, not set to false: CEL answers "false && unknown" with false, and gives no answer where the unknown decides.
     activation = policy.conditions.activation({name: value for name, value in facts.items() if name not in unknown})
     known = variables(policy.policy)
     return [_said(rule, facts, _answer(rule, activation, known, unknown)) for rule in policy.rules]
 
 
 def _is_on_record(fact: Fact, request: Mapping[str, Any]) -> bool:
-    """Whether what was asked of is known: evidence is there, or the request carries the fact at a path before it."""
+    """Whether the fact's value is on record: the evidence is stored, or the request has the fact at an earlier path."""
     return EVIDENCE in request or carries(request, tuple(takewhile(lambda path: path[0] != EVIDENCE, fact.paths)))
 
 
-def _answer(rule: CompiledRule, activation: Any, known: Mapping[str, str], unknown: Set[str]) -> Said:
+def _answer(rule: CompiledRule, activation: Any, known: Mapping[str, str], unknown: Set[str]) -> RuleAnswer:
     holds = rule.condition.holds(activation)
     if holds is False:
-        return Said.DOES_NOT_HOLD
+        return RuleAnswer.DOES_NOT_HOLD
     if holds is None:
-        return Said.EVIDENCE_NOT_KEPT if references(rule.rule.when, known) & unknown else Said.COULD_NOT_ANSWER
-    # It holds either way, but which of its reasons it gave stood in the evidence.
-    return Said.EVIDENCE_NOT_KEPT if rule.rule.reason_from in unknown else Said.HOLDS
+        return (
+            RuleAnswer.EVIDENCE_NOT_KEPT if references(rule.rule.when, known) & unknown else RuleAnswer.COULD_NOT_ANSWER
+        )
+    # It holds for any evidence, but its reason code came from the evidence.
+    return RuleAnswer.EVIDENCE_NOT_KEPT if rule.rule.reason_from in unknown else RuleAnswer.HOLDS
 
 
-def _said(rule: CompiledRule, facts: Mapping[str, Any], said: Said) -> RuleSaid:
-    finding = rule.failed if said is Said.COULD_NOT_ANSWER else rule.found(facts)
-    return RuleSaid(rule.rule.rule_id, rule.rule.when, finding.verdict, finding.reason_code, said)
+def _said(rule: CompiledRule, facts: Mapping[str, Any], said: RuleAnswer) -> RuleExplanation:
+    finding = rule.failed if said is RuleAnswer.COULD_NOT_ANSWER else rule.finding(facts)
+    return RuleExplanation(
+        rule.rule.rule_id, rule.rule.says, rule.rule.when, finding.verdict, finding.reason_code, said
+    )

@@ -1,4 +1,4 @@
-"""A guard request → the facts of one policy. What is missing or of the wrong kind is absent, never zero or false.
+"""Extracts a policy's facts from a guard request. A missing or ill-typed value is absent, never zero or false.
 
 The request is the normalised one: its amount is `{"amount_minor": 12600, "currency": "USD"}`. Other money in params
 may stand as it was written, `{"value": "126.00", "currency": "USD"}`.
@@ -31,22 +31,22 @@ _TIME = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
-    """Who asks, as the key says: its principal, and whether it is a worker's, whose word on the worker's facts counts."""
+class Requester:
+    """The requesting key: its principal, and whether it is a worker's key and so may vouch for worker facts."""
 
     principal: str | None = None
     is_worker: bool = False
 
 
-A_WORKER = Asker(is_worker=True)
-"""Who asks where no key is at hand: policy tests, and people who look at a decision."""
+WORKER_REQUESTER = Requester(is_worker=True)
+"""The requester where there is no key: policy tests, and explanations of a decision."""
 
 
 @dataclass(slots=True)
 class FactSet:
-    """The facts of one request: `variables` as conditions see them; the amount; what may happen only once.
+    """The facts of one request: `variables` as conditions see them, the amount, and the once-key's value.
 
-    `amount_minor`, `currency` and `once_value` are None where the request does not say them properly. `who` is who asks,
+    `amount_minor`, `currency` and `once_value` are None where the request has no valid value. `who` is the requester,
     as a limit's `per` names it. `claimed` are facts that the request carries and whose voucher did not say them.
     """
 
@@ -58,17 +58,19 @@ class FactSet:
     claimed: frozenset[str] = frozenset()
 
     def vouched(self) -> dict[str, Any]:
-        """The variables without what is only claimed: such a fact is as good as missing."""
+        """The variables without claimed facts, which count as missing."""
         hidden = {name for claim in self.claimed for name in (claim, f"{claim}_minor")}
         silent = {f"present.{claim}": False for claim in self.claimed if f"present.{claim}" in self.variables}
         return {name: value for name, value in self.variables.items() if name not in hidden} | silent
 
 
-def gather(policy: CompiledPolicy, request: Mapping[str, Any], asker: Asker = A_WORKER) -> FactSet:
+def extract_facts(
+    policy: CompiledPolicy, request: Mapping[str, Any], requester: Requester = WORKER_REQUESTER
+) -> FactSet:
     """Read every declared fact. Never raises on a request of any shape."""
     found = FactSet({})
-    found.who = {"tenant": WHOLE_TENANT, "agent": identifier(request.get("agent_id")), "key": asker.principal}
-    if policy.worker_facts and not asker.is_worker:
+    found.who = {"tenant": WHOLE_TENANT, "agent": identifier(request.get("agent_id")), "key": requester.principal}
+    if policy.worker_facts and not requester.is_worker:
         found.claimed = frozenset(
             fact.name for fact in policy.facts
             if fact.name in policy.worker_facts and fact.name != AMOUNT and carries(request, fact.paths)
@@ -76,7 +78,7 @@ def gather(policy: CompiledPolicy, request: Mapping[str, Any], asker: Asker = A_
     for fact in policy.facts:
         raw = _first(request, fact.paths)
         if fact.name in policy.presence:
-            # Present means "the request carries something there", even malformed: garbage is not silence.
+            # Present means that the request has a value there, even a malformed one.
             found.variables[f"present.{fact.name}"] = raw is not None
         if raw is not None:
             _take(found, fact, raw)
@@ -94,7 +96,7 @@ def carries(request: Mapping[str, Any], paths: tuple[FactPath, ...]) -> bool:
 
 
 def declared_evidence(policy: CompiledPolicy, evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """What the policy reads of an evidence context, and nothing else: the form that is decided on and kept.
+    """Only those members of an evidence context that the policy reads: the form that is decided on and stored.
 
     A declared fact keeps its value; one that is malformed stays there as `{}`, which is as malformed for every type.
     """
@@ -124,12 +126,12 @@ def _money_as_text(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def identifier(value: Any) -> str | None:
-    """The value if it is an identifier that may stand in params (`CONTRACT.md` §1), else None."""
+    """The value if it is an identifier that may stand in params (`docs/CONTRACT.md` §1), else None."""
     return value if is_identifier(value, MAX_IDENTIFIER) else None
 
 
 def check_once(policy: CompiledPolicy, request: Mapping[str, Any]) -> None:
-    """Raise `InvalidInput` naming the field where what may happen only once is no identifier; missing is not wrong."""
+    """Raise `InvalidInput` naming the field where the once-key's value is no identifier; a missing one is accepted."""
     once = policy.policy.once_per
     value = None if once is None else _walk(request, once.path)
     if once is not None and value is not None:

@@ -1,4 +1,4 @@
-"""Everything in a folder of policies that the authority reads, checked at once: policies, `switches.yaml`, `cases/`.
+"""Checks a whole policy folder: policies, `switches.yaml` and `cases/`.
 
 What only the worker reads (`routes.yaml`, `critic.yaml`, `order_sources.yaml`, `order_signals.yaml`, `gates/`) is checked by its own
 `worker check`. A file that is not there is no fault: whoever needs it says so at its start.
@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from sentinel.policy.cases import read_cases
-from sentinel.policy.errors import PolicyError, faults_of
+from sentinel.policy.errors import PolicyError, first_fault
 from sentinel.policy.library import PolicyLibrary, check_directory
 from sentinel.policy.switches import FILE_NAME, read_switches
 
@@ -18,13 +18,13 @@ from sentinel.policy.switches import FILE_NAME, read_switches
 def check_folder(directory: Path) -> list[PolicyError]:
     """Everything that is wrong, file by file: every fault of a policy, the first of any other file."""
     errors = check_directory(directory)
-    # Against policies that do not compile no name of a case can be held.
+    # The names in a case cannot be checked against policies that do not compile.
     limits = None if errors else _limits_by_policy(directory)
     switches = directory / FILE_NAME
     if switches.exists():
-        errors += faults_of(partial(read_switches, switches))
+        errors += first_fault(partial(read_switches, switches))
     for path in sorted((directory / "cases").glob("*.y*ml")):
-        errors += faults_of(partial(_read_cases, path, limits))
+        errors += first_fault(partial(_read_cases, path, limits))
     return errors
 
 

@@ -1,11 +1,11 @@
-"""All policies of a folder: which one covers an action, and keeping the last good set when a reload fails."""
+"""The policies of a folder: lookup by action, and a reload that keeps the last good set when it fails."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-from sentinel.policy.compile import CompiledPolicy, attempt
+from sentinel.policy.compile import CompiledPolicy, try_compile
 from sentinel.policy.errors import PolicyError
 
 NOT_POLICIES = frozenset({"switches.yaml", "routes.yaml", "order_sources.yaml", "order_signals.yaml", "critic.yaml"})
@@ -32,7 +32,7 @@ class PolicyLibrary:
         return cls(policies)
 
     def without_totals(self) -> PolicyLibrary:
-        """The same policies without what they say of agents, keys and tenants as a whole: those limits and all breakers.
+        """The same policies without total limits (per agent, key or tenant) and without breakers.
 
         For replays, in which one agent goes through months of many customers within seconds.
         """
@@ -58,7 +58,7 @@ class PolicyLibrary:
         return None
 
 
-class PolicyHolder:
+class ReloadablePolicies:
     """The library in use. `reload` swaps it in one step, or leaves it and raises."""
 
     def __init__(self, directory: Path, *, totals: bool = True) -> None:
@@ -101,7 +101,7 @@ def _read(directory: Path) -> tuple[tuple[CompiledPolicy, ...], list[PolicyError
         if path.suffix == ".yml":
             errors.append(PolicyError("is not read under this name", file=str(path), hint="rename it to .yaml"))
             continue
-        compiled, wrong = attempt(path)
+        compiled, wrong = try_compile(path)
         errors += wrong
         policies += [(str(path), compiled)] if compiled else []
     if not files:

@@ -1,4 +1,4 @@
-"""A policy as written, in frozen values: what `parse` makes of a file, before any condition is compiled.
+"""The policy model: frozen values that `parse` makes of a file, before conditions are compiled.
 
 `Policy.document()` is the normalised form: the digest is taken over it, so comments, layout, the order of keys
 and "150.0" against "150.00" do not change a policy, and anything that can change a decision does.
@@ -35,7 +35,7 @@ class FactType(StrEnum):
 
 
 class Voucher(StrEnum):
-    """Whose word a fact is: the agent's that asks, the worker's that gathered it, or the authority's own."""
+    """Who vouches for a fact: the requesting agent, the worker that collected it, or the authority itself."""
 
     AGENT = "agent"
     WORKER = "worker"
@@ -82,7 +82,8 @@ class Rule:
     """`when` (CEL, normalised spacing) → verdict with a reason.
 
     With `reason_from` the reason is the value of that fact, and `reason_code` is what stands for a value that is not
-    one of its own. `approvable` False: a person may reject or handle by hand, not approve.
+    one of its own. `approvable` False: a person may reject or handle by hand, not approve. `says` is the rule as a
+    sentence for people; None only in the kept text of a policy from before files had to have it.
     """
 
     rule_id: str
@@ -91,13 +92,14 @@ class Rule:
     reason_code: str
     reason_from: str | None = None
     approvable: bool = True
+    says: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
     """A cap per currency (minor units) over a window, for each combination of the `per` facts.
 
-    `when`, if given, narrows it: only an answered "false" takes the limit away.
+    `when`, if given, narrows it: only an answered "false" takes the limit away. `says` is as for a rule.
     """
 
     limit_id: str
@@ -109,15 +111,16 @@ class Limit:
     verdict: Verdict
     reason_code: str
     when: str | None = None
+    says: str | None = None
 
 
 SUBJECTS = ("tenant", "agent", "key")
-"""Who asks, as `per` of a limit may name it: known from the key, so nobody picks it. Any text fact may stand there too."""
+"""Parts of the requester that a limit's `per` may name: known from the key, so the agent cannot choose them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """A rate within minutes that, when passed, halts whoever passed it (`per`: "agent" or "tenant") until a person lifts it.
+    """A rate within minutes that, when passed, halts the agent or tenant that passed it (`per`: "agent" or "tenant") until a person lifts it.
 
     `count` operations allowed, or None; `amount` is in minor units by currency, empty where only operations are counted.
     """
@@ -140,7 +143,7 @@ def rolling_bucket_seconds(window_seconds: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class DeclaredApprovalTerms:
     """The approval terms of a policy; `two_people_from` is in minor units by currency, empty where not declared."""
 
     expires_seconds: int
@@ -151,7 +154,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """What may happen only once: a thing of the tenant's ("refund") and where the request names it.
+    """The once-key: a kind of thing ("refund") that may happen only once, and the path of its id in a request.
 
     The key belongs to the tenant and the thing, so every policy that names the same thing asks for the same key. `thing`
     is None in the kept text of an older policy, whose key belonged to the policy itself; no file is read that way.
@@ -174,7 +177,7 @@ class Policy:
     numbers: Mapping[str, Mapping[str, int]]
     rules: tuple[Rule, ...]
     limits: tuple[Limit, ...]
-    approval: Terms
+    approval: DeclaredApprovalTerms
     once_per: Once | None
     breakers: tuple[Breaker, ...] = ()
 
@@ -211,7 +214,8 @@ def _fact_document(fact: Fact) -> dict[str, Any]:
 def _rule_document(rule: Rule) -> dict[str, Any]:
     reason = {"reason": rule.reason_code} if rule.reason_from is None else {"reason_from": rule.reason_from}
     approvable = {} if rule.approvable else {"approvable": False}
-    return {"id": rule.rule_id, "when": rule.when, "then": rule.verdict.value, **reason, **approvable}
+    says = _says_document(rule.says)
+    return {"id": rule.rule_id, "when": rule.when, "then": rule.verdict.value, **reason, **approvable, **says}
 
 
 def _limit_document(limit: Limit) -> dict[str, Any]:
@@ -224,7 +228,13 @@ def _limit_document(limit: Limit) -> dict[str, Any]:
         "then": limit.verdict.value,
         "reason": limit.reason_code,
         "when": limit.when,
+        **_says_document(limit.says),
     }
+
+
+def _says_document(says: str | None) -> dict[str, str]:
+    """Part of the digest, because people approve by it; absent in an older policy, which keeps its digest."""
+    return {} if says is None else {"says": says}
 
 
 def _once_document(once: Once | None) -> dict[str, str] | str | None:
@@ -244,7 +254,7 @@ def _breaker_document(breaker: Breaker) -> dict[str, Any]:
     }
 
 
-def _terms_document(terms: Terms) -> dict[str, Any]:
+def _terms_document(terms: DeclaredApprovalTerms) -> dict[str, Any]:
     return {
         "expires_seconds": terms.expires_seconds,
         "role": terms.role,

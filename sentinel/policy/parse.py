@@ -14,8 +14,18 @@ from zoneinfo import ZoneInfo
 
 from sentinel.core.decision import Verdict, WindowKind
 from sentinel.policy.conditions import ConditionError, normalised
-from sentinel.policy.errors import Place, nearest
-from sentinel.policy.model import EVIDENCE, Breaker, Fact, Limit, Once, Policy, Rule, Terms, rolling_bucket_seconds
+from sentinel.policy.errors import SourcePosition, nearest
+from sentinel.policy.model import (
+    EVIDENCE,
+    Breaker,
+    DeclaredApprovalTerms,
+    Fact,
+    Limit,
+    Once,
+    Policy,
+    Rule,
+    rolling_bucket_seconds,
+)
 from sentinel.policy.parse_facts import NAME_FORM, read_amounts, read_facts, read_numbers, read_path
 from sentinel.policy.source import Node, Scalar, Source, Table
 
@@ -42,6 +52,7 @@ _NEEDED = ("policy", "label", "version", "actions", "facts", "rules", "approval"
 _POLICY_ID = re.compile(r"[a-z][a-z0-9-]{0,63}", re.ASCII)
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _LABEL = re.compile(r"[^\x00-\x1f\x7f]{1,120}")
+_SENTENCE = re.compile(r"(?=.*\S)[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,200}")
 _ACTION = re.compile(r"[A-Za-z0-9_:/@-]+(\.[A-Za-z0-9_:/@-]+)*(\.\*)?", re.ASCII)
 _ZONE = re.compile(r"[A-Z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}", re.ASCII)
 _THING = re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII)
@@ -55,7 +66,7 @@ _T = TypeVar("_T")
 
 
 @dataclass
-class Written:
+class ParsedPolicy:
     """A parsed file: the policy, and for messages the scalar of each condition and the places of sections and ids.
 
     `facts_are_sound` is False where conditions cannot be checked without errors that only follow from others.
@@ -63,12 +74,12 @@ class Written:
 
     policy: Policy
     conditions: dict[str, Scalar]
-    sections: dict[str, Place]
-    ids: dict[str, Place]
+    sections: dict[str, SourcePosition]
+    ids: dict[str, SourcePosition]
     facts_are_sound: bool
 
 
-def parse_policy(source: Source, root: Node) -> Written:
+def parse_policy(source: Source, root: Node) -> ParsedPolicy:
     """The file as a `Policy`; what is wrong lands in `source.errors`. Raises `PolicyError` if nothing can be read."""
     top = source.table(root, "a policy file")
     with source.collecting():
@@ -87,11 +98,11 @@ def parse_policy(source: Source, root: Node) -> Written:
         numbers=numbers,
         rules=_section(source, top, "rules", lambda s, n: each.read(s, n, "rules", _rule), ()),
         limits=_section(source, top, "limits", lambda s, n: each.read(s, n, "limits", _limit), ()),
-        approval=_section(source, top, "approval", _approval, Terms(0, "", 0, {})),
+        approval=_section(source, top, "approval", _approval, DeclaredApprovalTerms(0, "", 0, {})),
         once_per=_section(source, top, "once_per", _once_per, None),
         breakers=_section(source, top, "breakers", lambda s, n: each.read(s, n, "breakers", _breaker), ()),
     )
-    return Written(policy, each.conditions, top.keys, each.taken, sound)
+    return ParsedPolicy(policy, each.conditions, top.keys, each.taken, sound)
 
 
 def _section(source: Source, top: Table, name: str, take: Callable[[Source, Node], _T], fallback: _T) -> _T:
@@ -165,7 +176,7 @@ def _once_hint(written: Scalar) -> str:
 class _Items:
     """Reads rules, limits and breakers: items with an id that is unique over all, each of them read on its own."""
 
-    taken: dict[str, Place]
+    taken: dict[str, SourcePosition]
     conditions: dict[str, Scalar]
 
     def read(self, source: Source, node: Node, what: str, take: Callable[[Source, Table, str], _T]) -> tuple[_T, ...]:
@@ -194,19 +205,20 @@ class _Items:
 
 def _rule(source: Source, table: Table, name: str) -> Rule:
     reason = "reason_from" if "reason_from" in table.entries else "reason"
-    needed = ("id", "when", "then", reason)
-    known = ("id", "when", "then", "reason", "reason_from", "approvable")
+    needed = ("id", "when", "then", reason, "says")
+    known = ("id", "says", "when", "then", "reason", "reason_from", "approvable")
     entries = source.fields(table, "rule", known=known, required=needed).entries
     verdict = Verdict(source.one_of(entries["then"], "then", [v.value for v in Verdict]))
     when, approvable = _when(source, entries["when"]), _approvable(source, table, verdict)
+    says = _says(source, entries["says"])
     if reason == "reason":
-        return Rule(name, when, verdict, _reason(source, entries["reason"]), approvable=approvable)
+        return Rule(name, when, verdict, _reason(source, entries["reason"]), approvable=approvable, says=says)
     if "reason" in entries:
         raise source.error(table.keys["reason"], "reason and reason_from: say one of them")
     if verdict is Verdict.ALLOW:
         raise source.error(table.keys["reason_from"], "reason_from: whoever asks cannot say why it is allowed")
     fact = source.text(entries["reason_from"], "reason_from")
-    return Rule(name, when, verdict, f"unknown_{fact.replace('.', '_')}", fact, approvable)
+    return Rule(name, when, verdict, f"unknown_{fact.replace('.', '_')}", fact, approvable, says)
 
 
 def _approvable(source: Source, table: Table, verdict: Verdict) -> bool:
@@ -214,11 +226,11 @@ def _approvable(source: Source, table: Table, verdict: Verdict) -> bool:
         return True
     if verdict is not Verdict.APPROVAL_REQUIRED:
         raise source.error(table.keys["approvable"], "approvable is for rules that are APPROVAL_REQUIRED")
-    return source.truth(table.entries["approvable"], "approvable")
+    return source.boolean(table.entries["approvable"], "approvable")
 
 
 def _limit(source: Source, table: Table, name: str) -> Limit:
-    required = ("id", "window", "per", "cap", "then", "reason")
+    required = ("id", "window", "per", "cap", "then", "reason", "says")
     entries = source.fields(table, "limit", known=(*required, "when"), required=required).entries
     window, seconds, bucket = _window(source, entries["window"])
     strict = [Verdict.APPROVAL_REQUIRED.value, Verdict.DENY.value]
@@ -232,6 +244,7 @@ def _limit(source: Source, table: Table, name: str) -> Limit:
         verdict=Verdict(source.one_of(entries["then"], "then", strict)),
         reason_code=_reason(source, entries["reason"]),
         when=_when(source, entries["when"]) if "when" in entries else None,
+        says=_says(source, entries["says"]),
     )
 
 
@@ -249,7 +262,7 @@ def _breaker(source: Source, table: Table, name: str) -> Breaker:
         breaker_id=name,
         per=source.one_of(entries["per"], "per", ("agent", "tenant")),
         window_seconds=seconds,
-        count=source.whole(entries["count"], "count", least=1, most=1_000_000_000) if "count" in entries else None,
+        count=source.integer(entries["count"], "count", least=1, most=1_000_000_000) if "count" in entries else None,
         amount=read_amounts(source, entries["amount"], "amount") if "amount" in entries else {},
     )
 
@@ -260,6 +273,14 @@ def _when(source: Source, node: Node) -> str:
         return normalised(text)
     except ConditionError:
         return text  # named once, with its place, when the condition is compiled
+
+
+def _says(source: Source, node: Node) -> str:
+    text = source.text(node, "says")
+    if not _SENTENCE.fullmatch(text):
+        message = "says must be one sentence of 1 to 200 characters, without line breaks or other control characters"
+        raise source.error(node.place, message)
+    return text
 
 
 def _reason(source: Source, node: Node) -> str:
@@ -286,7 +307,7 @@ def _window(source: Source, node: Node) -> tuple[WindowKind, int, int]:
     return WindowKind.ROLLING, seconds, bucket
 
 
-def _approval(source: Source, node: Node) -> Terms:
+def _approval(source: Source, node: Node) -> DeclaredApprovalTerms:
     needed = ("expires", "role", "people")
     entries = source.fields(node, "approval", known=(*needed, "two_people_from"), required=needed).entries
     found = _DURATION.fullmatch(source.text(entries["expires"], "expires"))
@@ -294,9 +315,9 @@ def _approval(source: Source, node: Node) -> Terms:
     if not 60 <= seconds <= MAX_EXPIRY:
         raise source.error(entries["expires"].place, "expires must be like 30m, 24h or 7d: one minute to 30 days")
     two = entries.get("two_people_from")
-    return Terms(
+    return DeclaredApprovalTerms(
         expires_seconds=seconds,
         role=source.one_of(entries["role"], "role", ("approver", "admin")),
-        people=source.whole(entries["people"], "people", least=1, most=5),
+        people=source.integer(entries["people"], "people", least=1, most=5),
         two_people_from=read_amounts(source, two, "two_people_from") if two else {},
     )

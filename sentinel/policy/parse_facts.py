@@ -62,7 +62,7 @@ def _fact(source: Source, name: str, node: Node) -> Fact:
         if key in fields.entries:
             if kind is not FactType.INT:
                 raise source.error(fields.keys[key], f'fact "{name}": "{key}" is for facts of type int')
-            bounds[key] = source.whole(fields.entries[key], key, least=-(2**53) + 1, most=2**53 - 1)
+            bounds[key] = source.integer(fields.entries[key], key, least=-(2**53) + 1, most=2**53 - 1)
     origin = fields.entries["from"]
     nodes = source.listing(origin, "from") if isinstance(origin, Listing) else (origin,)
     paths = tuple(read_path(source, item, f'fact "{name}": from') for item in nodes)

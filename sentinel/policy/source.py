@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from sentinel.policy.errors import Place, PolicyError, nearest
+from sentinel.policy.errors import PolicyError, SourcePosition, nearest
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 12
@@ -30,7 +30,7 @@ class Scalar:
     text: str
     kind: str
     style: str | None
-    place: Place
+    place: SourcePosition
     one_line: bool
 
 
@@ -39,7 +39,7 @@ class Listing:
     """A sequence of nodes."""
 
     items: tuple[Node, ...]
-    place: Place
+    place: SourcePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class Table:
     """A mapping with text keys; `keys` says where each key stands."""
 
     entries: dict[str, Node]
-    keys: dict[str, Place]
-    place: Place
+    keys: dict[str, SourcePosition]
+    place: SourcePosition
 
 
 Node = Scalar | Listing | Table
@@ -69,7 +69,7 @@ class Source:
         """The same file and error list, with errors naming `rule`."""
         return Source(self.name, self.lines, rule, self.errors)
 
-    def error(self, place: Place | None, message: str, hint: str | None = None) -> PolicyError:
+    def error(self, place: SourcePosition | None, message: str, hint: str | None = None) -> PolicyError:
         """The error at this place, with the line it stands on."""
         line = self.lines[place.line - 1] if place and place.line <= len(self.lines) else ""
         return PolicyError(message, file=self.name, place=place, rule=self.rule, hint=hint, source_line=line)
@@ -119,7 +119,7 @@ class Source:
             raise self.error(node.place, f'{what}: "{node.text}" is not {means or "a text"}')
         return node.text
 
-    def whole(self, node: Node, what: str, *, least: int, most: int) -> int:
+    def integer(self, node: Node, what: str, *, least: int, most: int) -> int:
         """A whole number between two bounds, in plain decimal digits."""
         if not isinstance(node, Scalar) or node.kind != "int" or not _WHOLE.fullmatch(node.text):
             raise self.error(node.place, f"{what} must be a whole number in plain digits")
@@ -127,8 +127,8 @@ class Source:
             raise self.error(node.place, f"{what} must be between {least} and {most}")
         return int(node.text)
 
-    def truth(self, node: Node, what: str) -> bool:
-        """The word true or false, and no other spelling of it."""
+    def boolean(self, node: Node, what: str) -> bool:
+        """A boolean, written true or false and in no other spelling."""
         if not isinstance(node, Scalar) or node.kind != "bool" or node.text not in ("true", "false"):
             raise self.error(node.place, f"{what} must be true or false")
         return node.text == "true"
@@ -171,7 +171,7 @@ def plain(source: Source, node: Node) -> Any:
     if isinstance(node, Listing):
         return [plain(source, item) for item in node.items]
     if node.kind == "int":
-        return source.whole(node, "a number", least=-(2**53), most=2**53)
+        return source.integer(node, "a number", least=-(2**53), most=2**53)
     if node.kind in ("bool", "null"):
         return None if node.kind == "null" else node.text.lower() in ("true", "yes", "on")
     return source.text(node, "a value") if node.text else ""
@@ -215,7 +215,7 @@ def _compose(source: Source, text: str) -> Node:
         root = _Loader(text).get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = Place(mark.line + 1, mark.column + 1) if mark else None
+        place = SourcePosition(mark.line + 1, mark.column + 1) if mark else None
         raise source.error(place, f"not valid YAML: {error.problem or error.context}") from error
     except (yaml.YAMLError, RecursionError) as error:
         raise source.error(None, f"not valid YAML: {' '.join(str(error).split())[:200]}") from error
@@ -225,8 +225,8 @@ def _compose(source: Source, text: str) -> Node:
 
 
 def _convert(source: Source, node: yaml.Node) -> Node:
-    place = Place(node.start_mark.line + 1, node.start_mark.column + 1)
-    convert: dict[type, Callable[[Source, Any, Place], Node]] = {
+    place = SourcePosition(node.start_mark.line + 1, node.start_mark.column + 1)
+    convert: dict[type, Callable[[Source, Any, SourcePosition], Node]] = {
         yaml.ScalarNode: _scalar,
         yaml.SequenceNode: _listing,
         yaml.MappingNode: _table,
@@ -234,23 +234,23 @@ def _convert(source: Source, node: yaml.Node) -> Node:
     return convert[type(node)](source, node, place)
 
 
-def _scalar(source: Source, node: yaml.ScalarNode, place: Place) -> Scalar:
+def _scalar(source: Source, node: yaml.ScalarNode, place: SourcePosition) -> Scalar:
     if node.tag not in _KINDS:
         _refuse_tag(source, node, place)
     return Scalar(node.value, _KINDS[node.tag], node.style, place, node.start_mark.line == node.end_mark.line)
 
 
-def _listing(source: Source, node: yaml.SequenceNode, place: Place) -> Listing:
+def _listing(source: Source, node: yaml.SequenceNode, place: SourcePosition) -> Listing:
     if node.tag != "tag:yaml.org,2002:seq":
         _refuse_tag(source, node, place)
     return Listing(tuple(_convert(source, item) for item in node.value), place)
 
 
-def _table(source: Source, node: yaml.MappingNode, place: Place) -> Table:
+def _table(source: Source, node: yaml.MappingNode, place: SourcePosition) -> Table:
     if node.tag != "tag:yaml.org,2002:map":
         _refuse_tag(source, node, place)
     entries: dict[str, Node] = {}
-    keys: dict[str, Place] = {}
+    keys: dict[str, SourcePosition] = {}
     for key_node, value_node in node.value:
         key = _convert(source, key_node)
         if not isinstance(key, Scalar) or key.kind != "str":
@@ -261,5 +261,5 @@ def _table(source: Source, node: yaml.MappingNode, place: Place) -> Table:
     return Table(entries, keys, place)
 
 
-def _refuse_tag(source: Source, node: yaml.Node, place: Place) -> NoReturn:
+def _refuse_tag(source: Source, node: yaml.Node, place: SourcePosition) -> NoReturn:
     raise source.error(place, f'"{node.tag.rpartition(":")[2]}" is not allowed: plain mappings, lists and values only')

@@ -1,6 +1,6 @@
-"""The switches there are and how they begin (`policies/switches.yaml`). How they stand now is the database's to say.
+"""Declared switches and their defaults (`policies/switches.yaml`). Their current state is in the database.
 
-`read_switches` refuses a faulty file with its place; a `SwitchBook` is made of any: of one that cannot be used nothing is on.
+`read_switches` refuses a faulty file with its place; a `DeclaredSwitches` is made of any: of one that cannot be used nothing is on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FILE_NAME = "switches.yaml"
 NAME = re.compile(r"(?=.{1,64}\Z)[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+", re.ASCII)
 """A switch's name: words of small letters joined by dots, at least two, e.g. "small_refund.refund_fee"."""
 FIRST_CANARY = 5
-"""Percent of the accounts for which a gated switch goes on at most, where its file does not say."""
+"""Greatest canary percentage of a gated switch that is off, where its file has none."""
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 _POLICY_ID = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
 
@@ -42,7 +42,7 @@ class DeclaredSwitch:
 
 
 @dataclass(frozen=True, slots=True)
-class SwitchBook:
+class DeclaredSwitches:
     """Every declared switch by name, in the file's order; empty with a `fault` (one line) where the file is unusable."""
 
     switches: Mapping[str, DeclaredSwitch] = field(default_factory=dict)
@@ -54,21 +54,21 @@ class SwitchBook:
 
 
 class SwitchFile:
-    """`switches.yaml` of a folder, read again whenever it changed. Safe for threads; one file look-up per `book`."""
+    """`switches.yaml` of a folder, read again whenever it changed. Safe for threads; one file look-up per `declared_switches`."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / FILE_NAME
-        self._read: tuple[object, SwitchBook] = (None, SwitchBook())
+        self._read: tuple[object, DeclaredSwitches] = (None, DeclaredSwitches())
 
     @property
-    def book(self) -> SwitchBook:
-        """What the file says now. A file that cannot be used is an empty book and one line in the log per change."""
+    def declared(self) -> DeclaredSwitches:
+        """The file's switches now. An unusable file gives none, and one log line per change."""
         stamp = self._stamp()
-        known, book = self._read
+        known, declared_switches = self._read
         if known != stamp:
-            book = self._load()
-            self._read = (stamp, book)
-        return book
+            declared_switches = self._load()
+            self._read = (stamp, declared_switches)
+        return declared_switches
 
     def _stamp(self) -> object:
         try:
@@ -77,19 +77,19 @@ class SwitchFile:
             return (error.errno,)
         return (found.st_mtime_ns, found.st_size, found.st_ino)
 
-    def _load(self) -> SwitchBook:
-        book = read_book(self.path.parent)
-        if book.fault is not None:
-            log.error("switches_unusable_all_off", fault=book.fault)
-        return book
+    def _load(self) -> DeclaredSwitches:
+        declared_switches = load_declared_switches(self.path.parent)
+        if declared_switches.fault is not None:
+            log.error("switches_file_unusable", fault=declared_switches.fault)
+        return declared_switches
 
 
-def read_book(directory: Path) -> SwitchBook:
-    """What the folder's file says, once, or why it cannot be used. Never raises, writes no log."""
+def load_declared_switches(directory: Path) -> DeclaredSwitches:
+    """The folder's switches, or the fault that makes the file unusable. Never raises, writes no log."""
     try:
-        return SwitchBook(read_switches(directory / FILE_NAME))
+        return DeclaredSwitches(read_switches(directory / FILE_NAME))
     except PolicyError as error:
-        return SwitchBook(fault=str(error))
+        return DeclaredSwitches(fault=str(error))
 
 
 def read_switches(path: Path, gates: Collection[str] | None = None) -> dict[str, DeclaredSwitch]:
@@ -114,7 +114,7 @@ def read_switches(path: Path, gates: Collection[str] | None = None) -> dict[str,
 
 
 def _policy_ids(directory: Path) -> set[str]:
-    """What the folder's policies call themselves, sound or not; files of other kinds say nothing of the sort."""
+    """The policy ids that the folder's files declare, valid or not."""
     found = set()
     for path in directory.glob("*.yaml"):
         with contextlib.suppress(PolicyError):
@@ -134,7 +134,7 @@ def _declared(source: Source, name: str, node: Node) -> DeclaredSwitch:
     )
     if ("gate" in table.entries) != ("policy" in table.entries):
         raise source.error(table.place, f"{what}: gate and policy belong together")
-    default_on = source.truth(table.entries["default"], f"{what}: default")
+    default_on = source.boolean(table.entries["default"], f"{what}: default")
     if default_on and "gate" in table.entries:
         raise source.error(
             table.entries["default"].place, f"{what} needs a launch gate and cannot be true here",
@@ -149,17 +149,17 @@ def _declared(source: Source, name: str, node: Node) -> DeclaredSwitch:
 
 
 def _first_canary(source: Source, what: str, table: Table) -> int:
-    """A switch that needs proof begins small, whether or not its file says how small."""
+    """The first canary in percent: `FIRST_CANARY` for a gated switch without one, 100 for others."""
     node = table.entries.get("first_canary")
     if node is None:
         return FIRST_CANARY if "gate" in table.entries else 100
-    return source.whole(node, f"{what}: first_canary", least=1, most=100)
+    return source.integer(node, f"{what}: first_canary", least=1, most=100)
 
 
-def known_switch(book: SwitchBook, name: str) -> DeclaredSwitch:
+def known_switch(declared_switches: DeclaredSwitches, name: str) -> DeclaredSwitch:
     """The declared switch of that name. Raises `NotFound`, naming the nearest one."""
-    found = book.switches.get(name)
+    found = declared_switches.switches.get(name)
     if found is None:
-        hint = book.hint(name) or f"known: {', '.join(book.switches) or 'none'}"
+        hint = declared_switches.hint(name) or f"known: {', '.join(declared_switches.switches) or 'none'}"
         raise NotFound(f'there is no switch "{name[:64]}" ({hint})')
     return found

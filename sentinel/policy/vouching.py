@@ -1,4 +1,4 @@
-"""Who vouches for a fact, and what may rest on whose word.
+"""Checks that no ALLOW and no limit condition depends on a fact that the requesting agent vouches for itself.
 
 An agent asks about itself, so what it says of the case can be a reason to look and never a reason to let go. A fact that an
 agent vouches for may stand in every rule that tightens; an ALLOW, and what makes a limit apply or not, may not look at it.
@@ -16,29 +16,29 @@ from collections.abc import Mapping
 from sentinel.core.decision import Verdict
 from sentinel.policy.conditions import references
 from sentinel.policy.model import Policy, Voucher, variable_name
-from sentinel.policy.parse import Written
+from sentinel.policy.parse import ParsedPolicy
 from sentinel.policy.source import Source
 
 _HINT = "say who else vouches for it (vouched_by: worker), or use it in a rule that does not allow"
 
 
-def check_vouching(source: Source, written: Written, known: Mapping[str, str]) -> None:
-    """Note every rule and limit that an agent's word alone could loosen. Conditions must have compiled."""
-    claims = _claims(written.policy)
+def check_vouching(source: Source, parsed: ParsedPolicy, known: Mapping[str, str]) -> None:
+    """Note every rule and limit that a fact vouched for by the agent alone could loosen. Conditions must have compiled."""
+    claims = _claims(parsed.policy)
     conditions = [
-        (rule.rule_id, rule.when, "an ALLOW") for rule in written.policy.rules if rule.verdict is Verdict.ALLOW
+        (rule.rule_id, rule.when, "an ALLOW") for rule in parsed.policy.rules if rule.verdict is Verdict.ALLOW
     ]
     conditions += [
-        (limit.limit_id, limit.when, "whether a limit applies") for limit in written.policy.limits if limit.when
+        (limit.limit_id, limit.when, "whether a limit applies") for limit in parsed.policy.limits if limit.when
     ]
     for name, when, what in conditions:
         for fact in sorted({claims[variable] for variable in references(when, known) if variable in claims}):
             message = f'{what} may not rest on "{fact}": the agent vouches for it itself'
             with source.collecting():
-                raise source.within(name).error(written.conditions[name].place, message, _HINT)
+                raise source.within(name).error(parsed.conditions[name].place, message, _HINT)
 
 
 def _claims(policy: Policy) -> dict[str, str]:
-    """Every variable that an agent's word decides, and the fact it is of."""
+    """Variable name → fact name, of the facts that only the agent vouches for."""
     facts = [fact for fact in policy.facts if fact.vouched_by is Voucher.AGENT and not fact.is_asked]
     return {name: fact.name for fact in facts for name in (variable_name(fact), f"present.{fact.name}")}

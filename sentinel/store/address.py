@@ -1,4 +1,4 @@
-"""The database that a command works on: the one it is given, else the embedded one."""
+"""The database URL of a command: the configured one, else the embedded server's."""
 
 from __future__ import annotations
 

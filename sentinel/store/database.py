@@ -122,7 +122,7 @@ class DatabaseUnreachable(EngineUnavailable):
 
 
 @dataclass(slots=True, eq=False)
-class Patience:
+class QueryDeadline:
     """One call that waits for the server's answer; `over` once the wait was ended by us."""
 
     connection: psycopg.Connection[Any]
@@ -135,6 +135,7 @@ class Pool:
 
     `connection()` waits at most `wait_seconds` for a free one and raises `EngineUnavailable` when there is
     none or the server cannot be reached. A connection that broke is thrown away, so the pool heals by itself.
+    Why it is not psycopg_pool: `deploy/decisions/0047-own-connection-pool.md`.
     """
 
     def __init__(self, conninfo: str, *, size: int, wait_seconds: float = 2.0) -> None:
@@ -145,7 +146,7 @@ class Pool:
         for _ in range(size):
             self._free.put(None)
         self._closed = threading.Event()
-        self._waiting: set[Patience] = set()
+        self._waiting: set[QueryDeadline] = set()
         self._watcher: threading.Thread | None = None
         self._watching = threading.Lock()
 
@@ -181,12 +182,12 @@ class Pool:
         except psycopg.OperationalError as error:
             raise DatabaseUnreachable(f"the database cannot be reached: {first_line(error)}") from error
 
-    def watch(self, connection: psycopg.Connection[Any]) -> Patience:
+    def watch(self, connection: psycopg.Connection[Any]) -> QueryDeadline:
         """Wait for an answer on `connection` no longer than SILENCE_SECONDS; `unwatch` when it is there.
 
         The server's own time limits end with the server or the way to it; without this a silent one is waited for always.
         """
-        patience = Patience(connection, time.monotonic() + SILENCE_SECONDS)
+        patience = QueryDeadline(connection, time.monotonic() + SILENCE_SECONDS)
         with self._watching:
             self._waiting.add(patience)
             if self._watcher is None:
@@ -194,7 +195,7 @@ class Pool:
                 self._watcher.start()
         return patience
 
-    def unwatch(self, patience: Patience) -> None:
+    def unwatch(self, patience: QueryDeadline) -> None:
         """The answer, or an error, is there."""
         with self._watching:
             self._waiting.discard(patience)

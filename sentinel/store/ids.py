@@ -1,4 +1,4 @@
-"""Identifiers made here, not by the database: UUIDv7, so that keys grow with time and indexes stay warm (RFC 9562)."""
+"""Generates UUIDv7 identifiers (RFC 9562) in the process: time-ordered, so that indexes stay warm."""
 
 from __future__ import annotations
 
@@ -35,3 +35,12 @@ def event_of_proof(proof_id: str) -> uuid.UUID | None:
     if len(digits) != 32 or digits == proof_id or not set(digits) <= set("0123456789abcdef"):
         return None
     return uuid.UUID(hex=digits)
+
+
+def uuid_or_none(text: str) -> uuid.UUID | None:
+    """The UUID in its plain 36-character form, else None: other spellings of one id do not exist here."""
+    try:
+        found = uuid.UUID(text)
+    except ValueError:
+        return None
+    return found if str(found) == text.lower() else None

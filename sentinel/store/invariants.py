@@ -1,4 +1,4 @@
-"""Running `deploy/invariants.sql`: each named query finds what breaks it, with its id, and must find nothing."""
+"""Runs `deploy/invariants.sql`: each named query returns the ids of violations and must return none."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _TEXTS = 1009
 AUTHORITY_ELSEWHERE = "-- with the authority"
 """The line of a block that compares the ledger with the authority: nothing to ask where the two are in two databases."""
 SHOWN = 5
-UNHURRIED = "set local statement_timeout = '5min'"
+LONG_STATEMENT_TIMEOUT = "set local statement_timeout = '5min'"
 """Looking at everything takes longer than a program's statement may; within one transaction."""
 
-FOUND = "select count(*), (array_agg(what order by what))[1:{shown}] from ({query}) as found (what)"
-SHARES = """
+COUNT_VIOLATIONS = "select count(*), (array_agg(what order by what))[1:{shown}] from ({query}) as found (what)"
+IS_ONE_DATABASE = """
 select exists (select from sentinel.operations) or not exists (select from refunds.ledger_entries where operation_id is not null)
   and not exists (select from refunds.executions)
 """
@@ -36,10 +36,10 @@ class Invariant:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a run of one invariant found: how many, the first of them by id, or why it could not be asked.
+class InvariantResult:
+    """The result of one invariant: the number of violations, the first by id, or why it was not checked.
 
-    `unchecked` is no fault: the login may not read it, or what it compares is in another database.
+    `unchecked` is not a violation: the login may not read it, or what it compares is in another database.
     """
 
     name: str
@@ -49,8 +49,8 @@ class Verdict:
     unchecked: str = ""
 
     @property
-    def told(self) -> str:
-        """What a person is told of it."""
+    def summary(self) -> str:
+        """The result in one line."""
         if self.unchecked:
             return f"not checked, {self.unchecked}: {self.sentence}"
         if not self.violations:
@@ -67,34 +67,36 @@ def read_invariants(path: Path) -> list[Invariant]:
     ]
 
 
-def run_invariants(connection: Any, path: Path) -> list[Verdict]:
+def run_invariants(connection: Any, path: Path) -> list[InvariantResult]:
     """What breaks each invariant, all from one snapshot so that a live system does not look broken."""
     connection.execute("begin isolation level repeatable read read only")
-    connection.execute(UNHURRIED)
+    connection.execute(LONG_STATEMENT_TIMEOUT)
     try:
-        return [ask(connection, one) for one in read_invariants(path)]
+        return [check_invariant(connection, one) for one in read_invariants(path)]
     finally:
         connection.execute("rollback")
 
 
-def ask(connection: Any, one: Invariant) -> Verdict:
-    """One invariant's verdict, within the open transaction, which goes on whatever becomes of the query.
+def check_invariant(connection: Any, one: Invariant) -> InvariantResult:
+    """Check one invariant within the open transaction, which goes on whatever the query does.
 
     Raises `ValueError` for a query that does not say what is damaged, as text.
     """
     connection.execute("savepoint asked")
     try:
-        if one.compares and not connection.execute(SHARES).fetchone()[0]:
-            return Verdict(one.name, one.sentence, 0, unchecked="the authority's operations are in another database")
-        cursor = connection.execute(FOUND.format(shown=SHOWN, query=one.query))
+        if one.compares and not connection.execute(IS_ONE_DATABASE).fetchone()[0]:
+            return InvariantResult(
+                one.name, one.sentence, 0, unchecked="the authority's operations are in another database"
+            )
+        cursor = connection.execute(COUNT_VIOLATIONS.format(shown=SHOWN, query=one.query))
         if cursor.description[1].type_code != _TEXTS:
             raise ValueError(f"the invariant {one.name} must return the ids of what breaks it, as one text column")
         count, damaged = cursor.fetchone()
-        return Verdict(one.name, one.sentence, count, tuple(damaged or ()))
+        return InvariantResult(one.name, one.sentence, count, tuple(damaged or ()))
     except psycopg.errors.InsufficientPrivilege as error:
         connection.execute("rollback to asked")
-        return Verdict(one.name, one.sentence, 0, unchecked=str(error).splitlines()[0])
+        return InvariantResult(one.name, one.sentence, 0, unchecked=str(error).splitlines()[0])
     except psycopg.DataError as error:
-        # What the query reads is not even of its form any more.
+        # The data that the query reads is malformed.
         connection.execute("rollback to asked")
-        return Verdict(one.name, one.sentence, 1, damaged=(str(error).splitlines()[0],))
+        return InvariantResult(one.name, one.sentence, 1, damaged=(str(error).splitlines()[0],))

@@ -1,12 +1,15 @@
-"""Bringing a database to the schema this program needs, and saying whether it is there.
+"""Migrates a database to this program's schema, and checks its revision.
 
-Several processes may migrate at once: one works under an advisory lock, the others find nothing to do. Tables, types and
-triggers change by numbered scripts (`migrations/`). Functions have one present text (`schema/`), which is applied after
-them, and grants (`deploy/roles.sql`) after that, all in the same transaction.
+The schema's present text is `schema/`: tables, functions, everything. An empty database is made from it. One of an earlier
+revision goes by numbered scripts (`migrations/`), and its functions are then replaced by their present text. Grants
+(`deploy/roles.sql`) come last. All of it is one transaction. Several processes may migrate at once: one works under an
+advisory lock, the others find nothing to do.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +21,19 @@ from sentinel.platform.resources import roles_sql
 from sentinel.store.database import OWNER, describe, first_line, parts_of
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from alembic.config import Config
 
-HEAD = "0016"
+BASELINE = "0016"
+"""The first released revision; what was before it is not upgraded."""
+
+HEAD = "0017"
 """The revision this program is written for; a test holds it equal to the newest script."""
 
+SCHEMA = Path(__file__).parent / "schema"
+
 _LOCK = 7305013942711300
+_INCLUDED = re.compile(r"^\\ir (\S+)$", re.MULTILINE)
+FUNCTION = re.compile(r"^create or replace function .*?\$\$;$", re.MULTILINE | re.DOTALL)
 
 
 class SchemaNotReady(SentinelError):
@@ -43,82 +53,120 @@ def current_revision(connection: psycopg.Connection) -> str | None:
 def require_head(connection: psycopg.Connection) -> None:
     """Raise `SchemaNotReady` unless the database is at `HEAD`."""
     found = current_revision(connection)
+    _refuse_unreleased(found)
     if found != HEAD:
         state = "empty" if found is None else f"at revision {found}"
         raise SchemaNotReady(f"the database is {state}, this program needs {HEAD}: run `sentinel migrate` first")
 
 
-def migrate(url: str) -> tuple[str | None, str]:
-    """Upgrade to `HEAD` and apply the grants; returns (revision before, revision after).
+def _refuse_unreleased(found: str | None) -> None:
+    if found is not None and re.fullmatch(r"\d{4}", found) and "0000" < found < BASELINE:
+        raise SchemaNotReady(
+            f"the database was made by an unreleased version (revision {found}). To keep its data, check out commit c64cce8,"
+            " run `sentinel migrate` there over it, and come back; `make clean` throws a demo's data away and starts afresh"
+        )
 
-    Needs a login that may create roles and schemas. Raises `SchemaNotReady` with the server's reason otherwise,
-    and `EngineUnavailable` when there is no server to ask.
+
+def migrate(url: str) -> tuple[str | None, str]:
+    """Bring the database to `HEAD` and apply the grants; returns (revision before, revision after).
+
+    Needs a login that may create roles and schemas. Raises `SchemaNotReady` with the server's reason otherwise, or where
+    the database is of a revision that cannot be upgraded, and `EngineUnavailable` when there is no server to ask.
     """
+    address = make_conninfo(**parts_of(url))
+    try:
+        with psycopg.connect(address, prepare_threshold=None) as connection:
+            found = current_revision(connection)
+            _refuse_unreleased(found)
+            if found in (None, HEAD):
+                return _upgrade(connection, lambda: None)
+        return _upgrade_by_scripts(address)
+    except psycopg.OperationalError as error:
+        if error.sqlstate is None:
+            raise EngineUnavailable(f"cannot reach the database at {describe(url)}: {first_line(error)}") from error
+        raise SchemaNotReady(f"cannot migrate {describe(url)}: {first_line(error)}") from error
+    except psycopg.Error as error:
+        raise SchemaNotReady(f"cannot migrate {describe(url)}: {first_line(error)}") from error
+
+
+def _upgrade_by_scripts(address: str) -> tuple[str | None, str]:
+    # Imported here: together they take a second, and most runs have no script to run.
+    from alembic import command
+    from alembic.util import CommandError
     from sqlalchemy import create_engine
     from sqlalchemy.exc import DBAPIError
 
-    address = make_conninfo(**parts_of(url))
     engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(address, prepare_threshold=None))
     try:
         with engine.begin() as connection:
-            return _upgrade(connection)
+            raw = connection.connection.driver_connection
+            assert isinstance(raw, psycopg.Connection)
+            config = alembic_config()
+            config.attributes["connection"] = connection
+            return _upgrade(raw, lambda: command.upgrade(config, "head"))
     except DBAPIError as error:
-        cause = error.orig or error
-        if error.connection_invalidated or (isinstance(cause, psycopg.OperationalError) and cause.sqlstate is None):
-            raise EngineUnavailable(f"cannot reach the database at {describe(url)}: {first_line(cause)}") from error
-        raise SchemaNotReady(f"cannot migrate {describe(url)}: {first_line(cause)}") from error
-    except psycopg.Error as error:
-        raise SchemaNotReady(f"cannot migrate {describe(url)}: {first_line(error)}") from error
+        raise error.orig or error from error
+    except CommandError as error:
+        raise SchemaNotReady(f"this program does not know the database's revision: {error}") from error
     finally:
         engine.dispose()
 
 
-def _upgrade(connection: Connection) -> tuple[str | None, str]:
-    from alembic import command
+def alembic_config() -> Config:
+    """The scripts of `migrations/`, for alembic's commands."""
     from alembic.config import Config
 
-    run = connection.exec_driver_sql
-    # Not at the start of the connection: a pooler would drop it, or keep it for the next.
-    run("set local lock_timeout = '30s'")
-    run(f"select pg_advisory_xact_lock({_LOCK})")
-    raw = connection.connection.driver_connection
-    assert isinstance(raw, psycopg.Connection)
-    before = current_revision(raw)
-    _ensure_owner(raw)
-    raw.execute(f"set local role {OWNER}")
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     config.set_main_option("path_separator", "os")
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
-    _apply_functions(raw)
-    raw.execute("reset role")
-    raw.execute(roles_sql().read_text().encode())
-    after = current_revision(raw)
+    return config
+
+
+def _upgrade(connection: psycopg.Connection, run_scripts: Callable[[], None]) -> tuple[str | None, str]:
+    """In the connection's transaction: build what is empty; else run the scripts and replace the functions."""
+    # Not at the start of the connection: a pooler would drop it, or keep it for the next.
+    connection.execute("set local lock_timeout = '30s'")
+    connection.execute(f"select pg_advisory_xact_lock({_LOCK})")
+    before = current_revision(connection)
+    _ensure_owner(connection)
+    connection.execute(f"set local role {OWNER}")
+    if before is None:
+        _build(connection)
+    else:
+        run_scripts()
+        _replace_functions(connection)
+    connection.execute("reset role")
+    connection.execute(roles_sql().read_text().encode())
+    after = current_revision(connection)
     assert after is not None
     return before, after
 
 
-def function_texts() -> list[Path]:
-    """The files of `schema/`, in the order in which they are applied."""
-    return sorted((Path(__file__).parent / "schema").rglob("*.sql"))
+def schema_text() -> str:
+    """The whole schema as it is now: the files of `schema/` in the order of `all.sql`."""
+    return "".join((SCHEMA / name).read_text() for name in _INCLUDED.findall((SCHEMA / "all.sql").read_text()))
 
 
-def _apply_functions(raw: psycopg.Connection) -> None:
+def _build(connection: psycopg.Connection) -> None:
+    connection.execute("set local check_function_bodies = off")  # a body may name what a later file makes
+    connection.execute(schema_text().encode())
+    connection.execute("insert into public.schema_version (version_num) values (%s)", [HEAD])
+
+
+def _replace_functions(connection: psycopg.Connection) -> None:
     """Make the database's functions those of `schema/`: each is replaced, and what stands in no file is dropped.
 
     A function whose parameters' names or result changes must be dropped by the migration that comes with the change.
     """
-    raw.execute("set local check_function_bodies = off")  # a body may name a function of a later file
-    for text in function_texts():
-        raw.execute(text.read_text().encode())
+    connection.execute("set local check_function_bodies = off")
+    connection.execute("\n".join(FUNCTION.findall(schema_text())).encode())
     # What this transaction has just replaced carries its id.
-    left = raw.execute(
+    left = connection.execute(
         "select p.oid::regprocedure::text from pg_proc p where p.xmin <> pg_current_xact_id()::xid"
         " and p.pronamespace in ('sentinel'::regnamespace, 'refunds'::regnamespace, 'orders'::regnamespace)"
     ).fetchall()
     for (function,) in left:
-        raw.execute(f"drop function {function}".encode())
+        connection.execute(f"drop function {function}".encode())
 
 
 def _ensure_owner(raw: psycopg.Connection) -> None:

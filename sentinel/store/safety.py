@@ -1,6 +1,6 @@
-"""Refusing a database on which our promises would not hold: asked before anything is served, and again by readiness.
+"""Checks that a database and role are safe to serve from: at start and in readiness.
 
-Of the server and the role (`faults_of`), and of the very connection that a program uses (`session_faults`): a pooler in
+Of the server and the role (`safety_faults`), and of the very connection that a program uses (`session_faults`): a pooler in
 between, or a login that may become another, makes the same address something else.
 """
 
@@ -26,8 +26,8 @@ from sentinel.store.database import (
     open_connection,
     with_role,
 )
-from sentinel.store.failures import in_one_call
 from sentinel.store.migrate import SchemaNotReady, current_revision, require_head
+from sentinel.store.queries import call_with_retry
 
 SETTINGS = "select name, setting from pg_settings where name = any(%s)"
 ROLE = """
@@ -76,7 +76,7 @@ class UnsafeDatabase(SentinelError):
     code = "unsafe-database"
 
 
-def faults_of(connection: psycopg.Connection) -> list[str]:
+def safety_faults(connection: psycopg.Connection) -> list[str]:
     """What is unsafe about this connection's server and role, a line each; empty when all is well."""
     found: dict[str, str] = dict(connection.execute(SETTINGS, [list(REQUIRED)]).fetchall())
     faults = [
@@ -160,8 +160,8 @@ def _limit_faults(connection: psycopg.Connection[Any]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How a program's database stands now: its revision, whether it can be written, and what is not as meant."""
+class DatabaseStatus:
+    """A program's database now: its revision, whether it is writable, and configuration faults."""
 
     revision: str = ""
     writable: bool = False
@@ -171,23 +171,23 @@ class Standing:
 WRITABLE = "select not pg_is_in_recovery() and current_setting('transaction_read_only') = 'off'"
 
 
-def standing_of(pool: Pool, role: str) -> Standing:
-    """The standing through a connection of the pool, all in one transaction. Raises `EngineUnavailable`."""
+def database_status(pool: Pool, role: str) -> DatabaseStatus:
+    """The database status through a pooled connection, in one transaction. Raises `EngineUnavailable`."""
 
-    def call(connection: psycopg.Connection[Any]) -> Standing:
+    def call(connection: psycopg.Connection[Any]) -> DatabaseStatus:
         with connection.transaction():
             revision = current_revision(connection)
             writable = connection.execute(WRITABLE).fetchone() == (True,)
             if revision is None or not writable:
-                return Standing(revision or "", writable)
-            return Standing(revision, writable, (*session_faults(connection, role), *faults_of(connection)))
+                return DatabaseStatus(revision or "", writable)
+            return DatabaseStatus(revision, writable, (*session_faults(connection, role), *safety_faults(connection)))
 
-    return in_one_call(pool, call)
+    return call_with_retry(pool, call)
 
 
 def require_safe(connection: psycopg.Connection[Any], role: str, *, connections: int = 0) -> None:
     """Raise `UnsafeDatabase` naming every fault."""
-    faults = [*session_faults(connection, role, connections=connections), *faults_of(connection)]
+    faults = [*session_faults(connection, role, connections=connections), *safety_faults(connection)]
     if faults:
         raise UnsafeDatabase("; ".join(faults))
 

@@ -12,7 +12,7 @@ import pytest
 from sentinel.store.embedded import RunningServer
 from tests.acceptance.places import Demo, Served, demo_folder, running_demo, served_on
 from tests.conftest import at
-from tests.support.world import add_tenant, unique
+from tests.support.fixtures import add_tenant, unique
 
 NewDatabase = Callable[[], str]
 

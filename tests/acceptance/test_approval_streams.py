@@ -13,12 +13,10 @@ import pytest
 
 from sentinel.authority.actor import Actor
 from sentinel.authority.approvals import resolve_approval
-from sentinel.authority.issue_key import issue_key
-from sentinel.authority.keys import WORKER_SCOPES
-from sentinel.authority.revoke_key import revoke_key
+from sentinel.authority.keys import WORKER_SCOPES, issue_key, revoke_key
 from sentinel.store.database import CONSOLE, Pool, with_role
 from tests.acceptance.places import Served, eventually, served_on
-from tests.support.world import add_tenant, guard_body, unique
+from tests.support.fixtures import add_tenant, guard_body, unique
 
 PER_KEY, PER_TENANT, IN_ALL = 3, 4, 6
 

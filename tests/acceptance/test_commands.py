@@ -15,10 +15,10 @@ from ops_console.__main__ import command as console
 from sentinel.cli.main import main
 from sentinel.platform.resources import policies_dir
 from tests.acceptance.places import Served, run
+from tests.support.fixtures import guard_body
 from tests.support.ports import free_port
-from tests.support.world import guard_body
 from worker.cli import main as worker
-from worker.order_review.cli import serve as intake
+from worker.orders.cli import serve as intake
 from worker.retail_refund_agent import main as refund_agent
 
 
@@ -75,7 +75,7 @@ def test_a_refusal_is_one_line_and_its_exit_code_says_which_kind(served: Served,
 
 PROGRAMS: dict[str, click.Command] = {
     "sentinel": main, "worker": worker, "retail-refund-agent": refund_agent, "python -m ops_console": console,
-    "python -m worker.order_review": intake,
+    "python -m worker.orders": intake,
 }  # fmt: skip
 
 

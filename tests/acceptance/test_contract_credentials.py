@@ -9,7 +9,7 @@ import pytest
 
 from tests.acceptance.contract import POST_ROUTES, problem
 from tests.acceptance.places import BOTH_PREFIXES, Served, request
-from tests.support.world import guard_body
+from tests.support.fixtures import guard_body
 
 
 @pytest.mark.parametrize("headers", [

@@ -7,7 +7,7 @@ import uuid
 
 from tests.acceptance.contract import problem
 from tests.acceptance.places import Served
-from tests.support.world import four_keys, guard_body, start_body, unique
+from tests.support.fixtures import four_keys, guard_body, start_body, unique
 
 
 def test_the_same_key_with_any_other_field_is_422_and_changes_nothing(served: Served) -> None:

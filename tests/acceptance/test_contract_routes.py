@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.contract import POST_ROUTES, problem
 from tests.acceptance.places import BOTH_PREFIXES, Served, eventually, request
-from tests.support.world import add_tenant, guard_body, unique
+from tests.support.fixtures import add_tenant, guard_body, unique
 
 GET_ROUTES = ("approval/{id}", "approvals/since", "heartbeat?agent_id=a")
 

@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from sentinel.core.proof import is_intact
-from sentinel.demo.orders import OrderSource, curl_line
+from sentinel.demo.orders import DemoOrderSource, curl_line
 from tests.acceptance.places import (
     KEYS,
     Demo,
@@ -132,7 +132,7 @@ def shell(line: str) -> tuple[int, dict[str, str], Any]:
 def test_the_curl_line_signs_and_posts_one_order_and_analysts_words_have_their_effect(demo: Demo) -> None:
     if shutil.which("curl") is None or shutil.which("openssl") is None:
         pytest.skip("needs curl and openssl")
-    line = curl_line(OrderSource(**demo.told["order_source"]))
+    line = curl_line(DemoOrderSource(**demo.told["order_source"]))
     status, headers, body = shell(line)
     assert (status, body["lane"], body["status"]) == (200, "low", "fulfilled")
     assert REPLAYED not in headers

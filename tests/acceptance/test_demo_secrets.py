@@ -15,7 +15,7 @@ from tests.acceptance.places import Demo, demo_folder, processes_naming, running
 from tests.support.embedded_servers import needs_linux
 
 MODULES = {
-    "authority": (b"sentinel.cli.main", b"serve"), "console": (b"ops_console",), "orders": (b"worker.order_review",),
+    "authority": (b"sentinel.cli.main", b"serve"), "console": (b"ops_console",), "orders": (b"worker.orders",),
     "worker": (b"worker.retail_refund_agent",),
 }  # fmt: skip
 OWN = {"authority": {"authority"}, "console": {"console", "board"}, "orders": {"orders"}, "worker": {"worker"}}

@@ -17,7 +17,7 @@ import pytest
 
 from tests.acceptance.ledgers import refund
 from tests.acceptance.places import Demo, eventually, request, run
-from tests.support.world import add_tenant, guard_body, start_body, unique
+from tests.support.fixtures import add_tenant, guard_body, start_body, unique
 
 pytestmark = pytest.mark.slow
 
@@ -240,11 +240,11 @@ def test_no_planted_secret_is_in_any_log_line(demo: Demo, planted: dict[str, str
 def test_the_same_search_finds_a_secret_in_any_spelling() -> None:
     secret = "acct_canary_0123456789"
     data = secret.encode()
-    twins = {
+    mutants = {
         "plain": b"x" + data, "hex": b"x" + data.hex().encode(), "url": urllib.parse.quote("name=" + secret, safe="").encode(),
         **{f"base64 {n}": base64.b64encode(b"y" * n + data + b"zz") for n in range(6)}, "upper": data.upper(), "json": json.dumps({"a": secret}).encode(),
     }  # fmt: skip
-    for place, text in twins.items():
+    for place, text in mutants.items():
         assert leaks({"account": secret}, {place: text}), place
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.acceptance.conftest import NewDatabase
 from tests.acceptance.contract import problem
 from tests.acceptance.places import served_on
-from tests.support.world import add_tenant, unique
+from tests.support.fixtures import add_tenant, unique
 
 BURST = 25
 pytestmark = pytest.mark.slow

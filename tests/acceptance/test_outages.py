@@ -18,7 +18,7 @@ from sentinel.store.migrate import migrate
 from tests.acceptance.contract import problem
 from tests.acceptance.ledgers import Shop, broken_invariants, open_shop, refund
 from tests.acceptance.places import Served, demo_folder, eventually, request, served_on
-from tests.support.world import add_tenant, guard_body, unique
+from tests.support.fixtures import add_tenant, guard_body, unique
 
 pytestmark = pytest.mark.slow
 

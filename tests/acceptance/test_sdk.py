@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from tests.acceptance.places import REPO, Served, clean_env, eventually
-from tests.support.world import unique
+from tests.support.fixtures import unique
 
 DRIVER = Path(__file__).with_name("sdk_driver.py")
 CACHE = REPO / ".sdk-cache"

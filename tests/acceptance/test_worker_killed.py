@@ -23,8 +23,8 @@ from tests.acceptance.ledgers import (
     refund,
 )
 from tests.acceptance.places import SCALE, Served, eventually
-from tests.support.world import unique
-from tests.twins.pays_first import Died, pay_then_remember, without_safety_net
+from tests.mutants.pays_first import Died, pay_then_remember, without_safety_net
+from tests.support.fixtures import unique
 from worker.failpoints import Failpoint
 
 pytestmark = pytest.mark.slow

@@ -9,14 +9,13 @@ import subprocess
 import psycopg
 import pytest
 
-from sentinel.authority.issue_key import issue_key
-from sentinel.authority.keys import SCOPES
+from sentinel.authority.keys import SCOPES, issue_key
 from sentinel.store.database import CONSOLE, ORDERS, Pool, with_role
 from tests.acceptance.ledgers import Shop, open_shop, refund
 from tests.acceptance.places import Served, clean_env, eventually, module, request, run
+from tests.support.fixtures import unique
 from tests.support.logins import program_url
 from tests.support.ports import free_port, listens
-from tests.support.world import unique
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +41,7 @@ def key_of(shop: Shop, agent_id: str, *scopes: str) -> str:
 
 def intake(shop: Shop, key: str, port: int) -> subprocess.CompletedProcess[str]:
     return run(
-        "--port", str(port), program="worker.order_review", SENTINEL_URL=shop.served.url, SENTINEL_ORDERS_API_KEY=key,
+        "--port", str(port), program="worker.orders", SENTINEL_URL=shop.served.url, SENTINEL_ORDERS_API_KEY=key,
         ORDERS_DATABASE_URL=program_url(shop.served.database_url, ORDERS), SENTINEL_TENANT_ID=str(shop.tenant_id), timeout=20,
     )  # fmt: skip
 
@@ -86,7 +85,7 @@ def test_an_intake_with_its_own_key_starts(shops: tuple[Shop, Shop]) -> None:
     mine, _ = shops
     port = free_port()
     process = subprocess.Popen(
-        module("worker.order_review", "--port", str(port), "--graceful-seconds", "1"),
+        module("worker.orders", "--port", str(port), "--graceful-seconds", "1"),
         env=clean_env(SENTINEL_URL=mine.served.url, SENTINEL_ORDERS_API_KEY=key_of(mine, "order-review"),
                       ORDERS_DATABASE_URL=program_url(mine.served.database_url, ORDERS), SENTINEL_TENANT_ID=str(mine.tenant_id)),
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,

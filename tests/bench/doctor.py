@@ -24,16 +24,16 @@ import psycopg
 
 from sentinel.authority.api.guard import to_asked
 from sentinel.authority.decisions import record_decisions, report_outcomes
-from sentinel.authority.guard_action import decided_row
+from sentinel.authority.guard import decided_row
 from sentinel.authority.housekeeping import sequence_events
-from sentinel.authority.report_outcome import report_row
+from sentinel.authority.outcomes import report_row
 from sentinel.platform.resources import invariants_sql
 from sentinel.store.embedded import remove, running
-from sentinel.store.invariants import ask, read_invariants
+from sentinel.store.invariants import check_invariant, read_invariants
 from sentinel.store.migrate import migrate
+from tests.support.fixtures import Fixtures, guard_body, make_fixtures
 from tests.support.harness import caller_of
 from tests.support.roomy import roomy_policies
-from tests.support.world import World, guard_body, make_world
 
 OPERATIONS = 100_000
 WANTED_SECONDS = 60.0
@@ -86,9 +86,9 @@ def bodies(first: int, number: int) -> Iterator[tuple[int, dict[str, Any]]]:
         yield place % 10, guard_body(key, value=VALUES[place % 10], params=params)
 
 
-def fill(world: World, operations: int) -> None:
+def fill(fixtures: Fixtures, operations: int) -> None:
     """So many operations, through the functions that the authority calls, and the ledger beside them."""
-    caller, authority = caller_of(world), world.authority
+    caller, authority = caller_of(fixtures), fixtures.authority
     for first in range(0, operations, SET):
         asked = list(bodies(first, min(SET, operations - first)))
         rows = [
@@ -107,7 +107,7 @@ def fill(world: World, operations: int) -> None:
     while sequence_events(authority.pool):
         pass
     for statement in LEDGER.split(";\n"):
-        world.admin.execute(statement.encode())
+        fixtures.admin.execute(statement.encode())
 
 
 def seconds_by_invariant(url: str) -> list[tuple[float, str]]:
@@ -117,7 +117,7 @@ def seconds_by_invariant(url: str) -> list[tuple[float, str]]:
         connection.execute("begin isolation level repeatable read read only")
         for one in read_invariants(invariants_sql()):
             began = time.perf_counter()
-            ask(connection, one)
+            check_invariant(connection, one)
             found.append((time.perf_counter() - began, one.name))
     return sorted(found, reverse=True)
 
@@ -150,13 +150,13 @@ def main() -> None:
         try:
             with running(base, own=True) as server:
                 migrate(server.admin_url)
-                world = make_world(server.admin_url, policies=roomy_policies(Path(folder)))
+                fixtures = make_fixtures(server.admin_url, policies=roomy_policies(Path(folder)))
                 began = time.perf_counter()
-                fill(world, options.operations)
+                fill(fixtures, options.operations)
                 print(f"{options.operations:,} operations in {time.perf_counter() - began:.0f} s", flush=True)
                 seconds, wrong = doctor(server.admin_url)
                 slowest = seconds_by_invariant(server.admin_url)
-                world.close()
+                fixtures.close()
         finally:
             remove(base)
             shutil.rmtree(base, ignore_errors=True)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from sentinel.platform.resources import policies_dir
 from tests.bench.load import LoadResult, request_bytes, run_load
-from tests.support.order_world import SECRET, order_body, signed
+from tests.support.order_fixtures import SECRET, order_body, signed
 from tests.support.ports import free_port
 
 CONNECTIONS = 24
@@ -69,14 +69,14 @@ def measure(place: Place, seconds: float) -> tuple[LoadResult, LoadResult]:
 
 @contextlib.contextmanager
 def running_intake(place: Place) -> Iterator[int]:
-    """`python -m worker.order_review` with one process, whose demo source may send as fast as it can; yields its port."""
+    """`python -m worker.orders` with one process, whose demo source may send as fast as it can; yields its port."""
     with tempfile.TemporaryDirectory() as folder:
         policies = Path(folder) / "policies"
         shutil.copytree(policies_dir(), policies)
         _without_rate(policies / "order_sources.yaml")
         port = free_port()
         process = subprocess.Popen(
-            [sys.executable, "-m", "worker.order_review", "--port", str(port), "--graceful-seconds", "1"],
+            [sys.executable, "-m", "worker.orders", "--port", str(port), "--graceful-seconds", "1"],
             env=os.environ | _environment(place, policies), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:

@@ -85,9 +85,9 @@ def own_place(rows: int) -> Iterator[Place]:
             migrate(server.admin_url)
             with filled_place(server.admin_url) as place:
                 with psycopg.connect(server.admin_url, autocommit=True) as connection:
-                    for statement in FILL.format(tenant=place.world.tenant_id, rows=rows).split(";\n"):
+                    for statement in FILL.format(tenant=place.fixtures.tenant_id, rows=rows).split(";\n"):
                         connection.execute(statement.encode())
-                place.world.publish()
+                place.fixtures.publish()
                 yield place
     finally:
         remove(base)

@@ -33,20 +33,20 @@ import psycopg
 
 from sentinel.authority.decisions import batch_of
 from sentinel.authority.engine import Authority, Caller
-from sentinel.authority.guard_action import decided_row
+from sentinel.authority.guard import decided_row
 from sentinel.authority.keys import WORKER_SCOPE
 from sentinel.core.operation import build_operation
 from sentinel.core.permit import PermitSigner
-from sentinel.policy.library import PolicyHolder
+from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.database import AUTHORITY, ORDERS, WORKER
 from sentinel.store.embedded import Embedded, find_binaries, remove
 from sentinel.store.migrate import migrate
 from tests.bench import orders as order_load
 from tests.bench.board import board_viewers
 from tests.bench.load import LoadResult, request_bytes, run_load
+from tests.support.fixtures import SECRET, add_tenant, guard_body
 from tests.support.ports import free_port
 from tests.support.roomy import roomy_policies
-from tests.support.world import SECRET, add_tenant, guard_body
 
 OUT = Path(__file__).parent / "out"
 ACCOUNTS = 20_000
@@ -96,7 +96,7 @@ def http(bench: Bench, name: str, seconds: float, *, connections: int, **how: ob
 
 def pgbench_script(bench: Bench, folder: Path, *, hot: bool) -> Path:
     """The guard's own statement with fresh ids in each call, as a pgbench script."""
-    holder = PolicyHolder(bench.policies)
+    holder = ReloadablePolicies(bench.policies)
     authority = Authority(
         pool=None,
         decisions=None,

@@ -16,25 +16,25 @@ from pathlib import Path
 
 import urllib3
 
-from ops_console.accounts.passwords import hash_password
 from sentinel.authority.actor import Actor
 from sentinel.authority.app import build_authority
-from sentinel.authority.issue_key import issue_key
+from sentinel.authority.keys import issue_key
 from sentinel.authority.policies import declare_policies
 from sentinel.authority.settings import Settings
 from sentinel.authority.tenants import create_tenant
 from sentinel.platform.resources import policies_dir
-from sentinel.policy.library import PolicyHolder
+from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.database import CONSOLE, Pool, with_role
 from tests.acceptance.places import SECRET, clean_env, end, eventually, module, request
-from tests.integration.console.conftest import World
+from tests.integration.console.conftest import Fixtures
 from tests.integration.console.test_console_refunds import add_worker
 from tests.integration.console.test_page_in_doubt import doubted
 from tests.integration.console.test_page_ledger import add_life
 from tests.integration.console.test_page_policies import FEE, record
-from tests.support.confirm_world import SECRETS, Cards
+from tests.support.confirm_fixtures import SECRETS, Cards
+from tests.support.fixtures import PASSWORD, quick_hash
 from tests.support.logins import console_urls
-from tests.support.orders_console_world import held, queued
+from tests.support.orders_console_fixtures import held, queued
 from tests.support.ports import free_port
 
 ROLES = ("viewer", "approver", "admin")
@@ -43,9 +43,9 @@ HOSTILE = "Pay me twice <b>now</b> or ' else"
 
 @dataclass
 class Place:
-    """A console that runs, its world, and where the things are that have a page of their own."""
+    """A console that runs, its fixtures, and where the things are that have a page of their own."""
 
-    world: World
+    fixtures: Fixtures
     url: str
     board: str
     cards: Cards
@@ -53,7 +53,12 @@ class Place:
 
     def operator(self, role: str = "approver") -> Actor:
         """Somebody new."""
-        return self.world.operator(f"{role}-{uuid.uuid4().hex[:8]}", role)
+        return self.fixtures.operator(f"{role}-{uuid.uuid4().hex[:8]}", role)
+
+    def leave_one_administrator(self) -> None:
+        """Only the newest administrator stays one: what gives somebody power does not wait for a second."""
+        self.fixtures.sql("update sentinel.operators set role = 'approver' where role = 'admin' and operator_id <>"
+                       " (select max(operator_id::text)::uuid from sentinel.operators where role = 'admin')")  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -61,19 +66,17 @@ def filled_place(database_url: str, **env: str) -> Iterator[Place]:
     """A place on a fresh, migrated database."""
     pool = Pool(with_role(database_url, CONSOLE), size=4)
     settings = Settings(database_url=database_url, secret_keys=(SECRET,), pool_size=4)
-    authority = build_authority(settings, PolicyHolder(policies_dir()))
+    authority = build_authority(settings, ReloadablePolicies(policies_dir()))
     cards = Cards(database_url)
     try:
         tenant_id = create_tenant(pool, "public-demo")
-        world = World(database_url, pool, authority, tenant_id, hash_password("correct horse battery staple"))
+        fixtures = Fixtures(database_url, pool, authority, tenant_id, quick_hash(PASSWORD))
         declare_policies(authority)
         with running_console(database_url, **env) as (url, board):
-            place = Place(world, url, board, cards)
+            place = Place(fixtures, url, board, cards)
             fill(place)
             yield place
-            for app in world.opened:
-                app.extensions["console"].pool.close()
-                app.extensions["console"].board.pool.close()
+            fixtures.close()
     finally:
         cards.close()
         pool.close()
@@ -113,41 +116,41 @@ def running_console(database_url: str, **env: str) -> Iterator[tuple[str, str]]:
 
 def fill(place: Place) -> None:
     """Something for every page: people, decisions of each kind, entries, orders in each lane, a halt, a doubt, a key."""
-    world, paths = place.world, place.paths
-    people = {role: world.operator(role, role) for role in ROLES}
+    fixtures, paths = place.fixtures, place.paths
+    people = {role: fixtures.operator(role, role) for role in ROLES}
     issue_key(
-        world.pool, world.tenant_id, agent_id="retail-refund-agent", label="nightly refunds",
+        fixtures.pool, fixtures.tenant_id, agent_id="retail-refund-agent", label="nightly refunds",
         owner_operator_id=people["viewer"].operator_id,
     )  # fmt: skip
-    entry = add_life(world)
-    add_entries(world)
-    add_worker(world)
+    entry = add_life(fixtures)
+    add_entries(fixtures)
+    add_worker(fixtures)
     for value in ("12.50", "75.00", "120.00", "2000.00"):
-        world.guard(value)
-    hostile = world.guard("300.00", reason=HOSTILE).approval_id
-    world.approval("200.00")
-    world.approval("640.00")
-    doubt = doubted(world, "140.00", 3, "error_reported")
-    order = queued(world)
-    held(world)
-    record(world)
-    world.sql(
+        fixtures.guard(value)
+    hostile = fixtures.guard("300.00", reason=HOSTILE).approval_id
+    fixtures.approval("200.00")
+    fixtures.approval("640.00")
+    doubt = doubted(fixtures, "140.00", 3, "error_reported")
+    order = queued(fixtures)
+    held(fixtures)
+    record(fixtures)
+    fixtures.sql(
         "insert into sentinel.halts (tenant_id, halt_id, scope, target, level, reason, set_by, set_at)"
         " values (%s, gen_random_uuid(), 'agent', 'an-agent-that-misbehaved', 'kill', 'refunds nobody asked for', %s, now())",
-        world.tenant_id, people["approver"].email,
+        fixtures.tenant_id, people["approver"].email,
     )  # fmt: skip
-    world.sql(
+    fixtures.sql(
         "insert into sentinel.gauge_samples (tenant_id, taken_at, oldest_waiting_seconds, in_doubt, halts, worker_lag_seconds)"
         " select %s, now() - make_interval(secs => 20 * n), 60 * (170 - n) %% 2700, (n / 40) %% 3, (n < 90)::integer,"
         " greatest(0, 9 * sin(n / 7.0)) from generate_series(1, 170) n where n not between 100 and 110",
-        world.tenant_id,
+        fixtures.tenant_id,
     )  # fmt: skip
-    world.sql(
+    fixtures.sql(
         "insert into orders.alerts (tenant_id, kind, source, order_id, summary, attempts, last_error)"
-        " values (%s, 'order_held', 'demo', %s, 'held', 3, 'timeout')", world.tenant_id, order,
+        " values (%s, 'order_held', 'demo', %s, 'held', 3, 'timeout')", fixtures.tenant_id, order,
     )  # fmt: skip
     place.cards.waiting("card-1", value=1250, order="ORD-77")
-    world.publish()
+    fixtures.publish()
     proof = request("GET", f"{place.board}/ops/api/live/feed").json["events"][0]["proof_id"]
     paths |= {
         "sign in": "/ops/sign-in", "overview": "/ops", "approvals": "/ops/approvals", "decided": "/ops/approvals?status=decided",
@@ -162,13 +165,13 @@ def fill(place: Place) -> None:
     }  # fmt: skip
 
 
-def add_entries(world: World) -> None:
+def add_entries(fixtures: Fixtures) -> None:
     """Sixty entries, so that the list has a second page."""
-    world.sql(
+    fixtures.sql(
         "set session_replication_role = replica; "
         "insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, channel, scenario,"
         " status, decision, reason_code, last_error, account_ref, order_ref, budget_part, reason)"
-        f" select '{world.tenant_id}', 'entry_' || n, 'refund_' || n, n * 1000, (array['USD','EUR','JPY'])[1 + n % 3],"
+        f" select '{fixtures.tenant_id}', 'entry_' || n, 'refund_' || n, n * 1000, (array['USD','EUR','JPY'])[1 + n % 3],"
         " 'retail', 'standard', (array['NEW','DENIED','EXECUTED','ERROR'])[1 + n % 4],"
         " (array[null,'DENY','ALLOW','DENY'])[1 + n % 4], (array[null,'over_limit','within_policy_limit','stale_window'])[1 + n % 4],"
         " case when n % 4 = 3 then 'the bank did not answer' end, 'acct-secret', 'order-secret', case when n % 4 = 2 then 'executed' end, 'my words' from generate_series(1, 60) n"

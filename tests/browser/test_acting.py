@@ -33,21 +33,21 @@ def test_a_double_click_sets_one_halt_and_lifting_it_takes_a_proof(people: Peopl
     page.get_by_role("button", name="Halt").dblclick()
     row = page.get_by_role("region", name="In force").get_by_role("row", name=agent)
     expect(row).to_be_visible()
-    assert place.world.sql("select count(*) from sentinel.halts where target = %s", agent) == [(1,)]
+    assert place.fixtures.sql("select count(*) from sentinel.halts where target = %s", agent) == [(1,)]
 
     row.get_by_text("Lift", exact=False).first.click()
     row.get_by_label("Why it may go on").fill("it was repaired")
     row.get_by_label("Your password").fill("wrong wrong wrong")
     row.get_by_role("button", name="Lift").click()
     expect(refusal(page).first).to_be_visible()
-    assert place.world.sql("select count(*) from sentinel.halts where target = %s and lifted_at is null", agent) == [
+    assert place.fixtures.sql("select count(*) from sentinel.halts where target = %s and lifted_at is null", agent) == [
         (1,)
     ]
     row.get_by_label("Your password").fill(PASSWORD)
     row.get_by_role("button", name="Lift").click()
     expect(page.get_by_role("region", name="Lifted").get_by_role("row", name=agent)).to_be_visible()
     expect(said(page)).not_to_be_empty()
-    assert place.world.sql("select count(*) from sentinel.halts where target = %s and lifted_at is null", agent) == [
+    assert place.fixtures.sql("select count(*) from sentinel.halts where target = %s and lifted_at is null", agent) == [
         (0,)
     ]
 
@@ -68,13 +68,14 @@ def test_an_act_whose_connection_breaks_says_so_and_may_be_done_again(
     page.get_by_role("button", name="Halt").click()
     expect(page.get_by_role("region", name="In force").get_by_role("row", name=agent)).to_be_visible()
     expect(page.get_by_text("The connection was lost.")).to_be_hidden()
-    assert place.world.sql("select count(*) from sentinel.halts where target = %s", agent) == [(1,)]
+    assert place.fixtures.sql("select count(*) from sentinel.halts where target = %s", agent) == [(1,)]
 
 
 def test_a_key_is_shown_once_however_often_its_form_is_sent(people: People, place: Place, watch: Watch) -> None:
     watch.expect("status 409")
     label = f"key {uuid.uuid4().hex[:8]}"
     page = people.operator("admin", path="/ops/keys")
+    place.leave_one_administrator()
     page.get_by_role("region", name="Make a key").get_by_label("Label").fill(label)
     page.get_by_role("region", name="Make a key").get_by_label("Your password").fill(PASSWORD)
     page.get_by_role("button", name="Make the key").dblclick()
@@ -82,7 +83,7 @@ def test_a_key_is_shown_once_however_often_its_form_is_sent(people: People, plac
     expect(shown).to_be_visible()
     key = shown.inner_text()
     assert key.startswith("snt_live_")
-    assert place.world.sql("select count(*) from sentinel.agent_keys where label = %s", label) == [(1,)]
+    assert place.fixtures.sql("select count(*) from sentinel.agent_keys where label = %s", label) == [(1,)]
     for leave in (lambda: page.goto("/ops/keys"), page.go_back, page.reload):
         leave()
         assert key not in page.content()
@@ -93,11 +94,42 @@ def test_a_key_is_shown_once_however_often_its_form_is_sent(people: People, plac
     expect(page.get_by_role("region", name="Over").get_by_role("row", name=label)).to_be_visible()
 
 
+def test_of_two_administrators_one_asks_for_a_key_and_the_other_approves_it(
+    people: People, place: Place, watch: Watch
+) -> None:
+    place.operator("admin")
+    page, label = people.operator("admin", path="/ops/keys"), f"key {uuid.uuid4().hex[:8]}"
+    page.get_by_role("region", name="Make a key").get_by_label("Label").fill(label)
+    page.get_by_role("region", name="Make a key").get_by_label("Your password").fill(PASSWORD)
+    page.get_by_role("button", name="Make the key").click()
+    expect(said(page)).to_contain_text("waits for a second administrator")
+    asked = page.url
+    assert place.fixtures.sql("select count(*) from sentinel.agent_keys where label = %s", label) == [(0,)]
+    second = people.operator("admin", path="/ops/approvals")
+    second.goto(asked)
+    expect(second.get_by_role("heading", level=1)).to_contain_text("New key for any agent")
+    second.get_by_text("It is done exactly as it stands here").click()
+    second.get_by_label("Reason").fill("we spoke about it")
+    second.get_by_label("Your password").fill(PASSWORD)
+    second.get_by_role("button", name="Decide").click()
+    expect(said(second)).to_contain_text("when who asked collects it")
+    expect(second.get_by_role("button", name="Make the key and show it")).to_have_count(0)
+    page.goto(asked)
+    page.get_by_role("button", name="Make the key and show it").click()
+    key = page.locator("#secret").inner_text()
+    assert key.startswith("snt_live_")
+    assert place.fixtures.sql("select count(*) from sentinel.agent_keys where label = %s", label) == [(1,)]
+    page.goto(asked)
+    expect(page.get_by_text("it was done")).to_be_visible()
+    assert key not in page.content()
+
+
 def test_a_form_filled_before_signing_in_anew_elsewhere_is_kept_where_one_acts_and_sent_once_more(
     people: People, place: Place, watch: Watch
 ) -> None:
     watch.expect("status 403")
     who, whom, label = place.operator("admin"), place.operator("viewer"), f"key {uuid.uuid4().hex[:8]}"
+    place.leave_one_administrator()
     page = people.visitor(viewport=PHONE)
     sign_in(page, who, path="/ops/keys")
     page.get_by_role("region", name="Make a key").get_by_label("Label").fill(label)
@@ -112,7 +144,7 @@ def test_a_form_filled_before_signing_in_anew_elsewhere_is_kept_where_one_acts_a
     page.get_by_role("region", name="Make a key").get_by_label("Your password").fill(PASSWORD)
     page.get_by_role("button", name="Make the key").click()
     expect(page.locator("#secret")).to_be_visible()
-    assert place.world.sql("select count(*) from sentinel.agent_keys where label = %s", label) == [(1,)]
+    assert place.fixtures.sql("select count(*) from sentinel.agent_keys where label = %s", label) == [(1,)]
 
     page.goto(f"/ops/operators/{whom.operator_id}")
     page.get_by_role("combobox", name="Role").select_option("approver")
@@ -141,9 +173,9 @@ def test_a_list_shows_what_comes_but_not_under_a_hand_that_types_or_marks(people
 
     def entered() -> str:
         name = f"lge_{uuid.uuid4().hex[:12]}"
-        place.world.sql(
+        place.fixtures.sql(
             "insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, next_attempt_at)"
-            " values (%s, %s, %s, 100, 'USD', now() + interval '1 day')", place.world.tenant_id, name, name)  # fmt: skip
+            " values (%s, %s, %s, 100, 'USD', now() + interval '1 day')", place.fixtures.tenant_id, name, name)  # fmt: skip
         return name
 
     expect(page.get_by_role("row", name=entered())).to_be_visible(timeout=15_000)
@@ -163,7 +195,7 @@ def test_a_doubt_is_ended_once_and_a_stale_tab_is_told_what_was_said(
     people: People, place: Place, watch: Watch
 ) -> None:
     watch.expect("status 409")
-    operation_id = doubted(place.world, "9.00", 1)
+    operation_id = doubted(place.fixtures, "9.00", 1)
     page, stale = (people.operator("admin", path=f"/ops/in-doubt/{operation_id}") for _ in range(2))
     for one, word in ((page, "Executed."), (stale, "Not executed.")):
         one.get_by_role("radio", name=word).first.check()
@@ -172,7 +204,7 @@ def test_a_doubt_is_ended_once_and_a_stale_tab_is_told_what_was_said(
         one.get_by_role("button", name="Record it").click()
         expect(one.get_by_role("radio")).to_have_count(0)
     expect(stale.get_by_text("This was resolved already: executed")).to_be_visible()
-    assert place.world.sql("select status, outcome from sentinel.operation_states where operation_id = %s", operation_id) == [
+    assert place.fixtures.sql("select status, outcome from sentinel.operation_states where operation_id = %s", operation_id) == [
         ("completed", "success")]  # fmt: skip
 
 
@@ -181,7 +213,7 @@ def test_the_overviews_figures_and_drawings_move_while_somebody_looks(people: Pe
     halts, doubt = page.get_by_role("listitem").filter(has_text="Halts in force"), page.locator("#gauge-2")
     line = doubt.locator("path.line")
     before = (int(halts.locator("strong").inner_text()), line.get_attribute("d"))
-    doubted(place.world, "33.00", 1, "no_report")
+    doubted(place.fixtures, "33.00", 1, "no_report")
     other = people.operator("approver", path="/ops/halts")
     fill_halt(other, f"agent-{uuid.uuid4().hex[:8]}")
     other.get_by_role("button", name="Halt").click()

@@ -22,68 +22,68 @@ def decide(page: Any, word: str, *, reason: str = "looked at it", proof: str = "
     page.get_by_label("Reason").fill(reason)
     if proof:
         page.get_by_label("Your password").fill(proof)
-    page.get_by_role("button", name="Give your word").click()
+    page.get_by_role("button", name="Decide").click()
 
 
 def votes(place: Place, approval_id: Any) -> list[str]:
-    return [verdict for (verdict,) in place.world.sql(
+    return [verdict for (verdict,) in place.fixtures.sql(
         "select verdict from sentinel.approval_votes where approval_id = %s", approval_id)]  # fmt: skip
 
 
 def test_approving_needs_a_proof_and_then_counts_once(people: People, place: Place, watch: Watch) -> None:
     watch.expect("status 400")
-    approval = place.world.approval("210.00")
+    approval = place.fixtures.approval("210.00")
     page = people.operator(path=f"/ops/approvals/{approval}")
     digest = page.locator("code.digest").inner_text()
-    assert digest == place.world.sql(
+    assert digest == place.fixtures.sql(
         "select a.digest from sentinel.approvals a where approval_id = %s", approval)[0][0]  # fmt: skip
     decide(page, "Approve")
     expect(page.get_by_role("alert").first).to_be_visible()
     expect(page.get_by_label("Reason")).to_have_value("looked at it")
-    assert place.world.approval_status(approval) == "pending"
+    assert place.fixtures.approval_status(approval) == "pending"
     expect(page.locator("small.fault")).to_contain_text("is needed")
     decide(page, "Approve", proof="wrong wrong wrong")
     expect(page.locator("small.fault")).to_contain_text("is wrong")
     expect(refusal(page)).to_be_visible()
-    assert place.world.approval_status(approval) == "pending"
+    assert place.fixtures.approval_status(approval) == "pending"
     decide(page, "Approve", proof=PASSWORD)
     expect(said(page)).to_contain_text("Approved.")
-    expect(page.get_by_role("button", name="Give your word")).to_have_count(0)
-    assert (place.world.approval_status(approval), votes(place, approval)) == ("approved", ["approve"])
+    expect(page.get_by_role("button", name="Decide")).to_have_count(0)
+    assert (place.fixtures.approval_status(approval), votes(place, approval)) == ("approved", ["approve"])
 
 
 def test_two_people_approve_what_takes_two_and_the_first_sees_the_second(people: People, place: Place) -> None:
-    approval = place.world.approval("650.00")
+    approval = place.fixtures.approval("650.00")
     first, second = (people.operator(path=f"/ops/approvals/{approval}") for _ in range(2))
     decide(first, "Approve", proof=PASSWORD)
     expect(first.get_by_text("1 of 2 people have approved")).to_be_visible()
-    assert place.world.approval_status(approval) == "pending"
+    assert place.fixtures.approval_status(approval) == "pending"
     # Who looked on is told before the next word is given, and sees who spoke.
     expect(second.get_by_text("This changed while you looked.")).to_be_visible()
     second.get_by_role("button", name="Show it as it is now").click()
     expect(second.get_by_text("1 of 2 people have approved")).to_be_visible()
     decide(second, "Approve", proof=PASSWORD)
     expect(said(second)).to_contain_text("Approved.")
-    assert (place.world.approval_status(approval), votes(place, approval)) == ("approved", ["approve", "approve"])
+    assert (place.fixtures.approval_status(approval), votes(place, approval)) == ("approved", ["approve", "approve"])
     expect(first.get_by_text("It was approved by")).to_be_visible()
 
 
 def test_rejecting_takes_a_reason_and_no_proof(people: People, place: Place) -> None:
-    approval = place.world.approval("220.00")
+    approval = place.fixtures.approval("220.00")
     page = people.operator(path=f"/ops/approvals/{approval}")
     page.get_by_role("radio", name=re.compile("^Reject")).check()
-    page.get_by_role("button", name="Give your word").click()
-    assert place.world.approval_status(approval) == "pending", "the browser asks for the reason first"
+    page.get_by_role("button", name="Decide").click()
+    assert place.fixtures.approval_status(approval) == "pending", "the browser asks for the reason first"
     decide(page, "Reject", reason="not this one")
     expect(said(page)).to_contain_text("Rejected.")
-    assert place.world.approval_status(approval) == "rejected"
+    assert place.fixtures.approval_status(approval) == "rejected"
 
 
 def test_a_card_that_was_decided_meanwhile_closes_its_form_and_changes_nothing(
     people: People, place: Place, watch: Watch
 ) -> None:
     watch.expect("status 409")
-    approval = place.world.approval("230.00")
+    approval = place.fixtures.approval("230.00")
     page = people.operator(path=f"/ops/approvals/{approval}")
     # A tab whose refreshing is cut off, as on a train, believes what it was shown first.
     stale = page.context.new_page()
@@ -92,18 +92,18 @@ def test_a_card_that_was_decided_meanwhile_closes_its_form_and_changes_nothing(
     decide(people.operator(path=f"/ops/approvals/{approval}"), "Reject", reason="I was quicker")
     expect(page.get_by_text("This changed while you looked.")).to_be_visible()
     expect(page.get_by_text("It was rejected by")).to_be_visible()
-    expect(page.get_by_role("button", name="Give your word")).to_be_disabled()
+    expect(page.get_by_role("button", name="Decide")).to_be_disabled()
     decide(stale, "Approve", proof=PASSWORD)
     expect(refusal(stale).first).to_be_visible()
-    expect(stale.get_by_role("button", name="Give your word")).to_have_count(0)
-    assert (place.world.approval_status(approval), votes(place, approval)) == ("rejected", ["reject"])
+    expect(stale.get_by_role("button", name="Decide")).to_have_count(0)
+    assert (place.fixtures.approval_status(approval), votes(place, approval)) == ("rejected", ["reject"])
 
 
 def test_a_refusal_on_a_phone_comes_into_view_and_a_session_that_ends_takes_no_words(
     people: People, place: Place, watch: Watch
 ) -> None:
     watch.expect("status 40[03]")
-    who, approval = place.operator(), place.world.approval("235.00")
+    who, approval = place.operator(), place.fixtures.approval("235.00")
     page = people.visitor(viewport=PHONE)
     sign_in(page, who, path=f"/ops/approvals/{approval}")
     decide(page, "Approve", reason="words that took a while")
@@ -115,31 +115,31 @@ def test_a_refusal_on_a_phone_comes_into_view_and_a_session_that_ends_takes_no_w
     expect(other.get_by_label("E-mail")).to_be_visible()
     page.get_by_label("Reason").fill("words that took longer")
     expect(page.get_by_text("You were signed out")).to_be_in_viewport()
-    page.get_by_role("button", name="Give your word").click()
+    page.get_by_role("button", name="Decide").click()
     expect(page.get_by_text("You were signed out")).to_be_visible()
     sign_in(other, who)
     expect(other.get_by_role("heading", name="Your account")).to_be_visible()
     decide(page, "Reject", reason=page.get_by_label("Reason").input_value())
     expect(refusal(page)).to_contain_text("Your session was renewed in another tab. Nothing was done")
     expect(page.get_by_label("Reason")).to_have_value("words that took longer")
-    assert place.world.approval_status(approval) == "pending"
-    page.get_by_role("button", name="Give your word").click()
+    assert place.fixtures.approval_status(approval) == "pending"
+    page.get_by_role("button", name="Decide").click()
     expect(said(page)).to_contain_text("Rejected.")
 
 
 def test_a_double_click_on_approving_is_one_word(people: People, place: Place) -> None:
-    approval = place.world.approval("660.00")
+    approval = place.fixtures.approval("660.00")
     page = people.operator(path=f"/ops/approvals/{approval}")
     page.get_by_role("radio", name=re.compile("^Approve")).check()
     page.get_by_label("Reason").fill("looked at it")
     page.get_by_label("Your password").fill(PASSWORD)
-    page.get_by_role("button", name="Give your word").dblclick()
+    page.get_by_role("button", name="Decide").dblclick()
     expect(page.get_by_text("1 of 2 people have approved")).to_be_visible()
     assert votes(place, approval) == ["approve"]
 
 
 def test_several_are_decided_together_by_an_explicit_list(people: People, place: Place) -> None:
-    chosen, left = [place.world.approval("240.00") for _ in range(2)], place.world.approval("250.00")
+    chosen, left = [place.fixtures.approval("240.00") for _ in range(2)], place.fixtures.approval("250.00")
     page = people.operator(path="/ops/approvals")
     for one in (*chosen, left):
         page.locator(f"input[value='{one}']").check()
@@ -148,13 +148,13 @@ def test_several_are_decided_together_by_an_explicit_list(people: People, place:
     for one in chosen:
         page.locator("tr", has=page.locator(f"input[value='{one}']")).get_by_role("combobox").select_option("reject")
     page.get_by_label("Reason, for all of them").fill("a test of many")
-    page.get_by_role("button", name="Give these words").click()
-    expect(page.get_by_text("2 of 2 words were taken; 1 left out.")).to_be_visible()
-    assert [place.world.approval_status(one) for one in (*chosen, left)] == ["rejected", "rejected", "pending"]
+    page.get_by_role("button", name="Decide these").click()
+    expect(page.get_by_text("2 of 2 decisions were recorded; 1 left out.")).to_be_visible()
+    assert [place.fixtures.approval_status(one) for one in (*chosen, left)] == ["rejected", "rejected", "pending"]
 
 
 def test_everything_from_signing_in_to_approving_works_by_keyboard(people: People, place: Place) -> None:
-    who, approval = place.operator(), place.world.approval("260.00")
+    who, approval = place.operator(), place.fixtures.approval("260.00")
     page = people.visitor()
     page.goto(f"/ops/approvals/{approval}")
 
@@ -184,8 +184,8 @@ def test_everything_from_signing_in_to_approving_works_by_keyboard(people: Peopl
     page.keyboard.type("by keyboard")
     tab_to(page.get_by_label("Your password"))
     page.keyboard.type(PASSWORD)
-    tab_to(page.get_by_role("button", name="Give your word"))
+    tab_to(page.get_by_role("button", name="Decide"))
     page.keyboard.press("Enter")
     expect(said(page)).to_contain_text("Approved.")
     assert page.evaluate("document.activeElement.id") == "main", "who reads the screen begins where the page speaks"
-    assert place.world.approval_status(approval) == "approved"
+    assert place.fixtures.approval_status(approval) == "approved"

@@ -107,7 +107,7 @@ def test_dark_is_dark_and_light_is_light(people: People, place: Place, known: An
         assert shades[0][1] != shades[1][1], name
 
 
-def test_the_twin_with_an_inline_script_and_a_foreign_picture_is_seen(
+def test_the_mutant_with_an_inline_script_and_a_foreign_picture_is_seen(
     people: People, place: Place, watch: Watch
 ) -> None:
     page = people.visitor()

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("br
 
 
 def test_an_operator_signs_in_approves_and_halts_without_scripts(people: People, place: Place) -> None:
-    approval, agent = place.world.approval("270.00"), f"agent-{uuid.uuid4().hex[:8]}"
+    approval, agent = place.fixtures.approval("270.00"), f"agent-{uuid.uuid4().hex[:8]}"
     page = people.operator("approver", path="/ops", java_script_enabled=False)
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     page.get_by_role("link", name="Decisions by outcome, as a table").click()
@@ -25,9 +25,9 @@ def test_an_operator_signs_in_approves_and_halts_without_scripts(people: People,
     page.get_by_role("radio", name=re.compile("^Approve")).check()
     page.get_by_label("Reason").fill("looked at it")
     page.get_by_label("Your password").fill(PASSWORD)
-    page.get_by_role("button", name="Give your word").click()
+    page.get_by_role("button", name="Decide").click()
     expect(said(page)).to_contain_text("Approved.")
-    assert place.world.approval_status(approval) == "approved"
+    assert place.fixtures.approval_status(approval) == "approved"
     page.goto("/ops/halts")
     page.get_by_label("Scope").select_option("agent")
     page.get_by_label("Of which").fill(agent)
@@ -35,7 +35,7 @@ def test_an_operator_signs_in_approves_and_halts_without_scripts(people: People,
     page.get_by_role("button", name="Halt").click()
     expect(page.get_by_role("row", name=agent)).to_be_visible()
     page.reload()
-    assert place.world.sql("select count(*) from sentinel.halts where target = %s", agent) == [(1,)]
+    assert place.fixtures.sql("select count(*) from sentinel.halts where target = %s", agent) == [(1,)]
 
 
 def test_the_board_and_a_proof_are_readable_without_scripts(people: People, place: Place) -> None:

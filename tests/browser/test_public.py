@@ -26,10 +26,10 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("br
 
 def guards(place: Place, *values: str) -> list[str]:
     """Proof ids of decisions that are published now, in order."""
-    made = [place.world.guard(value).operation_id for value in values]
-    place.world.publish()
+    made = [place.fixtures.guard(value).operation_id for value in values]
+    place.fixtures.publish()
     kept = dict(
-        place.world.sql(
+        place.fixtures.sql(
             "select operation_id, event_id from sentinel.events where kind = 'decision' and operation_id = any(%s)",
             made,
         )
@@ -136,7 +136,7 @@ def test_a_proof_is_checked_in_the_viewers_browser_and_a_tampered_one_fails(plac
 
 
 def test_the_pack_that_an_agent_was_given_is_checked_against_the_public_one(place: Place, visitor: Any) -> None:
-    recorded = place.world.guard("16.00")
+    recorded = place.fixtures.guard("16.00")
     pack = {**json.loads(recorded.pack), "hash": recorded.pack_hash}
     visitor.goto("/verify/")
 

@@ -61,7 +61,7 @@ def test_a_second_factor_is_set_up_and_then_asked_for(people: People, place: Pla
     sign_in(elsewhere, who)
     expect(refusal(elsewhere)).to_be_visible()
     # The code that confirmed it is used up; the next one is not waited for here.
-    place.world.sql("update sentinel.second_factors set last_step = 0")
+    place.fixtures.sql("update sentinel.second_factors set last_step = 0")
     sign_in(elsewhere, who, code=pyotp.TOTP(secret).now())
     expect(elsewhere.get_by_role("heading", name="Your account")).to_be_visible()
 
@@ -80,7 +80,7 @@ def test_an_act_in_a_tab_whose_session_ended_elsewhere_does_nothing_and_keeps_it
     page.get_by_label("Reason").fill("nobody is signed in any more")
     page.get_by_role("button", name="Halt").click()
     expect(page.get_by_text("You were signed out, and this was not done.")).to_be_in_viewport()
-    assert place.world.sql("select scope from sentinel.halts where target = 'after-the-end'") == []
+    assert place.fixtures.sql("select scope from sentinel.halts where target = 'after-the-end'") == []
     # What was written waits; the link leads to signing in, in a tab of its own.
     with page.context.expect_page() as opened:
         page.get_by_role("link", name="Sign in again in another tab").click()
@@ -90,6 +90,6 @@ def test_an_act_in_a_tab_whose_session_ended_elsewhere_does_nothing_and_keeps_it
     expect(refusal(page)).to_contain_text("Nothing was done")
     page.get_by_role("button", name="Halt").click()
     expect(said(page)).to_contain_text("The halt is in force.")
-    assert place.world.sql("select scope, target from sentinel.halts where target like 'after%'") == [
+    assert place.fixtures.sql("select scope, target from sentinel.halts where target like 'after%'") == [
         ("agent", "after-the-end")
     ]

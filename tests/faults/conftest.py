@@ -15,8 +15,8 @@ import pytest
 from sentinel.store.embedded import Embedded, remove
 from sentinel.store.migrate import migrate
 from tests.conftest import at
+from tests.support.fixtures import Fixtures, make_fixtures
 from tests.support.roomy import roomy_policies
-from tests.support.world import World, make_world
 
 
 @pytest.fixture(scope="session")
@@ -47,8 +47,8 @@ def doomed_url(victim: Embedded) -> Iterator[str]:
 
 
 @pytest.fixture
-def doomed(doomed_url: str, tmp_path: Path) -> Iterator[World]:
-    """A world on a server that a test may kill, with room for what one agent asks at full speed."""
-    world = make_world(doomed_url, policies=roomy_policies(tmp_path))
-    yield world
-    world.close()
+def doomed(doomed_url: str, tmp_path: Path) -> Iterator[Fixtures]:
+    """A set of fixtures on a server that a test may kill, with room for what one agent asks at full speed."""
+    fixtures = make_fixtures(doomed_url, policies=roomy_policies(tmp_path))
+    yield fixtures
+    fixtures.close()

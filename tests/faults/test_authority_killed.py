@@ -12,19 +12,21 @@ import urllib3
 
 from tests.acceptance.places import end, eventually, request, start_serve
 from tests.faults.database_proxy import proxied
+from tests.support.fixtures import Fixtures, guard_body, unique
 from tests.support.harness import scaled
-from tests.support.world import World, guard_body, unique
 
 
 def post(port: int, body: dict[str, Any], key: str) -> Any:
     return request("POST", f"http://127.0.0.1:{port}/api/sentinel/action/guard", body=body, headers={"X-API-Key": key})
 
 
-def test_a_decision_whose_answer_died_with_the_authority_is_found_and_made_once(world: World, tmp_path: Path) -> None:
-    with proxied(world.url) as proxy:
+def test_a_decision_whose_answer_died_with_the_authority_is_found_and_made_once(
+    fixtures: Fixtures, tmp_path: Path
+) -> None:
+    with proxied(fixtures.url) as proxy:
         for _ in range(scaled(1)):
             process, port, _, _ = start_serve(
-                proxy.url(world.url), tmp_path, SENTINEL_PROCESSES="1", SENTINEL_SECRET_KEYS="only-for-tests-0123456789abcdefghij")  # fmt: skip
+                proxy.url(fixtures.url), tmp_path, SENTINEL_PROCESSES="1", SENTINEL_SECRET_KEYS="only-for-tests-0123456789abcdefghij")  # fmt: skip
             reached, killed = threading.Event(), threading.Event()
             body = guard_body(value=1, params={"account_ref": unique("acct")})
 
@@ -32,19 +34,19 @@ def test_a_decision_whose_answer_died_with_the_authority_is_found_and_made_once(
                 key: str = body["idempotency_key"], reached: threading.Event = reached, killed: threading.Event = killed
             ) -> None:
                 # Every reply passes here with its transaction over; the first after the row is there is the decision's.
-                if not reached.is_set() and world.one(
+                if not reached.is_set() and fixtures.one(
                     "select count(*) from sentinel.operations where idempotency_key = %s", key
                 ):
                     reached.set()
                     killed.wait(10)
 
-            assert post(port, guard_body(value=1, params={"account_ref": unique("acct")}), world.key).status == 200
+            assert post(port, guard_body(value=1, params={"account_ref": unique("acct")}), fixtures.key).status == 200
             proxy.on_reply = hold_the_answer
             outcome: list[Any] = []
 
             def ask(body: dict[str, Any] = body, port: int = port, outcome: list[Any] = outcome) -> None:
                 try:
-                    outcome.append(post(port, body, world.key))
+                    outcome.append(post(port, body, fixtures.key))
                 except (urllib3.exceptions.HTTPError, OSError) as error:
                     outcome.append(error)
 
@@ -61,9 +63,9 @@ def test_a_decision_whose_answer_died_with_the_authority_is_found_and_made_once(
             assert isinstance(outcome[0], (urllib3.exceptions.HTTPError, OSError)), "nobody was answered"
 
             process, port, _, _ = start_serve(
-                world.url, tmp_path, SENTINEL_PROCESSES="1", SENTINEL_SECRET_KEYS="only-for-tests-0123456789abcdefghij")  # fmt: skip
+                fixtures.url, tmp_path, SENTINEL_PROCESSES="1", SENTINEL_SECRET_KEYS="only-for-tests-0123456789abcdefghij")  # fmt: skip
             try:
-                again = post(port, body, world.key)
+                again = post(port, body, fixtures.key)
             finally:
                 end(process)
             assert (again.status, again.json["decision"], again.headers["idempotent-replayed"]) == (
@@ -73,11 +75,11 @@ def test_a_decision_whose_answer_died_with_the_authority_is_found_and_made_once(
             )
             assert "permit_token" in again.json
             key = body["idempotency_key"]
-            assert world.one("select count(*) from sentinel.operations where idempotency_key = %s", key) == 1
-            assert world.one(
+            assert fixtures.one("select count(*) from sentinel.operations where idempotency_key = %s", key) == 1
+            assert fixtures.one(
                 "select count(*) from sentinel.events e join sentinel.operations o using (tenant_id, operation_id)"
                 " where o.idempotency_key = %s and kind = 'decision'", key) == 1  # fmt: skip
-    assert world.broken_invariants() == []
+    assert fixtures.broken_invariants() == []
 
 
 def children_of(pid: int) -> list[int]:
@@ -93,20 +95,21 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def test_twin_that_forgets_keys_decides_twice_when_asked_again(world: World) -> None:
+def test_mutant_that_forgets_keys_decides_twice_when_asked_again(fixtures: Fixtures) -> None:
     """The checker above counts decisions by key; on a store that forgets keys it would see two."""
-    from tests import twins
+    from tests import mutants
 
-    twins.forgets_keys(world)
+    mutants.forgets_keys(fixtures)
     body = guard_body(value=1)
-    world.guard(body)
-    world.guard(body)
+    fixtures.guard(body)
+    fixtures.guard(body)
     assert (
-        world.one(
+        fixtures.one(
             "select count(*) from sentinel.operations where idempotency_key like %s", body["idempotency_key"] + "%"
         )
         == 2
     )
     assert (
-        world.one("select count(*) from sentinel.operations where idempotency_key = %s", body["idempotency_key"]) == 0
+        fixtures.one("select count(*) from sentinel.operations where idempotency_key = %s", body["idempotency_key"])
+        == 0
     )

@@ -16,12 +16,13 @@ from sentinel.authority.app import build_authority, create_app
 from sentinel.authority.settings import Settings
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.resources import policies_dir
-from sentinel.policy.library import PolicyHolder
+from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.embedded import Embedded
-from tests import twins
+from tests import mutants
 from tests.faults.database_proxy import DatabaseProxy, proxied
+from tests.support.asgi_client import InProcessApp
+from tests.support.fixtures import SECRET, Fixtures, guard_body, make_fixtures, start_body, unique
 from tests.support.harness import at_once, scaled
-from tests.support.world import SECRET, World, guard_body, make_world, start_body, unique
 
 Body = dict[str, Any]
 
@@ -31,33 +32,32 @@ def fresh(**over: Any) -> Body:
 
 
 @contextmanager
-def seated(world: World, url: str, **over: Any) -> Iterator[World]:
-    """The world, its authority now reaching the database by another way."""
+def seated(fixtures: Fixtures, url: str, **over: Any) -> Iterator[Fixtures]:
+    """The fixtures, its authority now reaching the database by another way."""
     settings = Settings(database_url=url, secret_keys=(SECRET,), **{"pool_size": 8, **over})
-    authority = build_authority(settings, PolicyHolder(policies_dir()))
-    kept = world.authority, world.app, world.client
-    world.authority, world.app = (
-        authority,
-        create_app(settings, authority, SharedRateLimit(per_second=100_000, burst=100_000)),
-    )
-    world.client = world.app.test_client()
+    authority = build_authority(settings, ReloadablePolicies(policies_dir()))
+    kept = fixtures.authority, fixtures.app, fixtures.client
+    limit = SharedRateLimit(per_second=100_000, burst=100_000)
+    fixtures.authority, fixtures.app = authority, InProcessApp(create_app(settings, authority, limit))
+    fixtures.client = fixtures.app.test_client()
     try:
-        yield world
+        yield fixtures
     finally:
-        world.authority, world.app, world.client = kept
+        fixtures.app.close()
+        fixtures.authority, fixtures.app, fixtures.client = kept
         authority.pool.close()
 
 
 @pytest.fixture
-def behind(world: World) -> Iterator[tuple[World, DatabaseProxy]]:
-    """A world whose authority reaches the database through a proxy, warmed up so that the next query is the one meant."""
-    with proxied(world.url) as proxy, seated(world, proxy.url(world.url)):
-        world.guard(fresh())
-        yield world, proxy
+def behind(fixtures: Fixtures) -> Iterator[tuple[Fixtures, DatabaseProxy]]:
+    """A set of fixtures whose authority reaches the database through a proxy, warmed up so that the next query is the one meant."""
+    with proxied(fixtures.url) as proxy, seated(fixtures, proxy.url(fixtures.url)):
+        fixtures.guard(fresh())
+        yield fixtures, proxy
 
 
-def ask(world: World, body: Body, path: str = "action/guard") -> Any:
-    return world.app.test_client().post(f"/api/sentinel/{path}", json=body, headers={"X-API-Key": world.key})
+def ask(fixtures: Fixtures, body: Body, path: str = "action/guard") -> Any:
+    return fixtures.app.test_client().post(f"/api/sentinel/{path}", json=body, headers={"X-API-Key": fixtures.key})
 
 
 def is_closed(answer: Any) -> bool:
@@ -79,16 +79,17 @@ def decisions_of(admin: psycopg.Connection[Any], body: Body) -> int:
     return int(row[0])
 
 
-def reconnect(world: World) -> None:
+def reconnect(fixtures: Fixtures) -> None:
     """The test's own connection, after its server was killed."""
-    world.admin.close()
-    world.admin = psycopg.connect(world.url, autocommit=True)
+    fixtures.admin.close()
+    fixtures.admin = psycopg.connect(fixtures.url, autocommit=True)
 
 
-def kill_and_wait(victim: Embedded, world: World) -> None:
+def kill_and_wait(victim: Embedded, fixtures: Fixtures) -> None:
     """The server and all its backends gone; an orphaned backend may finish, and commit, what it has in hand."""
     pids = [
-        pid for (pid,) in world.admin.execute("select pid from pg_stat_activity where backend_type = 'client backend'")
+        pid
+        for (pid,) in fixtures.admin.execute("select pid from pg_stat_activity where backend_type = 'client backend'")
     ]
     victim.kill()
     deadline = time.monotonic() + 10
@@ -100,7 +101,7 @@ def kill_and_wait(victim: Embedded, world: World) -> None:
 # The server goes away
 
 
-def test_every_route_is_closed_while_the_server_is_dead_and_opens_by_itself(doomed: World, victim: Embedded) -> None:
+def test_every_route_is_closed_while_the_server_is_dead_and_opens_by_itself(doomed: Fixtures, victim: Embedded) -> None:
     before, body = fresh(), fresh()
     permit = doomed.guard(before)
     kill_and_wait(victim, doomed)
@@ -116,14 +117,14 @@ def test_every_route_is_closed_while_the_server_is_dead_and_opens_by_itself(doom
     assert doomed.broken_invariants() == []
 
 
-def acknowledged(world: World, victim: Embedded, seconds: float, bodies: list[Body]) -> dict[str, Body]:
+def acknowledged(fixtures: Fixtures, victim: Embedded, seconds: float, bodies: list[Body]) -> dict[str, Body]:
     """Guards from eight threads until the server is killed: the decisions that were given out, by key."""
     given: dict[str, Body] = {}
     wrong: list[str] = []
 
     def run(mine: list[Body]) -> None:
         for body in mine:
-            answer = ask(world, body)
+            answer = ask(fixtures, body)
             if answer.status_code == 200:
                 given[body["idempotency_key"]] = answer.get_json()
             elif not is_closed(answer):
@@ -142,14 +143,14 @@ def acknowledged(world: World, victim: Embedded, seconds: float, bodies: list[Bo
     return given
 
 
-def lost_after_kills(world: World, victim: Embedded, cycles: int) -> tuple[int, int]:
+def lost_after_kills(fixtures: Fixtures, victim: Embedded, cycles: int) -> tuple[int, int]:
     """(given out, of these gone or different after the restart), over some kills of the server under load."""
     total = lost = 0
     for cycle in range(cycles):
         bodies = [fresh() for _ in range(4000)]
-        given = acknowledged(world, victim, 0.3 + 0.07 * cycle, bodies)
+        given = acknowledged(fixtures, victim, 0.3 + 0.07 * cycle, bodies)
         victim.start()
-        with psycopg.connect(world.url, autocommit=True) as admin:
+        with psycopg.connect(fixtures.url, autocommit=True) as admin:
             kept = {key: (str(event), decision) for key, event, decision in admin.execute(
                 "select o.idempotency_key, s.decision_event_id, e.body::json->>'decision' from sentinel.operations o"
                 " join sentinel.operation_states s using (tenant_id, operation_id)"
@@ -161,7 +162,7 @@ def lost_after_kills(world: World, victim: Embedded, cycles: int) -> tuple[int, 
 
 
 def test_no_decision_that_was_given_out_is_lost_when_the_server_is_killed_under_load(
-    doomed: World, victim: Embedded
+    doomed: Fixtures, victim: Embedded
 ) -> None:
     total, lost = lost_after_kills(doomed, victim, scaled(3))
     assert lost == 0
@@ -171,7 +172,9 @@ def test_no_decision_that_was_given_out_is_lost_when_the_server_is_killed_under_
     assert doomed.guard(fresh())["decision"] == "ALLOW"
 
 
-def test_twin_that_does_not_wait_for_the_disk_loses_decisions_and_is_caught(doomed: World, victim: Embedded) -> None:
+def test_mutant_that_does_not_wait_for_the_disk_loses_decisions_and_is_caught(
+    doomed: Fixtures, victim: Embedded
+) -> None:
     doomed.admin.execute(f"alter database {doomed.admin.info.dbname} set synchronous_commit = off".encode())
     with seated(doomed, doomed.url):
         for _ in range(6):
@@ -180,13 +183,13 @@ def test_twin_that_does_not_wait_for_the_disk_loses_decisions_and_is_caught(doom
     pytest.fail("six kills with synchronous_commit = off lost nothing: the test cannot see a loss")
 
 
-def test_connections_ended_under_load_cost_nobody_a_wrong_answer(world: World) -> None:
+def test_connections_ended_under_load_cost_nobody_a_wrong_answer(fixtures: Fixtures) -> None:
     bodies = [fresh() for _ in range(scaled(240))]
     stop = threading.Event()
 
     def shoot() -> None:
         while not stop.wait(0.03):
-            world.admin.execute(
+            fixtures.admin.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'sentinel'"
             )
 
@@ -194,7 +197,7 @@ def test_connections_ended_under_load_cost_nobody_a_wrong_answer(world: World) -
     shooter.start()
     try:
         answers = at_once(
-            [lambda mine=bodies[place::8]: [(body, ask(world, body)) for body in mine] for place in range(8)]
+            [lambda mine=bodies[place::8]: [(body, ask(fixtures, body)) for body in mine] for place in range(8)]
         )
     finally:
         stop.set()
@@ -202,70 +205,70 @@ def test_connections_ended_under_load_cost_nobody_a_wrong_answer(world: World) -
     pairs = [pair for answer in answers for pair in answer]  # type: ignore[union-attr]
     given = {body["idempotency_key"]: answer.get_json() for body, answer in pairs if answer.status_code == 200}
     assert [answer.text for _, answer in pairs if answer.status_code != 200 and not is_closed(answer)] == []
-    recorded = {key: str(event) for key, event in world.admin.execute(
+    recorded = {key: str(event) for key, event in fixtures.admin.execute(
         "select o.idempotency_key, s.decision_event_id from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)")}  # fmt: skip
     assert {key: told["decision_event_id"] for key, told in given.items()}.items() <= recorded.items()
     for body, answer in pairs:
         if answer.status_code == 503:
-            assert world.guard(body)["decision"] == "ALLOW"
-    assert world.broken_invariants() == []
+            assert fixtures.guard(body)["decision"] == "ALLOW"
+    assert fixtures.broken_invariants() == []
 
 
 # The server refuses
 
 
-def test_a_read_only_database_is_a_refusal_until_it_writes_again(world: World) -> None:
-    name = world.admin.info.dbname
+def test_a_read_only_database_is_a_refusal_until_it_writes_again(fixtures: Fixtures) -> None:
+    name = fixtures.admin.info.dbname
     body, before = fresh(), fresh()
-    permit = world.guard(before)
+    permit = fixtures.guard(before)
     end_connections = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'sentinel'"
-    world.admin.execute(f"alter database {name} set default_transaction_read_only = on".encode())
-    world.admin.execute(end_connections)
-    assert is_closed(ask(world, body))
-    assert is_closed(world.start(before, permit))
-    world.admin.execute("set default_transaction_read_only = off")
-    world.admin.execute(f"alter database {name} reset default_transaction_read_only".encode())
-    world.admin.execute(end_connections)
-    assert world.guard(body)["decision"] == "ALLOW"
-    assert decisions_of(world.admin, body) == 1
+    fixtures.admin.execute(f"alter database {name} set default_transaction_read_only = on".encode())
+    fixtures.admin.execute(end_connections)
+    assert is_closed(ask(fixtures, body))
+    assert is_closed(fixtures.start(before, permit))
+    fixtures.admin.execute("set default_transaction_read_only = off")
+    fixtures.admin.execute(f"alter database {name} reset default_transaction_read_only".encode())
+    fixtures.admin.execute(end_connections)
+    assert fixtures.guard(body)["decision"] == "ALLOW"
+    assert decisions_of(fixtures.admin, body) == 1
 
 
-def test_a_statement_that_takes_too_long_is_a_refusal_and_leaves_nothing(world: World) -> None:
-    twins.slow_events(world, 6)
+def test_a_statement_that_takes_too_long_is_a_refusal_and_leaves_nothing(fixtures: Fixtures) -> None:
+    mutants.slow_events(fixtures, 6)
     body = fresh()
     began = time.monotonic()
-    assert is_closed(ask(world, body))
+    assert is_closed(ask(fixtures, body))
     assert time.monotonic() - began < 9
-    assert decisions_of(world.admin, body) == 0
-    world.admin.execute("drop trigger dawdle on sentinel.events")
-    assert world.guard(body)["decision"] == "ALLOW"
-    assert world.broken_invariants() == []
+    assert decisions_of(fixtures.admin, body) == 0
+    fixtures.admin.execute("drop trigger dawdle on sentinel.events")
+    assert fixtures.guard(body)["decision"] == "ALLOW"
+    assert fixtures.broken_invariants() == []
 
 
-def test_a_key_that_somebody_else_holds_is_asked_again_later_and_others_go_on(world: World) -> None:
+def test_a_key_that_somebody_else_holds_is_asked_again_later_and_others_go_on(fixtures: Fixtures) -> None:
     body = fresh()
-    first = world.guard(body)
-    with psycopg.connect(world.url) as other:
+    first = fixtures.guard(body)
+    with psycopg.connect(fixtures.url) as other:
         other.execute("select from sentinel.operation_states for update")
         began = time.monotonic()
-        waiting, free = at_once([lambda: ask(world, body), lambda: ask(world, fresh())])
+        waiting, free = at_once([lambda: ask(fixtures, body), lambda: ask(fixtures, fresh())])
         assert 1.5 < time.monotonic() - began < 6
     assert (waiting.status_code, waiting.get_json()["type"]) == (409, "urn:sentinel:problem:still-deciding")  # type: ignore[union-attr]
     assert waiting.headers["Retry-After"] == "1"  # type: ignore[union-attr]
     assert free.status_code == 200  # type: ignore[union-attr]
-    assert world.guard(body)["permit_token"] == first["permit_token"]
+    assert fixtures.guard(body)["permit_token"] == first["permit_token"]
 
 
-def test_a_table_that_cannot_be_written_is_no_permission(world: World) -> None:
+def test_a_table_that_cannot_be_written_is_no_permission(fixtures: Fixtures) -> None:
     body = fresh()
-    with psycopg.connect(world.url) as other:
+    with psycopg.connect(fixtures.url) as other:
         other.execute("lock table sentinel.events in exclusive mode")
-        answer = ask(world, body)
+        answer = ask(fixtures, body)
     assert (answer.status_code, answer.get_json()["type"]) == (409, "urn:sentinel:problem:still-deciding")
     assert answer.headers["Retry-After"] == "1"
     assert "ALLOW" not in answer.text
-    assert decisions_of(world.admin, body) == 0
-    assert world.guard(body)["decision"] == "ALLOW"
+    assert decisions_of(fixtures.admin, body) == 0
+    assert fixtures.guard(body)["decision"] == "ALLOW"
 
 
 @pytest.mark.parametrize("damage", [
@@ -274,105 +277,105 @@ def test_a_table_that_cannot_be_written_is_no_permission(world: World) -> None:
     "alter table sentinel.events add constraint never check (false) not valid",
     "alter table sentinel.usage rename to used",
 ])  # fmt: skip
-def test_a_damaged_schema_is_a_refusal_without_a_decision(world: World, damage: str) -> None:
-    world.admin.execute(damage.encode())
+def test_a_damaged_schema_is_a_refusal_without_a_decision(fixtures: Fixtures, damage: str) -> None:
+    fixtures.admin.execute(damage.encode())
     body = fresh()
-    assert is_closed(ask(world, body))
-    assert decisions_of(world.admin, body) == 0
+    assert is_closed(ask(fixtures, body))
+    assert decisions_of(fixtures.admin, body) == 0
 
 
 # The way to the server
 
 
-def test_a_lost_reply_to_a_commit_is_resolved_by_reading_the_key_again(behind: tuple[World, DatabaseProxy]) -> None:
-    world, proxy = behind
+def test_a_lost_reply_to_a_commit_is_resolved_by_reading_the_key_again(behind: tuple[Fixtures, DatabaseProxy]) -> None:
+    fixtures, proxy = behind
     for _ in range(scaled(5)):
         body = fresh()
         proxy.lose_replies = 1
-        answer = ask(world, body)
+        answer = ask(fixtures, body)
         assert (answer.status_code, answer.get_json()["decision"]) == (200, "ALLOW")
-        assert decisions_of(world.admin, body) == 1
+        assert decisions_of(fixtures.admin, body) == 1
     assert proxy.lost == scaled(5)
-    assert world.broken_invariants() == []
+    assert fixtures.broken_invariants() == []
 
 
 def test_a_commit_whose_every_reply_is_lost_is_refused_and_found_by_the_next_request(
-    behind: tuple[World, DatabaseProxy],
+    behind: tuple[Fixtures, DatabaseProxy],
 ) -> None:
-    world, proxy = behind
+    fixtures, proxy = behind
     body = fresh()
     proxy.lose_replies = 2
-    assert is_closed(ask(world, body))
-    assert decisions_of(world.admin, body) == 1, "it was committed all the same"
-    again = ask(world, body)
+    assert is_closed(ask(fixtures, body))
+    assert decisions_of(fixtures.admin, body) == 1, "it was committed all the same"
+    again = ask(fixtures, body)
     assert (again.status_code, again.headers["Idempotent-Replayed"]) == (200, "true")
-    assert decisions_of(world.admin, body) == 1
-    assert world.broken_invariants() == []
+    assert decisions_of(fixtures.admin, body) == 1
+    assert fixtures.broken_invariants() == []
 
 
-def test_twin_that_does_not_know_the_key_decides_twice_after_a_lost_reply_and_is_caught(database_url: str) -> None:
-    world = make_world(database_url)
+def test_mutant_that_does_not_know_the_key_decides_twice_after_a_lost_reply_and_is_caught(database_url: str) -> None:
+    fixtures = make_fixtures(database_url)
     try:
-        twins.forgets_keys(world)
-        with proxied(world.url) as proxy, seated(world, proxy.url(world.url)):
-            world.guard(fresh())
+        mutants.forgets_keys(fixtures)
+        with proxied(fixtures.url) as proxy, seated(fixtures, proxy.url(fixtures.url)):
+            fixtures.guard(fresh())
             body = fresh()
             proxy.lose_replies = 1
-            assert is_closed(ask(world, body)), "neither new nor known: nothing is told to be decided that way"
-            assert decisions_of(world.admin, body) == 1, "committed, and its reply lost"
-            ask(world, body)
-            assert decisions_of(world.admin, body) == 2
+            assert is_closed(ask(fixtures, body)), "neither new nor known: nothing is told to be decided that way"
+            assert decisions_of(fixtures.admin, body) == 1, "committed, and its reply lost"
+            ask(fixtures, body)
+            assert decisions_of(fixtures.admin, body) == 2
     finally:
-        world.close()
+        fixtures.close()
 
 
 @pytest.mark.parametrize("order", ["lose_requests", "garble_replies"])
 def test_a_request_or_reply_broken_on_the_way_leaves_one_decision_or_none(
-    behind: tuple[World, DatabaseProxy], order: str
+    behind: tuple[Fixtures, DatabaseProxy], order: str
 ) -> None:
-    world, proxy = behind
+    fixtures, proxy = behind
     for times in (1, 2):
         body = fresh()
         setattr(proxy, order, times)
-        answer = ask(world, body)
+        answer = ask(fixtures, body)
         assert is_closed(answer) or (times == 1 and answer.get_json()["decision"] == "ALLOW"), answer.text
         setattr(proxy, order, 0)
-        assert world.guard(body)["decision"] == "ALLOW"
-        assert decisions_of(world.admin, body) == 1
-    assert world.broken_invariants() == []
+        assert fixtures.guard(body)["decision"] == "ALLOW"
+        assert decisions_of(fixtures.admin, body) == 1
+    assert fixtures.broken_invariants() == []
 
 
-def test_a_lost_reply_to_a_start_or_a_report_gives_the_same_receipt(behind: tuple[World, DatabaseProxy]) -> None:
-    world, proxy = behind
+def test_a_lost_reply_to_a_start_or_a_report_gives_the_same_receipt(behind: tuple[Fixtures, DatabaseProxy]) -> None:
+    fixtures, proxy = behind
     body = fresh()
-    request = start_body(body, world.guard(body))
+    request = start_body(body, fixtures.guard(body))
     proxy.lose_replies = 1
-    started = ask(world, request, "action/guard/start")
+    started = ask(fixtures, request, "action/guard/start")
     assert started.status_code == 200, started.text
     proxy.lose_replies = 1
-    assert world.report(body).status_code == 200
-    again = ask(world, request, "action/guard/start").get_json()
+    assert fixtures.report(body).status_code == 200
+    again = ask(fixtures, request, "action/guard/start").get_json()
     assert again["start_event_id"] == started.get_json()["start_event_id"]
-    assert world.one("select count(*) from sentinel.events where kind = 'start'") == 1
-    assert world.one("select count(*) from sentinel.events where kind = 'outcome'") == 1
-    assert world.broken_invariants() == []
+    assert fixtures.one("select count(*) from sentinel.events where kind = 'start'") == 1
+    assert fixtures.one("select count(*) from sentinel.events where kind = 'outcome'") == 1
+    assert fixtures.broken_invariants() == []
 
 
-def test_a_server_that_falls_silent_is_a_refusal_within_bounds(behind: tuple[World, DatabaseProxy]) -> None:
-    world, proxy = behind
+def test_a_server_that_falls_silent_is_a_refusal_within_bounds(behind: tuple[Fixtures, DatabaseProxy]) -> None:
+    fixtures, proxy = behind
     body = fresh()
     proxy.black_hole.set()
     began = time.monotonic()
-    answers = at_once([lambda: ask(world, body), lambda: ask(world, fresh())], seconds=40)
+    answers = at_once([lambda: ask(fixtures, body), lambda: ask(fixtures, fresh())], seconds=40)
     took = time.monotonic() - began
     proxy.black_hole.clear()
     assert [is_closed(answer) for answer in answers] == [True, True], answers
     assert took < 18, "seven seconds, twice for who waited behind the first"
-    assert world.guard(body)["decision"] == "ALLOW"
+    assert fixtures.guard(body)["decision"] == "ALLOW"
 
 
-def test_no_free_connection_is_a_refusal_within_seconds(world: World) -> None:
-    with seated(world, world.url, pool_size=1), world.authority.pool.connection():
+def test_no_free_connection_is_a_refusal_within_seconds(fixtures: Fixtures) -> None:
+    with seated(fixtures, fixtures.url, pool_size=1), fixtures.authority.pool.connection():
         began = time.monotonic()
-        assert is_closed(ask(world, fresh()))
+        assert is_closed(ask(fixtures, fresh()))
         assert time.monotonic() - began < 5

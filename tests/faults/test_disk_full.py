@@ -21,7 +21,7 @@ from sentinel.store.embedded import Embedded, remove
 from sentinel.store.invariants import run_invariants
 from sentinel.store.migrate import migrate
 from tests.acceptance.places import Reply, Served, eventually, served_on
-from tests.support.world import World, add_tenant, guard_body, unique
+from tests.support.fixtures import Fixtures, add_tenant, guard_body, unique
 
 Body = dict[str, Any]
 SIZE_MB, LEFT_KB = 192, 1536
@@ -234,14 +234,14 @@ def test_a_full_disk_under_the_log_is_a_refusal_loses_nothing_and_ends_with_spac
         assert [one.name for one in run_invariants(admin, invariants_sql()) if one.violations] == []
 
 
-def test_twin_that_goes_on_where_evidence_cannot_be_written_loses_decisions_and_is_caught(world: World) -> None:
-    world.admin.execute(
+def test_mutant_that_goes_on_where_evidence_cannot_be_written_loses_decisions_and_is_caught(fixtures: Fixtures) -> None:
+    fixtures.admin.execute(
         "create function sentinel.no_room() returns trigger language plpgsql as"
         " $$ begin return case when random() < 0.5 then new end; end $$"
     )
-    world.admin.execute(
+    fixtures.admin.execute(
         "create trigger no_room before insert on sentinel.events for each row execute function sentinel.no_room()"
     )
-    world.admin.execute("grant execute on function sentinel.no_room() to public")
+    fixtures.admin.execute("grant execute on function sentinel.no_room() to public")
     bodies = [guard_body() for _ in range(20)]
-    assert lost(world.url, {body["idempotency_key"]: world.guard(body) for body in bodies}) != []
+    assert lost(fixtures.url, {body["idempotency_key"]: fixtures.guard(body) for body in bodies}) != []

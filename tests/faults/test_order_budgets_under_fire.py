@@ -29,15 +29,15 @@ from sentinel.authority.in_doubt import list_in_doubt, resolve_in_doubt
 from sentinel.core.errors import SentinelError, StillActing
 from sentinel.store.embedded import Embedded
 from tests.acceptance.places import SCALE, eventually, run
+from tests.mutants import cut, without_constraint
 from tests.support.busy import overload
+from tests.support.fixtures import Fixtures, make_fixtures
 from tests.support.harness import actor
-from tests.support.ledger_world import CLEAN, LedgerWorld, new_row
-from tests.support.order_world import order_body
+from tests.support.ledger_fixtures import CLEAN, LedgerFixtures, new_row
+from tests.support.order_fixtures import order_body
 from tests.support.roomy import roomy_policies
 from tests.support.under_fire import PROGRAMS, Busy, Place, Till, fetch, open_place, outside_policies
-from tests.support.world import World, make_world
-from tests.twins import cut, without_constraint
-from worker.rows import NewRow, OrderFacts
+from worker.refunds.rows import NewRow, OrderFacts
 
 pytestmark = pytest.mark.slow
 IDS, SECONDS, CALM_SECONDS = max(4, round(10 * SCALE)), 14 * SCALE, 60.0
@@ -175,8 +175,8 @@ class Entered:
 class People:
     """Who works at the shop meanwhile. Each has dice of their own."""
 
-    world: World
-    desk: LedgerWorld
+    fixtures: Fixtures
+    desk: LedgerFixtures
     place: Place
     till: Till
     entered: Entered
@@ -212,7 +212,7 @@ class People:
 
     def answer(self) -> None:
         """Approvers and analysts give their word; handled elsewhere is only what the order's budget holds the amount for."""
-        dice, pool, person = self._dice["answer"], self.world.console_pool, actor(self.world, "approver")
+        dice, pool, person = self._dice["answer"], self.fixtures.console_pool, actor(self.fixtures, "approver")
         for approval, digest in self._all(HELD_QUESTIONS):
             verdict = next(self._verdicts)
             elsewhere = {"reference": "CASE-1"} if verdict == "handled" else {}
@@ -229,10 +229,10 @@ class People:
 
     def resolve(self) -> None:
         """Say what became of doubts. What the till has paid was executed; else a person may have paid it by hand, once its row has ended."""
-        dice, pool, person = self._dice["doubt"], self.world.console_pool, actor(self.world, "admin")
+        dice, pool, person = self._dice["doubt"], self.fixtures.console_pool, actor(self.fixtures, "admin")
         ended = {name for name, status, _ in self._all(ROWS) if status == "ERROR"}
         entries = {operation: name for name, _, operation in self._all(ROWS)}
-        for doubt in list_in_doubt(pool, self.world.tenant_id):
+        for doubt in list_in_doubt(pool, self.fixtures.tenant_id):
             name = entries.get(doubt.operation_id)
             if name is None or doubt.act_until is not None or dice.random() < 0.3:
                 continue
@@ -242,7 +242,7 @@ class People:
                 resolve_in_doubt(pool, person, doubt.operation_id, executed=executed, evidence="asked the till")
 
     def _all(self, query: str) -> list[Any]:
-        return fetch(self.world.url, query, self.world.tenant_id)
+        return fetch(self.fixtures.url, query, self.fixtures.tenant_id)
 
 
 @pytest.fixture(params=[OUTSIDE])
@@ -251,15 +251,15 @@ def policies(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture
-def shop(doomed_url: str, policies: Path) -> Iterator[World]:
+def shop(doomed_url: str, policies: Path) -> Iterator[Fixtures]:
     """A tenant on a server that may be killed."""
-    world = make_world(doomed_url, policies=policies)
-    yield world
-    world.close()
+    fixtures = make_fixtures(doomed_url, policies=policies)
+    yield fixtures
+    fixtures.close()
 
 
 def fire(
-    shop: World, victim: Embedded, policies: Path, folder: Path, *, seconds: float = SECONDS, kills: bool = True
+    shop: Fixtures, victim: Embedded, policies: Path, folder: Path, *, seconds: float = SECONDS, kills: bool = True
 ) -> tuple[Till, list[Any]]:
     """Let everything happen until nothing is under way; prints what happened. Returns the till and the sums of all orders."""
     seed = int(os.environ.get("SENTINEL_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
@@ -268,7 +268,7 @@ def fire(
     print(f"seed={seed} {len(entered.orders)} orders of two sources, {entered.refunds} refunds, {seconds:g} s")
     with ExitStack() as stack:
         till = stack.enter_context(Till(entered.fates).running())
-        desk = LedgerWorld(shop.url, shop.tenant_id)
+        desk = LedgerFixtures(shop.url, shop.tenant_id)
         stack.callback(desk.close)
         desk.ledger.add_orders(entered.orders)
         place = stack.enter_context(open_place(shop, victim, till, policies, folder))
@@ -297,7 +297,7 @@ def fire(
     return till, _told(shop, place)
 
 
-def _told(shop: World, place: Place) -> list[Any]:
+def _told(shop: Fixtures, place: Place) -> list[Any]:
     sums = fetch(shop.url, SUMS, shop.tenant_id)
     refunds, executed, handled, in_doubt = (sum(row[column] for row in sums) for column in range(3, 7))
     over = sum(max(0, row[4] + row[5] + row[6] - row[2]) for row in sums)
@@ -319,7 +319,7 @@ def overpaid(sums: list[Any]) -> list[Any]:
     return [row for row in sums if row[4] + row[5] + row[6] > row[2]]
 
 
-def _compare_with_the_till(shop: World, till: Till, executed: set[str]) -> None:
+def _compare_with_the_till(shop: Fixtures, till: Till, executed: set[str]) -> None:
     """The same from outside: what the settlement system really paid, each once, is executed here or counted as in doubt."""
     references = defaultdict(set)
     for entry, reference in till.paid():
@@ -332,7 +332,7 @@ def _compare_with_the_till(shop: World, till: Till, executed: set[str]) -> None:
 
 @pytest.mark.parametrize("policies", [OUTSIDE, IN_LEDGER], indirect=True)
 def test_no_order_is_paid_back_more_than_it_cost_whatever_dies(
-    shop: World, victim: Embedded, policies: Path, tmp_path: Path
+    shop: Fixtures, victim: Embedded, policies: Path, tmp_path: Path
 ) -> None:
     till, sums = fire(shop, victim, policies, tmp_path)
     assert overpaid(sums) == []
@@ -347,8 +347,8 @@ def test_no_order_is_paid_back_more_than_it_cost_whatever_dies(
     assert doctor.returncode == 0, doctor.stdout + doctor.stderr
 
 
-def test_twin_that_looks_and_then_takes_is_caught(
-    shop: World, victim: Embedded, policies: Path, tmp_path: Path
+def test_mutant_that_looks_and_then_takes_is_caught(
+    shop: Fixtures, victim: Embedded, policies: Path, tmp_path: Path
 ) -> None:
     """The same day at the same shop where nothing dies, but whether there is room is only looked at, early."""
     for fence in ("s.amount_minor <= s.room", "s.upto <= s.room"):

@@ -26,9 +26,9 @@ from tests.faults.test_unsafe_starts import (
     read_only,
     trigger_off,
 )
+from tests.support.fixtures import add_tenant, unique
 from tests.support.logins import console_urls, program_url
 from tests.support.ports import free_port, listens
-from tests.support.world import add_tenant, unique
 
 pytestmark = pytest.mark.slow
 Bad = dict[str, tuple[Callable[[Place], dict[str, str] | None], str]]
@@ -136,7 +136,7 @@ def login_of(program: str, url: str) -> dict[str, str]:
     }
 
 
-class Places:
+class StreamSlots:
     """Makes places to start programs in: a migrated database with a tenant, a folder, ports and a good environment."""
 
     def __init__(self, server: RunningServer, template: str, folder: Path, stack: ExitStack) -> None:
@@ -170,9 +170,9 @@ class Places:
 
 
 @pytest.fixture
-def places(pg_server: RunningServer, migrated_template: str, tmp_path: Path) -> Iterator[Places]:
+def places(pg_server: RunningServer, migrated_template: str, tmp_path: Path) -> Iterator[StreamSlots]:
     with ExitStack() as stack:
-        yield Places(pg_server, migrated_template, tmp_path, stack)
+        yield StreamSlots(pg_server, migrated_template, tmp_path, stack)
 
 
 def drop(admin_url: str, name: str) -> None:
@@ -203,7 +203,7 @@ def refusal(program: str, name: str, place: Place) -> str:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_every_bad_configuration_is_refused_with_one_clear_line(program: str, places: Places) -> None:
+def test_every_bad_configuration_is_refused_with_one_clear_line(program: str, places: StreamSlots) -> None:
     names = list(PROGRAMS[program][2])
     made = [places.make(name, program) for name in names]
     with ThreadPoolExecutor(AT_ONCE) as several:
@@ -213,7 +213,7 @@ def test_every_bad_configuration_is_refused_with_one_clear_line(program: str, pl
 
 
 @pytest.mark.parametrize("name", sorted(WHOLE_SERVER))
-def test_a_role_that_may_too_much_is_refused_by_the_process(name: str, places: Places) -> None:
+def test_a_role_that_may_too_much_is_refused_by_the_process(name: str, places: StreamSlots) -> None:
     place = places.make(name)
     make, word = BAD[name]
     with contextlib.ExitStack() as stack:
@@ -221,7 +221,7 @@ def test_a_role_that_may_too_much_is_refused_by_the_process(name: str, places: P
         assert told(run("serve", timeout=60, **place.env | (make(place) or {})), word) == ""
 
 
-def test_twin_the_same_places_without_a_mistake_are_not_refused(places: Places) -> None:
+def test_mutant_the_same_places_without_a_mistake_are_not_refused(places: StreamSlots) -> None:
     """Else programs that refuse everything would pass the tests above."""
     worker, place = places.make("good", "worker"), places.make("good", "console")
     assert told(run("run", "--once", program="worker.cli", timeout=60, **worker.env), "") == "it ran"

@@ -185,7 +185,7 @@ def test_the_authority_does_not_start_with(place: Place, name: str, monkeypatch:
     require_refusal(ran.exit_code, ran.stdout, ran.stderr, word)
 
 
-def test_twin_the_same_place_without_a_mistake_would_start(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_the_same_place_without_a_mistake_would_start(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a refusal of everything would pass the tests above."""
     ran = serve_here(monkeypatch, place.env)
     assert isinstance(ran.exception, AssertionError)
@@ -245,8 +245,8 @@ def test_a_server_that_can_lose_what_it_confirmed_is_refused(server_setting: str
 
     with psycopg.connect(place.url) as connection:
         connection.execute("set role sentinel_authority")
-        assert safety.faults_of(connection) == []
-        assert any(name in fault for fault in safety.faults_of(Says(connection)))  # type: ignore[arg-type]
+        assert safety.safety_faults(connection) == []
+        assert any(name in fault for fault in safety.safety_faults(Says(connection)))  # type: ignore[arg-type]
 
 
 def test_a_leftover_failpoint_keeps_the_worker_from_starting(place: Place) -> None:

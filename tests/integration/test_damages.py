@@ -1,4 +1,4 @@
-"""The doctor sees damage: each of a table of damages is named with the id of what is damaged, and a sound world with nothing."""
+"""The doctor sees damage: each of a table of damages is named with the id of what is damaged, and a sound fixtures with nothing."""
 
 from __future__ import annotations
 
@@ -22,49 +22,53 @@ from sentinel.cli.scratch import listening
 from sentinel.core.merkle import TreeHead
 from sentinel.platform.resources import invariants_sql
 from sentinel.store.database import AUTHORITY, CONSOLE
-from sentinel.store.invariants import Invariant, ask, read_invariants, run_invariants
+from sentinel.store.invariants import Invariant, check_invariant, read_invariants, run_invariants
 from tests.support.damages import BEYOND, DAMAGES, NEWEST, SEVENTEEN, SIX, Damage, rewritten
+from tests.support.fixtures import Fixtures, guard_body
 from tests.support.harness import actor, decide
-from tests.support.ledger_world import LedgerWorld
+from tests.support.ledger_fixtures import LedgerFixtures
 from tests.support.logins import make_login
-from tests.support.workflow_world import BRANCHES, Shop
-from tests.support.world import World, guard_body
+from tests.support.workflow_fixtures import BRANCHES, Shop
 
 RETAIL = BRANCHES["retail/standard"]
 
 
 class Honest:
-    """A world in which every kind of thing is there once, as it should be, and its checkpoints."""
+    """A set of fixtures in which every kind of thing is there once, as it should be, and its checkpoints."""
 
-    def __init__(self, world: World, folder: Path) -> None:
-        self.world, self.file = world, folder / "checkpoints.jsonl"
-        ledger = LedgerWorld(world.url, world.tenant_id)
-        with listening(world.app) as url:
-            shop = Shop(ledger, url, world.key)
+    def __init__(self, fixtures: Fixtures, folder: Path) -> None:
+        self.fixtures, self.file = fixtures, folder / "checkpoints.jsonl"
+        ledger = LedgerFixtures(fixtures.url, fixtures.tenant_id)
+        with listening(fixtures.app) as url:
+            shop = Shop(ledger, url, fixtures.key)
             shop.enter(RETAIL, "paid", value=400)
             shop.enter(RETAIL, "asked", value=42_000)
             shop.enter(RETAIL, "waits", value=43_000)
             shop.run()
-            decide(world, world.one("select approval_id from refunds.ledger_entries where ledger_entry_id = 'asked'"))
+            decide(
+                fixtures, fixtures.one("select approval_id from refunds.ledger_entries where ledger_entry_id = 'asked'")
+            )
             shop.run(2)
             assert {shop.stands("paid")[0], shop.stands("asked")[0]} == {"EXECUTED"}
         ledger.close()
         live = guard_body(value=3)
         started = guard_body(value=3)
         denied = guard_body(params={"risk": {"duplicate_refund": True, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}})  # fmt: skip
-        allowed = [world.guard(body) for body in (live, started)]
-        assert world.start(started, allowed[1]).status_code == 200
-        assert world.guard(denied)["decision"] == "DENY"
-        set_halt(world.console_pool, actor(world, "admin"), scope="agent", target="nobody", reason="the newest event")
-        world.keep_house()
+        allowed = [fixtures.guard(body) for body in (live, started)]
+        assert fixtures.start(started, allowed[1]).status_code == 200
+        assert fixtures.guard(denied)["decision"] == "DENY"
+        set_halt(
+            fixtures.console_pool, actor(fixtures, "admin"), scope="agent", target="nobody", reason="the newest event"
+        )
+        fixtures.run_housekeeping()
         self.names = self._names(live["idempotency_key"], started["idempotency_key"], denied["idempotency_key"])
 
     def _names(self, live: str, started: str, denied: str) -> dict[str, Any]:
-        one = self.world.one
+        one = self.fixtures.one
         of = "select s.{} from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id) where idempotency_key = %s"
         paid = one("select operation_id from refunds.executions where ledger_entry_id = 'paid'")
         return {
-            "tenant": self.world.tenant_id, "viewer": self.world.operators["viewer"], "admin": self.world.operators["admin"],
+            "tenant": self.fixtures.tenant_id, "viewer": self.fixtures.operators["viewer"], "admin": self.fixtures.operators["admin"],
             "paid": paid, "paid_event": one("select decision_event_id from sentinel.operation_states where operation_id = %s", paid),
             "execution": one("select execution_id from refunds.executions where ledger_entry_id = 'paid'"),
             "live": one(of.format("operation_id"), live), "live_permit": one(of.format("permit_id"), live),
@@ -80,26 +84,26 @@ class Honest:
         """Do it."""
         for name, value in self.names.items():
             assert value is not None, name
-        self.world.admin.execute(self.filled(damage.sql).encode())
+        self.fixtures.admin.execute(self.filled(damage.sql).encode())
 
     def filled(self, text: str) -> str:
-        """A text of the table with the ids of this world."""
+        """A text of the table with the ids of this fixtures."""
         for name, value in self.names.items():
             text = text.replace("{" + name + "}", str(value))
         return text
 
     def named(self) -> dict[str, str]:
         """What the doctor's checks say now, by check, within a transaction."""
-        verdicts = [ask(self.world.admin, one) for one in read_invariants(invariants_sql())]
-        found = {one.name: one.told for one in verdicts if one.violations}
-        differences = compare_checkpoints(self.world.admin, self.file).differences
+        verdicts = [check_invariant(self.fixtures.admin, one) for one in read_invariants(invariants_sql())]
+        found = {one.name: one.summary for one in verdicts if one.violations}
+        differences = compare_checkpoints(self.fixtures.admin, self.file).differences
         return found | ({"checkpoints": ", ".join(differences)} if differences else {})
 
 
 @pytest.fixture
-def honest(world: World, tmp_path: Path) -> Honest:
-    made = Honest(world, tmp_path)
-    assert sum(len(one.entries) for one in CheckpointFile(made.file).append(world.authority.pool)) > 10
+def honest(fixtures: Fixtures, tmp_path: Path) -> Honest:
+    made = Honest(fixtures, tmp_path)
+    assert sum(len(one.entries) for one in CheckpointFile(made.file).append(fixtures.authority.pool)) > 10
     return made
 
 
@@ -115,11 +119,11 @@ def undone(connection: psycopg.Connection[Any]) -> Iterator[None]:
 
 
 def test_each_damage_is_named_with_the_id_of_what_is_damaged(honest: Honest) -> None:
-    with undone(honest.world.admin):
-        assert honest.named() == {}, "a sound world"
+    with undone(honest.fixtures.admin):
+        assert honest.named() == {}, "a sound fixtures"
     unseen = {}
     for damage in DAMAGES:
-        with undone(honest.world.admin):
+        with undone(honest.fixtures.admin):
             honest.put(damage)
             said = honest.named()
             if honest.filled(damage.names) not in said.get(damage.check, ""):
@@ -128,33 +132,33 @@ def test_each_damage_is_named_with_the_id_of_what_is_damaged(honest: Honest) -> 
         f"{len(SEVENTEEN) + len(SIX)} damages and {len(BEYOND)} more, {len(DAMAGES) - len(unseen)} named with their id"
     )
     assert unseen == {}
-    assert honest.world.broken_invariants() == []
+    assert honest.fixtures.broken_invariants() == []
 
 
 def test_an_event_that_is_touched_at_any_position_is_located(honest: Honest) -> None:
-    """Rewritten with its hash, or deleted with its position; a twin that compares numbers sees no rewriting."""
-    world = honest.world
+    """Rewritten with its hash, or deleted with its position; a mutant that compares numbers sees no rewriting."""
+    fixtures = honest.fixtures
     events = [
-        event for (event,) in world.admin.execute("select event_id from sentinel.feed order by position").fetchall()
+        event for (event,) in fixtures.admin.execute("select event_id from sentinel.feed order by position").fetchall()
     ]
     seen = by_numbers = 0
     for event in events:
         for touch in (rewritten("newest", "}$", ',"more":1}'), NEWEST):
-            with undone(world.admin):
-                world.admin.execute(touch.replace("{newest}", str(event)).encode())
-                differences = compare_checkpoints(world.admin, honest.file).differences
+            with undone(fixtures.admin):
+                fixtures.admin.execute(touch.replace("{newest}", str(event)).encode())
+                differences = compare_checkpoints(fixtures.admin, honest.file).differences
                 seen += len(differences) == 1 and differences[0].startswith(f"event {event} ")
-                by_numbers += world.one("select count(*) from sentinel.feed") != len(events)
+                by_numbers += fixtures.one("select count(*) from sentinel.feed") != len(events)
     print(f"{2 * len(events)} events touched, {seen} located")
     assert (seen, by_numbers) == (2 * len(events), len(events))
 
 
 def test_the_command_says_it_and_ends_with_1(honest: Honest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SENTINEL_DATABASE_URL", honest.world.url)
+    monkeypatch.setenv("SENTINEL_DATABASE_URL", honest.fixtures.url)
     sound = CliRunner().invoke(main, ["doctor", "--checkpoint", str(honest.file)])
     assert sound.exit_code == 0, sound.output
     assert "all well" in sound.output and "not checked" not in sound.output
-    honest.world.admin.execute("set session_replication_role = replica")
+    honest.fixtures.admin.execute("set session_replication_role = replica")
     for damage in (SEVENTEEN[0], SEVENTEEN[12], SEVENTEEN[14]):
         honest.put(damage)
     done = CliRunner().invoke(main, ["doctor", "--json", "--checkpoint", str(honest.file)])
@@ -169,8 +173,8 @@ def test_the_command_says_it_and_ends_with_1(honest: Honest, monkeypatch: pytest
 @pytest.mark.parametrize("role", [AUTHORITY, CONSOLE, "sentinel_worker"])
 def test_any_program_s_own_login_will_do(honest: Honest, monkeypatch: pytest.MonkeyPatch, role: str) -> None:
     login = f"login_{uuid.uuid4().hex[:8]}"
-    admin = honest.world.admin
-    url = make_login(honest.world.url, login, f"in role {role}")
+    admin = honest.fixtures.admin
+    url = make_login(honest.fixtures.url, login, f"in role {role}")
     try:
         monkeypatch.setenv("SENTINEL_DATABASE_URL", url)
         done = CliRunner().invoke(main, ["doctor", "--json", "--checkpoint", str(honest.file)])
@@ -186,62 +190,62 @@ def test_any_program_s_own_login_will_do(honest: Honest, monkeypatch: pytest.Mon
 
 
 def test_the_console_may_ask_every_invariant(honest: Honest) -> None:
-    with honest.world.as_role(CONSOLE) as connection:
+    with honest.fixtures.as_role(CONSOLE) as connection:
         verdicts = run_invariants(connection, invariants_sql())
     assert [one.name for one in verdicts if one.unchecked or one.violations] == []
 
 
 def test_a_ledger_whose_authority_is_elsewhere_is_not_compared_with_it(honest: Honest) -> None:
-    with undone(honest.world.admin):
+    with undone(honest.fixtures.admin):
         for table in ("operations", "operation_states", "events", "feed", "feed_heads", "reservations", "usage", "velocity", "approvals", "approval_votes"):  # fmt: skip
-            honest.world.admin.execute(f"delete from sentinel.{table}".encode())
-        verdicts = [ask(honest.world.admin, one) for one in read_invariants(invariants_sql())]
+            honest.fixtures.admin.execute(f"delete from sentinel.{table}".encode())
+        verdicts = [check_invariant(honest.fixtures.admin, one) for one in read_invariants(invariants_sql())]
     assert [one.name for one in verdicts if one.violations] == []
     assert {"executions_without_start", "execution_of_another"} <= {one.name for one in verdicts if one.unchecked}
 
 
-def test_an_invariant_that_only_counts_is_refused(world: World) -> None:
-    with undone(world.admin), pytest.raises(ValueError, match="must return the ids"):
-        ask(world.admin, Invariant("one", "a sentence", "select count(*) from sentinel.operations"))
+def test_an_invariant_that_only_counts_is_refused(fixtures: Fixtures) -> None:
+    with undone(fixtures.admin), pytest.raises(ValueError, match="must return the ids"):
+        check_invariant(fixtures.admin, Invariant("one", "a sentence", "select count(*) from sentinel.operations"))
 
 
 def test_what_cannot_even_be_read_is_a_violation_and_not_an_end(honest: Honest) -> None:
-    with undone(honest.world.admin):
-        honest.world.admin.execute("update sentinel.operations set request = 'no JSON', digest = 'sha256:' || encode(sha256('no JSON'), 'hex')")  # fmt: skip
+    with undone(honest.fixtures.admin):
+        honest.fixtures.admin.execute("update sentinel.operations set request = 'no JSON', digest = 'sha256:' || encode(sha256('no JSON'), 'hex')")  # fmt: skip
         said = honest.named()
     assert "invalid input syntax for type json" in said["request_differs"]
     assert str(honest.names["paid"]) in said["request_altered"]
 
 
-def test_no_role_of_a_program_can_write_the_file(world: World) -> None:
+def test_no_role_of_a_program_can_write_the_file(fixtures: Fixtures) -> None:
     """Files of the server are for superusers and those who were given `pg_write_server_files`: none of ours is."""
     query = "select rolname from pg_roles where (rolname like 'sentinel%%' and not rolsuper or rolname = 'board_reader') and pg_has_role(rolname, 'pg_write_server_files', 'member')"
-    assert world.admin.execute(query.encode()).fetchall() == []
+    assert fixtures.admin.execute(query.encode()).fetchall() == []
 
 
 def test_a_checkpoint_goes_on_where_the_last_ended_in_any_process(honest: Honest) -> None:
-    world = honest.world
+    fixtures = honest.fixtures
     for number in range(3):
-        world.guard(value=1)
-        world.keep_house()
-        assert CheckpointFile(honest.file).append(world.authority.pool), f"another process, {number}"
-    assert CheckpointFile(honest.file).append(world.authority.pool) == [], "nothing is new"
+        fixtures.guard(value=1)
+        fixtures.run_housekeeping()
+        assert CheckpointFile(honest.file).append(fixtures.authority.pool), f"another process, {number}"
+    assert CheckpointFile(honest.file).append(fixtures.authority.pool) == [], "nothing is new"
     known = read_checkpoints(honest.file)
-    hashes = [hash for (hash,) in world.admin.execute("select e.hash from sentinel.feed f join sentinel.events e using (tenant_id, event_id) order by position").fetchall()]  # fmt: skip
-    assert known[-1].root == TreeHead().grown(one.encode() for one in hashes).root.hex()
-    assert compare_checkpoints(world.admin, honest.file).covered == len(hashes)
+    hashes = [hash for (hash,) in fixtures.admin.execute("select e.hash from sentinel.feed f join sentinel.events e using (tenant_id, event_id) order by position").fetchall()]  # fmt: skip
+    assert known[-1].root == TreeHead().extended(one.encode() for one in hashes).root.hex()
+    assert compare_checkpoints(fixtures.admin, honest.file).covered == len(hashes)
 
 
 def test_a_machine_of_its_own_keeps_checkpoints_by_the_command(
     honest: Honest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SENTINEL_DATABASE_URL", honest.world.url)
+    monkeypatch.setenv("SENTINEL_DATABASE_URL", honest.fixtures.url)
     file = tmp_path / "elsewhere" / "kept.jsonl"
     command = ["checkpoint", "--json", "--file", str(file)]
     known = sum(len(one.entries) for one in read_checkpoints(honest.file))
     assert [json.loads(CliRunner().invoke(main, command).stdout)["events"] for _ in range(2)] == [known, 0]
     assert file.read_bytes() == honest.file.read_bytes()
-    honest.world.admin.execute("set session_replication_role = replica")
+    honest.fixtures.admin.execute("set session_replication_role = replica")
     honest.put(next(one for one in BEYOND if "count set back" in one.name))
     assert CliRunner().invoke(main, command).exit_code == 1
 
@@ -249,22 +253,22 @@ def test_a_machine_of_its_own_keeps_checkpoints_by_the_command(
 def test_a_line_cut_off_by_a_crash_is_passed_over(honest: Honest) -> None:
     with honest.file.open("ab") as file:
         file.write(b'{"tenant_id":"01')
-    honest.world.guard(value=1)
-    honest.world.keep_house()
-    assert len(CheckpointFile(honest.file).append(honest.world.authority.pool)) == 1
-    assert compare_checkpoints(honest.world.admin, honest.file).differences == ()
+    honest.fixtures.guard(value=1)
+    honest.fixtures.run_housekeeping()
+    assert len(CheckpointFile(honest.file).append(honest.fixtures.authority.pool)) == 1
+    assert compare_checkpoints(honest.fixtures.admin, honest.file).differences == ()
 
 
 def test_nothing_is_built_on_evidence_that_differs_from_its_checkpoint(honest: Honest, caplog: Any) -> None:
-    world, size = honest.world, honest.file.stat().st_size
-    world.admin.execute("set session_replication_role = replica")
+    fixtures, size = honest.fixtures, honest.file.stat().st_size
+    fixtures.admin.execute("set session_replication_role = replica")
     honest.put(next(one for one in BEYOND if "count set back" in one.name))
-    world.guard(value=1)
-    world.keep_house()
+    fixtures.guard(value=1)
+    fixtures.run_housekeeping()
     with pytest.raises(CheckpointBroken, match=str(honest.names["newest"])):
-        CheckpointFile(honest.file).append(world.authority.pool)
-    Checkpointer(honest.file).round(world.authority.pool)  # says so in the log, and keeps house on
+        CheckpointFile(honest.file).append(fixtures.authority.pool)
+    Checkpointer(honest.file).round(fixtures.authority.pool)  # says so in the log, and keeps house on
     assert honest.file.stat().st_size == size
-    assert compare_checkpoints(world.admin, honest.file).differences == (
-        f"event {honest.names['newest']} is gone, position {read_checkpoints(honest.file)[-1].head.size} of tenant {world.tenant_id}",
+    assert compare_checkpoints(fixtures.admin, honest.file).differences == (
+        f"event {honest.names['newest']} is gone, position {read_checkpoints(honest.file)[-1].head.size} of tenant {fixtures.tenant_id}",
     )

@@ -209,7 +209,7 @@ class Model:
         return Question(reasons, self.now + APPROVAL_SECONDS, people)
 
     def decide(self, action: Action, person: str, verdict: str) -> str:
-        """A person's word: what becomes of the question, or the code of the refusal."""
+        """A person's vote: what becomes of the question, or the code of the refusal."""
         if action.status != "pending" or action.question is None or self.expire_question(action):
             return "conflict"
         question = action.question
@@ -286,7 +286,7 @@ class Model:
 
     # Time
 
-    def keep_house(self) -> None:
+    def run_housekeeping(self) -> None:
         """What time does by itself."""
         self._give_back(self.actions.values())
         for one in self.actions.values():

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from tests.support.world import World
+from tests.support.fixtures import Fixtures
 
 
-def take_over(world: World) -> None:
+def take_over(fixtures: Fixtures) -> None:
     """New connections of this database take their time from `set_clock`; until then it is the real one."""
-    run = world.admin.execute
+    run = fixtures.admin.execute
     run("create schema clock")
     run("create table clock.now (at timestamptz not null, since timestamptz not null, ticks boolean not null)")
     run("insert into clock.now select t, t, true from pg_catalog.clock_timestamp() as t")
@@ -24,11 +24,15 @@ def take_over(world: World) -> None:
     )
     run("grant usage on schema clock to public")
     run("grant select on clock.now to public")
-    run(f"alter database {world.admin.info.dbname} set search_path = clock, pg_catalog, public".encode())
+    run(f"alter database {fixtures.admin.info.dbname} set search_path = clock, pg_catalog, public".encode())
+    # What is open already would go on with the real clock: pools connect anew.
+    run(
+        "select pg_terminate_backend(pid, 2000) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    )
 
 
-def set_clock(world: World, moment: datetime, *, ticks: bool = False) -> None:
+def set_clock(fixtures: Fixtures, moment: datetime, *, ticks: bool = False) -> None:
     """It is `moment` now, and stays so unless it `ticks`."""
-    world.admin.execute(
+    fixtures.admin.execute(
         "update clock.now set at = %s, since = pg_catalog.clock_timestamp(), ticks = %s", [moment, ticks]
     )

@@ -90,6 +90,8 @@ BEYOND = [
     Damage("an operation deleted", "delete from sentinel.operations where operation_id = '{live}'", "operation_without_state", "{live}"),
     Damage("a voice that nobody gave", "insert into sentinel.approval_votes select tenant_id, approval_id, '{admin}', 'approve', reason, via, clock_timestamp() from sentinel.approval_votes where approval_id = '{approval}'", "vote_without_event", "{approval}"),
     Damage("an approval nobody gave", "update sentinel.approvals set status = 'approved', decided_at = clock_timestamp() where approval_id = '{open_approval}'", "approval_without_quorum", "{open_approval}"),
+    Damage("a change of people done that nobody approved", "insert into sentinel.protected_changes select tenant_id, approval_id, '-', null, now(), 'done'"
+           " from sentinel.approvals where approval_id = '{open_approval}'", "change_without_approval", "{open_approval}"),
     Damage("a question about another amount", "update sentinel.approvals set amount_minor = 1 where approval_id = '{open_approval}'", "approval_of_another", "{open_approval}"),
     Damage("a velocity breaker's count lowered", "update sentinel.velocity set amount_minor = amount_minor - 1", "velocity_differs", "retail-refund/agent_velocity"),
     Damage("a velocity breaker's counts deleted", "delete from sentinel.velocity", "velocity_differs", "retail-refund/agent_velocity"),

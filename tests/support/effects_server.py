@@ -13,13 +13,13 @@ from typing import Any
 
 from sentinel.platform.resources import invariants_sql
 from sentinel.store.invariants import run_invariants
-from tests.support.ledger_world import LedgerWorld, new_row
+from tests.support.ledger_fixtures import LedgerFixtures, new_row
 from tests.support.recording_server import RecordingServer, problem
 from tests.support.scripted_server import Asked
-from worker.rows import Change, Execution, LedgerRow, OrderFacts
-from worker.settlement import Answer, NoAnswer, Refused, Settled
-from worker.sql import ROW_COLUMNS
-from worker.states import LedgerEvent, LedgerState
+from worker.refunds.rows import Change, Execution, LedgerRow, OrderFacts
+from worker.refunds.sql import ROW_COLUMNS
+from worker.refunds.states import LedgerEvent, LedgerState
+from worker.settlement import EffectResult, NoAnswer, Refused, Settled
 
 
 class EffectsServer(RecordingServer):
@@ -75,7 +75,7 @@ class InMemory:
     def is_ready(self) -> bool:
         return self.ready
 
-    def settle(self, row: LedgerRow, reference: uuid.UUID) -> Answer:
+    def settle(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
         self.calls.append("settle")
         if self.refuses:
             return Refused("no")
@@ -86,14 +86,14 @@ class InMemory:
             return NoAnswer("lost")
         return Settled(f"{self.name}-{str(reference)[:8]}")
 
-    def look_up(self, reference: uuid.UUID) -> Answer:
+    def look_up(self, reference: uuid.UUID) -> EffectResult:
         self.calls.append("look_up")
         if self.loses_answers:
             self.loses_answers -= 1
             return NoAnswer("lost")
         return Settled(f"{self.name}-{str(reference)[:8]}") if self.stands(reference) else Refused("not there")
 
-    def compensate(self, reference: uuid.UUID) -> Answer:
+    def compensate(self, reference: uuid.UUID) -> EffectResult:
         self.calls.append("compensate")
         if self.keeps:
             return Refused("it stays")
@@ -105,21 +105,21 @@ class InMemory:
         return bool(self.done[reference]) and reference not in self.gone
 
 
-def allowed_row(world: LedgerWorld, name: str) -> LedgerRow:
+def allowed_row(fixtures: LedgerFixtures, name: str) -> LedgerRow:
     """A new row in ALLOWED whose start id is stored, in the hands of worker-1."""
-    world.ledger.add_orders([OrderFacts(f"ord_{name}", datetime.now(UTC), 90_000, "USD")])
-    world.add(new_row(name, order_ref=f"ord_{name}"))
-    return _held(world, name, "worker-1")
+    fixtures.ledger.add_orders([OrderFacts(f"ord_{name}", datetime.now(UTC), 90_000, "USD")])
+    fixtures.add(new_row(name, order_ref=f"ord_{name}"))
+    return _held(fixtures, name, "worker-1")
 
 
-def taken_over(world: LedgerWorld, name: str, worker_id: str = "worker-2") -> LedgerRow:
+def taken_over(fixtures: LedgerFixtures, name: str, worker_id: str = "worker-2") -> LedgerRow:
     """The row, lapsed and taken by another worker, in ALLOWED again with the start id it had."""
-    world.make_due()
-    return _held(world, name, worker_id)
+    fixtures.make_due()
+    return _held(fixtures, name, worker_id)
 
 
-def _held(world: LedgerWorld, name: str, worker_id: str) -> LedgerRow:
-    ledger = world.ledger_of(worker_id)
+def _held(fixtures: LedgerFixtures, name: str, worker_id: str) -> LedgerRow:
+    ledger = fixtures.ledger_of(worker_id)
     row = next(row for row in ledger.claim(1000) if row.ledger_entry_id == name)
     ids = {field: str(uuid.uuid4()) for field in ("operation_id", "decision_event_id", "start_id")}
     change = Change(row, LedgerState.GUARDING, LedgerEvent.ALLOWED, permit_token="p", decision="ALLOW", **ids)
@@ -132,7 +132,7 @@ def _held(world: LedgerWorld, name: str, worker_id: str) -> LedgerRow:
 _HELD = f"select {ROW_COLUMNS} from refunds.ledger_entries e where e.ledger_entry_id = %(name)s"
 
 
-def broken(world: LedgerWorld) -> list[str]:
+def broken(fixtures: LedgerFixtures) -> list[str]:
     """Invariants about effects that do not hold; those of the authority are nobody's here."""
     mine = (
         "executed_without_effects",
@@ -141,23 +141,25 @@ def broken(world: LedgerWorld) -> list[str]:
         "effect_of_another",
         "executed_without_execution",
     )
-    return [v.name for v in run_invariants(world.admin, invariants_sql()) if v.violations and v.name in mine]
+    return [v.name for v in run_invariants(fixtures.admin, invariants_sql()) if v.violations and v.name in mine]
 
 
-def execute(world: LedgerWorld, row: LedgerRow) -> None:
+def execute(fixtures: LedgerFixtures, row: LedgerRow) -> None:
     """The execution row that follows a settlement."""
     name = row.ledger_entry_id
-    worker_id = str(world.one("select claimed_by from refunds.ledger_entries where ledger_entry_id = %s", name))
+    worker_id = str(fixtures.one("select claimed_by from refunds.ledger_entries where ledger_entry_id = %s", name))
     execution = Execution(row, uuid.uuid4(), str(uuid.uuid4()), "a_then_b", uuid.uuid4(), {})
-    assert world.ledger_of(worker_id).record_executions([execution]) == {row.ledger_entry_id}
+    assert fixtures.ledger_of(worker_id).record_executions([execution]) == {row.ledger_entry_id}
 
 
-def until_settled(world: LedgerWorld, saga: Any, row: LedgerRow, *, claims: int = 3) -> tuple[Answer, LedgerRow]:
+def until_settled(
+    fixtures: LedgerFixtures, saga: Any, row: LedgerRow, *, claims: int = 3
+) -> tuple[EffectResult, LedgerRow]:
     """Settle, and while nobody knows, let the next worker take the row and go on."""
     answer = saga.settle(row, row.start_id)
     for number in range(2, 2 + claims):
         if not isinstance(answer, NoAnswer):
             break
-        row = taken_over(world, row.ledger_entry_id, f"worker-{number}")
+        row = taken_over(fixtures, row.ledger_entry_id, f"worker-{number}")
         answer = saga.settle(row, row.start_id)
     return answer, row

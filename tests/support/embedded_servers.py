@@ -131,13 +131,13 @@ def settings_of(url: str, *names: str) -> dict[str, object]:
 
 
 def launch_without_watch(folder: Path) -> Path:
-    """The broken twin of the trampoline: the child does not learn that its starter ended."""
+    """The mutant of the trampoline: the child does not learn that its starter ended."""
     text = launch.TRAMPOLINE.read_text()
     broken = text.replace("watch(_PR_SET_PDEATHSIG", "(lambda *_: None)(_PR_SET_PDEATHSIG")
     assert broken != text
-    twin = folder / "trampoline_twin.py"
-    twin.write_text(broken)
-    return twin
+    mutant = folder / "trampoline_twin.py"
+    mutant.write_text(broken)
+    return mutant
 
 
 def refusal(base: Path) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sentinel.authority.approvals import HANDLED, ApprovalRow, Resolved, find_approval, resolve_approval
+from sentinel.authority.approvals import HANDLED, ApprovalResolution, ApprovalRow, find_approval, resolve_approval
+from tests.support.fixtures import Fixtures, guard_body, unique
 from tests.support.harness import actor
-from tests.support.world import World, guard_body, unique
 
 Body = dict[str, Any]
 
@@ -20,20 +20,25 @@ def asks(body: Body, escalation: Any = None, *, ready: bool | None = None) -> Bo
     return {**body, "evidence_context": evidence}
 
 
-def shown(world: World, answer: Body) -> ApprovalRow:
+def shown(fixtures: Fixtures, answer: Body) -> ApprovalRow:
     """The approval behind an answer, as the console lists it."""
-    row = find_approval(world.console_pool, world.tenant_id, uuid.UUID(answer["approval_id"]))
+    row = find_approval(fixtures.console_pool, fixtures.tenant_id, uuid.UUID(answer["approval_id"]))
     assert row is not None
     return row
 
 
 def by_hand(
-    world: World, answer: Body, *, reference: str | None = "ticket 7", role: str = "approver", digest: str | None = None
-) -> Resolved:
+    fixtures: Fixtures,
+    answer: Body,
+    *,
+    reference: str | None = "ticket 7",
+    role: str = "approver",
+    digest: str | None = None,
+) -> ApprovalResolution:
     """A person says that it was handled elsewhere."""
     return resolve_approval(
-        world.console_pool, actor(world, role), uuid.UUID(answer["approval_id"]), verdict=HANDLED,
-        reason="paid by bank transfer", reference=reference, digest=digest or shown(world, answer).digest,
+        fixtures.console_pool, actor(fixtures, role), uuid.UUID(answer["approval_id"]), verdict=HANDLED,
+        reason="paid by bank transfer", reference=reference, digest=digest or shown(fixtures, answer).digest,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ops_console.board.events import LiveEvent
-from sentinel.authority.public_ids import minters
+from sentinel.authority.public_ids import load_public_id_generators
 from sentinel.core.proof import pack_hash
 from sentinel.core.public_ids import Kind
 from sentinel.core.publication import PublicFields
@@ -19,14 +19,14 @@ def row(position: int, **fields: Any) -> LiveEvent:
     return LiveEvent(position, NOW, lambda: (PublicFields(fields), ""))
 
 
-def minted(world: Any, kind: Kind, value: str) -> str:
-    """The public id of a value of a world's tenant."""
-    return minters(world.pool, ())[0].mint(kind, world.tenant_id, value)
+def minted(fixtures: Any, kind: Kind, value: str) -> str:
+    """The public id of a value of a set of fixtures's tenant."""
+    return load_public_id_generators(fixtures.pool, ())[0].mint(kind, fixtures.tenant_id, value)
 
 
-def public_form(world: Any, recorded: Any) -> dict[str, Any]:
+def public_form(fixtures: Any, recorded: Any) -> dict[str, Any]:
     """The public pack of a decision on a refund by a bound key: its own words replaced, hashed anew."""
     pack = json.loads(recorded.pack)
-    pack["ledger_entry_id"] = minted(world, Kind.LEDGER_ENTRY, pack["ledger_entry_id"])
-    pack["refund_id"] = minted(world, Kind.REFUND, pack["refund_id"])
+    pack["ledger_entry_id"] = minted(fixtures, Kind.LEDGER_ENTRY, pack["ledger_entry_id"])
+    pack["refund_id"] = minted(fixtures, Kind.REFUND, pack["refund_id"])
     return {**pack, "hash": pack_hash(pack)}

@@ -22,18 +22,16 @@ from sentinel.authority.actor import Actor
 from sentinel.authority.api.guard import to_asked
 from sentinel.authority.api.identity import Identity
 from sentinel.authority.app import build_authority
-from sentinel.authority.approvals import Resolved, resolve_approval
+from sentinel.authority.approvals import ApprovalResolution, resolve_approval
 from sentinel.authority.decisions import Receipt, Recorded
 from sentinel.authority.engine import Authority, Caller
-from sentinel.authority.guard_action import guard_action
-from sentinel.authority.report_outcome import report_outcome
 from sentinel.authority.settings import Settings
-from sentinel.authority.start_action import start_action
 from sentinel.core.errors import SentinelError
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.resources import policies_dir
-from sentinel.policy.library import PolicyHolder
-from tests.support.world import SECRET, World
+from sentinel.policy.library import ReloadablePolicies
+from tests.support.fixtures import SECRET, Fixtures
+from tests.support.verbs import guarded, reported, started
 
 T = TypeVar("T")
 
@@ -87,15 +85,14 @@ class Desk:
     def guard(self, body: dict[str, Any]) -> Recorded:
         """The committed row behind a guard's answer."""
         asked = to_asked(body)
-        return guard_action(
-            self.authority, self.caller, asked.operation, has_start_step=asked.has_start_step, elapsed_ms=0,
-            start_id=asked.start_id,
-        )  # fmt: skip
+        return guarded(
+            self.authority, self.caller, asked.operation, has_start_step=asked.has_start_step, start_id=asked.start_id
+        )
 
     def start(self, body: dict[str, Any], permit: Recorded, start_id: uuid.UUID | None = None) -> Receipt:
         """Redeem what `guard` handed out. Raises the service's refusals."""
         assert permit.permit_id is not None
-        return start_action(
+        return started(
             self.authority, self.caller, idempotency_key=body["idempotency_key"], action=body["action"],
             agent_id=body["agent_id"], resource=permit.resource, risk_class=permit.risk_class,
             permit_token=self.authority.permits.issue(self.caller.tenant_id, permit.permit_id, permit.digest),
@@ -104,25 +101,25 @@ class Desk:
 
     def report(self, body: dict[str, Any], outcome: str = "success") -> Receipt:
         """Report without a token."""
-        return report_outcome(
+        return reported(
             self.authority, self.caller, idempotency_key=body["idempotency_key"], action=body["action"],
             agent_id=body["agent_id"], outcome=outcome, error=None, result=None, resource=None, risk_class=None,
             permit_token=None, report_id=None,
         )  # fmt: skip
 
 
-def caller_of(world: World, key: str | None = None) -> Caller:
+def caller_of(fixtures: Fixtures, key: str | None = None) -> Caller:
     """Who an agent key is."""
-    identity = Identity(world.authority.pool, SharedRateLimit(per_second=1000, burst=1000))
-    return identity.caller("guard", {"HTTP_X_API_KEY": key or world.key})
+    identity = Identity(fixtures.authority.pool, SharedRateLimit(per_second=1000, burst=1000))
+    return identity.caller("guard", {"HTTP_X_API_KEY": key or fixtures.key})
 
 
 @contextmanager
-def desks(world: World, number: int, *, url: str | None = None, **over: Any) -> Iterator[list[Desk]]:
-    """`number` authorities on the world's database, as if each were a process."""
-    caller = caller_of(world)
-    policies = PolicyHolder(world.authority.policies.directory or policies_dir())
-    settings = Settings(database_url=url or world.url, secret_keys=(SECRET,), pool_size=16, **over)
+def desks(fixtures: Fixtures, number: int, *, url: str | None = None, **over: Any) -> Iterator[list[Desk]]:
+    """`number` authorities on the fixtures' database, as if each were a process."""
+    caller = caller_of(fixtures)
+    policies = ReloadablePolicies(fixtures.authority.policies.directory or policies_dir())
+    settings = Settings(database_url=url or fixtures.url, secret_keys=(SECRET,), pool_size=16, **over)
     made = [Desk(build_authority(settings, policies), caller) for _ in range(number)]
     try:
         yield made
@@ -140,46 +137,51 @@ def refused(call: Callable[[], Any]) -> str:
     return ""
 
 
-def actor(world: World, role: str) -> Actor:
-    """The world's operator of that role, signed in."""
-    return Actor(world.tenant_id, world.operators[role], f"{role}@somewhere.example", role)
+def actor(fixtures: Fixtures, role: str) -> Actor:
+    """The fixtures' operator of that role, signed in."""
+    return Actor(fixtures.tenant_id, fixtures.operators[role], f"{role}@somewhere.example", role)
 
 
 def decide(
-    world: World, approval_id: Any, verdict: str = "approve", *, role: str = "approver", reason: str = "looked at it"
-) -> Resolved:
-    """A person's word on an approval."""
+    fixtures: Fixtures,
+    approval_id: Any,
+    verdict: str = "approve",
+    *,
+    role: str = "approver",
+    reason: str = "looked at it",
+) -> ApprovalResolution:
+    """A person's vote on an approval."""
     return resolve_approval(
-        world.console_pool, actor(world, role), uuid.UUID(str(approval_id)), verdict=verdict, reason=reason,
-        digest=digest_of(world, approval_id),
+        fixtures.console_pool, actor(fixtures, role), uuid.UUID(str(approval_id)), verdict=verdict, reason=reason,
+        digest=digest_of(fixtures, approval_id),
     )  # fmt: skip
 
 
-def digest_of(world: World, approval_id: Any) -> str:
+def digest_of(fixtures: Fixtures, approval_id: Any) -> str:
     """What a person is shown with an approval; "" for one that is not there."""
-    found = world.admin.execute(
+    found = fixtures.admin.execute(
         "select digest from sentinel.approvals where approval_id = %s", [approval_id]
     ).fetchone()
     return str(found[0]) if found else ""
 
 
-def let_permits_expire(world: World, *, seconds: float = 1) -> None:
+def let_permits_expire(fixtures: Fixtures, *, seconds: float = 1) -> None:
     """Every permit that is out and not redeemed ended `seconds` ago."""
-    world.admin.execute(
+    fixtures.admin.execute(
         "update sentinel.operation_states set permit_expires_at = clock_timestamp() - make_interval(secs => %s)"
         " where permit_id is not null and status in ('allowed', 'approved')", [seconds])  # fmt: skip
 
 
-def let_leave_end(world: World) -> None:
+def let_leave_end(fixtures: Fixtures) -> None:
     """Nobody may act on a start that was answered so far: its time is over."""
-    world.admin.execute(
+    fixtures.admin.execute(
         "update sentinel.operation_states set act_until = clock_timestamp() where act_until > clock_timestamp()"
     )
 
 
-def let_approvals_expire(world: World) -> None:
+def let_approvals_expire(fixtures: Fixtures) -> None:
     """Every pending approval ended a second ago."""
-    world.admin.execute(
+    fixtures.admin.execute(
         "update sentinel.approvals set created_at = created_at - interval '1 day',"
         " expires_at = clock_timestamp() - interval '1 second' where status = 'pending'")  # fmt: skip
 

@@ -7,79 +7,81 @@ from collections.abc import Callable
 from typing import Any
 
 from sentinel.authority.halts import lift_halt, list_halts
-from sentinel.authority.housekeeping import keep_house
+from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.authority.in_doubt import resolve_in_doubt
+from tests.support.fixtures import Fixtures, guard_body, start_body, unique
 from tests.support.harness import actor, let_leave_end
-from tests.support.world import World, guard_body, start_body, unique
 
 Body = dict[str, Any]
-Way = Callable[[World, Body, Body, str], Any]
+Way = Callable[[Fixtures, Body, Body, str], Any]
 PROBLEM = "urn:sentinel:problem:resolved-not-executed"
 
 
-def say(world: World, body: Body, *, executed: bool) -> None:
+def say(fixtures: Fixtures, body: Body, *, executed: bool) -> None:
     """An administrator says what became of it."""
-    operation = world.one(
+    operation = fixtures.one(
         "select operation_id from sentinel.operations where idempotency_key = %s", body["idempotency_key"]
     )
-    resolve_in_doubt(world.console_pool, actor(world, "admin"), operation, executed=executed, evidence="looked it up")
+    resolve_in_doubt(
+        fixtures.console_pool, actor(fixtures, "admin"), operation, executed=executed, evidence="looked it up"
+    )
 
 
-def lift_all(world: World) -> None:
+def lift_all(fixtures: Fixtures) -> None:
     """A person has looked."""
-    for halt in list_halts(world.console_pool, world.tenant_id):
-        lift_halt(world.console_pool, actor(world, "admin"), halt.halt_id, reason="found out")
+    for halt in list_halts(fixtures.console_pool, fixtures.tenant_id):
+        lift_halt(fixtures.console_pool, actor(fixtures, "admin"), halt.halt_id, reason="found out")
 
 
-def state(world: World, body: Body) -> Body:
+def state(fixtures: Fixtures, body: Body) -> Body:
     """The operation's state."""
-    return dict(world.one(
+    return dict(fixtures.one(
         "select to_jsonb(s) from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)"
         " where o.idempotency_key = %s", body["idempotency_key"]))  # fmt: skip
 
 
-def begun(world: World, **over: Any) -> tuple[Body, Body, str]:
+def begun(fixtures: Fixtures, **over: Any) -> tuple[Body, Body, str]:
     """(request, answer with its permit, start id) of an operation that was started and fell in doubt."""
     body, start_id = guard_body(value=40, params={"account_ref": unique("acct")}), str(uuid.uuid4())
-    answer = world.guard(body)
-    assert world.post("action/guard/start", {**start_body(body, answer, start_id), **over}).status_code == 200
-    keep_house(world.authority.pool, 0)
+    answer = fixtures.guard(body)
+    assert fixtures.post("action/guard/start", {**start_body(body, answer, start_id), **over}).status_code == 200
+    run_housekeeping(fixtures.authority.pool, 0)
     return body, answer, start_id
 
 
-def ended(world: World) -> tuple[Body, Body, str]:
+def ended(fixtures: Fixtures) -> tuple[Body, Body, str]:
     """The same, and a person said "not executed"."""
-    body, answer, start_id = begun(world)
-    let_leave_end(world)
-    say(world, body, executed=False)
+    body, answer, start_id = begun(fixtures)
+    let_leave_end(fixtures)
+    say(fixtures, body, executed=False)
     return body, answer, start_id
 
 
-def alone(world: World, body: Body, answer: Body, start_id: str) -> Any:
-    return world.post("action/guard/start", start_body(body, answer, start_id)).get_json()
+def alone(fixtures: Fixtures, body: Body, answer: Body, start_id: str) -> Any:
+    return fixtures.post("action/guard/start", start_body(body, answer, start_id)).get_json()
 
 
-def in_a_batch(world: World, body: Body, answer: Body, start_id: str) -> Any:
+def in_a_batch(fixtures: Fixtures, body: Body, answer: Body, start_id: str) -> Any:
     other = guard_body(value=1)
-    fine = start_body(other, world.guard(other))
-    found = world.post(
+    fine = start_body(other, fixtures.guard(other))
+    found = fixtures.post(
         "action/guard/start/batch", {"requests": [fine, start_body(body, answer, start_id)]}
     ).get_json()["answers"]  # fmt: skip
     assert found[0]["body"]["started"] is True, "the neighbour is started"
     return found[1]["body"]
 
 
-def enclosed(world: World, body: Body, answer: Body, start_id: str) -> Any:
-    return world.post("action/guard", {**body, "start_id": start_id}).get_json()
+def enclosed(fixtures: Fixtures, body: Body, answer: Body, start_id: str) -> Any:
+    return fixtures.post("action/guard", {**body, "start_id": start_id}).get_json()
 
 
-def enclosed_in_a_batch(world: World, body: Body, answer: Body, start_id: str) -> Any:
+def enclosed_in_a_batch(fixtures: Fixtures, body: Body, answer: Body, start_id: str) -> Any:
     requests = [{**body, "start_id": start_id}, guard_body(value=1)]
-    return world.post("action/guard/batch", {"requests": requests}).get_json()["answers"][0]["body"]
+    return fixtures.post("action/guard/batch", {"requests": requests}).get_json()["answers"][0]["body"]
 
 
-def replayed(world: World, body: Body, answer: Body, start_id: str) -> Any:
-    return world.guard(body)
+def replayed(fixtures: Fixtures, body: Body, answer: Body, start_id: str) -> Any:
+    return fixtures.guard(body)
 
 
 WAYS: list[Way] = [alone, in_a_batch, enclosed, enclosed_in_a_batch, replayed]
@@ -90,8 +92,8 @@ def says_go(found: Any) -> bool:
     return bool(found.get("started") or "start" in found or "permit_token" in found)
 
 
-def go_aheads(world: World) -> int:
+def go_aheads(fixtures: Fixtures) -> int:
     """The checker: how many of all ways, by the same start id and by others, get a go-ahead after "not executed"."""
-    body, answer, start_id = ended(world)
+    body, answer, start_id = ended(fixtures)
     asked = [(way, one) for way in WAYS for one in (start_id, str(uuid.uuid4()))]
-    return sum(says_go(way(world, body, answer, one)) for way, one in asked)
+    return sum(says_go(way(fixtures, body, answer, one)) for way, one in asked)

@@ -1,4 +1,4 @@
-"""Databases as an older program left them, for tests of migrations."""
+"""Databases that `sentinel migrate` did not just make: empty ones, and those that migrations alone have led somewhere."""
 
 from __future__ import annotations
 
@@ -6,51 +6,34 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psycopg
 from alembic import command
-from alembic.config import Config
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import create_engine
 
 import sentinel.store.migrations as migrations
 from sentinel.store.database import OWNER
 from sentinel.store.embedded import RunningServer
-from sentinel.store.migrate import _apply_functions, _ensure_owner
+from sentinel.store.migrate import _ensure_owner, alembic_config
 from tests.conftest import at
 
 SCRIPTS = Path(migrations.__file__).parent
 
 
-def alembic_config() -> Config:
-    """The product's migrations, for alembic's own commands."""
-    config = Config()
-    config.set_main_option("script_location", str(SCRIPTS))
-    config.set_main_option("path_separator", "os")
-    return config
-
-
-def at_revision(url: str, revision: str) -> None:
-    """Bring the schema to a revision. Functions stand as they do there up to 0014, and from 0015 on in their present text."""
+def run_migrations(url: str, revision: str = "head") -> None:
+    """Lead an empty database to a revision by its migrations alone: no functions' bodies, no grants."""
     engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(url))
-    with engine.begin() as connection:
-        _as_owner(connection)
-        config = alembic_config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
-    if revision >= "0015":
-        # In a transaction of its own: what this one replaces is told from what is left by its number.
+    try:
         with engine.begin() as connection:
-            _apply_functions(_as_owner(connection))
-    engine.dispose()
-
-
-def _as_owner(connection: Connection) -> psycopg.Connection[Any]:
-    raw = connection.connection.driver_connection
-    assert isinstance(raw, psycopg.Connection)
-    _ensure_owner(raw)
-    raw.execute(f"set local role {OWNER}".encode())
-    return raw
+            raw = connection.connection.driver_connection
+            assert isinstance(raw, psycopg.Connection)
+            _ensure_owner(raw)
+            raw.execute(f"set local role {OWNER}".encode())
+            config = alembic_config()
+            config.attributes["connection"] = connection
+            command.upgrade(config, revision)
+    finally:
+        engine.dispose()
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.world import World, guard_body, unique
+from tests.support.fixtures import Fixtures, guard_body, unique
 
 # Two of 150.00 for each account: it is full. Copies of one real permit, under other names.
 _PILE = """
@@ -46,16 +46,16 @@ on conflict (tenant_id, limit_key, bucket) do update set held_minor = u.held_min
 """
 
 
-def pile_up(world: World, number: int) -> tuple[str, str]:
+def pile_up(fixtures: Fixtures, number: int) -> tuple[str, str]:
     """`number` run-out permits over half as many accounts, each of them full: (prefix of accounts, of refunds)."""
     prefix = unique("pile") + "_"
     account, key = unique("acct"), unique("key")
     body = guard_body(key, value=150, params={"account_ref": account})
-    assert world.guard(body)["decision"] == "ALLOW"
+    assert fixtures.guard(body)["decision"] == "ALLOW"
     fields: dict[str, Any] = {
         "key": key, "number": number, "prefix": prefix, "account": account, "refund": body["params"]["refund_id"],
     }  # fmt: skip
-    with world.admin.cursor() as cursor:
+    with fixtures.admin.cursor() as cursor:
         cursor.execute("set statement_timeout = 0")
         columns = [name for (name,) in cursor.execute(_WRITABLE).fetchall()]
         statement = _PILE.replace("{columns}", ", ".join(columns)).replace(

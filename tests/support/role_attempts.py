@@ -8,9 +8,9 @@ import psycopg
 from psycopg import errors as pg
 
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, WORKER, with_role
-from tests.support.world import World
+from tests.support.fixtures import Fixtures
 
-EVERYBODY = (AUTHORITY, WORKER, CONSOLE, BOARD)
+GLOBAL_HALT_OWNER = (AUTHORITY, WORKER, CONSOLE, BOARD)
 NO_OPERATORS = (AUTHORITY, WORKER, BOARD)
 """Everybody but the console, which is where people decide."""
 REFUSALS = (pg.InsufficientPrivilege, pg.InvalidGrantOperation)
@@ -139,21 +139,21 @@ OF_ONE: dict[str, tuple[str, ...]] = {
 def attempts() -> list[tuple[str, str]]:
     """(role, statement) of everything that must be refused, each once."""
     tables = (
-        *((role, (*HISTORY, *TRAILS, *OBJECTS)) for role in EVERYBODY),
+        *((role, (*HISTORY, *TRAILS, *OBJECTS)) for role in GLOBAL_HALT_OWNER),
         *((role, PEOPLE) for role in NO_OPERATORS),
         *OF_ONE.items(),
     )
     return list(dict.fromkeys((role, statement) for role, statements in tables for statement in statements))
 
 
-def let_through(world: World, tried: Iterable[tuple[str, str]]) -> list[str]:
+def let_through(fixtures: Fixtures, tried: Iterable[tuple[str, str]]) -> list[str]:
     """Which statements were not refused for lack of rights; each runs in a transaction that is undone."""
     by_role: dict[str, list[str]] = {}
     for role, statement in tried:
         by_role.setdefault(role, []).append(statement)
     found = []
     for role, statements in by_role.items():
-        with psycopg.connect(with_role(world.url, role)) as connection:
+        with psycopg.connect(with_role(fixtures.url, role)) as connection:
             found += [f"{role}: {said}" for one in statements if (said := _said(connection, one))]
     return found
 

@@ -15,8 +15,8 @@ import yaml
 from ops_console.settings import ConsoleSettings
 from sentinel.authority.settings import Settings
 from sentinel.platform.resources import policies_dir
-from worker.order_review.settings import OrderReviewSettings
-from worker.settings import WorkerSettings
+from worker.orders.settings import OrderReviewSettings
+from worker.refunds.settings import WorkerSettings
 
 _HEAD = """# Settings
 

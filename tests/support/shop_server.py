@@ -9,9 +9,9 @@ from urllib.parse import unquote
 
 from tests.support.recording_server import RecordingServer, problem
 from tests.support.scripted_server import Asked
-from worker.order_review.model import Band, Lane, Review, ReviewStatus, Signal
-from worker.order_review.shop import Standing
-from worker.settlement.gateway import Answer, NoAnswer, Refused, Settled
+from worker.orders.order import Band, Lane, Review, ReviewStatus, Signal
+from worker.orders.shop import ShopStatus
+from worker.outbound.effects import EffectResult, NoAnswer, Refused, Settled
 
 
 def review(order_id: str = "o-1", *, lane: Lane = Lane.LOW, source: str = "demo") -> Review:
@@ -73,23 +73,23 @@ class FlakyShop:
     def __init__(self, *script: str) -> None:
         self.script, self.done = list(script), list[tuple[str, str]]()
 
-    def fulfil(self, review: Review, operation_id: uuid.UUID) -> Answer:
+    def fulfil(self, review: Review, operation_id: uuid.UUID) -> EffectResult:
         """As scripted: down, late (done, but not said), refuse, else done."""
         return self._do("fulfilled", review, operation_id)
 
-    def hold(self, review: Review, operation_id: uuid.UUID) -> Answer:
+    def hold(self, review: Review, operation_id: uuid.UUID) -> EffectResult:
         """The same."""
         return self._do("held", review, operation_id)
 
-    def look(self, review: Review) -> Standing | NoAnswer:
+    def look(self, review: Review) -> ShopStatus | NoAnswer:
         """What it really did."""
         if self.script and self.script[0] == "blind":
             self.script.pop(0)
             return NoAnswer("blind")
         status = {order: status for status, order in self.done}.get(review.order_id, "open")
-        return Standing(status)
+        return ShopStatus(status)
 
-    def _do(self, status: str, review: Review, operation_id: uuid.UUID) -> Answer:
+    def _do(self, status: str, review: Review, operation_id: uuid.UUID) -> EffectResult:
         how = self.script.pop(0) if self.script else "ok"
         if how == "refuse":
             return Refused("cancelled by the customer")

@@ -25,13 +25,13 @@ from tests.acceptance.ledgers import QUICK
 from tests.acceptance.places import clean_env, end, start_serve
 from tests.faults.test_authority_killed import children_of
 from tests.support.effects_server import EffectsServer
+from tests.support.fixtures import SECRET, Fixtures
 from tests.support.logins import program_url
-from tests.support.order_world import IntakeProcess, intake_process
+from tests.support.order_fixtures import IntakeProcess, intake_process
 from tests.support.recording_server import problem
 from tests.support.roomy import roomy_policies
 from tests.support.scripted_server import Asked
-from tests.support.world import SECRET, World
-from worker.ledger import LedgerUnavailable
+from worker.refunds.ledger import LedgerUnavailable
 
 PROGRAMS = ("worker", "worker", "authority", "intake", "postgres")
 """What a kill meets, as often as it stands here."""
@@ -91,8 +91,8 @@ class Till(EffectsServer):
 class Place:
     """The programs of a shop, each of which may die and comes back."""
 
-    def __init__(self, world: World, victim: Embedded, till: Till, policies: Path, folder: Path) -> None:
-        self.world, self.victim, self.till, self.policies, self.folder = world, victim, till, policies, folder
+    def __init__(self, fixtures: Fixtures, victim: Embedded, till: Till, policies: Path, folder: Path) -> None:
+        self.fixtures, self.victim, self.till, self.policies, self.folder = fixtures, victim, till, policies, folder
         self.killed: Counter[str] = Counter()
         self.ended: Counter[str] = (
             Counter()
@@ -115,14 +115,14 @@ class Place:
     def _start_authority(self) -> None:
         again = {"SENTINEL_PORT": str(self.port)} if self.port else {}
         self.authority, self.port, _, _ = start_serve(
-            self.world.url, self.folder, SENTINEL_PROCESSES="1", SENTINEL_SECRET_KEYS=SECRET,
+            self.fixtures.url, self.folder, SENTINEL_PROCESSES="1", SENTINEL_SECRET_KEYS=SECRET,
             SENTINEL_POLICIES_DIR=str(self.policies), SENTINEL_REPORT_DEADLINE_SECONDS="10", **again,
         )  # fmt: skip
 
     def _start_worker(self) -> subprocess.Popen[bytes]:
         env = clean_env(
-            SENTINEL_URL=self.url, WORKER_DATABASE_URL=program_url(self.world.url, WORKER), SENTINEL_REFUND_AGENT_API_KEY=self.world.key,
-            SENTINEL_TENANT_ID=str(self.world.tenant_id), SENTINEL_POLICIES_DIR=str(self.policies),
+            SENTINEL_URL=self.url, WORKER_DATABASE_URL=program_url(self.fixtures.url, WORKER), SENTINEL_REFUND_AGENT_API_KEY=self.fixtures.key,
+            SENTINEL_TENANT_ID=str(self.fixtures.tenant_id), SENTINEL_POLICIES_DIR=str(self.policies),
             WORKER_PRICE_DIFFERENCE_URL=self.till.url, **_SETTINGS,
         )  # fmt: skip
         with (self.folder / "worker.log").open("ab") as log:
@@ -135,9 +135,9 @@ class Place:
             )
 
     def _start_intake(self) -> IntakeProcess:
-        key = self.world.new_key(agent_id="order-review")
+        key = self.fixtures.new_key(agent_id="order-review")
         return self.stack.enter_context(
-            intake_process(self.world, self.url, key, within=60, SENTINEL_POLICIES_DIR=str(self.policies))
+            intake_process(self.fixtures, self.url, key, within=60, SENTINEL_POLICIES_DIR=str(self.policies))
         )
 
     def kill(self, what: str, dice: random.Random) -> None:
@@ -191,9 +191,9 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def open_place(world: World, victim: Embedded, till: Till, policies: Path, folder: Path) -> Iterator[Place]:
+def open_place(fixtures: Fixtures, victim: Embedded, till: Till, policies: Path, folder: Path) -> Iterator[Place]:
     """A place whose programs run inside the block and are ended however it ends, also where a start failed."""
-    place = Place(world, victim, till, policies, folder)
+    place = Place(fixtures, victim, till, policies, folder)
     try:
         place.open()
         yield place

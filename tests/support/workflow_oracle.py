@@ -1,6 +1,6 @@
-"""What must hold before a refund is executed, written from `WORKFLOW.md` and from nothing in the worker.
+"""What must hold before a refund is executed, written from the rules and from nothing in the worker.
 
-A `Situation` is everything that a row meets in one run. `unmet` names the gates that it has not passed: an execution is
+A `Situation` is everything that a row meets in one run. `unmet` names the steps that it has not passed: an execution is
 right only when a person has approved every one of them, and none is of those that no approval lifts (`NEVER`).
 """
 
@@ -50,7 +50,7 @@ class Situation:
 
 
 def unmet(cell: str, now: Situation) -> set[str]:
-    """Escalation reasons (or `NEVER`) of every gate that stands in the way on this branch, in no order."""
+    """Escalation reasons (or `NEVER`) of every step that stands in the way on this branch, in no order."""
     channel, _, rest = cell.partition("/")
     scenario = rest.partition("/")[0]
     return _common(channel, scenario, now) | _branch(cell, channel, scenario, now) | _end(cell, channel, now)

@@ -16,30 +16,29 @@ from sentinel.client.errors import NoAnswerKind
 from sentinel.core.money import Money
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.switches import SwitchFile
+from tests.support.workflow_fixtures import Spy
 from tests.support.workflow_oracle import Situation
-from tests.support.workflow_world import Spy
-from worker.confirmations import Confirmation
-from worker.crew import Crew
 from worker.critic.case import CriticCase, CriticCode, Opinion
 from worker.critic.critic import Critic
 from worker.failpoints import Failpoints
 from worker.images.recogniser import Recognised, Unrecognised
-from worker.next_steps import Patience
-from worker.outside import NoAnswer, Trouble
-from worker.rows import Change, Execution, KeptImage, KnownFacts, Lapse, LedgerRow, OrderFacts
-from worker.settlement import Answer, Refused
-from worker.settlement import NoAnswer as NoAnswerThere
+from worker.outbound.client import FailureKind, NoResponse
+from worker.refunds.confirmations import Confirmation
+from worker.refunds.rows import Change, Execution, KeptImage, KnownFacts, LedgerRow, OrderFacts, ReleaseLease
+from worker.refunds.transitions import RetryPolicy
+from worker.refunds.worker_pool import WorkerPool
+from worker.refunds.workflow import build
+from worker.refunds.workflow.build import Dependencies
+from worker.refunds.workflow.context import RunContext
+from worker.refunds.workflow.context_loader import ContextLoader
+from worker.refunds.workflow.directories import Found, NoDirectoryAnswer, UnknownOrder
+from worker.refunds.workflow.routes import Routes
+from worker.refunds.workflow.runner import Runner
+from worker.settlement import EffectResult, NoAnswer, Refused
 from worker.settlement.registry import Systems, system_names
-from worker.workflow import build
-from worker.workflow.build import Parts
-from worker.workflow.context import Context
-from worker.workflow.directories import Found, NoDirectoryAnswer, UnknownOrder
-from worker.workflow.knowing import Knowing
-from worker.workflow.routes import Routes
-from worker.workflow.runner import Runner
 
 ROUTES = Routes.load(
-    policies_dir() / "routes.yaml", switches=SwitchFile(policies_dir()).book.switches, systems=system_names()
+    policies_dir() / "routes.yaml", switches=SwitchFile(policies_dir()).declared.switches, systems=system_names()
 )
 DAY = timedelta(days=1)
 SILENT = Unreachable(NoAnswerKind.TIMEOUT, "no answer")
@@ -58,26 +57,29 @@ class Walk:
     started: list[str] = field(default_factory=list)
     executions: list[Execution] = field(default_factory=list)
     request: str | None = None
-    ended: Change | Lapse | None = None
-    change_parts: Callable[[Parts], Parts] = lambda parts: parts
+    ended: Change | ReleaseLease | None = None
+    change_parts: Callable[[Dependencies], Dependencies] = lambda parts: parts
 
     # The run
 
-    def run(self, build_runner: Callable[..., Runner] = build.build_runner) -> Context:
+    def run(self, build_runner: Callable[..., Runner] = build.build_runner) -> RunContext:
         """From the start, as after a claim."""
-        said: dict[str, list[Answer]] = {"silent": [NoAnswerThere("lost")], "refused": [Refused("422 account closed")]}
+        said: dict[str, list[EffectResult]] = {
+            "silent": [NoAnswer("lost")],
+            "refused": [Refused("422 account closed")],
+        }
         for spy in self.systems.values():
             spy.ready = self.now.ready
             spy.says = said.get(self.now.settles, [])[:]
         self.asked = None
-        parts = self.change_parts(Parts(
-            ledger=self, client=self, crew=_Alone(), patience=Patience(8, 0.01, 0.05, random.Random(1)), routes=ROUTES,
+        parts = self.change_parts(Dependencies(
+            ledger=self, client=self, worker_pool=_Alone(), retry_policy=RetryPolicy(8, 0.01, 0.05, random.Random(1)), routes=ROUTES,
             systems=Systems(self.systems, {}), critic=Critic(_Judge(self.now.rules), _Judge(self.now.model)),
             recogniser=self, confirmations=self, directories=dict.fromkeys(("retail", "private", "public"), self),
             model_branches=(),
         ))  # fmt: skip
         runner = build_runner(parts, failpoints=Failpoints(), stopping=threading.Event())
-        (context,) = Knowing(parts.routes, self).contexts([self.row()], {"r": self.facts()})  # type: ignore[arg-type]
+        (context,) = ContextLoader(parts.routes, self).contexts([self.row()], {"r": self.facts()})  # type: ignore[arg-type]
         runner.run([context])
         self.ended = context.event
         return context
@@ -203,11 +205,11 @@ class Walk:
         order = OrderFacts("o", datetime.now(UTC) - DAY, 90_000, "USD", "acct", "x", None, now.shipping_fee, 50_000, 50_000 - now.price_drop)  # fmt: skip
         return [found.get(now.order, order)] * len(rows)
 
-    def recognise(self, image: Any) -> Recognised | Unrecognised | NoAnswer:
+    def recognise(self, image: Any) -> Recognised | Unrecognised | NoResponse:
         kind = "fee_receipt" if self.cell.endswith("fee") else "defect_photo"
         seen = {
             "unreadable": Unrecognised(),
-            "silent": NoAnswer(Trouble.TIMEOUT),
+            "silent": NoResponse(FailureKind.TIMEOUT),
             "wrong": Recognised("other", Money(10**6, "USD")),
         }
         return seen.get(self.now.image, Recognised(kind, Money(self.now.amount, "USD")))  # type: ignore[arg-type,return-value]
@@ -223,7 +225,7 @@ class _Judge:
         return Opinion(CriticCode(self._code) if self._code else CriticCode.OK, "rules")
 
 
-class _Alone(Crew):
+class _Alone(WorkerPool):
     """No threads: one row needs none."""
 
     def __init__(self) -> None:

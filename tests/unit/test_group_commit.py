@@ -210,13 +210,13 @@ class _KeepsAfterAnError(GroupCommit[int]):
             ticket.answer = answer
 
 
-@pytest.mark.parametrize("twin", [_LosesTheLead, _ForgetsWhoAsked, _KeepsAfterAnError])
-def test_twins_that_lose_the_lead_swap_answers_or_spread_an_error_are_caught(
-    twin: type[GroupCommit[int]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mutant", [_LosesTheLead, _ForgetsWhoAsked, _KeepsAfterAnError])
+def test_mutants_that_lose_the_lead_swap_answers_or_spread_an_error_are_caught(
+    mutant: type[GroupCommit[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "WAIT_SECONDS", 0.5)
     commit = Store(seconds=0.02, poisoned=[7, 14, 21])
-    assert lost_or_swapped(commit, twin(commit, most=4, slow_seconds=10), 30, seconds=5) != []
+    assert lost_or_swapped(commit, mutant(commit, most=4, slow_seconds=10), 30, seconds=5) != []
 
 
 def test_a_database_that_cannot_be_reached_is_tried_once_for_the_whole_batch() -> None:

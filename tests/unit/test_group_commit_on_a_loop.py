@@ -90,7 +90,7 @@ def test_a_client_that_goes_away_disturbs_nobody() -> None:
 def test_a_row_that_waits_too_long_is_given_up_and_never_committed_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "WAIT_SECONDS", 0.1)
     commit = Store(seconds=0.4)
-    group = GroupCommit(commit, lanes=1)
+    group = GroupCommit(commit, max_parallel=1)
 
     async def two() -> list[Any]:
         first = asyncio.ensure_future(group.recorded({"n": 0}))

@@ -7,7 +7,7 @@ from io import StringIO
 
 import pytest
 
-from ops_console.pages.inert_csv import Cell, csv_lines, inert
+from ops_console.pages.events import Cell, csv_lines, inert
 
 HOSTILE = (
     "=1+1", "=cmd|' /C calc'!A0", '=HYPERLINK("http://x.example","here")', "=WEBSERVICE(A1)", "+1+1", "+cmd|'/c calc'!A1",
@@ -31,7 +31,7 @@ def read_back(lines: list[str]) -> list[list[str]]:
     return list(csv.reader(StringIO("".join(lines), newline=""), strict=True))
 
 
-def twin_lines(header: list[str], rows: list[list[Cell]]) -> list[str]:
+def mutant_lines(header: list[str], rows: list[list[Cell]]) -> list[str]:
     """The same table without the guard."""
     out = StringIO()
     csv.writer(out, quoting=csv.QUOTE_NONNUMERIC).writerows([header, *rows])
@@ -47,8 +47,8 @@ def test_no_cell_of_an_export_begins_like_a_formula() -> None:
     print(f"N={len(HOSTILE)} hostile texts, {2 * len(HOSTILE)} cells, 0 begin a formula")
 
 
-def test_the_twin_without_the_guard_turns_red() -> None:
-    rows = read_back(twin_lines(["a"], [[text] for text in HOSTILE]))
+def test_the_mutant_without_the_guard_turns_red() -> None:
+    rows = read_back(mutant_lines(["a"], [[text] for text in HOSTILE]))
     assert all(begins_formula(row[0]) for row in rows[1:])
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.demo.processes import Processes, Stopped
+from sentinel.demo.processes import DemoStopped, Processes
 
 # Says that it is there, and ends only when it is killed.
 STUBBORN = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)]; print('here', flush=True); time.sleep(60)"
@@ -54,7 +54,7 @@ def attempts(processes: Processes) -> list[str]:
     for name, way in ways.items():
         try:
             way()
-        except Stopped:
+        except DemoStopped:
             continue
         found.append(name)
     return found
@@ -70,7 +70,7 @@ def test_nothing_is_begun_once_all_were_ended(processes: Processes) -> None:
     assert attempts(processes) == []
 
 
-def test_twin_that_is_not_told_begins_both(processes: Processes) -> None:
+def test_mutant_that_is_not_told_begins_both(processes: Processes) -> None:
     assert attempts(processes) == ["start", "run"]
 
 
@@ -85,8 +85,8 @@ def test_all_are_asked_at_once_and_the_stubborn_are_killed(
     def pass_by() -> None:
         try:
             processes.run("passing", python(STUBBORN), os.environ)
-        except Stopped:
-            ended.append(Stopped)
+        except DemoStopped:
+            ended.append(DemoStopped)
 
     thread = threading.Thread(target=pass_by)
     thread.start()
@@ -95,5 +95,5 @@ def test_all_are_asked_at_once_and_the_stubborn_are_killed(
     stop.set()
     processes.stop()
     thread.join()
-    assert ended == [Stopped]
+    assert ended == [DemoStopped]
     assert all(child.returncode == -9 for child in children)

@@ -32,7 +32,7 @@ def test_a_forked_process_has_bytes_of_its_own() -> None:
 
 def test_the_check_of_forks_sees_a_page_that_is_shared() -> None:
     shared = randomness._Page.__new__(randomness._Page)
-    shared.begin_anew()
+    shared.reset()
     shared.take(1)
     reader, writer = os.pipe()
     child = os.fork()

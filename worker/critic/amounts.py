@@ -1,4 +1,4 @@
-"""Is the amount the one that was meant? The $980-for-$98 mistake, and an amount that the customer's own words contradict.
+"""Checks the amount: against the order ($980 for $98) and against amounts that the customer's text names.
 
 Integers in minor units only. A text is read generously ("9,80 €", "USD 1,234.50", "80 cents"): where it can be read in two
 ways, it contradicts the request only if both do.
@@ -40,7 +40,7 @@ _LONGEST_TEXT = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedAmount:
     """An amount that a text names: every way to read it in minor units, and the currencies it may be in."""
 
     readings: frozenset[int]
@@ -89,18 +89,18 @@ def _against_words(asked: Money, text: str) -> str:
     return "" if not mine or _may_be_meant(asked.amount_minor, mine) else "text_names_less"
 
 
-def named_amounts(text: str, currency: str) -> list[Named]:
+def named_amounts(text: str, currency: str) -> list[NamedAmount]:
     """The first marked amounts in a lower-case text (one more than are weighed), read with the digits of `currency`."""
     readable = (_named(found, currency) for found in _NAMED.finditer(text))
     return list(itertools.islice(filter(None, readable), _MOST_NAMED + 1))
 
 
-def _named(found: re.Match[str], currency: str) -> Named | None:
+def _named(found: re.Match[str], currency: str) -> NamedAmount | None:
     number = found["first"] or found["second"]
     mark = found["before"] or found["after"]
     readings = frozenset(_readings(number, 0 if mark in _SMALL else DIGITS[currency]))
     currencies = frozenset({currency}) if mark in _SMALL else _MARKS.get(mark) or frozenset({mark.upper()})
-    return Named(readings, currencies) if readings else None
+    return NamedAmount(readings, currencies) if readings else None
 
 
 def _bare_amounts(text: str, currency: str) -> set[int]:
@@ -126,7 +126,7 @@ def _last_separator(bare: str) -> tuple[str, str, str]:
     return (bare[:place], bare[place], bare[place + 1 :]) if place >= 0 else (bare, "", "")
 
 
-def _may_be_meant(asked_minor: int, named: list[Named]) -> bool:
+def _may_be_meant(asked_minor: int, named: list[NamedAmount]) -> bool:
     """Not more than something named, a few times it, or the sum of some of it: then the words do not contradict."""
     sums = {0}
     for each in named:

@@ -1,4 +1,4 @@
-"""Reading `policies/critic.yaml`: the languages and lengths of text that the rules critic lets go on without a person."""
+"""Reads `policies/critic.yaml`: the languages and text lengths that the rules critic passes without a person."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worker.critic.readings import MAX_LOOKED_AT
 
 FILE_NAME = "critic.yaml"
 PLACES = ("reason", "order_note", "image_text")
-"""Where a stranger's words stand: fields of `CriticCase`."""
+"""The fields of `CriticCase` with untrusted text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Bounds:
             source.one_of(node, "a language", READABLE) for node in source.listing(at["languages"], "languages")
         ]
         lengths = source.fields(at["longest"], "longest", known=PLACES, required=PLACES).entries
-        longest = {place: source.whole(node, place, least=1, most=MAX_LOOKED_AT) for place, node in lengths.items()}
+        longest = {place: source.integer(node, place, least=1, most=MAX_LOOKED_AT) for place, node in lengths.items()}
         return cls(frozenset(languages), longest)
 
 

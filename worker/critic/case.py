@@ -1,4 +1,4 @@
-"""What a critic is shown and what it may answer: a closed list of codes."""
+"""The critic's input (one refund request) and output (an opinion with a code from a closed list)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from sentinel.core.money import Money
 
 MAX_REASON = 300
-"""Characters of a model's free words that are kept, for the trail only."""
+"""Characters of a model's free text that are kept, for the trail only."""
 
 Layer = Literal["rules", "model"]
 
@@ -34,7 +34,7 @@ class CriticCode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticCase:
-    """A request as a critic sees it. The texts are a stranger's words: data, whatever they say.
+    """A request as a critic sees it. The texts are untrusted: data, whatever they say.
 
     `requested` is asked for; `paid` the whole order, `item_paid` the item in question, `shipping_fee` what was charged for
     shipping; None where nobody knows. `same_text_accounts` counts other accounts with the very same words.
@@ -54,7 +54,7 @@ class CriticCase:
 
     @property
     def texts(self) -> dict[str, str]:
-        """Everything in it that somebody outside wrote, by its field, without the empty ones."""
+        """All untrusted texts by field, without the empty ones."""
         texts = {"reason": self.reason, "order_note": self.order_note, "image_text": self.image_text}
         return {place: text for place, text in texts.items() if text}
 

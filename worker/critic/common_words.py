@@ -1,7 +1,7 @@
-"""The most common words of languages in Latin letters, by which a text's language is told (`coverage.py`).
+"""The most common words of languages in Latin letters, used to detect the language of a text (`coverage.py`).
 
-Lower case, with and without accents where people leave them out. Of the languages that the rules read (`READABLE`) also
-what customers and order lines say; of the others what hardly a sentence does without. A word may stand in several.
+Lower case, with and without accents where people leave them out. For the languages that the rules read (`READABLE`) also
+words of customers' messages and order lines. A word may belong to several languages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Is a text written in a way that the rules can read at all: Latin letters, and one of the languages they have words for?
+"""Language detection: is a text in a script and language that the rules have words for?
 
-The rest of the critic looks for known words. Of a text in other words it can say nothing, so that such a text goes to a person.
-A language is told by its most common words, sentence by sentence. Not a proof: a few words of a language whose common words are
-not in `common_words.py` pass for names.
+The other rules look for known words and cannot judge a text in other words, so such a text goes to a person. The language
+is detected sentence by sentence from its most common words (`common_words.py`). Not exact: a few words of a language
+without a word list pass as names.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from functools import cache
 from worker.critic.common_words import ALPHABET, COMMON_WORDS
 
 
-class Uncovered(StrEnum):
+class UnreadableText(StrEnum):
     """Why the rules cannot read a text; in snake_case, for the trail."""
 
     SCRIPT = "other_script"
     LANGUAGE = "other_language"
 
 
-class _Kind(Enum):
-    """Whose word it is: of the languages that are read alone, of others too, of others alone, or nobody knows."""
+class _WordLanguages(Enum):
+    """Which languages a word belongs to: supported ones alone, others too, others alone, or unknown."""
 
     KNOWN, SHARED, FOREIGN, OTHER = range(4)
 
@@ -43,7 +43,7 @@ _MOST_LETTER_SYMBOLS = 6
 _UNIT = re.compile(r"(?<![^\W\d_])(?:μ[A-Za-z]{0,2}|[kM]?Ω)(?![^\W\d_])")
 _SENTENCE = re.compile(r"[.!?;:|\n\r\u2028\u2029…()\[\]]+")
 _WORD = re.compile(r"[^\W\d_]+")
-# Addresses, and runs of letters and digits that are no words: what they hide is `suspicion`'s question.
+# Addresses, and runs of letters and digits that are no words: what they hide is checked by `prompt_injection`.
 _NO_WORDS = re.compile(
     r"(?<!\S)\S*?(?:://|@|www\.|base64,)\S*+|(?<![A-Za-z0-9+/=_-])(?=[^\W\d]*\d)[A-Za-z0-9+/=_-]{20,}+"
 )
@@ -53,13 +53,13 @@ _COMMON_SHARE = 6
 """One word in so many, at the least, is a common one."""
 
 
-def uncovered_because(text: str, languages: Collection[str]) -> Uncovered | None:
+def unreadable_because(text: str, languages: Collection[str]) -> UnreadableText | None:
     """Why the rules cannot read it; None if they can. `languages` are ISO 639-1 codes out of `READABLE`."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text)
     if _has_other_script(text):
-        return Uncovered.SCRIPT
-    return Uncovered.LANGUAGE if _is_other_language(text, frozenset(languages)) else None
+        return UnreadableText.SCRIPT
+    return UnreadableText.LANGUAGE if _is_other_language(text, frozenset(languages)) else None
 
 
 def _has_other_script(text: str) -> bool:
@@ -71,27 +71,27 @@ def _has_other_script(text: str) -> bool:
 
 def _is_other_language(text: str, languages: frozenset[str]) -> bool:
     known, shared, foreign = _words_of(languages)
-    counts = Counter[_Kind]()
+    counts = Counter[_WordLanguages]()
     for sentence in _SENTENCE.split(_NO_WORDS.sub(" ", text)):
         kinds = [
-            _Kind.KNOWN if (word := written.casefold()) in known
-            else _Kind.SHARED if word in shared
-            else _Kind.FOREIGN if word in foreign or _has_strange_letter(written)
-            else _Kind.OTHER
+            _WordLanguages.KNOWN if (word := written.casefold()) in known
+            else _WordLanguages.SHARED if word in shared
+            else _WordLanguages.FOREIGN if word in foreign or _has_strange_letter(written)
+            else _WordLanguages.OTHER
             for written in _WORD.findall(sentence) if len(written) > 1
         ]  # fmt: skip
-        common = len(kinds) - kinds.count(_Kind.OTHER) - kinds.count(_Kind.FOREIGN)
+        common = len(kinds) - kinds.count(_WordLanguages.OTHER) - kinds.count(_WordLanguages.FOREIGN)
         if _has_foreign_run(kinds) or (len(kinds) >= _FEWEST_TO_TELL and common * _COMMON_SHARE < len(kinds)):
             return True
         counts.update(kinds)
-    return counts[_Kind.FOREIGN] > counts[_Kind.KNOWN]
+    return counts[_WordLanguages.FOREIGN] > counts[_WordLanguages.KNOWN]
 
 
-def _has_foreign_run(kinds: list[_Kind]) -> bool:
+def _has_foreign_run(kinds: list[_WordLanguages]) -> bool:
     """Whether two foreign words stand together, with no known one between them."""
     foreign = 0
     for kind in kinds:
-        foreign = 0 if kind is _Kind.KNOWN else foreign + (kind is _Kind.FOREIGN)
+        foreign = 0 if kind is _WordLanguages.KNOWN else foreign + (kind is _WordLanguages.FOREIGN)
         if foreign > 1:
             return True
     return False

@@ -1,4 +1,4 @@
-"""Both layers in order: the rules first, the model only where they approve and the branch wants it."""
+"""Runs both layers in order: the rules first, the model only where they approve and the branch is configured for it."""
 
 from __future__ import annotations
 

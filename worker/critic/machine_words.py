@@ -1,8 +1,8 @@
-"""Words aimed at a machine: patterns, each looked for only where a word begins that can begin it.
+"""Prompt injection by known phrases: patterns, each tried only at words that can begin it.
 
-They are not a proof; the safety of the money rests on the policy, which never sees the words. So they may miss, but must
-neither take long nor often wrong a customer. All patterns are over `readings.plain` text, and none can backtrack over more
-than a few words: the repetitions are possessive.
+No proof: the safety of the money rests on the policy, which never sees the text. So patterns may miss, but must be fast and
+rarely flag a customer. All patterns are over `readings.normalized` text, and none backtracks over more than a few words
+(possessive repetitions).
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ _BY_FIRST_LETTERS = _table()
 
 
 def speaks_to_a_machine(plain_text: str) -> bool:
-    """Whether the text, as `readings.plain` gives it, has words or marks aimed at a machine."""
+    """Whether the text, as `readings.normalized` gives it, has words or marks aimed at a machine."""
     for word in _WORD.finditer(plain_text):
         patterns = _BY_FIRST_LETTERS.get(word[0][:_KEY])
         if patterns and any(pattern.match(plain_text, word.start()) for pattern in patterns):

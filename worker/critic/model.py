@@ -1,7 +1,7 @@
-"""The model critic: one question to an OpenAI-compatible endpoint, and a yes only from an answer without any blemish.
+"""The model critic: one request to an OpenAI-compatible endpoint; approved only by a flawless answer.
 
-The customer's words go out as data: JSON-encoded between marks that nobody can guess. What comes back is a stranger's
-answer: everything but the exact object with an exact yes is a no, named by how it failed. One try, one deadline.
+The customer's text is sent as data: JSON-encoded between delimiters that nobody can guess. The answer is untrusted:
+everything but the exact object with an exact yes is a no, with a code that says how it failed. One try, one deadline.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.core.money import Money, money_out
-from worker.completions import MAX_ANSWER_BYTES, BadCompletion, content_of, shown, strict_load
 from worker.critic.case import MAX_REASON, CriticCase, CriticCode, Opinion
-from worker.outside import Answered, NoAnswer, Trouble, post_json
+from worker.outbound.chat_completions import BadCompletion, ChatEndpoint, chat_request, content_of, shown, strict_load
+from worker.outbound.client import FailureKind, NoResponse, Response
 
 MAX_TEXT = 4000
 DETAILS = ("ok", "amount", "scenario", "instructions", "encoded_text", "repeated_text", "other")
@@ -46,19 +46,14 @@ class ModelCritic:
     """Asks `model` at `url` (the part before /chat/completions). Thread-safe."""
 
     def __init__(self, url: str, model: str, api_key: str = "", timeout_seconds: float = 3.0) -> None:
-        self._url = url.rstrip("/") + "/chat/completions"
-        self._model = model
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._endpoint, self._model = ChatEndpoint(url, api_key), model
         self._timeout_seconds = timeout_seconds
 
     def judge(self, case: CriticCase) -> Opinion:
         """The model's opinion; approved only by a flawless yes in time. Never raises."""
-        found = post_json(
-            self._url, question(case, self._model), headers=self._headers, deadline_seconds=self._timeout_seconds,
-            max_bytes=MAX_ANSWER_BYTES,
-        )  # fmt: skip
-        if isinstance(found, NoAnswer):
-            code = CriticCode.TIMEOUT if found.kind is Trouble.TIMEOUT else CriticCode.ERROR
+        found = self._endpoint.ask(question(case, self._model), deadline_seconds=self._timeout_seconds)
+        if isinstance(found, NoResponse):
+            code = CriticCode.TIMEOUT if found.kind is FailureKind.TIMEOUT else CriticCode.ERROR
             return Opinion(code, "model", found.kind.value)
         return read_answer(found)
 
@@ -66,25 +61,14 @@ class ModelCritic:
 def question(
     case: CriticCase, model: str, *, fence: Callable[[], str] = lambda: secrets.token_hex(16)
 ) -> dict[str, Any]:
-    """The body of the request. The words stand between two marks made anew for each question."""
+    """The body of the request. The customer's text stands between two delimiters made anew for each request."""
     mark = f"DATA-{fence()}"
     task = _TASK.format(fence=mark, details=", ".join(f'"{detail}"' for detail in DETAILS))
     words = json.dumps({name: text[:MAX_TEXT] for name, text in _words(case).items()})
-    return {
-        "model": model,
-        "temperature": 0,
-        "n": 1,
-        "stream": False,
-        "max_tokens": 200,
-        "messages": [
-            {"role": "system", "content": task},
-            {"role": "user", "content": f"Facts: {json.dumps(_facts(case))}\n{mark}\n{words}\n{mark}"},
-        ],
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "opinion", "strict": True, "schema": SCHEMA},
-        },
-    }
+    return chat_request(
+        model, system=task, user=f"Facts: {json.dumps(_facts(case))}\n{mark}\n{words}\n{mark}", schema_name="opinion",
+        schema=SCHEMA, max_tokens=200,
+    )  # fmt: skip
 
 
 def _facts(case: CriticCase) -> dict[str, Any]:
@@ -108,7 +92,7 @@ def _words(case: CriticCase) -> dict[str, str]:
     return {name: text for name, text in given.items() if text}
 
 
-def read_answer(answer: Answered) -> Opinion:
+def read_answer(answer: Response) -> Opinion:
     """An HTTP answer → the opinion in it. Never raises."""
     if answer.status != 200:
         return Opinion(CriticCode.ERROR, "model", f"http_{answer.status}")

@@ -1,6 +1,6 @@
-"""One text in every way in which a machine could read it: folded, decoded, unspaced, reversed, without look-alikes.
+"""Normalises a text and decodes it in every cheap way: folded, base64, unspaced, reversed, without look-alike letters.
 
-Bounded: each way costs one pass over the text, what was decoded is decoded once more and not further.
+Bounded: each way is one pass over the text; decoded text is decoded once more and no further.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from urllib.parse import unquote
 
 MAX_LOOKED_AT = 4000
-"""Characters; a longer text is not looked at but suspicious by itself: nobody explains a refund in four thousand."""
+"""Characters; a longer text is suspicious by itself and is not examined."""
 
 _LOOK_ALIKES = str.maketrans(
     "аеорсухіјѕԁɡһӏкмтнвԛԝαοενιρκυτχωոսօցհզ",  # Cyrillic, Greek, Armenian
@@ -33,7 +33,7 @@ _LETTERS = re.compile(r"[^\W\d_]+")
 _FEWEST_TO_FOLD = 4
 
 
-def plain(text: str) -> str:
+def normalized(text: str) -> str:
     """Lower case, compatible forms folded, accents dropped, so that one pattern fits all spellings."""
     if text.isascii():
         return text.lower()
@@ -42,19 +42,19 @@ def plain(text: str) -> str:
 
 
 def other_readings(text: str) -> Iterator[str]:
-    """The text decoded in every way that costs nothing, each already `plain`; the text itself is not among them."""
-    shown = plain(text)
+    """The text decoded in every way that costs nothing, each already `normalized`; the text itself is not among them."""
+    shown = normalized(text)
     ways = (
         unquote(html.unescape(text)), text[::-1], codecs.encode(text, "rot13"), shown.translate(_LEET),
         shown.translate(_LOOK_ALIKES), _SPACED.sub(lambda found: _SPACES.sub("", found[0]), text),
     )  # fmt: skip
     for way in ways:
         if way not in (text, shown):
-            yield plain(way)
+            yield normalized(way)
     for passage in decoded_passages(text):
-        yield plain(passage)
+        yield normalized(passage)
         for inner in decoded_passages(passage):
-            yield plain(inner)
+            yield normalized(inner)
 
 
 def decoded_passages(text: str) -> Iterator[str]:

@@ -1,30 +1,58 @@
-"""The rules critic: deterministic, no outside, well under a millisecond for what customers write.
+"""The rules critic: deterministic, without outside calls, well under a millisecond for usual texts.
 
-In order of precedence: the amount, words aimed at a machine, hidden text, the scenario, a template over accounts; then what is
-only a doubt: a text that is too long, has markup, is in another script or language, or speaks of how it is decided. Texts are bounded before they are
-looked at, so no text makes it slow. What it can and cannot see stands in `policies/critic.yaml`.
+In order of precedence: amount, prompt injection, hidden text, scenario, the same text over several accounts; then doubts: a
+text that is too long, has markup, is in an unsupported script or language, or speaks of how it is decided. Texts are cut to
+a maximum length first. What it detects and what it misses is written in `policies/critic.yaml`.
 """
 
 from __future__ import annotations
+
+import re
 
 from sentinel.platform.resources import policies_dir
 from worker.critic.amounts import amount_detail
 from worker.critic.bounds import Bounds, load_bounds
 from worker.critic.case import CriticCase, CriticCode, Opinion
-from worker.critic.coverage import uncovered_because
+from worker.critic.coverage import unreadable_because
 from worker.critic.decision_words import speaks_of_deciding
-from worker.critic.markup import has_markup
-from worker.critic.readings import MAX_LOOKED_AT, plain
+from worker.critic.prompt_injection import SAME_TEXT_ACCOUNTS, InjectionSign, suspicious_because
+from worker.critic.readings import MAX_LOOKED_AT, normalized
 from worker.critic.scenarios import scenario_detail
-from worker.suspicion import SAME_TEXT_ACCOUNTS, Suspicion, suspicious_because
+
+# Brackets that look like those of tags, beyond what NFKC folds.
+_BRACKETS = str.maketrans("‹›〈〉⟨⟩⟪⟫《》❮❯❰❱【】〔〕⟦⟧", "<><><><><><><>[][][]")
+_ROLE = (
+    r"(?:systeme?|sistema|assistant|assistent|asistente|assistente|users?|human|ai|ki|ia|llm|gpt|bot|chatbot|developer|admin|administrator"
+    r"|supervisor|operator|reviewer|model|agent|tool|function|instructions?|anweisung(?:en)?|instrucciones|istruzioni|prompt|policy"
+    r"|context|decision|verdict|role|response|output|answer)"
+)
+_MARKUP = re.compile(
+    # Tags and comments, but not a mail or web address in angle brackets.
+    r"<(?![\w.+-]{1,64}@[\w.-]{1,255}>|https?://[^<>\s]{1,500}>)[/!?%|]?\s?[a-z_][^<>\n]{0,200}>|<[/!?%|]\w|<<\s?/?\w|[%|?]>|-->"
+    rf"|\[\s?/\s?\w{{1,30}}\s?\]|\[\s?#?\s?{_ROLE}\b[^\]\n]{{0,40}}\]|\[\s?/?(?:inst|sys)\b|\[\["
+    # Templates, code, calls and data.
+    r"|\{\{|\}\}|\{%|[$#]\{|\{\s?\w{1,30}\s?\}|```|~~~|\\[nrt](?![a-z])|\\begin\b|&(?:lt|gt|#\d{1,6}|#x[\da-f]{1,5});"
+    r"|\]\(\s?\w{2,10}:|[\[{,]\s{0,8}[\"'][\w -]{1,40}[\"']\s?:|\b[a-z]\w{0,60}+(?:\.\w{1,60}+){1,4}+\("
+    r"|\b[a-z]{1,40}_\w{0,60}+\(|\bfunction\s?\w{0,40}\("
+    # A header of a role where a line or sentence begins, and a banner with one.
+    rf"|(?:^|[\n\r\u2028\u2029.!?;|>\"”])[^\w\n]{{0,12}}{_ROLE}(?:[ _-]?(?:message|prompt|note|update|alert|override|instructions?|role))?"
+    r"[\s*_\"'\])]{0,6}(?::|=>|->|={1,2}|>>)"
+    rf"|(?<![-=#*~])[-=#*~]{{3,}}+\s?(?:\w{{1,20}}\s){{0,3}}{_ROLE}\b[\w ]{{0,30}}[-=#*~]{{3}}|(?:^|\n)\s{{0,8}}#{{1,6}}\s?{_ROLE}\b",
+)
+
+
+def has_markup(text: str) -> bool:
+    """Whether there is a tag, a template, code, data or a header of a role in it."""
+    return _MARKUP.search(normalized(text).translate(_BRACKETS)) is not None
+
 
 _TEXT_CODES = {
-    Suspicion.WORDS: (CriticCode.INSTRUCTIONS, "words_aimed_at_a_machine"),
-    Suspicion.HIDDEN: (CriticCode.ENCODED_TEXT, "hidden_words"),
-    Suspicion.INVISIBLE: (CriticCode.ENCODED_TEXT, "invisible_characters"),
-    Suspicion.MIXED: (CriticCode.ENCODED_TEXT, "look_alike_letters"),
-    Suspicion.ENCODED: (CriticCode.ENCODED_TEXT, "encoded_passage"),
-    Suspicion.TOO_LONG: (CriticCode.LONG_TEXT, "not_looked_at"),
+    InjectionSign.WORDS: (CriticCode.INSTRUCTIONS, "words_aimed_at_a_machine"),
+    InjectionSign.HIDDEN: (CriticCode.ENCODED_TEXT, "hidden_words"),
+    InjectionSign.INVISIBLE: (CriticCode.ENCODED_TEXT, "invisible_characters"),
+    InjectionSign.MIXED: (CriticCode.ENCODED_TEXT, "look_alike_letters"),
+    InjectionSign.ENCODED: (CriticCode.ENCODED_TEXT, "encoded_passage"),
+    InjectionSign.TOO_LONG: (CriticCode.LONG_TEXT, "not_looked_at"),
 }
 
 SPEAKS_OF_DECIDING = "speaks_of_deciding"
@@ -45,7 +73,7 @@ class RulesCritic:
         for text in case.texts.values():
             if why := suspicious_because(text):
                 return Opinion(_TEXT_CODES[why][0], "rules", _TEXT_CODES[why][1])
-        if detail := scenario_detail(case.scenario, plain((case.reason or "")[:MAX_LOOKED_AT])):
+        if detail := scenario_detail(case.scenario, normalized((case.reason or "")[:MAX_LOOKED_AT])):
             return Opinion(CriticCode.SCENARIO, "rules", detail)
         if case.same_text_accounts >= SAME_TEXT_ACCOUNTS:
             return Opinion(CriticCode.REPEATED_TEXT, "rules")
@@ -60,8 +88,8 @@ class RulesCritic:
             return Opinion(CriticCode.LONG_TEXT, "rules", f"{place}_too_long")
         if has_markup(text):
             return Opinion(CriticCode.MARKUP, "rules", f"markup_in_{place}")
-        if why := uncovered_because(text, self._bounds.languages):
+        if why := unreadable_because(text, self._bounds.languages):
             return Opinion(CriticCode.LANGUAGE, "rules", why)
-        if speaks_of_deciding(plain(text)):
+        if speaks_of_deciding(normalized(text)):
             return Opinion(CriticCode.INSTRUCTIONS, "rules", SPEAKS_OF_DECIDING)
         return None

@@ -1,7 +1,7 @@
-"""Does the text speak of something else than the scenario? Few words, English and German, and only what is plain.
+"""Detects a text that speaks of another scenario than the one requested. English and German keywords, plain cases only.
 
-A text that also speaks of the scenario's own matter is left alone, and so is one that speaks of nothing we know. So what
-is one's own is read generously, what is foreign narrowly.
+A text that also has words of its own scenario passes, and so does one without any known words: own keywords are matched
+broadly, foreign ones narrowly.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _OWN_AND_FOREIGN: Mapping[str, tuple[str, tuple[str, ...]]] = {
 def scenario_detail(scenario: str, plain_text: str) -> str:
     """What the text speaks of instead, e.g. "speaks_of_fault"; "" if nothing speaks against the scenario.
 
-    `plain_text` is lower case without accents (`readings.plain`).
+    `plain_text` is lower case without accents (`readings.normalized`).
     """
     found = _OWN_AND_FOREIGN.get(scenario)
     if found is None or not plain_text:

@@ -1,12 +1,12 @@
-"""The critic that the settings describe, and what is wrong with them. Nothing here opens a connection."""
+"""Settings of the critic and the image recogniser, and what can be wrong with them. Opens no connection."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Protocol
 
-from worker.addresses import is_http_url
-from worker.images.choice import BadRecogniser, parse_choice
+from worker.images.select import InvalidRecogniser, parse_recogniser
+from worker.outbound.client import is_http_url
 
 _LONGEST_SECONDS = 60
 
@@ -61,8 +61,8 @@ def _critic_faults(settings: CriticSettings) -> list[str]:
 def _recogniser_faults(settings: CriticSettings) -> list[str]:
     found = []
     try:
-        parse_choice(settings.recogniser)
-    except BadRecogniser as error:
+        parse_recogniser(settings.recogniser)
+    except InvalidRecogniser as error:
         found.append(f"WORKER_RECOGNISER {error}")
     if not 0 < settings.recogniser_timeout_seconds <= _LONGEST_SECONDS:
         found.append(f"WORKER_RECOGNISER_TIMEOUT_SECONDS must be more than 0 and at most {_LONGEST_SECONDS}")

@@ -1,4 +1,4 @@
-"""`python -m worker.gates`: one run. The job comes as JSON on standard input, the report goes to standard output.
+"""`python -m worker.gates`: one launch gate run. The request is JSON on standard input, the report goes to standard output.
 
 Exit status: 0 with a report, whatever it says; 2 when there can be none, with one line on standard error.
 """
@@ -15,15 +15,14 @@ import structlog
 
 from sentinel.core.errors import SentinelError
 from sentinel.policy.errors import PolicyError
+from worker.gates.account_history import AccountHistoryFailed
 from worker.gates.cases import read_cases
-from worker.gates.job import read_job
-from worker.gates.judge import judge
-from worker.gates.past import PastFailed
-from worker.gates.reconcile import wrong_executions
+from worker.gates.judge import judge, report_of
 from worker.gates.replay import replay
-from worker.gates.report import report_of
-from worker.ledger import LedgerUnavailable
-from worker.settings import BadSettings
+from worker.gates.run_request import read_request
+from worker.gates.wrong_executions import wrong_executions
+from worker.refunds.ledger import LedgerUnavailable
+from worker.refunds.settings import BadSettings
 
 
 def main() -> int:
@@ -37,14 +36,14 @@ def main() -> int:
     data = sys.stdin.buffer.read()
     if not data:
         return 2  # whoever started us thought better of it
-    job = read_job(data)
+    job = read_request(data)
     try:
         file = read_cases(job.cases)
         if file.scenario != job.scenario:
             raise PolicyError(f"is about {file.scenario}, not {job.scenario}", file=str(job.cases))
         with tempfile.TemporaryDirectory(prefix="sentinel-gate-") as folder:
             found = replay(job, file, Path(folder))
-    except (SentinelError, PastFailed, LedgerUnavailable, BadSettings) as error:
+    except (SentinelError, AccountHistoryFailed, LedgerUnavailable, BadSettings) as error:
         sys.stderr.write(f"Error: {error}\n")
         return 2
     wrong = wrong_executions(file, found.executed, found.moved)

@@ -1,4 +1,4 @@
-"""Which limits of a policy a case stands exactly at, and which it is one minor unit over. Told from the case's numbers alone."""
+"""Which limits of a policy a case reaches exactly, and which it exceeds by one minor unit. Computed from the case alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from worker.gates.cases import Case
-from worker.gates.job import Job, Window
+from worker.gates.run_request import RunRequest, Window
 
 EXACT, OVER = "exact", "over"
 _DAY, _MONTH = 86_400, 32 * 86_400
@@ -41,14 +41,14 @@ def counts_in(ago: str, window: Window) -> bool:
     return day if window.kind == "calendar_day" else month
 
 
-def wanted(job: Job) -> set[Boundary]:
+def wanted(job: RunRequest) -> set[Boundary]:
     """Both sides of every limit of the policy for this scenario, in every currency that it has numbers for."""
     names = {(window.id, window.currency) for window in job.windows}
     names |= {(name, currency) for currency in job.caps for name in ("tenth", "cap")}
     return {Boundary(name, currency, side) for name, currency in names for side in (EXACT, OVER)}
 
 
-def of_case(case: Case, job: Job) -> set[Boundary]:
+def of_case(case: Case, job: RunRequest) -> set[Boundary]:
     """The sides on which the case stands; it must be labelled as that side is to end."""
     side = {"execute": EXACT, "person": OVER}.get(case.want.end)
     currency, amount, cap = case.given.currency, case.given.amount_minor, job.caps.get(case.given.currency)

@@ -25,16 +25,17 @@ from pathlib import Path
 from sentinel.core.decision import REASONS
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.source import Listing, Node, Scalar, Source, Table, parse_source, read_source
-from worker.gates.given import FIELDS, Given, read_given
+from worker.gates.case_inputs import FIELDS, CaseInputs, read_inputs
+from worker.refunds.workflow.escalations import Escalation
+from worker.refunds.workflow.routes import CHANNELS, SCENARIOS
 from worker.settlement.registry import system_names
-from worker.workflow.routes import CHANNELS, SCENARIOS
 
 ENDS = ("execute", "person", "deny", "error", "waiting")
 MOST_CASES = 2000
 AWAITING_CUSTOMER = "awaiting_customer"  # the one reason that no authority gives
 _HEAD = ("scenario", "systems", "base")
 _CASE = ("id", "each", "given", "want")
-_REASONS = (*REASONS, AWAITING_CUSTOMER)
+_REASONS = (*dict.fromkeys([*REASONS, *Escalation]), AWAITING_CUSTOMER)
 _ID = re.compile(r"[a-z0-9][a-z0-9_.-]{0,59}", re.ASCII)
 
 
@@ -55,7 +56,7 @@ class Case:
 
     id: str
     where: str
-    given: Given
+    given: CaseInputs
     want: Want
 
 
@@ -126,7 +127,7 @@ def _expanded(source: Source, node: Node, base: dict[str, Node]) -> Iterator[Cas
     own = view.fields(table.entries["given"], "given", known=FIELDS).entries if "given" in table.entries else {}
     where = f"{source.name}:{table.place.line}:{table.place.column}"
     for suffix, varied in _combinations(view, table.entries.get("each")):
-        given = read_given(view, table.place, {**base, **own, **varied})
+        given = read_inputs(view, table.place, {**base, **own, **varied})
         yield Case(f"{name}{suffix}", where, given, want)
 
 

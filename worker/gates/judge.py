@@ -1,4 +1,4 @@
-"""Results → verdict. Pure: what a case came to, whether it counts, and whether all of it is enough to turn a switch on."""
+"""Verdict of a launch gate run, and its report. Pure: what each case came to, whether it counts, and whether all are enough."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from worker.gates.boundaries import Boundary, of_case, wanted
 from worker.gates.cases import Case, CaseFile
-from worker.gates.job import Job
-from worker.gates.reconcile import Wrong
+from worker.gates.run_request import RunRequest
+from worker.gates.simulated_systems import NAMES
+from worker.gates.wrong_executions import WrongExecution
 
 LEAST_LOWER_BOUND = 0.95
 NOT_WIRED = ("system_not_ready", "recogniser_unavailable", "order_directory_unavailable", "critic_error")
@@ -19,7 +21,7 @@ _Z = 1.959963984540054
 """Two-sided 95 %."""
 
 
-class Result(StrEnum):
+class GateCaseResult(StrEnum):
     """What a case proved."""
 
     CORRECT = "correct"
@@ -28,7 +30,7 @@ class Result(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReplayedRow:
     """Where a row stands after the replay. `status` None: it is not there."""
 
     status: str | None
@@ -49,12 +51,12 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class GateResult:
     """Everything a report says. `results` by case id; `open` are boundaries that no covered, correct case stands on."""
 
-    results: Mapping[str, Result]
-    seen: Mapping[str, Seen]
-    wrong: tuple[Wrong, ...]
+    results: Mapping[str, GateCaseResult]
+    seen: Mapping[str, ReplayedRow]
+    wrong: tuple[WrongExecution, ...]
     covered: frozenset[Boundary]
     open: tuple[Boundary, ...]
     lower: float
@@ -66,25 +68,30 @@ class Judgement:
         """Whether nothing speaks against turning the switch on."""
         return not self.problems
 
-    def count(self, result: Result) -> int:
+    def count(self, result: GateCaseResult) -> int:
         """How many cases came to this."""
         return sum(found is result for found in self.results.values())
 
 
 def judge(
-    job: Job, file: CaseFile, seen: Mapping[str, Seen], wrong: Sequence[Wrong], *, day_changed: bool = False
-) -> Judgement:
+    job: RunRequest,
+    file: CaseFile,
+    seen: Mapping[str, ReplayedRow],
+    wrong: Sequence[WrongExecution],
+    *,
+    day_changed: bool = False,
+) -> GateResult:
     """`seen` by case id. Only correct and incorrect cases count; a wrong execution is never correct."""
     mistaken = {one.case for one in wrong}
-    results = {case.id: _result(case, seen.get(case.id, Seen(None)), case.id in mistaken) for case in file.cases}
-    proven = [case for case in file.cases if results[case.id] is Result.CORRECT]
+    results = {case.id: _result(case, seen.get(case.id, ReplayedRow(None)), case.id in mistaken) for case in file.cases}
+    proven = [case for case in file.cases if results[case.id] is GateCaseResult.CORRECT]
     covered = frozenset(side for case in proven for side in of_case(case, job))
     left = tuple(sorted(wanted(job) - covered))
     correct = len(proven)
-    number = correct + sum(result is Result.INCORRECT for result in results.values())
+    number = correct + sum(result is GateCaseResult.INCORRECT for result in results.values())
     lower, upper = wilson(correct, number)
     problems = _problems(wrong, left, lower, any(case.want.end == "execute" for case in proven), day_changed)
-    return Judgement(results, seen, tuple(wrong), covered, left, lower, upper, tuple(problems))
+    return GateResult(results, seen, tuple(wrong), covered, left, lower, upper, tuple(problems))
 
 
 def wilson(right: int, number: int) -> tuple[float, float]:
@@ -96,17 +103,17 @@ def wilson(right: int, number: int) -> tuple[float, float]:
     return max((middle - half) / (1 + weight), 0.0), min((middle + half) / (1 + weight), 1.0)
 
 
-def _result(case: Case, seen: Seen, mistaken: bool) -> Result:
+def _result(case: Case, seen: ReplayedRow, mistaken: bool) -> GateCaseResult:
     if mistaken:
-        return Result.INCORRECT
+        return GateCaseResult.INCORRECT
     if seen.end == "person" and seen.reason_code in NOT_WIRED:
-        return Result.NOT_COVERED
+        return GateCaseResult.NOT_COVERED
     is_right = seen.end == case.want.end and case.want.reason in (None, seen.reason_code)
-    return Result.CORRECT if is_right else Result.INCORRECT
+    return GateCaseResult.CORRECT if is_right else GateCaseResult.INCORRECT
 
 
 def _problems(
-    wrong: Sequence[Wrong], left: Sequence[Boundary], lower: float, has_executed: bool, day_changed: bool
+    wrong: Sequence[WrongExecution], left: Sequence[Boundary], lower: float, has_executed: bool, day_changed: bool
 ) -> list[str]:
     found = [f"{len(wrong)} wrong executions"] if wrong else []
     if lower < LEAST_LOWER_BOUND:
@@ -118,3 +125,27 @@ def _problems(
     if day_changed:
         found.append("a day of the policy began during the run: run it again")
     return found
+
+
+def report_of(job: RunRequest, file: CaseFile, found: GateResult) -> dict[str, Any]:
+    """The report, without what only the authority knows (the policy's digest)."""
+    correct, incorrect = found.count(GateCaseResult.CORRECT), found.count(GateCaseResult.INCORRECT)
+    left = set(found.open)
+    return {
+        "scenario": job.scenario, "switch": job.switch, "passed": found.passed, "problems": list(found.problems),
+        "cases": len(file.cases), "covered": correct + incorrect, "correct": correct, "incorrect": incorrect,
+        "not_covered": found.count(GateCaseResult.NOT_COVERED), "lower_bound": found.lower, "upper_bound": found.upper,
+        "wrong_executions": [one.as_json() for one in found.wrong],
+        "boundaries": [
+            {"limit": side.name, "currency": side.currency, "side": side.side, "covered": side not in left}
+            for side in sorted(found.covered | left)
+        ],
+        "simulated": list(NAMES) if job.simulate_systems else [],
+        "sandbox": sorted(name.removesuffix("_url") for name in job.sandbox if name.endswith("_url")),
+        "cases_file": file.name, "cases_digest": file.digest,
+        "results": [
+            {"case": case.id, "where": case.where, "result": found.results[case.id], "wanted": str(case.want),
+             "came_to": str(found.seen[case.id]) if case.id in found.seen else "nothing"}
+            for case in file.cases
+        ],
+    }  # fmt: skip

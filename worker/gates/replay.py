@@ -1,7 +1,7 @@
-"""The cases through the real worker: its pipeline, its settlement systems, its confirm cards, against a real authority.
+"""Runs the cases through the real worker: workflow, settlement systems and confirm cards, against a real authority.
 
-Only the customer is scripted, and answers through the same function as the console's page. Cases that need another
-position of the switches or a halt run one group after the other.
+Only the customer is scripted, and answers through the same function as the console's page. Cases that need other switches
+or a halt run in groups, one after the other.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from psycopg.rows import class_row
 
 from sentinel.client import Client
 from sentinel.store.database import CONSOLE, WORKER, Pool, open_connection, with_role
-from worker.connect import make_agent, open_client
 from worker.failpoints import Failpoints
+from worker.gates.account_history import make_account_history
 from worker.gates.cases import Case, CaseFile
-from worker.gates.job import Job
-from worker.gates.judge import Seen
-from worker.gates.past import make_past
-from worker.gates.reconcile import Executed, Moved
-from worker.gates.stage import enter, names_of, write_labels
-from worker.gates.stand_ins import StandIns, standing_in
-from worker.ledger import Ledger
-from worker.settings import WorkerSettings
+from worker.gates.fixtures import enter_cases, names_of, write_labels
+from worker.gates.judge import ReplayedRow
+from worker.gates.run_request import RunRequest
+from worker.gates.simulated_systems import SimulatedSystems, serve_simulated_systems
+from worker.gates.wrong_executions import Executed, MoneyMovement
+from worker.refunds.build import make_agent, open_client
+from worker.refunds.ledger import Ledger
+from worker.refunds.settings import WorkerSettings
 
 MOST_ROUNDS = 8
 _SECRET = "scratch-links-0123456789abcdefghijklmnop"  # of a database that is thrown away
@@ -83,26 +83,26 @@ DAY = "select date_trunc('day', clock_timestamp(), %s)"
 class Replayed:
     """What the replay left behind: rows by case id, execution rows, money that stand-ins moved."""
 
-    seen: Mapping[str, Seen]
+    seen: Mapping[str, ReplayedRow]
     executed: tuple[Executed, ...]
-    moved: tuple[Moved, ...]
+    moved: tuple[MoneyMovement, ...]
     day_changed: bool
 
 
-def replay(job: Job, file: CaseFile, folder: Path) -> Replayed:
+def replay(job: RunRequest, file: CaseFile, folder: Path) -> Replayed:
     """Run all cases. `folder` is for files of the run. Raises `PastFailed`, `LedgerUnavailable`, `BadSettings`."""
     with ExitStack() as stack:
-        stand_ins = stack.enter_context(standing_in()) if job.simulate_systems else None
+        stand_ins = stack.enter_context(serve_simulated_systems()) if job.simulate_systems else None
         settings = _settings(job, folder, stand_ins)
         client = stack.enter_context(open_client(settings, job.tenant_id))
         admin = stack.enter_context(psycopg.connect(job.database_url, autocommit=True))
         pool = Pool(with_role(job.database_url, WORKER), size=settings.lanes + 6)
         stack.callback(pool.close)
-        world = _World(job, file, settings, client, admin, Ledger(pool, job.tenant_id, worker_id="launch-gate"))
+        world = _CaseRunner(job, file, settings, client, admin, Ledger(pool, job.tenant_id, worker_id="launch-gate"))
         return world.play(stand_ins)
 
 
-def _settings(job: Job, folder: Path, stand_ins: StandIns | None) -> WorkerSettings:
+def _settings(job: RunRequest, folder: Path, stand_ins: SimulatedSystems | None) -> WorkerSettings:
     """A worker's settings that owe nothing to the environment: a gate's result must not depend on who runs it."""
     settings = WorkerSettings(
         authority_url=job.authority_url, api_key=job.api_key, database_url=job.database_url, tenant_id=job.tenant_id,
@@ -119,26 +119,28 @@ def _settings(job: Job, folder: Path, stand_ins: StandIns | None) -> WorkerSetti
 
 
 @dataclass(frozen=True, slots=True)
-class _World:
-    job: Job
+class _CaseRunner:
+    job: RunRequest
     file: CaseFile
     settings: WorkerSettings
     client: Client
     admin: psycopg.Connection[Any]
     ledger: Ledger
 
-    def play(self, stand_ins: StandIns | None) -> Replayed:
+    def play(self, stand_ins: SimulatedSystems | None) -> Replayed:
         write_labels(self.file.cases, Path(self.settings.recogniser.removeprefix("labels:")))
         day = self._day()
-        enter(self.ledger, self.admin, self.file)
+        enter_cases(self.ledger, self.admin, self.file)
         self._tell(HOLD_BACK, [names_of(case).entry for case in self.file.cases])
         with self._board("on"):
-            make_past(self.client, self.admin, self.job, self.file.cases)
+            make_account_history(self.client, self.admin, self.job, self.file.cases)
         for (board, is_late), cases in self._groups().items():
             with self._board(board):
                 self._late(cases) if is_late else self._rounds(cases)
         seen = self._seen(self.file.cases)
-        moved = [Moved(body["ledger_entry_id"], system) for system, body in stand_ins.money()] if stand_ins else []
+        moved = (
+            [MoneyMovement(body["ledger_entry_id"], system) for system, body in stand_ins.money()] if stand_ins else []
+        )
         return Replayed(seen, self._executed(), tuple(moved), self._day() != day)
 
     def _groups(self) -> dict[tuple[str, bool], list[Case]]:
@@ -182,10 +184,10 @@ class _World:
     def _is_under_way(self, cases: Sequence[Case]) -> bool:
         return any(seen.end == "unfinished" for seen in self._seen(cases).values())
 
-    def _seen(self, cases: Sequence[Case]) -> dict[str, Seen]:
+    def _seen(self, cases: Sequence[Case]) -> dict[str, ReplayedRow]:
         by_entry = {names_of(case).entry: case.id for case in cases}
         rows = self.admin.execute(STATES, [self.job.tenant_id, list(by_entry)]).fetchall()
-        return {by_entry[entry]: Seen(*rest) for entry, *rest in rows}
+        return {by_entry[entry]: ReplayedRow(*rest) for entry, *rest in rows}
 
     def _executed(self) -> tuple[Executed, ...]:
         with self.admin.cursor(row_factory=class_row(Executed)) as cursor:

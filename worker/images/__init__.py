@@ -1,1 +1,1 @@
-"""Proof images and what recognises them: `proof.py` keeps and checks, recognisers are adapters that a setting chooses."""
+"""Proof images and their recognisers: `proof.py` checks and keeps an image; recognisers are adapters chosen by a setting."""

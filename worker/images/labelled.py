@@ -1,4 +1,4 @@
-"""A recogniser that knows its pictures beforehand: a JSON file of digest → label. For the demo, launch gates and tests."""
+"""A recogniser with fixed answers: a JSON file of image digest → label. For the demo, launch gates and tests."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pathlib import Path
 
 from sentinel.core.errors import InvalidInput
 from worker.images.proof import ProofImage
-from worker.images.recogniser import Recognised, Unrecognised, exact_number, read_label
+from worker.images.recogniser import Recognised, Unrecognised, plain_decimal, read_label
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
-class BadLabels(Exception):
+class InvalidLabels(Exception):
     """The file of labels cannot be used; one line that names the entry and the rule."""
 
 
-class LabelledImages:
+class LabelFileRecogniser:
     """Answers by the picture's digest; a picture that is not in the file is unrecognised."""
 
     name = "labels"
 
     def __init__(self, file: Path) -> None:
-        """Read `file`: {"<sha256 in hex>": {kind, amount?, tracking_number?, text?}}. Raises `BadLabels`."""
+        """Read `file`: {"<sha256 in hex>": {kind, amount?, tracking_number?, text?}}. Raises `InvalidLabels`."""
         self._labels = _read(file)
 
     def is_ready(self) -> bool:
@@ -38,17 +38,17 @@ class LabelledImages:
 
 def _read(file: Path) -> Mapping[str, Recognised | Unrecognised]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"), parse_float=exact_number)
+        found = json.loads(file.read_text(encoding="utf-8"), parse_float=plain_decimal)
     except (OSError, ValueError, RecursionError) as error:
-        raise BadLabels(f"{file}: cannot be read as JSON ({type(error).__name__})") from None
+        raise InvalidLabels(f"{file}: cannot be read as JSON ({type(error).__name__})") from None
     if not isinstance(found, dict):
-        raise BadLabels(f"{file}: must be an object of digest and label")
+        raise InvalidLabels(f"{file}: must be an object of digest and label")
     labels = {}
     for digest, label in found.items():
         if not _DIGEST.fullmatch(digest):
-            raise BadLabels(f"{file}: {digest[:80]!r} is not a SHA-256 digest in lower-case hex")
+            raise InvalidLabels(f"{file}: {digest[:80]!r} is not a SHA-256 digest in lower-case hex")
         try:
             labels[digest] = read_label(label)
         except InvalidInput as error:
-            raise BadLabels(f"{file}: {digest}: {error}") from None
+            raise InvalidLabels(f"{file}: {digest}: {error}") from None
     return labels

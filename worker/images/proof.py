@@ -1,4 +1,4 @@
-"""A proof image as it is kept: its bytes, their digest and what kind of picture they are, checked before anything reads it."""
+"""A proof image: its bytes, their SHA-256 digest and media type, checked before anything reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every recogniser offers and answers. What it reads in a picture is a stranger's words: data, bounded."""
+"""The recogniser interface. What is read in a picture is untrusted: data, bounded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, get_args
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money, parse_money
 from worker.images.proof import ProofImage
-from worker.outside import NoAnswer
+from worker.outbound.client import NoResponse
 
 MAX_TEXT = 4000
 MAX_TRACKING_NUMBER = 64
@@ -44,7 +44,7 @@ class Recogniser(Protocol):
     def is_ready(self) -> bool:
         """Whether it can be asked at all; cheap."""
 
-    def recognise(self, image: ProofImage) -> Recognised | Unrecognised | NoAnswer:
+    def recognise(self, image: ProofImage) -> Recognised | Unrecognised | NoResponse:
         """Read one picture."""
 
 
@@ -81,7 +81,7 @@ def read_label(found: Any) -> Recognised | Unrecognised:
     )
 
 
-def exact_number(text: str) -> Decimal:
+def plain_decimal(text: str) -> Decimal:
     """For a JSON reader: a number with a fraction, exact. Raises `ValueError` for an exponent or too many digits.
 
     A few characters with an exponent could otherwise become gigabytes of digits.

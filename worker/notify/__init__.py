@@ -1,4 +1,4 @@
-"""Telling customers: a message is made in their language and handed to one of the adapters."""
+"""Notifying customers: a message is made in their language and handed to one of the adapters."""
 
 from worker.notify.messages import Message
 from worker.notify.messenger import Messenger

@@ -1,4 +1,4 @@
-"""A file as outbox: one JSON line per message, on disk before it counts as delivered. Something else carries it on."""
+"""Notifier that appends to a file: one JSON line per message, synced to disk before it counts as delivered."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Sends the links of cards that wait, and tries again later what did not go out."""
+"""Sends the links of pending confirm cards, and retries later what could not be sent."""
 
 from __future__ import annotations
 
 import logging
 
-from worker.confirmations import Confirmations, Undelivered
 from worker.notify.messages import Message, confirm_message
 from worker.notify.notifier import Delivered, Failed, Notifier
+from worker.refunds.confirmations import Confirmations, Undelivered
 
 FIRST_PAUSE_SECONDS = 15.0
 LONGEST_PAUSE_SECONDS = 3600.0

@@ -1,4 +1,4 @@
-"""What every adapter that reaches customers is: one call, whose outcome is a value and never an exception."""
+"""The notifier interface: one call, whose result is a value and never an exception."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from worker.notify.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The message is on its way; nobody promises that it is read."""
+    """The message was handed over."""
 
 
 @dataclass(frozen=True, slots=True)

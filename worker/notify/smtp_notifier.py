@@ -1,6 +1,6 @@
-"""Mail by the standard library: one connection per message, an end to all waiting, every failure a value.
+"""Mail by the standard library: one connection per message, one deadline, every failure a value.
 
-What a server answers is kept as its three digits: its text often repeats the customer's address.
+Of a server's answer only the three-digit code is kept: its text often repeats the customer's address.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class SmtpNotifier:
 
 
 def _shut_at(server: smtplib.SMTP, deadline: float, done: threading.Event) -> None:
-    """Wake up whoever waits for the server once the time is over, again and again until they noticed."""
+    """Shuts the connection at the deadline, repeatedly until the waiting call has ended."""
     while not done.wait(max(0.1, deadline - time.monotonic())):
         # Between two steps there may be no socket yet, or none any more.
         with contextlib.suppress(OSError, AttributeError):

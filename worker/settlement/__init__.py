@@ -1,20 +1,21 @@
-"""Where a refund settles: one small interface, one module per kind of system.
+"""Settlement systems: one small interface, one module per kind of system.
 
-A system is asked for an effect only with a started permit. What comes back is a value, never an exception: `Settled`,
-`Refused` (surely nothing happened) or `NoAnswer` (it may have happened: ask the system, never do it again).
+A system is asked for an effect only with a started permit. The result is a value, never an exception: `Settled`, `Refused`
+(surely nothing happened) or `NoAnswer` (it may have happened: look it up, never ask for it again).
 """
 
-from worker.settlement.gateway import Answer, Compensating, NoAnswer, Refused, Settled, SettlementSystem
-from worker.settlement.later import deliver_later
+from worker.outbound.effects import EffectResult, NoAnswer, Refused, Settled
+from worker.settlement.best_effort import deliver_best_effort
+from worker.settlement.gateway import Compensating, SettlementSystem
+from worker.settlement.in_ledger import Coupon, PrivateRefund, SimulatedRefund
 from worker.settlement.registry import Systems, UnknownSystem, system_names
 from worker.settlement.saga import Effect, Saga
-from worker.settlement.simulated_refund import Coupon, PrivateRefund, SimulatedRefund
 
 __all__ = [
-    "Answer",
     "Compensating",
     "Coupon",
     "Effect",
+    "EffectResult",
     "NoAnswer",
     "PrivateRefund",
     "Refused",
@@ -24,6 +25,6 @@ __all__ = [
     "SimulatedRefund",
     "Systems",
     "UnknownSystem",
-    "deliver_later",
+    "deliver_best_effort",
     "system_names",
 ]

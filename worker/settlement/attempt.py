@@ -1,17 +1,18 @@
-"""Asking one system once, so that whatever it does comes back as a value with a meaning."""
+"""One try of one system, with every failure turned into a result value."""
 
 from __future__ import annotations
 
 import logging
 import uuid
 
-from worker.rows import LedgerRow
-from worker.settlement.gateway import Answer, Compensating, NoAnswer, Refused, Settled, SettlementSystem
+from worker.outbound.effects import EffectResult, NoAnswer, Refused, Settled
+from worker.refunds.rows import LedgerRow
+from worker.settlement.gateway import Compensating, SettlementSystem
 
 _log = logging.getLogger("worker")
 
 
-def try_once(system: SettlementSystem, row: LedgerRow, reference: uuid.UUID) -> Answer:
+def try_once(system: SettlementSystem, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
     """Ask for the effect; unless that says done, look whether it is there.
 
     "Not there" right after a try without an answer proves nothing, as the call may still be under way: no answer. A
@@ -29,7 +30,7 @@ def try_once(system: SettlementSystem, row: LedgerRow, reference: uuid.UUID) -> 
     return answer if isinstance(found, Refused) else found
 
 
-def is_there(system: SettlementSystem, reference: uuid.UUID) -> Answer:
+def is_there(system: SettlementSystem, reference: uuid.UUID) -> EffectResult:
     """Whether the effect is there."""
     try:
         return system.look_up(reference)
@@ -37,7 +38,7 @@ def is_there(system: SettlementSystem, reference: uuid.UUID) -> Answer:
         return _defect(system, error)
 
 
-def take_back(system: SettlementSystem, reference: uuid.UUID) -> str | None:
+def compensate(system: SettlementSystem, reference: uuid.UUID) -> str | None:
     """Undo the effect. None: nothing is there any more; else what is in the way, and then it may be there or not."""
     if not isinstance(system, Compensating):
         return "it cannot be taken back"

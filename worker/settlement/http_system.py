@@ -16,15 +16,10 @@ import time
 import uuid
 from collections.abc import Callable
 
-import orjson
-
 from sentinel.core.money import money_out
-from worker import outside
-from worker.rows import LedgerRow
-from worker.settlement.gateway import Answer, NoAnswer, Refused, Settled, one_line
-from worker.settlement.reply import JSON, Reply, Verdict
-
-MAX_BYTES = 64 * 1024
+from worker.outbound.client import Readiness
+from worker.outbound.effects import EffectClient, EffectResult, NoAnswer, Refused, Reply, Settled, Verdict, one_line
+from worker.refunds.rows import LedgerRow
 
 
 class HttpSystem:
@@ -35,21 +30,19 @@ class HttpSystem:
         now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.name, self.moves_money = name, moves_money
-        self._timeout_seconds = timeout_seconds
-        self._url = (url or "").rstrip("/")
-        self._headers = {"Authorization": f"Bearer {api_key or ''}"}
-        self._readiness = outside.Readiness(f"{self._url}/ready", self._headers, now=now)
+        self._client = EffectClient(url or "", api_key or "", timeout_seconds)
+        self._readiness = Readiness(f"{self._client.url}/ready", self._client.headers, now=now)
 
     @property
     def is_configured(self) -> bool:
         """Whether it has an address."""
-        return bool(self._url)
+        return bool(self._client.url)
 
     def is_ready(self) -> bool:
         """Whether it is configured and said so itself in the last 5 seconds; waits at most one second for that."""
-        return bool(self._url) and self._readiness()
+        return bool(self._client.url) and self._readiness()
 
-    def settle(self, row: LedgerRow, reference: uuid.UUID) -> Answer:
+    def settle(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
         """Ask for the effect once."""
         body = {
             "kind": self.name, "reference": str(reference), "ledger_entry_id": row.ledger_entry_id,
@@ -61,7 +54,7 @@ class HttpSystem:
             return reply
         return _done(reply) if reply.verdict is Verdict.DONE else reply.not_done()
 
-    def look_up(self, reference: uuid.UUID) -> Answer:
+    def look_up(self, reference: uuid.UUID) -> EffectResult:
         """Whether the effect is there."""
         reply = self._call("GET", f"/effects/{reference}", reference)
         if isinstance(reply, NoAnswer):
@@ -70,7 +63,7 @@ class HttpSystem:
             return _done(reply)
         return Refused("not there") if reply.is_absence else NoAnswer(reply.why)
 
-    def compensate(self, reference: uuid.UUID) -> Answer:
+    def compensate(self, reference: uuid.UUID) -> EffectResult:
         """Take the effect back."""
         reply = self._call("DELETE", f"/effects/{reference}", reference)
         if isinstance(reply, NoAnswer):
@@ -81,14 +74,7 @@ class HttpSystem:
         return reply.not_done()
 
     def _call(self, method: str, path: str, key: uuid.UUID, body: object = None) -> Reply | NoAnswer:
-        if not self._url:
-            return NoAnswer("not configured")
-        data = None if body is None else orjson.dumps(body)
-        headers = self._headers | {"Idempotency-Key": str(key)} | ({} if data is None else {"Content-Type": JSON})
-        found = outside.exchange(
-            method, self._url + path, data, headers=headers, deadline_seconds=self._timeout_seconds, max_bytes=MAX_BYTES
-        )
-        return Reply.of(found)
+        return self._client.call(method, path, key, body) if self._client.url else NoAnswer("not configured")
 
 
 def _done(reply: Reply) -> Settled | NoAnswer:

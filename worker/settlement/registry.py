@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from worker.effects import Effects
+from worker.settlement.effects import Effects
 from worker.settlement.gateway import SettlementSystem
 from worker.settlement.http_system import HttpSystem
+from worker.settlement.in_ledger import Coupon, PrivateRefund, SimulatedRefund
 from worker.settlement.saga import Effect, Saga, in_flight_seconds
-from worker.settlement.simulated_refund import Coupon, PrivateRefund, SimulatedRefund
 
 if TYPE_CHECKING:
-    from worker.settings import WorkerSettings
+    from worker.refunds.settings import WorkerSettings
 
 
 class UnknownSystem(Exception):
@@ -69,7 +69,7 @@ class Systems:
 
 def system_names() -> tuple[str, ...]:
     """All names, for those who check a file and have no settings."""
-    from worker.settings import WorkerSettings
+    from worker.refunds.settings import WorkerSettings
 
     return Systems.from_settings(WorkerSettings()).names()
 

@@ -1,8 +1,8 @@
-"""One or several effects in outside systems as one settlement, with a record that survives every crash.
+"""A saga: one or several effects in outside systems as one settlement, with a record that survives every crash.
 
-Each effect is on record before it is tried, under a reference of its own that never changes. Whoever comes next reads the
-record first: what is done is not tried again, what may have been tried is looked up, a refused effect takes back those
-before it, and what nobody knows is in doubt until a system or a person says.
+Each effect is recorded before it is tried, under a reference of its own that never changes. Resuming reads the record first:
+what is done is not tried again, what may have been tried is looked up, a refused effect compensates those before it, and
+what nobody knows is in doubt until a system or a person says.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from worker.effects import EffectRecord, Effects, EffectState, PlannedEffect
-from worker.ledger import LedgerUnavailable
-from worker.rows import LedgerRow
-from worker.settlement.attempt import is_there, take_back, try_once
-from worker.settlement.gateway import Answer, NoAnswer, Refused, Settled, SettlementSystem
+from worker.outbound.effects import EffectResult, NoAnswer, Refused, Settled
+from worker.refunds.ledger import LedgerUnavailable
+from worker.refunds.rows import LedgerRow
+from worker.settlement.attempt import compensate, is_there, try_once
+from worker.settlement.effects import EffectRecord, Effects, EffectState, PlannedEffect
+from worker.settlement.gateway import SettlementSystem
 
 WORKED_ON_SECONDS = 25.0
 """Longer than any system works on a call that we gave up on."""
 
 _S = EffectState
-_LOST = NoAnswer("another worker holds it now, or its time to act is over")
+_LOST = NoAnswer("another worker took the lease over, or its time to act is over")
 
 
 def in_flight_seconds(timeout_seconds: float) -> float:
@@ -67,7 +68,7 @@ class Saga:
         """Whether every effect that must be done can be asked for, and there is a record to write to."""
         return self._book is not None and all(system.is_ready() for system in self._must)
 
-    def settle(self, row: LedgerRow, reference: uuid.UUID) -> Answer:
+    def settle(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
         """As far as it goes now; asked again with the same reference it goes on. `reference` is the row's start id."""
         if self._book is None:
             return NoAnswer("there is no record to write to")
@@ -78,7 +79,7 @@ class Saga:
         except LedgerUnavailable as error:
             return NoAnswer(f"the record: {error}")
 
-    def look_up(self, reference: uuid.UUID) -> Answer:
+    def look_up(self, reference: uuid.UUID) -> EffectResult:
         """What is on record and, where that is open, what the systems say. Changes nothing."""
         if self._book is None:
             return NoAnswer("there is no record to read")
@@ -88,7 +89,7 @@ class Saga:
             return NoAnswer(f"the record: {error}")
         return self._known(records)
 
-    def _known(self, records: dict[int, EffectRecord]) -> Answer:
+    def _known(self, records: dict[int, EffectRecord]) -> EffectResult:
         must = [record for record in records.values() if not record.best_effort]
         if any(each.state in (_S.REFUSED, _S.COMPENSATED) for each in must):
             back = all(each.state in (_S.REFUSED, _S.COMPENSATED) for each in must)
@@ -102,7 +103,7 @@ class Saga:
             found.append(answer.reference)
         return Settled(", ".join(found)) if found else NoAnswer("the effect is the execution row: look there")
 
-    def _seen(self, system: SettlementSystem, record: EffectRecord | None) -> Answer:
+    def _seen(self, system: SettlementSystem, record: EffectRecord | None) -> EffectResult:
         if record is None:
             return Refused("never tried")
         if record.state is _S.DONE:
@@ -147,7 +148,7 @@ class _Run:
     def settle(
         self, plan: list[tuple[SettlementSystem, PlannedEffect]], later: list[tuple[SettlementSystem, PlannedEffect]],
         references: list[str],
-    ) -> Answer:  # fmt: skip
+    ) -> EffectResult:  # fmt: skip
         records = {each.effect_number: each for each in self._book.of_entry(self._row.ledger_entry_id)}
         known = {planned.effect_number: planned for _, planned in plan + later}
         if any(known.get(number) != record.plan for number, record in records.items()):
@@ -164,10 +165,10 @@ class _Run:
                 return NoAnswer(f"{system.name}: {answer.detail}")
             references = [*references, answer.reference]
         for _, planned in later:
-            self._book.plan_later(self._row, planned)
+            self._book.plan_best_effort(self._row, planned)
         return Settled(", ".join(references)[:200])
 
-    def _reach(self, system: SettlementSystem, planned: PlannedEffect, record: EffectRecord | None) -> Answer:
+    def _reach(self, system: SettlementSystem, planned: PlannedEffect, record: EffectRecord | None) -> EffectResult:
         """Bring one effect to an end, from wherever the record says it stands."""
         if record is not None and record.state is _S.DONE:
             return Settled(record.system_reference or "")
@@ -183,7 +184,7 @@ class _Run:
             return _LOST
         return self._write(planned, try_once(system, self._row, planned.reference))
 
-    def _write(self, planned: PlannedEffect, answer: Answer) -> Answer:
+    def _write(self, planned: PlannedEffect, answer: EffectResult) -> EffectResult:
         number, open_states = planned.effect_number, (_S.INTENDED, _S.IN_DOUBT)
         if isinstance(answer, Settled):
             kept = self._move(number, open_states, _S.DONE, reference=answer.reference)
@@ -193,7 +194,7 @@ class _Run:
             kept = self._move(number, open_states, _S.IN_DOUBT, error=answer.detail)
         return answer if kept else _LOST
 
-    def _take_back(self, plan: list[tuple[SettlementSystem, PlannedEffect]], why: str) -> Answer:
+    def _take_back(self, plan: list[tuple[SettlementSystem, PlannedEffect]], why: str) -> EffectResult:
         """Undo what was done, the last first. Only when nothing is left of it is the whole refused."""
         records = {each.effect_number: each for each in self._book.of_entry(self._row.ledger_entry_id)}
         for system, planned in reversed(plan):
@@ -209,7 +210,7 @@ class _Run:
         number = planned.effect_number
         if state is not _S.COMPENSATING and not self._move(number, (_S.DONE, _S.IN_DOUBT), _S.COMPENSATING):
             return _LOST
-        trouble = take_back(system, planned.reference)
+        trouble = compensate(system, planned.reference)
         if trouble is None:
             return None if self._move(number, (_S.COMPENSATING,), _S.COMPENSATED) else _LOST
         self._move(number, (_S.COMPENSATING,), _S.IN_DOUBT, error=f"not taken back: {trouble}")

@@ -1,10 +1,10 @@
-"""What can be wrong with the settings of the settlement systems outside the ledger."""
+"""What can be wrong with the settings of the outside settlement systems."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from worker.addresses import is_http_url
+from worker.outbound.client import is_http_url
 
 
 class SettlementSettings(Protocol):

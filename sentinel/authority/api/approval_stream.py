@@ -1,7 +1,7 @@
 """The stream of decided approvals (server-sent events) on the event loop: a stream costs a connection and no thread.
 
 Streams that may see the same approvals share one reader, which asks the database twice a second while anybody listens.
-Places are counted in all, by tenant and by key; one is free again as soon as its client is gone or takes nothing any more.
+StreamSlots are counted in all, by tenant and by key; one is free again as soon as its client is gone or takes nothing any more.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import orjson
 from sentinel.authority import metrics
 from sentinel.authority.api.guard import rfc3339
 from sentinel.authority.api.identity import Identity
-from sentinel.authority.approvals import Decided
+from sentinel.authority.approvals import DecidedApproval
 from sentinel.authority.engine import Caller
 from sentinel.core.errors import SentinelError, TooManyStreams
 from sentinel.platform.http.asgi import Receive, Send, StreamHandler
 from sentinel.platform.http.event_stream import HEADERS, STALLED_SECONDS, asgi_headers, disconnected
-from sentinel.platform.http.request_ids import request_id_of
+from sentinel.platform.http.wire import request_id_of
 
 POLL_SECONDS = 0.5
 HEARTBEAT_SECONDS = 10.0
@@ -38,10 +38,10 @@ OVERLAP = timedelta(seconds=10)
 
 Whose = tuple[uuid.UUID, uuid.UUID | None]
 """(tenant, principal); no principal: everybody's approvals of the tenant."""
-ReadSince = Callable[[uuid.UUID, datetime, uuid.UUID | None], list[Decided]]
+ReadSince = Callable[[uuid.UUID, datetime, uuid.UUID | None], list[DecidedApproval]]
 
 
-class Places:
+class StreamSlots:
     """How many streams one process holds open: `most` in all, of one tenant, and of one key."""
 
     def __init__(self, most: int, most_of_tenant: int, most_of_key: int) -> None:
@@ -73,7 +73,7 @@ class Places:
 class _Listeners:
     """The streams that see the same approvals, and the task that reads for them."""
 
-    queues: set[asyncio.Queue[Decided]] = field(default_factory=set)
+    queues: set[asyncio.Queue[DecidedApproval]] = field(default_factory=set)
     is_reading: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
@@ -81,7 +81,9 @@ class _Listeners:
 class ApprovalFeed:
     """`read_since(tenant, moment, principal)` gives decided approvals oldest first; it is called in a thread of its own."""
 
-    def __init__(self, read_since: ReadSince, places: Places, stopping: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, read_since: ReadSince, places: StreamSlots, stopping: Callable[[], bool] = lambda: False
+    ) -> None:
         self._read_since = read_since
         self._stopping = stopping
         self._listeners: dict[Whose, _Listeners] = {}
@@ -139,9 +141,9 @@ class ApprovalFeed:
                     yield decision(one, catchup=False)
 
     @contextlib.contextmanager
-    def _listening(self, owner: Whose) -> Iterator[tuple[asyncio.Queue[Decided], asyncio.Event]]:
+    def _listening(self, owner: Whose) -> Iterator[tuple[asyncio.Queue[DecidedApproval], asyncio.Event]]:
         listeners = self._listeners.setdefault(owner, _Listeners())
-        queue: asyncio.Queue[Decided] = asyncio.Queue()
+        queue: asyncio.Queue[DecidedApproval] = asyncio.Queue()
         listeners.queues.add(queue)
         if listeners.task is None:
             listeners.task = asyncio.ensure_future(self._follow(owner, listeners))
@@ -168,7 +170,7 @@ class ApprovalFeed:
                 cursor = max(cursor, one.decided_at)
             told = {key: moment for key, moment in told.items() if moment > cursor - 2 * OVERLAP}
 
-    async def _read(self, owner: Whose, since: datetime) -> list[Decided]:
+    async def _read(self, owner: Whose, since: datetime) -> list[DecidedApproval]:
         tenant, principal = owner
         loop = asyncio.get_running_loop()
         try:
@@ -208,7 +210,7 @@ def parse_time(text: str) -> datetime | None:
     return moment if moment.tzinfo is not None else None
 
 
-def decision_fields(decided: Decided) -> dict[str, Any]:
+def decision_fields(decided: DecidedApproval) -> dict[str, Any]:
     """A decided approval as both released clients read it."""
     return {
         "request_id": str(decided.request_id), "status": decided.status, "approver": decided.approver,
@@ -217,7 +219,7 @@ def decision_fields(decided: Decided) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def decision(decided: Decided, *, catchup: bool) -> bytes:
+def decision(decided: DecidedApproval, *, catchup: bool) -> bytes:
     """A decision as it goes over the wire."""
     fields = decision_fields(decided)
     timestamp = fields.pop("decided_at")

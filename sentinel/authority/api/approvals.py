@@ -8,15 +8,15 @@ from typing import Any
 import orjson
 from flask import Blueprint, Response, request
 
-from sentinel.authority.api.approval_stream import BACKLOG, data, decision, decision_fields, parse_time, whose
+from sentinel.authority.api.approval_stream import decision_fields, parse_time, whose
 from sentinel.authority.api.context import Context
 from sentinel.authority.api.guard import SECURITY, rfc3339
 from sentinel.authority.api.schemas import ApprovalDecisionsSchema, ApprovalSchema
 from sentinel.authority.approvals import decided_since, find_approval
 from sentinel.core.errors import InvalidInput, NotFound
-from sentinel.platform.http.openapi import documented
+from sentinel.platform.http.openapi import Documentation, answered_on_the_loop, documented
 from sentinel.platform.http.responses import json_response
-from sentinel.store.uuids import uuid_or_none
+from sentinel.store.ids import uuid_or_none
 
 
 def routes(blueprint: Blueprint, context: Context) -> None:
@@ -32,7 +32,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         caller = context.identity.caller("approvals:read", request.environ)
         wanted = uuid_or_none(approval_id)
         found = find_approval(pool, caller.tenant_id, wanted) if wanted else None
-        if found is None or whose(caller)[1] not in (None, found.principal_id):
+        if found is None or found.change or whose(caller)[1] not in (None, found.principal_id):
             raise NotFound("no such approval")
         body: dict[str, Any] = {
             "status": found.status, "agent_id": found.agent_id, "action": found.action,
@@ -63,21 +63,15 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         found = decided_since(pool, caller.tenant_id, moment, limit, principal_id=whose(caller)[1])
         return json_response(orjson.dumps({"decisions": [decision_fields(one) for one in found]}))
 
-    @blueprint.get("/approvals/stream")
-    @documented(
+    stream = Documentation(
         "Approval decisions as server-sent events",
         description="First CONNECTED, then what was decided since `last_seen`, then each decision as it falls.",
         responses={200: ("Lines `data: {json}`.", {"type": "string"})}, problems=(401, 403, 429, 503),
         security=SECURITY, content_type="text/event-stream",
         parameters=({"name": "last_seen", "in": "query", "schema": {"type": "string"}},),
     )  # fmt: skip
-    def stream() -> Response:
-        # On the event loop `approval_stream` answers this path. Here nothing can be held open: the client comes back at once.
-        caller = context.identity.caller("approvals:read", request.environ)
-        seen = parse_time(request.args.get("last_seen", ""))
-        missed = decided_since(pool, caller.tenant_id, seen, BACKLOG, principal_id=whose(caller)[1]) if seen else []
-        body = data({"type": "CONNECTED"}) + b"".join(decision(one, catchup=True) for one in missed)
-        return Response(body, content_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    # `approval_stream` answers it.
+    blueprint.add_url_rule("/approvals/stream", "stream", answered_on_the_loop(stream))
 
 
 def _limit(text: str) -> int:

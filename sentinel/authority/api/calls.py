@@ -1,7 +1,8 @@
-"""How a decision route is served: one request or a batch of them, through the same three parts."""
+"""How a decision route is served on the event loop: one request or a batch of them, through the same three parts."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +18,10 @@ from sentinel.authority.api.identity import KEY_HASH
 from sentinel.authority.api.schemas import BatchAnswerSchema, BatchRequestSchema
 from sentinel.authority.engine import Caller
 from sentinel.core.errors import EngineUnavailable, SentinelError
-from sentinel.platform.http.asgi import WaitingHandler
 from sentinel.platform.http.bodies import load
 from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.problems import problem_of
-from sentinel.platform.http.request_ids import request_id_of
-from sentinel.platform.http.wire import Answer, Handler, Request
+from sentinel.platform.http.wire import Answer, Handler, Request, request_id_of
 from sentinel.store.group_commit import GroupCommit
 
 _batch = BatchRequestSchema()
@@ -43,7 +42,7 @@ class Call:
 
 
 def handlers_of(context: Context, calls: Mapping[str, Call]) -> dict[str, Handler]:
-    """Each call as a route for one request, and as one for many (`…/batch`)."""
+    """Each call as a route for one request, and as one for many (`…/batch`): handlers by path under a prefix."""
     found: dict[str, Handler] = {}
     for path, call in calls.items():
         found[path] = partial(_one, context, call)
@@ -51,22 +50,7 @@ def handlers_of(context: Context, calls: Mapping[str, Call]) -> dict[str, Handle
     return found
 
 
-def waiting_handlers_of(context: Context, calls: Mapping[str, Call]) -> dict[str, WaitingHandler]:
-    """Each call's route for one request, on an event loop."""
-    return {path: partial(_one_waiting, context, call) for path, call in calls.items()}
-
-
-def _one(context: Context, call: Call, request: Request) -> Answer:
-    began = time.perf_counter()
-    caller = context.identity.caller(call.scope, request.environ)
-    row, prepared = call.prepare(caller, request.json(), began)
-    with _counted():
-        recorded = call.commit.record(row)
-    return call.render(caller, prepared, recorded, request_id_of(request.environ))
-
-
-async def _one_waiting(context: Context, call: Call, request: Request) -> Answer:
-    """`_one`, waiting where that one holds its thread."""
+async def _one(context: Context, call: Call, request: Request) -> Answer:
     began = time.perf_counter()
     caller = await context.identity.waited_for(call.scope, request.environ)
     row, prepared = call.prepare(caller, request.json(), began)
@@ -84,10 +68,10 @@ def _counted() -> Iterator[None]:
         raise
 
 
-def _many(context: Context, call: Call, request: Request) -> Answer:
+async def _many(context: Context, call: Call, request: Request) -> Answer:
     """Every request gets the answer it would have had alone; what can be recorded is recorded in one commit."""
     began = time.perf_counter()
-    caller = context.identity.caller(call.scope, request.environ)
+    caller = await context.identity.waited_for(call.scope, request.environ)
     bodies = load(_batch, request.json())["requests"]
     context.identity.charge(request.environ[KEY_HASH], len(bodies) - 1)
     request_id = request_id_of(request.environ)
@@ -98,8 +82,9 @@ def _many(context: Context, call: Call, request: Request) -> Answer:
             ready.append((place, *call.prepare(caller, body, began)))
         except SentinelError as error:
             answers[place] = Answer(*problem_of(error, request_id))
+        await asyncio.sleep(0)  # let others come between: a batch may take ten milliseconds of the loop
     with _counted():
-        recorded = call.commit.record_all([row for _, row, _ in ready])
+        recorded = await context.in_thread(call.commit.record_all, [row for _, row, _ in ready])
     for (place, _, prepared), one in zip(ready, recorded, strict=True):
         try:
             if isinstance(one, Exception):
@@ -107,6 +92,7 @@ def _many(context: Context, call: Call, request: Request) -> Answer:
             answers[place] = call.render(caller, prepared, one, request_id)
         except SentinelError as error:
             answers[place] = Answer(*problem_of(error, request_id))
+        await asyncio.sleep(0)
     return Answer(orjson.dumps({"answers": [_in_batch(answer) for answer in answers if answer is not None]}))
 
 

@@ -18,11 +18,11 @@ from sentinel.authority.api.schemas import (
     CheckRequestSchema,
     ReportReceiptSchema,
 )
-from sentinel.authority.check_action import check_row
 from sentinel.authority.decisions import Peeked
 from sentinel.authority.engine import Caller
-from sentinel.authority.report_check import report_check
-from sentinel.core.decision import reason_text
+from sentinel.authority.guard import check_row
+from sentinel.authority.outcomes import report_check
+from sentinel.authority.reasons import reason_text
 from sentinel.core.operation import build_operation, plain_json
 from sentinel.platform.http.bodies import load, without_nulls
 from sentinel.platform.http.openapi import Documentation
@@ -60,14 +60,14 @@ def calls(context: Context) -> dict[str, Call]:
 def handlers(context: Context) -> dict[str, Handler]:
     """The check's report by path under a prefix."""
 
-    def report(request: Request) -> Answer:
-        caller = context.identity.caller("report", request.environ)
+    async def report(request: Request) -> Answer:
+        caller = await context.identity.waited_for("report", request.environ)
         fields = load(_report, without_nulls(request.json()))
         same_tenant(caller, fields.pop("tenant_id", None), "tenant_id")
         same_agent(caller, fields["agent_id"])
         fields.pop("evidence_context", None)
         fields["result"] = plain_json(fields.get("result"), "result")
-        return report_receipt(report_check(context.authority, caller, content=fields))
+        return report_receipt(await context.in_thread(report_check, context.authority, caller, content=fields))
 
     return {"/action/report": report}
 

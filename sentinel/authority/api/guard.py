@@ -32,13 +32,9 @@ from sentinel.authority.api.schemas import (
 )
 from sentinel.authority.decisions import Receipt, Recorded
 from sentinel.authority.engine import Caller
-from sentinel.authority.guard_action import decided_row
-from sentinel.authority.guard_action import judged as judged_decision
-from sentinel.authority.report_outcome import judged as judged_report
-from sentinel.authority.report_outcome import report_row
-from sentinel.authority.start_action import judged as judged_start
-from sentinel.authority.start_action import start_row
-from sentinel.core.decision import reason_text
+from sentinel.authority.guard import decided_row, raise_if_refused
+from sentinel.authority.outcomes import raise_if_report_refused, raise_if_start_refused, report_row, start_row
+from sentinel.authority.reasons import reason_text
 from sentinel.core.errors import InvalidInput
 from sentinel.core.operation import Operation, build_operation, plain_json
 from sentinel.core.permit import PermitSigner
@@ -47,7 +43,7 @@ from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.wire import Answer
 
 START_STEP_KEYS = frozenset({"resource", "risk_class", "evidence_context"})
-"""A body with none of these keys comes from a caller without a start step (`CONTRACT.md` §2)."""
+"""A body with none of these keys comes from a caller without a start step (`docs/CONTRACT.md` §2)."""
 
 PROBLEMS = (400, 401, 403, 411, 413, 415, 429, 503)
 SECURITY: tuple[dict[str, list[str]], ...] = ({"apiKey": []}, {"bearer": []})
@@ -152,7 +148,7 @@ def calls(context: Context) -> dict[str, Call]:
 
     def render_guard(caller: Caller, prepared: Any, recorded: Recorded, request_id: str) -> Answer:
         operation, began, asks_start = prepared
-        judged_decision(operation, recorded, asks_start=asks_start)
+        raise_if_refused(operation, recorded, asks_start=asks_start)
         _count(context, operation, recorded, time.perf_counter() - began, request_id)
         answer = Answer(to_answer(caller, recorded, authority.permits))
         if recorded.result in ("replayed", "not_executed"):
@@ -170,7 +166,7 @@ def calls(context: Context) -> dict[str, Call]:
         return row, None
 
     def render_start(caller: Caller, prepared: Any, recorded: Receipt, request_id: str) -> Answer:
-        receipt = judged_start(recorded)
+        receipt = raise_if_start_refused(recorded)
         duplicate = receipt.result == "duplicate"
         log.info("start", operation_id=receipt.operation_id, duplicate=duplicate, request_id=request_id)
         return Answer(orjson.dumps(_start_receipt(receipt.event_id, receipt.hash, duplicate)))
@@ -187,7 +183,7 @@ def calls(context: Context) -> dict[str, Call]:
         return row, fields["outcome"]
 
     def render_report(caller: Caller, prepared: Any, recorded: Receipt, request_id: str) -> Answer:
-        receipt = judged_report(recorded)
+        receipt = raise_if_report_refused(recorded)
         if receipt.result == "contradiction":
             log.error("contradiction", operation_id=receipt.operation_id, outcome=prepared, request_id=request_id)
         log.info("report", operation_id=receipt.operation_id, outcome=prepared, request_id=request_id)

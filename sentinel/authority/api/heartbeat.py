@@ -9,7 +9,7 @@ from sentinel.authority.api.context import Context
 from sentinel.authority.api.guard import SECURITY
 from sentinel.authority.api.identity import same_agent
 from sentinel.authority.api.schemas import HeartbeatSchema
-from sentinel.authority.halts import covering
+from sentinel.authority.halts import heartbeat_status
 from sentinel.core.errors import InvalidInput
 from sentinel.core.operation import check_identifier
 from sentinel.platform.http.openapi import documented
@@ -31,4 +31,6 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         if agent_id is None:
             raise InvalidInput.of("agent_id", "is required for a key that is bound to no agent")
         same_agent(caller, check_identifier(agent_id, "agent_id", 128))
-        return json_response(orjson.dumps({"status": covering(context.authority.pool, caller.tenant_id, agent_id)}))
+        return json_response(
+            orjson.dumps({"status": heartbeat_status(context.authority.pool, caller.tenant_id, agent_id)})
+        )

@@ -7,13 +7,13 @@ from flask import Blueprint, Flask, Response, send_from_directory
 
 from sentinel.authority import metrics
 from sentinel.authority.api.context import Context
+from sentinel.authority.guard import GuardProbe
 from sentinel.authority.policies import are_declared
-from sentinel.authority.try_guard import GuardTry
 from sentinel.platform.http.docs_page import FILES, docs_page
 from sentinel.platform.http.openapi import documented, openapi_document
 from sentinel.platform.http.readiness import alive, database_checks, exposition_answer, holds, readiness_answer
 from sentinel.store.database import AUTHORITY
-from sentinel.store.safety import standing_of
+from sentinel.store.safety import database_status
 
 DESCRIPTION = (
     "The authority a money-moving agent asks before it acts. Every route also answers under"
@@ -28,7 +28,7 @@ SECURITY_SCHEMES = {
 def routes(app: Flask, context: Context) -> None:
     """Add the meta routes to the app."""
     meta = Blueprint("meta", __name__)
-    guard_try = GuardTry(context.authority)
+    guard_try = GuardProbe(context.authority)
 
     @meta.get("/healthz")
     @documented("Whether the process answers", responses={200: ("It does.", {"type": "object"})})
@@ -41,7 +41,7 @@ def routes(app: Flask, context: Context) -> None:
         responses={200: ("They can.", {"type": "object"}), 503: ("Not now, and why.", {"type": "object"})},
     )
     def readyz() -> Response:
-        checks = database_checks(lambda: standing_of(context.authority.pool, AUTHORITY))
+        checks = database_checks(lambda: database_status(context.authority.pool, AUTHORITY))
         declared = checks["schema"] and holds(lambda: are_declared(context.authority))
         guard = checks["schema"] and guard_try.would_be_answered()
         return readiness_answer({**checks, "policies": declared, "guard": guard})

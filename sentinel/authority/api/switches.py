@@ -8,7 +8,7 @@ from flask import Blueprint, Response, request
 from sentinel.authority.api.context import Context
 from sentinel.authority.api.guard import SECURITY
 from sentinel.authority.api.schemas import SwitchesSchema, SwitchOffReceiptSchema, SwitchOffRequestSchema
-from sentinel.authority.switches import in_force, standing, turn_switch_off_by_agent
+from sentinel.authority.switches import switch_states, switches_and_halts, turn_switch_off_by_agent
 from sentinel.platform.http.bodies import json_body, load, without_nulls
 from sentinel.platform.http.openapi import documented
 from sentinel.platform.http.responses import json_response
@@ -29,11 +29,11 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     )  # fmt: skip
     def show_switches() -> Response:
         caller = context.identity.caller("heartbeat", request.environ)
-        found = in_force(context.authority.pool, caller.tenant_id)
+        found = switches_and_halts(context.authority.pool, caller.tenant_id)
         return json_response(orjson.dumps({
             "switches": {
                 name: {"on": is_on, "canary_percent": percent, **({"simulated": list(simulated)} if simulated else {})}
-                for name, (is_on, percent, simulated) in standing(context.switches.book, found).items()
+                for name, (is_on, percent, simulated) in switch_states(context.switches.declared, found).items()
             },
             "halts": [{"scope": one.name, "target": one.target, "level": one.level} for one in found if one.kind == "halt"],
             "policies": {one.policy.policy_id: one.digest for one in context.authority.policies.library.policies},
@@ -49,6 +49,6 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         caller = context.identity.caller("guard", request.environ)
         given = load(_OFF, without_nulls(json_body()))
         done = turn_switch_off_by_agent(
-            context.authority.pool, caller, context.switches.book, given["switch"], reason=given["reason"]
+            context.authority.pool, caller, context.switches.declared, given["switch"], reason=given["reason"]
         )
         return json_response(orjson.dumps({"switch": done.name, "on": False, "already": done.already}))

@@ -1,4 +1,4 @@
-"""The edge of every server of ours on its event loop: hot routes and streams on the loop, pages and documents in threads.
+"""The edge of every server of ours, and of the tests: hot routes and streams on the event loop, pages and documents in threads.
 
 A request waits for its commit without holding a thread, so that what many clients cost is their requests and not their
 number. A thread is taken when a request is there as a whole, and given back before its answer is sent: whoever sends or
@@ -7,35 +7,94 @@ reads slowly holds none.
 
 from __future__ import annotations
 
+import asyncio
 import io
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import structlog
-from a2wsgi import WSGIMiddleware
+from flask import Flask
+from werkzeug.wrappers import Response
 
 from sentinel.core.errors import NotFound, SentinelError
-from sentinel.platform.http.hosts import require_host
+from sentinel.platform.http.bodies import MAX_BYTES
+from sentinel.platform.http.https_only import HttpsOnly
 from sentinel.platform.http.problems import internal_problem, problem_of
-from sentinel.platform.http.request_ids import request_id_of
-from sentinel.platform.http.strict_json import MAX_BYTES
-from sentinel.platform.http.wire import Answer, Request
+from sentinel.platform.http.wire import Answer, Handler, Request, request_id_of, require_host
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 WsgiApp = Callable[[dict[str, Any], Any], Iterable[bytes]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+SendAnswer = Callable[[Answer, dict[str, Any]], Awaitable[None]]
 StreamHandler = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
-WaitingHandler = Callable[[Request], Awaitable[Answer]]
+
+T = TypeVar("T")
 
 METRICS = "/metrics"
 HEALTH = ("/healthz", "/readyz", METRICS)
 
+_WSGI = {
+    "SCRIPT_NAME": "", "wsgi.version": (1, 0), "wsgi.errors": sys.stderr, "wsgi.multithread": True, "wsgi.multiprocess": True,
+    "wsgi.run_once": False,
+}  # fmt: skip
 _UNPREFIXED = {"content-type": "CONTENT_TYPE", "content-length": "CONTENT_LENGTH"}
 
 log = structlog.get_logger("sentinel.http")
+
+
+class Edge:
+    """The app that a process serves, and that tests ask: an ASGI app around a Flask app.
+
+    `posts` finds the handler of a POST route by its path, `streams` the one of a stream; everything else is the Flask app's, in
+    `threads` threads. `health_port` is that of the address for supervisors, 0 where there is none. `headers` are those of what the
+    event loop or the server itself answers; streams and the Flask app set their own.
+    """
+
+    def __init__(
+        self,
+        flask: Flask,
+        *,
+        threads: int,
+        posts: Callable[[str], Handler | None] = lambda path: None,
+        streams: Callable[[str], StreamHandler | None] = lambda path: None,
+        health_port: int = 0,
+        https_only: HttpsOnly,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.flask = flask
+        self.streams = streams
+        self.headers_of_unread = {**headers, **https_only.always}
+        self._https_only = https_only
+        self._app = ByListener(HotRoutes(Documents(flask, threads), posts, streams, headers), health_port, headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI. What every answer has beside its own headers is added here."""
+        if scope["type"] == "http":
+            await self._app(scope, receive, _adding(self._https_only.headers(scope), send))
+
+
+def by_path(handlers: Mapping[str, T]) -> Callable[[str], T | None]:
+    """Finds a handler by its path; with a slash at the end it is the same one, as Flask has it."""
+    return {path + end: handler for path, handler in handlers.items() for end in ("", "/")}.get
+
+
+def _adding(headers: Sequence[tuple[bytes, bytes]], send: Send) -> Send:
+    """A `send` that adds these headers to an answer."""
+    if not headers:
+        return send
+
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], *headers]
+        await send(message)
+
+    return sending
 
 
 class HotRoutes:
@@ -47,29 +106,31 @@ class HotRoutes:
     def __init__(
         self,
         rest: AsgiApp,
-        find: Callable[[str], WaitingHandler | None],
+        find: Callable[[str], Handler | None],
         find_stream: Callable[[str], StreamHandler | None] = lambda path: None,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self._headers = headers
         self._rest = rest
         self._find = find
         self._find_stream = find_stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        handler = self._find(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if handler is None:
-            stream = self._find_stream(scope["path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
-            return await (self._rest(scope, receive, send) if stream is None else _stream(stream, scope, receive, send))
-        environ = _environ(scope)
-        environ["wsgi.input"] = io.BytesIO(await _body(environ, receive))
-        await _send(await _answer(handler, environ), send)
-        return None
+        path, method = scope["path"], scope["method"]
+        if method == "POST" and (handler := self._find(path)) is not None:
+            await _post(handler, scope, receive, partial(_send, self._headers, send))
+        elif method == "GET" and (stream := self._find_stream(path)) is not None:
+            await _stream(stream, scope, receive, send, partial(_send, self._headers, send))
+        else:
+            await self._rest(scope, receive, send)
 
 
 class ByListener:
     """What each address of a server answers: /metrics only the one for supervisors, which answers nothing else but health."""
 
-    def __init__(self, app: AsgiApp, health_port: int) -> None:
+    def __init__(self, app: AsgiApp, health_port: int, headers: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._headers = headers
         self._app = app
         self._health_port = health_port
 
@@ -79,8 +140,8 @@ class ByListener:
         if path == METRICS or self._health_port:
             is_health = bool(self._health_port) and scope["server"][1] == self._health_port
             if path not in HEALTH if is_health else path == METRICS:
-                request_id = request_id_of(_environ(scope))
-                return await _send(Answer(*problem_of(NotFound("there is nothing here"), request_id)), send)
+                environ = _environ(scope)
+                return await _send(self._headers, send, _refusal(NotFound("there is nothing here"), environ), environ)
         return await self._app(scope, receive, send)
 
 
@@ -88,22 +149,23 @@ class Documents:
     """An ASGI app that has a WSGI app answer in `threads` threads, whole request by whole request."""
 
     def __init__(self, app: WsgiApp, threads: int) -> None:
-        self._in_threads: Any = WSGIMiddleware(cast(Any, partial(_whole_answer, app)), workers=threads)
+        self._app = app
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="documents")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        if scope["type"] != "http":
-            return
         # What says that it is too long is refused by its header, and not waited for.
-        body = b"" if _is_too_long(scope) else await _whole_body(receive)
+        declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+        body = b"" if declared.isdigit() and int(declared[:20]) > MAX_BYTES else await _whole_body(receive)
         if body is None:
             return
-        await self._in_threads(scope, _given(body, receive), send)
-
-
-def _is_too_long(scope: Scope) -> bool:
-    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-    return bool(declared.isdigit()) and int(declared[:20]) > MAX_BYTES
+        environ = {**_environ(scope), **_WSGI, "wsgi.url_scheme": scope["scheme"], "wsgi.input": io.BytesIO(body)}
+        environ["SERVER_NAME"], environ["SERVER_PORT"] = scope["server"][0], str(scope["server"][1])
+        status, headers, answer = await asyncio.get_running_loop().run_in_executor(
+            self._threads, _whole_answer, self._app, environ
+        )
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
 
 
 async def _whole_body(receive: Receive) -> bytes | None:
@@ -120,28 +182,29 @@ async def _whole_body(receive: Receive) -> bytes | None:
             return b"".join(parts)[: MAX_BYTES + 1]
 
 
-def _given(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives the body at once, and then what the connection says."""
-    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
-
-    async def given() -> MutableMapping[str, Any]:
-        for message in messages:
-            return message
-        return await receive()
-
-    return given
+def _whole_answer(app: WsgiApp, environ: dict[str, Any]) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    """A WSGI answer in one piece, so that no thread waits for who reads it: status, headers, body."""
+    found = Response.from_app(app, environ, buffered=True)
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in found.headers]
+    return found.status_code, headers, found.get_data()
 
 
-def _whole_answer(app: WsgiApp, environ: dict[str, Any], start_response: Any) -> list[bytes]:
-    """A WSGI answer in one piece, so that no thread waits for who reads it."""
-    parts = app(environ, start_response)
+async def _post(handler: Handler, scope: Scope, receive: Receive, answer: SendAnswer) -> None:
+    """A handler's answer, or the problem document of its refusal."""
+    environ = _environ(scope)
+    body = b"" if _is_refused_unread(environ) else await _whole_body(receive)
+    if body is None:
+        return
+    environ["wsgi.input"] = io.BytesIO(body)
     try:
-        return [b"".join(parts)]
-    finally:
-        getattr(parts, "close", lambda: None)()
+        require_host(environ)
+        given = await handler(Request(environ))
+    except Exception as error:
+        given = _refusal(error, environ)
+    await answer(given, environ)
 
 
-async def _stream(handler: StreamHandler, scope: Scope, receive: Receive, send: Send) -> None:
+async def _stream(handler: StreamHandler, scope: Scope, receive: Receive, send: Send, answer: SendAnswer) -> None:
     """A stream, or the problem document of why there is none; one that has begun and fails just ends."""
     environ = _environ(scope)
     has_begun = False
@@ -155,37 +218,24 @@ async def _stream(handler: StreamHandler, scope: Scope, receive: Receive, send: 
         require_host(environ)
         await handler(environ, receive, sending)
     except Exception as error:
-        request_id = request_id_of(environ)
-        if not isinstance(error, SentinelError):
-            log.exception("unexpected_error", path=scope["path"])
-        if has_begun:
-            return
-        problem = problem_of(error, request_id) if isinstance(error, SentinelError) else internal_problem(request_id)
-        given = Answer(*problem)
-        given.headers["X-Request-ID"] = request_id
-        await _send(given, send)
+        given = _refusal(error, environ)
+        if not has_begun:
+            await answer(given, environ)
 
 
-async def _answer(handler: WaitingHandler, environ: dict[str, Any]) -> Answer:
-    """`wire.answer` for a handler that waits."""
-    request_id = request_id_of(environ)
-    try:
-        require_host(environ)
-        given = await handler(Request(environ))
-    except SentinelError as error:
-        given = Answer(*problem_of(error, request_id))
-    except Exception:
-        log.exception("unexpected_error", path=environ.get("PATH_INFO"))
-        given = Answer(*internal_problem(request_id))
-    given.headers["X-Request-ID"] = request_id
-    return given
+def _refusal(error: Exception, environ: dict[str, Any]) -> Answer:
+    """The problem document of a refusal; of anything unexpected a plain 500, which is logged."""
+    if isinstance(error, SentinelError):
+        return Answer(*problem_of(error, request_id_of(environ)))
+    log.exception("unexpected_error", path=environ["PATH_INFO"], exc_info=error)
+    return Answer(*internal_problem(request_id_of(environ)))
 
 
 def _environ(scope: Scope) -> dict[str, Any]:
     """What a handler reads of the WSGI environment."""
     environ: dict[str, Any] = {
-        "REQUEST_METHOD": scope["method"], "PATH_INFO": scope["path"], "QUERY_STRING": scope.get("query_string", b"").decode("latin-1"),
-        "SERVER_PROTOCOL": f"HTTP/{scope.get('http_version', '')}",
+        "REQUEST_METHOD": scope["method"], "PATH_INFO": scope["path"].encode().decode("latin-1"), "QUERY_STRING": scope.get("query_string", b"").decode("latin-1"),
+        "SERVER_PROTOCOL": f"HTTP/{scope.get('http_version', '')}", "REMOTE_ADDR": (scope.get("client") or ("",))[0],
     }  # fmt: skip
     for name_bytes, value_bytes in scope["headers"]:
         name, value = name_bytes.decode("latin-1"), value_bytes.decode("latin-1")
@@ -195,22 +245,17 @@ def _environ(scope: Scope) -> dict[str, Any]:
     return environ
 
 
-async def _body(environ: dict[str, Any], receive: Receive) -> bytes:
-    """The body, as far as it may be taken; `bodies.body_bytes` says what is wrong with it otherwise."""
+def _is_refused_unread(environ: dict[str, Any]) -> bool:
+    """Whether a body is refused by its headers, so that it is not waited for; `bodies.body_bytes` says why."""
     declared = environ.get("CONTENT_LENGTH", "")
     is_number = declared.isascii() and declared.isdigit()
-    if "HTTP_TRANSFER_ENCODING" in environ or not is_number or int(declared[:20]) > MAX_BYTES:
-        return b""
-    parts: list[bytes] = []
-    while True:
-        message = await receive()
-        parts.append(message.get("body", b""))
-        if not message.get("more_body"):
-            return b"".join(parts) if len(parts) > 1 else parts[0]
+    return "HTTP_TRANSFER_ENCODING" in environ or not is_number or int(declared[:20]) > MAX_BYTES
 
 
-async def _send(given: Answer, send: Send) -> None:
+async def _send(more: Mapping[str, str], send: Send, given: Answer, environ: dict[str, Any]) -> None:
+    """Send an answer, with `more` headers and the request's id."""
     headers = [(b"content-type", given.content_type.encode()), (b"content-length", b"%d" % len(given.body))]
-    headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in given.headers.items()]
+    headers.append((b"x-request-id", request_id_of(environ).encode("latin-1")))
+    headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in {**more, **given.headers}.items()]
     await send({"type": "http.response.start", "status": given.status, "headers": headers})
     await send({"type": "http.response.body", "body": given.body})

@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
-
-from flask import Flask, Response, request
 
 HEADER = "Strict-Transport-Security"
 ONE_YEAR = "max-age=31536000"
+_PAIRS = ((HEADER.lower().encode(), ONE_YEAR.encode()),)
 
 
-def install(app: Flask, *, behind_tls: bool, trusted_proxies: int = 0) -> None:
-    """Have every answer say so that goes out over TLS: all with `behind_tls`, else those of requests that came over it."""
+@dataclass(frozen=True, slots=True)
+class HttpsOnly:
+    """Which answers of a server say so: all with `behind_tls`, else those to requests that came over TLS.
 
-    @app.after_request
-    def say_https_only(response: Response) -> Response:
-        if behind_tls or came_over_tls(request.environ, trusted_proxies):
-            response.headers[HEADER] = ONE_YEAR
-        return response
-
-
-def came_over_tls(environ: Mapping[str, Any], trusted_proxies: int) -> bool:
-    """Whether the connection is TLS, or the outermost trusted proxy says that its was (`X-Forwarded-Proto`).
-
-    What was put into the header before that proxy is anybody's word and does not count.
+    What the outermost of the trusted proxies says of its connection counts (`X-Forwarded-Proto`); what was put into the header
+    before it is anybody's word and does not.
     """
-    if trusted_proxies:
-        told = [
-            part.strip().lower() for part in str(environ.get("HTTP_X_FORWARDED_PROTO", "")).split(",") if part.strip()
-        ]
-        if len(told) >= trusted_proxies:
-            return told[-trusted_proxies] == "https"
-    return environ.get("wsgi.url_scheme") == "https"
+
+    behind_tls: bool = False
+    trusted_proxies: int = 0
+
+    @property
+    def always(self) -> dict[str, str]:
+        """The header, where every answer has it: also one to what could not be read as a request."""
+        return {HEADER: ONE_YEAR} if self.behind_tls else {}
+
+    def headers(self, scope: Mapping[str, Any]) -> tuple[tuple[bytes, bytes], ...]:
+        """What is added to the answer to an ASGI request."""
+        return _PAIRS if self.behind_tls or self._came_over_tls(scope) else ()
+
+    def _came_over_tls(self, scope: Mapping[str, Any]) -> bool:
+        if self.trusted_proxies:
+            values = [value for name, value in scope["headers"] if name == b"x-forwarded-proto"]
+            said = [part.strip().lower() for part in b",".join(values).split(b",") if part.strip()]
+            if len(said) >= self.trusted_proxies:
+                return said[-self.trusted_proxies] == b"https"
+        return scope.get("scheme") == "https"

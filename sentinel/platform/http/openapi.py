@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 
 from apispec import APISpec
 from apispec.ext.marshmallow import MarshmallowPlugin
-from flask import Flask
+from flask import Flask, Response, request
 from marshmallow import Schema
 
 from sentinel import __version__
+from sentinel.core.errors import NotFound
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -39,6 +40,18 @@ def documented(summary: str, **rest: Any) -> Callable[[View], View]:
         return view
 
     return attach
+
+
+def answered_on_the_loop(documentation: Documentation) -> Callable[..., Response]:
+    """A view that only documents a route: the event loop answers it, Flask the other methods (405, and HEAD of a stream)."""
+
+    def view(**_: str) -> Response:
+        if request.method != "HEAD":
+            raise NotFound("there is nothing here")
+        return Response(content_type=documentation.content_type)
+
+    view.documentation = documentation  # type: ignore[attr-defined]
+    return view
 
 
 PROBLEM: dict[str, Any] = {

@@ -14,8 +14,7 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from sentinel.core import errors as e
-from sentinel.platform.http.hosts import require_host
-from sentinel.platform.http.request_ids import request_id_of
+from sentinel.platform.http.wire import request_id_of, require_host
 
 TYPE_PREFIX = "urn:sentinel:problem:"
 

@@ -10,7 +10,7 @@ from flask import Response
 
 from sentinel.core.errors import SentinelError
 from sentinel.store.migrate import HEAD
-from sentinel.store.safety import Standing
+from sentinel.store.safety import DatabaseStatus
 
 log = structlog.get_logger("sentinel")
 
@@ -20,7 +20,7 @@ def alive() -> Response:
     return Response(b'{"status":"ok"}', content_type="application/json")
 
 
-def database_checks(ask: Callable[[], Standing], name: str = "session") -> dict[str, bool]:
+def database_checks(ask: Callable[[], DatabaseStatus], name: str = "session") -> dict[str, bool]:
     """Whether the database of which `ask` tells is there, writable, at the schema we need, and our connection as meant.
 
     What is not as meant is logged with its cause; `name` says whose connection it is.
@@ -28,7 +28,7 @@ def database_checks(ask: Callable[[], Standing], name: str = "session") -> dict[
     try:
         found = ask()
     except SentinelError:
-        found = Standing()
+        found = DatabaseStatus()
     for fault in found.faults:
         log.error("connection_not_as_meant", connection=name, cause=fault)
     as_meant = bool(found.revision) and not found.faults

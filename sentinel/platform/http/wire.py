@@ -1,32 +1,21 @@
-"""A request and an answer without a framework: what the hot routes work on, under Flask or before it.
-
-Both ends are plain values around the WSGI environment, so the same handler serves every edge.
-"""
+"""A request and an answer without a framework: what the routes of the event loop work on, a request's id, and the hosts that are answered."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import ipaddress
+import re
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Any
 
-import structlog
-
-from sentinel.core.errors import SentinelError
-from sentinel.platform.http.bodies import body_bytes
-from sentinel.platform.http.hosts import require_host
-from sentinel.platform.http.problems import internal_problem, problem_of
-from sentinel.platform.http.request_ids import request_id_of
-from sentinel.platform.http.strict_json import read_object
-
-_STATUS_LINES = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
-
-log = structlog.get_logger("sentinel.http")
+from sentinel.core.errors import InvalidInput
+from sentinel.platform.http.bodies import body_bytes, read_object
+from sentinel.platform.randomness import random_uuid
 
 
 @dataclass(slots=True)
 class Request:
-    """One request, by its WSGI environment."""
+    """One request, by what is read of its WSGI environment."""
 
     environ: dict[str, Any]
 
@@ -50,40 +39,49 @@ class Answer:
     headers: dict[str, str] = field(default_factory=lambda: {"Cache-Control": "no-store"})
 
 
-Handler = Callable[[Request], Answer]
+Handler = Callable[[Request], Awaitable[Answer]]
+"""Answers one request. Raises refusals, which become problem documents."""
 
 
-def answer(handler: Handler, environ: dict[str, Any]) -> Answer:
-    """Run a handler; refusals become problem documents and anything unexpected a plain 500."""
-    request_id = request_id_of(environ)
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/@-]{1,128}")
+
+
+def request_id_of(environ: dict[str, Any]) -> str:
+    """The caller's `X-Request-ID` if it is a plain identifier, else one made here; the same all through a request."""
+    found = environ.get("sentinel.request_id")
+    if found is None:
+        given = environ.get("HTTP_X_REQUEST_ID", "")
+        found = environ["sentinel.request_id"] = given if _REQUEST_ID.fullmatch(given) else random_uuid().hex
+    return str(found)
+
+
+_MOST = 260
+_NAME = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?(?P<port>:[0-9]{0,5})?")
+_ADDRESS = re.compile(r"\[(?P<address>[0-9A-Fa-f:.]{2,45})\](?P<port>:[0-9]{0,5})?")
+
+
+def require_host(environ: Mapping[str, Any]) -> None:
+    """Raise `InvalidInput` for a Host that is no host, and for none at all in HTTP/1.1 (RFC 9112 §3.2)."""
+    given = environ.get("HTTP_HOST")
+    if given is None and environ.get("SERVER_PROTOCOL") != "HTTP/1.1":
+        return
+    if given is None or not is_host(given):
+        raise InvalidInput.of("Host", "must be one name or address, with or without a port")
+
+
+def is_host(text: str) -> bool:
+    """Whether it is a name of ASCII labels or an address (IPv6 in brackets), with a port up to 65535 or none."""
+    if len(text) > _MOST:
+        return False
+    found = _NAME.fullmatch(text) or _ADDRESS.fullmatch(text)
+    if found is None or int((found["port"] or ":")[1:] or "0") > 65535:
+        return False
+    return found.re is _NAME or _is_ipv6(found["address"])
+
+
+def _is_ipv6(text: str) -> bool:
     try:
-        require_host(environ)
-        given = handler(Request(environ))
-    except SentinelError as error:
-        given = Answer(*problem_of(error, request_id))
-    except Exception:
-        log.exception("unexpected_error", path=environ.get("PATH_INFO"))
-        given = Answer(*internal_problem(request_id))
-    given.headers["X-Request-ID"] = request_id
-    return given
-
-
-class HotRoutes:
-    """A WSGI app that answers the POST routes that `find` knows by their path, and hands everything else to `rest`."""
-
-    def __init__(self, rest: Any, find: Callable[[str], Handler | None]) -> None:
-        self._rest = rest
-        self._find = find
-
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        """WSGI."""
-        handler = self._find(environ["PATH_INFO"]) if environ["REQUEST_METHOD"] == "POST" else None
-        if handler is None:
-            found: Iterable[bytes] = self._rest(environ, start_response)
-            return found
-        given = answer(handler, environ)
-        start_response(
-            _STATUS_LINES[given.status],
-            [("Content-Type", given.content_type), ("Content-Length", str(len(given.body))), *given.headers.items()],
-        )
-        return (given.body,)
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""How many connections one process holds, in all and from one address, and which of them makes room for the next.
+"""Connection limits of a process, in total and per address, and which idle connection is closed for a new one.
 
 A connection that asks for nothing costs nobody else theirs: where a bound is reached, the one that has been waiting the
 longest (for its first request, for its next one, for the rest of its body) is closed for the newcomer. A request that
@@ -21,7 +21,7 @@ class Stage(IntEnum):
     ANSWERED = 3
 
 
-class Bounded(Protocol):
+class CountedConnection(Protocol):
     """A connection, as its bounds see it. `address` is where it comes from, without the port."""
 
     address: str
@@ -31,7 +31,12 @@ class Bounded(Protocol):
         """Close it now."""
 
 
-_Waiting = tuple[dict[Bounded, None], dict[Bounded, None], dict[Bounded, None], dict[Bounded, None]]
+_Waiting = tuple[
+    dict[CountedConnection, None],
+    dict[CountedConnection, None],
+    dict[CountedConnection, None],
+    dict[CountedConnection, None],
+]
 
 
 def _stages() -> _Waiting:
@@ -54,11 +59,11 @@ class Connections:
     def __len__(self) -> int:
         return sum(map(len, self._all))
 
-    def waiting(self) -> list[Bounded]:
+    def waiting(self) -> list[CountedConnection]:
         """Those between two requests, or before their first."""
         return [*self._all[Stage.NEW], *self._all[Stage.IDLE]]
 
-    def admit(self, connection: Bounded) -> bool:
+    def admit(self, connection: CountedConnection) -> bool:
         """Take a new connection in, closing one that waits where there is no room. False where all are being answered."""
         near = self._by_address.get(connection.address)
         if near is not None and sum(map(len, near)) >= self._most_of_address and not self._shed(near):
@@ -69,7 +74,7 @@ class Connections:
         self._all[Stage.NEW][connection] = self._by_address[connection.address][Stage.NEW][connection] = None
         return True
 
-    def moved(self, connection: Bounded, stage: Stage) -> None:
+    def moved(self, connection: CountedConnection, stage: Stage) -> None:
         """This connection is doing something else now, or again."""
         near = self._by_address.get(connection.address)
         if near is None or connection not in near[connection.stage]:
@@ -79,7 +84,7 @@ class Connections:
             stages[stage][connection] = None
         connection.stage = stage
 
-    def gone(self, connection: Bounded) -> None:
+    def gone(self, connection: CountedConnection) -> None:
         """It is closed, or about to be."""
         near = self._by_address.get(connection.address)
         if near is None:

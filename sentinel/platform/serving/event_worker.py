@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import mmap
 import os
 import socket
 import time
@@ -20,14 +21,62 @@ from gunicorn.asgi.protocol import ASGIProtocol
 from gunicorn.workers.gasgi import ASGIWorker
 
 from sentinel.platform.http.problems import unread_problem
-from sentinel.platform.http.request_ids import request_id_of
+from sentinel.platform.http.wire import request_id_of
 from sentinel.platform.serving.connection_bounds import Connections, Stage
-from sentinel.platform.serving.connection_counts import SharedCounts
 
 HEARTBEAT_SECONDS = 1.0
 GONE_MILLISECONDS = 30_000
 HEAD_SECONDS = 10.0
 BODY_SECONDS = 20.0
+
+
+class SharedCounts:
+    """For a worker class: `nr_conns` counted where the other processes see it.
+
+    Whoever accepts a connection that a client keeps serves it for good: without turns one process is full and another
+    idle.
+    """
+
+    SLOTS = 64
+    ABSENT = -1
+    counts: memoryview
+    """One number per process, `ABSENT` where there is none; made by the master before it forks."""
+    _slot: int
+
+    def take_slot(self, age: int) -> None:
+        """Count in the slot of the worker of this age; before the worker sets its first count."""
+        self._slot = age % self.SLOTS
+
+    @property
+    def nr_conns(self) -> int:
+        """Connections this process holds."""
+        return int(self.counts[self._slot])
+
+    @nr_conns.setter
+    def nr_conns(self, number: int) -> None:
+        self.counts[self._slot] = number
+
+    def has_more_than_another(self) -> bool:
+        """Whether some process holds fewer connections than this one; of many, a few more do not matter."""
+        held = self.held
+        return held - held // 16 > min(number for number in self.counts if number != self.ABSENT)
+
+    @property
+    def held(self) -> int:
+        """Connections of this process."""
+        return self.nr_conns
+
+    @classmethod
+    def share_counts(cls) -> None:
+        """Make the shared memory; in the master, before it forks."""
+        cls.counts = memoryview(mmap.mmap(-1, cls.SLOTS * 4)).cast("i")
+        for slot in range(cls.SLOTS):
+            cls.counts[slot] = cls.ABSENT
+
+    @classmethod
+    def forget(cls, age: int) -> None:
+        """Clear the slot of a process that ended."""
+        cls.counts[age % cls.SLOTS] = cls.ABSENT
 
 
 class _Connection(ASGIProtocol):  # type: ignore[misc]
@@ -46,7 +95,7 @@ class _Connection(ASGIProtocol):  # type: ignore[misc]
             transport.abort()
             return
         super().connection_made(transport)
-        # A client that went away without a word is noticed by what it does not acknowledge.
+        # Detects a client that vanished: its missing acknowledgements time out.
         with contextlib.suppress(OSError, AttributeError):
             transport.get_extra_info("socket").setsockopt(
                 socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MILLISECONDS
@@ -65,6 +114,7 @@ class _Connection(ASGIProtocol):  # type: ignore[misc]
         body, status, content_type, headers = unread_problem(status, message, request_id_of(environ))
         lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Content-Type: {content_type}"]
         named = {"X-Request-ID": request_id_of(environ), **headers, **dict(extra_headers)}
+        named |= self.worker.asgi.headers_of_unread
         lines += [f"{name}: {value}" for name, value in named.items()]
         lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
         self._safe_write("\r\n".join(lines).encode("latin-1") + body)
@@ -83,7 +133,7 @@ class _Connection(ASGIProtocol):  # type: ignore[misc]
             self._move(Stage.BODY, BODY_SECONDS)
 
     def _arm_keepalive_timer(self) -> None:
-        """The answer is out: what comes next is the client's."""
+        """The response is sent: wait for the client's next request."""
         self._move(Stage.IDLE, None)
         super()._arm_keepalive_timer()
 
@@ -124,9 +174,9 @@ class _Acceptor:
         worker.loop.add_reader(listener.fileno(), self._ready)
 
     def _ready(self) -> None:
-        """Accept what is there, unless another has fewer; after a few milliseconds in any case, for the other may be stuck."""
+        """Accept pending connections, unless another process has fewer; after a few milliseconds in any case."""
         for _ in range(self.AT_ONCE):
-            if self._worker.has_more_than_another() and self._holds_back():
+            if self._worker.has_more_than_another() and self._yields_to_others():
                 return
             self._held_back_at = None
             try:
@@ -136,7 +186,7 @@ class _Acceptor:
             connection.setblocking(False)
             self._worker.keep(self._worker.loop.connect_accepted_socket(lambda: _Connection(self._worker), connection))
 
-    def _holds_back(self) -> bool:
+    def _yields_to_others(self) -> bool:
         now = time.monotonic()
         self._held_back_at = self._held_back_at or now
         if now - self._held_back_at >= self.HOLD_BACK_SECONDS:
@@ -190,12 +240,12 @@ class EventWorker(SharedCounts, ASGIWorker):  # type: ignore[misc]
         task.add_done_callback(self._opening.discard)
 
     def handle_exit_signal(self) -> None:
-        """SIGTERM: end, waiting for requests in hand."""
+        """SIGTERM: stop after the requests in progress."""
         super().handle_exit_signal()
         self._wake()
 
     def handle_quit_signal(self) -> None:
-        """SIGINT, SIGQUIT: end at once."""
+        """SIGINT, SIGQUIT: stop at once."""
         super().handle_quit_signal()
         self._wake()
 
@@ -204,7 +254,7 @@ class EventWorker(SharedCounts, ASGIWorker):  # type: ignore[misc]
             self._ending.set()
 
     async def _serve(self) -> None:
-        """Serve until told to stop, or the master is gone."""
+        """Serve until asked to stop, or the master process has ended."""
         self._ending = asyncio.Event()
         self.servers = [_Acceptor(self, one.sock) for one in self.sockets]
         while self.alive and self.ppid == os.getppid():

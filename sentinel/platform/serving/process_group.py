@@ -1,4 +1,4 @@
-"""Servers of one program that live and die together, each in processes of its own: what stops one does not slow the other."""
+"""Runs several servers of one program in processes of their own that start and stop together."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def run_side_by_side(servers: Sequence[Callable[[], None]]) -> None:
         servers[0]()
         return
     children: set[int] = set()
-    told: list[int] = []
+    signalled: list[int] = []
 
     def pass_on(number: int, _frame: object) -> None:
         if number != signal.SIGHUP:
-            told.append(number)
+            signalled.append(number)
         for pid in children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -51,7 +51,7 @@ def run_side_by_side(servers: Sequence[Callable[[], None]]) -> None:
     while children:
         pid, status = os.wait()
         children.discard(pid)
-        if not told:
+        if not signalled:
             failed = True
             pass_on(signal.SIGTERM, None)
         failed = failed or os.waitstatus_to_exitcode(status) != 0

@@ -24,7 +24,7 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 
 from sentinel.core.errors import SentinelError
-from sentinel.platform.http.asgi import ByListener
+from sentinel.platform.http.asgi import Edge
 from sentinel.platform.serving.connection_bounds import Connections
 from sentinel.platform.serving.event_worker import EventWorker
 
@@ -91,13 +91,13 @@ class Listener:
         return self.connections, self.connections if self.behind_proxies else self.connections_per_address
 
     @property
-    def places(self) -> list[tuple[str, int]]:
+    def addresses(self) -> list[tuple[str, int]]:
         """Every (host, port) to listen on."""
         return [(self.host, self.port), *([self.health] if self.health[1] else [])]
 
     def require(self) -> None:
         """Raise `CannotServe` where a port is taken, or the machine does not allow so many open files."""
-        for place, name in zip(self.places, (self.port_name, self.health_name), strict=False):
+        for place, name in zip(self.addresses, (self.port_name, self.health_name), strict=False):
             require_free_port(*place, name)
         require_open_files(self.connections + _OTHER_FILES, self.connections_name)
 
@@ -119,13 +119,13 @@ class Server(BaseApplication):  # type: ignore[misc]
     """A gunicorn server around `make_app(worker)`, an ASGI app made once in each process after the fork."""
 
     def __init__(
-        self, make_app: Callable[[Any], Any], listener: Listener, *, processes: int, graceful_seconds: int = 20,
+        self, make_app: Callable[[Any], Edge], listener: Listener, *, processes: int, graceful_seconds: int = 20,
         on_reload: Callable[[], None] | None = None, on_worker_exit: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         self._make_app = make_app
         self._listener = listener
         self._options = {
-            "bind": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in listener.places],
+            "bind": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in listener.addresses],
             "workers": processes,
             "worker_class": EventWorker,
             "asgi_lifespan": "off",
@@ -159,14 +159,14 @@ class Server(BaseApplication):  # type: ignore[misc]
 
     def _after_fork(self, worker: Any) -> None:
         worker.connections = Connections(*self._listener.bounds)
-        worker.asgi = ByListener(self._make_app(worker), self._listener.health[1])
+        worker.asgi = self._make_app(worker)
         # What is loaded now stays for good: collecting it again and again would only stop requests for milliseconds.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
 
     def run(self) -> None:
-        """Serve until told to stop."""
+        """Serve until asked to stop."""
         try:
             _Arbiter(self).run()
         except RuntimeError as error:
@@ -191,6 +191,6 @@ def metrics_folder() -> Iterator[None]:
     try:
         yield
     finally:
-        # Left behind it would send whoever counts in this process to a folder that is gone.
+        # Otherwise metrics of this process would later point to a deleted folder.
         os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""A private PostgreSQL under the data folder: started, shared, recovered and stopped by us.
+"""The embedded PostgreSQL under the data folder: started, shared, recovered and stopped by this program.
 
 The default of every command when no `SENTINEL_DATABASE_URL` is given. This package only runs the
-server; schema and roles are the business of `sentinel.store.migrations`. It never creates an
+server; schema and roles are the business of `sentinel.store.migrate`. It never creates an
 operating-system account, never changes the mode of a folder it did not make, never weakens
 durability, and never leaves a server behind. Every failure is an `EmbeddedError` of one line that
 says what to do.
@@ -17,7 +17,7 @@ from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp
 from sentinel.store.embedded.passwords import SUPERUSER
 from sentinel.store.embedded.removal import remove
 from sentinel.store.embedded.server import Embedded, RunningServer, running
-from sentinel.store.embedded.watch import kept_running
+from sentinel.store.embedded.supervisor import supervised
 
 __all__ = [
     "SUPERUSER",
@@ -27,7 +27,7 @@ __all__ = [
     "RunningServer",
     "StartGivenUp",
     "find_binaries",
-    "kept_running",
     "remove",
     "running",
+    "supervised",
 ]

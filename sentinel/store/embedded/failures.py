@@ -1,4 +1,4 @@
-"""The one error of the embedded PostgreSQL, and how a failure becomes one clear line."""
+"""`EmbeddedError`, and how a failure of the embedded PostgreSQL becomes one line."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class EmbeddedError(SentinelError):
 
 
 class StartGivenUp(EmbeddedError):
-    """The starter was told to stop before the server answered; nothing of the start is left."""
+    """The start was cancelled before the server answered; nothing of it is left."""
 
     def __init__(self) -> None:
         super().__init__("told to stop while PostgreSQL was starting")
 
 
-def never() -> bool:
+def never_stop() -> bool:
     """The answer of a starter that waits as long as it takes."""
     return False
 

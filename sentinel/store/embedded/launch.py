@@ -1,4 +1,4 @@
-"""Start a PostgreSQL program as a child that cannot outlive us (on Linux), under the right account."""
+"""Starts a PostgreSQL program under the server's account, as a child that ends with this process (on Linux)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which folders an embedded server uses, and making them.
+"""The folders of an embedded server, and how they are created.
 
     <base>/postgres/            ours: locks and server.log
     <base>/postgres/passwords/  a secret for each login, mode 0600
@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.store.embedded.account import Account, give, may_enter
+from sentinel.store.embedded.account import Account, chown_to_account, may_enter
 from sentinel.store.embedded.failures import EmbeddedError
 
 RELOCATION_PARENTS = (Path("/var/lib/sentinel-embedded"), Path("/var/tmp/sentinel-embedded"))
@@ -133,7 +133,7 @@ def _can_hold_data(home: Path, account: Account) -> bool:
         return False
     probe = Path(tempfile.mkdtemp(prefix="probe-", dir=home))
     try:
-        give(probe, account)
+        chown_to_account(probe, account)
     except PermissionError:
         return False  # A mounted folder that does not know other owners.
     finally:
@@ -171,7 +171,7 @@ def _make_parent(parent: Path) -> bool:
 
 
 def _is_ours_alone(parent: Path) -> bool:
-    # In /var/tmp anybody may have made that name before us.
+    # In /var/tmp another user may have created that name first.
     try:
         info = parent.lstat()
     except OSError:
@@ -200,7 +200,7 @@ def _claim(path: Path, account: Account) -> None:
     if not stat.S_ISDIR(info.st_mode) or info.st_uid not in {os.geteuid(), account.uid}:
         raise EmbeddedError(f"{path} was made by somebody else: delete it, or set TMPDIR to a folder of your own")
     path.chmod(0o700)
-    give(path, account)
+    chown_to_account(path, account)
 
 
 def open_ours(path: Path, flags: int) -> int:

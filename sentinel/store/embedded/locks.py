@@ -1,6 +1,6 @@
-"""File locks that end with the process: whoever is killed leaves nothing stale.
+"""File locks that end with the process, so that a killed one leaves no stale lock.
 
-Four files in `<base>/postgres`: `gate.lock` is held while deciding (start, join, stop, remove),
+Four files in `<base>/postgres`: `start.lock` is held while deciding (start, join, stop, remove),
 `keeper.lock` by the process whose child the server is, `owner.lock` by the one program that lasts,
 `users.lock` is shared by the commands that joined.
 """
@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.store.embedded.failures import never
+from sentinel.store.embedded.failures import never_stop
 from sentinel.store.embedded.layout import open_ours
 
-GATE, KEEPER, OWNER, USERS = "gate.lock", "keeper.lock", "owner.lock", "users.lock"
+START_LOCK, KEEPER_LOCK, OWNER_LOCK, USERS_LOCK = "start.lock", "keeper.lock", "owner.lock", "users.lock"
 _POLL_SECONDS = 0.02
 
 
@@ -28,13 +28,13 @@ class FileLock:
     fd: int
 
     def close(self) -> None:
-        """Let go. By closing and not by unlocking: a forked child closing its copy must not free ours."""
+        """Release the lock, by closing and not by unlocking: a forked child closing its copy must not free ours."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
     def note(self, text: str) -> None:
-        """Write for others who holds this."""
+        """Write the holder into the lock file."""
         os.ftruncate(self.fd, 0)
         os.pwrite(self.fd, text.encode(), 0)
 
@@ -55,10 +55,10 @@ def try_lock(path: Path, *, shared: bool = False) -> FileLock | None:
     return None
 
 
-def wait_lock(path: Path, seconds: float, *, is_over: Callable[[], bool] = never) -> FileLock | None:
-    """The exclusive lock on `path`, or None after `seconds` or once `is_over`."""
+def wait_lock(path: Path, seconds: float, *, should_stop: Callable[[], bool] = never_stop) -> FileLock | None:
+    """The exclusive lock on `path`, or None after `seconds` or once `should_stop`."""
     deadline = time.monotonic() + seconds
-    while (lock := try_lock(path)) is None and time.monotonic() < deadline and not is_over():
+    while (lock := try_lock(path)) is None and time.monotonic() < deadline and not should_stop():
         time.sleep(_POLL_SECONDS)
     return lock
 

@@ -1,4 +1,4 @@
-"""Who may log in to a cluster: each program by its own secret, and nobody without one.
+"""The logins of a cluster: one per program, each with its own secret.
 
 Set while no server runs, by PostgreSQL's single-user mode, so that there is no moment at which anybody may enter. A folder
 that an older version made, which let every local user in, is changed the same way at its next start.
@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from sentinel.store.embedded.account import Account, give
+from sentinel.store.embedded.account import Account, chown_to_account
 from sentinel.store.embedded.binaries import Binaries
 from sentinel.store.embedded.failures import EmbeddedError, from_output
 from sentinel.store.embedded.launch import launch
@@ -28,13 +28,13 @@ _CREATE = "do $$ begin if not exists (select from pg_roles where rolname = '{0}'
 
 
 def ensure_logins(data_dir: Path, passwords: Passwords, binaries: Binaries, account: Account) -> None:
-    """Give every login its secret and let nobody in without one, unless it is so already. No server may run on `data_dir`."""
+    """Give every login its secret and require one, unless that is done already. No server may run on `data_dir`."""
     rules = data_dir / "pg_hba.conf"
     if not passwords.missing() and rules.exists() and rules.read_text() == _RULES:
         return
     passwords.make_missing()
     _run_alone(data_dir, _statements(passwords), binaries, account)
-    # Last: whatever cuts this short, it is done again at the next start.
+    # Last, so that an interrupted run is repeated at the next start.
     _replace(rules, account)
 
 
@@ -73,7 +73,7 @@ def _replace(rules: Path, account: Account) -> None:
             file.write(_RULES)
             file.flush()
             os.fsync(file.fileno())
-        give(draft, account)
+        chown_to_account(draft, account)
         draft.replace(rules)
     except BaseException:
         draft.unlink(missing_ok=True)

@@ -55,7 +55,7 @@ class Passwords:
         return [login for login in LOGINS if not self._is_there(login)]
 
     def make_missing(self) -> None:
-        """Make what is missing. Call under the gate."""
+        """Make what is missing. Call with the start lock held."""
         if not self.folder.is_dir():
             self.folder.mkdir(mode=0o700)
             parent = self.folder.parent.stat()
@@ -71,7 +71,7 @@ class Passwords:
 
 
 def scram_verifier(password: str, salt: bytes) -> str:
-    """What PostgreSQL keeps of an ASCII password (the form of `pg_authid.rolpassword`); nobody can log in with it."""
+    """The SCRAM verifier of an ASCII password (the form of `pg_authid.rolpassword`); it is no credential."""
     salted = hashlib.pbkdf2_hmac("sha256", password.encode("ascii"), salt, _ITERATIONS)
     stored_key = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
     server_key = hmac.digest(salted, b"Server Key", "sha256")

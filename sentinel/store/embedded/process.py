@@ -1,4 +1,4 @@
-"""Find and end server processes of one data folder, and only those.
+"""Finds and stops the server processes of one data folder.
 
 A process id in a file proves nothing: it may be stale and taken by a stranger. On Linux a process
 is ours if it runs `postgres` inside the data folder (/proc); elsewhere if its command line says so.
@@ -67,7 +67,7 @@ def strays(data_dir: Path) -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and belongs_to(int(name), data_dir)]
 
 
-def end_server(pid: int, data_dir: Path) -> None:
+def stop_server(pid: int, data_dir: Path) -> None:
     """Stop a server that is not our child: fast, then immediate, then kill. Returns when it is gone."""
     for step in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
         if not belongs_to(pid, data_dir):
@@ -79,7 +79,7 @@ def end_server(pid: int, data_dir: Path) -> None:
     raise EmbeddedError(f"process {pid} serves {data_dir} and does not end: end it and start again")
 
 
-def end_child(process: subprocess.Popen[bytes]) -> None:
+def stop_child(process: subprocess.Popen[bytes]) -> None:
     """Stop our own child: fast shutdown, then immediate, then kill."""
     for step in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
         if process.poll() is None:
@@ -90,7 +90,7 @@ def end_child(process: subprocess.Popen[bytes]) -> None:
 
 
 def clear_leftovers(data_dir: Path) -> None:
-    """Before a start, under the gate: end what a killed starter or a killed server left behind.
+    """Before a start, with the start lock held: stop processes that a killed starter or server left behind.
 
     A backend of a killed server may still be in a statement, could still commit it, and holds the
     shared memory that the next server needs; it normally goes by itself within milliseconds.
@@ -98,18 +98,18 @@ def clear_leftovers(data_dir: Path) -> None:
     pid = recorded_pid(data_dir)
     if pid is None:
         return
-    end_server(pid, data_dir)
+    stop_server(pid, data_dir)
     if not _gone(lambda: not strays(data_dir), _STRAY_SECONDS):
         for stray in strays(data_dir):
             with suppress(ProcessLookupError):
                 os.kill(stray, signal.SIGKILL)
         _gone(lambda: not strays(data_dir), STEP_SECONDS)
-    if _taken_by_stranger(data_dir):
+    if _is_foreign_process(data_dir):
         # PostgreSQL itself would refuse: a living process has that number.
         (data_dir / "postmaster.pid").unlink(missing_ok=True)
 
 
-def _taken_by_stranger(data_dir: Path) -> bool:
+def _is_foreign_process(data_dir: Path) -> bool:
     pid = recorded_pid(data_dir)
     if pid is None or sys.platform != "linux":
         return False

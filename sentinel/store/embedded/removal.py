@@ -32,11 +32,11 @@ def remove(base_dir: Path) -> None:
 
 
 def _remove_under_locks(layout: Layout) -> None:
-    gate = locks.wait_lock(layout.run_dir / locks.GATE, _WAIT_SECONDS)
-    keeper = locks.try_lock(layout.run_dir / locks.KEEPER) if gate else None
-    if gate is None or keeper is None:
-        if gate is not None:
-            gate.close()
+    start_lock = locks.wait_lock(layout.run_dir / locks.START_LOCK, _WAIT_SECONDS)
+    keeper = locks.try_lock(layout.run_dir / locks.KEEPER_LOCK) if start_lock else None
+    if start_lock is None or keeper is None:
+        if start_lock is not None:
+            start_lock.close()
         raise EmbeddedError(
             f"the database in {layout.run_dir} is in use: stop the program that runs it, then clean again"
         )
@@ -46,7 +46,7 @@ def _remove_under_locks(layout: Layout) -> None:
         shutil.rmtree(layout.run_dir)
     finally:
         keeper.close()
-        gate.close()
+        start_lock.close()
 
 
 def _stop_servers(home: Path) -> None:

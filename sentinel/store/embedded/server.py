@@ -1,10 +1,10 @@
-"""Run the server, or join the one that runs: one server per data folder, whoever comes when.
+"""Starts the embedded server or joins a running one: one server per data folder.
 
 Who starts it keeps `keeper.lock` and is its parent; on Linux the server ends with that process.
 A command that joins holds a share of `users.lock`, so that a short-lived keeper lets it finish first.
 A program that lasts holds `owner.lock`; where a command keeps the server, a worker's loop say, it joins
 without a share and keeps the server itself once that command has ended. Every decision is taken
-under `gate.lock`.
+under `start.lock`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from types import MappingProxyType
 from sentinel.store.embedded import locks, process
 from sentinel.store.embedded.account import Account, server_account
 from sentinel.store.embedded.binaries import Binaries, find_binaries
+from sentinel.store.embedded.binary_copies import usable_binaries
 from sentinel.store.embedded.child import start_server
 from sentinel.store.embedded.cluster import ensure_cluster
 from sentinel.store.embedded.connection import DATABASE, Address
-from sentinel.store.embedded.engine import usable_binaries
-from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, as_one_line, never
+from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, as_one_line, never_stop
 from sentinel.store.embedded.layout import (
     Layout,
     choose_home,
@@ -38,7 +38,7 @@ from sentinel.store.embedded.logins import ensure_logins
 from sentinel.store.embedded.options import server_options
 from sentinel.store.embedded.passwords import SUPERUSER, Passwords
 
-_GATE_SECONDS = 60.0
+_START_LOCK_SECONDS = 60.0
 _HANDOVER_SECONDS = 10.0
 _SHORT_COMMAND_SECONDS = 2.0
 # Ctrl-C promises an end within three seconds; a short command can afford to let others finish.
@@ -90,21 +90,21 @@ class Embedded:
 
     `own=True` (a lasting program): we run it ourselves; raises `EmbeddedError` when another such
     program does. A command that keeps the server gets 2 s to end, then we join it; the server ends
-    with that command, and the next `start` runs our own at the same address (`kept_running` looks).
+    with that command, and the next `start` runs our own at the same address (`supervised` looks).
     `own=False`: join what runs, else start it and stop it afterwards. `settings` add to or replace
     ours, where we are the starter.
-    A start ends early, with `StartGivenUp`, once `is_over` says so.
+    A start ends early, with `StartGivenUp`, once `should_stop` says so.
     """
 
     def __init__(
         self, base_dir: Path, *, own: bool = False, settings: Mapping[str, str] = _NO_SETTINGS,
-        is_over: Callable[[], bool] = never,
+        should_stop: Callable[[], bool] = never_stop,
     ) -> None:  # fmt: skip
         self._layout = Layout.of(base_dir)
         self._passwords = Passwords(self._layout.passwords)
         self._own = own
         self._settings = dict(settings)
-        self._is_over = is_over
+        self._should_stop = should_stop
         self._keeper: locks.FileLock | None = None
         self._owner: locks.FileLock | None = None
         self._share: locks.FileLock | None = None
@@ -124,7 +124,7 @@ class Embedded:
             try:
                 self._server = self._start_or_join()
             except BaseException:
-                self._let_go()
+                self._release()
                 raise
         self._socket_dir = self._server.socket_dir
         return self._server
@@ -133,17 +133,17 @@ class Embedded:
         """Stop what we started, or leave what we joined. Twice is harmless, and so is a forked copy."""
         # A worker forked inside our block unwinds through it: it must not stop its parent's server.
         if self._process is None or not self._is_starter():
-            self._let_go()
+            self._release()
             return
-        gate = self._gate_after_others()
+        start_lock = self._start_lock_after_others()
         try:
-            process.end_child(self._process)
+            process.stop_child(self._process)
             if self._server is not None:
                 delete_socket_dir(self._server.socket_dir)
         finally:
-            self._let_go()
-            if gate is not None:
-                gate.close()
+            self._release()
+            if start_lock is not None:
+                start_lock.close()
 
     def kill(self) -> None:
         """End the server as a crash would (SIGKILL); `start` recovers it. Only for who started it."""
@@ -162,7 +162,7 @@ class Embedded:
         """False in a process forked from the one whose child the server is."""
         return self._starter == os.getpid()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         for lock in (self._share, self._keeper, self._owner):
             if lock is not None:
                 lock.close()
@@ -173,12 +173,14 @@ class Embedded:
     def _start_or_join(self) -> RunningServer:
         began = time.monotonic()
         while True:
-            gate = locks.wait_lock(self._layout.run_dir / locks.GATE, _GATE_SECONDS, is_over=self._is_over)
-            if self._is_over():
-                if gate is not None:
-                    gate.close()
+            start_lock = locks.wait_lock(
+                self._layout.run_dir / locks.START_LOCK, _START_LOCK_SECONDS, should_stop=self._should_stop
+            )
+            if self._should_stop():
+                if start_lock is not None:
+                    start_lock.close()
                 raise StartGivenUp
-            if gate is None:
+            if start_lock is None:
                 raise EmbeddedError(
                     f"another program has been starting the database in {self._layout.run_dir} for too long"
                 )
@@ -186,7 +188,7 @@ class Embedded:
             try:
                 server = self._decide(waited)
             finally:
-                gate.close()
+                start_lock.close()
             if server is not None:
                 return server
             if waited > _HANDOVER_SECONDS:
@@ -194,10 +196,10 @@ class Embedded:
             time.sleep(_POLL_SECONDS)
 
     def _decide(self, waited: float) -> RunningServer | None:
-        """Start if nobody keeps the server, join if we may, None to ask again. Under the gate."""
+        """Start the server if none runs, join if allowed, None to try again. With the start lock held."""
         if self._own:
-            self._be_the_only_owner()
-        path = self._layout.run_dir / locks.KEEPER
+            self._become_only_owner()
+        path = self._layout.run_dir / locks.KEEPER_LOCK
         if self._keeper is None:
             self._keeper = locks.try_lock(path)
         if self._keeper is not None:
@@ -205,19 +207,19 @@ class Embedded:
             return self._run()
         return self._join() if not self._own or waited > _SHORT_COMMAND_SECONDS else None
 
-    def _be_the_only_owner(self) -> None:
-        path = self._layout.run_dir / locks.OWNER
+    def _become_only_owner(self) -> None:
+        path = self._layout.run_dir / locks.OWNER_LOCK
         if self._owner is None:
             self._owner = locks.try_lock(path)
         if self._owner is None:
             raise EmbeddedError(
-                f"already running (process {_noted_pid(path)}) on {self._layout.base}: "
+                f"already running (process {_recorded_pid(path)}) on {self._layout.base}: "
                 "stop that one first, or give another folder with --data-dir"
             )
         self._owner.note(str(os.getpid()))
 
     def _no_handover(self) -> EmbeddedError:
-        pid = _noted_pid(self._layout.run_dir / locks.KEEPER)
+        pid = _recorded_pid(self._layout.run_dir / locks.KEEPER_LOCK)
         return EmbeddedError(
             f"process {pid} keeps the database of {self._layout.base} and its server does not answer: end that process"
         )
@@ -232,22 +234,22 @@ class Embedded:
             address = Address(socket_dir, self._passwords)
             if address.answers():
                 if not self._own:
-                    self._share = locks.try_lock(self._layout.run_dir / locks.USERS, shared=True)
+                    self._share = locks.try_lock(self._layout.run_dir / locks.USERS_LOCK, shared=True)
                 return RunningServer(address, data_dir, pid, started_by_us=False)
         return None
 
-    def _gate_after_others(self) -> locks.FileLock | None:
-        """The gate once nobody has joined any more, or after the time we give them."""
+    def _start_lock_after_others(self) -> locks.FileLock | None:
+        """The start lock once no command is joined any more, or after the handover time."""
         deadline = time.monotonic() + (_LINGER_OWN_SECONDS if self._own else _LINGER_SHARED_SECONDS)
         while True:
-            gate = locks.wait_lock(self._layout.run_dir / locks.GATE, 1.0)
-            nobody = locks.try_lock(self._layout.run_dir / locks.USERS)
+            start_lock = locks.wait_lock(self._layout.run_dir / locks.START_LOCK, 1.0)
+            nobody = locks.try_lock(self._layout.run_dir / locks.USERS_LOCK)
             if nobody is not None:
                 nobody.close()
             if nobody is not None or time.monotonic() > deadline:
-                return gate
-            if gate is not None:
-                gate.close()
+                return start_lock
+            if start_lock is not None:
+                start_lock.close()
             time.sleep(_POLL_SECONDS)
 
     # Running
@@ -255,7 +257,7 @@ class Embedded:
     def _run(self) -> RunningServer:
         account, data_dir, binaries = self._prepare()
         process.clear_leftovers(data_dir)
-        if self._is_over():
+        if self._should_stop():
             raise StartGivenUp
         ensure_logins(data_dir, self._passwords, binaries, account)
         socket_dir = make_socket_dir(self._layout, account, known=self._socket_dir)
@@ -263,7 +265,7 @@ class Embedded:
         command = [str(binaries.bin_dir / "postgres"), "-D", str(data_dir), *options]
         address = Address(socket_dir, self._passwords)
         try:
-            self._process = start_server(command, account, address, self._layout.log, is_over=self._is_over)
+            self._process = start_server(command, account, address, self._layout.log, should_stop=self._should_stop)
         except BaseException:
             delete_socket_dir(socket_dir)
             raise
@@ -277,9 +279,9 @@ class Embedded:
         account = server_account(owner)
         home = choose_home(self._layout, account)
         binaries = usable_binaries(found, account, home)
-        return account, ensure_cluster(home, binaries, account, is_over=self._is_over), binaries
+        return account, ensure_cluster(home, binaries, account, should_stop=self._should_stop), binaries
 
 
-def _noted_pid(path: Path) -> str:
+def _recorded_pid(path: Path) -> str:
     words = path.read_text().split()
     return words[0] if words else "unknown"

@@ -1,4 +1,4 @@
-"""Become the server's account, tie our life to the starter's, and turn into the given program.
+"""Drops to the server's account, ends with the parent process, and executes the given program.
 
 Run as a script in a fresh interpreter (`launch.py`) and imports nothing of ours. A separate program
 and not a `preexec_fn`: code between fork and exec can deadlock in a process that has threads.

@@ -13,17 +13,17 @@ import pytest
 from sentinel.authority.approvals import earlier_votes, find_approval
 from sentinel.core.errors import Forbidden
 from sentinel.platform.resources import policies_dir
-from tests import twins
+from tests import mutants
+from tests.support.fixtures import Fixtures, four_keys, guard_body, unique
 from tests.support.harness import digest_of, let_permits_expire
-from tests.support.world import World, four_keys, guard_body, unique
 
 ROLES, PEOPLE = ("approver", "admin"), (1, 2)
 TERMS = "role: approver\n  people: 1 "
 Body = dict[str, Any]
 
 
-def policy_asks(world: World, folder: Path, *, role: str, people: int, digest: str = "", **texts: str) -> None:
-    """From now on the world decides by the retail policy with these terms; `digest` only makes it another policy."""
+def policy_asks(fixtures: Fixtures, folder: Path, *, role: str, people: int, digest: str = "", **texts: str) -> None:
+    """From now on the fixtures decides by the retail policy with these terms; `digest` only makes it another policy."""
     text = (policies_dir() / "retail_refund.yaml").read_text()
     assert TERMS in text
     text = text.replace(TERMS, f"role: {role}\n  people: {people} ").replace(
@@ -35,79 +35,82 @@ def policy_asks(world: World, folder: Path, *, role: str, people: int, digest: s
     place = folder / unique("policies")
     place.mkdir()
     (place / "retail_refund.yaml").write_text(text)
-    world.authority.policies.directory = place
-    world.authority.policies.reload()
+    fixtures.authority.policies.directory = place
+    fixtures.authority.policies.reload()
 
 
-def person(world: World, role: str) -> None:
+def person(fixtures: Fixtures, role: str) -> None:
     """Another person of that role, under the role's name with a 2."""
     operator = uuid.uuid4()
-    world.operators[f"{role}2"] = operator
-    world.admin.execute(
+    fixtures.operators[f"{role}2"] = operator
+    fixtures.admin.execute(
         "insert into sentinel.operators (tenant_id, operator_id, email, password_hash, role) values (%s, %s, %s, 'x', %s)",
-        [world.tenant_id, operator, f"{unique('second')}@somewhere.example", role])  # fmt: skip
+        [fixtures.tenant_id, operator, f"{unique('second')}@somewhere.example", role])  # fmt: skip
 
 
-def vote(world: World, approval_id: Any, who: str) -> str:
+def vote(fixtures: Fixtures, approval_id: Any, who: str) -> str:
     """A person's "approve"; `who` is a role, with a 2 for the second of it."""
     from sentinel.authority.actor import Actor
     from sentinel.authority.approvals import resolve_approval
 
-    person = Actor(world.tenant_id, world.operators[who], f"{who}@somewhere.example", who.rstrip("2"))
+    person = Actor(fixtures.tenant_id, fixtures.operators[who], f"{who}@somewhere.example", who.rstrip("2"))
     done = resolve_approval(
-        world.console_pool, person, uuid.UUID(str(approval_id)), verdict="approve", reason=f"{who} looked",
-        digest=digest_of(world, approval_id),
+        fixtures.console_pool, person, uuid.UUID(str(approval_id)), verdict="approve", reason=f"{who} looked",
+        digest=digest_of(fixtures, approval_id),
     )  # fmt: skip
     return done.result
 
 
-def approved(world: World, body: Body, *, role: str, people: int) -> Body:
+def approved(fixtures: Fixtures, body: Body, *, role: str, people: int) -> Body:
     """The answer to `body`, which as many people of that role approved, and no more of each than it takes."""
-    asked = world.guard(body)
+    asked = fixtures.guard(body)
     assert asked["status"] == "pending"
     for who in (role, f"{role}2")[:people]:
-        vote(world, asked["approval_id"], who)
+        vote(fixtures, asked["approval_id"], who)
     return asked
 
 
-def in_a_batch(world: World, body: Body) -> Body:
+def in_a_batch(fixtures: Fixtures, body: Body) -> Body:
     """The guard's answer in a batch."""
-    (answer,) = world.post("action/guard/batch", {"requests": [body]}).get_json()["answers"]
+    (answer,) = fixtures.post("action/guard/batch", {"requests": [body]}).get_json()["answers"]
     assert answer["status"] == 200
     return dict(answer["body"])
 
 
-WAYS: dict[str, tuple[Callable[[Body], Body], Callable[[World, Body], Body]]] = {
-    "a guard asked again": (lambda body: body, World.guard),
+WAYS: dict[str, tuple[Callable[[Body], Body], Callable[[Fixtures, Body], Body]]] = {
+    "a guard asked again": (lambda body: body, Fixtures.guard),
     "a batch": (lambda body: body, in_a_batch),
-    "a start with the answer, as the worker does": (lambda body: {**body, "start_id": str(uuid.uuid4())}, World.guard),
-    "the 0.7 client": (four_keys, World.guard),
+    "a start with the answer, as the worker does": (
+        lambda body: {**body, "start_id": str(uuid.uuid4())},
+        Fixtures.guard,
+    ),
+    "the 0.7 client": (four_keys, Fixtures.guard),
 }
 """How a caller comes back: what it sends, and through which route."""
 
 
 @pytest.fixture
-def staffed(world: World) -> World:
-    """A world with two approvers and two administrators."""
-    person(world, "approver")
-    person(world, "admin")
-    return world
+def staffed(fixtures: Fixtures) -> Fixtures:
+    """A set of fixtures with two approvers and two administrators."""
+    person(fixtures, "approver")
+    person(fixtures, "admin")
+    return fixtures
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_change_of_terms_asks_again_exactly_where_it_became_stricter(
-    staffed: World, tmp_path: Path, way: str
+    staffed: Fixtures, tmp_path: Path, way: str
 ) -> None:
     """The table: (role, people, digest) before × after. Nobody who voted fits a stricter role or number here."""
-    world, (sent, back) = staffed, WAYS[way]
+    fixtures, (sent, back) = staffed, WAYS[way]
     cases = list(itertools.product(ROLES, PEOPLE, ROLES, PEOPLE, ["", " again"]))
     wrong = []
     for role, people, role_now, people_now, digest in cases:
-        policy_asks(world, tmp_path, role=role, people=people)
+        policy_asks(fixtures, tmp_path, role=role, people=people)
         body = sent(guard_body(value=200))
-        first = approved(world, body, role=role, people=people)
-        policy_asks(world, tmp_path, role=role_now, people=people_now, digest=digest)
-        answer = back(world, body)
+        first = approved(fixtures, body, role=role, people=people)
+        policy_asks(fixtures, tmp_path, role=role_now, people=people_now, digest=digest)
+        answer = back(fixtures, body)
         stricter = (role, role_now) == ("approver", "admin") or people_now > people
         wanted = "asked again" if stricter else "permitted"
         got = "asked again" if answer["status"] == "pending" and "permit_token" not in answer else "permitted"
@@ -115,44 +118,44 @@ def test_each_change_of_terms_asks_again_exactly_where_it_became_stricter(
             wrong.append((role, people, role_now, people_now, digest, answer["status"]))
         if stricter:
             assert answer["approval_id"] != first["approval_id"]
-            row = find_approval(world.console_pool, world.tenant_id, uuid.UUID(answer["approval_id"]))
+            row = find_approval(fixtures.console_pool, fixtures.tenant_id, uuid.UUID(answer["approval_id"]))
             assert row is not None and str(row.follows) == first["approval_id"]
             assert (row.required_role, row.required_people) == (role_now, people_now)
     print(f"N={len(cases)} changes by {way}")
     assert wrong == []
-    assert world.broken_invariants() == []
+    assert fixtures.broken_invariants() == []
 
 
-def test_a_renewed_permit_is_asked_for_again_too(staffed: World, tmp_path: Path) -> None:
-    world, body = staffed, guard_body(value=200)
-    approved(world, body, role="approver", people=1)
-    assert world.guard(body)["status"] == "approved"
-    let_permits_expire(world)
-    policy_asks(world, tmp_path, role="admin", people=2)
-    asked = world.guard(body)
+def test_a_renewed_permit_is_asked_for_again_too(staffed: Fixtures, tmp_path: Path) -> None:
+    fixtures, body = staffed, guard_body(value=200)
+    approved(fixtures, body, role="approver", people=1)
+    assert fixtures.guard(body)["status"] == "approved"
+    let_permits_expire(fixtures)
+    policy_asks(fixtures, tmp_path, role="admin", people=2)
+    asked = fixtures.guard(body)
     assert (asked["status"], "permit_token" in asked) == ("pending", False)
     # What the approval was about stays held: nobody else may do it meanwhile.
-    other = world.guard(guard_body(value=200, params={"refund_id": body["params"]["refund_id"]}))
+    other = fixtures.guard(guard_body(value=200, params={"refund_id": body["params"]["refund_id"]}))
     assert (other["decision"], other["reason_code"]) == ("DENY", "duplicate_resource")
     for who in ("admin", "admin2"):
-        vote(world, asked["approval_id"], who)
-    answer = world.guard(body)
+        vote(fixtures, asked["approval_id"], who)
+    answer = fixtures.guard(body)
     assert (answer["status"], "permit_token" in answer) == ("approved", True)
-    assert world.broken_invariants() == []
+    assert fixtures.broken_invariants() == []
 
 
-def test_an_earlier_word_is_shown_and_counts_only_where_its_person_fits(staffed: World, tmp_path: Path) -> None:
-    world, body, other = staffed, guard_body(value=200), guard_body(value=200)
-    first, second = world.guard(body), world.guard(other)
-    assert (vote(world, first["approval_id"], "approver"), vote(world, second["approval_id"], "admin")) == (
+def test_an_earlier_word_is_shown_and_counts_only_where_its_person_fits(staffed: Fixtures, tmp_path: Path) -> None:
+    fixtures, body, other = staffed, guard_body(value=200), guard_body(value=200)
+    first, second = fixtures.guard(body), fixtures.guard(other)
+    assert (vote(fixtures, first["approval_id"], "approver"), vote(fixtures, second["approval_id"], "admin")) == (
         "approved",
         "approved",
     )
-    policy_asks(world, tmp_path, role="admin", people=2)
+    policy_asks(fixtures, tmp_path, role="admin", people=2)
 
-    by_approver, by_admin = world.guard(body), world.guard(other)
+    by_approver, by_admin = fixtures.guard(body), fixtures.guard(other)
     for asked, counts in ((by_approver, False), (by_admin, True)):
-        (before,) = earlier_votes(world.console_pool, world.tenant_id, uuid.UUID(asked["approval_id"]))
+        (before,) = earlier_votes(fixtures.console_pool, fixtures.tenant_id, uuid.UUID(asked["approval_id"]))
         assert (before.verdict, before.required_role, before.required_people, before.counts) == (
             "approve",
             "approver",
@@ -160,58 +163,60 @@ def test_an_earlier_word_is_shown_and_counts_only_where_its_person_fits(staffed:
             counts,
         )
     # One more administrator is enough only where an administrator has spoken; the same one again is not another.
-    assert vote(world, by_approver["approval_id"], "admin") == "recorded"
-    assert vote(world, by_admin["approval_id"], "admin") == "recorded"
-    assert "permit_token" not in world.guard(other)
-    assert vote(world, by_admin["approval_id"], "admin2") == "approved"
-    assert world.guard(other)["status"] == "approved"
+    assert vote(fixtures, by_approver["approval_id"], "admin") == "recorded"
+    assert vote(fixtures, by_admin["approval_id"], "admin") == "recorded"
+    assert "permit_token" not in fixtures.guard(other)
+    assert vote(fixtures, by_admin["approval_id"], "admin2") == "approved"
+    assert fixtures.guard(other)["status"] == "approved"
     with pytest.raises(Forbidden):
-        vote(world, by_approver["approval_id"], "approver")
-    assert "permit_token" not in world.guard(body)
-    assert world.broken_invariants() == []
+        vote(fixtures, by_approver["approval_id"], "approver")
+    assert "permit_token" not in fixtures.guard(body)
+    assert fixtures.broken_invariants() == []
 
 
-def test_people_who_would_be_enough_under_the_new_terms_are_not_asked_again(staffed: World, tmp_path: Path) -> None:
-    world, body = staffed, guard_body(value=200)
-    vote(world, world.guard(body)["approval_id"], "admin")
-    policy_asks(world, tmp_path, role="admin", people=1)
-    assert world.guard(body)["status"] == "approved"
-    assert world.broken_invariants() == []
+def test_people_who_would_be_enough_under_the_new_terms_are_not_asked_again(staffed: Fixtures, tmp_path: Path) -> None:
+    fixtures, body = staffed, guard_body(value=200)
+    vote(fixtures, fixtures.guard(body)["approval_id"], "admin")
+    policy_asks(fixtures, tmp_path, role="admin", people=1)
+    assert fixtures.guard(body)["status"] == "approved"
+    assert fixtures.broken_invariants() == []
 
 
-def test_an_earlier_word_does_not_count_for_a_reason_that_was_not_asked(staffed: World, tmp_path: Path) -> None:
-    world = staffed
+def test_an_earlier_word_does_not_count_for_a_reason_that_was_not_asked(staffed: Fixtures, tmp_path: Path) -> None:
+    fixtures = staffed
     body = guard_body(value=200, params={"risk": {
         "duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 2}})  # fmt: skip
-    vote(world, world.guard(body)["approval_id"], "admin")
-    policy_asks(world, tmp_path, role="admin", people=2, **{"customer_attempts_24h >= 3": "customer_attempts_24h >= 2"})
-    asked = world.guard(body)
-    (before,) = earlier_votes(world.console_pool, world.tenant_id, uuid.UUID(asked["approval_id"]))
-    assert (asked["status"], before.counts) == ("pending", False)
-    assert vote(world, asked["approval_id"], "admin2") == "recorded"
-    assert world.broken_invariants() == []
-
-
-def test_a_policy_that_asks_nobody_any_more_needs_no_terms(staffed: World, tmp_path: Path) -> None:
-    world, body = staffed, guard_body(value=200)
-    approved(world, body, role="approver", people=1)
+    vote(fixtures, fixtures.guard(body)["approval_id"], "admin")
     policy_asks(
-        world, tmp_path, role="admin", people=2, **{'allow_up_to:   {USD: "150.00"': 'allow_up_to:   {USD: "250.00"'}
+        fixtures, tmp_path, role="admin", people=2, **{"customer_attempts_24h >= 3": "customer_attempts_24h >= 2"}
     )
-    assert world.guard(body)["status"] == "approved"
-    assert world.broken_invariants() == []
+    asked = fixtures.guard(body)
+    (before,) = earlier_votes(fixtures.console_pool, fixtures.tenant_id, uuid.UUID(asked["approval_id"]))
+    assert (asked["status"], before.counts) == ("pending", False)
+    assert vote(fixtures, asked["approval_id"], "admin2") == "recorded"
+    assert fixtures.broken_invariants() == []
 
 
-def test_what_does_not_offer_approval_any_more_is_asked_again(staffed: World, tmp_path: Path) -> None:
-    world, body = staffed, guard_body(value=200)
-    approved(world, body, role="approver", people=1)
-    policy_asks(world, tmp_path, role="approver", people=1, digest=" b", **{
+def test_a_policy_that_asks_nobody_any_more_needs_no_terms(staffed: Fixtures, tmp_path: Path) -> None:
+    fixtures, body = staffed, guard_body(value=200)
+    approved(fixtures, body, role="approver", people=1)
+    policy_asks(
+        fixtures, tmp_path, role="admin", people=2, **{'allow_up_to:   {USD: "150.00"': 'allow_up_to:   {USD: "250.00"'}
+    )
+    assert fixtures.guard(body)["status"] == "approved"
+    assert fixtures.broken_invariants() == []
+
+
+def test_what_does_not_offer_approval_any_more_is_asked_again(staffed: Fixtures, tmp_path: Path) -> None:
+    fixtures, body = staffed, guard_body(value=200)
+    approved(fixtures, body, role="approver", people=1)
+    policy_asks(fixtures, tmp_path, role="approver", people=1, digest=" b", **{
         "    then: APPROVAL_REQUIRED\n    reason: amount_needs_approval":
         "    then: APPROVAL_REQUIRED\n    reason: amount_needs_approval\n    approvable: false"})  # fmt: skip
-    asked = world.guard(body)
-    row = find_approval(world.console_pool, world.tenant_id, uuid.UUID(asked["approval_id"]))
+    asked = fixtures.guard(body)
+    row = find_approval(fixtures.console_pool, fixtures.tenant_id, uuid.UUID(asked["approval_id"]))
     assert asked["status"] == "pending" and row is not None and row.offers == ["reject", "handled"]
-    assert world.broken_invariants() == []
+    assert fixtures.broken_invariants() == []
 
 
 @pytest.mark.parametrize(
@@ -224,9 +229,9 @@ def test_what_does_not_offer_approval_any_more_is_asked_again(staffed: World, tm
     ],
     ids=["never compares", "forgets the number", "forgets the role", "counts every role"],
 )
-def test_twins_whose_approvals_outlive_their_terms_are_caught(
-    staffed: World, tmp_path: Path, function: str, fence: str, instead: str
+def test_mutants_whose_approvals_outlive_their_terms_are_caught(
+    staffed: Fixtures, tmp_path: Path, function: str, fence: str, instead: str
 ) -> None:
-    twins.cut(staffed, function, fence, instead)
+    mutants.cut(staffed, function, fence, instead)
     with pytest.raises(AssertionError):
         test_each_change_of_terms_asks_again_exactly_where_it_became_stricter(staffed, tmp_path, "a guard asked again")

@@ -32,17 +32,17 @@ from hypothesis.stateful import (
 from sentinel.authority.actor import Actor, local_administrator
 from sentinel.authority.api.guard import to_asked
 from sentinel.authority.approvals import resolve_approval
-from sentinel.authority.check_action import check_row
 from sentinel.authority.decisions import Recorded
+from sentinel.authority.guard import check_row
 from sentinel.authority.halts import lift_halt, set_halt
-from sentinel.authority.housekeeping import keep_house
+from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.authority.in_doubt import resolve_in_doubt
 from sentinel.core.errors import EngineUnavailable, SentinelError
-from tests import twins
+from tests import mutants
 from tests.support.authority_model import CAPS, REPORT_SECONDS, Action, Model
 from tests.support.clock import set_clock, take_over
+from tests.support.fixtures import ACTION, AGENT, Fixtures, add_tenant, guard_body, make_fixtures, unique
 from tests.support.harness import Desk, caller_of, desks, digest_of, scaled
-from tests.support.world import ACTION, AGENT, World, add_tenant, guard_body, make_world, unique
 
 SEED = int(os.environ.get("SENTINEL_TEST_SEED", "0")) or random.SystemRandom().randrange(10**6)
 NOON = datetime(2027, 6, 15, 0, 30, tzinfo=UTC)
@@ -87,7 +87,7 @@ met: Counter[str] = Counter()
 class Machine(RuleBasedStateMachine):
     """Rules with a database behind them; `world` and `desk` are set for a whole test."""
 
-    world: World
+    fixtures: Fixtures
     desk: Desk
 
     @initialize()
@@ -95,10 +95,10 @@ class Machine(RuleBasedStateMachine):
         self.model, self.asked = Model(), dict[str, Asked]()
         self.tenants: list[Tenant] = []
         self.stamp = unique("run")
-        set_clock(self.world, NOON)
+        set_clock(self.fixtures, NOON)
         for _ in range(2):
-            tenant_id, key, people = add_tenant(self.world.url, unique("m").replace("_", "-"))
-            self.tenants.append(Tenant(Desk(self.desk.authority, caller_of(self.world, key)), tenant_id, people))
+            tenant_id, key, people = add_tenant(self.fixtures.url, unique("m").replace("_", "-"))
+            self.tenants.append(Tenant(Desk(self.desk.authority, caller_of(self.fixtures, key)), tenant_id, people))
 
     # Agents
 
@@ -222,8 +222,8 @@ class Machine(RuleBasedStateMachine):
                             " using (tenant_id, operation_id) where idempotency_key = %s", key)  # fmt: skip
         try:
             got = resolve_approval(
-                self.world.console_pool, tenant.actor(person), approval, verdict=verdict, reason="r",
-                digest=digest_of(self.world, approval), reference="ticket" if verdict == "handled" else None).result  # fmt: skip
+                self.fixtures.console_pool, tenant.actor(person), approval, verdict=verdict, reason="r",
+                digest=digest_of(self.fixtures, approval), reference="ticket" if verdict == "handled" else None).result  # fmt: skip
         except SentinelError as error:
             got = error.code
         action = self.model.actions[key]
@@ -242,7 +242,7 @@ class Machine(RuleBasedStateMachine):
         tenant = self.tenants[self.asked[key].tenant]
         operation = self.one("select operation_id from sentinel.operations where idempotency_key = %s", key)
         taken = done(lambda: resolve_in_doubt(
-            self.world.console_pool, tenant.actor("admin"), operation, executed=executed, evidence="looked"))  # fmt: skip
+            self.fixtures.console_pool, tenant.actor("admin"), operation, executed=executed, evidence="looked"))  # fmt: skip
         assert taken == self.model.resolve(self.model.actions[key], executed)
         met[f"resolve {executed} {taken}"] += 1
 
@@ -253,11 +253,13 @@ class Machine(RuleBasedStateMachine):
         tenant, who = self.tenants[number], local_administrator(self.tenants[number].tenant_id)
         if on and scope not in tenant.halts:
             target = {"tenant": "", "action": ACTION, "agent": AGENT}[scope]
-            tenant.halts[scope] = set_halt(self.world.console_pool, who, scope=scope, target=target, reason="r").halt_id
+            tenant.halts[scope] = set_halt(
+                self.fixtures.console_pool, who, scope=scope, target=target, reason="r"
+            ).halt_id
             self.model.halts.add((number, scope))
         elif not on and tenant.halts:
             scope = scope if scope in tenant.halts else min(tenant.halts)
-            lift_halt(self.world.console_pool, who, tenant.halts.pop(scope), reason="over")
+            lift_halt(self.fixtures.console_pool, who, tenant.halts.pop(scope), reason="over")
             self.model.halts.discard((number, scope))
 
     # Time
@@ -269,19 +271,19 @@ class Machine(RuleBasedStateMachine):
     def time_passes(self, seconds: int) -> None:
         if self.model.now < 20 * 3600:
             self.model.now += seconds
-            set_clock(self.world, NOON + timedelta(seconds=self.model.now))
+            set_clock(self.fixtures, NOON + timedelta(seconds=self.model.now))
 
     @rule()
-    def keep_house(self) -> None:
-        while any(astuple(keep_house(self.desk.authority.pool, REPORT_SECONDS))):
+    def run_housekeeping(self) -> None:
+        while any(astuple(run_housekeeping(self.desk.authority.pool, REPORT_SECONDS))):
             pass  # a round does a part of it, and what earlier runs left is due too
-        self.model.keep_house()
+        self.model.run_housekeeping()
 
     # What must be so after every step
 
     @invariant()
     def every_operation_stands_where_the_model_says(self) -> None:
-        rows = self.world.admin.execute(
+        rows = self.fixtures.admin.execute(
             "select o.idempotency_key, s.status, s.decision, s.reason_code, s.once_live, s.permit_id is not null, s.outcome"
             " from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)"
             " where o.idempotency_key like %s", [f"{getattr(self, 'stamp', 'none')}%"]).fetchall()  # fmt: skip
@@ -294,7 +296,7 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for number, tenant in enumerate(getattr(self, "tenants", [])):
             self.budgets_are_those_of_the_model(number, tenant)
-        assert self.world.broken_invariants() == []
+        assert self.fixtures.broken_invariants() == []
 
     def budgets_are_those_of_the_model(self, number: int, tenant: Tenant) -> None:
         for account in "ab":
@@ -314,7 +316,7 @@ class Machine(RuleBasedStateMachine):
         return guard_body(key, value=f"{minor // 100}.{minor % 100:02d}", params=params)
 
     def one(self, query: str, *arguments: Any) -> Any:
-        return self.world.one(query, *arguments)
+        return self.fixtures.one(query, *arguments)
 
 
 def done(call: Any) -> bool:
@@ -329,20 +331,20 @@ def done(call: Any) -> bool:
 
 
 @pytest.fixture
-def clocked(database_url: str) -> Iterator[World]:
-    """A world whose time the machine sets."""
-    world = make_world(database_url)
-    take_over(world)
-    yield world
-    world.close()
+def clocked(database_url: str) -> Iterator[Fixtures]:
+    """A set of fixtures whose time the machine sets."""
+    fixtures = make_fixtures(database_url)
+    take_over(fixtures)
+    yield fixtures
+    fixtures.close()
 
 
 def run_machine(
-    world: World, *, runs: int, steps: int = 50, phases: tuple[Phase, ...] = (Phase.generate,), seed: int = SEED
+    fixtures: Fixtures, *, runs: int, steps: int = 50, phases: tuple[Phase, ...] = (Phase.generate,), seed: int = SEED
 ) -> None:
     print(f"seed={seed} N={runs} runs x {steps} steps; replay with SENTINEL_TEST_SEED={seed}")
-    with desks(world, 1) as (desk,):
-        bound = type("Bound", (Machine,), {"world": world, "desk": desk})
+    with desks(fixtures, 1) as (desk,):
+        bound = type("Bound", (Machine,), {"fixtures": fixtures, "desk": desk})
         run_state_machine_as_test(
             hypothesis.seed(seed)(bound),
             settings=hypothesis.settings(
@@ -351,7 +353,7 @@ def run_machine(
         )  # fmt: skip
 
 
-def test_the_authority_does_what_the_model_does_in_any_order(clocked: World) -> None:
+def test_the_authority_does_what_the_model_does_in_any_order(clocked: Fixtures) -> None:
     """At least ten starts, by up to three rounds of runs: how far runs come is drawn too (28 to 45 starts a round, mostly)."""
     met.clear()
     for turn in range(3):
@@ -372,8 +374,8 @@ def test_the_authority_does_what_the_model_does_in_any_order(clocked: World) -> 
     ],
     ids=["forgets who was approved", "an approval lifts everything", "a permit for a minute more", "nothing is given back"],
 )  # fmt: skip
-def test_twin_with_one_broken_function_is_found(clocked: World, function: str, fence: str, instead: str) -> None:
-    twins.cut(clocked, function, fence, instead)
+def test_mutant_with_one_broken_function_is_found(clocked: Fixtures, function: str, fence: str, instead: str) -> None:
+    mutants.cut(clocked, function, fence, instead)
     with pytest.raises(BaseException) as found:
         run_machine(clocked, runs=1000)  # it ends with the first run that finds it
     assert not isinstance(found.value, KeyboardInterrupt)

@@ -15,38 +15,38 @@ from psycopg.conninfo import make_conninfo
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.api.guard import to_asked
 from sentinel.authority.decisions import Recorded, record_decisions
-from sentinel.authority.guard_action import decided_row
+from sentinel.authority.guard import decided_row
 from sentinel.authority.halts import set_halt
 from sentinel.core.errors import EngineUnavailable
-from tests import twins
+from tests import mutants
+from tests.support.fixtures import Fixtures, four_keys, guard_body, make_fixtures
 from tests.support.harness import caller_of, decide, let_permits_expire, scaled, seeded
 from tests.support.roomy import roomy_policies
-from tests.support.world import World, four_keys, guard_body, make_world
 
 Body = dict[str, Any]
 Seen = tuple[str, str, str, str, str, bool | None]
 
 
 @contextmanager
-def two_worlds(world: World, policies: Path | None = None) -> Iterator[tuple[World, World]]:
-    """The world, and another on a copy of its empty schema where every row is decided alone, without the way of sets."""
-    name = f"{world.admin.info.dbname}_b"
-    world.admin.execute(f"create database {name} template template_sentinel strategy file_copy".encode())
-    other = make_world(make_conninfo(world.url, dbname=name), policies=policies)
+def two_worlds(fixtures: Fixtures, policies: Path | None = None) -> Iterator[tuple[Fixtures, Fixtures]]:
+    """The fixtures, and another on a copy of its empty schema where every row is decided alone, without the way of sets."""
+    name = f"{fixtures.admin.info.dbname}_b"
+    fixtures.admin.execute(f"create database {name} template template_sentinel strategy file_copy".encode())
+    other = make_fixtures(make_conninfo(fixtures.url, dbname=name), policies=policies)
     try:
-        twins.cut(other, "sentinel.record_batch", "if cardinality(fresh) > 0 then", "if false then")
-        world.admin.execute("create sequence sentinel.sets minvalue 0 start 0")
-        world.admin.execute("grant usage, update on sequence sentinel.sets to public")
-        twins.cut(
-            world,
+        mutants.cut(other, "sentinel.record_batch", "if cardinality(fresh) > 0 then", "if false then")
+        fixtures.admin.execute("create sequence sentinel.sets minvalue 0 start 0")
+        fixtures.admin.execute("grant usage, update on sequence sentinel.sets to public")
+        mutants.cut(
+            fixtures,
             "sentinel.record_batch",
             "if taken = cardinality(asks)",
             "perform setval('sentinel.sets', nextval('sentinel.sets') - 1 + taken); if taken = cardinality(asks)",
         )
-        yield world, other
+        yield fixtures, other
     finally:
         other.close()
-        world.admin.execute(f"drop database {name} with (force)".encode())
+        fixtures.admin.execute(f"drop database {name} with (force)".encode())
 
 
 def a_batch(dice: random.Random, turn: int, number: int) -> list[Body]:
@@ -81,7 +81,7 @@ def seen(row: Recorded, body: Body) -> Seen:
     )
 
 
-def state(world: World) -> dict[str, list[Any]]:
+def state(fixtures: Fixtures) -> dict[str, list[Any]]:
     """Everything that counts, without ids and times."""
     queries = {
         "operations": "select o.idempotency_key, s.status, s.decision, s.reason_code, s.once_live, s.permit_id is not null, s.start_id"
@@ -93,53 +93,55 @@ def state(world: World) -> dict[str, list[Any]]:
                      " join sentinel.operations o using (tenant_id, operation_id) order by 1, 2",
         "events": "select o.idempotency_key, e.kind from sentinel.events e join sentinel.operations o using (tenant_id, operation_id) order by 1, 2",
     }  # fmt: skip
-    return {name: world.admin.execute(query.encode()).fetchall() for name, query in queries.items()}
+    return {name: fixtures.admin.execute(query.encode()).fetchall() for name, query in queries.items()}
 
 
-def rows_of(world: World, bodies: Sequence[Body]) -> list[dict[str, Any]]:
-    caller = caller_of(world)
+def rows_of(fixtures: Fixtures, bodies: Sequence[Body]) -> list[dict[str, Any]]:
+    caller = caller_of(fixtures)
     made = []
     for body in bodies:
         asked = to_asked(body)
         made.append(
             decided_row(
-                world.authority, caller, asked.operation, has_start_step=asked.has_start_step, elapsed_ms=0,
+                fixtures.authority, caller, asked.operation, has_start_step=asked.has_start_step, elapsed_ms=0,
                 start_id=asked.start_id,
             )
         )  # fmt: skip
     return made
 
 
-def one_by_one(world: World, bodies: Sequence[Body]) -> list[Seen]:
+def one_by_one(fixtures: Fixtures, bodies: Sequence[Body]) -> list[Seen]:
     """In the order of keys, as the batch works; answers in the order of `bodies`."""
     order = sorted(range(len(bodies)), key=lambda place: (bodies[place]["idempotency_key"], place))
     answers: dict[int, Seen] = {}
     for place in order:
-        answers[place] = seen(record_decisions(world.authority.pool, rows_of(world, [bodies[place]]))[0], bodies[place])
+        answers[place] = seen(
+            record_decisions(fixtures.authority.pool, rows_of(fixtures, [bodies[place]]))[0], bodies[place]
+        )
     return [answers[place] for place in range(len(bodies))]
 
 
-def together(world: World, bodies: Sequence[Body]) -> list[Seen]:
+def together(fixtures: Fixtures, bodies: Sequence[Body]) -> list[Seen]:
     return [
         seen(row, body)
-        for row, body in zip(record_decisions(world.authority.pool, rows_of(world, bodies)), bodies, strict=True)
+        for row, body in zip(record_decisions(fixtures.authority.pool, rows_of(fixtures, bodies)), bodies, strict=True)
     ]
 
 
-def live_on(world: World, turn: int) -> None:
+def live_on(fixtures: Fixtures, turn: int) -> None:
     """What happens between batches, the same in both worlds."""
     if turn % 3 == 1:
-        let_permits_expire(world)
+        let_permits_expire(fixtures)
     if turn % 2:
-        for (approval,) in world.admin.execute(
+        for (approval,) in fixtures.admin.execute(
             "select a.approval_id from sentinel.approvals a join sentinel.operations o using (tenant_id, operation_id)"
             " where a.status = 'pending' and a.required_people = 1 order by o.idempotency_key limit 2").fetchall():  # fmt: skip
-            decide(world, approval, "approve" if turn % 4 == 1 else "reject")
+            decide(fixtures, approval, "approve" if turn % 4 == 1 else "reject")
 
 
-def sets(world: World) -> int:
+def sets(fixtures: Fixtures) -> int:
     """How many rows were recorded in sets."""
-    return int(world.one("select last_value from sentinel.sets"))
+    return int(fixtures.one("select last_value from sentinel.sets"))
 
 
 def a_new_batch(dice: random.Random, turn: int, number: int) -> list[Body]:
@@ -154,7 +156,7 @@ def a_new_batch(dice: random.Random, turn: int, number: int) -> list[Body]:
 
 
 def differences(
-    batched: World, single: World, dice: random.Random, turns: int, number: int = 16, make: Any = a_batch
+    batched: Fixtures, single: Fixtures, dice: random.Random, turns: int, number: int = 16, make: Any = a_batch
 ) -> list[str]:
     """What a batch answers or leaves otherwise than the same requests one by one. The checker of this file."""
     found = []
@@ -173,9 +175,9 @@ def differences(
 
 
 @pytest.mark.parametrize("seed", [21, 22])
-def test_a_batch_gives_every_row_what_it_would_get_alone(world: World, seed: int) -> None:
+def test_a_batch_gives_every_row_what_it_would_get_alone(fixtures: Fixtures, seed: int) -> None:
     turns = scaled(8)
-    with two_worlds(world) as (batched, single):
+    with two_worlds(fixtures) as (batched, single):
         assert differences(batched, single, seeded(seed, turns * 16), turns) == []
         operations = state(batched)["operations"]
         statuses = {status for _, status, *_ in operations}
@@ -186,8 +188,8 @@ def test_a_batch_gives_every_row_what_it_would_get_alone(world: World, seed: int
 @pytest.mark.parametrize("number", [1, 5, 16])
 def test_a_set_gives_every_row_what_it_would_get_alone(database_url: str, tmp_path: Path, number: int) -> None:
     turns, policies = scaled(max(12, 64 // number)), roomy_policies(tmp_path)
-    world = make_world(database_url, policies=policies)
-    with closing(world), two_worlds(world, policies) as (batched, single):
+    fixtures = make_fixtures(database_url, policies=policies)
+    with closing(fixtures), two_worlds(fixtures, policies) as (batched, single):
         assert differences(batched, single, seeded(31, turns * number), turns, number, a_new_batch) == []
         statuses = {status for _, status, *_ in state(batched)["operations"]}
         assert statuses >= {"allowed", "started", "denied", "pending"}, "the batches were too tame"
@@ -205,7 +207,7 @@ def test_a_set_gives_every_row_what_it_would_get_alone(database_url: str, tmp_pa
     ],
     ids=["a full budget", "what is live", "a twin in the batch", "a halt"],
 )  # fmt: skip
-def test_twins_of_the_set_that_overlook_something_are_caught(world: World, fence: str, instead: str) -> None:
+def test_mutants_of_the_set_that_overlook_something_are_caught(fixtures: Fixtures, fence: str, instead: str) -> None:
     def make(_: random.Random, turn: int, number: int) -> list[Body]:
         bodies = [guard_body(f"t{turn}_{place}", value=1) for place in range(number)]
         if turn == 0:
@@ -220,32 +222,32 @@ def test_twins_of_the_set_that_overlook_something_are_caught(world: World, fence
                 set_halt(one.console_pool, local_administrator(one.tenant_id), scope="tenant", reason="drill")
         return bodies
 
-    with two_worlds(world) as (batched, single):
-        twins.without_constraint(batched, "sentinel.usage", "usage_within_cap")
+    with two_worlds(fixtures) as (batched, single):
+        mutants.without_constraint(batched, "sentinel.usage", "usage_within_cap")
         batched.admin.execute("drop index sentinel.operation_states_once")
-        twins.cut(batched, "sentinel.record_set", fence, instead)
+        mutants.cut(batched, "sentinel.record_set", fence, instead)
         assert differences(batched, single, seeded(32, 4 * 6), 4, 6, make) != []
 
 
-def test_twin_that_overlooks_a_full_budget_is_caught(world: World) -> None:
-    with two_worlds(world) as (batched, single):
-        twins.without_constraint(batched, "sentinel.usage", "usage_within_cap")
-        twins.cut(
+def test_mutant_that_overlooks_a_full_budget_is_caught(fixtures: Fixtures) -> None:
+    with two_worlds(fixtures) as (batched, single):
+        mutants.without_constraint(batched, "sentinel.usage", "usage_within_cap")
+        mutants.cut(
             batched, "sentinel.fitted_limits", "while exists (select from unnest(states) where not fits)", "while false"
         )
-        twins.cut(batched, "sentinel.decide_new", "where not l.fits", "where false")
+        mutants.cut(batched, "sentinel.decide_new", "where not l.fits", "where false")
         assert any("instead of" in found for found in differences(batched, single, seeded(23, 8 * 16), 8))
 
 
-def test_a_batch_with_a_row_the_database_refuses_keeps_nothing_of_it(world: World) -> None:
+def test_a_batch_with_a_row_the_database_refuses_keeps_nothing_of_it(fixtures: Fixtures) -> None:
     good, bad = guard_body(), guard_body()
-    rows = rows_of(world, [good, bad])
+    rows = rows_of(fixtures, [good, bad])
     rows[1]["risk_class"] = None
     with pytest.raises(EngineUnavailable):
-        record_decisions(world.authority.pool, rows)
-    assert world.one("select count(*) from sentinel.operations") == 0
-    assert isinstance(world.authority.decisions.record_all(rows)[0], Recorded), (
+        record_decisions(fixtures.authority.pool, rows)
+    assert fixtures.one("select count(*) from sentinel.operations") == 0
+    assert isinstance(fixtures.authority.decisions.record_all(rows)[0], Recorded), (
         "the writer then records each for itself"
     )
-    assert world.one("select count(*) from sentinel.operations") == 1
-    assert world.broken_invariants() == []
+    assert fixtures.one("select count(*) from sentinel.operations") == 1
+    assert fixtures.broken_invariants() == []

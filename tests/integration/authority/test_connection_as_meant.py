@@ -13,14 +13,12 @@ import psycopg
 import pytest
 
 from sentinel.authority.actor import local_administrator
-from sentinel.authority.app import build_authority, create_app
 from sentinel.authority.halts import set_halt
 from sentinel.authority.settings import Settings
-from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, POOLER, WORKER, Pool, with_role
-from sentinel.store.safety import UnsafeDatabase, require_ready, standing_of
+from sentinel.store.safety import UnsafeDatabase, database_status, require_ready
+from tests.support.fixtures import SECRET, Fixtures, guard_body, served, start_body
 from tests.support.logins import make_login, program_url
-from tests.support.world import SECRET, World, guard_body, start_body
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAMS = (AUTHORITY, WORKER, ORDERS, CONSOLE, BOARD)
@@ -51,89 +49,86 @@ POOLED = {
 
 
 @contextmanager
-def login(world: World, terms: str = "", statements: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
+def login(fixtures: Fixtures, terms: str = "", statements: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
     """(name, address) of a login of its own, gone after the block."""
     name = f"login_{uuid.uuid4().hex[:8]}"
-    url = make_login(world.url, name, terms)
+    url = make_login(fixtures.url, name, terms)
     try:
         for statement in statements:
-            world.admin.execute(statement.format(name, AUTHORITY).encode())
+            fixtures.admin.execute(statement.format(name, AUTHORITY).encode())
         yield name, url
     finally:
-        world.admin.execute(f"drop role {name}".encode())
+        fixtures.admin.execute(f"drop role {name}".encode())
 
 
-def readyz(url: str, world: World) -> Any:
+def readyz(url: str, fixtures: Fixtures) -> Any:
     """What an authority on this address says of itself."""
     settings = Settings(database_url=url, secret_keys=(SECRET,), pool_size=1)
-    authority = build_authority(settings, world.authority.policies)
-    try:
-        return create_app(settings, authority, SharedRateLimit(per_second=100, burst=100)).test_client().get("/readyz")
-    finally:
-        authority.pool.close()
+    with served(settings, fixtures.authority.policies) as (_, app):
+        return app.test_client().get("/readyz")
 
 
 @pytest.mark.parametrize("role", PROGRAMS)
-def test_a_program_s_own_login_is_as_meant(world: World, role: str) -> None:
-    url = program_url(world.url, role)
+def test_a_program_s_own_login_is_as_meant(fixtures: Fixtures, role: str) -> None:
+    url = program_url(fixtures.url, role)
     require_ready(url, role, connections=1)
     pool = Pool(with_role(url, role), size=1)
     try:
-        assert standing_of(pool, role).faults == ()
+        assert database_status(pool, role).faults == ()
     finally:
         pool.close()
 
 
-def test_an_ordinary_login_that_was_granted_the_role_is_as_meant_too(world: World) -> None:
-    with login(world, f"in role {AUTHORITY}") as (_, url):
+def test_an_ordinary_login_that_was_granted_the_role_is_as_meant_too(fixtures: Fixtures) -> None:
+    with login(fixtures, f"in role {AUTHORITY}") as (_, url):
         require_ready(url, AUTHORITY, connections=4)
-        assert readyz(url, world).status_code == 200
+        assert readyz(url, fixtures).status_code == 200
 
 
 @pytest.mark.parametrize("name", DIRECT)
-def test_another_connection_is_refused_at_the_start_and_its_cause_named(world: World, name: str) -> None:
+def test_another_connection_is_refused_at_the_start_and_its_cause_named(fixtures: Fixtures, name: str) -> None:
     terms, statements, cause = DIRECT[name]
-    with login(world, terms, statements) as (_, url):
+    with login(fixtures, terms, statements) as (_, url):
         with pytest.raises(UnsafeDatabase, match=re.escape(cause)):
             require_ready(url, AUTHORITY, connections=4)
         if "connections" not in name:
-            assert readyz(url, world).status_code == 503
+            assert readyz(url, fixtures).status_code == 503
 
 
 @pytest.mark.parametrize("name", POOLED)
 def test_what_the_login_must_bring_itself_behind_a_pooler_is_asked_for(
-    world: World, monkeypatch: pytest.MonkeyPatch, name: str
+    fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Without start-up options, as behind a pooler, on a connection that says so."""
     monkeypatch.setenv(POOLER, "transaction")
     statement, cause = POOLED[name]
     terms = f"in role {AUTHORITY}, {WORKER}"
-    with login(world, terms, AS_MEANT) as (who, url):
+    with login(fixtures, terms, AS_MEANT) as (who, url):
         require_ready(url, AUTHORITY)
-        assert readyz(url, world).json["checks"]["session"] is True
-        world.admin.execute(statement.format(who).encode())
+        assert readyz(url, fixtures).json["checks"]["session"] is True
+        fixtures.admin.execute(statement.format(who).encode())
         with pytest.raises(UnsafeDatabase, match=re.escape(cause.format(who))):
             require_ready(url, AUTHORITY)
-        answer = readyz(url, world)
+        answer = readyz(url, fixtures)
         assert (answer.status_code, answer.json["checks"]["session"]) == (503, False)
 
 
-def test_who_is_made_a_member_of_the_owner_while_it_runs_is_not_ready_any_more(world: World) -> None:
-    with login(world, f"in role {AUTHORITY}") as (name, url):
+def test_who_is_made_a_member_of_the_owner_while_it_runs_is_not_ready_any_more(fixtures: Fixtures) -> None:
+    with login(fixtures, f"in role {AUTHORITY}") as (name, url):
         pool = Pool(with_role(url, AUTHORITY), size=1)
         try:
-            assert standing_of(pool, AUTHORITY).faults == ()
-            world.admin.execute(f"grant sentinel_owner to {name}".encode())
-            found = standing_of(pool, AUTHORITY).faults
+            assert database_status(pool, AUTHORITY).faults == ()
+            fixtures.admin.execute(f"grant sentinel_owner to {name}".encode())
+            found = database_status(pool, AUTHORITY).faults
             assert len(found) == 1
             assert found[0].startswith(f"the login {name} may become sentinel_owner")
         finally:
             pool.close()
 
 
-def test_twin_such_a_member_can_rewrite_history(world: World) -> None:
+def test_mutant_such_a_member_can_rewrite_history(fixtures: Fixtures) -> None:
     """Which is why it is refused: the role alone, as it was asked before, is a good one."""
-    with login(world, f"in role {AUTHORITY}, sentinel_owner") as (_, url):
+    with login(fixtures, f"in role {AUTHORITY}, sentinel_owner") as (_, url):
         with psycopg.connect(with_role(url, AUTHORITY)) as connection:
             connection.execute("reset role")
             connection.execute("set role sentinel_owner")
@@ -141,22 +136,20 @@ def test_twin_such_a_member_can_rewrite_history(world: World) -> None:
             connection.rollback()
 
 
-def test_no_setting_outlives_its_transaction(world: World) -> None:
+def test_no_setting_outlives_its_transaction(fixtures: Fixtures) -> None:
     """Whatever was done with a connection, the next who gets it finds the settings as they were at its start."""
-    url = program_url(world.url, AUTHORITY)
+    url = program_url(fixtures.url, AUTHORITY)
     settings = Settings(database_url=url, secret_keys=(SECRET,), pool_size=1)
-    authority = build_authority(settings, world.authority.policies)
-    app = create_app(settings, authority, SharedRateLimit(per_second=1000, burst=1000))
-    client, headers = app.test_client(), {"X-API-Key": world.key}
+    with served(settings, fixtures.authority.policies) as (authority, app):
+        client, headers = app.test_client(), {"X-API-Key": fixtures.key}
 
-    def ask(path: str, body: dict[str, Any]) -> Any:
-        return client.post(f"/api/sentinel/{path}", json=body, headers=headers)
+        def ask(path: str, body: dict[str, Any]) -> Any:
+            return client.post(f"/api/sentinel/{path}", json=body, headers=headers)
 
-    def changed() -> list[Any]:
-        with authority.pool.connection() as connection:
-            return connection.execute("select name, setting from pg_settings where source = 'session'").fetchall()
+        def changed() -> list[Any]:
+            with authority.pool.connection() as connection:
+                return connection.execute("select name, setting from pg_settings where source = 'session'").fetchall()
 
-    try:
         before = changed()
         body = guard_body(value=40)
         answer = ask("action/guard", body)
@@ -172,14 +165,14 @@ def test_no_setting_outlives_its_transaction(world: World) -> None:
             ).status_code
             == 200
         )
-        set_halt(world.console_pool, local_administrator(world.tenant_id), scope="agent", target="x", reason="drill")
+        set_halt(
+            fixtures.console_pool, local_administrator(fixtures.tenant_id), scope="agent", target="x", reason="drill"
+        )
         assert client.get("/readyz").status_code == 200
         assert changed() == before == []
         with authority.pool.connection() as connection:
             connection.execute("set statement_timeout = 0")
-        assert changed() == [("statement_timeout", "0")], "the twin: a SET that stays is seen"
-    finally:
-        authority.pool.close()
+        assert changed() == [("statement_timeout", "0")], "the mutant: a SET that stays is seen"
 
 
 _SET = re.compile(r"""["'\s(]set\s+(?!local\b|constraints\b|transaction\b)(session\s+)?(role|statement_timeout|lock_timeout|timezone|search_path|\w+_timeout|synchronous_commit|session)\b""", re.IGNORECASE)  # fmt: skip

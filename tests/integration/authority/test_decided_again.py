@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from sentinel.authority import guard_action as guarding
-from sentinel.authority.explain import Explained, explain_decision
+from sentinel.authority import guard as guarding
+from sentinel.authority.explain import DecisionExplanation, explain_decision
 from sentinel.authority.halts import set_halt
 from sentinel.authority.keys import WORKER_SCOPE
-from sentinel.authority.policy_inspector import PolicyBook
+from sentinel.authority.policy_inspector import PolicyInspector
 from sentinel.cli import decisions as command
 from sentinel.platform.resources import policies_dir
-from sentinel.policy.explain import Said
+from sentinel.policy.explain import RuleAnswer
+from tests.support.fixtures import Fixtures, guard_body, make_fixtures, unique
 from tests.support.harness import Desk, actor, desks, scaled, seeded
-from tests.support.world import World, guard_body, make_world, unique
 
 EVIDENCE: tuple[Any, ...] = (
     None, {}, {"correlation_id": "c"}, {"escalation": "order_missing"}, {"escalation": "halted"}, {"escalation": "no such reason"},
@@ -30,20 +30,20 @@ EVIDENCE: tuple[Any, ...] = (
     {"settlement_ready": "no"}, {"settlement_ready": False, "escalation": "blacklisted", "note": "John Doe, 4 Elm St"},
 )  # fmt: skip
 
-BOOK = PolicyBook(policies_dir())
+BOOK = PolicyInspector(policies_dir())
 
 
-def explained(world: World, operation_id: uuid.UUID | str) -> Explained:
-    return explain_decision(world.console_pool, BOOK, world.tenant_id, uuid.UUID(str(operation_id)))
+def explain_operation(fixtures: Fixtures, operation_id: uuid.UUID | str) -> DecisionExplanation:
+    return explain_decision(fixtures.console_pool, BOOK, fixtures.tenant_id, uuid.UUID(str(operation_id)))
 
 
-def decide_many(world: World, bench: list[Desk], number: int) -> list[uuid.UUID]:
+def decide_many(fixtures: Fixtures, bench: list[Desk], number: int) -> list[uuid.UUID]:
     """Operations of every sort: allowed, over caps, refused, asked for, halted, twice the same, spelled otherwise, uncovered."""
     rng, made, halt = seeded(7, number), [], None
     for place in range(number):
         if place == number * 2 // 3:
             halt = set_halt(
-                world.console_pool, actor(world, "admin"), scope="action", target="refund.create", reason="a test"
+                fixtures.console_pool, actor(fixtures, "admin"), scope="action", target="refund.create", reason="a test"
             )
         name = rng.choice(["rf_a", "RF_A", "rf_a."]) if rng.random() < 0.15 else unique("rf")
         params = {"refund_id": name, "account_ref": rng.choice(["acct_1", unique("acct")]),
@@ -56,14 +56,14 @@ def decide_many(world: World, bench: list[Desk], number: int) -> list[uuid.UUID]
     return made
 
 
-def test_every_recorded_decision_comes_out_again(world: World) -> None:
+def test_every_recorded_decision_comes_out_again(fixtures: Fixtures) -> None:
     number = scaled(240)
-    with desks(world, 1) as (desk,):
+    with desks(fixtures, 1) as (desk,):
         agent = replace(desk, caller=replace(desk.caller, scopes=desk.caller.scopes - {WORKER_SCOPE}))
-        made = decide_many(world, [desk, desk, agent], number)
+        made = decide_many(fixtures, [desk, desk, agent], number)
     verdicts, tightened = Counter(), Counter()
     for operation_id in made:
-        told = explained(world, operation_id)
+        told = explain_operation(fixtures, operation_id)
         assert told.committed
         if told.hindrance == "no policy covered the action":
             assert (told.verdict, told.reason_code) == ("DENY", "no_matching_policy")
@@ -75,47 +75,47 @@ def test_every_recorded_decision_comes_out_again(world: World) -> None:
     assert {"account_day", "halted", "duplicate_resource", "looks_like_duplicate"} <= tightened.keys(), (
         "every way was met"
     )
-    stored = "".join(str(row) for row in world.admin.execute("select basis from sentinel.operations").fetchall())
+    stored = "".join(str(row) for row in fixtures.admin.execute("select basis from sentinel.operations").fetchall())
     assert "Elm" not in stored
     assert "correlation" not in stored
     assert "xxx" not in stored, "only declared facts, and those only as far as they are sound"
 
 
-def test_twin_that_does_not_keep_the_evidence_is_caught(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_that_does_not_keep_the_evidence_is_caught(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = guarding.decision_basis
     monkeypatch.setattr(guarding, "decision_basis", lambda decision, evidence, **rest: kept(decision, {}, **rest))
-    world = make_world(database_url)
+    fixtures = make_fixtures(database_url)
     try:
-        answer = world.guard(guard_body(evidence_context={"escalation": "order_missing"}))
-        told = explained(world, answer["operation_id"])
+        answer = fixtures.guard(guard_body(evidence_context={"escalation": "order_missing"}))
+        told = explain_operation(fixtures, answer["operation_id"])
         assert told.committed
         assert not told.agrees
     finally:
-        world.close()
+        fixtures.close()
 
 
-def test_an_escalation_is_explained_after_the_fact(world: World) -> None:
+def test_an_escalation_is_explained_after_the_fact(fixtures: Fixtures) -> None:
     evidence = {"escalation": "order_missing", "settlement_ready": False, "correlation_id": "c_1"}
-    answer = world.guard(guard_body(evidence_context=evidence))
+    answer = fixtures.guard(guard_body(evidence_context=evidence))
     assert (answer["decision"], answer["reason_code"]) == ("APPROVAL_REQUIRED", "order_missing")
-    told = explained(world, answer["operation_id"])
+    told = explain_operation(fixtures, answer["operation_id"])
     assert told.agrees
     assert told.evidence == {"escalation": "order_missing", "settlement_ready": False}
     said = {rule.rule_id: (rule.said, rule.reason_code) for rule in told.rules or ()}
-    assert said["escalated"] == (Said.HOLDS, "order_missing")
-    assert said["system_not_ready"] == (Said.HOLDS, "system_not_ready")
+    assert said["escalated"] == (RuleAnswer.HOLDS, "order_missing")
+    assert said["system_not_ready"] == (RuleAnswer.HOLDS, "system_not_ready")
     assert told.again is not None
     assert set(told.again.rules) == {"escalated", "system_not_ready", "low_amount"}
     basis = json.loads(
-        world.one("select basis from sentinel.operations where operation_id = %s", answer["operation_id"])
+        fixtures.one("select basis from sentinel.operations where operation_id = %s", answer["operation_id"])
     )
     assert basis["rules"] == ["escalated", "system_not_ready", "low_amount"]
     assert "order_missing" not in json.dumps({**answer["proof_pack"], "reason_code": ""}), "committed to, not shown"
 
 
-def test_any_change_of_what_is_kept_shows(world: World) -> None:
-    answer = world.guard(guard_body(evidence_context={"escalation": "order_missing"}))
-    identity, run = answer["operation_id"], world.admin.execute
+def test_any_change_of_what_is_kept_shows(fixtures: Fixtures) -> None:
+    answer = fixtures.guard(guard_body(evidence_context={"escalation": "order_missing"}))
+    identity, run = answer["operation_id"], fixtures.admin.execute
     run("set session_replication_role = replica")
     changes = {
         "operations": ["basis = replace(basis, 'order_missing', 'blacklisted')", "basis = replace(basis, 'escalated', 'low_amount')",
@@ -128,7 +128,7 @@ def test_any_change_of_what_is_kept_shows(world: World) -> None:
         for way in ways:
             run(before.encode(), [identity]) if table == "operations" else None
             run(f"update sentinel.{table} set {way} where operation_id = %s".encode(), [identity])
-            told = explained(world, identity)
+            told = explain_operation(fixtures, identity)
             assert not told.committed, way
             assert not told.agrees, way
             number += 1
@@ -138,30 +138,32 @@ def test_any_change_of_what_is_kept_shows(world: World) -> None:
                 run("drop table kept")
             else:
                 run("update sentinel.operation_states set tightened = null where operation_id = %s", [identity])
-            assert explained(world, identity).agrees
+            assert explain_operation(fixtures, identity).agrees
     print(f"N={number} changes")
 
 
-def test_what_is_kept_can_be_erased_and_the_decision_stays_verifiable(world: World) -> None:
-    answer = world.guard(guard_body(evidence_context={"escalation": "order_missing"}))
-    world.admin.execute("set session_replication_role = replica")
-    world.admin.execute("delete from sentinel.operations where operation_id = %s", [answer["operation_id"]])
-    world.admin.execute("set session_replication_role = origin")
+def test_what_is_kept_can_be_erased_and_the_decision_stays_verifiable(fixtures: Fixtures) -> None:
+    answer = fixtures.guard(guard_body(evidence_context={"escalation": "order_missing"}))
+    fixtures.admin.execute("set session_replication_role = replica")
+    fixtures.admin.execute("delete from sentinel.operations where operation_id = %s", [answer["operation_id"]])
+    fixtures.admin.execute("set session_replication_role = origin")
     with pytest.raises(Exception, match="no operation"):
-        explained(world, answer["operation_id"])
-    assert "proof_altered" not in world.broken_invariants()
-    left = world.admin.execute(
+        explain_operation(fixtures, answer["operation_id"])
+    assert "proof_altered" not in fixtures.broken_invariants()
+    left = fixtures.admin.execute(
         "select body from sentinel.events where event_id = %s", [answer["decision_event_id"]]
     ).fetchone()
     assert left is not None
     assert "order_missing" not in left[0].replace('"reason_code":"order_missing"', "")
 
 
-def test_a_decision_from_before_evidence_was_kept_says_so(world: World) -> None:
-    answer = world.guard(guard_body())
-    world.admin.execute("set session_replication_role = replica")
-    world.admin.execute("update sentinel.operations set basis = null where operation_id = %s", [answer["operation_id"]])
-    told = explained(world, answer["operation_id"])
+def test_a_decision_from_before_evidence_was_kept_says_so(fixtures: Fixtures) -> None:
+    answer = fixtures.guard(guard_body())
+    fixtures.admin.execute("set session_replication_role = replica")
+    fixtures.admin.execute(
+        "update sentinel.operations set basis = null where operation_id = %s", [answer["operation_id"]]
+    )
+    told = explain_operation(fixtures, answer["operation_id"])
     assert (told.again, told.hindrance) == (None, "decided before evidence was kept")
     assert told.evidence is None
 
@@ -179,21 +181,21 @@ def test_evidence_that_is_larger_than_is_kept_is_a_400(database_url: str, tmp_pa
         .partition(",")[0]
         .strip("] ")
     )
-    world = make_world(database_url, policies=folder)
+    fixtures = make_fixtures(database_url, policies=folder)
     try:
         notes = {f"note{n}": "a" * 400 for n in range(12)}
-        answer = world.post("action/guard", guard_body(action=action.replace(".*", ".x"), evidence_context=notes))
+        answer = fixtures.post("action/guard", guard_body(action=action.replace(".*", ".x"), evidence_context=notes))
         assert answer.status_code == 400, answer.text
         assert "4096 bytes" in str(answer.get_json()["errors"]["evidence_context"])
     finally:
-        world.close()
+        fixtures.close()
 
 
-def test_the_command_explains_and_fails_where_something_was_changed(world: World) -> None:
-    answer = world.guard(guard_body(evidence_context={"escalation": "order_missing"}))
+def test_the_command_explains_and_fails_where_something_was_changed(fixtures: Fixtures) -> None:
+    answer = fixtures.guard(guard_body(evidence_context={"escalation": "order_missing"}))
 
     def run(*words: str) -> Any:
-        env = {"SENTINEL_DATABASE_URL": world.url, "SENTINEL_TENANT_ID": str(world.tenant_id)}
+        env = {"SENTINEL_DATABASE_URL": fixtures.url, "SENTINEL_TENANT_ID": str(fixtures.tenant_id)}
         return CliRunner().invoke(command.group, ["explain", answer["operation_id"], *words], env=env)
 
     shown = run()
@@ -202,8 +204,8 @@ def test_the_command_explains_and_fails_where_something_was_changed(world: World
     assert "rule       escalated: holds, APPROVAL_REQUIRED order_missing" in shown.output
     assert '"escalation":"order_missing"' in shown.output
     assert json.loads(run("--json").output)["agrees"] is True
-    world.admin.execute("set session_replication_role = replica")
-    world.admin.execute("update sentinel.operations set basis = replace(basis, 'order_missing', 'blacklisted')")
+    fixtures.admin.execute("set session_replication_role = replica")
+    fixtures.admin.execute("update sentinel.operations set basis = replace(basis, 'order_missing', 'blacklisted')")
     told = run()
     assert told.exit_code == 1
     assert "committed  NO" in told.output

@@ -12,9 +12,9 @@ import pytest
 
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.halts import lift_halt, set_halt
-from tests import twins
+from tests import mutants
+from tests.support.fixtures import ACTION, AGENT, Fixtures, add_tenant, guard_body, make_fixtures, start_body, unique
 from tests.support.harness import Desk, at_once, desks, dump, scaled
-from tests.support.world import ACTION, AGENT, World, add_tenant, guard_body, make_world, start_body, unique
 
 SCOPES = [
     ("global", ""),
@@ -26,10 +26,10 @@ SCOPES = [
 ]
 
 
-def halt(world: World, scope: str, target: str, level: str = "kill") -> Any:
+def halt(fixtures: Fixtures, scope: str, target: str, level: str = "kill") -> Any:
     return set_halt(
-        world.console_pool,
-        local_administrator(world.tenant_id),
+        fixtures.console_pool,
+        local_administrator(fixtures.tenant_id),
         scope=scope,
         target=target,
         level=level,
@@ -37,8 +37,8 @@ def halt(world: World, scope: str, target: str, level: str = "kill") -> Any:
     ).halt_id
 
 
-def lift(world: World, halt_id: Any) -> None:
-    lift_halt(world.console_pool, local_administrator(world.tenant_id), halt_id, reason="over")
+def lift(fixtures: Fixtures, halt_id: Any) -> None:
+    lift_halt(fixtures.console_pool, local_administrator(fixtures.tenant_id), halt_id, reason="over")
 
 
 def body_of(**over: Any) -> dict[str, Any]:
@@ -84,27 +84,27 @@ from sentinel.events where kind in ('start', 'decision')
 """
 
 
-def passed_a_halt(world: World, rounds: int, *, threads: int = 6) -> list[str]:
+def passed_a_halt(fixtures: Fixtures, rounds: int, *, threads: int = 6) -> list[str]:
     """Sets and lifts halts of every scope under load; what was committed while one was in force. The checker of G12."""
     found = []
-    with desks(world, 2) as bench, Load(bench, threads) as load:
+    with desks(fixtures, 2) as bench, Load(bench, threads) as load:
         for turn in range(rounds):
             time.sleep(0.05)
-            halt_id = halt(world, *SCOPES[turn % len(SCOPES)])
-            at_first = world.one(PASSED)
+            halt_id = halt(fixtures, *SCOPES[turn % len(SCOPES)])
+            at_first = fixtures.one(PASSED)
             time.sleep(0.06)
-            starts, allowed = (later - first for later, first in zip(world.one(PASSED), at_first, strict=True))
-            lift(world, halt_id)
+            starts, allowed = (later - first for later, first in zip(fixtures.one(PASSED), at_first, strict=True))
+            lift(fixtures, halt_id)
             found += ["a start was committed under a halt"] * starts + ["an ALLOW was committed under a halt"] * allowed
     found += [repr(error) for error in load.unexpected]
     if at_first[0] < rounds:
         found.append("nothing ran")
-    return found + started_after_a_halt(world) + world.broken_invariants()
+    return found + started_after_a_halt(fixtures) + fixtures.broken_invariants()
 
 
-def started_after_a_halt(world: World) -> list[str]:
+def started_after_a_halt(fixtures: Fixtures) -> list[str]:
     """Starts and allowed decisions whose transaction is between that of a halt and that of its end."""
-    events = world.admin.execute(
+    events = fixtures.admin.execute(
         "select kind, body::json->>'decision' from sentinel.events order by transaction_id, kind"
     ).fetchall()  # fmt: skip
     found, in_force = [], 0
@@ -115,74 +115,74 @@ def started_after_a_halt(world: World) -> list[str]:
     return found
 
 
-def test_nothing_starts_or_is_allowed_after_a_halts_commit_under_load(world: World) -> None:
+def test_nothing_starts_or_is_allowed_after_a_halts_commit_under_load(fixtures: Fixtures) -> None:
     rounds = scaled(12)
     print(f"N={rounds} flips")
-    assert passed_a_halt(world, rounds) == []
+    assert passed_a_halt(fixtures, rounds) == []
 
 
-def test_twin_that_starts_without_the_halt_lock_starts_under_a_halt_and_is_caught(database_url: str) -> None:
-    world = make_world(database_url)
+def test_mutant_that_starts_without_the_halt_lock_starts_under_a_halt_and_is_caught(database_url: str) -> None:
+    fixtures = make_fixtures(database_url)
     try:
-        twins.without_locks(world, "pg_advisory_xact_lock_shared")
-        twins.meet_before(world.admin, "sentinel.start_operation", "e := sentinel.start_event(")
+        mutants.without_locks(fixtures, "pg_advisory_xact_lock_shared")
+        mutants.meet_before(fixtures.admin, "sentinel.start_operation", "e := sentinel.start_event(")
 
         def halt_meanwhile() -> int:
-            twins.wait_for_arrivals(world, 1)
-            halt(world, "tenant", "")
-            starts: int = world.one(PASSED)[0]
-            twins.arrive(world)
+            mutants.wait_for_arrivals(fixtures, 1)
+            halt(fixtures, "tenant", "")
+            starts: int = fixtures.one(PASSED)[0]
+            mutants.arrive(fixtures)
             return starts
 
-        with desks(world, 1) as (desk,):
+        with desks(fixtures, 1) as (desk,):
             body = body_of()
             permit = desk.guard(body)
             started, before = at_once([lambda: desk.start(body, permit), halt_meanwhile])
         assert getattr(started, "result", started) == "started"
-        assert world.one(PASSED)[0] == before + 1, "a start was committed under a halt"
+        assert fixtures.one(PASSED)[0] == before + 1, "a start was committed under a halt"
     finally:
-        world.close()
+        fixtures.close()
 
 
 @pytest.mark.parametrize("scope, target", SCOPES)
 def test_a_halt_of_every_scope_refuses_guard_start_renewal_and_replay_until_it_is_lifted(
-    world: World, scope: str, target: str
+    fixtures: Fixtures, scope: str, target: str
 ) -> None:
     waiting, fresh = body_of(), body_of()
-    permit = world.guard(waiting)
-    halt_id = halt(world, scope, target)
+    permit = fixtures.guard(waiting)
+    halt_id = halt(fixtures, scope, target)
 
-    refused = world.guard(fresh)
+    refused = fixtures.guard(fresh)
     assert (refused["decision"], refused["status"], refused["reason_code"]) == ("DENY", "denied", "halted")
     assert "permit_token" not in refused
-    start = world.start(waiting, permit)
+    start = fixtures.start(waiting, permit)
     assert (start.status_code, start.get_json()["type"]) == (403, "urn:sentinel:problem:permit-refused")
-    replay = world.guard(waiting)
+    replay = fixtures.guard(waiting)
     assert (replay["decision"], replay["reason_code"], "permit_token" in replay) == ("DENY", "halted", False)
-    check = world.post("action/check", {k: waiting[k] for k in ("agent_id", "action", "params")}).get_json()
+    check = fixtures.post("action/check", {k: waiting[k] for k in ("agent_id", "action", "params")}).get_json()
     assert (check["decision"], check["reason_code"]) == ("DENY", "halted")
 
-    lift(world, halt_id)
-    again = world.guard(waiting)
+    lift(fixtures, halt_id)
+    again = fixtures.guard(waiting)
     assert (again["status"], again["permit_token"]) == ("allowed", permit["permit_token"])
-    assert world.start(waiting, again).status_code == 200
-    assert world.guard(fresh)["status"] == "denied", "what was denied stays denied for its key"
-    assert world.guard(body_of())["decision"] == "ALLOW"
-    assert world.broken_invariants() == []
+    assert fixtures.start(waiting, again).status_code == 200
+    assert fixtures.guard(fresh)["status"] == "denied", "what was denied stays denied for its key"
+    assert fixtures.guard(body_of())["decision"] == "ALLOW"
+    assert fixtures.broken_invariants() == []
 
 
 @pytest.mark.parametrize(
     "scope, target, heartbeat", [("tenant", "", "KILL"), ("agent", AGENT, "KILL"), ("action", ACTION, "OK")]
 )
 def test_the_heartbeat_mirrors_what_covers_the_whole_agent(
-    world: World, scope: str, target: str, heartbeat: str
+    fixtures: Fixtures, scope: str, target: str, heartbeat: str
 ) -> None:
-    assert world.get(f"heartbeat?agent_id={AGENT}").get_json() == {"status": "OK"}
-    halt(world, scope, target, "pause")
+    assert fixtures.get(f"heartbeat?agent_id={AGENT}").get_json() == {"status": "OK"}
+    halt(fixtures, scope, target, "pause")
     wanted = "PAUSE" if heartbeat == "KILL" else "OK"
-    assert world.get(f"heartbeat?agent_id={AGENT}").get_json()["status"] == wanted
-    halt(world, scope, target)
-    assert world.get(f"heartbeat?agent_id={AGENT}").get_json()["status"] == heartbeat
+    assert fixtures.get(f"heartbeat?agent_id={AGENT}").get_json()["status"] == wanted
+    halt(fixtures, scope, target)
+    assert fixtures.get(f"heartbeat?agent_id={AGENT}").get_json()["status"] == heartbeat
 
 
 OTHERS = [
@@ -196,57 +196,57 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("scope, target", OTHERS)
-def test_a_halt_covers_nothing_but_its_target(world: World, scope: str, target: str) -> None:
-    halt(world, scope, target)
+def test_a_halt_covers_nothing_but_its_target(fixtures: Fixtures, scope: str, target: str) -> None:
+    halt(fixtures, scope, target)
     body = body_of()
-    assert world.start(body, world.guard(body)).status_code == 200
+    assert fixtures.start(body, fixtures.guard(body)).status_code == 200
 
 
-def test_a_tenants_halt_leaves_other_tenants_alone_and_a_global_one_does_not(world: World) -> None:
-    _, key, _ = add_tenant(world.url, unique("tenant").replace("_", "-"))
-    halt(world, "tenant", "")
-    assert world.post("action/guard", body_of(), key=key).get_json()["decision"] == "ALLOW"
-    halt(world, "global", "")
-    assert world.post("action/guard", body_of(), key=key).get_json()["reason_code"] == "halted"
+def test_a_tenants_halt_leaves_other_tenants_alone_and_a_global_one_does_not(fixtures: Fixtures) -> None:
+    _, key, _ = add_tenant(fixtures.url, unique("tenant").replace("_", "-"))
+    halt(fixtures, "tenant", "")
+    assert fixtures.post("action/guard", body_of(), key=key).get_json()["decision"] == "ALLOW"
+    halt(fixtures, "global", "")
+    assert fixtures.post("action/guard", body_of(), key=key).get_json()["reason_code"] == "halted"
 
 
-def test_a_pause_stops_as_much_as_a_kill(world: World) -> None:
-    halt(world, "agent", AGENT, "pause")
-    assert world.guard(body_of())["reason_code"] == "halted"
+def test_a_pause_stops_as_much_as_a_kill(fixtures: Fixtures) -> None:
+    halt(fixtures, "agent", AGENT, "pause")
+    assert fixtures.guard(body_of())["reason_code"] == "halted"
 
 
-def test_a_kill_replaces_a_pause_without_a_gap_and_both_are_recorded(world: World) -> None:
-    first, second = halt(world, "agent", AGENT, "pause"), halt(world, "agent", AGENT, "kill")
+def test_a_kill_replaces_a_pause_without_a_gap_and_both_are_recorded(fixtures: Fixtures) -> None:
+    first, second = halt(fixtures, "agent", AGENT, "pause"), halt(fixtures, "agent", AGENT, "kill")
     assert first != second
-    assert halt(world, "agent", AGENT, "kill") == second, "a second one finds the first"
-    assert halt(world, "agent", AGENT, "pause") == second, "a pause does not weaken a kill"
-    assert world.one("select count(*) from sentinel.halts where lifted_at is null") == 1
-    assert world.one("select count(*) from sentinel.events where kind = 'halt_set'") == 2
+    assert halt(fixtures, "agent", AGENT, "kill") == second, "a second one finds the first"
+    assert halt(fixtures, "agent", AGENT, "pause") == second, "a pause does not weaken a kill"
+    assert fixtures.one("select count(*) from sentinel.halts where lifted_at is null") == 1
+    assert fixtures.one("select count(*) from sentinel.events where kind = 'halt_set'") == 2
 
 
-def test_a_started_operation_reports_under_a_halt(world: World) -> None:
+def test_a_started_operation_reports_under_a_halt(fixtures: Fixtures) -> None:
     body = body_of()
-    answer = world.guard(body)
+    answer = fixtures.guard(body)
     request = start_body(body, answer)
-    assert world.post("action/guard/start", request).status_code == 200
-    halt(world, "tenant", "")
-    assert world.post("action/guard/start", request).get_json()["duplicate"] is True
-    assert world.report(body).status_code == 200
-    assert world.broken_invariants() == []
+    assert fixtures.post("action/guard/start", request).status_code == 200
+    halt(fixtures, "tenant", "")
+    assert fixtures.post("action/guard/start", request).get_json()["duplicate"] is True
+    assert fixtures.report(body).status_code == 200
+    assert fixtures.broken_invariants() == []
 
 
-def test_a_caller_without_a_start_step_gets_nothing_under_a_halt(world: World) -> None:
-    from tests.support.world import four_keys
+def test_a_caller_without_a_start_step_gets_nothing_under_a_halt(fixtures: Fixtures) -> None:
+    from tests.support.fixtures import four_keys
 
     body = four_keys(body_of())
-    halt(world, "action", "refund.*")
-    assert world.guard(body)["reason_code"] == "halted"
-    assert world.one("select count(*) from sentinel.events where kind = 'start'") == 0
+    halt(fixtures, "action", "refund.*")
+    assert fixtures.guard(body)["reason_code"] == "halted"
+    assert fixtures.one("select count(*) from sentinel.events where kind = 'start'") == 0
 
 
-def test_an_agent_key_has_no_way_to_set_or_lift_a_halt(world: World) -> None:
-    halt_id = halt(world, "agent", "another-agent")
-    before = dump(world.admin)
+def test_an_agent_key_has_no_way_to_set_or_lift_a_halt(fixtures: Fixtures) -> None:
+    halt_id = halt(fixtures, "agent", "another-agent")
+    before = dump(fixtures.admin)
     for path in ("halts", "halts/set", f"halts/{halt_id}/lift", "action/halt"):
-        assert world.post(path, {"scope": "tenant"}).status_code == 404
-    assert dump(world.admin) == before
+        assert fixtures.post(path, {"scope": "tenant"}).status_code == 404
+    assert dump(fixtures.admin) == before

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from sentinel.authority.app import PREFIXES
-from tests.support.world import World
+from tests.support.fixtures import Fixtures
 
 
-def test_any_key_is_told_its_own_tenant_and_agent_whatever_it_may_do(world: World) -> None:
-    label = world.admin.execute("select label from sentinel.tenants where tenant_id = %s", [world.tenant_id]).fetchone()
+def test_any_key_is_told_its_own_tenant_and_agent_whatever_it_may_do(fixtures: Fixtures) -> None:
+    label = fixtures.admin.execute(
+        "select label from sentinel.tenants where tenant_id = %s", [fixtures.tenant_id]
+    ).fetchone()
     assert label is not None
-    own = {"tenant_id": str(world.tenant_id), "tenant": label[0]}
-    assert world.get("key").get_json() == own
-    assert world.get("key", key=world.new_key(agent_id="a-1", scopes=("report",))).get_json() == {
+    own = {"tenant_id": str(fixtures.tenant_id), "tenant": label[0]}
+    assert fixtures.get("key").get_json() == own
+    assert fixtures.get("key", key=fixtures.new_key(agent_id="a-1", scopes=("report",))).get_json() == {
         **own,
         "agent_id": "a-1",
     }
     for prefix in PREFIXES:
-        assert world.client.get(f"{prefix}/key", headers={"X-API-Key": world.key}).get_json() == own
+        assert fixtures.client.get(f"{prefix}/key", headers={"X-API-Key": fixtures.key}).get_json() == own
 
 
-def test_without_a_key_or_for_another_tenant_nothing_is_told(world: World) -> None:
-    assert world.client.get("/api/sentinel/key").status_code == 401
-    other = {"X-API-Key": world.key, "X-Tenant-Id": "00000000-0000-0000-0000-000000000000"}
-    assert world.client.get("/api/sentinel/key", headers=other).status_code == 403
+def test_without_a_key_or_for_another_tenant_nothing_is_told(fixtures: Fixtures) -> None:
+    assert fixtures.client.get("/api/sentinel/key").status_code == 401
+    other = {"X-API-Key": fixtures.key, "X-Tenant-Id": "00000000-0000-0000-0000-000000000000"}
+    assert fixtures.client.get("/api/sentinel/key", headers=other).status_code == 403

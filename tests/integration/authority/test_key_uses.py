@@ -11,11 +11,11 @@ import pytest
 
 from sentinel.authority.housekeeping import Housekeeper
 from sentinel.authority.key_uses import KeyUses
-from sentinel.authority.revoke_key import revoke_key
+from sentinel.authority.keys import revoke_key
 from sentinel.core.errors import SentinelError
+from tests.support.fixtures import Fixtures, guard_body
 from tests.support.harness import caller_of
-from tests.support.ledger_world import wait_until
-from tests.support.world import World, guard_body
+from tests.support.ledger_fixtures import wait_until
 
 WHEN = "select clock_timestamp() - last_used_at from sentinel.agent_keys where key_id = %s"
 
@@ -30,42 +30,42 @@ class Clock:
         return self.now
 
 
-def version(world: World, key_id: uuid.UUID) -> Any:
+def version(fixtures: Fixtures, key_id: uuid.UUID) -> Any:
     """Another one after each write of the key's row."""
-    return world.one("select xmin::text || ctid::text from sentinel.agent_keys where key_id = %s", key_id)
+    return fixtures.one("select xmin::text || ctid::text from sentinel.agent_keys where key_id = %s", key_id)
 
 
-def test_a_use_is_written_beside_decisions_and_at_most_once_a_minute(world: World) -> None:
-    key = caller_of(world)
-    never = version(world, key.key_id)
+def test_a_use_is_written_beside_decisions_and_at_most_once_a_minute(fixtures: Fixtures) -> None:
+    key = caller_of(fixtures)
+    never = version(fixtures, key.key_id)
     for _ in range(5):
-        world.guard(guard_body(value=10))
-    assert version(world, key.key_id) == never, "no decision writes the key"
+        fixtures.guard(guard_body(value=10))
+    assert version(fixtures, key.key_id) == never, "no decision writes the key"
 
-    clock, pool = Clock(), world.authority.pool
+    clock, pool = Clock(), fixtures.authority.pool
     uses = KeyUses(clock)
     uses.note(key.tenant_id, key.key_id)
     clock.now += 30
     assert uses.write(pool) == 1
-    assert 30 <= world.one(WHEN, key.key_id).total_seconds() < 45, "when it was used, not when it was written"
-    written = version(world, key.key_id)
+    assert 30 <= fixtures.one(WHEN, key.key_id).total_seconds() < 45, "when it was used, not when it was written"
+    written = version(fixtures, key.key_id)
     for _ in range(59):
         clock.now += 1
         uses.note(key.tenant_id, key.key_id)
         assert uses.write(pool) == 0
-    assert version(world, key.key_id) == written
+    assert version(fixtures, key.key_id) == written
     clock.now += 1
     assert uses.write(pool) == 1, "what was noted meanwhile is not lost"
-    assert world.one(WHEN, key.key_id).total_seconds() < 15
-    newest = version(world, key.key_id)
+    assert fixtures.one(WHEN, key.key_id).total_seconds() < 15
+    newest = version(fixtures, key.key_id)
 
     # Another process that knows of an older use does not turn it back; nor is anything waited for.
     other = KeyUses(clock)
     other.note(key.tenant_id, key.key_id)
     clock.now += 500
     other.write(pool)
-    assert version(world, key.key_id) == newest
-    with psycopg.connect(world.url) as held:
+    assert version(fixtures, key.key_id) == newest
+    with psycopg.connect(fixtures.url) as held:
         held.execute("select from sentinel.agent_keys for update")
         late = KeyUses(clock)
         late.note(key.tenant_id, key.key_id)
@@ -74,30 +74,30 @@ def test_a_use_is_written_beside_decisions_and_at_most_once_a_minute(world: Worl
         assert time.monotonic() - begun < 1.5
 
 
-def test_a_running_authority_notes_keys_that_it_takes_and_no_others(world: World) -> None:
-    unused, revoked = world.new_key(), world.new_key(agent_id="gone")
-    gone = world.one("select key_id from sentinel.agent_keys where agent_id = 'gone'")
-    revoke_key(world.console_pool, world.tenant_id, gone)
-    keeper = Housekeeper(world.authority)
+def test_a_running_authority_notes_keys_that_it_takes_and_no_others(fixtures: Fixtures) -> None:
+    unused, revoked = fixtures.new_key(), fixtures.new_key(agent_id="gone")
+    gone = fixtures.one("select key_id from sentinel.agent_keys where agent_id = 'gone'")
+    revoke_key(fixtures.console_pool, fixtures.tenant_id, gone)
+    keeper = Housekeeper(fixtures.authority)
     keeper.start()
     try:
-        world.guard(guard_body(value=10))
-        assert world.post("action/guard", guard_body(value=10), key=revoked).status_code == 401
-        wait_until(lambda: world.one("select count(*) from sentinel.agent_keys where last_used_at is not null"))
+        fixtures.guard(guard_body(value=10))
+        assert fixtures.post("action/guard", guard_body(value=10), key=revoked).status_code == 401
+        wait_until(lambda: fixtures.one("select count(*) from sentinel.agent_keys where last_used_at is not null"))
     finally:
         keeper.stop()
-    assert world.one("select count(*) from sentinel.agent_keys where last_used_at is not null") == 1
-    assert world.one(WHEN, caller_of(world).key_id) is not None
-    assert world.one(WHEN, caller_of(world, unused).key_id) is None
-    assert world.one(WHEN, gone) is None
+    assert fixtures.one("select count(*) from sentinel.agent_keys where last_used_at is not null") == 1
+    assert fixtures.one(WHEN, caller_of(fixtures).key_id) is not None
+    assert fixtures.one(WHEN, caller_of(fixtures, unused).key_id) is None
+    assert fixtures.one(WHEN, gone) is None
 
 
-def test_uses_that_could_not_be_written_are_written_later(world: World) -> None:
-    key, uses = caller_of(world), KeyUses()
+def test_uses_that_could_not_be_written_are_written_later(fixtures: Fixtures) -> None:
+    key, uses = caller_of(fixtures), KeyUses()
     uses.note(key.tenant_id, key.key_id)
-    world.admin.execute("revoke update (last_used_at) on sentinel.agent_keys from sentinel_authority")
+    fixtures.admin.execute("revoke update (last_used_at) on sentinel.agent_keys from sentinel_authority")
     with pytest.raises((SentinelError, psycopg.Error)):
-        uses.write(world.authority.pool)
-    world.admin.execute("grant update (last_used_at) on sentinel.agent_keys to sentinel_authority")
-    assert uses.write(world.authority.pool) == 1
-    assert world.one(WHEN, key.key_id) is not None
+        uses.write(fixtures.authority.pool)
+    fixtures.admin.execute("grant update (last_used_at) on sentinel.agent_keys to sentinel_authority")
+    assert uses.write(fixtures.authority.pool) == 1
+    assert fixtures.one(WHEN, key.key_id) is not None

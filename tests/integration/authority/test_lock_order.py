@@ -13,10 +13,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from sentinel.authority.housekeeping import keep_house
+from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.authority.in_doubt import resolve_in_doubt
 from sentinel.core.errors import SentinelError, StillDeciding
-from tests import twins
+from tests import mutants
+from tests.support.fixtures import Fixtures, guard_body, make_fixtures, unique
 from tests.support.harness import (
     Desk,
     actor,
@@ -29,7 +30,6 @@ from tests.support.harness import (
     seeded,
 )
 from tests.support.lifecycle import pending
-from tests.support.world import World, guard_body, make_world, unique
 
 PROMISED, SLACK = 2.0, 1.0
 """Seconds: how long a caller waits for what others hold, and what a busy machine may add."""
@@ -50,10 +50,10 @@ create trigger must_hold before insert or update on sentinel.usage for each row 
 """
 
 
-def deadlocks(world: World) -> int:
+def deadlocks(fixtures: Fixtures) -> int:
     """How many transactions PostgreSQL ended in this database because they waited in a circle."""
-    world.admin.execute("select pg_stat_clear_snapshot()")
-    return int(world.one("select deadlocks from pg_stat_database where datname = current_database()"))
+    fixtures.admin.execute("select pg_stat_clear_snapshot()")
+    return int(fixtures.one("select deadlocks from pg_stat_database where datname = current_database()"))
 
 
 def quietly(call: Callable[[], Any]) -> Callable[[], Any]:
@@ -70,24 +70,24 @@ def quietly(call: Callable[[], Any]) -> Callable[[], Any]:
     return tried
 
 
-def slow_approvals(world: World, seconds: float) -> None:
+def slow_approvals(fixtures: Fixtures, seconds: float) -> None:
     """Whoever updates an approval dawdles, so that others come to the state behind it meanwhile."""
-    run = world.admin.execute
+    run = fixtures.admin.execute
     run("create function sentinel.dawdle() returns trigger language plpgsql as"
         f" $$ begin perform pg_sleep({seconds}); return new; end $$")  # fmt: skip
     run("create trigger dawdle before update on sentinel.approvals for each row execute function sentinel.dawdle()")
     run("grant execute on function sentinel.dawdle() to public")
 
 
-def race_at_expiry(world: World, bench: list[Desk], dice: random.Random, number: int) -> None:
+def race_at_expiry(fixtures: Fixtures, bench: list[Desk], dice: random.Random, number: int) -> None:
     """`number` questions run out; agents ask again, people decide and the housekeeper sweeps, all at one moment."""
-    bodies = [pending(world) for _ in range(number)]
-    let_approvals_expire(world)
+    bodies = [pending(fixtures) for _ in range(number)]
+    let_approvals_expire(fixtures)
     jobs: list[Callable[[], Any]] = []
     for place, (body, asked) in enumerate(bodies):
         jobs.append(quietly(lambda body=body, desk=bench[place % len(bench)]: desk.guard(body)))
-        jobs.append(quietly(lambda asked=asked: decide(world, asked["approval_id"])))
-    jobs += [lambda: keep_house(world.authority.pool, 300) for _ in range(3)]
+        jobs.append(quietly(lambda asked=asked: decide(fixtures, asked["approval_id"])))
+    jobs += [lambda: run_housekeeping(fixtures.authority.pool, 300) for _ in range(3)]
     dice.shuffle(jobs)
     wrong = [
         answer
@@ -97,45 +97,47 @@ def race_at_expiry(world: World, bench: list[Desk], dice: random.Random, number:
     assert wrong == []
 
 
-def test_replays_resolutions_and_the_housekeeper_never_wait_in_a_circle(world: World) -> None:
+def test_replays_resolutions_and_the_housekeeper_never_wait_in_a_circle(fixtures: Fixtures) -> None:
     rounds, number = scaled(10), 8
     dice = seeded(51, rounds * number)
-    slow_approvals(world, 0.02)
-    with desks(world, 4) as bench:
+    slow_approvals(fixtures, 0.02)
+    with desks(fixtures, 4) as bench:
         for _ in range(rounds):
-            race_at_expiry(world, bench, dice, number)
+            race_at_expiry(fixtures, bench, dice, number)
     time.sleep(1.1)  # a backend tells its figures once a second
-    assert deadlocks(world) == 0
-    assert world.broken_invariants() == []
+    assert deadlocks(fixtures) == 0
+    assert fixtures.broken_invariants() == []
 
 
 @pytest.mark.parametrize("who", ["housekeeper", "person"])
-def test_twin_that_takes_the_approval_before_the_state_meets_a_replay_in_a_circle(world: World, who: str) -> None:
+def test_mutant_that_takes_the_approval_before_the_state_meets_a_replay_in_a_circle(
+    fixtures: Fixtures, who: str
+) -> None:
     """The race is made, not hoped for."""
-    slow_approvals(world, 0.4)
-    body, asked = pending(world)
+    slow_approvals(fixtures, 0.4)
+    body, asked = pending(fixtures)
     if who == "housekeeper":
-        twins.cut(world, "sentinel.keep_house", "for update of s skip locked", "for update of a skip locked")
-        other: Callable[[], Any] = lambda: keep_house(world.authority.pool, 300)  # noqa: E731
+        mutants.cut(fixtures, "sentinel.keep_house", "for update of s skip locked", "for update of a skip locked")
+        other: Callable[[], Any] = lambda: run_housekeeping(fixtures.authority.pool, 300)  # noqa: E731
     else:
-        twins.cut(
-            world, "sentinel.resolve_approval",
+        mutants.cut(
+            fixtures, "sentinel.resolve_approval",
             "perform from sentinel.operation_states where tenant_id = tenant and operation_id = a.operation_id for update;",
         )  # fmt: skip
-        other = quietly(lambda: decide(world, asked["approval_id"]))
-    let_approvals_expire(world)
-    with desks(world, 1) as (desk,):
+        other = quietly(lambda: decide(fixtures, asked["approval_id"]))
+    let_approvals_expire(fixtures)
+    with desks(fixtures, 1) as (desk,):
         at_once([other, lambda: (time.sleep(0.15), quietly(lambda: desk.guard(body))())])
     deadline = time.monotonic() + 10
-    while deadlocks(world) == 0 and time.monotonic() < deadline:
+    while deadlocks(fixtures) == 0 and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert deadlocks(world) > 0
+    assert deadlocks(fixtures) > 0
 
 
 # budgets ---------------------------------------------------------------------------------------------------------------
 
 
-def touch_every_budget(world: World, desk: Desk) -> None:
+def touch_every_budget(fixtures: Fixtures, desk: Desk) -> None:
     """Every way that a held budget goes: held, kept, given back by time, by a renewal, by a person, captured."""
     account = unique("acct")
 
@@ -148,31 +150,35 @@ def touch_every_budget(world: World, desk: Desk) -> None:
     desk.report(plain)
     for body, executed in ((silent, True), (undone, False)):
         desk.report(body, "error")
-        operation = world.one(
+        operation = fixtures.one(
             "select operation_id from sentinel.operations where idempotency_key = %s", body["idempotency_key"]
         )
         resolve_in_doubt(
-            world.console_pool, actor(world, "admin"), uuid.UUID(str(operation)), executed=executed, evidence="seen"
+            fixtures.console_pool,
+            actor(fixtures, "admin"),
+            uuid.UUID(str(operation)),
+            executed=executed,
+            evidence="seen",
         )
     desk.guard(renewed)
-    let_permits_expire(world)
+    let_permits_expire(fixtures)
     desk.guard(renewed)
     desk.guard(ask())
-    let_permits_expire(world)
-    world.keep_house()
+    let_permits_expire(fixtures)
+    fixtures.run_housekeeping()
     batch = [ask(start_id=str(uuid.uuid4())) for _ in range(3)]
     for body in batch:
         desk.guard(body)
     at_once([lambda body=body: desk.report(body) for body in batch])
 
 
-def test_whoever_touches_a_budget_holds_its_lock(world: World) -> None:
-    world.admin.execute(MUST_HOLD)
-    world.admin.execute("grant execute on function sentinel.must_hold() to public")
-    with desks(world, 1) as (desk,):
-        touch_every_budget(world, desk)
-    assert world.one("select count(distinct state) from sentinel.reservations") == 2
-    assert world.broken_invariants() == []
+def test_whoever_touches_a_budget_holds_its_lock(fixtures: Fixtures) -> None:
+    fixtures.admin.execute(MUST_HOLD)
+    fixtures.admin.execute("grant execute on function sentinel.must_hold() to public")
+    with desks(fixtures, 1) as (desk,):
+        touch_every_budget(fixtures, desk)
+    assert fixtures.one("select count(distinct state) from sentinel.reservations") == 2
+    assert fixtures.broken_invariants() == []
 
 
 @pytest.mark.parametrize(
@@ -185,25 +191,25 @@ def test_whoever_touches_a_budget_holds_its_lock(world: World) -> None:
     ],
     ids=["decisions take none", "a limit's lock is left out", "reports take none", "a person takes none"],
 )  # fmt: skip
-def test_twins_that_leave_a_lock_out_are_caught(database_url: str, function: str, fence: str, instead: str) -> None:
-    world = make_world(database_url)
+def test_mutants_that_leave_a_lock_out_are_caught(database_url: str, function: str, fence: str, instead: str) -> None:
+    fixtures = make_fixtures(database_url)
     try:
-        twins.cut(world, function, fence, instead)
-        world.admin.execute(MUST_HOLD)
-        world.admin.execute("grant execute on function sentinel.must_hold() to public")
-        with desks(world, 1) as (desk,), pytest.raises(SentinelError):
-            touch_every_budget(world, desk)
+        mutants.cut(fixtures, function, fence, instead)
+        fixtures.admin.execute(MUST_HOLD)
+        fixtures.admin.execute("grant execute on function sentinel.must_hold() to public")
+        with desks(fixtures, 1) as (desk,), pytest.raises(SentinelError):
+            touch_every_budget(fixtures, desk)
     finally:
-        world.close()
+        fixtures.close()
 
 
 # two seconds -----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def held(world: World, statement: str, *arguments: Any) -> Iterator[None]:
+def held(fixtures: Fixtures, statement: str, *arguments: Any) -> Iterator[None]:
     """What `statement` locks stays locked for the block."""
-    with psycopg.connect(world.url) as holder:
+    with psycopg.connect(fixtures.url) as holder:
         assert holder.execute(statement.encode(), arguments).fetchall()
         yield
         holder.rollback()
@@ -223,13 +229,13 @@ LOCKED_BUDGET = "select 1 from sentinel.usage where tenant_id = %s and limit_key
 
 
 @pytest.mark.parametrize("callers", [1, 3, 24])
-def test_a_locked_budget_holds_each_caller_two_seconds_and_nobody_else(world: World, callers: int) -> None:
+def test_a_locked_budget_holds_each_caller_two_seconds_and_nobody_else(fixtures: Fixtures, callers: int) -> None:
     account = unique("acct")
-    with desks(world, 1) as (desk,):
+    with desks(fixtures, 1) as (desk,):
         desk.guard(guard_body(params={"account_ref": account}))
         stuck = [lambda: timed(lambda: desk.guard(guard_body(params={"account_ref": account}))) for _ in range(callers)]
         free = [lambda: timed(lambda: desk.guard(guard_body())) for _ in range(callers)]
-        with held(world, LOCKED_BUDGET, world.tenant_id, f"%{account}%"):
+        with held(fixtures, LOCKED_BUDGET, fixtures.tenant_id, f"%{account}%"):
             answers: list[Any] = at_once(stuck + free)
         assert desk.guard(guard_body(params={"account_ref": account})).decision == "ALLOW"
     for seconds, answer in answers[:callers]:
@@ -239,10 +245,10 @@ def test_a_locked_budget_holds_each_caller_two_seconds_and_nobody_else(world: Wo
         assert getattr(answer, "decision", None) == "ALLOW", answer
         assert seconds < PROMISED + SLACK
     print(f"N={callers}: longest {max(seconds for seconds, _ in answers):.2f} s")
-    assert world.broken_invariants() == []
+    assert fixtures.broken_invariants() == []
 
 
-def test_callers_that_keep_coming_are_told_in_time_too(world: World) -> None:
+def test_callers_that_keep_coming_are_told_in_time_too(fixtures: Fixtures) -> None:
     account = unique("acct")
     number = scaled(40)
 
@@ -250,37 +256,37 @@ def test_callers_that_keep_coming_are_told_in_time_too(world: World) -> None:
         time.sleep(place * 0.05)
         return timed(lambda: desk.guard(guard_body(params={"account_ref": account})))
 
-    with desks(world, 1) as (desk,):
+    with desks(fixtures, 1) as (desk,):
         desk.guard(guard_body(params={"account_ref": account}))
-        with held(world, LOCKED_BUDGET, world.tenant_id, f"%{account}%"):
+        with held(fixtures, LOCKED_BUDGET, fixtures.tenant_id, f"%{account}%"):
             answers: list[Any] = at_once([lambda place=place: one(place) for place in range(number)])
     print(f"N={number}: longest {max(seconds for seconds, _ in answers):.2f} s")
     assert all(isinstance(answer, StillDeciding) and seconds < PROMISED + SLACK for seconds, answer in answers), answers
 
 
-def test_over_http_it_is_a_409_that_says_when_to_come_back(world: World) -> None:
+def test_over_http_it_is_a_409_that_says_when_to_come_back(fixtures: Fixtures) -> None:
     account = unique("acct")
-    world.guard(guard_body(params={"account_ref": account}))
-    with held(world, LOCKED_BUDGET, world.tenant_id, f"%{account}%"):
-        refused = world.post("action/guard", guard_body(params={"account_ref": account}))
+    fixtures.guard(guard_body(params={"account_ref": account}))
+    with held(fixtures, LOCKED_BUDGET, fixtures.tenant_id, f"%{account}%"):
+        refused = fixtures.post("action/guard", guard_body(params={"account_ref": account}))
     assert (refused.status_code, refused.get_json()["type"]) == (409, "urn:sentinel:problem:still-deciding")
     assert int(refused.headers["Retry-After"]) >= 1
 
 
-def test_two_locks_one_after_the_other_are_two_seconds_together(world: World) -> None:
+def test_two_locks_one_after_the_other_are_two_seconds_together(fixtures: Fixtures) -> None:
     """Who waited for an advisory lock has so much less patience for the row behind it."""
     account = unique("acct")
     let_go = threading.Event()
 
     def hold_the_lock() -> None:
         with held(
-            world, "select pg_advisory_xact_lock(sentinel.budget_lock(%s, %s))", world.tenant_id, f"{account}|USD"
+            fixtures, "select pg_advisory_xact_lock(sentinel.budget_lock(%s, %s))", fixtures.tenant_id, f"{account}|USD"
         ):
             let_go.wait(1.2)
 
-    with desks(world, 1) as (desk,):
+    with desks(fixtures, 1) as (desk,):
         desk.guard(guard_body(params={"account_ref": account}))
-        with held(world, LOCKED_BUDGET, world.tenant_id, f"%{account}%"):
+        with held(fixtures, LOCKED_BUDGET, fixtures.tenant_id, f"%{account}%"):
             holder = threading.Thread(target=hold_the_lock)
             holder.start()
             time.sleep(0.2)
@@ -291,11 +297,13 @@ def test_two_locks_one_after_the_other_are_two_seconds_together(world: World) ->
     assert PROMISED - 0.5 < seconds < PROMISED + SLACK
 
 
-def test_starts_and_reports_wait_for_a_locked_operation_no_longer_either(world: World) -> None:
+def test_starts_and_reports_wait_for_a_locked_operation_no_longer_either(fixtures: Fixtures) -> None:
     bodies = [guard_body() for _ in range(3)]
-    with desks(world, 1) as (desk,):
+    with desks(fixtures, 1) as (desk,):
         permits = [desk.guard(body) for body in bodies]
-        with held(world, "select 1 from sentinel.operation_states where tenant_id = %s for update", world.tenant_id):
+        with held(
+            fixtures, "select 1 from sentinel.operation_states where tenant_id = %s for update", fixtures.tenant_id
+        ):
             jobs = [lambda b=b, p=p: timed(lambda: desk.start(b, p)) for b, p in zip(bodies, permits, strict=True)]
             jobs += [lambda b=b: timed(lambda: desk.report(b)) for b in bodies]
             answers: list[Any] = at_once(jobs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
@@ -15,17 +16,21 @@ import pytest
 
 from sentinel.store.embedded import RunningServer
 from sentinel.store.migrate import (
+    BASELINE,
+    FUNCTION,
     HEAD,
+    SCHEMA,
     SchemaNotReady,
+    alembic_config,
     current_revision,
-    function_texts,
     migrate,
     require_head,
+    schema_text,
 )
+from tests.support.fixtures import guard_body, make_fixtures
 from tests.support.harness import at_once, dump
 from tests.support.logins import make_login
-from tests.support.old_databases import SCRIPTS, alembic_config, at_revision, empty_database
-from tests.support.world import guard_body, make_world
+from tests.support.old_databases import SCRIPTS, empty_database
 
 
 @pytest.fixture
@@ -43,15 +48,15 @@ def test_several_migrations_at_once_make_one_schema(empty_url: str) -> None:
 
 
 def test_migrating_again_changes_nothing(database_url: str) -> None:
-    world = make_world(database_url)
+    fixtures = make_fixtures(database_url)
     try:
-        world.guard(guard_body())
-        before = dump(world.admin)
+        fixtures.guard(guard_body())
+        before = dump(fixtures.admin)
         assert migrate(database_url) == (HEAD, HEAD)
-        assert dump(world.admin) == before
-        assert world.guard(guard_body())["decision"] == "ALLOW"
+        assert dump(fixtures.admin) == before
+        assert fixtures.guard(guard_body())["decision"] == "ALLOW"
     finally:
-        world.close()
+        fixtures.close()
 
 
 def test_migrating_repairs_grants_that_somebody_took_or_gave(database_url: str) -> None:
@@ -78,7 +83,7 @@ def test_each_function_is_the_one_of_its_present_text(empty_url: str) -> None:
     migrate(empty_url)
     with psycopg.connect(empty_url) as admin:
         before = functions(admin)
-        texts = "".join(file.read_text() for file in function_texts())
+        texts = "\n".join(FUNCTION.findall(schema_text()))
         names = re.findall(r"^create or replace function ([a-z0-9_.]+)", texts, re.MULTILINE)
         assert sorted(names) == sorted(signature.split("(")[0] for signature in before)
         assert len(set(names)) == len(names), "a function stands in two files"
@@ -101,8 +106,28 @@ def test_an_altered_function_is_mended_and_a_strange_one_dropped(empty_url: str)
         assert functions(admin) == before
 
 
+def test_every_file_of_the_schema_is_applied_once() -> None:
+    listed = re.findall(r"^\\ir (\S+)$", (SCHEMA / "all.sql").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(
+        str(file.relative_to(SCHEMA)) for file in SCHEMA.rglob("*.sql") if file.name != "all.sql"
+    )
+    statements = re.findall(r"^create (?:or replace )?function ", schema_text(), re.MULTILINE)
+    assert set(statements) == {"create or replace function "}, "`sentinel migrate` replaces what begins so"
+    assert len(statements) == len(FUNCTION.findall(schema_text())), (
+        "a function's text ends with a line that ends in $$;"
+    )
+
+
+def test_the_baseline_never_changes() -> None:
+    (file,) = (SCRIPTS / "sql").glob(f"{BASELINE}_*.sql")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert digest == "affee321323e57787f502873ecca193775394fa66f094286503d049d1b7c8828", (
+        "databases are at it already: write a migration instead"
+    )
+
+
 def test_functions_stand_in_their_present_text_alone() -> None:
-    newer = [file for file in (SCRIPTS / "sql").glob("*.sql") if file.name > "0015"]
+    newer = [file for file in (SCRIPTS / "sql").glob("*.sql") if file.name[:4] > BASELINE]
     for file in newer:
         assert "create or replace function" not in file.read_text().lower(), f"{file.name}: put it into store/schema/"
 
@@ -159,6 +184,15 @@ def test_another_revision_is_refused_and_the_command_named(empty_url: str, revis
             require_head(admin)
 
 
+def test_a_revision_that_nobody_knows_is_refused(empty_url: str) -> None:
+    migrate(empty_url)
+    with psycopg.connect(empty_url, autocommit=True) as admin:
+        admin.execute("update public.schema_version set version_num = '9999'")
+        with pytest.raises(SchemaNotReady, match="does not know the database's revision: .*9999"):
+            migrate(empty_url)
+        assert current_revision(admin) == "9999"
+
+
 def test_a_login_that_may_not_migrate_is_told_so_in_one_line(empty_url: str) -> None:
     poor_url = make_login(empty_url, "poor_login")
     try:
@@ -170,49 +204,3 @@ def test_a_login_that_may_not_migrate_is_told_so_in_one_line(empty_url: str) -> 
             admin.execute("drop role poor_login")
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1), ran
     assert ran.stderr.startswith("Error: cannot migrate")
-
-
-STOOD = """
-insert into sentinel.operation_states (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label,
-  policy_digest, decision_event_id, started_at, outcome, in_doubt_reason)
-select %(tenant)s, %(operation)s, %(status)s, 'ALLOW', 'r', 'p', 'v', 'l', 'd', gen_random_uuid(), now() - interval '1 hour',
-  %(outcome)s, case when %(status)s = 'in_doubt' then 'no_report' end"""
-SAID = """
-insert into sentinel.events (tenant_id, event_id, kind, operation_id, body, hash, occurred_at)
-values (%(tenant)s, gen_random_uuid(), 'in_doubt_resolved', %(operation)s, %(body)s, 'h', %(at)s)"""
-
-
-def test_what_was_started_and_said_before_has_its_times_after(empty_url: str) -> None:
-    """0015: what is open may still be acted on for a while; a "not executed" of before is final; the rest has no such times."""
-    at_revision(empty_url, "0014")
-    tenant, said_at = uuid.uuid4(), "2026-05-01 10:00+00"
-    stood = {
-        "open": ("started", None, None), "silent": ("in_doubt", None, None), "failed": ("in_doubt", "error", None),
-        "done": ("completed", "success", None), "executed": ("completed", "success", '{"executed":true}'),
-        "not_executed": ("completed", "error", '{"executed":false}'),
-    }  # fmt: skip
-    ids = {name: uuid.uuid4() for name in stood}
-    with psycopg.connect(empty_url, autocommit=True) as admin:
-        for name, (status, outcome, word) in stood.items():
-            fields = {
-                "tenant": tenant,
-                "operation": ids[name],
-                "status": status,
-                "outcome": outcome,
-                "body": word,
-                "at": said_at,
-            }
-            admin.execute(STOOD, fields)
-            if word is not None:
-                admin.execute(SAID, fields)
-    assert migrate(empty_url) == ("0014", HEAD)
-    with psycopg.connect(empty_url) as admin:
-        found = admin.execute(
-            "select operation_id, act_until > now() + interval '10 minutes', not_executed_at = %s from sentinel.operation_states",
-            [said_at],
-        ).fetchall()
-    times = {name: next(tuple(row[1:]) for row in found if row[0] == ids[name]) for name in ids}
-    assert times == {
-        "open": (True, None), "silent": (True, None), "failed": (None, None), "done": (None, None), "executed": (None, None),
-        "not_executed": (None, True),
-    }  # fmt: skip

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.support.world import World
+from tests.support.fixtures import Fixtures
 
 HALVES = [rb"\ud800", rb"\uDFFF", rb"x\udbff!", rb"\udc00\ud800"]
 PLACES = [
@@ -23,20 +23,20 @@ ROUTES = [
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_half_a_pair_is_a_400_that_names_the_place(world: World, route: str) -> None:
+def test_half_a_pair_is_a_400_that_names_the_place(fixtures: Fixtures, route: str) -> None:
     for half, place in itertools.product(HALVES, PLACES):
         body = place.replace(b"%s", half)
-        answer = world.client.post(
-            f"/api/sentinel/{route}", data=body, headers={"X-API-Key": world.key, "Content-Type": "application/json"}
+        answer = fixtures.client.post(
+            f"/api/sentinel/{route}", data=body, headers={"X-API-Key": fixtures.key, "Content-Type": "application/json"}
         )
         assert (answer.status_code, answer.mimetype) == (400, "application/problem+json"), (body, answer.text)
         assert answer.get_json()["errors"], body
     print(f"N={len(HALVES) * len(PLACES)}")
 
 
-def test_a_whole_pair_is_a_character(world: World) -> None:
-    answer = world.client.post(
+def test_a_whole_pair_is_a_character(fixtures: Fixtures) -> None:
+    answer = fixtures.client.post(
         "/api/sentinel/action/guard", data=rb'{"agent_id":"\ud83d\ude00"}',
-        headers={"X-API-Key": world.key, "Content-Type": "application/json"},
+        headers={"X-API-Key": fixtures.key, "Content-Type": "application/json"},
     )  # fmt: skip
     assert "surrogate" not in answer.text

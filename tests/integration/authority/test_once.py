@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from tests import twins
+from tests import mutants
+from tests.support.fixtures import Fixtures, guard_body, make_fixtures, unique
 from tests.support.harness import at_once, decide, desks, let_approvals_expire, let_permits_expire, scaled
-from tests.support.world import World, guard_body, make_world, unique
 
 DUPLICATE = ("DENY", "duplicate_resource")
 
@@ -23,7 +23,7 @@ def verdict(answer: dict[str, object]) -> tuple[object, object]:
     return answer["decision"], answer["reason_code"]
 
 
-def allowed_twice(world: World, refunds: list[str]) -> list[str]:
+def allowed_twice(fixtures: Fixtures, refunds: list[str]) -> list[str]:
     """Races five requests per refund over two authorities; what is wrong afterwards."""
     variants = [
         {},
@@ -32,7 +32,7 @@ def allowed_twice(world: World, refunds: list[str]) -> list[str]:
         {"resource": "other/thing"},
         {"risk_class": "high"},
     ]
-    with desks(world, 2) as bench:
+    with desks(fixtures, 2) as bench:
         turn = itertools.cycle(bench)
         jobs = [
             lambda desk=next(turn), body=same_refund(refund, **variant): desk.guard(body)
@@ -41,101 +41,101 @@ def allowed_twice(world: World, refunds: list[str]) -> list[str]:
         answers = at_once(jobs)
     errors = [repr(answer) for answer in answers if isinstance(answer, BaseException)]
     allowed = [answer for answer in answers if getattr(answer, "decision", "") == "ALLOW"]
-    found = world.broken_invariants() + errors
+    found = fixtures.broken_invariants() + errors
     return found + ([f"{len(allowed)} of {len(refunds)} refunds allowed"] if len(allowed) != len(refunds) else [])
 
 
-def test_one_refund_is_allowed_once_under_any_key_agent_channel_or_resource(world: World) -> None:
+def test_one_refund_is_allowed_once_under_any_key_agent_channel_or_resource(fixtures: Fixtures) -> None:
     number = scaled(12)
     print(f"N={5 * number}")
-    assert allowed_twice(world, [unique("rf") for _ in range(number)]) == []
+    assert allowed_twice(fixtures, [unique("rf") for _ in range(number)]) == []
 
 
-def test_twin_check_then_act_allows_twice_and_is_caught(database_url: str) -> None:
-    world = make_world(database_url)
+def test_mutant_check_then_act_allows_twice_and_is_caught(database_url: str) -> None:
+    fixtures = make_fixtures(database_url)
     try:
-        twins.without_locks(world, "pg_advisory_xact_lock", "pg_try_advisory_xact_lock")
-        twins.without_constraint(world, "sentinel.operation_states", "operation_states_once")
-        twins.meet_in_set(world.admin)
-        assert "done_twice" in allowed_twice(world, [unique("rf")])
+        mutants.without_locks(fixtures, "pg_advisory_xact_lock", "pg_try_advisory_xact_lock")
+        mutants.without_constraint(fixtures, "sentinel.operation_states", "operation_states_once")
+        mutants.meet_in_set(fixtures.admin)
+        assert "done_twice" in allowed_twice(fixtures, [unique("rf")])
     finally:
-        world.close()
+        fixtures.close()
 
 
-def test_a_second_request_is_denied_while_the_first_is_allowed_started_in_doubt_or_done(world: World) -> None:
+def test_a_second_request_is_denied_while_the_first_is_allowed_started_in_doubt_or_done(fixtures: Fixtures) -> None:
     refund = unique("rf")
     first = same_refund(refund)
-    answer = world.guard(first)
-    assert verdict(world.guard(same_refund(refund))) == DUPLICATE
-    world.start(first, answer)
-    assert verdict(world.guard(same_refund(refund))) == DUPLICATE
-    world.report(first, "error")
-    assert verdict(world.guard(same_refund(refund))) == DUPLICATE
+    answer = fixtures.guard(first)
+    assert verdict(fixtures.guard(same_refund(refund))) == DUPLICATE
+    fixtures.start(first, answer)
+    assert verdict(fixtures.guard(same_refund(refund))) == DUPLICATE
+    fixtures.report(first, "error")
+    assert verdict(fixtures.guard(same_refund(refund))) == DUPLICATE
     done = unique("rf")
     other = same_refund(done)
-    world.start(other, world.guard(other))
-    world.report(other)
-    assert verdict(world.guard(same_refund(done))) == DUPLICATE
-    assert world.broken_invariants() == []
+    fixtures.start(other, fixtures.guard(other))
+    fixtures.report(other)
+    assert verdict(fixtures.guard(same_refund(done))) == DUPLICATE
+    assert fixtures.broken_invariants() == []
 
 
-def test_an_expired_permit_gives_the_refund_free_at_once(world: World) -> None:
+def test_an_expired_permit_gives_the_refund_free_at_once(fixtures: Fixtures) -> None:
     refund = unique("rf")
     first = same_refund(refund)
-    world.guard(first)
-    let_permits_expire(world)
+    fixtures.guard(first)
+    let_permits_expire(fixtures)
     second = same_refund(refund)
-    assert world.guard(second)["decision"] == "ALLOW"
-    assert verdict(world.guard(first)) == DUPLICATE, "the first one came too late"
-    assert world.broken_invariants() == []
+    assert fixtures.guard(second)["decision"] == "ALLOW"
+    assert verdict(fixtures.guard(first)) == DUPLICATE, "the first one came too late"
+    assert fixtures.broken_invariants() == []
 
 
-def test_an_expired_permit_gives_the_refund_free_to_an_older_key_that_renews(world: World) -> None:
+def test_an_expired_permit_gives_the_refund_free_to_an_older_key_that_renews(fixtures: Fixtures) -> None:
     refund = unique("rf")
     first, second = same_refund(refund), same_refund(refund)
-    world.guard(first)
-    let_permits_expire(world)
-    assert world.guard(second)["decision"] == "ALLOW"
-    let_permits_expire(world)
-    assert world.guard(first)["decision"] == "ALLOW"
-    assert world.broken_invariants() == []
+    fixtures.guard(first)
+    let_permits_expire(fixtures)
+    assert fixtures.guard(second)["decision"] == "ALLOW"
+    let_permits_expire(fixtures)
+    assert fixtures.guard(first)["decision"] == "ALLOW"
+    assert fixtures.broken_invariants() == []
 
 
 @pytest.mark.parametrize("end", ["rejected", "expired"])
-def test_a_pending_request_holds_the_refund_until_it_is_rejected_or_expires(world: World, end: str) -> None:
+def test_a_pending_request_holds_the_refund_until_it_is_rejected_or_expires(fixtures: Fixtures, end: str) -> None:
     refund = unique("rf")
     body = same_refund(refund) | {
         "params": same_refund(refund)["params"] | {"amount": {"value": 200, "currency": "USD"}}
     }  # type: ignore[operator]
-    asked = world.guard(body)
+    asked = fixtures.guard(body)
     assert asked["status"] == "pending"
-    assert verdict(world.guard(same_refund(refund))) == DUPLICATE
+    assert verdict(fixtures.guard(same_refund(refund))) == DUPLICATE
     if end == "rejected":
-        decide(world, asked["approval_id"], "reject")
+        decide(fixtures, asked["approval_id"], "reject")
     else:
-        let_approvals_expire(world)
-        world.keep_house()
-    assert world.guard(same_refund(refund))["decision"] == "ALLOW"
-    assert world.broken_invariants() == []
+        let_approvals_expire(fixtures)
+        fixtures.run_housekeeping()
+    assert fixtures.guard(same_refund(refund))["decision"] == "ALLOW"
+    assert fixtures.broken_invariants() == []
 
 
-def test_an_approved_request_keeps_the_refund_while_its_permit_waits(world: World) -> None:
+def test_an_approved_request_keeps_the_refund_while_its_permit_waits(fixtures: Fixtures) -> None:
     refund = unique("rf")
     body = same_refund(refund) | {
         "params": same_refund(refund)["params"] | {"amount": {"value": 200, "currency": "USD"}}
     }  # type: ignore[operator]
-    asked = world.guard(body)
-    decide(world, asked["approval_id"])
-    assert verdict(world.guard(same_refund(refund))) == DUPLICATE
-    world.guard(body)
-    let_permits_expire(world)
-    world.keep_house()
-    assert verdict(world.guard(same_refund(refund))) == DUPLICATE, "an approval stays good"
-    assert world.guard(body)["status"] == "approved"
-    assert world.broken_invariants() == []
+    asked = fixtures.guard(body)
+    decide(fixtures, asked["approval_id"])
+    assert verdict(fixtures.guard(same_refund(refund))) == DUPLICATE
+    fixtures.guard(body)
+    let_permits_expire(fixtures)
+    fixtures.run_housekeeping()
+    assert verdict(fixtures.guard(same_refund(refund))) == DUPLICATE, "an approval stays good"
+    assert fixtures.guard(body)["status"] == "approved"
+    assert fixtures.broken_invariants() == []
 
 
-def test_a_denied_request_holds_nothing(world: World) -> None:
+def test_a_denied_request_holds_nothing(fixtures: Fixtures) -> None:
     refund = unique("rf")
     denied = same_refund(
         refund,
@@ -148,39 +148,41 @@ def test_a_denied_request_holds_nothing(world: World) -> None:
             }
         },
     )
-    assert world.guard(denied)["decision"] == "DENY"
-    assert world.guard(same_refund(refund))["decision"] == "ALLOW"
+    assert fixtures.guard(denied)["decision"] == "DENY"
+    assert fixtures.guard(same_refund(refund))["decision"] == "ALLOW"
 
 
-def test_two_tenants_do_not_share_what_happens_once(world: World) -> None:
-    from tests.support.world import add_tenant
+def test_two_tenants_do_not_share_what_happens_once(fixtures: Fixtures) -> None:
+    from tests.support.fixtures import add_tenant
 
-    _, key, _ = add_tenant(world.url, unique("tenant").replace("_", "-"))
+    _, key, _ = add_tenant(fixtures.url, unique("tenant").replace("_", "-"))
     body = same_refund(unique("rf"))
-    assert world.guard(body)["decision"] == "ALLOW"
-    assert world.post("action/guard", body, key=key).get_json()["decision"] == "ALLOW"
+    assert fixtures.guard(body)["decision"] == "ALLOW"
+    assert fixtures.post("action/guard", body, key=key).get_json()["decision"] == "ALLOW"
 
 
-def test_what_a_person_approved_stands_in_the_way_of_another_key_also_when_its_permit_ran_out(world: World) -> None:
+def test_what_a_person_approved_stands_in_the_way_of_another_key_also_when_its_permit_ran_out(
+    fixtures: Fixtures,
+) -> None:
     first = guard_body(value=200, params={"account_ref": unique("acct")})
     refund = str(first["params"]["refund_id"])
-    decide(world, world.guard(first)["approval_id"])
-    assert world.guard(first)["status"] == "approved"
-    let_permits_expire(world)
-    assert verdict(world.guard(same_refund(refund))) == ("DENY", "duplicate_resource")
-    assert world.guard(first)["status"] == "approved", "its permit is renewed"
-    assert world.broken_invariants() == []
+    decide(fixtures, fixtures.guard(first)["approval_id"])
+    assert fixtures.guard(first)["status"] == "approved"
+    let_permits_expire(fixtures)
+    assert verdict(fixtures.guard(same_refund(refund))) == ("DENY", "duplicate_resource")
+    assert fixtures.guard(first)["status"] == "approved", "its permit is renewed"
+    assert fixtures.broken_invariants() == []
 
 
-def test_a_renewal_is_refused_while_another_key_was_approved_and_its_permit_ran_out(world: World) -> None:
+def test_a_renewal_is_refused_while_another_key_was_approved_and_its_permit_ran_out(fixtures: Fixtures) -> None:
     refund, other = unique("rf"), guard_body(value=200, params={"account_ref": unique("acct")})
     first = same_refund(refund)
-    world.guard(first)
-    let_permits_expire(world)
-    world.keep_house()
+    fixtures.guard(first)
+    let_permits_expire(fixtures)
+    fixtures.run_housekeeping()
     other["params"]["refund_id"] = refund
-    decide(world, world.guard(other)["approval_id"])
-    assert world.guard(other)["status"] == "approved"
-    let_permits_expire(world)
-    assert verdict(world.guard(first)) == ("DENY", "duplicate_resource")
-    assert world.broken_invariants() == []
+    decide(fixtures, fixtures.guard(other)["approval_id"])
+    assert fixtures.guard(other)["status"] == "approved"
+    let_permits_expire(fixtures)
+    assert verdict(fixtures.guard(first)) == ("DENY", "duplicate_resource")
+    assert fixtures.broken_invariants() == []

@@ -11,10 +11,10 @@ from psycopg import errors as pg
 from sentinel.cli.scratch import listening
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, WORKER, with_role
 from tests.conftest import at
+from tests.support.fixtures import Fixtures, make_fixtures
 from tests.support.harness import actor
-from tests.support.order_world import make_intake, order_body
+from tests.support.order_fixtures import make_intake, order_body
 from tests.support.role_attempts import hung_on_a_table_of_ones_own, let_through
-from tests.support.world import World, make_world
 
 TABLES = (
     "transitions", "reviews", "events", "deliveries", "effects", "approval_cursors", "simulated_shop", "alerts",
@@ -119,30 +119,30 @@ def attempts() -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def reviewed(pg_server, migrated_template) -> Iterator[World]:  # type: ignore[no-untyped-def]
+def reviewed(pg_server, migrated_template) -> Iterator[Fixtures]:  # type: ignore[no-untyped-def]
     """One database with an order in each lane, for all attempts: none of them may change it."""
     with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
         connection.execute(f"create database orders_role_tried template {migrated_template}".encode())
-    world = make_world(at(pg_server.admin_url, "orders_role_tried"))
-    with listening(world.app) as authority_url:
-        intake = make_intake(world, authority_url)
+    fixtures = make_fixtures(at(pg_server.admin_url, "orders_role_tried"))
+    with listening(fixtures.app) as authority_url:
+        intake = make_intake(fixtures, authority_url)
         for lane in ("low", "medium", "high"):
             assert intake.deliver(order_body(f"o-{lane}", lane)).status_code in (200, 202)
-        intake.review.pool.close()
-    yield world
-    world.close()
+        intake.close()
+    yield fixtures
+    fixtures.close()
     with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
         connection.execute("drop database orders_role_tried with (force)")
 
 
-def test_the_intake_can_do_no_more_than_its_work_and_nobody_else_does_it(reviewed: World) -> None:
+def test_the_intake_can_do_no_more_than_its_work_and_nobody_else_does_it(reviewed: Fixtures) -> None:
     tried = list(attempts())
     print(f"N={len(tried)}")
     found = let_through(reviewed, tried)
     assert found == [], "\n".join(found)
 
 
-def test_twin_with_one_grant_too_many_is_caught(reviewed: World) -> None:
+def test_mutant_with_one_grant_too_many_is_caught(reviewed: Fixtures) -> None:
     for grant, revoke, attempt in (
         ("grant update (amount_minor) on orders.reviews to sentinel_orders", "revoke update (amount_minor) on orders.reviews from sentinel_orders",
          (ORDERS, "update orders.reviews set amount_minor = amount_minor")),
@@ -167,7 +167,7 @@ RUN = """select p.proname from pg_proc p join pg_namespace n on n.oid = p.pronam
   where n.nspname = 'orders' and has_function_privilege(%s, p.oid, 'execute')"""
 
 
-def test_each_program_runs_its_own_functions_and_no_others(reviewed: World) -> None:
+def test_each_program_runs_its_own_functions_and_no_others(reviewed: Fixtures) -> None:
     def may_run(role: str) -> set[str]:
         return {name for (name,) in reviewed.admin.execute(RUN, [role])}
 
@@ -189,7 +189,7 @@ INVENTED = (
 )  # fmt: skip
 
 
-def test_what_the_grants_let_through_the_constraints_refuse(reviewed: World) -> None:
+def test_what_the_grants_let_through_the_constraints_refuse(reviewed: Fixtures) -> None:
     """A column that the intake must write can still not be written to anything: the trail, the question, the lane."""
     with psycopg.connect(with_role(reviewed.url, ORDERS)) as connection:
         for statement, constraint in INVENTED:
@@ -199,7 +199,7 @@ def test_what_the_grants_let_through_the_constraints_refuse(reviewed: World) -> 
             connection.rollback()
 
 
-def test_only_a_persons_word_moves_an_order_for_the_console(reviewed: World) -> None:
+def test_only_a_persons_word_moves_an_order_for_the_console(reviewed: Fixtures) -> None:
     """The console's one function, given nobody's id, moves nothing."""
     person = actor(reviewed, "viewer")
     statement = WORD.replace("gen_random_uuid(), 'demo'", "%s, 'demo'").replace(

@@ -13,19 +13,17 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from sentinel.authority.actor import local_administrator
-from sentinel.authority.app import build_authority, create_app
 from sentinel.authority.halts import lift_halt, set_halt
 from sentinel.authority.settings import Settings
-from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, POOLER, WORKER, Pool, with_role
 from sentinel.store.embedded import RunningServer
-from sentinel.store.safety import UnsafeDatabase, require_ready, standing_of
+from sentinel.store.safety import UnsafeDatabase, database_status, require_ready
 from tests.acceptance.places import clean_env, end, eventually, module, request, run, start_serve
-from tests.support.ledger_world import ROOT
+from tests.support.fixtures import SECRET, Fixtures, guard_body, served, start_body
+from tests.support.ledger_fixtures import ROOT
 from tests.support.logins import make_login, program_url
 from tests.support.pgbouncer import SERVER_CONNECTIONS, Pooler, running_pgbouncer, server_connections
 from tests.support.ports import free_port
-from tests.support.world import SECRET, World, guard_body, start_body
 
 PROGRAMS = (AUTHORITY, WORKER, ORDERS, CONSOLE, BOARD)
 OTHER = "sentinel_pooled_login"
@@ -45,40 +43,42 @@ def pooled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(POOLER, "transaction")
 
 
-def address(world: World, pooler: Pooler, role: str) -> str:
-    return pooler.at(program_url(world.url, role))
+def address(fixtures: Fixtures, pooler: Pooler, role: str) -> str:
+    return pooler.at(program_url(fixtures.url, role))
 
 
 @pytest.mark.parametrize("role", PROGRAMS)
 def test_a_pooler_that_nobody_declared_is_refused_and_the_setting_named(
-    world: World, pooler: Pooler, role: str
+    fixtures: Fixtures, pooler: Pooler, role: str
 ) -> None:
     with pytest.raises(UnsafeDatabase, match=f"a pooler stands before PostgreSQL: set {POOLER}=transaction"):
-        require_ready(address(world, pooler, role), role)
+        require_ready(address(fixtures, pooler, role), role)
 
 
 @pytest.mark.parametrize("role", PROGRAMS)
 def test_declared_every_program_s_login_brings_its_role_and_limits(
-    world: World, pooler: Pooler, pooled: None, role: str
+    fixtures: Fixtures, pooler: Pooler, pooled: None, role: str
 ) -> None:
-    url = address(world, pooler, role)
+    url = address(fixtures, pooler, role)
     require_ready(url, role)
     pool = Pool(with_role(url, role), size=2)
     try:
-        assert standing_of(pool, role).faults == ()
+        assert database_status(pool, role).faults == ()
     finally:
         pool.close()
 
 
-def test_a_login_of_another_name_needs_role_and_limits_on_itself(world: World, pooler: Pooler, pooled: None) -> None:
-    made = make_login(world.url, OTHER, f"in role {AUTHORITY}")
+def test_a_login_of_another_name_needs_role_and_limits_on_itself(
+    fixtures: Fixtures, pooler: Pooler, pooled: None
+) -> None:
+    made = make_login(fixtures.url, OTHER, f"in role {AUTHORITY}")
     try:
         with pytest.raises(UnsafeDatabase) as refused:
             require_ready(pooler.at(made), AUTHORITY)
         assert f"`alter role {OTHER} set role = {AUTHORITY}`" in refused.value.detail
     finally:
         with contextlib.suppress(psycopg.Error):
-            world.admin.execute(f"drop role {OTHER}".encode())
+            fixtures.admin.execute(f"drop role {OTHER}".encode())
 
 
 def lifecycle(client: Any, key: str, number: int) -> tuple[str, str]:
@@ -98,32 +98,30 @@ def lifecycle(client: Any, key: str, number: int) -> tuple[str, str]:
     return str(body["idempotency_key"]), str(given["operation_id"])
 
 
-def test_many_clients_on_few_connections_each_get_their_own_answers(world: World, pooler: Pooler, pooled: None) -> None:
-    url = address(world, pooler, AUTHORITY)
+def test_many_clients_on_few_connections_each_get_their_own_answers(
+    fixtures: Fixtures, pooler: Pooler, pooled: None
+) -> None:
+    url = address(fixtures, pooler, AUTHORITY)
     settings = Settings(database_url=url, secret_keys=(SECRET,), pool_size=8)
-    authority = build_authority(settings, world.authority.policies)
-    app = create_app(settings, authority, SharedRateLimit(per_second=100_000, burst=100_000))
-    try:
+    with served(settings, fixtures.authority.policies) as (_, app):
         with ThreadPoolExecutor(8) as several:
-            told = dict(several.map(lambda number: lifecycle(app.test_client(), world.key, number), range(160)))
+            told = dict(several.map(lambda number: lifecycle(app.test_client(), fixtures.key, number), range(160)))
         recorded = dict(
-            world.admin.execute("select idempotency_key, operation_id::text from sentinel.operations").fetchall()
+            fixtures.admin.execute("select idempotency_key, operation_id::text from sentinel.operations").fetchall()
         )
         assert told.items() <= recorded.items()
         assert len(told) == 160
-        states = world.admin.execute("select distinct status from sentinel.operation_states").fetchall()
+        states = fixtures.admin.execute("select distinct status from sentinel.operation_states").fetchall()
         assert states == [("completed",)]
         assert app.test_client().get("/readyz").json["status"] == "ready"
-        assert server_connections(world.url, AUTHORITY) <= SERVER_CONNECTIONS
-        assert world.broken_invariants() == []
+        assert server_connections(fixtures.url, AUTHORITY) <= SERVER_CONNECTIONS
+        assert fixtures.broken_invariants() == []
         print(f"N={len(told)} operations of 8 clients on {SERVER_CONNECTIONS} connections")
-    finally:
-        authority.pool.close()
 
 
-def test_twin_with_prepared_statements_the_same_clients_get_errors(world: World, pooler: Pooler) -> None:
+def test_mutant_with_prepared_statements_the_same_clients_get_errors(fixtures: Fixtures, pooler: Pooler) -> None:
     """What every program did before: it prepares under names that another client has on the same connection."""
-    pools = [Pool(with_role(address(world, pooler, AUTHORITY), AUTHORITY), size=1) for _ in range(4)]
+    pools = [Pool(with_role(address(fixtures, pooler, AUTHORITY), AUTHORITY), size=1) for _ in range(4)]
 
     def ask(number: int) -> str:
         try:
@@ -141,46 +139,46 @@ def test_twin_with_prepared_statements_the_same_clients_get_errors(world: World,
             pool.close()
 
 
-def test_people_stop_and_resume_through_it(world: World, pooler: Pooler, pooled: None) -> None:
-    pool = Pool(with_role(address(world, pooler, CONSOLE), CONSOLE), size=2)
-    by = local_administrator(world.tenant_id)
+def test_people_stop_and_resume_through_it(fixtures: Fixtures, pooler: Pooler, pooled: None) -> None:
+    pool = Pool(with_role(address(fixtures, pooler, CONSOLE), CONSOLE), size=2)
+    by = local_administrator(fixtures.tenant_id)
     try:
         halt = set_halt(pool, by, scope="tenant", reason="drill").halt_id
-        assert world.guard(guard_body(value=40))["decision"] == "DENY"
+        assert fixtures.guard(guard_body(value=40))["decision"] == "DENY"
         lift_halt(pool, by, halt, reason="over")
-        assert world.guard(guard_body(value=40))["decision"] == "ALLOW"
+        assert fixtures.guard(guard_body(value=40))["decision"] == "ALLOW"
     finally:
         pool.close()
 
 
 def test_as_processes_authority_console_worker_and_intake_work_behind_it(
-    world: World, pooler: Pooler, tmp_path: Any
+    fixtures: Fixtures, pooler: Pooler, tmp_path: Any
 ) -> None:
     said = {POOLER: "transaction"}
     refused = run(
         "serve",
-        SENTINEL_DATABASE_URL=address(world, pooler, AUTHORITY),
+        SENTINEL_DATABASE_URL=address(fixtures, pooler, AUTHORITY),
         SENTINEL_SECRET_KEYS=SECRET,
         SENTINEL_PORT=str(free_port()),
     )
     assert (refused.returncode, f"{POOLER}=transaction" in refused.stderr) == (1, True), refused.stderr
     authority, port, _, _ = start_serve(
-        world.url, tmp_path, **said, SENTINEL_DATABASE_URL=address(world, pooler, AUTHORITY)
+        fixtures.url, tmp_path, **said, SENTINEL_DATABASE_URL=address(fixtures, pooler, AUTHORITY)
     )
     console_port, intake_port = free_port(), free_port()
     others: list[subprocess.Popen[bytes]] = []
     try:
         others.append(_started("ops_console", "--port", str(console_port), "--board-port", str(free_port()), **said, SENTINEL_INSECURE_COOKIES="1", CONFIRM_SECRETS=SECRET,
-                               SENTINEL_DATABASE_URL=address(world, pooler, CONSOLE), SENTINEL_BOARD_DATABASE_URL=address(world, pooler, BOARD)))  # fmt: skip
-        mine = {"SENTINEL_URL": f"http://127.0.0.1:{port}", "SENTINEL_TENANT_ID": str(world.tenant_id), **said}
-        others.append(_started("worker.order_review", "--port", str(intake_port), **mine, ORDERS_DATABASE_URL=address(world, pooler, ORDERS),
-                               SENTINEL_ORDERS_API_KEY=world.new_key(agent_id="order-review"), ORDERS_DEMO_SECRET=SECRET))  # fmt: skip
+                               SENTINEL_DATABASE_URL=address(fixtures, pooler, CONSOLE), SENTINEL_BOARD_DATABASE_URL=address(fixtures, pooler, BOARD)))  # fmt: skip
+        mine = {"SENTINEL_URL": f"http://127.0.0.1:{port}", "SENTINEL_TENANT_ID": str(fixtures.tenant_id), **said}
+        others.append(_started("worker.orders", "--port", str(intake_port), **mine, ORDERS_DATABASE_URL=address(fixtures, pooler, ORDERS),
+                               SENTINEL_ORDERS_API_KEY=fixtures.new_key(agent_id="order-review"), ORDERS_DEMO_SECRET=SECRET))  # fmt: skip
         for which in (console_port, intake_port):
             assert eventually(lambda which=which: _is_ready(which), within=40), which
         worker = {
             **mine,
-            "WORKER_DATABASE_URL": address(world, pooler, WORKER),
-            "SENTINEL_REFUND_AGENT_API_KEY": world.key,
+            "WORKER_DATABASE_URL": address(fixtures, pooler, WORKER),
+            "SENTINEL_REFUND_AGENT_API_KEY": fixtures.key,
         }
         rows = '{"ledger_entry_id": "lge_p", "refund_id": "rf_p", "agent_id": "retail-refund-agent", "action": "refund.create",' \
                ' "amount": {"value": 12, "currency": "USD"}, "idempotency_key": "refund:lge_p", "account_ref": "acct_p", "risk":' \
@@ -188,7 +186,7 @@ def test_as_processes_authority_console_worker_and_intake_work_behind_it(
         assert run("enqueue", "-", program="worker.cli", stdin=rows, **worker).returncode == 0
         done = run("--once", program="worker.retail_refund_agent", **worker)
         assert done.returncode == 0, done.stderr
-        assert world.one("select status from refunds.ledger_entries") == "EXECUTED"
+        assert fixtures.one("select status from refunds.ledger_entries") == "EXECUTED"
         no_word = run("--once", program="worker.retail_refund_agent", **{**worker, POOLER: "none"})
         assert (no_word.returncode, f"{POOLER}=transaction" in no_word.stderr) == (2, True), no_word.stderr
     finally:

@@ -10,35 +10,35 @@ from psycopg import errors as pg
 
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, WORKER, with_role
 from tests.conftest import at
+from tests.support.fixtures import Fixtures, guard_body, make_fixtures
 from tests.support.harness import decide
 from tests.support.logins import make_login
-from tests.support.role_attempts import EVERYBODY, TRAILS, attempts, let_through
-from tests.support.world import World, guard_body, make_world
+from tests.support.role_attempts import GLOBAL_HALT_OWNER, TRAILS, attempts, let_through
 
 
 @pytest.fixture(scope="module")
-def full(pg_server, migrated_template) -> Iterator[World]:  # type: ignore[no-untyped-def]
+def full(pg_server, migrated_template) -> Iterator[Fixtures]:  # type: ignore[no-untyped-def]
     """One database with a little of everything, for all attempts: none of them may change it."""
     with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
         connection.execute(f"create database roles_tried template {migrated_template} strategy file_copy".encode())
-    world = make_world(at(pg_server.admin_url, "roles_tried"))
+    fixtures = make_fixtures(at(pg_server.admin_url, "roles_tried"))
     done = guard_body(value=40)
-    world.start(done, world.guard(done))
-    world.report(done)
-    world.guard(guard_body(value=41))
-    decide(world, world.guard(guard_body(value=200))["approval_id"])
-    world.guard(guard_body(value=300))
-    world.keep_house()
-    world.admin.execute(
+    fixtures.start(done, fixtures.guard(done))
+    fixtures.report(done)
+    fixtures.guard(guard_body(value=41))
+    decide(fixtures, fixtures.guard(guard_body(value=200))["approval_id"])
+    fixtures.guard(guard_body(value=300))
+    fixtures.run_housekeeping()
+    fixtures.admin.execute(
         "insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, action, agent_id,"
         " requested_at, risk) select tenant_id, 'lge_r', 'rf_r', 100, 'USD', 'refund.create', 'a', now(), '{}' from sentinel.tenants limit 1")  # fmt: skip
-    yield world
-    world.close()
+    yield fixtures
+    fixtures.close()
     with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
         connection.execute("drop database roles_tried with (force)")
 
 
-def test_no_program_can_do_more_than_its_work(full: World) -> None:
+def test_no_program_can_do_more_than_its_work(full: Fixtures) -> None:
     tried = attempts()
     print(f"N={len(tried)}")
     assert let_through(full, tried) == []
@@ -48,7 +48,7 @@ APPROVE = "update sentinel.approvals set status = 'approved', decided_at = now()
 
 
 @pytest.mark.parametrize("role", [AUTHORITY, CONSOLE])
-def test_no_program_approves_without_the_voices_of_people(full: World, role: str) -> None:
+def test_no_program_approves_without_the_voices_of_people(full: Fixtures, role: str) -> None:
     with full.as_role(role) as connection:
         with pytest.raises(pg.CheckViolation) as refused:
             connection.execute(APPROVE)
@@ -58,7 +58,7 @@ def test_no_program_approves_without_the_voices_of_people(full: World, role: str
         assert refused.value.diag.constraint_name == "approval_decided_once"
 
 
-def test_the_authority_enters_no_approval_that_is_decided_already(full: World) -> None:
+def test_the_authority_enters_no_approval_that_is_decided_already(full: Fixtures) -> None:
     columns = [
         name
         for (name,) in full.admin.execute(
@@ -72,16 +72,16 @@ def test_the_authority_enters_no_approval_that_is_decided_already(full: World) -
         )
 
 
-def test_twin_without_the_trigger_lets_the_authority_approve(database_url: str) -> None:
-    world = make_world(database_url)
+def test_mutant_without_the_trigger_lets_the_authority_approve(database_url: str) -> None:
+    fixtures = make_fixtures(database_url)
     try:
-        world.guard(guard_body(value=200))
-        world.admin.execute("drop trigger check_approval on sentinel.approvals")
-        with world.as_role(AUTHORITY) as connection:
+        fixtures.guard(guard_body(value=200))
+        fixtures.admin.execute("drop trigger check_approval on sentinel.approvals")
+        with fixtures.as_role(AUTHORITY) as connection:
             assert connection.execute(APPROVE).rowcount == 1
-        assert "approval_without_quorum" in world.broken_invariants()
+        assert "approval_without_quorum" in fixtures.broken_invariants()
     finally:
-        world.close()
+        fixtures.close()
 
 
 TOO_MUCH = (
@@ -92,7 +92,7 @@ TOO_MUCH = (
 
 
 @pytest.mark.parametrize(("grant", "role", "attempt"), TOO_MUCH, ids=[grant for grant, _, _ in TOO_MUCH])
-def test_twin_with_one_grant_too_many_is_caught(full: World, grant: str, role: str, attempt: str) -> None:
+def test_mutant_with_one_grant_too_many_is_caught(full: Fixtures, grant: str, role: str, attempt: str) -> None:
     assert (role, attempt) in attempts()
     full.admin.execute(f"grant {grant} to {role}".encode())
     try:
@@ -101,22 +101,22 @@ def test_twin_with_one_grant_too_many_is_caught(full: World, grant: str, role: s
         full.admin.execute(f"revoke {grant} from {role}".encode())
 
 
-@pytest.mark.parametrize("role", [*EVERYBODY, ORDERS])
-def test_no_program_becomes_the_owner_or_another_program(full: World, role: str) -> None:
+@pytest.mark.parametrize("role", [*GLOBAL_HALT_OWNER, ORDERS])
+def test_no_program_becomes_the_owner_or_another_program(full: Fixtures, role: str) -> None:
     """As a login that was granted exactly this role, which is how a deployment connects."""
     login = f"login_of_{role}"
     url = make_login(full.url, login, f"in role {role}")
     try:
         with psycopg.connect(with_role(url, role), autocommit=True) as connection:
             assert connection.execute("select current_user").fetchone() == (role,)
-            for other in {"sentinel_owner", "sentinel_admin", *EVERYBODY, ORDERS} - {role}:
+            for other in {"sentinel_owner", "sentinel_admin", *GLOBAL_HALT_OWNER, ORDERS} - {role}:
                 with pytest.raises(pg.InsufficientPrivilege):
                     connection.execute(f"set role {other}".encode())
     finally:
         full.admin.execute(f"drop role {login}".encode())
 
 
-def test_the_board_reads_its_three_views_and_nothing_private_is_in_them(full: World) -> None:
+def test_the_board_reads_its_three_views_and_nothing_private_is_in_them(full: Fixtures) -> None:
     with full.as_role(BOARD) as connection:
         for view in ("public_proofs", "public_feed", "public_tenants"):
             rows = connection.execute(f"select * from sentinel.{view}".encode())
@@ -128,7 +128,7 @@ def test_the_board_reads_its_three_views_and_nothing_private_is_in_them(full: Wo
         assert kinds == (0,)
 
 
-def test_nothing_of_ours_is_open_to_the_public_role(full: World) -> None:
+def test_nothing_of_ours_is_open_to_the_public_role(full: Fixtures) -> None:
     open_to_all = full.admin.execute(
         "select n.nspname || '.' || p.proname from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
         " where n.nspname in ('sentinel', 'refunds', 'orders') and has_function_privilege('public', p.oid, 'execute')"
@@ -139,7 +139,7 @@ def test_nothing_of_ours_is_open_to_the_public_role(full: World) -> None:
     assert open_to_all == []
 
 
-def test_everything_of_ours_belongs_to_the_owner_that_nobody_logs_in_as(full: World) -> None:
+def test_everything_of_ours_belongs_to_the_owner_that_nobody_logs_in_as(full: Fixtures) -> None:
     owners = full.admin.execute(
         "select distinct r.rolname, r.rolcanlogin, r.rolsuper from pg_class c join pg_namespace n on n.oid = c.relnamespace"
         " join pg_roles r on r.oid = c.relowner where n.nspname in ('sentinel', 'refunds', 'orders')").fetchall()  # fmt: skip
@@ -157,6 +157,8 @@ OWNERS_RIGHTS = {
     "write_events", "write_ledger_events", "room_in_budgets", "open_order_budgets", "keep_order_budgets", "keep_order_paid",
     # Locks that only the authority's role can take: the console gets exactly those that its own work needs.
     "take_halt_lock", "take_held_locks", "take_operators_lock", "take_tenants_lock",
+    # People and keys are changed in these ways only, which ask a second administrator; who asks is told whether it waits.
+    "request_change", "make_approved_change", "change_waits",
     # Who had a row tried again, and why, is kept with the move.
     "retry_entries",
     # A program that may read nothing of the authority's is told its tenant's public name.
@@ -165,7 +167,7 @@ OWNERS_RIGHTS = {
 """Functions that run with their owner's rights: no grant by column says what they do."""
 
 
-def test_only_named_functions_run_with_their_owners_rights_and_none_looks_elsewhere(full: World) -> None:
+def test_only_named_functions_run_with_their_owners_rights_and_none_looks_elsewhere(full: Fixtures) -> None:
     definers = dict(full.admin.execute(
         "select p.proname, p.proconfig from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
         " where n.nspname in ('sentinel', 'refunds', 'orders') and p.prosecdef").fetchall())  # fmt: skip

@@ -11,28 +11,25 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from sentinel.authority.app import build_authority, create_app
 from sentinel.authority.policies import declare_policies
 from sentinel.authority.settings import Settings
-from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.resources import policies_dir
-from sentinel.policy.library import PolicyHolder
+from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE
 from sentinel.store.safety import MissingGrant, require_board
 from tests.support.clock import set_clock, take_over
+from tests.support.fixtures import SECRET, Fixtures, guard_body, make_fixtures, served
 from tests.support.logins import make_login, program_url
-from tests.support.world import SECRET, World, guard_body, make_world
 
 
-def test_an_authority_with_undeclared_policies_is_not_ready(world: World, tmp_path: Path) -> None:
+def test_an_authority_with_undeclared_policies_is_not_ready(fixtures: Fixtures, tmp_path: Path) -> None:
     folder = tmp_path / "policies"
     shutil.copytree(policies_dir(), folder)
     file = folder / "retail_refund.yaml"
     file.write_text(file.read_text().replace("label: Retail Refund Policy v1", "label: A text nobody declared"))
-    settings = Settings(database_url=program_url(world.url, AUTHORITY), secret_keys=(SECRET,), pool_size=2)
-    authority = build_authority(settings, PolicyHolder(folder))
-    asked = create_app(settings, authority, SharedRateLimit(per_second=100, burst=100)).test_client()
-    try:
+    settings = Settings(database_url=program_url(fixtures.url, AUTHORITY), secret_keys=(SECRET,), pool_size=2)
+    with served(settings, ReloadablePolicies(folder)) as (authority, app):
+        asked = app.test_client()
         before = asked.get("/readyz")
         assert (before.status_code, before.headers["Retry-After"]) == (503, "1")
         assert before.json["checks"] == {
@@ -46,24 +43,21 @@ def test_an_authority_with_undeclared_policies_is_not_ready(world: World, tmp_pa
         declare_policies(authority)
         after = asked.get("/readyz")
         assert (after.status_code, after.json["status"]) == (200, "ready")
-    finally:
-        declare_policies(world.authority)
-        authority.pool.close()
 
 
-def test_a_console_that_may_not_act_as_the_board_s_role_says_so(world: World) -> None:
+def test_a_console_that_may_not_act_as_the_board_s_role_says_so(fixtures: Fixtures) -> None:
     name = f"login_{uuid.uuid4().hex[:8]}"
-    login, url = sql.Identifier(name), make_login(world.url, name, f"in role {CONSOLE}")
+    login, url = sql.Identifier(name), make_login(fixtures.url, name, f"in role {CONSOLE}")
     try:
         with pytest.raises(MissingGrant, match="may not act as board_reader: `grant board_reader to <login>`"):
             require_board(url)
-        world.admin.execute(sql.SQL("grant {} to {}").format(sql.Identifier(BOARD), login))
+        fixtures.admin.execute(sql.SQL("grant {} to {}").format(sql.Identifier(BOARD), login))
         require_board(url)
-        world.admin.execute("revoke select on sentinel.public_feed from board_reader")
+        fixtures.admin.execute("revoke select on sentinel.public_feed from board_reader")
         with pytest.raises(MissingGrant, match="board_reader may not read sentinel.public_feed"):
             require_board(url)
     finally:
-        world.admin.execute(sql.SQL("drop role {}").format(login))
+        fixtures.admin.execute(sql.SQL("drop role {}").format(login))
 
 
 NIGHT = """
@@ -75,7 +69,7 @@ zone: UTC
 facts:
   amount: {type: money, from: params.amount}
 rules:
-  - {id: fine, when: "now >= timestamp('2031-01-01T00:00:00Z')", then: ALLOW, reason: within_policy_limit}
+  - {id: fine, says: The time for it has come., when: "now >= timestamp('2031-01-01T00:00:00Z')", then: ALLOW, reason: within_policy_limit}
 approval: {expires: 30m, role: approver, people: 1}
 """
 
@@ -83,32 +77,32 @@ approval: {expires: 30m, role: approver, people: 1}
 def test_a_policy_that_looks_at_the_time_sees_the_database_s(database_url: str, tmp_path: Path) -> None:
     """Not the process's, which may be anywhere: here five years away."""
     (tmp_path / "night.yaml").write_text(NIGHT)
-    world = make_world(database_url, policies=tmp_path)
+    fixtures = make_fixtures(database_url, policies=tmp_path)
     try:
-        take_over(world)
+        take_over(fixtures)
         new_year = datetime(2031, 1, 1, tzinfo=UTC)
-        for pool in (world.authority.pool,):
+        for pool in (fixtures.authority.pool,):
             pool.close()
-        world.close()
+        fixtures.close()
         with psycopg.connect(database_url, autocommit=True):
-            world = make_world(database_url, policies=tmp_path)
-        set_clock(world, new_year - timedelta(minutes=1))
-        world.authority.clock.ask()
-        assert world.guard(guard_body(action="n.pay"))["decision"] == "DENY"
-        set_clock(world, new_year)
-        world.authority.clock.ask()
-        assert world.guard(guard_body(action="n.pay"))["decision"] == "ALLOW"
+            fixtures = make_fixtures(database_url, policies=tmp_path)
+        set_clock(fixtures, new_year - timedelta(minutes=1))
+        fixtures.authority.clock.refresh()
+        assert fixtures.guard(guard_body(action="n.pay"))["decision"] == "DENY"
+        set_clock(fixtures, new_year)
+        fixtures.authority.clock.refresh()
+        assert fixtures.guard(guard_body(action="n.pay"))["decision"] == "ALLOW"
         # Between two questions it goes on by itself.
-        first, then = world.authority.clock(), world.authority.clock()
+        first, then = fixtures.authority.clock(), fixtures.authority.clock()
         assert new_year <= first <= then < new_year + timedelta(seconds=30)
     finally:
-        world.close()
+        fixtures.close()
 
 
 @pytest.mark.parametrize("behind_tls", [True, False])
 def test_behind_tls_every_page_says_so(database_url: str, behind_tls: bool) -> None:
-    world = make_world(database_url, behind_tls=behind_tls)
+    fixtures = make_fixtures(database_url, behind_tls=behind_tls)
     for path in ("/docs", "/healthz", "/nothing"):
-        said = world.app.test_client().get(path, headers={"X-Forwarded-Proto": "https"}).headers
+        said = fixtures.app.test_client().get(path, headers={"X-Forwarded-Proto": "https"}).headers
         assert ("Strict-Transport-Security" in said) == behind_tls, path
-    world.close()
+    fixtures.close()

@@ -10,26 +10,30 @@ from typing import Any
 
 import pytest
 
+from sentinel.authority.app import create_app
 from sentinel.authority.decisions import record_decisions
+from sentinel.authority.settings import Settings
+from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.store.group_commit import GroupCommit
-from tests import twins
+from tests import mutants
+from tests.support.asgi_client import InProcessApp
+from tests.support.fixtures import Fixtures, four_keys, guard_body, make_fixtures, unique
 from tests.support.harness import at_once, decide, dump, scaled
-from tests.support.world import World, four_keys, guard_body, make_world, unique
 
 Body = dict[str, Any]
 
 
-def ask(world: World, body: Body) -> Any:
+def ask(fixtures: Fixtures, body: Body) -> Any:
     """One guard over HTTP, from any thread."""
-    return world.app.test_client().post("/api/sentinel/action/guard", json=body, headers={"X-API-Key": world.key})
+    return fixtures.app.test_client().post("/api/sentinel/action/guard", json=body, headers={"X-API-Key": fixtures.key})
 
 
 # G8
 
 
-def more_than_one_decision(world: World, body: Body, number: int = 64) -> list[str]:
+def more_than_one_decision(fixtures: Fixtures, body: Body, number: int = 64) -> list[str]:
     """Asks the same thing `number` times at once; what is wrong with the answers or behind them."""
-    answers = at_once([lambda: ask(world, body) for _ in range(number)])
+    answers = at_once([lambda: ask(fixtures, body) for _ in range(number)])
     broken = [repr(answer) for answer in answers if isinstance(answer, BaseException)]
     if broken:
         return broken
@@ -42,48 +46,50 @@ def more_than_one_decision(world: World, body: Body, number: int = 64) -> list[s
     fresh = sum("Idempotent-Replayed" not in answer.headers for answer in answers)
     if (len(packs), len(stories), fresh) != (1, 1, 1):
         found.append(f"{len(packs)} packs, {len(stories)} decisions, {fresh} said to be new")
-    if world.one("select count(*) from sentinel.operations where tenant_id = %s", world.tenant_id) != 1:
+    if fixtures.one("select count(*) from sentinel.operations where tenant_id = %s", fixtures.tenant_id) != 1:
         found.append("more than one operation")
     if (
-        world.one("select count(*) from sentinel.events where kind = 'decision' and tenant_id = %s", world.tenant_id)
+        fixtures.one(
+            "select count(*) from sentinel.events where kind = 'decision' and tenant_id = %s", fixtures.tenant_id
+        )
         != 1
     ):
         found.append("more than one proof pack")
-    return found + world.broken_invariants()
+    return found + fixtures.broken_invariants()
 
 
 @pytest.mark.parametrize("value", [10, 400, 5000])
-def test_64_identical_requests_at_once_get_one_decision_and_one_proof_pack(world: World, value: int) -> None:
+def test_64_identical_requests_at_once_get_one_decision_and_one_proof_pack(fixtures: Fixtures, value: int) -> None:
     print("N=64")
-    assert more_than_one_decision(world, guard_body(value=value)) == []
-    held = world.one("select coalesce(max(held_minor), 0) from sentinel.usage")
+    assert more_than_one_decision(fixtures, guard_body(value=value)) == []
+    held = fixtures.one("select coalesce(max(held_minor), 0) from sentinel.usage")
     assert held == (1000 if value == 10 else 0), "the budget moved once, and only with a permit"
 
 
-def test_twin_that_does_not_find_the_key_decides_twice_and_is_caught(database_url: str) -> None:
-    world = make_world(database_url)
+def test_mutant_that_does_not_find_the_key_decides_twice_and_is_caught(database_url: str) -> None:
+    fixtures = make_fixtures(database_url)
     try:
-        twins.forgets_keys(world)
-        assert "more than one operation" in more_than_one_decision(world, guard_body(), 8)
+        mutants.forgets_keys(fixtures)
+        assert "more than one operation" in more_than_one_decision(fixtures, guard_body(), 8)
     finally:
-        world.close()
+        fixtures.close()
 
 
-def test_a_replay_is_marked_and_carries_the_same_permit_and_pack(world: World) -> None:
+def test_a_replay_is_marked_and_carries_the_same_permit_and_pack(fixtures: Fixtures) -> None:
     body = guard_body(value=40)
-    first, again = ask(world, body), ask(world, body)
+    first, again = ask(fixtures, body), ask(fixtures, body)
     assert "Idempotent-Replayed" not in first.headers
     assert again.headers["Idempotent-Replayed"] == "true"
     assert again.data == first.data
 
 
-def test_a_replay_keeps_the_recorded_decision_and_only_the_status_moves_on(world: World) -> None:
+def test_a_replay_keeps_the_recorded_decision_and_only_the_status_moves_on(fixtures: Fixtures) -> None:
     body = guard_body(value=40)
-    first = world.guard(body)
-    world.start(body, first)
-    started = world.guard(body)
-    world.report(body)
-    done = world.guard(body)
+    first = fixtures.guard(body)
+    fixtures.start(body, first)
+    started = fixtures.guard(body)
+    fixtures.report(body)
+    done = fixtures.guard(body)
     assert [answer["status"] for answer in (first, started, done)] == ["allowed", "already_started", "completed"]
     assert done["outcome"] == "success"
     assert "permit_token" not in started | done
@@ -91,10 +97,10 @@ def test_a_replay_keeps_the_recorded_decision_and_only_the_status_moves_on(world
         assert first[name] == started[name] == done[name], name
 
 
-def test_the_two_prefixes_share_keys(world: World) -> None:
+def test_the_two_prefixes_share_keys(fixtures: Fixtures) -> None:
     body = guard_body(value=40)
-    first = world.post("action/guard", body)
-    other = world.post("action/guard", body, prefix="/api/haltstate/sentinel")
+    first = fixtures.post("action/guard", body)
+    other = fixtures.post("action/guard", body, prefix="/api/haltstate/sentinel")
     assert other.data == first.data
     assert other.headers["Idempotent-Replayed"] == "true"
 
@@ -148,57 +154,53 @@ MUTATIONS: list[tuple[str, Callable[[Body], Body]]] = [
 ]  # fmt: skip
 
 
-def not_refused(world: World, body: Body, mutations: list[tuple[str, Callable[[Body], Body]]]) -> list[str]:
+def not_refused(fixtures: Fixtures, body: Body, mutations: list[tuple[str, Callable[[Body], Body]]]) -> list[str]:
     """What is wrong with the answers to mutated repeats of a recorded request."""
-    before, found = dump(world.admin), []
+    before, found = dump(fixtures.admin), []
     for field, mutate in mutations:
-        answer = ask(world, mutate(body))
+        answer = ask(fixtures, mutate(body))
         told = answer.json
         if (answer.status_code, told.get("type")) != (422, "urn:sentinel:problem:idempotency-key-reused"):
             found.append(f"{field}: {answer.status_code} {told}")
         elif list(told["errors"]) != [field]:
             found.append(f"{field}: named {list(told['errors'])}")
-    if dump(world.admin) != before:
+    if dump(fixtures.admin) != before:
         found.append("something changed")
     return found
 
 
 @pytest.mark.parametrize("value", [40, 400, 4000])
-def test_the_same_key_with_one_field_changed_is_refused_and_changes_nothing(world: World, value: int) -> None:
+def test_the_same_key_with_one_field_changed_is_refused_and_changes_nothing(fixtures: Fixtures, value: int) -> None:
     body = guard_body(value=value)
-    world.guard(body)
+    fixtures.guard(body)
     wrong = [pair for pair in MUTATIONS if pair[0] != "params.amount"] if value != 40 else MUTATIONS
     print(f"N={len(wrong)}")
-    assert not_refused(world, body, wrong) == []
-    assert ask(world, body).status_code == 200
+    assert not_refused(fixtures, body, wrong) == []
+    assert ask(fixtures, body).status_code == 200
 
 
-def test_a_changed_repeat_is_refused_in_every_later_state_too(world: World) -> None:
+def test_a_changed_repeat_is_refused_in_every_later_state_too(fixtures: Fixtures) -> None:
     body = guard_body(value=40)
-    answer = world.guard(body)
+    answer = fixtures.guard(body)
     other = changed("params.amount.value", 50)(body)
-    world.start(body, answer)
-    assert ask(world, other).status_code == 422
-    world.report(body)
-    assert ask(world, other).status_code == 422
-    assert world.broken_invariants() == []
+    fixtures.start(body, answer)
+    assert ask(fixtures, other).status_code == 422
+    fixtures.report(body)
+    assert ask(fixtures, other).status_code == 422
+    assert fixtures.broken_invariants() == []
 
 
-def test_twin_without_the_digest_gives_anothers_permit_and_is_caught(world: World) -> None:
-    pool = world.authority.pool
+def test_mutant_without_the_digest_gives_anothers_permit_and_is_caught(fixtures: Fixtures) -> None:
+    pool = fixtures.authority.pool
     writer = GroupCommit(
         lambda rows, wait: record_decisions(pool, [{**row, "digest": "sha256:" + "1" * 64} for row in rows], wait)
     )
-    from sentinel.authority.app import create_app
-    from sentinel.authority.settings import Settings
-    from sentinel.platform.http.rate_limit import SharedRateLimit
-
-    world.app = create_app(
-        Settings(), replace(world.authority, decisions=writer), SharedRateLimit(per_second=1000, burst=1000)
-    )
+    authority = replace(fixtures.authority, decisions=writer)
+    fixtures.app.close()
+    fixtures.app = InProcessApp(create_app(Settings(), authority, SharedRateLimit(per_second=1000, burst=1000)))
     body = guard_body(value=40)
-    ask(world, body)
-    assert len(not_refused(world, body, MUTATIONS)) >= len(MUTATIONS)
+    ask(fixtures, body)
+    assert len(not_refused(fixtures, body, MUTATIONS)) >= len(MUTATIONS)
 
 
 # Equal operations in other clothes
@@ -236,68 +238,70 @@ EQUAL: dict[str, Callable[[Body], Body]] = {
 
 
 @pytest.mark.parametrize("name", EQUAL)
-def test_the_same_operation_in_other_clothes_is_a_replay(world: World, name: str) -> None:
+def test_the_same_operation_in_other_clothes_is_a_replay(fixtures: Fixtures, name: str) -> None:
     body = guard_body(value=40)
-    first = ask(world, body)
-    again = ask(world, EQUAL[name](body))
+    first = ask(fixtures, body)
+    again = ask(fixtures, EQUAL[name](body))
     assert again.status_code == 200, again.text
     assert (again.data, again.headers["Idempotent-Replayed"]) == (first.data, "true")
 
 
-def test_a_number_with_a_fraction_is_the_same_amount_as_its_text(world: World) -> None:
+def test_a_number_with_a_fraction_is_the_same_amount_as_its_text(fixtures: Fixtures) -> None:
     body = guard_body(value="40.50")
-    first = ask(world, body)
+    first = ask(fixtures, body)
     raw = json.dumps(body).replace('"40.50"', "40.5")
-    again = world.client.post(
-        "/api/sentinel/action/guard", data=raw, content_type="application/json", headers={"X-API-Key": world.key}
+    again = fixtures.client.post(
+        "/api/sentinel/action/guard", data=raw, content_type="application/json", headers={"X-API-Key": fixtures.key}
     )
     assert (again.status_code, again.data) == (200, first.data)
 
 
-def test_a_client_that_upgrades_to_the_start_step_keeps_its_operation(world: World) -> None:
+def test_a_client_that_upgrades_to_the_start_step_keeps_its_operation(fixtures: Fixtures) -> None:
     body = four_keys(guard_body(value=40))
-    first = world.guard(body)
+    first = fixtures.guard(body)
     upgraded = body | {"resource": body["action"], "risk_class": "standard", "evidence_context": {"a": 1}}
-    again = world.guard(upgraded)
+    again = fixtures.guard(upgraded)
     assert (first["status"], again["status"]) == ("allowed", "already_started")
     assert again["operation_id"] == first["operation_id"]
 
 
-def test_distinct_keys_are_distinct_operations(world: World) -> None:
+def test_distinct_keys_are_distinct_operations(fixtures: Fixtures) -> None:
     number = scaled(20)
     bodies = [guard_body(value=1, params={"account_ref": unique("a")}) for _ in range(number)]
-    answers = at_once([lambda body=body: ask(world, body) for body in bodies])
+    answers = at_once([lambda body=body: ask(fixtures, body) for body in bodies])
     assert len({answer.json["operation_id"] for answer in answers}) == number  # type: ignore[union-attr]
 
 
-def test_the_same_key_of_two_tenants_is_two_operations(world: World) -> None:
-    from tests.support.world import add_tenant
+def test_the_same_key_of_two_tenants_is_two_operations(fixtures: Fixtures) -> None:
+    from tests.support.fixtures import add_tenant
 
-    _, key, _ = add_tenant(world.url, unique("tenant").replace("_", "-"))
+    _, key, _ = add_tenant(fixtures.url, unique("tenant").replace("_", "-"))
     body = guard_body(value=40)
-    mine, theirs = world.guard(body), world.post("action/guard", body, key=key).get_json()
+    mine, theirs = fixtures.guard(body), fixtures.post("action/guard", body, key=key).get_json()
     assert mine["operation_id"] != theirs["operation_id"]
-    assert "Idempotent-Replayed" not in world.post("action/guard", guard_body(value=41, key=unique()), key=key).headers
+    assert (
+        "Idempotent-Replayed" not in fixtures.post("action/guard", guard_body(value=41, key=unique()), key=key).headers
+    )
 
 
 # The life of a replayed operation
 
 
-def test_a_decided_approval_moves_the_replay_on(world: World) -> None:
+def test_a_decided_approval_moves_the_replay_on(fixtures: Fixtures) -> None:
     body = guard_body(value=200)
-    first = world.guard(body)
+    first = fixtures.guard(body)
     assert (first["decision"], first["status"], first["reason_code"]) == (
         "APPROVAL_REQUIRED",
         "pending",
         "amount_needs_approval",
     )
-    assert world.guard(body)["approval_id"] == first["approval_id"]
-    decide(world, first["approval_id"])
-    approved = world.guard(body)
+    assert fixtures.guard(body)["approval_id"] == first["approval_id"]
+    decide(fixtures, first["approval_id"])
+    approved = fixtures.guard(body)
     assert (approved["decision"], approved["status"]) == ("APPROVAL_REQUIRED", "approved")
     assert approved["approver"].startswith("approver@")
     assert approved["approved_at"].endswith("Z")
     assert approved["proof_pack"] == first["proof_pack"]
-    assert world.start(body, approved).status_code == 200
-    assert world.report(body).status_code == 200
-    assert world.broken_invariants() == []
+    assert fixtures.start(body, approved).status_code == 200
+    assert fixtures.report(body).status_code == 200
+    assert fixtures.broken_invariants() == []

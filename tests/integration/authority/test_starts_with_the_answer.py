@@ -7,31 +7,31 @@ from typing import Any
 
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.halts import lift_halt, set_halt
-from tests import twins
+from tests import mutants
+from tests.support.fixtures import Fixtures, four_keys, guard_body
 from tests.support.harness import at_once, decide, let_permits_expire
-from tests.support.world import World, four_keys, guard_body
 
 
-def test_handing_out_the_permit_is_the_start_for_callers_without_a_start_step(world: World) -> None:
+def test_handing_out_the_permit_is_the_start_for_callers_without_a_start_step(fixtures: Fixtures) -> None:
     body = four_keys(guard_body(value=40))
-    first = world.guard(body)
+    first = fixtures.guard(body)
     assert (first["status"], first["resource"], first["risk_class"]) == ("allowed", body["action"], "standard")
-    assert world.one("select status from sentinel.operation_states") == "started"
-    again = world.guard(body)
+    assert fixtures.one("select status from sentinel.operation_states") == "started"
+    again = fixtures.guard(body)
     assert (again["status"], "permit_token" in again) == ("already_started", False)
-    assert world.report(body).status_code == 200
-    done = world.guard(body)
+    assert fixtures.report(body).status_code == 200
+    done = fixtures.guard(body)
     assert (done["status"], done["outcome"]) == ("completed", "success")
-    assert world.one("select max(captured_minor) from sentinel.usage") == 4000
-    assert world.broken_invariants() == []
+    assert fixtures.one("select max(captured_minor) from sentinel.usage") == 4000
+    assert fixtures.broken_invariants() == []
 
 
-def test_concurrent_callers_without_a_start_step_get_one_permit(world: World) -> None:
+def test_concurrent_callers_without_a_start_step_get_one_permit(fixtures: Fixtures) -> None:
     body = four_keys(guard_body(value=40))
-    headers = {"X-API-Key": world.key}
+    headers = {"X-API-Key": fixtures.key}
     answers = at_once(
         [
-            lambda: world.app.test_client().post("/api/sentinel/action/guard", json=body, headers=headers).json
+            lambda: fixtures.app.test_client().post("/api/sentinel/action/guard", json=body, headers=headers).json
             for _ in range(16)
         ]
     )
@@ -39,119 +39,119 @@ def test_concurrent_callers_without_a_start_step_get_one_permit(world: World) ->
     assert sorted({answer["status"] for answer in answers}) == ["allowed", "already_started"]  # type: ignore[index]
 
 
-def test_an_approved_operation_starts_when_it_is_handed_out_without_a_start_step(world: World) -> None:
+def test_an_approved_operation_starts_when_it_is_handed_out_without_a_start_step(fixtures: Fixtures) -> None:
     body = four_keys(guard_body(value=200))
-    asked = world.guard(body)
-    decide(world, asked["approval_id"])
-    assert world.guard(body)["status"] == "approved"
-    assert world.guard(body)["status"] == "already_started"
-    assert world.broken_invariants() == []
+    asked = fixtures.guard(body)
+    decide(fixtures, asked["approval_id"])
+    assert fixtures.guard(body)["status"] == "approved"
+    assert fixtures.guard(body)["status"] == "already_started"
+    assert fixtures.broken_invariants() == []
 
 
 def with_start(body: dict[str, Any], start_id: str | None = None) -> dict[str, Any]:
     return {**body, "start_id": start_id or str(uuid.uuid4())}
 
 
-def started(world: World) -> list[tuple[Any, ...]]:
+def started(fixtures: Fixtures) -> list[tuple[Any, ...]]:
     """Every start there is: its event, and the state that names it."""
-    return world.admin.execute(
+    return fixtures.admin.execute(
         "select e.event_id::text, e.hash, s.start_id::text, e.body::jsonb ->> 'start_id', e.body::jsonb ->> 'permit_id' = s.permit_id::text"
         " from sentinel.events e join sentinel.operation_states s on s.operation_id = e.operation_id and s.start_event_id = e.event_id"
         " where e.kind = 'start' and e.hash = s.start_hash"
     ).fetchall()  # fmt: skip
 
 
-def test_a_permission_is_started_under_the_start_id_of_its_question(world: World) -> None:
+def test_a_permission_is_started_under_the_start_id_of_its_question(fixtures: Fixtures) -> None:
     body = with_start(guard_body(value=40))
-    answer = world.guard(body)
+    answer = fixtures.guard(body)
     receipt = answer["start"]
     assert (answer["status"], receipt["started"], receipt["duplicate"]) == ("allowed", True, False)
-    assert started(world) == [
+    assert started(fixtures) == [
         (receipt["start_event_id"], receipt["start_hash"], body["start_id"], body["start_id"], True)
     ]
-    assert world.one("select sum(held_minor) from sentinel.usage where limit_key like '%%account_day%%'") == 4000
+    assert fixtures.one("select sum(held_minor) from sentinel.usage where limit_key like '%%account_day%%'") == 4000
     # The same again, also as a separate start: the same receipt, and nothing more happens.
-    again = world.guard(body)
+    again = fixtures.guard(body)
     assert (again["status"], again["start"]) == ("already_started", {**receipt, "duplicate": True})
     assert "permit_token" not in again
-    assert world.start(guard_body(body["idempotency_key"], value=40), answer, body["start_id"]).get_json() == {
+    assert fixtures.start(guard_body(body["idempotency_key"], value=40), answer, body["start_id"]).get_json() == {
         **receipt, "duplicate": True,
     }  # fmt: skip
-    assert world.report(guard_body(body["idempotency_key"], value=40)).status_code == 200
-    done = world.guard(body)
+    assert fixtures.report(guard_body(body["idempotency_key"], value=40)).status_code == 200
+    done = fixtures.guard(body)
     assert (done["status"], done["outcome"], done["start"]["duplicate"]) == ("completed", "success", True)
-    assert len(started(world)) == 1
-    assert world.broken_invariants() == []
+    assert len(started(fixtures)) == 1
+    assert fixtures.broken_invariants() == []
 
 
-def test_another_start_id_learns_that_it_came_too_late(world: World) -> None:
+def test_another_start_id_learns_that_it_came_too_late(fixtures: Fixtures) -> None:
     body = with_start(guard_body(value=40))
-    first = world.guard(body)
-    late = world.guard(with_start(body))
+    first = fixtures.guard(body)
+    late = fixtures.guard(with_start(body))
     assert (late["status"], "start" in late, "permit_token" in late) == ("already_started", False, False)
     plain = {name: value for name, value in body.items() if name != "start_id"}
-    assert "start" not in world.guard(plain)
-    assert world.start(plain, first, str(uuid.uuid4())).status_code == 409
-    assert len(started(world)) == 1
+    assert "start" not in fixtures.guard(plain)
+    assert fixtures.start(plain, first, str(uuid.uuid4())).status_code == 409
+    assert len(started(fixtures)) == 1
 
 
-def test_what_is_not_permitted_is_not_started(world: World) -> None:
+def test_what_is_not_permitted_is_not_started(fixtures: Fixtures) -> None:
     denied, asked = with_start(guard_body(value=5000)), with_start(guard_body(value=200))
-    assert (world.guard(denied)["status"], world.guard(asked)["status"]) == ("denied", "pending")
-    set_halt(world.console_pool, local_administrator(world.tenant_id), scope="tenant", reason="drill")
-    halted = world.guard(with_start(guard_body(value=1)))
+    assert (fixtures.guard(denied)["status"], fixtures.guard(asked)["status"]) == ("denied", "pending")
+    set_halt(fixtures.console_pool, local_administrator(fixtures.tenant_id), scope="tenant", reason="drill")
+    halted = fixtures.guard(with_start(guard_body(value=1)))
     assert (halted["decision"], halted["reason_code"], "start" in halted) == ("DENY", "halted", False)
-    assert started(world) == []
+    assert started(fixtures) == []
 
 
-def test_an_approved_operation_starts_with_the_answer_unless_a_halt_covers_it(world: World) -> None:
+def test_an_approved_operation_starts_with_the_answer_unless_a_halt_covers_it(fixtures: Fixtures) -> None:
     body = with_start(guard_body(value=200))
-    decide(world, world.guard(body)["approval_id"])
-    halted = set_halt(world.console_pool, local_administrator(world.tenant_id), scope="tenant", reason="drill")
-    assert "start" not in world.guard(body)
-    lift_halt(world.console_pool, local_administrator(world.tenant_id), halted.halt_id, reason="over")
-    answer = world.guard(body)
+    decide(fixtures, fixtures.guard(body)["approval_id"])
+    halted = set_halt(fixtures.console_pool, local_administrator(fixtures.tenant_id), scope="tenant", reason="drill")
+    assert "start" not in fixtures.guard(body)
+    lift_halt(fixtures.console_pool, local_administrator(fixtures.tenant_id), halted.halt_id, reason="over")
+    answer = fixtures.guard(body)
     assert (answer["status"], answer["start"]["duplicate"]) == ("approved", False)
-    assert world.guard(body)["start"] == {**answer["start"], "duplicate": True}
-    assert len(started(world)) == 1
-    assert world.broken_invariants() == []
+    assert fixtures.guard(body)["start"] == {**answer["start"], "duplicate": True}
+    assert len(started(fixtures)) == 1
+    assert fixtures.broken_invariants() == []
 
 
-def test_an_expired_permit_is_renewed_and_started_at_once(world: World) -> None:
+def test_an_expired_permit_is_renewed_and_started_at_once(fixtures: Fixtures) -> None:
     plain = guard_body(value=40)
-    first = world.guard(plain)
-    let_permits_expire(world)
-    answer = world.guard(with_start(plain))
+    first = fixtures.guard(plain)
+    let_permits_expire(fixtures)
+    answer = fixtures.guard(with_start(plain))
     assert (answer["status"], answer["start"]["duplicate"]) == ("allowed", False)
     assert answer["permit_token"] != first["permit_token"]
-    assert world.one("select sum(held_minor) from sentinel.usage where limit_key like '%%account_day%%'") == 4000
-    assert world.broken_invariants() == []
+    assert fixtures.one("select sum(held_minor) from sentinel.usage where limit_key like '%%account_day%%'") == 4000
+    assert fixtures.broken_invariants() == []
 
 
-def several_starts(world: World) -> int:
+def several_starts(fixtures: Fixtures) -> int:
     """How many of 24 callers at once, each with a start id of its own, got a fresh receipt for the one operation."""
-    plain, headers = guard_body(value=40), {"X-API-Key": world.key}
+    plain, headers = guard_body(value=40), {"X-API-Key": fixtures.key}
     answers = at_once(
         [
-            lambda: world.app.test_client().post("/api/sentinel/action/guard", json=with_start(plain), headers=headers).json
+            lambda: fixtures.app.test_client().post("/api/sentinel/action/guard", json=with_start(plain), headers=headers).json
             for _ in range(24)
         ]
     )  # fmt: skip
     return sum("start" in answer for answer in answers)  # type: ignore[operator]
 
 
-def test_of_many_start_ids_at_once_one_starts(world: World) -> None:
-    assert several_starts(world) == 1
-    assert len(started(world)) == 1
+def test_of_many_start_ids_at_once_one_starts(fixtures: Fixtures) -> None:
+    assert several_starts(fixtures) == 1
+    assert len(started(fixtures)) == 1
 
 
-def test_twin_that_gives_everybody_a_receipt_is_caught(world: World) -> None:
-    twins.cut(world, "sentinel.guard_view", "case when s.start_id = ask.start_id then", "case when true then")
-    assert several_starts(world) == 24
+def test_mutant_that_gives_everybody_a_receipt_is_caught(fixtures: Fixtures) -> None:
+    mutants.cut(fixtures, "sentinel.guard_view", "case when s.start_id = ask.start_id then", "case when true then")
+    assert several_starts(fixtures) == 24
 
 
-def test_a_start_id_that_is_none_is_refused_by_name(world: World) -> None:
-    refused = world.post("action/guard", {**guard_body(), "start_id": "soon"})
+def test_a_start_id_that_is_none_is_refused_by_name(fixtures: Fixtures) -> None:
+    refused = fixtures.post("action/guard", {**guard_body(), "start_id": "soon"})
     assert refused.status_code == 400
     assert "start_id" in refused.get_data(as_text=True)
-    assert world.one("select count(*) from sentinel.operations") == 0
+    assert fixtures.one("select count(*) from sentinel.operations") == 0

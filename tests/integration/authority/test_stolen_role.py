@@ -15,17 +15,15 @@ from werkzeug.test import TestResponse
 
 from ops_console.accounts.sign_in_attempts import Throttle, begin_attempt
 from sentinel.authority.actor import local_administrator
-from sentinel.authority.app import build_authority, create_app
 from sentinel.authority.halts import lift_halt, set_halt
 from sentinel.authority.settings import Settings
 from sentinel.cli.main import main
-from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, WORKER
 from sentinel.store.embedded import RunningServer
 from sentinel.store.migrate import migrate
 from tests.conftest import at
+from tests.support.fixtures import SECRET, Fixtures, guard_body, make_fixtures, served
 from tests.support.logins import program_url
-from tests.support.world import SECRET, World, guard_body, make_world
 
 NO_AUTHORITY = (WORKER, ORDERS, CONSOLE, BOARD)
 LIMITS = {AUTHORITY: 96, CONSOLE: 24, WORKER: 24, ORDERS: 40, BOARD: 12}
@@ -46,42 +44,39 @@ ATTEMPTS = (
 
 
 @pytest.fixture(scope="module")
-def world(pg_server: RunningServer) -> Iterator[World]:
+def fixtures(pg_server: RunningServer) -> Iterator[Fixtures]:
     """A database that was migrated itself: what a database gives to everybody is not copied from a template."""
     name = f"stolen_{uuid.uuid4().hex[:8]}"
     with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
         connection.execute(f"create database {name}".encode())
     url = at(pg_server.admin_url, name)
     migrate(url)
-    made = make_world(url)
+    made = make_fixtures(url)
     yield made
     made.close()
     with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
         connection.execute(f"drop database {name} with (force)".encode())
 
 
-def ready(world: World) -> TestResponse:
+def ready(fixtures: Fixtures) -> TestResponse:
     """What an authority that has just started says at /readyz."""
-    settings = Settings(database_url=program_url(world.url, AUTHORITY), secret_keys=(SECRET,), pool_size=2)
-    authority = build_authority(settings, world.authority.policies)
-    try:
-        return create_app(settings, authority, SharedRateLimit(per_second=100, burst=100)).test_client().get("/readyz")
-    finally:
-        authority.pool.close()
+    settings = Settings(database_url=program_url(fixtures.url, AUTHORITY), secret_keys=(SECRET,), pool_size=2)
+    with served(settings, fixtures.authority.policies) as (_, app):
+        return app.test_client().get("/readyz")
 
 
 @contextlib.contextmanager
-def stolen(world: World, role: str) -> Iterator[psycopg.Connection]:
+def stolen(fixtures: Fixtures, role: str) -> Iterator[psycopg.Connection]:
     """A connection with a program's own login and none of its good manners."""
-    with psycopg.connect(program_url(world.url, role), autocommit=True) as connection:
+    with psycopg.connect(program_url(fixtures.url, role), autocommit=True) as connection:
         yield connection
 
 
-def test_no_stolen_role_takes_a_lock_or_leaves_something_lying(world: World) -> None:
+def test_no_stolen_role_takes_a_lock_or_leaves_something_lying(fixtures: Fixtures) -> None:
     tried = [(role, statement) for role in NO_AUTHORITY for statement in ATTEMPTS]
     got_through = []
     for role, statement in tried:
-        with stolen(world, role) as connection:
+        with stolen(fixtures, role) as connection:
             try:
                 connection.execute(statement.encode())
                 got_through.append((role, statement))
@@ -91,23 +86,25 @@ def test_no_stolen_role_takes_a_lock_or_leaves_something_lying(world: World) -> 
     assert got_through == []
 
 
-def test_of_the_server_s_functions_none_that_locks_or_keeps_is_anybody_s(world: World) -> None:
-    names = [name for (name,) in world.admin.execute(OF_THE_SERVER.replace("%%", "%").encode())]
+def test_of_the_server_s_functions_none_that_locks_or_keeps_is_anybody_s(fixtures: Fixtures) -> None:
+    names = [name for (name,) in fixtures.admin.execute(OF_THE_SERVER.replace("%%", "%").encode())]
     assert len(names) > 40
     anybody = [
         name for name in names for role in ("public", *NO_AUTHORITY)
-        if world.one("select has_function_privilege(%s, %s, 'execute')", role, name)
+        if fixtures.one("select has_function_privilege(%s, %s, 'execute')", role, name)
     ]  # fmt: skip
     assert anybody == []
-    assert world.one("select has_function_privilege(%s, 'pg_advisory_xact_lock(bigint)', 'execute')", AUTHORITY)
+    assert fixtures.one("select has_function_privilege(%s, 'pg_advisory_xact_lock(bigint)', 'execute')", AUTHORITY)
     print(f"N={len(names)} functions")
 
 
 @pytest.mark.parametrize("role", NO_AUTHORITY)
-def test_beside_a_stolen_role_that_tries_everything_guards_halts_and_sign_ins_go_on(world: World, role: str) -> None:
+def test_beside_a_stolen_role_that_tries_everything_guards_halts_and_sign_ins_go_on(
+    fixtures: Fixtures, role: str
+) -> None:
     held: list[psycopg.Connection] = []
     try:
-        url = program_url(world.url, role)
+        url = program_url(fixtures.url, role)
         # The limit is the role's over the whole server: another test's programs may have some of it.
         with pytest.raises(psycopg.OperationalError, match="too many connections for role"):
             held.extend(psycopg.connect(url, autocommit=True) for _ in range(LIMITS[role] + 1))
@@ -115,69 +112,71 @@ def test_beside_a_stolen_role_that_tries_everything_guards_halts_and_sign_ins_go
         for number, connection in enumerate(held):
             with contextlib.suppress(pg.InsufficientPrivilege):
                 connection.execute(ATTEMPTS[number % len(ATTEMPTS)].encode())
-        assert world.guard(guard_body(value=40))["decision"] == "ALLOW"
+        assert fixtures.guard(guard_body(value=40))["decision"] == "ALLOW"
         attempt = begin_attempt(
-            world.console_pool, email="x@y.example", address="192.0.2.1", throttle=Throttle(1000, 1000, 100000)
+            fixtures.console_pool, email="x@y.example", address="192.0.2.1", throttle=Throttle(1000, 1000, 100000)
         )
         assert attempt.attempt_id is not None
-        by = local_administrator(world.tenant_id)
-        halt = set_halt(world.console_pool, by, scope="agent", target="nobody", reason="drill").halt_id
-        lift_halt(world.console_pool, by, halt, reason="over")
-        assert ready(world).json["checks"]["guard"] is True
+        by = local_administrator(fixtures.tenant_id)
+        halt = set_halt(fixtures.console_pool, by, scope="agent", target="nobody", reason="drill").halt_id
+        lift_halt(fixtures.console_pool, by, halt, reason="over")
+        assert ready(fixtures).json["checks"]["guard"] is True
     finally:
         for connection in held:
             connection.close()
 
 
-def test_twin_with_the_right_to_lock_stops_guards_and_the_authority_says_that_it_is_not_ready(world: World) -> None:
+def test_mutant_with_the_right_to_lock_stops_guards_and_the_authority_says_that_it_is_not_ready(
+    fixtures: Fixtures,
+) -> None:
     take = "pg_advisory_lock(bigint)"
-    world.admin.execute(f"grant execute on function {take} to {WORKER}".encode())
+    fixtures.admin.execute(f"grant execute on function {take} to {WORKER}".encode())
     try:
-        with stolen(world, WORKER) as connection:
+        with stolen(fixtures, WORKER) as connection:
             connection.execute(f"select pg_advisory_lock({HALT})".encode())
-            answer = ready(world)
+            answer = ready(fixtures)
             assert (answer.status_code, answer.json["checks"]["guard"]) == (503, False)
             assert all(answer.json["checks"][name] for name in ("database", "writable", "schema"))
     finally:
-        world.admin.execute(f"revoke execute on function {take} from {WORKER}".encode())
-    assert ready(world).json["checks"]["guard"] is True
+        fixtures.admin.execute(f"revoke execute on function {take} from {WORKER}".encode())
+    assert ready(fixtures).json["checks"]["guard"] is True
 
 
 @pytest.mark.parametrize("broken", ["drop trigger append_only on sentinel.events; revoke insert on sentinel.events from sentinel_authority",
                                     "alter database {0} set default_transaction_read_only = on", "revoke execute on function sentinel.record_batch from sentinel_authority"])  # fmt: skip
 def test_the_authority_is_not_ready_while_a_guard_could_not_be_recorded(database_url: str, broken: str) -> None:
-    world = make_world(database_url)
+    fixtures = make_fixtures(database_url)
     try:
-        assert ready(world).json["checks"]["guard"] is True
-        before = counts(world)
-        world.admin.execute(broken.format(world.admin.info.dbname).encode())
-        assert ready(world).json["checks"]["guard"] is False
-        assert counts(world) == before
+        assert ready(fixtures).json["checks"]["guard"] is True
+        before = counts(fixtures)
+        fixtures.admin.execute(broken.format(fixtures.admin.info.dbname).encode())
+        assert ready(fixtures).json["checks"]["guard"] is False
+        assert counts(fixtures) == before
     finally:
-        world.close()
+        fixtures.close()
 
 
-def test_trying_leaves_nothing(world: World) -> None:
-    before = counts(world)
+def test_trying_leaves_nothing(fixtures: Fixtures) -> None:
+    before = counts(fixtures)
     for _ in range(3):
-        assert ready(world).status_code == 200
-    assert counts(world) == before
+        assert ready(fixtures).status_code == 200
+    assert counts(fixtures) == before
 
 
-def counts(world: World) -> list[int]:
-    return [world.one(f"select count(*) from sentinel.{table}") for table in ("operations", "operation_states", "events", "usage", "reservations", "feed")]  # fmt: skip
+def counts(fixtures: Fixtures) -> list[int]:
+    return [fixtures.one(f"select count(*) from sentinel.{table}") for table in ("operations", "operation_states", "events", "usage", "reservations", "feed")]  # fmt: skip
 
 
-def test_the_doctor_tells_when_anybody_may_lock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SENTINEL_DATABASE_URL", program_url(world.url, CONSOLE))
+def test_the_doctor_tells_when_anybody_may_lock(fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENTINEL_DATABASE_URL", program_url(fixtures.url, CONSOLE))
 
     def locks() -> bool:
         told = json.loads(CliRunner().invoke(main, ["doctor", "--json"]).stdout)
         return bool(next(one["ok"] for one in told if one["name"] == "locks"))
 
     assert locks()
-    world.admin.execute("grant execute on function pg_advisory_lock(bigint) to public")
+    fixtures.admin.execute("grant execute on function pg_advisory_lock(bigint) to public")
     try:
         assert not locks()
     finally:
-        world.admin.execute("revoke execute on function pg_advisory_lock(bigint) from public")
+        fixtures.admin.execute("revoke execute on function pg_advisory_lock(bigint) from public")

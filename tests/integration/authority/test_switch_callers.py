@@ -20,23 +20,23 @@ from sentinel.core.errors import Forbidden
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.switches import SwitchFile
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, WORKER
+from tests.support.fixtures import Fixtures, add_tenant, make_fixtures, unique
 from tests.support.harness import actor
-from tests.support.switch_world import BOOK, FEE, STANDARD, flips, in_force, off, on, record, seen
-from tests.support.world import World, add_tenant, make_world, unique
+from tests.support.switch_fixtures import BOOK, FEE, STANDARD, flips, in_force, off, on, record, seen
 
 
-def test_on_takes_an_administrator_off_an_approver(world: World) -> None:
-    record(world)
+def test_on_takes_an_administrator_off_an_approver(fixtures: Fixtures) -> None:
+    record(fixtures)
     for role in ("viewer", "approver"):
         with pytest.raises(Forbidden):
-            on(world, role=role)
+            on(fixtures, role=role)
     with pytest.raises(Forbidden):
-        off(world, role="viewer")
+        off(fixtures, role="viewer")
     with pytest.raises(Forbidden):
         record_gate_report(
-            world.console_pool, actor(world, "viewer"), BOOK, GateReport(FEE, "fee", "", True, 1, 1, 1, 0, 0, {})
+            fixtures.console_pool, actor(fixtures, "viewer"), BOOK, GateReport(FEE, "fee", "", True, 1, 1, 1, 0, 0, {})
         )
-    assert flips(world) == []
+    assert flips(fixtures) == []
 
 
 ON = "select sentinel.flip_switch(%(tenant)s, 'retail.standard', null, null, 100, 100, 'me', 'x', gen_random_uuid())"
@@ -51,29 +51,29 @@ WRITES = (
 )
 
 
-def test_an_authority_may_turn_off_and_nothing_it_can_say_turns_on(world: World) -> None:
-    record(world)
-    on(world)
+def test_an_authority_may_turn_off_and_nothing_it_can_say_turns_on(fixtures: Fixtures) -> None:
+    record(fixtures)
+    on(fixtures)
     forge = (
         "select sentinel.record_gate_report(%(tenant)s, gen_random_uuid(), 'fee', 'small_refund.refund_fee', 'sha256:0', true,"
         " 1, 1, 1000000, 0, 0, '{}', 'me', gen_random_uuid())"
     )
-    with world.as_role(AUTHORITY) as connection:
-        assert connection.execute(OFF.encode(), {"tenant": world.tenant_id}).fetchone() == (True,)
+    with fixtures.as_role(AUTHORITY) as connection:
+        assert connection.execute(OFF.encode(), {"tenant": fixtures.tenant_id}).fetchone() == (True,)
         for statement in (ON, forge, *WRITES):
-            _refused(connection, statement, world)
-    assert seen(world, STANDARD)["on"] is False
+            _refused(connection, statement, fixtures)
+    assert seen(fixtures, STANDARD)["on"] is False
 
 
-def test_twin_without_the_trigger_lets_an_authority_turn_on(world: World) -> None:
-    world.admin.execute("drop trigger check_switch on sentinel.switches")
-    with world.as_role(AUTHORITY) as connection:
-        connection.execute(WRITES[0].encode(), {"tenant": world.tenant_id})
+def test_mutant_without_the_trigger_lets_an_authority_turn_on(fixtures: Fixtures) -> None:
+    fixtures.admin.execute("drop trigger check_switch on sentinel.switches")
+    with fixtures.as_role(AUTHORITY) as connection:
+        connection.execute(WRITES[0].encode(), {"tenant": fixtures.tenant_id})
         connection.execute(WRITES[1].encode())
 
 
-def test_no_other_program_flips_switches_or_says_what_is_in_force_and_none_unsays(world: World) -> None:
-    record(world)
+def test_no_other_program_flips_switches_or_says_what_is_in_force_and_none_unsays(fixtures: Fixtures) -> None:
+    record(fixtures)
     said = "update sentinel.policies_in_force set policy_digest = policy_digest"
     unsay = (
         "delete from sentinel.switches",
@@ -82,83 +82,85 @@ def test_no_other_program_flips_switches_or_says_what_is_in_force_and_none_unsay
     )
     more = (ON, OFF, *WRITES, "select * from sentinel.switches", "select * from sentinel.gate_reports")
     for role, statements in ((CONSOLE, (said, *unsay)), (WORKER, (said, *more)), (BOARD, (said, *more))):
-        with world.as_role(role) as connection:
+        with fixtures.as_role(role) as connection:
             for statement in statements:
-                _refused(connection, statement, world)
+                _refused(connection, statement, fixtures)
 
 
-def _refused(connection: psycopg.Connection[Any], statement: str, world: World) -> None:
+def _refused(connection: psycopg.Connection[Any], statement: str, fixtures: Fixtures) -> None:
     with pytest.raises(pg.InsufficientPrivilege):
-        connection.execute(statement.encode(), {"tenant": world.tenant_id} if "%(" in statement else None)
+        connection.execute(statement.encode(), {"tenant": fixtures.tenant_id} if "%(" in statement else None)
 
 
-def test_two_tenants_do_not_see_or_flip_each_others_switches(world: World) -> None:
-    other_id, other_key, _ = add_tenant(world.url, unique("other").replace("_", "-"))
-    record(world)
-    on(world)
-    world.post("switches/off", {"switch": STANDARD, "reason": "x"}, key=other_key)
-    assert seen(world)["on"] and seen(world, STANDARD)["on"]
-    other = world.get("switches", key=other_key).get_json()["switches"]
+def test_two_tenants_do_not_see_or_flip_each_others_switches(fixtures: Fixtures) -> None:
+    other_id, other_key, _ = add_tenant(fixtures.url, unique("other").replace("_", "-"))
+    record(fixtures)
+    on(fixtures)
+    fixtures.post("switches/off", {"switch": STANDARD, "reason": "x"}, key=other_key)
+    assert seen(fixtures)["on"] and seen(fixtures, STANDARD)["on"]
+    other = fixtures.get("switches", key=other_key).get_json()["switches"]
     assert not other[FEE]["on"] and not other[STANDARD]["on"]
-    stranger = replace(actor(world, "admin"), tenant_id=other_id)
+    stranger = replace(actor(fixtures, "admin"), tenant_id=other_id)
     with pytest.raises(GateRefused):
-        turn_switch_on(world.console_pool, stranger, BOOK, FEE, canary_percent=5, reason="theirs has a report")
-    assert {row.name for row in list_switches(world.console_pool, other_id, BOOK) if row.is_on} == set()
+        turn_switch_on(fixtures.console_pool, stranger, BOOK, FEE, canary_percent=5, reason="theirs has a report")
+    assert {row.name for row in list_switches(fixtures.console_pool, other_id, BOOK) if row.is_on} == set()
 
 
-def test_agents_are_told_the_halts_over_their_tenant_and_the_policies_and_no_names_or_reasons(world: World) -> None:
-    other_id, _, _ = add_tenant(world.url, unique("other").replace("_", "-"))
+def test_agents_are_told_the_halts_over_their_tenant_and_the_policies_and_no_names_or_reasons(
+    fixtures: Fixtures,
+) -> None:
+    other_id, _, _ = add_tenant(fixtures.url, unique("other").replace("_", "-"))
     for owner, scope, target in (
-        (world.tenant_id, "agent", "a"), (uuid.UUID(int=0), "global", ""), (other_id, "tenant", ""),
+        (fixtures.tenant_id, "agent", "a"), (uuid.UUID(int=0), "global", ""), (other_id, "tenant", ""),
     ):  # fmt: skip
-        world.admin.execute(
+        fixtures.admin.execute(
             "select sentinel.set_halt(%s, gen_random_uuid(), %s, %s, 'kill', 'secret why', 'secret who', gen_random_uuid())",
             [owner, scope, target],
         )
-    response = world.get("switches")
+    response = fixtures.get("switches")
     assert sorted(response.get_json()["halts"], key=str) == [
         {"scope": "agent", "target": "a", "level": "kill"}, {"scope": "global", "target": "", "level": "kill"},
     ]  # fmt: skip
-    assert response.get_json()["policies"]["small-refund"] == in_force(world)
+    assert response.get_json()["policies"]["small-refund"] == in_force(fixtures)
     assert "secret" not in response.text
 
 
 @pytest.mark.parametrize("prefix", ["/api/sentinel", "/api/haltstate/sentinel"])
-def test_an_agent_turns_off_and_hears_the_same_answer_again(world: World, prefix: str) -> None:
-    key = world.new_key(agent_id="a-1")
+def test_an_agent_turns_off_and_hears_the_same_answer_again(fixtures: Fixtures, prefix: str) -> None:
+    key = fixtures.new_key(agent_id="a-1")
     body = {"switch": STANDARD, "reason": "a wrong execution"}
-    answers = [world.post("switches/off", body, key=key, prefix=prefix) for _ in range(2)]
+    answers = [fixtures.post("switches/off", body, key=key, prefix=prefix) for _ in range(2)]
     assert [one.status_code for one in answers] == [200, 200]
     assert [one.get_json()["already"] for one in answers] == [False, True]
-    assert seen(world, STANDARD) == {"on": False, "canary_percent": 0}
-    assert [one["changed_by"] for one in flips(world)] == ["agent a-1"]
+    assert seen(fixtures, STANDARD) == {"on": False, "canary_percent": 0}
+    assert [one["changed_by"] for one in flips(fixtures)] == ["agent a-1"]
 
 
-def test_a_wrong_question_to_turn_off_is_a_400_that_changes_nothing(world: World) -> None:
+def test_a_wrong_question_to_turn_off_is_a_400_that_changes_nothing(fixtures: Fixtures) -> None:
     for body in (
         {"switch": "retail.standart", "reason": "x"}, {"switch": STANDARD}, {"switch": STANDARD, "reason": ""},
         {"switch": STANDARD, "reason": "x", "on": True}, {"switch": 7, "reason": "x"},
     ):  # fmt: skip
-        assert world.post("switches/off", body).status_code == 400
-    assert "did you mean" in world.post("switches/off", {"switch": "retail.standart", "reason": "x"}).text
-    assert flips(world) == []
+        assert fixtures.post("switches/off", body).status_code == 400
+    assert "did you mean" in fixtures.post("switches/off", {"switch": "retail.standart", "reason": "x"}).text
+    assert flips(fixtures) == []
 
 
-def test_keys_need_the_scopes_and_a_stranger_gets_nothing(world: World) -> None:
-    none = world.new_key(scopes=tuple(one for one in DEFAULT_SCOPES if one not in ("heartbeat", "guard")))
-    assert world.get("switches", key=none).status_code == 403
-    assert world.post("switches/off", {"switch": STANDARD, "reason": "x"}, key=none).status_code == 403
-    assert world.get("switches", key="snt_live_nobody").status_code == 401
-    assert flips(world) == []
+def test_keys_need_the_scopes_and_a_stranger_gets_nothing(fixtures: Fixtures) -> None:
+    none = fixtures.new_key(scopes=tuple(one for one in DEFAULT_SCOPES if one not in ("heartbeat", "guard")))
+    assert fixtures.get("switches", key=none).status_code == 403
+    assert fixtures.post("switches/off", {"switch": STANDARD, "reason": "x"}, key=none).status_code == 403
+    assert fixtures.get("switches", key="snt_live_nobody").status_code == 401
+    assert flips(fixtures) == []
 
 
 def test_a_missing_or_faulty_file_turns_everything_off_and_guards_go_on(database_url: str, tmp_path: Path) -> None:
     folder = tmp_path / "policies"
     shutil.copytree(policies_dir(), folder)
-    world = make_world(database_url, policies=folder)
+    fixtures = make_fixtures(database_url, policies=folder)
     file, good = folder / "switches.yaml", (folder / "switches.yaml").read_text()
     try:
-        on(world, STANDARD, 100)
+        on(fixtures, STANDARD, 100)
         for content in (
             None,
             "switches: {",
@@ -166,12 +168,12 @@ def test_a_missing_or_faulty_file_turns_everything_off_and_guards_go_on(database
             "switches: {small_refund.x: {default: false, gate: fee, policy: small-refnd, about: x}}",
         ):
             file.unlink() if content is None else file.write_text(content)
-            assert world.get("switches").get_json()["switches"] == {}
-            assert world.guard()["decision"] == "ALLOW"
+            assert fixtures.get("switches").get_json()["switches"] == {}
+            assert fixtures.guard()["decision"] == "ALLOW"
         file.write_text(good)
-        assert seen(world, STANDARD)["on"] is True
+        assert seen(fixtures, STANDARD)["on"] is True
     finally:
-        world.close()
+        fixtures.close()
 
 
 def test_a_switch_of_a_policy_that_is_not_there_is_named_with_its_place_and_the_nearest(tmp_path: Path) -> None:
@@ -179,6 +181,6 @@ def test_a_switch_of_a_policy_that_is_not_there_is_named_with_its_place_and_the_
     shutil.copytree(policies_dir(), folder)
     file = folder / "switches.yaml"
     file.write_text(file.read_text().replace("policy: small-refund", "policy: small-refnd", 1))
-    fault = SwitchFile(folder).book.fault or ""
+    fault = SwitchFile(folder).declared.fault or ""
     assert re.search(r"switches\.yaml:\d+:\d+: ", fault)
     assert 'did you mean "small-refund"?' in fault

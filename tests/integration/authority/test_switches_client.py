@@ -10,37 +10,40 @@ import pytest
 from sentinel.cli.scratch import listening
 from sentinel.client import Client, HaltInForce, NoAnswerKind, Rejected, Switches, SwitchState, Unreachable
 from sentinel.client.switches import switched_off, switches_answer
-from tests.support.world import World
+from tests.support.fixtures import Fixtures
 
 
 @pytest.fixture
-def client(world: World) -> Iterator[Client]:
-    """A client of this world's authority, over a loopback socket."""
-    with listening(world.app) as url, Client(url, world.key, agent_id="a") as made:
+def client(fixtures: Fixtures) -> Iterator[Client]:
+    """A client of this fixtures' authority, over a loopback socket."""
+    with listening(fixtures.app) as url, Client(url, fixtures.key, agent_id="a") as made:
         yield made
 
 
-def test_a_client_sees_a_flip_and_a_halt_with_its_next_question(world: World, client: Client) -> None:
+def test_a_client_sees_a_flip_and_a_halt_with_its_next_question(fixtures: Fixtures, client: Client) -> None:
     before = client.switches()
     assert before.is_on("retail.standard") and not before.is_on("small_refund.enabled") and not before.is_on("nothing")
     assert before.switches["retail.standard"] == SwitchState(True, 100) and before.halts == ()
     assert before.policies.keys() >= {"retail-refund", "small-refund"}
     assert client.switch_off("retail.standard", "a wrong execution") is True
     assert client.switch_off("retail.standard", "a wrong execution") is False
-    world.admin.execute(
+    fixtures.admin.execute(
         "select sentinel.set_halt(%s, gen_random_uuid(), 'action', 'refund.*', 'pause', 'x', 'x', gen_random_uuid())",
-        [world.tenant_id],
+        [fixtures.tenant_id],
     )
     after = client.switches()
     assert not after.is_on("retail.standard")
     assert after.halts == (HaltInForce("action", "refund.*", "pause"),)
 
 
-def test_a_refusal_and_silence_are_told_apart(world: World, client: Client) -> None:
+def test_a_refusal_and_silence_are_told_apart(fixtures: Fixtures, client: Client) -> None:
     with pytest.raises(Rejected) as refused:
         client.switch_off("retail.standart", "x")
     assert (refused.value.status, refused.value.code) == (400, "invalid-request")
-    with Client("http://127.0.0.1:9", world.key, timeout_seconds=0.3, retries=0) as nobody, pytest.raises(Unreachable):
+    with (
+        Client("http://127.0.0.1:9", fixtures.key, timeout_seconds=0.3, retries=0) as nobody,
+        pytest.raises(Unreachable),
+    ):
         nobody.switches()
 
 

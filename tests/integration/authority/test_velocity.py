@@ -13,12 +13,13 @@ import pytest
 from sentinel.authority.actor import Actor
 from sentinel.authority.decisions import Recorded, record_decisions
 from sentinel.authority.engine import Caller
-from sentinel.authority.guard_action import decided_row, guard_action
-from sentinel.authority.halts import covering, lift_halt, list_halts
+from sentinel.authority.guard import decided_row
+from sentinel.authority.halts import heartbeat_status, lift_halt, list_halts
 from sentinel.authority.keys import DEFAULT_SCOPES, WORKER_SCOPES
 from sentinel.core.operation import build_operation
-from tests import twins
-from tests.support.world import AGENT, World, guard_body, make_world, unique
+from tests import mutants
+from tests.support.fixtures import AGENT, Fixtures, guard_body, make_fixtures, unique
+from tests.support.verbs import guarded
 
 POLICY = """\
 policy: rated
@@ -29,11 +30,11 @@ facts:
   amount:  {type: money, from: params.amount, vouched_by: agent}
   account: {type: string, from: params.account_ref, vouched_by: worker}
 rules:
-  - {id: small, when: amount_minor <= 15000, then: ALLOW, reason: small_amount}
+  - {id: small, says: The amount is small., when: amount_minor <= 15000, then: ALLOW, reason: small_amount}
 limits:
-  - {id: agent_hour, window: rolling 1h, per: [agent, currency], cap: {USD: "%(hour)s"}, then: APPROVAL_REQUIRED, reason: total_exceeded}
-  - {id: tenant_day, window: calendar_day, per: [tenant, currency], cap: {USD: "100000.00"}, then: DENY, reason: total_exceeded}
-  - {id: key_day, window: calendar_day, per: [key, currency], cap: {USD: "%(key)s"}, then: DENY, reason: key_exceeded}
+  - {id: agent_hour, says: What one agent pays in an hour., window: rolling 1h, per: [agent, currency], cap: {USD: "%(hour)s"}, then: APPROVAL_REQUIRED, reason: total_exceeded}
+  - {id: tenant_day, says: What all agents pay in a day., window: calendar_day, per: [tenant, currency], cap: {USD: "100000.00"}, then: DENY, reason: total_exceeded}
+  - {id: key_day, says: What one key pays in a day., window: calendar_day, per: [key, currency], cap: {USD: "%(key)s"}, then: DENY, reason: key_exceeded}
 breakers:
   - {id: agent_velocity, per: agent, window: 5m, count: %(count)s, amount: {USD: "%(amount)s"}, then: halt}
 approval: {expires: 30m, role: approver, people: 1}
@@ -56,15 +57,15 @@ def without_limits(*, count: int) -> str:
 
 
 @pytest.fixture
-def ten(database_url: str, tmp_path: Path) -> Iterator[World]:
-    """A world whose agents may do ten operations in five minutes."""
-    world = make_world(database_url, policies=rated(tmp_path))
-    yield world
-    world.close()
+def ten(database_url: str, tmp_path: Path) -> Iterator[Fixtures]:
+    """A set of fixtures whose agents may do ten operations in five minutes."""
+    fixtures = make_fixtures(database_url, policies=rated(tmp_path))
+    yield fixtures
+    fixtures.close()
 
 
-def callers(world: World, scopes: tuple[str, ...] = WORKER_SCOPES) -> Caller:
-    return Caller(world.tenant_id, uuid.uuid4(), uuid.uuid4(), None, frozenset(scopes), None)
+def callers(fixtures: Fixtures, scopes: tuple[str, ...] = WORKER_SCOPES) -> Caller:
+    return Caller(fixtures.tenant_id, uuid.uuid4(), uuid.uuid4(), None, frozenset(scopes), None)
 
 
 def operation(agent: str = AGENT, value: Any = "150.00", action: str = "refund.create") -> Any:
@@ -76,36 +77,36 @@ def operation(agent: str = AGENT, value: Any = "150.00", action: str = "refund.c
     )  # fmt: skip
 
 
-def ask(world: World, caller: Caller | None = None, **over: Any) -> Recorded:
-    return guard_action(world.authority, caller or callers(world), operation(**over), has_start_step=True, elapsed_ms=0)
+def ask(fixtures: Fixtures, caller: Caller | None = None, **over: Any) -> Recorded:
+    return guarded(fixtures.authority, caller or callers(fixtures), operation(**over))
 
 
 def verdicts(answers: list[Recorded]) -> list[tuple[str, str]]:
     return [(one.decision, one.reason_code) for one in answers]
 
 
-def lift(world: World, halt_id: uuid.UUID) -> None:
-    person = Actor(world.tenant_id, world.operators["admin"], "admin@example.test", "admin", "test")
-    lift_halt(world.console_pool, person, halt_id=halt_id, reason="looked at it")
+def lift(fixtures: Fixtures, halt_id: uuid.UUID) -> None:
+    person = Actor(fixtures.tenant_id, fixtures.operators["admin"], "admin@example.test", "admin", "test")
+    lift_halt(fixtures.console_pool, person, halt_id=halt_id, reason="looked at it")
 
 
-def test_sixty_refunds_to_fresh_accounts_from_one_key_are_stopped_by_the_shipped_policy(world: World) -> None:
+def test_sixty_refunds_to_fresh_accounts_from_one_key_are_stopped_by_the_shipped_policy(fixtures: Fixtures) -> None:
     """The finding: 60 ALLOWs, 9,000.00 in 2.5 s. N = 60."""
-    answers = [world.guard(guard_body(value="150.00")) for _ in range(60)]
+    answers = [fixtures.guard(guard_body(value="150.00")) for _ in range(60)]
     allowed = [answer for answer in answers if answer["decision"] == "ALLOW"]
     assert len(allowed) == 33, "5,000.00 in five minutes is declared: 33 of 150.00 fit"
     assert (answers[33]["decision"], answers[33]["reason_code"]) == ("DENY", "velocity_halted")
     assert {(one["decision"], one["reason_code"]) for one in answers[34:]} == {("DENY", "halted")}
-    (halt,) = list_halts(world.console_pool, world.tenant_id)
+    (halt,) = list_halts(fixtures.console_pool, fixtures.tenant_id)
     assert (halt.scope, halt.target, halt.level) == ("agent", AGENT, "pause")
     assert halt.set_by == "velocity breaker retail-refund/agent_velocity"
     assert halt.reason == "the next would pass 300 operations or 5000.00 USD in 5 minutes"
-    assert covering(world.console_pool, world.tenant_id, AGENT) == "PAUSE"
-    assert world.get(f"heartbeat?agent_id={AGENT}").get_json() == {"status": "PAUSE"}
-    assert world.broken_invariants() == []
+    assert heartbeat_status(fixtures.console_pool, fixtures.tenant_id, AGENT) == "PAUSE"
+    assert fixtures.get(f"heartbeat?agent_id={AGENT}").get_json() == {"status": "PAUSE"}
+    assert fixtures.broken_invariants() == []
 
 
-def test_exactly_the_declared_count_passes_and_the_next_halts(ten: World) -> None:
+def test_exactly_the_declared_count_passes_and_the_next_halts(ten: Fixtures) -> None:
     assert verdicts([ask(ten) for _ in range(12)]) == (
         [("ALLOW", "small_amount")] * 10 + [("DENY", "velocity_halted"), ("DENY", "halted")]
     )
@@ -116,53 +117,53 @@ def test_exactly_the_declared_count_passes_and_the_next_halts(ten: World) -> Non
 
 
 def test_exactly_the_declared_amount_passes_and_a_minor_unit_more_halts(database_url: str, tmp_path: Path) -> None:
-    world = make_world(database_url, policies=rated(tmp_path, count=1000, amount="300.00"))
+    fixtures = make_fixtures(database_url, policies=rated(tmp_path, count=1000, amount="300.00"))
     try:
-        assert verdicts([ask(world, value=v) for v in ("150.00", "149.99", "0.01", "0.01")]) == (
+        assert verdicts([ask(fixtures, value=v) for v in ("150.00", "149.99", "0.01", "0.01")]) == (
             [("ALLOW", "small_amount")] * 3 + [("DENY", "velocity_halted")]
         )
     finally:
-        world.close()
+        fixtures.close()
 
 
-def test_another_agent_goes_on(ten: World) -> None:
+def test_another_agent_goes_on(ten: Fixtures) -> None:
     for _ in range(11):
         ask(ten)
     assert ask(ten, agent="other-agent").decision == "ALLOW"
 
 
 def test_what_is_refused_or_asked_of_a_person_is_no_rate(database_url: str, tmp_path: Path) -> None:
-    world = make_world(database_url, policies=rated(tmp_path, count=3, hour="100.00"))
+    fixtures = make_fixtures(database_url, policies=rated(tmp_path, count=3, hour="100.00"))
     try:
-        assert {one.decision for one in [ask(world) for _ in range(20)]} == {"APPROVAL_REQUIRED"}
-        assert list_halts(world.console_pool, world.tenant_id) == []
+        assert {one.decision for one in [ask(fixtures) for _ in range(20)]} == {"APPROVAL_REQUIRED"}
+        assert list_halts(fixtures.console_pool, fixtures.tenant_id) == []
     finally:
-        world.close()
+        fixtures.close()
 
 
-def test_a_replay_counts_once(ten: World) -> None:
+def test_a_replay_counts_once(ten: Fixtures) -> None:
     same = operation()
     caller = callers(ten)
     for _ in range(30):
-        assert guard_action(ten.authority, caller, same, has_start_step=True, elapsed_ms=0).decision == "ALLOW"
+        assert guarded(ten.authority, caller, same).decision == "ALLOW"
     assert ten.one("select sum(operations) from sentinel.velocity") == 1
 
 
 def test_permits_that_are_out_are_stopped_too(database_url: str, tmp_path: Path) -> None:
-    world = make_world(database_url, policies=rated(tmp_path, count=1))
+    fixtures = make_fixtures(database_url, policies=rated(tmp_path, count=1))
     try:
         body = guard_body(value="10.00")
-        answer = world.guard(body)
-        assert world.guard(guard_body(value="10.00"))["reason_code"] == "velocity_halted"
-        assert world.start(body, answer).status_code == 403
+        answer = fixtures.guard(body)
+        assert fixtures.guard(guard_body(value="10.00"))["reason_code"] == "velocity_halted"
+        assert fixtures.start(body, answer).status_code == 403
     finally:
-        world.close()
+        fixtures.close()
 
 
-def test_only_a_person_lets_it_go_on_and_counting_begins_anew(ten: World) -> None:
+def test_only_a_person_lets_it_go_on_and_counting_begins_anew(ten: Fixtures) -> None:
     for _ in range(11):
         ask(ten)
-    ten.keep_house()
+    ten.run_housekeeping()
     assert ask(ten).reason_code == "halted", "time alone lifts nothing"
     (halt,) = list_halts(ten.console_pool, ten.tenant_id)
     with ten.as_role("sentinel_authority") as machine, pytest.raises(Exception, match="permission denied"):
@@ -175,16 +176,16 @@ def test_only_a_person_lets_it_go_on_and_counting_begins_anew(ten: World) -> Non
     assert ten.broken_invariants() == []
 
 
-def flood(world: World, *, threads: int, batches: int, rows: int) -> list[Recorded]:
+def flood(fixtures: Fixtures, *, threads: int, batches: int, rows: int) -> list[Recorded]:
     """Batches from many connections at once, each row its own refund; every answer."""
-    caller, answers, gate = callers(world), [], threading.Barrier(threads)
+    caller, answers, gate = callers(fixtures), [], threading.Barrier(threads)
 
     def one() -> None:
         gate.wait()
         for _ in range(batches):
-            asked = [decided_row(world.authority, caller, operation(value="1.00"), has_start_step=True, elapsed_ms=0)
+            asked = [decided_row(fixtures.authority, caller, operation(value="1.00"), has_start_step=True, elapsed_ms=0)
                      for _ in range(rows)]  # fmt: skip
-            answers.extend(record_decisions(world.authority.pool, asked))
+            answers.extend(record_decisions(fixtures.authority.pool, asked))
 
     workers = [threading.Thread(target=one) for _ in range(threads)]
     for worker in workers:
@@ -196,54 +197,54 @@ def flood(world: World, *, threads: int, batches: int, rows: int) -> list[Record
 
 def test_under_concurrency_never_more_than_declared_and_one_halt(database_url: str, tmp_path: Path) -> None:
     """N = 8 connections × 6 batches × 5 rows = 240 questions a round, 3 rounds."""
-    world = make_world(database_url, policies=rated(tmp_path, count=50))
+    fixtures = make_fixtures(database_url, policies=rated(tmp_path, count=50))
     try:
         for _ in range(3):
-            answers = flood(world, threads=8, batches=6, rows=5)
+            answers = flood(fixtures, threads=8, batches=6, rows=5)
             assert len(answers) == 240
             assert sum(one.decision == "ALLOW" for one in answers) == 50
             assert sum(one.reason_code == "velocity_halted" for one in answers) == 1
-            (halt,) = list_halts(world.console_pool, world.tenant_id)
-            lift(world, halt.halt_id)
-        assert world.broken_invariants() == []
+            (halt,) = list_halts(fixtures.console_pool, fixtures.tenant_id)
+            lift(fixtures, halt.halt_id)
+        assert fixtures.broken_invariants() == []
     finally:
-        world.close()
+        fixtures.close()
 
 
-def test_twin_that_counts_without_the_lock_passes_the_rate_and_is_caught(database_url: str, tmp_path: Path) -> None:
+def test_mutant_that_counts_without_the_lock_passes_the_rate_and_is_caught(database_url: str, tmp_path: Path) -> None:
     (rated(tmp_path, count=1) / "rated.yaml").write_text(without_limits(count=1))
-    world = make_world(database_url, policies=tmp_path)
+    fixtures = make_fixtures(database_url, policies=tmp_path)
     try:
-        twins.cut(
-            world,
+        mutants.cut(
+            fixtures,
             "sentinel.locks_of_asks",
             "jsonb_array_elements(shared_sets -> g.shared -> 'breakers')",
             "jsonb_array_elements(null::jsonb)",
         )
-        twins.slow_events(world, 0.2)
-        answers = flood(world, threads=4, batches=1, rows=1)
+        mutants.slow_events(fixtures, 0.2)
+        answers = flood(fixtures, threads=4, batches=1, rows=1)
         assert sum(one.decision == "ALLOW" for one in answers) > 1
     finally:
-        world.close()
+        fixtures.close()
 
 
 def test_a_total_of_the_key_stops_whoever_changes_its_agents_name(database_url: str, tmp_path: Path) -> None:
-    world = make_world(database_url, policies=rated(tmp_path, count=1000, key="450.00"))
+    fixtures = make_fixtures(database_url, policies=rated(tmp_path, count=1000, key="450.00"))
     try:
-        caller = callers(world)
-        found = verdicts([ask(world, caller, agent=unique("agent").replace("_", "-")) for _ in range(4)])
+        caller = callers(fixtures)
+        found = verdicts([ask(fixtures, caller, agent=unique("agent").replace("_", "-")) for _ in range(4)])
         assert found == [("ALLOW", "small_amount")] * 3 + [("DENY", "key_exceeded")]
-        assert ask(world).decision == "ALLOW", "another key has a total of its own"
-        assert world.broken_invariants() == []
+        assert ask(fixtures).decision == "ALLOW", "another key has a total of its own"
+        assert fixtures.broken_invariants() == []
     finally:
-        world.close()
+        fixtures.close()
 
 
-def test_the_words_of_an_agents_own_key_only_tighten(world: World) -> None:
-    plain = world.new_key(scopes=DEFAULT_SCOPES)
-    told = world.post("action/guard", guard_body(value=40), key=plain).get_json()
+def test_the_words_of_an_agents_own_key_only_tighten(fixtures: Fixtures) -> None:
+    plain = fixtures.new_key(scopes=DEFAULT_SCOPES)
+    told = fixtures.post("action/guard", guard_body(value=40), key=plain).get_json()
     assert (told["decision"], told["reason_code"]) == ("APPROVAL_REQUIRED", "fact_not_vouched")
     against = guard_body(value=40)
     against["params"]["risk"]["suspicious_reason"] = True
-    assert world.post("action/guard", against, key=plain).get_json()["reason_code"] == "suspicious_reason"
-    assert world.guard(guard_body(value=40))["decision"] == "ALLOW", "the same from the worker's key"
+    assert fixtures.post("action/guard", against, key=plain).get_json()["reason_code"] == "suspicious_reason"
+    assert fixtures.guard(guard_body(value=40))["decision"] == "ALLOW", "the same from the worker's key"

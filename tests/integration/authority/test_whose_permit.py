@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sentinel.authority.rotate_key import rotate_key
-from tests import twins
-from tests.support.world import World, four_keys, guard_body, make_world
+from sentinel.authority.keys import rotate_key
+from tests import mutants
+from tests.support.fixtures import Fixtures, four_keys, guard_body, make_fixtures
 
 REFUSED = (403, "urn:sentinel:problem:permit-refused")
 
@@ -23,28 +23,28 @@ def refusal(answer: Any) -> tuple[int, str]:
     return answer.status_code, answer.get_json().get("type", "")
 
 
-def stranger_acts(world: World) -> list[str]:
+def stranger_acts(fixtures: Fixtures) -> list[str]:
     """What a stranger's key gets to do with an operation that another key asked for."""
-    stranger = world.new_key(agent_id=None)
+    stranger = fixtures.new_key(agent_id=None)
     body = guard_body()
-    asked = world.guard(body)
+    asked = fixtures.guard(body)
     done = []
-    again = world.post("action/guard", body, key=stranger).get_json()
+    again = fixtures.post("action/guard", body, key=stranger).get_json()
     if "permit_token" in again:
         done.append("was handed the permit")
-    enclosed = world.post("action/guard", body | {"start_id": str(uuid.uuid4())}, key=stranger).get_json()
+    enclosed = fixtures.post("action/guard", body | {"start_id": str(uuid.uuid4())}, key=stranger).get_json()
     if "start" in enclosed or enclosed.get("status") == "already_started":
         done.append("started with the answer")
-    if world.post("action/guard/start", start_fields(body, asked), key=stranger).status_code == 200:
+    if fixtures.post("action/guard/start", start_fields(body, asked), key=stranger).status_code == 200:
         done.append("started")
-    world.start(body, asked)
+    fixtures.start(body, asked)
     report = {name: body[name] for name in ("idempotency_key", "action", "agent_id")} | {"outcome": "success"}
-    if world.post("action/guard/report", report, key=stranger).status_code == 200:
+    if fixtures.post("action/guard/report", report, key=stranger).status_code == 200:
         done.append("reported")
     four = four_keys(guard_body())
-    held = world.guard(four)
+    held = fixtures.guard(four)
     if (
-        world.post(
+        fixtures.post(
             "action/guard/report", report | {"idempotency_key": four["idempotency_key"]}, key=stranger
         ).status_code
         == 200
@@ -53,45 +53,45 @@ def stranger_acts(world: World) -> list[str]:
     return done
 
 
-def test_another_unbound_key_of_the_tenant_may_read_the_decision_and_act_on_nothing(world: World) -> None:
-    assert stranger_acts(world) == []
+def test_another_unbound_key_of_the_tenant_may_read_the_decision_and_act_on_nothing(fixtures: Fixtures) -> None:
+    assert stranger_acts(fixtures) == []
 
 
-def test_the_refusal_says_whose_word_is_missing(world: World) -> None:
+def test_the_refusal_says_whose_word_is_missing(fixtures: Fixtures) -> None:
     body = guard_body()
-    asked = world.guard(body)
-    refused = world.post("action/guard/start", start_fields(body, asked), key=world.new_key(agent_id=None))
+    asked = fixtures.guard(body)
+    refused = fixtures.post("action/guard/start", start_fields(body, asked), key=fixtures.new_key(agent_id=None))
     assert refusal(refused) == REFUSED
     assert "another key" in refused.get_json()["detail"]
 
 
-def test_in_a_batch_each_row_is_judged_by_itself(world: World) -> None:
-    stranger = world.new_key(agent_id=None)
+def test_in_a_batch_each_row_is_judged_by_itself(fixtures: Fixtures) -> None:
+    stranger = fixtures.new_key(agent_id=None)
     bodies = [guard_body(), guard_body()]
-    own = world.post("action/guard", bodies[1], key=stranger).get_json()
-    rows = [start_fields(bodies[0], world.guard(bodies[0])), start_fields(bodies[1], own)]
-    answers = world.post("action/guard/start/batch", {"requests": rows}, key=stranger).get_json()["answers"]
+    own = fixtures.post("action/guard", bodies[1], key=stranger).get_json()
+    rows = [start_fields(bodies[0], fixtures.guard(bodies[0])), start_fields(bodies[1], own)]
+    answers = fixtures.post("action/guard/start/batch", {"requests": rows}, key=stranger).get_json()["answers"]
     assert [one["status"] for one in answers] == [403, 200]
 
 
-def test_a_key_bound_to_the_agent_acts_for_it(world: World) -> None:
+def test_a_key_bound_to_the_agent_acts_for_it(fixtures: Fixtures) -> None:
     body = guard_body()
-    bound = world.new_key(agent_id=body["agent_id"])
-    assert world.post("action/guard/start", start_fields(body, world.guard(body)), key=bound).status_code == 200
+    bound = fixtures.new_key(agent_id=body["agent_id"])
+    assert fixtures.post("action/guard/start", start_fields(body, fixtures.guard(body)), key=bound).status_code == 200
 
 
-def test_what_stands_in_a_keys_place_after_a_rotation_goes_on(world: World) -> None:
+def test_what_stands_in_a_keys_place_after_a_rotation_goes_on(fixtures: Fixtures) -> None:
     body = guard_body()
-    asked = world.guard(body)
-    key_id = world.one("select key_id from sentinel.agent_keys where tenant_id = %s", world.tenant_id)
-    turned = rotate_key(world.console_pool, world.tenant_id, uuid.UUID(str(key_id)))
-    assert world.post("action/guard/start", start_fields(body, asked), key=turned.key).status_code == 200
+    asked = fixtures.guard(body)
+    key_id = fixtures.one("select key_id from sentinel.agent_keys where tenant_id = %s", fixtures.tenant_id)
+    turned = rotate_key(fixtures.console_pool, fixtures.tenant_id, uuid.UUID(str(key_id)))
+    assert fixtures.post("action/guard/start", start_fields(body, asked), key=turned.key).status_code == 200
 
 
-def test_twin_that_asks_nobody_whose_permit_it_is_is_caught(database_url: str) -> None:
-    world = make_world(database_url)
+def test_mutant_that_asks_nobody_whose_permit_it_is_is_caught(database_url: str) -> None:
+    fixtures = make_fixtures(database_url)
     try:
-        twins.cut(world, "sentinel.is_anothers", "not coalesce(o.principal_id = principal, false)", "false")
-        assert set(stranger_acts(world)) >= {"was handed the permit", "started with the answer"}
+        mutants.cut(fixtures, "sentinel.is_anothers", "not coalesce(o.principal_id = principal, false)", "false")
+        assert set(stranger_acts(fixtures)) >= {"was handed the permit", "started with the answer"}
     finally:
-        world.close()
+        fixtures.close()

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from sentinel.authority.decisions import Recorded
-from tests import twins
+from tests import mutants
 from tests.support.clock import set_clock, take_over
+from tests.support.fixtures import Fixtures, guard_body, make_fixtures, unique
 from tests.support.harness import Desk, at_once, desks, scaled
 from tests.support.windows import MICRO, ZONES, Instant, instants, rolling_counts, rolls_off, window_of
-from tests.support.world import World, guard_body, make_world, unique
 
 CAP, ROOM, ASKERS = 20, 2, 4
 """The cap, how many refunds of `CAP / ROOM` fit it, and how many ask at once."""
@@ -32,9 +32,9 @@ facts:
   account: {{type: string, from: params.account_ref}}
 numbers: {{most: {{USD: "1000.00"}}}}
 rules:
-  - {{id: fine, when: amount_minor <= numbers.most, then: ALLOW, reason: within_policy_limit}}
+  - {{id: fine, says: The amount is small enough., when: amount_minor <= numbers.most, then: ALLOW, reason: within_policy_limit}}
 limits:
-  - {{id: all, window: {window}, per: [account, currency], cap: {{USD: "{cap}.00"}}, then: DENY, reason: limit_exceeded}}
+  - {{id: all, says: What one account gets in the window., window: {window}, per: [account, currency], cap: {{USD: "{cap}.00"}}, then: DENY, reason: limit_exceeded}}
 approval: {{expires: 30m, role: approver, people: 1}}
 """
 
@@ -56,12 +56,12 @@ def write_policies(folder: Path) -> Path:
 
 
 @pytest.fixture
-def clocked(database_url: str, tmp_path: Path) -> Iterator[World]:
-    """A world whose time a test sets and whose policies have one limit each."""
-    world = make_world(database_url, policies=write_policies(tmp_path))
-    take_over(world)
-    yield world
-    world.close()
+def clocked(database_url: str, tmp_path: Path) -> Iterator[Fixtures]:
+    """A set of fixtures whose time a test sets and whose policies have one limit each."""
+    fixtures = make_fixtures(database_url, policies=write_policies(tmp_path))
+    take_over(fixtures)
+    yield fixtures
+    fixtures.close()
 
 
 def body(window: str, zone: str, account: str) -> dict[str, Any]:
@@ -83,14 +83,14 @@ def settle(desk: Desk, allowed: list[tuple[dict[str, Any], Recorded]]) -> None:
         desk.report(ask)
 
 
-def around(world: World, bench: list[Desk], window: str, instant: Instant, fate: str) -> list[str]:
+def around(fixtures: Fixtures, bench: list[Desk], window: str, instant: Instant, fate: str) -> list[str]:
     """The budget one microsecond before, at and after an instant, against the oracle: what differs.
 
     fate: "leave" the permits, "capture" them at once, or "late": held before the instant, captured after it.
     """
     account, spent, wrong, late = unique("acct"), Counter[tuple[int, ...]](), [], []
     for moment in (instant.at - MICRO, instant.at, instant.at + MICRO):
-        set_clock(world, moment)
+        set_clock(fixtures, moment)
         allowed = ask_together(bench, window, instant.zone, account)
         here = window_of(window, instant.zone, moment)
         wanted = min(ASKERS, ROOM - spent[here])
@@ -108,24 +108,24 @@ def around(world: World, bench: list[Desk], window: str, instant: Instant, fate:
     return wrong
 
 
-def differences(world: World, window: str, places: list[Instant]) -> list[str]:
+def differences(fixtures: Fixtures, window: str, places: list[Instant]) -> list[str]:
     """What the authority and the oracle disagree on; the checker of this file."""
     fates, found = itertools.cycle(("leave", "late", "leave", "capture")), []
-    with desks(world, 2) as bench:
+    with desks(fixtures, 2) as bench:
         for instant in places:
-            found += around(world, bench, window, instant, next(fates))
+            found += around(fixtures, bench, window, instant, next(fates))
     print(f"N={len(places)} instants x 3 moments x {ASKERS} at once")
-    return found + world.broken_invariants()
+    return found + fixtures.broken_invariants()
 
 
-def test_a_day_has_its_budget_once_in_every_zone(clocked: World) -> None:
+def test_a_day_has_its_budget_once_in_every_zone(clocked: Fixtures) -> None:
     places = list(instants())
     assert len(places) >= 96
     assert sum(one.what == "the clocks change" for one in places) >= 12
     assert differences(clocked, "calendar_day", places) == []
 
 
-def test_a_month_has_its_budget_once_in_every_zone(clocked: World) -> None:
+def test_a_month_has_its_budget_once_in_every_zone(clocked: Fixtures) -> None:
     places = [one for one in instants() if "-" in one.what]
     assert len(places) == len(ZONES) * 6
     assert differences(clocked, "calendar_month", places) == []
@@ -145,31 +145,31 @@ def test_a_month_has_its_budget_once_in_every_zone(clocked: World) -> None:
     ],
     ids=["a UTC day", "a UTC month", "a fixed offset"],
 )
-def test_twin_with_a_naive_calendar_is_caught(clocked: World, cut: str, instead: str, window: str) -> None:
-    twins.cut(clocked, "sentinel.limit_states", cut, instead)
+def test_mutant_with_a_naive_calendar_is_caught(clocked: Fixtures, cut: str, instead: str, window: str) -> None:
+    mutants.cut(clocked, "sentinel.limit_states", cut, instead)
     berlin = [one for one in instants() if one.zone == "Europe/Berlin"]
     found = differences(clocked, window, berlin)
     assert any("instead of" in text for text in found)
 
 
-def rolling_differences(world: World, window: str, spends: list[datetime]) -> list[str]:
+def rolling_differences(fixtures: Fixtures, window: str, spends: list[datetime]) -> list[str]:
     """A budget spent at a moment, against the oracle at later moments: midnight, the last it counts, the first it does not."""
     seconds, part = ROLLING[window]
     found = []
-    with desks(world, 2) as bench:
+    with desks(fixtures, 2) as bench:
         for spent_at in spends:
             account, free = unique("acct"), rolls_off(spent_at, window=seconds, part=part)
             assert timedelta(0) < free - (spent_at + timedelta(seconds=seconds)) <= timedelta(seconds=part)
             midnight = spent_at.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
-            set_clock(world, spent_at)
+            set_clock(fixtures, spent_at)
             settle(bench[0], ask_together(bench, window, "UTC", account))
             for moment in sorted({midnight, spent_at + timedelta(seconds=seconds), free - MICRO, free}):
-                set_clock(world, moment)
+                set_clock(fixtures, moment)
                 counts = rolling_counts(spent_at, moment, window=seconds, part=part)
                 allowed = ask_together(bench, window, "UTC", account)
                 if len(allowed) != (0 if counts else ROOM):
                     found.append(f"{window}: {len(allowed)} at {moment} after {ROOM} at {spent_at}")
-    return found + world.broken_invariants()
+    return found + fixtures.broken_invariants()
 
 
 def late_evenings() -> list[datetime]:
@@ -180,14 +180,14 @@ def late_evenings() -> list[datetime]:
 
 @pytest.mark.parametrize("window", ROLLING)
 def test_a_rolling_budget_is_neither_doubled_at_midnight_nor_held_longer_than_one_slice(
-    clocked: World, window: str
+    clocked: Fixtures, window: str
 ) -> None:
     assert rolling_differences(clocked, window, late_evenings()) == []
 
 
 @pytest.mark.parametrize("window", ROLLING)
-def test_twin_that_counts_only_the_slice_at_hand_is_caught(clocked: World, window: str) -> None:
-    twins.cut(clocked, "sentinel.limit_states", "moment - make_interval(secs => ask.window_seconds)", "moment")
+def test_mutant_that_counts_only_the_slice_at_hand_is_caught(clocked: Fixtures, window: str) -> None:
+    mutants.cut(clocked, "sentinel.limit_states", "moment - make_interval(secs => ask.window_seconds)", "moment")
     assert any("after" in text for text in rolling_differences(clocked, window, late_evenings()[:3]))
 
 
@@ -200,7 +200,7 @@ def until(boundary: datetime, desk: Desk, zone: str, account: str) -> list[Recor
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/Santiago"])
-def test_while_the_clock_runs_over_a_boundary_each_side_gets_its_budget_once(clocked: World, zone: str) -> None:
+def test_while_the_clock_runs_over_a_boundary_each_side_gets_its_budget_once(clocked: Fixtures, zone: str) -> None:
     place = next(one for one in instants() if one.zone == zone and "after" in one.what)
     for _ in range(scaled(2)):
         account = unique("acct")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.confirm_world import Cards
+from tests.support.confirm_fixtures import Cards
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sentinel.cli.scratch import listening
-from tests.support.confirm_world import Cards
+from tests.support.confirm_fixtures import Cards
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

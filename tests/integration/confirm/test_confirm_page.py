@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.confirm_world import SECRETS, Cards
+from tests.support.confirm_fixtures import SECRETS, Cards
 
 FORM = "application/x-www-form-urlencoded"
 
@@ -301,7 +301,7 @@ def test_a_yes_to_another_card_or_another_amount_is_not_taken(cards: Cards) -> N
     assert taken_unseen(cards) == []
 
 
-def test_twin_that_does_not_compare_digests_takes_every_yes_and_is_caught(cards: Cards) -> None:
+def test_mutant_that_does_not_compare_digests_takes_every_yes_and_is_caught(cards: Cards) -> None:
     text = str(cards.one("select pg_get_functiondef('refunds.answer_confirmation'::regproc)"))
     fence = "and c.digest = shown_digest"
     assert fence in text

@@ -11,10 +11,10 @@ import pytest
 from psycopg import errors as pg
 
 from sentinel.store.database import CONSOLE, WORKER, with_role
-from tests.support.confirm_world import CLAIM, WAIT, Cards
+from tests.support.confirm_fixtures import CLAIM, WAIT, Cards
 from tests.support.harness import at_once
-from worker.confirmations import CardStatus
-from worker.ledger import LedgerUnavailable
+from worker.refunds.confirmations import CardStatus
+from worker.refunds.ledger import LedgerUnavailable
 
 CALL = "select refunds.answer_confirmation(%s, %s, %s, %s)"
 STATUSES = ("pending", "confirmed", "declined", "expired", "superseded")
@@ -77,7 +77,7 @@ def test_of_32_answers_at_once_exactly_one_wins(cards: Cards) -> None:
 
 
 def test_without_its_conditions_an_answer_would_be_recorded_more_than_once(cards: Cards) -> None:
-    """The broken twin: neither the UPDATE nor the trigger looks at the status."""
+    """The mutant: neither the UPDATE nor the trigger looks at the status."""
     run = cards.admin.execute
     source = cards.one("select pg_get_functiondef('refunds.answer_confirmation'::regproc)")
     fence = "and c.status = 'pending'"
@@ -273,7 +273,7 @@ def test_tenants_do_not_see_each_others_cards(cards: Cards) -> None:
 
 def test_a_database_that_is_gone_is_said_so(cards: Cards) -> None:
     from sentinel.store.database import Pool
-    from worker.confirmations import Confirmations
+    from worker.refunds.confirmations import Confirmations
 
     gone = Confirmations(
         Pool("host=127.0.0.1 port=1 connect_timeout=1", size=1), uuid.uuid4(), secrets=("x" * 32,), base_url="http://x"

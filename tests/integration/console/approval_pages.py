@@ -1,4 +1,4 @@
-"""The pages of approvals as a browser meets them: what is listed, a card, and a word on what it shows."""
+"""The pages of approvals as a browser meets them: what is listed, a card, and deciding on what it shows."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def listed(browser: Any, query: str = "") -> list[str]:
     return re.findall(r'<a href="/ops/approvals/([0-9a-f-]{36})">', page)
 
 
-def votes(world: Any, approval_id: Any) -> int:
-    return int(world.sql("select count(*) from sentinel.approval_votes where approval_id = %s", approval_id)[0][0])
+def votes(fixtures: Any, approval_id: Any) -> int:
+    return int(fixtures.sql("select count(*) from sentinel.approval_votes where approval_id = %s", approval_id)[0][0])

@@ -1,9 +1,10 @@
-"""A small world to try the console in: tenants, people with passwords, agents whose guards wait for approval."""
+"""A small fixtures to try the console in: tenants, people with passwords, agents whose guards wait for approval."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,25 +13,24 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
-from flask.testing import FlaskClient
 
-from ops_console.accounts.passwords import hash_password
 from ops_console.app import create_app
 from ops_console.settings import ConsoleSettings
 from sentinel.authority.actor import Actor
 from sentinel.authority.app import build_authority
 from sentinel.authority.engine import Authority, Caller
-from sentinel.authority.guard_action import guard_action
 from sentinel.authority.housekeeping import sequence_events
-from sentinel.authority.issue_key import issue_key
-from sentinel.authority.keys import WORKER_SCOPES, find_key_by_id
+from sentinel.authority.keys import WORKER_SCOPES, find_key_by_id, issue_key
 from sentinel.authority.settings import Settings
 from sentinel.authority.tenants import create_tenant
 from sentinel.core.operation import build_operation
 from sentinel.platform.resources import policies_dir
-from sentinel.policy.library import PolicyHolder
+from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.database import CONSOLE, Pool, with_role
 from sentinel.store.ids import new_id
+from tests.support.asgi_client import AsgiClient, InProcessApp
+from tests.support.fixtures import quick_hash
+from tests.support.verbs import guarded
 
 PASSWORD = "correct horse battery staple"
 ADD_OPERATOR = (
@@ -45,7 +45,7 @@ _numbers = itertools.count(1)
 class Person:
     """A signed-in operator's browser: sends the cookie by itself and the CSRF token with it."""
 
-    client: FlaskClient
+    client: AsgiClient
     email: str
     csrf: str
 
@@ -82,7 +82,7 @@ class Person:
 class Browser:
     """A person at the pages, without scripts: follows nothing by itself, posts forms with the session's token."""
 
-    client: FlaskClient
+    client: AsgiClient
     email: str
     csrf: str
 
@@ -95,7 +95,7 @@ class Browser:
 
 
 @dataclass
-class World:
+class Fixtures:
     """One database with an authority and any number of consoles. Build what a test needs, and only that."""
 
     url: str
@@ -103,13 +103,31 @@ class World:
     authority: Authority
     tenant_id: uuid.UUID
     password_hash: str
-    opened: list[Any] = field(default_factory=list)
+    opened: list[InProcessApp] = field(default_factory=list)
+    _admin: psycopg.Connection[Any] | None = None
+    _connecting: threading.Lock = field(default_factory=threading.Lock)
 
     def sql(self, statement: str, *values: Any) -> list[Any]:
         """As an administrator: for arranging and for looking, never what a test is about."""
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            done = connection.execute(statement, values or None)
-            return done.fetchall() if done.description else []
+        if statement.startswith("set "):  # what it sets is for itself only
+            with psycopg.connect(self.url, autocommit=True) as connection:
+                return _rows(connection.execute(statement, values or None))
+        with self._connecting:
+            if self._admin is None or self._admin.closed:
+                self._admin = psycopg.connect(self.url, autocommit=True, prepare_threshold=None)
+        return _rows(self._admin.execute(statement, values or None))
+
+    def close(self) -> None:
+        """Give everything back."""
+        for app in self.opened:
+            app.close()
+            context = app.flask.extensions["console"]
+            context.pool.close()
+            context.board.pool.close()
+        for pool in (self.pool, self.authority.pool):
+            pool.close()
+        if self._admin is not None:
+            self._admin.close()
 
     def tenant(self, label: str) -> uuid.UUID:
         return create_tenant(self.pool, label)
@@ -122,12 +140,9 @@ class World:
         self.sql(ADD_OPERATOR, tenant, operator_id, email, self.password_hash, role, since)
         return Actor(tenant, operator_id, email, role)
 
-    def app(self, **settings: Any) -> Any:
-        app = create_app(
-            ConsoleSettings(
-                **{"database_url": self.url, "insecure_cookies": True, "require_second_factor": "nobody", **settings}
-            )
-        )
+    def app(self, **settings: Any) -> InProcessApp:
+        given = {"database_url": self.url, "insecure_cookies": True, "require_second_factor": "nobody", **settings}
+        app = InProcessApp(create_app(ConsoleSettings(**given)))
         self.opened.append(app)
         return app
 
@@ -192,7 +207,7 @@ class World:
             },
         )  # fmt: skip
         caller = caller or self.caller()
-        return guard_action(self.authority, caller, operation, has_start_step=True, elapsed_ms=1)
+        return guarded(self.authority, caller, operation)
 
     def approval(
         self, value: str = "200.00", owner: Actor | None = None, tenant_id: uuid.UUID | None = None
@@ -224,27 +239,16 @@ class World:
         return str(self.sql("select status from sentinel.approvals where approval_id = %s", approval_id)[0][0])
 
 
-@pytest.fixture(scope="session")
-def _password_hash() -> str:
-    return hash_password(PASSWORD)
-
-
-@pytest.fixture(scope="session")
-def _policies() -> PolicyHolder:
-    return PolicyHolder(policies_dir())
+def _rows(done: psycopg.Cursor[Any]) -> list[Any]:
+    return done.fetchall() if done.description else []
 
 
 @pytest.fixture
-def world(database_url: str, _password_hash: str, _policies: PolicyHolder) -> Iterator[World]:
-    """A world with one tenant, public-demo."""
+def fixtures(database_url: str) -> Iterator[Fixtures]:
+    """A set of fixtures with one tenant, public-demo."""
     pool = Pool(with_role(database_url, CONSOLE), size=4)
     settings = Settings(database_url=database_url, secret_keys=("a-secret-for-tests-0123456789abcdef",), pool_size=2)
-    authority = build_authority(settings, _policies)
-    made = World(database_url, pool, authority, create_tenant(pool, "public-demo"), _password_hash)
+    authority = build_authority(settings, ReloadablePolicies(policies_dir()))
+    made = Fixtures(database_url, pool, authority, create_tenant(pool, "public-demo"), quick_hash(PASSWORD))
     yield made
-    for app in made.opened:
-        context = app.extensions["console"]
-        context.pool.close()
-        context.board.pool.close()
-    pool.close()
-    authority.pool.close()
+    made.close()

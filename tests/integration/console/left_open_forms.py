@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sentinel.authority.issue_key import issue_key
+from sentinel.authority.keys import issue_key
 from tests.integration.console.test_page_in_doubt import doubted
 from tests.integration.console.test_page_policies import FEE, record
-from tests.support.orders_console_world import refused_by_shop
+from tests.support.orders_console_fixtures import refused_by_shop
 
 WORDS = "five minutes of <b>thinking</b>"
 SHOWN = "five minutes of &lt;b&gt;thinking&lt;/b&gt;"
@@ -87,6 +87,7 @@ FORMS: dict[str, Form] = {
     "/ops/approvals/<approval_id>": Form(
         "Approval of refund/", {"digest": "<digest>", **_WORD}, ('value="handled" required checked', _VALUE, 'value="ticket 7"')
     ),
+    "/ops/approvals/<approval_id>/collect": Form("Approval of refund/"),
     "/ops/orders/<source>/<path:order_id>": Form(
         "Order ord-back", {"word": "hold", **_REASON}, ('value="hold" required checked', f">{SHOWN}<")
     ),
@@ -99,30 +100,30 @@ NOTHING_TO_SHOW = {
 """POST route → why no page shows its form again."""
 
 
-def things(world: Any, browser: Any) -> dict[str, str]:
+def things(fixtures: Any, browser: Any) -> dict[str, str]:
     """Something for each form to be about, by the placeholder in its route or its fields."""
     token, halt = "018f0000-0000-7000-8000-000000000001", "018f0000-0000-7000-8000-000000000002"
-    approval, operation = world.approval("220.00"), doubted(world, "9.00", 1)
-    bob = world.operator("bob", "viewer")
-    key = issue_key(world.pool, world.tenant_id, agent_id="an-agent", label="of the test")
-    record(world)
-    world.sql(
+    approval, operation = fixtures.approval("220.00"), doubted(fixtures, "9.00", 1)
+    bob = fixtures.operator("bob", "viewer")
+    key = issue_key(fixtures.pool, fixtures.tenant_id, agent_id="an-agent", label="of the test")
+    record(fixtures)
+    fixtures.sql(
         "insert into sentinel.switches (tenant_id, name, is_on, canary_percent, changed_at, changed_by, reason)"
-        " values (%s, %s, true, 5, now(), 'x', 'x')", world.tenant_id, FEE,
+        " values (%s, %s, true, 5, now(), 'x', 'x')", fixtures.tenant_id, FEE,
     )  # fmt: skip
-    world.sql(
+    fixtures.sql(
         "insert into sentinel.halts (tenant_id, halt_id, scope, target, level, reason, set_by, set_at)"
-        " values (%s, %s, 'agent', 'another', 'kill', 'x', 'x', now())", world.tenant_id, halt,
+        " values (%s, %s, 'agent', 'another', 'kill', 'x', 'x', now())", fixtures.tenant_id, halt,
     )  # fmt: skip
-    world.sql(
+    fixtures.sql(
         "insert into sentinel.operator_tokens (tenant_id, token_id, token_hash, operator_id, expires_at)"
         " select tenant_id, %s, '\\x00', operator_id, now() + interval '1 day' from sentinel.operators where email = %s",
         token, browser.email,
     )  # fmt: skip
-    order = refused_by_shop(world, "ord-back")
-    (digest,) = world.sql("select digest from sentinel.approvals")[0]
-    world.at_page(browser.email)
-    ((session,),) = world.sql("select session_id from sentinel.operator_sessions order by created_at desc limit 1")
+    order = refused_by_shop(fixtures, "ord-back")
+    (digest,) = fixtures.sql("select digest from sentinel.approvals")[0]
+    fixtures.at_page(browser.email)
+    ((session,),) = fixtures.sql("select session_id from sentinel.operator_sessions order by created_at desc limit 1")
     return {
         "halt_id": halt, "session_id": str(session), "token_id": token, "operator_id": str(bob.operator_id), "name": FEE,
         "operation_id": operation, "key_id": str(key.key_id), "approval_id": str(approval), "digest": digest,

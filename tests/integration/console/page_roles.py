@@ -55,6 +55,7 @@ PAGES: dict[tuple[str, str], str] = {
     ("GET", "/ops/approvals/<approval_id>"): "viewer",
     ("POST", "/ops/approvals/<approval_id>"): "approver",
     ("GET", "/ops/approvals/<approval_id>/state"): "viewer",
+    ("POST", "/ops/approvals/<approval_id>/collect"): "admin",
     ("GET", "/ops/ledger"): "viewer",
     ("POST", "/ops/ledger"): "approver",
     ("GET", "/ops/ledger/<path:ledger_entry_id>"): "viewer",

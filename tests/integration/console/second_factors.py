@@ -13,29 +13,29 @@ SECRET, OLD_SECRET = "one-secret-for-tests-0123456789abcdef", "old-secret-for-te
 WRONG = "wrong wrong wrong"
 
 
-def with_secrets(world: Any, *secrets: str, **settings: Any) -> Any:
-    return world.app(second_factor_secrets=secrets or (SECRET,), **settings)
+def with_secrets(fixtures: Any, *secrets: str, **settings: Any) -> Any:
+    return fixtures.app(second_factor_secrets=secrets or (SECRET,), **settings)
 
 
-def code_of(world: Any, secret: str, steps: int = 0) -> str:
+def code_of(fixtures: Any, secret: str, steps: int = 0) -> str:
     """The code that the app shows by the database's clock, so many steps from now."""
-    now = world.sql("select floor(extract(epoch from clock_timestamp()) / 30)::bigint")[0][0]
+    now = fixtures.sql("select floor(extract(epoch from clock_timestamp()) / 30)::bigint")[0][0]
     return pyotp.HOTP(secret).at(now + steps)
 
 
-def forget_used_codes(world: Any) -> None:
+def forget_used_codes(fixtures: Any) -> None:
     """As if time had gone by."""
-    world.sql("update sentinel.second_factors set last_step = 0")
+    fixtures.sql("update sentinel.second_factors set last_step = 0")
 
 
-def enrol(world: Any, browser: Any) -> str:
+def enrol(fixtures: Any, browser: Any) -> str:
     """Set a second factor up as the page has it done; the secret."""
     assert browser.submit("/ops/account/second-factor", proof=PASSWORD).status_code == 303
     page = browser.get("/ops/account/second-factor").get_data(as_text=True)
     secret = re.search(r'class="secret">([A-Z2-7 ]+)<', page)
     assert secret is not None, page
     shown = secret[1].replace(" ", "")
-    done = browser.submit("/ops/account/second-factor/confirm", code=code_of(world, shown))
+    done = browser.submit("/ops/account/second-factor/confirm", code=code_of(fixtures, shown))
     assert done.headers["Location"] == "/ops/account"
     return shown
 

@@ -10,22 +10,22 @@ import pytest
 from click.testing import CliRunner
 
 from sentinel.authority.decisions import record_decisions
-from sentinel.authority.guard_action import decided_row
+from sentinel.authority.guard import decided_row
 from sentinel.cli.approvals import group
 from sentinel.core.operation import build_operation
-from tests.support.world import guard_body
+from tests.support.fixtures import guard_body
 
 
-def asked_twice(world: Any, *who: Any) -> tuple[uuid.UUID, uuid.UUID]:
+def asked_twice(fixtures: Any, *who: Any) -> tuple[uuid.UUID, uuid.UUID]:
     """An approval that `who` gave under "one approver", and the one that asks two administrators for the same."""
-    caller, body = world.caller(), guard_body(value=200)
+    caller, body = fixtures.caller(), guard_body(value=200)
     operation = build_operation(
         **{name: body[name] for name in ("idempotency_key", "agent_id", "action", "resource", "params")}
     )
 
     def ask(**terms: Any) -> uuid.UUID:
-        row = decided_row(world.authority, caller, operation, has_start_step=True, elapsed_ms=0)
-        (answer,) = record_decisions(world.authority.pool, [{**row, **terms}])
+        row = decided_row(fixtures.authority, caller, operation, has_start_step=True, elapsed_ms=0)
+        (answer,) = record_decisions(fixtures.authority.pool, [{**row, **terms}])
         assert answer.status == "pending" and answer.approval_id is not None
         return answer.approval_id
 
@@ -36,19 +36,19 @@ def asked_twice(world: Any, *who: Any) -> tuple[uuid.UUID, uuid.UUID]:
 
 
 @pytest.fixture
-def again(world: Any) -> tuple[Any, uuid.UUID, uuid.UUID]:
+def again(fixtures: Any) -> tuple[Any, uuid.UUID, uuid.UUID]:
     """An approver spoke, and two administrators are asked now."""
-    ann = world.person("ann")
-    return ann, *asked_twice(world, ann)
+    ann = fixtures.person("ann")
+    return ann, *asked_twice(fixtures, ann)
 
 
-def test_the_card_shows_who_spoke_before_and_that_it_does_not_count(world: Any, again: Any) -> None:
+def test_the_card_shows_who_spoke_before_and_that_it_does_not_count(fixtures: Any, again: Any) -> None:
     _, first, second = again
-    page = world.browser("eve", "admin").get(f"/ops/approvals/{second}").get_data(as_text=True)
+    page = fixtures.browser("eve", "admin").get(f"/ops/approvals/{second}").get_data(as_text=True)
     assert "Said before" in page and "ann@demo.local" in page and "does not count here" in page
     assert f'href="/ops/approvals/{first}"' in page
     assert "0 of 2 people have approved" in page
-    assert "Said before" not in world.browser("kim").get(f"/ops/approvals/{first}").get_data(as_text=True)
+    assert "Said before" not in fixtures.browser("kim").get(f"/ops/approvals/{first}").get_data(as_text=True)
 
 
 def test_the_api_tells_the_earlier_words_and_the_approval_they_belong_to(again: Any) -> None:
@@ -61,9 +61,9 @@ def test_the_api_tells_the_earlier_words_and_the_approval_they_belong_to(again: 
     assert "follows" not in ann.get(f"/ops/api/approvals/{first}").json
 
 
-def test_the_command_line_tells_them_too(world: Any, again: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_tells_them_too(fixtures: Any, again: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _, first, second = again
-    monkeypatch.setenv("SENTINEL_DATABASE_URL", world.url)
+    monkeypatch.setenv("SENTINEL_DATABASE_URL", fixtures.url)
     monkeypatch.setenv("SENTINEL_SECRET_KEYS", "a-secret-for-tests-0123456789abcdef")
     told = CliRunner().invoke(group, ["show", str(second)])
     assert told.exit_code == 0, told.output
@@ -74,13 +74,15 @@ def test_the_command_line_tells_them_too(world: Any, again: Any, monkeypatch: py
     assert CliRunner().invoke(group, ["show", str(uuid.uuid4())]).exit_code != 0
 
 
-def test_an_earlier_word_that_fits_is_counted_where_it_is_shown(world: Any) -> None:
-    eve, zoe = world.person("eve", "admin"), world.person("zoe", "admin")
-    _, second = asked_twice(world, eve)
+def test_an_earlier_word_that_fits_is_counted_where_it_is_shown(fixtures: Any) -> None:
+    eve, zoe = fixtures.person("eve", "admin"), fixtures.person("zoe", "admin")
+    _, second = asked_twice(fixtures, eve)
     shown = eve.get(f"/ops/api/approvals/{second}").json
     assert (shown["approvals_given"], shown["required_people"], shown["earlier_votes"][0]["counts"]) == (1, 2, True)
-    assert "1 of 2 people have approved" in world.browser("kim").get(f"/ops/approvals/{second}").get_data(as_text=True)
+    assert "1 of 2 people have approved" in fixtures.browser("kim").get(f"/ops/approvals/{second}").get_data(
+        as_text=True
+    )
     assert zoe.approve(second).json == {"result": "approved", "approvals_given": 2, "people_required": 2}
-    assert world.sql("select decided_by from sentinel.approvals where approval_id = %s", second) == [
+    assert fixtures.sql("select decided_by from sentinel.approvals where approval_id = %s", second) == [
         ("eve@demo.local, zoe@demo.local",)
     ]

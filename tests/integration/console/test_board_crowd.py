@@ -45,9 +45,9 @@ class Watching:
 
 
 @contextlib.contextmanager
-def console(world: Any, port: int) -> Iterator[subprocess.Popen[bytes]]:
+def console(fixtures: Any, port: int) -> Iterator[subprocess.Popen[bytes]]:
     env = clean_env(
-        **console_urls(world.url), SENTINEL_BOARD_PORT=str(port), SENTINEL_BOARD_THREADS=str(THREADS),
+        **console_urls(fixtures.url), SENTINEL_BOARD_PORT=str(port), SENTINEL_BOARD_THREADS=str(THREADS),
         SENTINEL_CONSOLE_MAX_STREAMS=str(VIEWERS + 1), SENTINEL_BOARD_MAX_CONNECTIONS_PER_ADDRESS="1000",
         SENTINEL_INSECURE_COOKIES="1", SENTINEL_REQUIRE_SECOND_FACTOR="nobody",
     )  # fmt: skip
@@ -68,16 +68,16 @@ def get(port: int, path: str) -> int:
         return connection.getresponse().status
 
 
-def test_ten_times_as_many_viewers_as_threads_miss_nothing_and_lock_nobody_out(world: Any) -> None:
+def test_ten_times_as_many_viewers_as_threads_miss_nothing_and_lock_nobody_out(fixtures: Any) -> None:
     port = free_port()
 
     def happen(count: int) -> list[str]:
-        made = [str(world.guard("10.00").decision_event_id) for _ in range(count)]
-        world.publish()
+        made = [str(fixtures.guard("10.00").decision_event_id) for _ in range(count)]
+        fixtures.publish()
         return made
 
     before = happen(3)
-    with contextlib.ExitStack() as open_, console(world, port) as process:
+    with contextlib.ExitStack() as open_, console(fixtures, port) as process:
 
         def watch(last_seen: int | None = None) -> Watching:
             return open_.enter_context(contextlib.closing(Watching(port, last_seen)))

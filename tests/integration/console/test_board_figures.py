@@ -12,21 +12,21 @@ from sentinel.authority.feed import MinuteCount
 from tests.support.feeds import NOW
 
 
-def test_the_figures_count_each_decision_once_and_many_viewers_cost_one_count(world: Any) -> None:
-    app = world.app()
+def test_the_figures_count_each_decision_once_and_many_viewers_cost_one_count(fixtures: Any) -> None:
+    app = fixtures.app()
     asked: list[int] = []
     client = app.test_client()
     for value in ("10.00", "11.00", "200.00"):
-        world.guard(value)
-    world.publish()
+        fixtures.guard(value)
+    fixtures.publish()
     assert "3 decisions" in client.get("/live/figures").get_data(as_text=True)
-    real = app.extensions["console"].board.pool.connection
+    real = app.flask.extensions["console"].board.pool.connection
 
     def counted(*arguments: Any, **named: Any) -> Any:
         asked.append(1)
         return real(*arguments, **named)
 
-    app.extensions["console"].board.pool.connection = counted
+    app.flask.extensions["console"].board.pool.connection = counted
     for _ in range(200):
         assert client.get("/live/figures").status_code == 200
     assert len(asked) < 20

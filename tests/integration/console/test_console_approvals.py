@@ -13,37 +13,38 @@ from click.testing import CliRunner
 
 from sentinel.authority.actor import LOCAL_ADMINISTRATOR, Actor, local_administrator
 from sentinel.authority.approvals import resolve_approval
-from sentinel.authority.housekeeping import keep_house
-from sentinel.authority.issue_key import issue_key
-from sentinel.authority.rotate_key import rotate_key
+from sentinel.authority.housekeeping import run_housekeeping
+from sentinel.authority.keys import issue_key, rotate_key
 from sentinel.cli.approvals import group
 from sentinel.core.errors import Forbidden, SentinelError
-from tests import twins
+from tests import mutants
 
 
-def decide(world: Any, actor: Actor, approval_id: uuid.UUID, verdict: str = "approve", **more: Any) -> str:
-    """What became of a word: the result, or the refusal's code."""
-    seen = {"digest": world.digest(approval_id), **more}
+def decide(fixtures: Any, actor: Actor, approval_id: uuid.UUID, verdict: str = "approve", **more: Any) -> str:
+    """What became of a decision: the result, or the refusal's code."""
+    seen = {"digest": fixtures.digest(approval_id), **more}
     try:
-        return resolve_approval(world.pool, actor, approval_id, verdict=verdict, reason="looked at it", **seen).result
+        return resolve_approval(
+            fixtures.pool, actor, approval_id, verdict=verdict, reason="looked at it", **seen
+        ).result
     except SentinelError as error:
         return error.code
 
 
-def rewritten(world: Any, function: str, *changes: tuple[str, str]) -> None:
+def rewritten(fixtures: Any, function: str, *changes: tuple[str, str]) -> None:
     """Break a function of the schema, for a twin."""
-    (text,) = world.sql("select pg_get_functiondef(%s::regproc)", function)[0]
+    (text,) = fixtures.sql("select pg_get_functiondef(%s::regproc)", function)[0]
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)
-    world.sql("set role sentinel_owner; " + text)
+    fixtures.sql("set role sentinel_owner; " + text)
 
 
 # Deciding ------------------------------------------------------------------------------------------------------------
 
 
-def test_an_operator_sees_what_waits_decides_it_and_it_is_recorded(world: Any) -> None:
-    ann, approval_id = world.person("ann"), world.approval("200.50")
+def test_an_operator_sees_what_waits_decides_it_and_it_is_recorded(fixtures: Any) -> None:
+    ann, approval_id = fixtures.person("ann"), fixtures.approval("200.50")
     listed = ann.get("/ops/api/approvals?status=pending").json["approvals"]
     assert [one["approval_id"] for one in listed] == [str(approval_id)]
     assert listed[0]["amount"] == {"value": "200.50", "currency": "USD"}
@@ -59,22 +60,23 @@ def test_an_operator_sees_what_waits_decides_it_and_it_is_recorded(world: Any) -
         ("ann@demo.local", "approve", "console")
     ]
     kinds = [
-        kind for (kind,) in world.sql("select kind from sentinel.events where kind <> 'key_created' order by event_id")
+        kind
+        for (kind,) in fixtures.sql("select kind from sentinel.events where kind <> 'key_created' order by event_id")
     ]
     assert kinds == ["decision", "approval_vote", "approval_approved"]
 
 
-def test_one_rejection_is_enough_and_final(world: Any) -> None:
-    ann, bob, approval_id = world.person("ann"), world.person("bob"), world.approval("600.00")
+def test_one_rejection_is_enough_and_final(fixtures: Any) -> None:
+    ann, bob, approval_id = fixtures.person("ann"), fixtures.person("bob"), fixtures.approval("600.00")
     assert ann.reject(approval_id).json["result"] == "rejected"
     assert bob.approve(approval_id).status_code == 409
-    assert world.sql("select status, decision, reason_code from sentinel.operation_states") == [
+    assert fixtures.sql("select status, decision, reason_code from sentinel.operation_states") == [
         ("denied", "DENY", "approval_rejected")
     ]
 
 
-def test_what_was_handled_by_hand_is_recorded_with_who_and_where(world: Any) -> None:
-    ann, approval_id = world.person("ann"), world.approval("600.00")
+def test_what_was_handled_by_hand_is_recorded_with_who_and_where(fixtures: Any) -> None:
+    ann, approval_id = fixtures.person("ann"), fixtures.approval("600.00")
     shown = ann.get(f"/ops/api/approvals/{approval_id}").json
     assert (shown["offers"], "handled_reference" in shown) == (["approve", "reject", "handled"], False)
     body = {"reason": "paid by hand", "reference": "ticket 7", "digest": shown["digest"]}
@@ -83,11 +85,12 @@ def test_what_was_handled_by_hand_is_recorded_with_who_and_where(world: Any) -> 
     shown = ann.get(f"/ops/api/approvals/{approval_id}").json
     assert (shown["status"], shown["handled_reference"], shown["offers"]) == ("rejected", "ticket 7", [])
     assert [(one["operator"], one["verdict"]) for one in shown["votes"]] == [("ann@demo.local", "handled")]
-    assert world.sql("select status, decision, reason_code from sentinel.operation_states") == [
+    assert fixtures.sql("select status, decision, reason_code from sentinel.operation_states") == [
         ("denied", "DENY", "handled_by_person")
     ]
     kinds = [
-        kind for (kind,) in world.sql("select kind from sentinel.events where kind <> 'key_created' order by event_id")
+        kind
+        for (kind,) in fixtures.sql("select kind from sentinel.events where kind <> 'key_created' order by event_id")
     ]
     assert kinds == ["decision", "approval_vote", "approval_handled"]
     assert ann.approve(approval_id).status_code == 409
@@ -96,36 +99,37 @@ def test_what_was_handled_by_hand_is_recorded_with_who_and_where(world: Any) -> 
 @pytest.mark.parametrize(
     "more", [{}, {"reference": ""}, {"reference": "  "}, {"reference": "x" * 201}, {"reference": 7}]
 )
-def test_a_handling_without_a_reference_is_none(world: Any, more: dict[str, Any]) -> None:
-    ann, approval_id = world.person("ann"), world.approval()
+def test_a_handling_without_a_reference_is_none(fixtures: Any, more: dict[str, Any]) -> None:
+    ann, approval_id = fixtures.person("ann"), fixtures.approval()
     answer = ann.post(
-        f"/ops/api/approvals/{approval_id}/handled", {"reason": "by hand", "digest": world.digest(approval_id), **more}
+        f"/ops/api/approvals/{approval_id}/handled",
+        {"reason": "by hand", "digest": fixtures.digest(approval_id), **more},
     )
     assert (answer.status_code, "reference" in answer.json["errors"]) == (400, True)
-    assert world.approval_status(approval_id) == "pending"
+    assert fixtures.approval_status(approval_id) == "pending"
     assert (
         ann.post(
             f"/ops/api/approvals/{approval_id}/reject",
-            {"reason": "no", "digest": world.digest(approval_id), "reference": "x"},
+            {"reason": "no", "digest": fixtures.digest(approval_id), "reference": "x"},
         ).status_code
         == 400
     )
 
 
-def test_what_is_not_offered_is_refused_with_what_can_be_done_instead(world: Any) -> None:
-    ann, approval_id = world.person("ann"), world.approval()
-    world.sql("update sentinel.approvals set offers_approve = false")
+def test_what_is_not_offered_is_refused_with_what_can_be_done_instead(fixtures: Any) -> None:
+    ann, approval_id = fixtures.person("ann"), fixtures.approval()
+    fixtures.sql("update sentinel.approvals set offers_approve = false")
     assert ann.get("/ops/api/approvals").json["approvals"][0]["offers"] == ["reject", "handled"]
     answer = ann.approve(approval_id)
     assert (answer.status_code, answer.json["type"]) == (409, "urn:sentinel:problem:conflict")
     assert "handled by hand" in answer.json["detail"]
-    assert world.sql("select count(*) from sentinel.approval_votes") == [(0,)]
-    assert world.approval_status(approval_id) == "pending"
+    assert fixtures.sql("select count(*) from sentinel.approval_votes") == [(0,)]
+    assert fixtures.approval_status(approval_id) == "pending"
 
 
-def test_the_command_line_shows_what_is_offered_and_records_what_was_handled(world: Any) -> None:
-    bob, approval_id = world.operator("bob"), world.approval()
-    env = {"SENTINEL_DATABASE_URL": world.url}
+def test_the_command_line_shows_what_is_offered_and_records_what_was_handled(fixtures: Any) -> None:
+    bob, approval_id = fixtures.operator("bob"), fixtures.approval()
+    env = {"SENTINEL_DATABASE_URL": fixtures.url}
 
     def run(*arguments: str) -> Any:
         return CliRunner().invoke(group, list(arguments), env=env)
@@ -141,25 +145,25 @@ def test_the_command_line_shows_what_is_offered_and_records_what_was_handled(wor
     assert (listed["status"], listed["offers"], listed["handled_reference"]) == ("rejected", [], "ticket 7")
 
 
-def test_another_digest_than_the_shown_one_is_refused(world: Any) -> None:
-    ann, approval_id = world.person("ann"), world.approval()
+def test_another_digest_than_the_shown_one_is_refused(fixtures: Any) -> None:
+    ann, approval_id = fixtures.person("ann"), fixtures.approval()
     assert ann.approve(approval_id, digest="sha256:" + "0" * 64).status_code == 409
-    assert world.approval_status(approval_id) == "pending"
+    assert fixtures.approval_status(approval_id) == "pending"
 
 
 @pytest.mark.parametrize(
     "body",
     [{}, {"reason": ""}, {"reason": "  "}, {"reason": "x", "extra": 1}, {"reason": 1}, {"reason": "a\u202eb"}, []],
 )
-def test_a_word_without_a_plain_reason_is_no_word(world: Any, body: Any) -> None:
-    ann, approval_id = world.person("ann"), world.approval()
-    given = {"digest": world.digest(approval_id), **body} if isinstance(body, dict) else body
+def test_a_word_without_a_plain_reason_is_no_word(fixtures: Any, body: Any) -> None:
+    ann, approval_id = fixtures.person("ann"), fixtures.approval()
+    given = {"digest": fixtures.digest(approval_id), **body} if isinstance(body, dict) else body
     assert ann.post(f"/ops/api/approvals/{approval_id}/approve", given).status_code == 400
-    assert world.approval_status(approval_id) == "pending"
+    assert fixtures.approval_status(approval_id) == "pending"
 
 
-def test_pages_follow_each_other_without_gap_or_repeat(world: Any) -> None:
-    ann, made = world.person("ann"), [str(world.approval()) for _ in range(5)]
+def test_pages_follow_each_other_without_gap_or_repeat(fixtures: Any) -> None:
+    ann, made = fixtures.person("ann"), [str(fixtures.approval()) for _ in range(5)]
     seen, cursor = [], ""
     while True:
         page = ann.get(f"/ops/api/approvals?limit=2&cursor={cursor}").json
@@ -173,21 +177,21 @@ def test_pages_follow_each_other_without_gap_or_repeat(world: Any) -> None:
 # Requester ≠ approver, machine ≠ approver ------------------------------------------------------------------------------
 
 
-def ways_to_self_approval(world: Any) -> list[str]:
+def ways_to_self_approval(fixtures: Any) -> list[str]:
     """Every way by which who answers for the asking key got its own approval through."""
-    app, got, ways = world.app(), [], ["owner of the rotated key"]
-    owner = world.operator("owner", "admin")
-    person = world.sign_in(owner, app)
-    other_session = world.sign_in(owner, app)
+    app, got, ways = fixtures.app(), [], ["owner of the rotated key"]
+    owner = fixtures.operator("owner", "admin")
+    person = fixtures.sign_in(owner, app)
+    other_session = fixtures.sign_in(owner, app)
     token = person.post("/ops/api/tokens", {}).json["token"]
     bearer = {"Authorization": f"Bearer {token}"}
     script = app.test_client()
 
     def tried(name: str, attempt: Any) -> None:
-        approval_id = world.approval(owner=owner)
+        approval_id = fixtures.approval(owner=owner)
         ways.append(name)
         attempt(approval_id)
-        if world.approval_status(approval_id) != "pending":
+        if fixtures.approval_status(approval_id) != "pending":
             got.append(name)
 
     path = "/ops/api/approvals/{}/approve"
@@ -195,29 +199,29 @@ def ways_to_self_approval(world: Any) -> list[str]:
     tried("another session", other_session.approve)
     tried(
         "token",
-        lambda a: script.post(path.format(a), json={"reason": "mine", "digest": world.digest(a)}, headers=bearer),
+        lambda a: script.post(path.format(a), json={"reason": "mine", "digest": fixtures.digest(a)}, headers=bearer),
     )
     tried("reject", person.reject)
-    tried("service", lambda a: decide(world, owner, a))
+    tried("service", lambda a: decide(fixtures, owner, a))
     tried(
         "local administrator in the owner's name",
         lambda a: decide(
-            world, Actor(owner.tenant_id, owner.operator_id, owner.email, "admin", LOCAL_ADMINISTRATOR), a
+            fixtures, Actor(owner.tenant_id, owner.operator_id, owner.email, "admin", LOCAL_ADMINISTRATOR), a
         ),
     )
-    env = {"SENTINEL_DATABASE_URL": world.url}
+    env = {"SENTINEL_DATABASE_URL": fixtures.url}
     tried(
         "command line",
         lambda a: CliRunner().invoke(group, ["approve", str(a), "--as", owner.email, "--reason", "mine"], env=env),
     )
-    world.sql("update sentinel.operators set email = 'renamed@demo.local' where operator_id = %s", owner.operator_id)
+    fixtures.sql("update sentinel.operators set email = 'renamed@demo.local' where operator_id = %s", owner.operator_id)
     tried("renamed", person.approve)
-    world.sql("update sentinel.operators set email = %s where operator_id = %s", owner.email, owner.operator_id)
+    fixtures.sql("update sentinel.operators set email = %s where operator_id = %s", owner.email, owner.operator_id)
 
-    caller = world.caller(owner)
-    rotated = rotate_key(world.pool, world.tenant_id, caller.key_id)
-    approval_id = world.guard("200.00", caller).approval_id
-    world.sql("update sentinel.agent_keys set owner_operator_id = null where key_id = %s", caller.key_id)
+    caller = fixtures.caller(owner)
+    rotated = rotate_key(fixtures.pool, fixtures.tenant_id, caller.key_id)
+    approval_id = fixtures.guard("200.00", caller).approval_id
+    fixtures.sql("update sentinel.agent_keys set owner_operator_id = null where key_id = %s", caller.key_id)
     assert rotated.principal_id == caller.principal_id
     if person.approve(approval_id).status_code == 200:
         got.append("owner of the rotated key")
@@ -225,28 +229,30 @@ def ways_to_self_approval(world: Any) -> list[str]:
     return got
 
 
-def test_who_answers_for_the_asking_key_cannot_decide_by_any_way(world: Any) -> None:
-    assert ways_to_self_approval(world) == []
+def test_who_answers_for_the_asking_key_cannot_decide_by_any_way(fixtures: Any) -> None:
+    assert ways_to_self_approval(fixtures) == []
 
 
-def test_the_check_for_self_approval_sees_a_rule_that_is_gone(world: Any) -> None:
-    world.sql(
+def test_the_check_for_self_approval_sees_a_rule_that_is_gone(fixtures: Any) -> None:
+    fixtures.sql(
         "set role sentinel_owner; create or replace function sentinel.is_requester(a sentinel.approvals, operator uuid)"
         " returns boolean language sql stable as 'select false'"
     )
-    assert len(ways_to_self_approval(world)) == 9
+    assert len(ways_to_self_approval(fixtures)) == 9
 
 
-def test_taking_over_the_key_afterwards_takes_the_right_away(world: Any) -> None:
-    ann, caller = world.operator("ann"), world.caller()
-    approval_id = world.guard("200.00", caller).approval_id
-    world.sql("update sentinel.agent_keys set owner_operator_id = %s where key_id = %s", ann.operator_id, caller.key_id)
-    assert decide(world, ann, approval_id) == "forbidden"
+def test_taking_over_the_key_afterwards_takes_the_right_away(fixtures: Any) -> None:
+    ann, caller = fixtures.operator("ann"), fixtures.caller()
+    approval_id = fixtures.guard("200.00", caller).approval_id
+    fixtures.sql(
+        "update sentinel.agent_keys set owner_operator_id = %s where key_id = %s", ann.operator_id, caller.key_id
+    )
+    assert decide(fixtures, ann, approval_id) == "forbidden"
 
 
-def test_no_machine_approves(world: Any) -> None:
-    key = issue_key(world.pool, world.tenant_id, agent_id="retail-refund-agent").key
-    approval_id, client = world.approval(), world.app().test_client()
+def test_no_machine_approves(fixtures: Any) -> None:
+    key = issue_key(fixtures.pool, fixtures.tenant_id, agent_id="retail-refund-agent").key
+    approval_id, client = fixtures.approval(), fixtures.app().test_client()
     for headers in ({"X-API-Key": key}, {"Authorization": f"Bearer {key}"}):
         for verb in ("approve", "reject"):
             assert (
@@ -257,121 +263,123 @@ def test_no_machine_approves(world: Any) -> None:
             )
     with pytest.raises(Forbidden):
         resolve_approval(
-            world.pool, local_administrator(world.tenant_id), approval_id, verdict="approve", reason="nobody",
-            digest=world.digest(approval_id),
+            fixtures.pool, local_administrator(fixtures.tenant_id), approval_id, verdict="approve", reason="nobody",
+            digest=fixtures.digest(approval_id),
         )  # fmt: skip
-    assert world.approval_status(approval_id) == "pending"
+    assert fixtures.approval_status(approval_id) == "pending"
 
 
-def test_the_role_is_looked_at_again_where_the_word_is_recorded(world: Any) -> None:
-    viewer, approval_id = world.operator("vic", "viewer"), world.approval()
+def test_the_role_is_looked_at_again_where_the_word_is_recorded(fixtures: Any) -> None:
+    viewer, approval_id = fixtures.operator("vic", "viewer"), fixtures.approval()
     pretending = Actor(viewer.tenant_id, viewer.operator_id, viewer.email, "admin")
-    assert decide(world, pretending, approval_id) == "forbidden"
+    assert decide(fixtures, pretending, approval_id) == "forbidden"
 
 
-def test_where_an_administrator_is_asked_for_an_approver_is_not_enough(world: Any) -> None:
-    approval_id = world.approval()
-    world.sql("update sentinel.approvals set required_role = 'admin'")
-    assert decide(world, world.operator("ann"), approval_id) == "forbidden"
-    assert decide(world, world.operator("abe", "admin"), approval_id) == "approved"
+def test_where_an_administrator_is_asked_for_an_approver_is_not_enough(fixtures: Any) -> None:
+    approval_id = fixtures.approval()
+    fixtures.sql("update sentinel.approvals set required_role = 'admin'")
+    assert decide(fixtures, fixtures.operator("ann"), approval_id) == "forbidden"
+    assert decide(fixtures, fixtures.operator("abe", "admin"), approval_id) == "approved"
 
 
 # Two people ----------------------------------------------------------------------------------------------------------
 
 
-def one_person_suffices(world: Any) -> bool:
+def one_person_suffices(fixtures: Any) -> bool:
     """Whether one person's hundred clicks, eight at a time, approve what needs two."""
-    ann, approval_id = world.operator("ann"), world.approval("500.00")
+    ann, approval_id = fixtures.operator("ann"), fixtures.approval("500.00")
     with ThreadPoolExecutor(max_workers=8) as threads:
-        said = list(threads.map(lambda _: decide(world, ann, approval_id), range(100)))
+        said = list(threads.map(lambda _: decide(fixtures, ann, approval_id), range(100)))
     print(f"N={len(said)} words of one person, {said.count('recorded')} recorded")
-    return world.approval_status(approval_id) != "pending"
+    return fixtures.approval_status(approval_id) != "pending"
 
 
-def test_one_person_clicking_a_hundred_times_never_suffices_where_two_are_asked_for(world: Any) -> None:
-    assert not one_person_suffices(world)
-    (votes,) = world.sql("select count(*) from sentinel.approval_votes")[0]
+def test_one_person_clicking_a_hundred_times_never_suffices_where_two_are_asked_for(fixtures: Any) -> None:
+    assert not one_person_suffices(fixtures)
+    (votes,) = fixtures.sql("select count(*) from sentinel.approval_votes")[0]
     assert votes == 1
-    bob, (approval_id,) = world.operator("bob"), world.sql("select approval_id from sentinel.approvals")[0]
-    assert decide(world, bob, approval_id) == "approved"
+    bob, (approval_id,) = fixtures.operator("bob"), fixtures.sql("select approval_id from sentinel.approvals")[0]
+    assert decide(fixtures, bob, approval_id) == "approved"
 
 
-def test_the_check_for_two_people_sees_voices_that_are_not_told_apart(world: Any) -> None:
-    world.sql("alter table sentinel.approval_votes drop constraint approval_votes_pkey")
+def test_the_check_for_two_people_sees_voices_that_are_not_told_apart(fixtures: Any) -> None:
+    fixtures.sql("alter table sentinel.approval_votes drop constraint approval_votes_pkey")
     # People are told apart by the key of words, and again where they are counted.
     rewritten(
-        world,
+        fixtures,
         "sentinel.voices_for",
         ("select distinct on (coalesce(p.changed_by, p.operator_id)) p.operator_id", "select p.operator_id"),
     )
-    assert one_person_suffices(world)
+    assert one_person_suffices(fixtures)
 
 
-def test_a_voice_no_longer_counts_when_its_person_could_not_give_it_now(world: Any) -> None:
-    ann, bob, cyd = (world.operator(name) for name in ("ann", "bob", "cyd"))
-    approval_id = world.approval("500.00")
-    assert decide(world, ann, approval_id) == "recorded"
-    world.sql("update sentinel.operators set role = 'viewer' where email like 'ann%%'")
-    assert decide(world, bob, approval_id) == "recorded"
-    assert decide(world, cyd, approval_id) == "approved"
+def test_a_voice_no_longer_counts_when_its_person_could_not_give_it_now(fixtures: Any) -> None:
+    ann, bob, cyd = (fixtures.operator(name) for name in ("ann", "bob", "cyd"))
+    approval_id = fixtures.approval("500.00")
+    assert decide(fixtures, ann, approval_id) == "recorded"
+    fixtures.sql("update sentinel.operators set role = 'viewer' where email like 'ann%%'")
+    assert decide(fixtures, bob, approval_id) == "recorded"
+    assert decide(fixtures, cyd, approval_id) == "approved"
 
 
 # One transition, none after the end ------------------------------------------------------------------------------------
 
 
-def transitions(world: Any, contenders: int = 12) -> int:
+def transitions(fixtures: Any, contenders: int = 12) -> int:
     """How many of so many people, half for and half against at one time, were told that they decided."""
-    people, approval_id = [world.operator(f"p{n}") for n in range(contenders)], world.approval()
-    world.pool.size, world.pool._wait_seconds = contenders, 30
+    people, approval_id = [fixtures.operator(f"p{n}") for n in range(contenders)], fixtures.approval()
+    fixtures.pool.size, fixtures.pool._wait_seconds = contenders, 30
     for _ in range(contenders - 4):
-        world.pool._free.put(None)
+        fixtures.pool._free.put(None)
     with ThreadPoolExecutor(max_workers=contenders) as threads:
         said = list(
             threads.map(
-                lambda n: decide(world, people[n], approval_id, ("approve", "reject")[n % 2]), range(contenders)
+                lambda n: decide(fixtures, people[n], approval_id, ("approve", "reject")[n % 2]), range(contenders)
             )
         )
-    events = world.sql("select count(*) from sentinel.events where kind in ('approval_approved', 'approval_rejected')")[
-        0
-    ][0]
+    events = fixtures.sql(
+        "select count(*) from sentinel.events where kind in ('approval_approved', 'approval_rejected')"
+    )[0][0]
     decided = sum(word in ("approved", "rejected") for word in said)
     assert decided == events
     print(f"N={len(said)} at once, {decided} decided")
     return decided
 
 
-def test_of_many_contenders_exactly_one_decides(world: Any) -> None:
-    assert transitions(world) == 1
+def test_of_many_contenders_exactly_one_decides(fixtures: Any) -> None:
+    assert transitions(fixtures) == 1
 
 
-def test_the_check_for_one_transition_sees_a_check_then_act(world: Any) -> None:
+def test_the_check_for_one_transition_sees_a_check_then_act(fixtures: Any) -> None:
     rewritten(
-        world, "sentinel.resolve_approval", ("approval_id = approval for update", "approval_id = approval"),
+        fixtures, "sentinel.resolve_approval", ("approval_id = approval for update", "approval_id = approval"),
         ("operation_id = a.operation_id for update", "operation_id = a.operation_id"),
     )  # fmt: skip
-    with psycopg.connect(world.url, autocommit=True) as admin:
-        twins.meet_before(admin, "sentinel.resolve_approval", "moment := clock_timestamp();")
-    assert transitions(world) > 1
+    with psycopg.connect(fixtures.url, autocommit=True) as admin:
+        mutants.meet_before(admin, "sentinel.resolve_approval", "moment := clock_timestamp();")
+    assert transitions(fixtures) > 1
 
 
-def test_after_its_end_an_approval_cannot_be_decided(world: Any) -> None:
-    ann, approval_id = world.person("ann"), world.approval()
-    world.sql("update sentinel.approvals set expires_at = clock_timestamp()")
+def test_after_its_end_an_approval_cannot_be_decided(fixtures: Any) -> None:
+    ann, approval_id = fixtures.person("ann"), fixtures.approval()
+    fixtures.sql("update sentinel.approvals set expires_at = clock_timestamp()")
     assert ann.get(f"/ops/api/approvals/{approval_id}").json["status"] == "expired"
     assert ann.approve(approval_id).status_code == 409
-    assert world.approval_status(approval_id) == "expired"
+    assert fixtures.approval_status(approval_id) == "expired"
     assert ann.reject(approval_id).status_code == 409
-    assert world.sql("select status, reason_code from sentinel.operation_states") == [("expired", "approval_expired")]
+    assert fixtures.sql("select status, reason_code from sentinel.operation_states") == [
+        ("expired", "approval_expired")
+    ]
 
 
-def test_the_end_and_a_word_at_one_time_leave_one_of_them(world: Any) -> None:
-    ann, approval_id = world.operator("ann"), world.approval()
-    world.sql("update sentinel.approvals set expires_at = clock_timestamp() + interval '30 milliseconds'")
+def test_the_end_and_a_word_at_one_time_leave_one_of_them(fixtures: Any) -> None:
+    ann, approval_id = fixtures.operator("ann"), fixtures.approval()
+    fixtures.sql("update sentinel.approvals set expires_at = clock_timestamp() + interval '30 milliseconds'")
     with ThreadPoolExecutor(max_workers=4) as threads:
         for _ in range(40):
-            threads.submit(decide, world, ann, approval_id)
-            threads.submit(keep_house, world.authority.pool, 300)
-    ended = world.sql(
+            threads.submit(decide, fixtures, ann, approval_id)
+            threads.submit(run_housekeeping, fixtures.authority.pool, 300)
+    ended = fixtures.sql(
         "select kind from sentinel.events where kind in ('approval_approved', 'approval_rejected', 'approval_expired')"
     )
     assert len(ended) == 1

@@ -15,9 +15,9 @@ from tests.support.docs_page import require_docs_page
 ID = "01a20050-35be-7df6-b26d-7b9b84e55383"
 
 
-def test_every_route_is_documented_and_the_document_is_valid_openapi(world: Any) -> None:
-    app = world.app()
-    assert undocumented_routes(app, pages="pages") == []
+def test_every_route_is_documented_and_the_document_is_valid_openapi(fixtures: Any) -> None:
+    app = fixtures.app()
+    assert undocumented_routes(app.flask, pages="pages") == []
     document = app.test_client().get("/openapi.json").json
     validate(document)
     for path, operations in document["paths"].items():
@@ -52,9 +52,9 @@ WRITES = (
     ],
 )  # fmt: skip
 def test_a_body_that_is_not_plain_json_is_refused(
-    world: Any, body: bytes, headers: dict[str, str], status: int
+    fixtures: Any, body: bytes, headers: dict[str, str], status: int
 ) -> None:
-    abe = world.person("abe", "admin")
+    abe = fixtures.person("abe", "admin")
     for path in WRITES:
         answer = abe.client.post(
             path, data=body, headers={"Content-Type": "application/json", "X-CSRF-Token": abe.csrf, **headers}
@@ -63,8 +63,8 @@ def test_a_body_that_is_not_plain_json_is_refused(
         assert answer.content_type == "application/problem+json"
 
 
-def test_a_chunked_body_is_refused(world: Any) -> None:
-    abe = world.person("abe", "admin")
+def test_a_chunked_body_is_refused(fixtures: Any) -> None:
+    abe = fixtures.person("abe", "admin")
     answer = abe.client.post(
         "/ops/api/halts", data=b'{"scope":"tenant"}', headers={"X-CSRF-Token": abe.csrf, "Transfer-Encoding": "chunked"}
     )
@@ -74,19 +74,19 @@ def test_a_chunked_body_is_refused(world: Any) -> None:
 @pytest.mark.parametrize(
     "bad", ["x", "0", ID.upper() + "0", ID.replace("-", ""), "%00", "..", "{" + ID + "}", "1' or '1'='1"]
 )
-def test_what_is_no_id_names_nothing(world: Any, bad: str) -> None:
-    abe = world.person("abe", "admin")
+def test_what_is_no_id_names_nothing(fixtures: Any, bad: str) -> None:
+    abe = fixtures.person("abe", "admin")
     assert abe.get(f"/ops/api/approvals/{bad}").status_code == 404
     assert abe.post(f"/ops/api/approvals/{bad}/approve", {"reason": "x", "digest": "d"}).status_code == 404
     assert abe.post(f"/ops/api/halts/{bad}/lift", {"reason": "x"}).status_code == 404
 
 
-def test_the_document_is_a_page_too_for_everybody_who_may_read_it(world: Any) -> None:
-    require_docs_page(world.app().test_client())
+def test_the_document_is_a_page_too_for_everybody_who_may_read_it(fixtures: Any) -> None:
+    require_docs_page(fixtures.app().test_client())
 
 
-def test_a_wrong_method_on_a_public_route_says_what_is_allowed(world: Any) -> None:
-    client = world.app().test_client()
+def test_a_wrong_method_on_a_public_route_says_what_is_allowed(fixtures: Any) -> None:
+    client = fixtures.app().test_client()
     for method in ("POST", "TRACE"):
         answer = client.open("/ops/api/live/feed", method=method)
         assert answer.status_code == 405

@@ -11,21 +11,21 @@ import psycopg
 import pytest
 from psycopg import errors as pg
 
-from ops_console.resolve_order import WORDS, resolve_order
+from ops_console.resolve_order import DECISIONS, resolve_order
 from sentinel.authority.actor import Actor
 from sentinel.core.errors import SentinelError
 from sentinel.store.database import CONSOLE, ORDERS, with_role
 from tests.support.harness import at_once, scaled
-from tests.support.orders_console_world import held, queued, standing
+from tests.support.orders_console_fixtures import held, queued, standing
 
 REASON = {"reason": "called the customer"}
 
 
-def say(world: Any, actor: Actor, order_id: str, word: str, **more: Any) -> str:
-    """What became of a word: the result, or the refusal's code."""
-    seen = {"digest": world.order_digest(order_id), **more}
+def say(fixtures: Any, actor: Actor, order_id: str, word: str, **more: Any) -> str:
+    """What became of a decision: the result, or the refusal's code."""
+    seen = {"digest": fixtures.order_digest(order_id), **more}
     try:
-        return resolve_order(world.pool, actor, "demo", order_id, word=word, reason="looked at it", **seen).result
+        return resolve_order(fixtures.pool, actor, "demo", order_id, word=word, reason="looked at it", **seen).result
     except SentinelError as error:
         return error.code
 
@@ -33,11 +33,11 @@ def say(world: Any, actor: Actor, order_id: str, word: str, **more: Any) -> str:
 # Looking -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_queue_is_shown_with_its_signals_and_without_the_customer(world: Any) -> None:
+def test_the_queue_is_shown_with_its_signals_and_without_the_customer(fixtures: Any) -> None:
     for _ in range(3):
-        queued(world)
-    held(world)
-    ann, seen, cursor = world.person("ann", "viewer"), [], ""
+        queued(fixtures)
+    held(fixtures)
+    ann, seen, cursor = fixtures.person("ann", "viewer"), [], ""
     while True:
         page = ann.get(f"/ops/api/orders?lane=medium&status=QUEUED&limit=2&cursor={cursor}").json
         seen += page["orders"]
@@ -55,31 +55,31 @@ def test_the_queue_is_shown_with_its_signals_and_without_the_customer(world: Any
     assert "secret" not in json.dumps(seen)
 
 
-def test_a_held_order_offers_nothing_and_shows_how_it_came_there(world: Any) -> None:
-    order_id = held(world)
-    shown = world.person("ann", "viewer").get(f"/ops/api/orders/demo/{order_id}").json
+def test_a_held_order_offers_nothing_and_shows_how_it_came_there(fixtures: Any) -> None:
+    order_id = held(fixtures)
+    shown = fixtures.person("ann", "viewer").get(f"/ops/api/orders/demo/{order_id}").json
     assert (shown["status"], shown["lane"], shown["offers"]) == ("HELD", "high", [])
     assert [one["event"] for one in shown["events"]] == ["scored", "denied", "held"]
 
 
-def test_a_question_that_is_not_clear_is_refused(world: Any) -> None:
-    vic = world.person("vic", "viewer")
+def test_a_question_that_is_not_clear_is_refused(fixtures: Any) -> None:
+    vic = fixtures.person("vic", "viewer")
     for bad in ("lane=LOW", "status=queued", "limit=0", "cursor=x", "cursor=WzEsMl0", "cursor=bnVsbA", "cursor=%00"):
         assert vic.get(f"/ops/api/orders?{bad}").status_code == 400, bad
 
 
-def test_what_is_no_order_is_not_found(world: Any) -> None:
-    ann = world.person("ann")
+def test_what_is_no_order_is_not_found(fixtures: Any) -> None:
+    ann = fixtures.person("ann")
     for path in ("demo/none", "other/ord-1", "demo/%00", "demo/a%0d%0ab", "demo/" + "x" * 300, "demo/%F0%9F%92%A9"):
         assert ann.get(f"/ops/api/orders/{path}").status_code == 404, path
         assert ann.post(f"/ops/api/orders/{path}/hold", {**REASON, "digest": "d"}).status_code == 404, path
 
 
-def test_another_tenants_order_is_not_there(world: Any) -> None:
-    order_id = queued(world)
-    stranger = world.operator("eve", "admin", world.tenant("other"))
-    assert say(world, stranger, order_id, "hold") == "not-found"
-    eve = world.sign_in(stranger, tenant="other")
+def test_another_tenants_order_is_not_there(fixtures: Any) -> None:
+    order_id = queued(fixtures)
+    stranger = fixtures.operator("eve", "admin", fixtures.tenant("other"))
+    assert say(fixtures, stranger, order_id, "hold") == "not-found"
+    eve = fixtures.sign_in(stranger, tenant="other")
     assert eve.get(f"/ops/api/orders/demo/{order_id}").status_code == 404
     assert eve.get("/ops/api/orders").json["orders"] == []
 
@@ -87,39 +87,39 @@ def test_another_tenants_order_is_not_there(world: Any) -> None:
 # The words -----------------------------------------------------------------------------------------------------------
 
 
-def test_fulfil_approves_and_leaves_the_order_to_the_intake_with_who_and_why(world: Any) -> None:
-    approval_id = world.approval("200.00")
-    order_id, ann = queued(world, approval_id=approval_id), world.person("ann")
+def test_fulfil_approves_and_leaves_the_order_to_the_intake_with_who_and_why(fixtures: Any) -> None:
+    approval_id = fixtures.approval("200.00")
+    order_id, ann = queued(fixtures, approval_id=approval_id), fixtures.person("ann")
     shown = ann.get(f"/ops/api/orders/demo/{order_id}").json
     answer = ann.post(f"/ops/api/orders/demo/{order_id}/fulfil", {**REASON, "digest": shown["digest"]})
     assert answer.json == {"result": "fulfil", "approvals_given": 1, "people_required": 1}
-    assert world.approval_status(approval_id) == "approved"
+    assert fixtures.approval_status(approval_id) == "approved"
     shown = ann.get(f"/ops/api/orders/demo/{order_id}").json
     assert (shown["status"], shown["resolution"], shown["resolved_by"]) == ("QUEUED", "fulfil", "ann@demo.local")
     assert (shown["resolution_reason"], shown["offers"]) == ("called the customer", [])
-    assert world.sql("select next_attempt_at <= clock_timestamp() from orders.reviews") == [(True,)]
+    assert fixtures.sql("select next_attempt_at <= clock_timestamp() from orders.reviews") == [(True,)]
     # Only the intake, with a permit, may have it shipped.
-    assert world.sql("select * from orders.effects") == []
+    assert fixtures.sql("select * from orders.effects") == []
 
 
-def test_hold_rejects_and_makes_the_shops_hold_due(world: Any) -> None:
-    approval_id = world.approval("200.00")
-    order_id, ann = queued(world, approval_id=approval_id), world.person("ann")
+def test_hold_rejects_and_makes_the_shops_hold_due(fixtures: Any) -> None:
+    approval_id = fixtures.approval("200.00")
+    order_id, ann = queued(fixtures, approval_id=approval_id), fixtures.person("ann")
     assert ann.analyst(order_id, "hold").json["result"] == "hold"
-    assert world.approval_status(approval_id) == "rejected"
+    assert fixtures.approval_status(approval_id) == "rejected"
     shown = ann.get(f"/ops/api/orders/demo/{order_id}").json
     assert (shown["status"], shown["resolution"]) == ("HELD", "hold")
     assert [(one["kind"], one["state"]) for one in shown["effects"]] == [("hold", "intended")]
 
 
-def test_refund_rejects_and_files_exactly_one_row_that_a_worker_will_guard(world: Any) -> None:
-    approval_id = world.approval("200.00")
-    order_id, ann = queued(world, approval_id=approval_id), world.person("ann")
+def test_refund_rejects_and_files_exactly_one_row_that_a_worker_will_guard(fixtures: Any) -> None:
+    approval_id = fixtures.approval("200.00")
+    order_id, ann = queued(fixtures, approval_id=approval_id), fixtures.person("ann")
     answer = ann.analyst(order_id, "refund").json
     assert (answer["result"], answer["ledger_entry_id"]) == ("refund", f"order:demo:{order_id}")
-    assert world.approval_status(approval_id) == "rejected"
+    assert fixtures.approval_status(approval_id) == "rejected"
     assert ann.analyst(order_id, "refund").status_code == 409
-    assert world.sql(
+    assert fixtures.sql(
         "select ledger_entry_id, refund_id, action, status, amount_minor, currency, channel, scenario, order_ref, account_ref"
         " from refunds.ledger_entries") == [
         (f"order:demo:{order_id}", f"order:demo:{order_id}", "refund.create", "NEW", 20000, "USD", "retail", "standard", order_id,
@@ -129,101 +129,101 @@ def test_refund_rejects_and_files_exactly_one_row_that_a_worker_will_guard(world
     assert [one["ledger_entry_id"] for one in ann.get("/ops/api/refunds/ledger").json["entries"]] == [
         f"order:demo:{order_id}"
     ]
-    assert world.sql("select paid_minor, currency from refunds.orders") == [(20000, "USD")]
+    assert fixtures.sql("select paid_minor, currency from refunds.orders") == [(20000, "USD")]
 
 
-def test_an_order_id_that_the_ledger_cannot_name_is_filed_under_its_hash(world: Any) -> None:
-    order_id, ann = queued(world, "#1001"), world.person("ann")
+def test_an_order_id_that_the_ledger_cannot_name_is_filed_under_its_hash(fixtures: Any) -> None:
+    order_id, ann = queued(fixtures, "#1001"), fixtures.person("ann")
     answer = ann.analyst(order_id, "refund").json
     assert answer["ledger_entry_id"].startswith("order:demo:md5-")
-    assert standing(world, order_id) == ("REFUND_FILED", "refund")
+    assert standing(fixtures, order_id) == ("REFUND_FILED", "refund")
 
 
-def test_a_refund_that_is_in_the_ledger_already_is_not_filed_again(world: Any) -> None:
-    order_id = queued(world)
-    world.sql(
+def test_a_refund_that_is_in_the_ledger_already_is_not_filed_again(fixtures: Any) -> None:
+    order_id = queued(fixtures)
+    fixtures.sql(
         "insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency) values (%s, 'by_hand', %s, 1, 'USD')",
-        world.tenant_id, f"order:demo:{order_id}",
+        fixtures.tenant_id, f"order:demo:{order_id}",
     )  # fmt: skip
-    assert say(world, world.operator("ann"), order_id, "refund") == "conflict"
-    assert standing(world, order_id) == ("QUEUED", None)
-    assert say(world, world.operator("bob"), order_id, "hold") == "hold"
+    assert say(fixtures, fixtures.operator("ann"), order_id, "refund") == "conflict"
+    assert standing(fixtures, order_id) == ("QUEUED", None)
+    assert say(fixtures, fixtures.operator("bob"), order_id, "hold") == "hold"
 
 
-def test_a_large_order_needs_as_many_people_as_its_approval_does(world: Any) -> None:
-    order_id = queued(world, approval_id=world.approval("600.00"))
-    ann, bob = world.operator("ann"), world.operator("bob")
-    assert say(world, ann, order_id, "fulfil") == "recorded"
-    assert say(world, ann, order_id, "fulfil") == "conflict"
-    assert standing(world, order_id) == ("QUEUED", None)
-    assert say(world, bob, order_id, "fulfil") == "fulfil"
+def test_a_large_order_needs_as_many_people_as_its_approval_does(fixtures: Any) -> None:
+    order_id = queued(fixtures, approval_id=fixtures.approval("600.00"))
+    ann, bob = fixtures.operator("ann"), fixtures.operator("bob")
+    assert say(fixtures, ann, order_id, "fulfil") == "recorded"
+    assert say(fixtures, ann, order_id, "fulfil") == "conflict"
+    assert standing(fixtures, order_id) == ("QUEUED", None)
+    assert say(fixtures, bob, order_id, "fulfil") == "fulfil"
 
 
-def test_nobody_speaks_below_the_role_or_about_what_they_ask_for_themselves(world: Any) -> None:
-    owner, viewer = world.operator("own", "admin"), world.operator("vic", "viewer")
-    order_id = queued(world, approval_id=world.approval("200.00", owner))
-    for word in WORDS:
-        assert say(world, owner, order_id, word) == "forbidden"
-        assert say(world, viewer, order_id, word) == "forbidden"
-    assert standing(world, order_id) == ("QUEUED", None)
-    assert world.sql("select 1 from refunds.ledger_entries") == []
+def test_nobody_speaks_below_the_role_or_about_what_they_ask_for_themselves(fixtures: Any) -> None:
+    owner, viewer = fixtures.operator("own", "admin"), fixtures.operator("vic", "viewer")
+    order_id = queued(fixtures, approval_id=fixtures.approval("200.00", owner))
+    for word in DECISIONS:
+        assert say(fixtures, owner, order_id, word) == "forbidden"
+        assert say(fixtures, viewer, order_id, word) == "forbidden"
+    assert standing(fixtures, order_id) == ("QUEUED", None)
+    assert fixtures.sql("select 1 from refunds.ledger_entries") == []
 
 
-def test_a_word_on_what_was_not_shown_or_is_over_changes_nothing(world: Any) -> None:
-    ann, ended = world.operator("ann"), held(world)
-    orders = {word: queued(world) for word in WORDS}
+def test_a_word_on_what_was_not_shown_or_is_over_changes_nothing(fixtures: Any) -> None:
+    ann, ended = fixtures.operator("ann"), held(fixtures)
+    orders = {word: queued(fixtures) for word in DECISIONS}
     for word, order_id in orders.items():
-        assert say(world, ann, order_id, word, digest="sha256:" + "0" * 64) == "conflict"
-        assert say(world, ann, ended, word) == "conflict"
-    world.sql(
+        assert say(fixtures, ann, order_id, word, digest="sha256:" + "0" * 64) == "conflict"
+        assert say(fixtures, ann, ended, word) == "conflict"
+    fixtures.sql(
         "update sentinel.approvals set created_at = created_at - interval '2 days', expires_at = now() - interval '1 second'"
     )
     for word, order_id in orders.items():
-        assert say(world, ann, order_id, word) == "conflict"
-        assert standing(world, order_id) == ("QUEUED", None)
-    assert world.sql("select 1 from refunds.ledger_entries") == []
+        assert say(fixtures, ann, order_id, word) == "conflict"
+        assert standing(fixtures, order_id) == ("QUEUED", None)
+    assert fixtures.sql("select 1 from refunds.ledger_entries") == []
 
 
-def test_a_word_needs_its_csrf_token_and_a_reason(world: Any) -> None:
-    order_id, ann = queued(world), world.person("ann")
-    for word in WORDS:
+def test_a_word_needs_its_csrf_token_and_a_reason(fixtures: Any) -> None:
+    order_id, ann = queued(fixtures), fixtures.person("ann")
+    for word in DECISIONS:
         path = f"/ops/api/orders/demo/{order_id}/{word}"
         assert ann.client.post(path, json=REASON).status_code == 403
         assert ann.client.post(path, json=REASON, headers={"X-CSRF-Token": "x" * 43}).status_code == 403
         assert ann.post(path, REASON, headers={"Origin": "https://evil.example"}).status_code == 403
         for body in ({}, {"reason": ""}, {"reason": 1}, {**REASON, "more": 1}):
             assert ann.post(path, body).status_code == 400
-    assert standing(world, order_id) == ("QUEUED", None)
+    assert standing(fixtures, order_id) == ("QUEUED", None)
 
 
 # Exactly one ---------------------------------------------------------------------------------------------------------
 
 
-def traces(world: Any, order_id: str) -> dict[str, int]:
+def traces(fixtures: Any, order_id: str) -> dict[str, int]:
     """How often each word left something behind for an order."""
     count = {
         "approved": "select count(*) from sentinel.approvals a join orders.reviews r using (tenant_id, approval_id) where r.order_id = %s and a.status = 'approved'",
         "refunds": "select count(*) from refunds.ledger_entries where order_ref = %s",
         "holds": "select count(*) from orders.effects f join orders.reviews r using (tenant_id, review_id) where r.order_id = %s",
     }
-    return {name: world.sql(query, order_id)[0][0] for name, query in count.items()}
+    return {name: fixtures.sql(query, order_id)[0][0] for name, query in count.items()}
 
 
-def test_of_analysts_speaking_at_once_exactly_one_wins(world: Any) -> None:
-    people = [world.operator(f"p{n}") for n in range(6)]
+def test_of_analysts_speaking_at_once_exactly_one_wins(fixtures: Any) -> None:
+    people = [fixtures.operator(f"p{n}") for n in range(6)]
     for number in range(scaled(6)):
-        order_id = queued(world)
-        said = at_once([lambda p=p, w=WORDS[n % 3]: say(world, p, order_id, w) for n, p in enumerate(people)])  # type: ignore[misc]
-        won = [one for one in said if one in WORDS]
+        order_id = queued(fixtures)
+        said = at_once([lambda p=p, w=DECISIONS[n % 3]: say(fixtures, p, order_id, w) for n, p in enumerate(people)])  # type: ignore[misc]
+        won = [one for one in said if one in DECISIONS]
         assert len(won) == 1, (number, said)
-        assert set(said) - set(WORDS) == {"conflict"}
-        assert sum(traces(world, order_id).values()) == 1
-        assert standing(world, order_id)[1] == won[0]
+        assert set(said) - set(DECISIONS) == {"conflict"}
+        assert sum(traces(fixtures, order_id).values()) == 1
+        assert standing(fixtures, order_id)[1] == won[0]
 
 
-def careless(world: Any, order_id: str, word: str, pause: threading.Barrier) -> bool:
-    """The twin: look whether it waits, then write. As administrator, because no program may."""
-    with psycopg.connect(world.url, autocommit=True) as connection:
+def careless(fixtures: Any, order_id: str, word: str, pause: threading.Barrier) -> bool:
+    """The mutant: look whether it waits, then write. As administrator, because no program may."""
+    with psycopg.connect(fixtures.url, autocommit=True) as connection:
         found = connection.execute(
             "select status from orders.reviews where order_id = %s and resolution is null", [order_id]
         ).fetchone()
@@ -246,18 +246,18 @@ def careless(world: Any, order_id: str, word: str, pause: threading.Barrier) -> 
         return True
 
 
-def test_twin_that_looks_before_it_writes_lets_two_win(world: Any) -> None:
-    order_id, pause = queued(world), threading.Barrier(2)
-    world.sql("alter table orders.reviews disable trigger user")
-    world.sql("alter table orders.effects disable trigger user")
+def test_mutant_that_looks_before_it_writes_lets_two_win(fixtures: Any) -> None:
+    order_id, pause = queued(fixtures), threading.Barrier(2)
+    fixtures.sql("alter table orders.reviews disable trigger user")
+    fixtures.sql("alter table orders.effects disable trigger user")
     with ThreadPoolExecutor(2) as crew:
-        won = list(crew.map(lambda word: careless(world, order_id, word, pause), ("refund", "hold")))
+        won = list(crew.map(lambda word: careless(fixtures, order_id, word, pause), ("refund", "hold")))
     assert won == [True, True]
-    assert sum(traces(world, order_id).values()) == 2
+    assert sum(traces(fixtures, order_id).values()) == 2
 
 
-def test_without_the_function_the_console_can_change_no_order_and_file_no_refund(world: Any) -> None:
-    queued(world)
+def test_without_the_function_the_console_can_change_no_order_and_file_no_refund(fixtures: Any) -> None:
+    queued(fixtures)
     for role, statement in (
         (CONSOLE, "update orders.reviews set resolution = 'fulfil'"),
         (CONSOLE, "update orders.reviews set status = 'FULFILLED'"),
@@ -276,22 +276,22 @@ def test_without_the_function_the_console_can_change_no_order_and_file_no_refund
         (ORDERS, "delete from orders.simulated_shop"),
         (ORDERS, "select * from sentinel.approvals"),
     ):  # fmt: skip
-        with psycopg.connect(with_role(world.url, role)) as connection, pytest.raises(pg.InsufficientPrivilege):
+        with psycopg.connect(with_role(fixtures.url, role)) as connection, pytest.raises(pg.InsufficientPrivilege):
             connection.execute(statement.encode())
 
 
 # Alerts --------------------------------------------------------------------------------------------------------------
 
 
-def test_an_alert_that_nobody_took_is_shown_and_counted(world: Any) -> None:
-    order_id = held(world)
-    world.sql(
+def test_an_alert_that_nobody_took_is_shown_and_counted(fixtures: Any) -> None:
+    order_id = held(fixtures)
+    fixtures.sql(
         "insert into orders.alerts (tenant_id, kind, source, order_id, summary, attempts, last_error)"
         " values (%s, 'order_held', 'demo', %s, 'held', 3, 'timeout'), (%s, 'order_held', 'demo', 'x', 'held', 0, null)",
-        world.tenant_id, order_id, world.tenant_id,
+        fixtures.tenant_id, order_id, fixtures.tenant_id,
     )  # fmt: skip
-    world.sql("update orders.alerts set delivered_at = now(), delivered_by = 'log' where order_id = 'x'")
-    ann = world.person("ann", "viewer")
+    fixtures.sql("update orders.alerts set delivered_at = now(), delivered_by = 'log' where order_id = 'x'")
+    ann = fixtures.person("ann", "viewer")
     (waiting,) = ann.get("/ops/api/orders/alerts").json["alerts"]
     assert (waiting["order_id"], waiting["attempts"], waiting["last_error"]) == (order_id, 3, "timeout")
     assert len(ann.get("/ops/api/orders/alerts?delivered=true").json["alerts"]) == 2

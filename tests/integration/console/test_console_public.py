@@ -18,11 +18,11 @@ from ops_console.board.stream import PATH
 from ops_console.headers import HEADERS
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.halts import lift_halt, set_halt
-from sentinel.authority.issue_key import issue_key
+from sentinel.authority.keys import issue_key
 from sentinel.core.errors import NotFound, TooManyStreams
 from sentinel.core.proof import is_intact, pack_hash
-from sentinel.core.public_ids import PublicIds
-from sentinel.core.publication import PublicFields, Publisher, Record
+from sentinel.core.public_ids import PublicIdGenerator
+from sentinel.core.publication import DecisionRecord, PublicFields, Publisher
 from tests.support.feeds import public_form
 from tests.support.streaming import Loop, Viewer
 
@@ -34,10 +34,10 @@ STATIC = ("/ops/api/live/status", "/ops/api/live/feed", "/ops/api/live/feed?limi
           "/verify/pf_nothing", "/healthz", "/readyz", "/metrics", "/openapi.json", "/verify/pf_nothing.json", "/ops/api/live/feed?limit=0", "/nowhere")  # fmt: skip
 
 
-def test_a_live_event_has_exactly_the_promised_fields(world: Any) -> None:
-    recorded = world.guard("126.00")
-    world.publish()
-    events = world.app().test_client().get("/ops/api/live/feed").json["events"]
+def test_a_live_event_has_exactly_the_promised_fields(fixtures: Any) -> None:
+    recorded = fixtures.guard("126.00")
+    fixtures.publish()
+    events = fixtures.app().test_client().get("/ops/api/live/feed").json["events"]
     assert [event.keys() for event in events] == [FIELDS]
     event, pack = events[0], json.loads(recorded.pack)
     assert event["schema"] == "haltstate.live.event.v1"
@@ -52,22 +52,22 @@ def test_a_live_event_has_exactly_the_promised_fields(world: Any) -> None:
     assert (event["proof_status"], event["redaction_status"]) == ("hash-only proof", "customer data hidden")
 
 
-def test_the_feed_is_newest_first_and_bounded(world: Any) -> None:
-    made = [str(world.guard("10.00").decision_event_id) for _ in range(5)]
-    world.publish()
-    client = world.app().test_client()
+def test_the_feed_is_newest_first_and_bounded(fixtures: Any) -> None:
+    made = [str(fixtures.guard("10.00").decision_event_id) for _ in range(5)]
+    fixtures.publish()
+    client = fixtures.app().test_client()
     assert [event["event_id"] for event in client.get("/ops/api/live/feed?limit=3").json["events"]] == made[:1:-1]
     for bad in ("0", "101", "-1", "x", "1.5", "", "１"):
         assert client.get(f"/ops/api/live/feed?limit={bad}").status_code == 400
 
 
-def test_the_status_names_the_tenant_and_one_object_per_public_agent(world: Any) -> None:
-    app = world.app()
+def test_the_status_names_the_tenant_and_one_object_per_public_agent(fixtures: Any) -> None:
+    app = fixtures.app()
     idle = {"status": "idle", "last_action": None, "last_decision": None}
     assert app.test_client().get("/ops/api/live/status").json == {"tenant": "public-demo", "refund": idle}
-    world.guard("2000.00")
-    world.publish()
-    seen = world.app().test_client().get("/ops/api/live/status").json
+    fixtures.guard("2000.00")
+    fixtures.publish()
+    seen = fixtures.app().test_client().get("/ops/api/live/status").json
     assert seen["refund"] == {"status": "active", "last_action": "refund.create", "last_decision": "DENY"}
 
 
@@ -79,11 +79,11 @@ HALTS = [
 
 @pytest.mark.parametrize(("scope", "target", "wanted"), HALTS)
 def test_the_board_never_says_active_while_a_halt_covers_the_agent(
-    world: Any, scope: str, target: str | None, wanted: str
+    fixtures: Any, scope: str, target: str | None, wanted: str
 ) -> None:
-    world.guard("10.00")
-    world.publish()
-    client, longest = world.app().test_client(), 0.0
+    fixtures.guard("10.00")
+    fixtures.publish()
+    client, longest = fixtures.app().test_client(), 0.0
 
     def told(status: str) -> float:
         """Seconds until every public face says it; fails after two."""
@@ -98,35 +98,35 @@ def test_the_board_never_says_active_while_a_halt_covers_the_agent(
 
     told("active")
     for _ in range(3):
-        by = local_administrator(world.tenant_id)
-        done = set_halt(world.pool, by, scope=scope, target=target or "", reason="drill")
+        by = local_administrator(fixtures.tenant_id)
+        done = set_halt(fixtures.pool, by, scope=scope, target=target or "", reason="drill")
         longest = max(longest, told(wanted))
-        lift_halt(world.pool, by, done.halt_id, reason="over")
+        lift_halt(fixtures.pool, by, done.halt_id, reason="over")
         longest = max(longest, told("active"))
     print(f"N=6 flips, longest {longest:.2f} s")
 
 
-def test_an_agent_that_is_not_named_is_not_shown(world: Any) -> None:
-    world.guard("10.00")
-    world.publish()
-    client = world.app(public_agents="another-agent=other:others").test_client()
+def test_an_agent_that_is_not_named_is_not_shown(fixtures: Any) -> None:
+    fixtures.guard("10.00")
+    fixtures.publish()
+    client = fixtures.app(public_agents="another-agent=other:others").test_client()
     assert client.get("/ops/api/live/feed").json == {"events": []}
     assert client.get("/ops/api/live/status").json.keys() == {"tenant", "other"}
 
 
-def test_a_pack_of_an_agent_that_the_board_does_not_show_is_not_served(world: Any) -> None:
-    recorded = world.guard("10.00")
-    world.publish()
+def test_a_pack_of_an_agent_that_the_board_does_not_show_is_not_served(fixtures: Any) -> None:
+    recorded = fixtures.guard("10.00")
+    fixtures.publish()
     name = json.loads(recorded.pack)["proof_id"]
     for agents, status in (("another-agent=other:others", 404), ("another-agent=other:others,*", 200)):
-        client = world.app(public_agents=agents).test_client()
+        client = fixtures.app(public_agents=agents).test_client()
         assert [client.get(f"/verify/{name}{end}").status_code for end in (".json", "")] == [status, status], agents
 
 
-def test_anyone_may_read_and_caches_may_help_for_a_moment(world: Any) -> None:
-    world.guard("10.00")
-    world.publish()
-    client = world.app().test_client()
+def test_anyone_may_read_and_caches_may_help_for_a_moment(fixtures: Any) -> None:
+    fixtures.guard("10.00")
+    fixtures.publish()
+    client = fixtures.app().test_client()
     for path in ("/ops/api/live/status", "/ops/api/live/feed"):
         answer = client.get(path, headers={"Origin": "https://elsewhere.example"})
         assert answer.headers["Access-Control-Allow-Origin"] == "*"
@@ -135,11 +135,11 @@ def test_anyone_may_read_and_caches_may_help_for_a_moment(world: Any) -> None:
         assert (again.status_code, again.data) == (304, b"")
 
 
-def test_a_proof_pack_can_be_fetched_by_name_and_its_hash_recomputed(world: Any) -> None:
-    recorded = world.guard("10.00")
-    client, name = world.app().test_client(), json.loads(recorded.pack)["proof_id"]
+def test_a_proof_pack_can_be_fetched_by_name_and_its_hash_recomputed(fixtures: Any) -> None:
+    recorded = fixtures.guard("10.00")
+    client, name = fixtures.app().test_client(), json.loads(recorded.pack)["proof_id"]
     pack = client.get(f"/verify/{name}.json").json
-    assert pack == public_form(world, recorded)
+    assert pack == public_form(fixtures, recorded)
     assert pack["hash"] != recorded.pack_hash, "with it anybody could try out what a public id stands for"
     assert is_intact(pack)
     assert pack_hash({**pack, "decision": "DENY"}) != pack["hash"]
@@ -147,8 +147,8 @@ def test_a_proof_pack_can_be_fetched_by_name_and_its_hash_recomputed(world: Any)
         assert client.get(f"/verify/{wrong}.json").status_code == 404
 
 
-def test_every_answer_carries_the_browser_headers(world: Any) -> None:
-    client = world.app().test_client()
+def test_every_answer_carries_the_browser_headers(fixtures: Any) -> None:
+    client = fixtures.app().test_client()
     for path in (*STATIC, "/ops/api/approvals", "/ops/nothing"):
         headers = client.get(path).headers
         for name, value in HEADERS.items():
@@ -158,8 +158,8 @@ def test_every_answer_carries_the_browser_headers(world: Any) -> None:
         assert headers["X-Request-ID"]
 
 
-def test_health_tells_the_truth_when_the_database_is_away(world: Any) -> None:
-    client = world.app(database_url="postgresql://nobody@127.0.0.1:1/nothing").test_client()
+def test_health_tells_the_truth_when_the_database_is_away(fixtures: Any) -> None:
+    client = fixtures.app(database_url="postgresql://nobody@127.0.0.1:1/nothing").test_client()
     assert client.get("/healthz").status_code == 200
     answer = client.get("/readyz")
     assert answer.status_code == 503
@@ -192,12 +192,12 @@ def found_in(public: str, secrets: list[str]) -> list[str]:
     return [secret for secret in secrets if any(spelling in public for spelling in spellings(secret))]
 
 
-def seeded(world: Any) -> list[str]:
+def seeded(fixtures: Any) -> list[str]:
     """Decisions of every kind full of secrets; returns what must not be seen."""
-    owner = world.operator("hidden-owner", "admin")
-    caller, secrets = world.caller(owner), list(CANARIES.values())
+    owner = fixtures.operator("hidden-owner", "admin")
+    caller, secrets = fixtures.caller(owner), list(CANARIES.values())
     for value in ("100.00", "200.00", "700.00", "5000.00"):
-        recorded = world.guard(
+        recorded = fixtures.guard(
             value,
             caller,
             **{name: text for name, text in CANARIES.items() if name != "account_ref"},
@@ -208,20 +208,21 @@ def seeded(world: Any) -> list[str]:
             recorded.digest,
             *([str(recorded.approval_id)] if recorded.approval_id else []),
         ]
-    ann = world.person("ann")
-    (approval_id,) = world.sql("select approval_id from sentinel.approvals limit 1")[0]
+    ann = fixtures.person("ann")
+    (approval_id,) = fixtures.sql("select approval_id from sentinel.approvals limit 1")[0]
     ann.post(f"/ops/api/approvals/{approval_id}/reject",
-             {"reason": "canary reason of a person", "digest": world.digest(approval_id)})  # fmt: skip
-    key = issue_key(world.pool, world.tenant_id, agent_id=None).key
-    salts = [salt for (salt,) in world.sql("select salt from sentinel.operations")]
-    world.publish()
+             {"reason": "canary reason of a person", "digest": fixtures.digest(approval_id)})  # fmt: skip
+    key = issue_key(fixtures.pool, fixtures.tenant_id, agent_id=None).key
+    salts = [salt for (salt,) in fixtures.sql("select salt from sentinel.operations")]
+    fixtures.publish()
     return [*secrets, *salts, key, ann.csrf, "canary reason of a person", "hidden-owner@demo.local", "ann@demo.local",
-            str(world.tenant_id), str(caller.key_id), str(caller.principal_id)]  # fmt: skip
+            str(fixtures.tenant_id), str(caller.key_id), str(caller.principal_id)]  # fmt: skip
 
 
-def public_bytes(world: Any) -> str:
+def public_bytes(fixtures: Any) -> str:
     """Everything the public can get: bodies and headers of every public route, errors, stream and proofs included."""
-    client = world.app(public_agents="*").test_client()
+    app = fixtures.app(public_agents="*", health_port=7871)
+    client = app.test_client()
     names = [event["proof_id"] for event in client.get("/ops/api/live/feed").json["events"]]
     paths = [*STATIC, "/live/widget", *(f"/verify/{name}" for name in names), *(f"/verify/{name}.json" for name in names),
              *(f"/verify/{name}.json?x=<>" for name in names)]  # fmt: skip
@@ -230,26 +231,29 @@ def public_bytes(world: Any) -> str:
         client.get("/ops/api/approvals"),
         client.post("/ops/api/session", json={"email": "ann@demo.local", "password": "x"}),
     ]
-    stream = client.get(PATH).get_data(as_text=True)
+    answers.append(client.get("/metrics", base_url="http://127.0.0.1:7871"))
+    assert answers[-1].status_code == 200
+    with Loop() as loop, loop.view(app.edge.streams(PATH), HTTP_LAST_EVENT_ID="0") as viewer:
+        stream = "".join(viewer.block() for _ in range(len(names) + 1)) + repr(viewer.headers)
     return stream + "".join(f"{answer.headers}{answer.get_data(as_text=True)}" for answer in answers)
 
 
-def test_no_secret_is_in_any_public_byte(world: Any) -> None:
-    secrets = seeded(world)
+def test_no_secret_is_in_any_public_byte(fixtures: Any) -> None:
+    secrets = seeded(fixtures)
     assert len(secrets) > 20
-    public = public_bytes(world)
+    public = public_bytes(fixtures)
     assert public.count("within_policy_limit") >= 3
     assert found_in(public, secrets) == []
 
 
 def test_the_check_for_secrets_sees_a_serializer_that_takes_away_instead_of_choosing(
-    world: Any, monkeypatch: pytest.MonkeyPatch
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    secrets = seeded(world)
+    secrets = seeded(fixtures)
     hidden = {"customer_name", "email", "card"}
 
-    def everything_but(_self: Publisher, record: Record, _source: str | None = None) -> PublicFields:
-        (request,) = world.sql(
+    def everything_but(_self: Publisher, record: DecisionRecord, _source: str | None = None) -> PublicFields:
+        (request,) = fixtures.sql(
             "select o.request from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id) where s.decision_event_id = %s",
             record.event_id,
         )[0]
@@ -257,7 +261,7 @@ def test_the_check_for_secrets_sees_a_serializer_that_takes_away_instead_of_choo
         return PublicFields({**record.pack, **{name: value for name, value in params.items() if name not in hidden}})
 
     monkeypatch.setattr(Publisher, "event", everything_but)
-    assert {CANARIES["note"], CANARIES["iban"]} <= set(found_in(public_bytes(world), secrets))
+    assert {CANARIES["note"], CANARIES["iban"]} <= set(found_in(public_bytes(fixtures), secrets))
 
 
 @pytest.mark.parametrize("hide", [str, urllib.parse.quote, lambda text: base64.b64encode(b"ab" + text.encode()).decode(),
@@ -267,9 +271,11 @@ def test_the_search_for_secrets_finds_every_spelling(hide: Callable[[str], str])
         assert found_in(f"before {hide(secret)} after", list(CANARIES.values())) == [secret]
 
 
-def published(**pack: Any) -> tuple[Publisher, Record]:
-    publisher = Publisher(lambda: PublicIds("a-secret-for-tests-0123456789abcdef"), lambda digest: {"refund.create"})
-    return publisher, Record(uuid.UUID(int=1), uuid.UUID(int=2), "an-agent", False, pack)
+def published(**pack: Any) -> tuple[Publisher, DecisionRecord]:
+    publisher = Publisher(
+        lambda: PublicIdGenerator("a-secret-for-tests-0123456789abcdef"), lambda digest: {"refund.create"}
+    )
+    return publisher, DecisionRecord(uuid.UUID(int=1), uuid.UUID(int=2), "an-agent", False, pack)
 
 
 def test_what_has_not_the_form_of_a_field_is_left_out() -> None:
@@ -300,7 +306,7 @@ def loop() -> Iterator[Loop]:
 
 def viewing(loop: Loop, app: Any, last_seen: str | None = None) -> Viewer:
     """Somebody who watches; has been greeted."""
-    viewer = loop.view(app.extensions["streams"][PATH], **({"HTTP_LAST_EVENT_ID": last_seen} if last_seen else {}))
+    viewer = loop.view(app.edge.streams(PATH), **({"HTTP_LAST_EVENT_ID": last_seen} if last_seen else {}))
     assert viewer.block().startswith(": connected")
     return viewer
 
@@ -318,45 +324,45 @@ def events_of(loop: Loop, app: Any, count: int, last_seen: str | None = None) ->
     return found[:count]
 
 
-def test_a_viewer_gets_the_latest_then_what_happens(world: Any, loop: Loop) -> None:
-    made = [str(world.guard("10.00").decision_event_id) for _ in range(2)]
-    world.publish()
+def test_a_viewer_gets_the_latest_then_what_happens(fixtures: Any, loop: Loop) -> None:
+    made = [str(fixtures.guard("10.00").decision_event_id) for _ in range(2)]
+    fixtures.publish()
     later: list[str] = []
 
     def soon() -> None:
         time.sleep(0.4)
-        later.append(str(world.guard("10.00").decision_event_id))
-        world.publish()
+        later.append(str(fixtures.guard("10.00").decision_event_id))
+        fixtures.publish()
 
     thread = threading.Thread(target=soon)
     thread.start()
-    seen = events_of(loop, world.app(), 3)
+    seen = events_of(loop, fixtures.app(), 3)
     thread.join()
     assert [event_id for _, event_id in seen] == made + later
 
 
-def test_a_viewer_that_comes_back_misses_nothing_and_sees_nothing_twice(world: Any, loop: Loop) -> None:
-    made = [str(world.guard("10.00").decision_event_id) for _ in range(30)]
-    world.publish()
-    app = world.app()
+def test_a_viewer_that_comes_back_misses_nothing_and_sees_nothing_twice(fixtures: Any, loop: Loop) -> None:
+    made = [str(fixtures.guard("10.00").decision_event_id) for _ in range(30)]
+    fixtures.publish()
+    app = fixtures.app()
     first = events_of(loop, app, 5, "0")
     rest = events_of(loop, app, 25, str(first[-1][0]))
     assert [event_id for _, event_id in first + rest] == made
 
 
-def test_a_position_nobody_was_given_does_not_silence_the_others(world: Any, loop: Loop) -> None:
-    app = world.app()
+def test_a_position_nobody_was_given_does_not_silence_the_others(fixtures: Any, loop: Loop) -> None:
+    app = fixtures.app()
     ahead = viewing(loop, app, "999999999999")
-    made = str(world.guard("10.00").decision_event_id)
-    world.publish()
+    made = str(fixtures.guard("10.00").decision_event_id)
+    fixtures.publish()
     assert events_of(loop, app, 1, "0")[0][1] == made
     assert ahead.block()
     ahead.close()
 
 
-def test_many_viewers_cost_one_reader(world: Any, loop: Loop) -> None:
-    app, asked = world.app(), []
-    hub, real = app.extensions["console"].hub, app.extensions["console"].hub._read_after
+def test_many_viewers_cost_one_reader(fixtures: Any, loop: Loop) -> None:
+    app, asked = fixtures.app(), []
+    hub, real = app.flask.extensions["console"].hub, app.flask.extensions["console"].hub._read_after
     hub._read_after = lambda position, limit: asked.append(threading.current_thread().name) or real(position, limit)
     made: list[list[tuple[int, str]]] = []
     viewers = [threading.Thread(target=lambda: made.append(events_of(loop, app, 3))) for _ in range(10)]
@@ -364,8 +370,8 @@ def test_many_viewers_cost_one_reader(world: Any, loop: Loop) -> None:
         viewer.start()
     time.sleep(0.5)
     for _ in range(3):
-        world.guard("10.00")
-    world.publish()
+        fixtures.guard("10.00")
+    fixtures.publish()
     for viewer in viewers:
         viewer.join(timeout=10)
     assert len(made) == 10
@@ -374,8 +380,8 @@ def test_many_viewers_cost_one_reader(world: Any, loop: Loop) -> None:
     assert len(asked) < 12
 
 
-def test_streams_are_bounded_and_a_place_comes_back(world: Any, loop: Loop) -> None:
-    app = world.app(max_streams=2)
+def test_streams_are_bounded_and_a_place_comes_back(fixtures: Any, loop: Loop) -> None:
+    app = fixtures.app(max_streams=2)
     held = [viewing(loop, app) for _ in range(2)]
     with pytest.raises(TooManyStreams):
         viewing(loop, app)
@@ -383,15 +389,15 @@ def test_streams_are_bounded_and_a_place_comes_back(world: Any, loop: Loop) -> N
     third = viewing(loop, app)
     third.close()
     held[1].close()
-    assert app.extensions["console"].hub.viewers == 0
+    assert app.flask.extensions["console"].hub.viewers == 0
 
 
-def test_the_reader_stops_when_nobody_watches(world: Any, loop: Loop) -> None:
-    world.guard("10.00")
-    world.publish()
-    app = world.app()
+def test_the_reader_stops_when_nobody_watches(fixtures: Any, loop: Loop) -> None:
+    fixtures.guard("10.00")
+    fixtures.publish()
+    app = fixtures.app()
     events_of(loop, app, 1)
     end = time.monotonic() + 3
-    while app.extensions["console"].hub._reader is not None and time.monotonic() < end:
+    while app.flask.extensions["console"].hub._reader is not None and time.monotonic() < end:
         time.sleep(0.05)
-    assert app.extensions["console"].hub._reader is None
+    assert app.flask.extensions["console"].hub._reader is None

@@ -15,26 +15,26 @@ from ops_console.read_models.refund_views import STATUSES
 from sentinel.core.errors import WorkerNotRunning
 
 
-def add_entries(world: Any, count: int, tenant_id: Any = None) -> None:
-    world.sql(
+def add_entries(fixtures: Any, count: int, tenant_id: Any = None) -> None:
+    fixtures.sql(
         "insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, account_ref, order_ref, reason, risk)"
         " select %s, 'lge_' || n, 'rf_' || n, 12650, 'USD', 'acct-secret', 'order-secret', 'my words', '{\"stale_window\": false, \"note\": \"x\"}'"
         " from generate_series(1, %s) n",
-        tenant_id or world.tenant_id, count,
+        tenant_id or fixtures.tenant_id, count,
     )  # fmt: skip
 
 
-def add_worker(world: Any, status: str = "running", mode: str = "loop", seen: str = "0 seconds") -> None:
-    world.sql(
+def add_worker(fixtures: Any, status: str = "running", mode: str = "loop", seen: str = "0 seconds") -> None:
+    fixtures.sql(
         "insert into refunds.workers (tenant_id, worker_id, agent_id, mode, status, last_action, last_decision, last_seen_at)"
         " values (%s, 'w1', 'retail-refund-agent', %s, %s, 'refund.create', 'ALLOW', clock_timestamp() - %s::interval)",
-        world.tenant_id, mode, status, seen,
+        fixtures.tenant_id, mode, status, seen,
     )  # fmt: skip
 
 
-def test_the_ledger_is_shown_in_pages_without_the_customers(world: Any) -> None:
-    add_entries(world, 5)
-    ann, seen, cursor = world.person("ann", "viewer"), [], ""
+def test_the_ledger_is_shown_in_pages_without_the_customers(fixtures: Any) -> None:
+    add_entries(fixtures, 5)
+    ann, seen, cursor = fixtures.person("ann", "viewer"), [], ""
     while True:
         page = ann.get(f"/ops/api/refunds/ledger?limit=2&cursor={cursor}").json
         seen += page["entries"]
@@ -49,19 +49,19 @@ def test_the_ledger_is_shown_in_pages_without_the_customers(world: Any) -> None:
     assert "my words" not in json.dumps(seen)
 
 
-def test_the_ledger_can_be_asked_for_one_status(world: Any) -> None:
-    add_entries(world, 2)
-    ann = world.person("ann", "viewer")
+def test_the_ledger_can_be_asked_for_one_status(fixtures: Any) -> None:
+    add_entries(fixtures, 2)
+    ann = fixtures.person("ann", "viewer")
     assert len(ann.get("/ops/api/refunds/ledger?status=NEW").json["entries"]) == 2
     assert ann.get("/ops/api/refunds/ledger?status=DENIED").json == {"entries": []}
     for bad in ("status=new", "limit=0", "limit=201", "cursor=x", "cursor=%00", "cursor=WzEsMl0", "cursor=bnVsbA"):
         assert ann.get(f"/ops/api/refunds/ledger?{bad}").status_code == 400, bad
 
 
-def test_the_agents_status_counts_and_tells_the_lag(world: Any) -> None:
-    add_entries(world, 3)
-    add_worker(world)
-    shown = world.person("ann", "viewer").get("/ops/api/refunds/agent/status").json
+def test_the_agents_status_counts_and_tells_the_lag(fixtures: Any) -> None:
+    add_entries(fixtures, 3)
+    add_worker(fixtures)
+    shown = fixtures.person("ann", "viewer").get("/ops/api/refunds/agent/status").json
     assert (shown["agent_id"], shown["status"], shown["halt"]) == ("retail-refund-agent", "running", "OK")
     assert (shown["last_action"], shown["last_decision"]) == ("refund.create", "ALLOW")
     assert shown["redaction_status"] == "customer data hidden"
@@ -71,21 +71,21 @@ def test_the_agents_status_counts_and_tells_the_lag(world: Any) -> None:
 
 
 @pytest.mark.parametrize(("status", "seen"), [("stopped", "0 seconds"), ("running", "2 minutes")])
-def test_a_worker_that_was_not_heard_of_is_not_running(world: Any, status: str, seen: str) -> None:
-    add_worker(world, status, seen=seen)
-    ann = world.person("ann")
+def test_a_worker_that_was_not_heard_of_is_not_running(fixtures: Any, status: str, seen: str) -> None:
+    add_worker(fixtures, status, seen=seen)
+    ann = fixtures.person("ann")
     assert ann.get("/ops/api/refunds/agent/status").json["status"] == "not_running"
     refused = ann.post("/ops/api/refunds/process-once")
     assert (refused.status_code, refused.json["type"]) == (503, "urn:sentinel:problem:worker-not-running")
-    assert world.sql("select 1 from refunds.process_requests") == []
+    assert fixtures.sql("select 1 from refunds.process_requests") == []
 
 
-def test_process_once_answers_what_the_worker_did(world: Any) -> None:
-    add_worker(world)
+def test_process_once_answers_what_the_worker_did(fixtures: Any) -> None:
+    add_worker(fixtures)
     told = {"ledger_entry_id": "lge_1", "status": "EXECUTED"}
 
     def worker() -> None:
-        while not world.sql(
+        while not fixtures.sql(
             "update refunds.process_requests set finished_at = clock_timestamp(), result = %s::jsonb returning requested_by",
             json.dumps(told),
         ):
@@ -93,31 +93,31 @@ def test_process_once_answers_what_the_worker_did(world: Any) -> None:
 
     thread = threading.Thread(target=worker)
     thread.start()
-    answer = world.person("ann").post("/ops/api/refunds/process-once")
+    answer = fixtures.person("ann").post("/ops/api/refunds/process-once")
     thread.join()
     assert (answer.status_code, answer.json) == (200, told)
-    assert world.sql("select requested_by from refunds.process_requests") == [("ann@demo.local",)]
+    assert fixtures.sql("select requested_by from refunds.process_requests") == [("ann@demo.local",)]
 
 
-def test_a_question_nobody_takes_is_withdrawn(world: Any) -> None:
-    add_worker(world)
+def test_a_question_nobody_takes_is_withdrawn(fixtures: Any) -> None:
+    add_worker(fixtures)
     with pytest.raises(WorkerNotRunning, match="withdrawn"):
-        process_one(world.pool, world.operator("ann"), wait_seconds=0.1)
-    assert world.sql("select result from refunds.process_requests") == [({"withdrawn": True},)]
+        process_one(fixtures.pool, fixtures.operator("ann"), wait_seconds=0.1)
+    assert fixtures.sql("select result from refunds.process_requests") == [({"withdrawn": True},)]
 
 
-def test_a_question_in_hand_is_not_withdrawn(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_worker(world)
+def test_a_question_in_hand_is_not_withdrawn(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_worker(fixtures)
     monkeypatch.setattr("ops_console.process_one._IN_HAND_SECONDS", 0.2)
     ask = refund_routes.refund_views.ask_worker
 
     def asked_and_taken(*told: Any) -> None:
         ask(*told)
-        world.sql(
+        fixtures.sql(
             "update refunds.process_requests set claimed_by = 'w1', lease_until = clock_timestamp() + interval '1 minute'"
         )
 
     monkeypatch.setattr(refund_routes.refund_views, "ask_worker", asked_and_taken)
     with pytest.raises(WorkerNotRunning, match="has not answered"):
-        process_one(world.pool, world.operator("ann"), wait_seconds=0.1)
-    assert world.sql("select finished_at from refunds.process_requests") == [(None,)]
+        process_one(fixtures.pool, fixtures.operator("ann"), wait_seconds=0.1)
+    assert fixtures.sql("select finished_at from refunds.process_requests") == [(None,)]

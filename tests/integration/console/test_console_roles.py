@@ -49,10 +49,10 @@ ENDS = (("DELETE", "/ops/api/session"), ("POST", "/ops/sign-out"))
 FOR_ALL = {("POST", "/ops/api/session"), ("GET", "/ops/sign-in"), ("POST", "/ops/sign-in")}
 
 
-def test_the_table_of_roles_names_every_operator_route(world: Any) -> None:
+def test_the_table_of_roles_names_every_operator_route(fixtures: Any) -> None:
     found = {
         (method, str(rule))
-        for rule in world.app().url_map.iter_rules()
+        for rule in fixtures.app().flask.url_map.iter_rules()
         if str(rule).startswith("/ops") and not str(rule).startswith("/ops/api/live/")
         for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
     }
@@ -60,14 +60,14 @@ def test_the_table_of_roles_names_every_operator_route(world: Any) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_each_route_is_refused_below_its_role_and_only_there(world: Any, role: str) -> None:
-    person = world.person("ann", role)
+def test_each_route_is_refused_below_its_role_and_only_there(fixtures: Any, role: str) -> None:
+    person = fixtures.person("ann", role)
     for (method, route), least in sorted(LEAST.items(), key=lambda item: item[0] in ENDS):
         path = route.partition("<")[0] + NOTHING + route.partition(">")[2] if "<" in route else route
         # A body that breaks every schema: a role that is too low is told before anything is read.
         answer = person.client.open(path, method=method, json={"?": 1}, headers={"X-CSRF-Token": person.csrf})
         if (method, route) in ENDS:
-            person = world.sign_in(person.email, world.opened[-1])
+            person = fixtures.sign_in(person.email, fixtures.opened[-1])
         refused = ROLES.index(role) < ROLES.index(least)
         assert (answer.status_code == 403) == refused, f"{method} {path} as {role}: {answer.status_code}"
         assert answer.status_code != 401

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.authority import approvals
-from sentinel.authority.public_ids import index_public_ids, minters
+from sentinel.authority import approval_queue
+from sentinel.authority.public_ids import index_public_ids, load_public_id_generators
 from sentinel.core.public_ids import Kind
 from sentinel.store.ids import new_id
 
@@ -23,15 +23,15 @@ class Other:
 
 
 @pytest.fixture
-def other(world: Any) -> Other:
+def other(fixtures: Any) -> Other:
     """The other tenant's belongings."""
-    tenant_id = world.tenant("other")
-    owner = world.operator("olga", "admin", tenant_id)
-    app = world.app()
-    olga = world.sign_in(owner, app)
-    approval_id = world.approval(tenant_id=tenant_id)
-    doubt = world.guard("90.00", world.caller(tenant_id=tenant_id))
-    world.sql(
+    tenant_id = fixtures.tenant("other")
+    owner = fixtures.operator("olga", "admin", tenant_id)
+    app = fixtures.app()
+    olga = fixtures.sign_in(owner, app)
+    approval_id = fixtures.approval(tenant_id=tenant_id)
+    doubt = fixtures.guard("90.00", fixtures.caller(tenant_id=tenant_id))
+    fixtures.sql(
         "update sentinel.operation_states set status = 'in_doubt', started_at = clock_timestamp(),"
         " in_doubt_since = clock_timestamp(), in_doubt_reason = 'no_report' where operation_id = %s",
         doubt.operation_id,
@@ -40,18 +40,18 @@ def other(world: Any) -> Other:
         "halt_id"
     ]
     token_id = olga.post("/ops/api/tokens", {"label": "olgas token"}).json["token_id"]
-    world.sql(
+    fixtures.sql(
         "insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency)"
         " values (%s, 'olgas_entry', 'olgas_refund', 12600, 'USD')",
         tenant_id,
     )
-    world.sql(
+    fixtures.sql(
         "insert into refunds.workers (tenant_id, worker_id, agent_id, mode, status) values (%s, 'olgas_worker', 'retail-refund-agent', 'loop', 'running')",
         tenant_id,
     )
-    world.publish()
-    minter = minters(world.pool, ())[0]
-    assert index_public_ids(world.pool, tenant_id, minter)
+    fixtures.publish()
+    minter = load_public_id_generators(fixtures.pool, ())[0]
+    assert index_public_ids(fixtures.pool, tenant_id, minter)
     refund_id = json.loads(doubt.pack)["refund_id"]
     ids = {
         "public_id": minter.mint(Kind.REFUND, tenant_id, refund_id),
@@ -69,17 +69,17 @@ def other(world: Any) -> Other:
     )
 
 
-def leaks(world: Any, other: Other) -> list[str]:
+def leaks(fixtures: Any, other: Other) -> list[str]:
     """Routes that told the stranger something of the other tenant, or did something to it."""
-    app, found = world.app(public_agents="*"), []
-    ann = world.person("ann", "admin", app)
-    before = world.sql(SNAPSHOT)
+    app, found = fixtures.app(public_agents="*"), []
+    ann = fixtures.person("ann", "admin", app)
+    before = fixtures.sql(SNAPSHOT)
     bodies: dict[str, Any] = {
         "approve": {"reason": "x", "digest": "d"}, "reject": {"reason": "x", "digest": "d"}, "lift": {"reason": "x"}, "resolve": {"executed": False, "evidence": "x"},
         "handled": {"reason": "x", "reference": "x", "digest": "d"}, "on": {"canary_percent": 5, "reason": "x"}, "off": {"reason": "x"},
         **{word: {"reason": "x", "digest": "d"} for word in ("fulfil", "refund", "hold", "retry")},
     }  # fmt: skip
-    for rule in app.url_map.iter_rules():
+    for rule in app.flask.url_map.iter_rules():
         path = str(rule)
         for name, value in other.ids.items():
             path = path.replace(f"<{name}>", value)
@@ -94,7 +94,7 @@ def leaks(world: Any, other: Other) -> list[str]:
             told = answer.get_data(as_text=True)
             if any(text in told for text in other.texts) or ("<" in str(rule) and answer.status_code != 404):
                 found.append(f"{method} {path}: {answer.status_code}")
-    if world.sql(SNAPSHOT) != before:
+    if fixtures.sql(SNAPSHOT) != before:
         found.append("an effect")
     return found
 
@@ -108,32 +108,37 @@ select (select string_agg(a::text, ';' order by approval_id) from sentinel.appro
 """
 
 
-def test_no_route_shows_or_changes_anything_of_another_tenant(world: Any, other: Other) -> None:
-    assert leaks(world, other) == []
+def test_no_route_shows_or_changes_anything_of_another_tenant(fixtures: Any, other: Other) -> None:
+    assert leaks(fixtures, other) == []
 
 
 def test_the_check_for_leaks_sees_a_query_that_forgets_the_tenant(
-    world: Any, other: Other, monkeypatch: pytest.MonkeyPatch
+    fixtures: Any, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forgetful = approvals.LIST_APPROVALS.replace("a.tenant_id = %(tenant_id)s)", "a.tenant_id <> %(tenant_id)s)")
-    assert forgetful != approvals.LIST_APPROVALS
-    monkeypatch.setattr(approvals, "LIST_APPROVALS", forgetful)
-    assert "GET /ops/api/approvals: 200" in leaks(world, other)
+    composed = approval_queue.list_text
+
+    def forgetful(*, of_status: bool, behind: bool) -> str:
+        text = composed(of_status=of_status, behind=behind)
+        assert "a.tenant_id = %(tenant_id)s" in text
+        return text.replace("a.tenant_id = %(tenant_id)s", "a.tenant_id <> %(tenant_id)s")
+
+    monkeypatch.setattr(approval_queue, "list_text", forgetful)
+    assert "GET /ops/api/approvals: 200" in leaks(fixtures, other)
 
 
-def test_an_unknown_id_and_another_tenants_id_are_one_answer(world: Any, other: Other) -> None:
-    ann, told = world.person("ann", "admin"), set()
+def test_an_unknown_id_and_another_tenants_id_are_one_answer(fixtures: Any, other: Other) -> None:
+    ann, told = fixtures.person("ann", "admin"), set()
     for approval_id in (other.ids["approval_id"], str(new_id()), "not-an-id"):
         answer = ann.get(f"/ops/api/approvals/{approval_id}")
         told.add((answer.status_code, answer.json["detail"]))
     assert len(told) == 1
 
 
-def test_the_public_board_shows_one_tenant(world: Any, other: Other) -> None:
-    mine = world.guard("10.00")
-    world.publish()
-    client = world.app(public_agents="*").test_client()
+def test_the_public_board_shows_one_tenant(fixtures: Any, other: Other) -> None:
+    mine = fixtures.guard("10.00")
+    fixtures.publish()
+    client = fixtures.app(public_agents="*").test_client()
     assert [one["event_id"] for one in client.get("/ops/api/live/feed").json["events"]] == [str(mine.decision_event_id)]
-    shown = world.app(public_tenant="other").test_client()
+    shown = fixtures.app(public_tenant="other").test_client()
     assert str(mine.decision_event_id) not in shown.get("/ops/api/live/feed").get_data(as_text=True)
     assert shown.get("/ops/api/live/status").json["tenant"] == "other"

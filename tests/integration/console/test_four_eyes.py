@@ -8,86 +8,86 @@ from typing import Any
 
 import pytest
 
-from ops_console.accounts.change_operator import change_operator
+from ops_console.accounts.operator_changes import change_operator
 from ops_console.accounts.operators import credentials, use_one_time_password
 from ops_console.accounts.passwords import hash_password
-from sentinel.authority.issue_key import issue_key
-from sentinel.authority.keys import WORKER_SCOPES, find_key_by_id
-from sentinel.authority.rotate_key import rotate_key
+from sentinel.authority.keys import WORKER_SCOPES, find_key_by_id, issue_key, rotate_key
+from sentinel.authority.protected_changes import END_SESSIONS
 from sentinel.core.errors import SentinelError
 from tests.integration.console.conftest import Caller
+from tests.integration.console.second_administrator import agreed
 
 NEW_PASSWORD = "a-password-of-the-admin's-own"
 
 
-def caller_of(world: Any, key_id: uuid.UUID) -> Caller:
-    row = find_key_by_id(world.pool, world.tenant_id, key_id)
+def caller_of(fixtures: Any, key_id: uuid.UUID) -> Caller:
+    row = find_key_by_id(fixtures.pool, fixtures.tenant_id, key_id)
     assert row is not None
     return Caller(
         row.tenant_id, row.key_id, row.principal_id, row.agent_id, frozenset(row.scopes), row.owner_operator_id
     )
 
 
-def key_made_on_the_page(world: Any, browser: Any, owner: str | None = None) -> Caller:
+def key_made_on_the_page(fixtures: Any, browser: Any, owner: str | None = None) -> Caller:
     """A key that this administrator makes on the console's page, owned by somebody else or nobody."""
     made = uuid.uuid4()
     form = {"key_id": made, "scopes": ["guard", "worker"], **({"owner": owner} if owner else {})}
     answer = browser.submit("/ops/keys", **form)
     assert answer.status_code == 201, answer.get_data(as_text=True)
-    return caller_of(world, made)
+    return caller_of(fixtures, made)
 
 
-def approved(world: Any, approval_id: Any, *people: Any) -> str:
+def approved(fixtures: Any, approval_id: Any, *people: Any) -> str:
     """What came of these people's words, as the database has it."""
     for one in people:
         one.approve(approval_id)
-    return str(world.approval_status(approval_id))
+    return str(fixtures.approval_status(approval_id))
 
 
 @pytest.mark.parametrize("owner", [None, "viewer@demo.local"])
-def test_who_made_a_key_does_not_approve_what_it_asks(world: Any, owner: str | None) -> None:
-    app = world.app()
-    world.operator("viewer", "viewer")
-    browser = world.browser("admin", "admin", app, proved=True)
-    asked = world.guard("200.00", key_made_on_the_page(world, browser, owner)).approval_id
-    refused = world.sign_in("admin@demo.local", app).approve(asked)
+def test_who_made_a_key_does_not_approve_what_it_asks(fixtures: Any, owner: str | None) -> None:
+    app = fixtures.app()
+    fixtures.operator("viewer", "viewer")
+    browser = fixtures.browser("admin", "admin", app, proved=True)
+    asked = fixtures.guard("200.00", key_made_on_the_page(fixtures, browser, owner)).approval_id
+    refused = fixtures.sign_in("admin@demo.local", app).approve(asked)
     assert (refused.status_code, "made" in refused.json["detail"]) == (403, True)
     page = browser.get(f"/ops/approvals/{asked}").get_data(as_text=True)
     assert "you own, made or rotated it" in page
-    assert approved(world, asked, world.person("other", app=app)) == "approved"
+    assert approved(fixtures, asked, fixtures.person("other", app=app)) == "approved"
 
 
-def test_who_rotated_a_key_does_not_approve_what_either_asks(world: Any) -> None:
-    app = world.app()
-    browser = world.browser("admin", "admin", app, proved=True)
-    admin = world.sign_in("admin@demo.local", app)
-    old = issue_key(world.pool, world.tenant_id, agent_id="retail-refund-agent", scopes=WORKER_SCOPES)
-    before = world.guard("200.00", caller_of(world, old.key_id)).approval_id
+def test_who_rotated_a_key_does_not_approve_what_either_asks(fixtures: Any) -> None:
+    app = fixtures.app()
+    browser = fixtures.browser("admin", "admin", app, proved=True)
+    admin = fixtures.sign_in("admin@demo.local", app)
+    old = issue_key(fixtures.pool, fixtures.tenant_id, agent_id="retail-refund-agent", scopes=WORKER_SCOPES)
+    before = fixtures.guard("200.00", caller_of(fixtures, old.key_id)).approval_id
     new = uuid.uuid4()
     assert browser.submit(f"/ops/keys/{old.key_id}/rotate", key_id=new, overlap_hours="1").status_code == 201
-    after = world.guard("200.00", caller_of(world, new)).approval_id
+    after = fixtures.guard("200.00", caller_of(fixtures, new)).approval_id
     assert [admin.approve(one).status_code for one in (before, after)] == [403, 403]
     # And a third turn by somebody else takes nobody off.
-    third = rotate_key(world.pool, world.tenant_id, new)
-    assert admin.approve(world.guard("200.00", caller_of(world, third.key_id)).approval_id).status_code == 403
+    third = rotate_key(fixtures.pool, fixtures.tenant_id, new)
+    assert admin.approve(fixtures.guard("200.00", caller_of(fixtures, third.key_id)).approval_id).status_code == 403
 
 
-def test_a_rule_without_makers_is_seen(world: Any) -> None:
-    world.sql("update sentinel.agent_keys set maker_ids = '{}'")
-    app = world.app()
-    browser = world.browser("admin", "admin", app, proved=True)
-    asker = key_made_on_the_page(world, browser)
-    world.sql("update sentinel.agent_keys set maker_ids = '{}' where key_id = %s", asker.key_id)
-    asked = world.guard("200.00", asker).approval_id
-    assert approved(world, asked, world.sign_in("admin@demo.local", app)) == "approved"
+def test_a_rule_without_makers_is_seen(fixtures: Any) -> None:
+    fixtures.sql("update sentinel.agent_keys set maker_ids = '{}'")
+    app = fixtures.app()
+    browser = fixtures.browser("admin", "admin", app, proved=True)
+    asker = key_made_on_the_page(fixtures, browser)
+    fixtures.sql("update sentinel.agent_keys set maker_ids = '{}' where key_id = %s", asker.key_id)
+    asked = fixtures.guard("200.00", asker).approval_id
+    assert approved(fixtures, asked, fixtures.sign_in("admin@demo.local", app)) == "approved"
 
 
-def second_voice(world: Any, change: str, app: Any) -> tuple[str, int]:
+def second_voice(fixtures: Any, change: str, app: Any) -> tuple[str, int]:
     """What came of one administrator's two voices on a question for two people, and the second voice's answer."""
-    bob = world.operator("bob", "viewer" if change == "role" else "approver")
-    browser = world.browser("admin", "admin", app, proved=True)
-    admin = world.sign_in("admin@demo.local", app)
-    asked = world.approval("600.00")
+    bob = fixtures.operator("bob", "viewer" if change == "role" else "approver")
+    browser = fixtures.browser("admin", "admin", app, proved=True)
+    admin = fixtures.sign_in("admin@demo.local", app)
+    asked = fixtures.approval("600.00")
     assert admin.approve(asked).json["result"] == "recorded"
     if change == "created":
         form = {"operator_id": uuid.uuid4(), "email": "eve@demo.local", "role": "approver", "password": NEW_PASSWORD}
@@ -100,66 +100,66 @@ def second_voice(world: Any, change: str, app: Any) -> tuple[str, int]:
             "let-in": ("let-in", {}), "second-factor": ("reset-second-factor", {}),
         }  # fmt: skip
         if change == "let-in":
-            world.sql("update sentinel.operators set active = false where operator_id = %s", bob.operator_id)
+            fixtures.sql("update sentinel.operators set active = false where operator_id = %s", bob.operator_id)
         if change == "second-factor":
-            world.sql(
+            fixtures.sql(
                 "insert into sentinel.second_factors (tenant_id, operator_id, secret, confirmed_at) values (%s, %s, 'x', now())",
-                world.tenant_id, bob.operator_id)  # fmt: skip
+                fixtures.tenant_id, bob.operator_id)  # fmt: skip
         word, form = acts[change]
         assert browser.submit(f"/ops/operators/{bob.operator_id}/{word}", **form).status_code in (200, 303)
     hashed = "update sentinel.operators set password_hash = %s where email = %s"
-    world.sql(hashed, world.password_hash, email)
-    answer = world.sign_in(email, app).approve(asked)
-    return str(world.approval_status(asked)), int(answer.status_code)
+    fixtures.sql(hashed, fixtures.password_hash, email)
+    answer = fixtures.sign_in(email, app).approve(asked)
+    return str(fixtures.approval_status(asked)), int(answer.status_code)
 
 
 CHANGES = ("created", "password", "role", "let-in", "second-factor")
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_an_account_that_was_just_changed_gives_no_second_voice(world: Any, change: str) -> None:
-    assert second_voice(world, change, world.app()) == ("pending", 403)
+def test_an_account_that_was_just_changed_gives_no_second_voice(fixtures: Any, change: str) -> None:
+    assert second_voice(fixtures, change, fixtures.app()) == ("pending", 403)
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_an_account_whose_change_is_forgotten_would(world: Any, change: str) -> None:
-    world.sql(
+def test_an_account_whose_change_is_forgotten_would(fixtures: Any, change: str) -> None:
+    fixtures.sql(
         "create function sentinel.forget() returns trigger language plpgsql as $$"
         " begin new.changed_by_another_at := '-infinity'; new.password_one_time := false; return new; end $$;"
         " create trigger forget before insert or update on sentinel.operators for each row execute function sentinel.forget()"
     )
-    assert second_voice(world, change, world.app()) == ("approved", 200)
+    assert second_voice(fixtures, change, fixtures.app()) == ("approved", 200)
 
 
-def test_what_is_asked_after_the_change_is_decided(world: Any) -> None:
-    app = world.app()
-    bob = world.operator("bob", since="now")
-    assert approved(world, world.approval(), world.sign_in(bob, app)) == "approved"
+def test_what_is_asked_after_the_change_is_decided(fixtures: Any) -> None:
+    app = fixtures.app()
+    bob = fixtures.operator("bob", since="now")
+    assert approved(fixtures, fixtures.approval(), fixtures.sign_in(bob, app)) == "approved"
 
 
-def test_a_word_given_before_the_change_still_counts(world: Any) -> None:
-    app, asked = world.app(), world.approval("600.00")
-    bob, admin = world.person("bob", app=app), world.operator("admin", "admin")
+def test_a_word_given_before_the_change_still_counts(fixtures: Any) -> None:
+    app, asked = fixtures.app(), fixtures.approval("600.00")
+    bob, admin = fixtures.person("bob", app=app), fixtures.operator("admin", "admin")
     assert bob.approve(asked).json["result"] == "recorded"
-    (operator_id,) = world.sql("select operator_id from sentinel.operators where email = 'bob@demo.local'")[0]
-    change_operator(world.pool, admin, operator_id, "sessions_ended")
-    world.sql(
+    (operator_id,) = fixtures.sql("select operator_id from sentinel.operators where email = 'bob@demo.local'")[0]
+    change_operator(fixtures.pool, admin, operator_id, END_SESSIONS)
+    fixtures.sql(
         "update sentinel.operators set changed_by_another_at = clock_timestamp() where operator_id = %s", operator_id
     )
-    assert approved(world, asked, world.person("carl", app=app)) == "approved"
+    assert approved(fixtures, asked, fixtures.person("carl", app=app)) == "approved"
 
 
-def test_every_way_to_a_word_refuses_alike(world: Any) -> None:
+def test_every_way_to_a_word_refuses_alike(fixtures: Any) -> None:
     """The API, the page, the list of many, a token and the command line: all of them end in one function."""
     from click.testing import CliRunner
 
     from sentinel.cli.approvals import group
 
-    app = world.app()
-    asked = world.approval()
-    bob = world.operator("bob", "admin", since="now")
-    person, browser = world.sign_in(bob, app), world.at_page(bob.email, app, proved=True)
-    digest = world.digest(asked)
+    app = fixtures.app()
+    asked = fixtures.approval()
+    bob = fixtures.operator("bob", "admin", since="now")
+    person, browser = fixtures.sign_in(bob, app), fixtures.at_page(bob.email, app, proved=True)
+    digest = fixtures.digest(asked)
     token = person.post("/ops/api/tokens", {}).json["token"]
     tries = {
         "api": person.approve(asked),
@@ -173,10 +173,12 @@ def test_every_way_to_a_word_refuses_alike(world: Any) -> None:
     assert {name: answer.status_code for name, answer in tries.items()} == dict.fromkeys(tries, 403)
     assert "before your account" in re.sub(r"\s+", " ", tries["page"].get_data(as_text=True))
     said = CliRunner().invoke(
-        group, ["approve", str(asked), "--as", bob.email, "--reason", "mine"], env={"SENTINEL_DATABASE_URL": world.url}
+        group,
+        ["approve", str(asked), "--as", bob.email, "--reason", "mine"],
+        env={"SENTINEL_DATABASE_URL": fixtures.url},
     )
     assert said.exit_code != 0 and not isinstance(said.exception, SentinelError)
-    assert world.approval_status(asked) == "pending"
+    assert fixtures.approval_status(asked) == "pending"
 
 
 # A password that somebody else set ------------------------------------------------------------------------------------
@@ -190,7 +192,7 @@ def sign_in_with(app: Any, email: str, password: str) -> tuple[Any, Any]:
     return client, client.post("/ops/api/session", json={"email": email, "password": password})
 
 
-def made_operator(world: Any, browser: Any, how: str) -> str:
+def made_operator(fixtures: Any, browser: Any, how: str) -> str:
     """The address of somebody whose password `browser`'s administrator set."""
     if how == "created":
         form = {"operator_id": uuid.uuid4(), "email": "eve@demo.local", "role": "admin", "password": NEW_PASSWORD}
@@ -201,23 +203,23 @@ def made_operator(world: Any, browser: Any, how: str) -> str:
 
         from sentinel.cli.operators import group
 
-        env = {"SENTINEL_DATABASE_URL": world.url}
+        env = {"SENTINEL_DATABASE_URL": fixtures.url}
         made = CliRunner().invoke(group, ["create", "eve@demo.local", "--role", "admin", "--json"], env=env)
-        world.sql(
+        fixtures.sql(
             "update sentinel.operators set password_hash = %s where email = 'eve@demo.local'",
             hash_password(NEW_PASSWORD),
         )
         assert made.exit_code == 0, made.output
         return "eve@demo.local"
-    bob = world.operator("bob", "admin")
+    bob = fixtures.operator("bob", "approver")
     assert browser.submit(f"/ops/operators/{bob.operator_id}/password", password=NEW_PASSWORD).status_code == 200
     return str(bob.email)
 
 
 @pytest.mark.parametrize("how", ["created", "reset", "command line"])
-def test_a_password_that_somebody_else_set_works_once_and_only_to_set_ones_own(world: Any, how: str) -> None:
-    app = world.app()
-    email = made_operator(world, world.browser("admin", "admin", app, proved=True), how)
+def test_a_password_that_somebody_else_set_works_once_and_only_to_set_ones_own(fixtures: Any, how: str) -> None:
+    app = fixtures.app()
+    email = made_operator(fixtures, fixtures.browser("admin", "admin", app, proved=True), how)
     client, first = sign_in_with(app, email, NEW_PASSWORD)
     assert (first.status_code, sign_in_with(app, email, NEW_PASSWORD)[1].status_code) == (200, 401)
     headers = {"X-CSRF-Token": first.json["csrf_token"]}
@@ -249,12 +251,12 @@ def test_a_password_that_somebody_else_set_works_once_and_only_to_set_ones_own(w
     ]
 
 
-def test_of_two_that_come_with_it_at_once_one_gets_in(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = world.app()
-    email = made_operator(world, world.browser("admin", "admin", app, proved=True), "created")
-    (known,) = [credentials(world.pool, email, None)]
+def test_of_two_that_come_with_it_at_once_one_gets_in(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = fixtures.app()
+    email = made_operator(fixtures, fixtures.browser("admin", "admin", app, proved=True), "created")
+    (known,) = [credentials(fixtures.pool, email, None)]
     assert known is not None
-    assert [use_one_time_password(world.pool, known) for _ in range(2)] == [True, False]
+    assert [use_one_time_password(fixtures.pool, known) for _ in range(2)] == [True, False]
     assert sign_in_with(app, email, NEW_PASSWORD)[1].status_code == 401
     # The twin: a console that writes no use down.
     monkeypatch.setattr("ops_console.accounts.sign_in.use_one_time_password", lambda *_: True)
@@ -264,43 +266,48 @@ def test_of_two_that_come_with_it_at_once_one_gets_in(world: Any, monkeypatch: p
 # Accounts in one administrator's hands ---------------------------------------------------------------------------------
 
 
-def two_admins(world: Any, app: Any) -> tuple[Any, Any]:
+def two_admins(fixtures: Any, app: Any) -> tuple[Any, Any]:
     """(the browser of an administrator, another administrator's browser)."""
-    return world.browser("ada", "admin", app, proved=True), world.browser("bea", "admin", app, proved=True)
+    return fixtures.browser("ada", "admin", app, proved=True), fixtures.browser("bea", "admin", app, proved=True)
 
 
-def hand_over(world: Any, ada: Any, how: str, app: Any) -> tuple[str, Any]:
-    """(id, signed-in person) of an approver's account that ada made, or whose password she reset, and that she holds now."""
+def hand_over(fixtures: Any, ada: Any, how: str, app: Any, second: Any = None) -> tuple[str, Any]:
+    """(id, signed-in person) of an approver's account that ada made, or whose password she reset, and that she holds now.
+
+    With a `second` administrator that one has approved it.
+    """
     if how == "made":
         made = str(uuid.uuid4())
         form = {"operator_id": made, "email": "eve@demo.local", "role": "approver", "password": NEW_PASSWORD}
-        assert ada.submit("/ops/operators", **form).status_code == 200
-        email = "eve@demo.local"
+        answer, email = ada.submit("/ops/operators", **form), "eve@demo.local"
     else:
-        bob = world.operator("bob")
+        bob = fixtures.operator("bob")
         made, email = str(bob.operator_id), bob.email
-        assert ada.submit(f"/ops/operators/{made}/password", password=NEW_PASSWORD).status_code == 200
-    world.sql(
+        answer = ada.submit(f"/ops/operators/{made}/password", password=NEW_PASSWORD)
+    assert (agreed(fixtures, ada, answer, second) if second else answer).status_code == 200
+    fixtures.sql(
         "update sentinel.operators set password_one_time = false, password_hash = %s where email = %s",
-        world.password_hash,
+        fixtures.password_hash,
         email,
     )
-    return made, world.sign_in(email, app)
+    return made, fixtures.sign_in(email, app)
 
 
 @pytest.mark.parametrize("how", ["made", "reset"])
-def test_two_accounts_in_one_administrators_hands_are_one_person_until_a_second_confirms(world: Any, how: str) -> None:
-    app = world.app()
-    ada, bea = two_admins(world, app)
-    account, eve = hand_over(world, ada, how, app)
-    asked = world.approval("600.00")
-    assert world.sign_in("ada@demo.local", app).approve(asked).json["result"] == "recorded"
+def test_two_accounts_in_one_administrators_hands_are_one_person_until_a_second_confirms(
+    fixtures: Any, how: str
+) -> None:
+    app = fixtures.app()
+    ada, bea = two_admins(fixtures, app)
+    account, eve = hand_over(fixtures, ada, how, app, bea)
+    asked = fixtures.approval("600.00")
+    assert fixtures.sign_in("ada@demo.local", app).approve(asked).json["result"] == "recorded"
     refused = eve.approve(asked)
     assert (refused.status_code, "second administrator" in refused.json["detail"]) == (403, True)
     # The other way round as well, and with accounts of hers alone.
-    other = world.approval("600.00")
+    other = fixtures.approval("600.00")
     assert eve.approve(other).json["result"] == "recorded"
-    assert world.sign_in("ada@demo.local", app).approve(other).status_code == 403
+    assert fixtures.sign_in("ada@demo.local", app).approve(other).status_code == 403
     # Ada does not confirm it, nor does an administrator of her making; the queue tells the others.
     assert ada.submit(f"/ops/operators/{account}/confirm").status_code == 403
     assert "has to confirm" in bea.get("/ops/approvals").get_data(as_text=True)
@@ -308,42 +315,47 @@ def test_two_accounts_in_one_administrators_hands_are_one_person_until_a_second_
     assert bea.submit(f"/ops/operators/{account}/confirm").status_code == 303
     assert "has to confirm" not in bea.get("/ops/approvals").get_data(as_text=True)
     assert eve.approve(asked).json["result"] == "approved"
-    assert len(world.sql("select 1 from sentinel.events where kind = 'operator_confirmed'")) == 1
+    assert len(fixtures.sql("select 1 from sentinel.events where kind = 'operator_confirmed'")) == 1
 
 
-def test_an_administrator_of_her_making_confirms_nothing(world: Any) -> None:
-    app = world.app()
-    ada, _ = two_admins(world, app)
+def test_an_administrator_of_her_making_confirms_nothing(fixtures: Any) -> None:
+    app = fixtures.app()
+    ada, bea = two_admins(fixtures, app)
     form = {"operator_id": uuid.uuid4(), "email": "fay@demo.local", "role": "admin", "password": NEW_PASSWORD}
-    assert ada.submit("/ops/operators", **form).status_code == 200
-    world.sql(
+    agreed(fixtures, ada, ada.submit("/ops/operators", **form), bea)
+    fixtures.sql(
         "update sentinel.operators set password_one_time = false, password_hash = %s where email like 'fay%%'",
-        world.password_hash,
+        fixtures.password_hash,
     )
-    account, _ = hand_over(world, ada, "made", app)
+    account, _ = hand_over(fixtures, ada, "made", app, bea)
     assert (
-        world.at_page("fay@demo.local", app, proved=True).submit(f"/ops/operators/{account}/confirm").status_code == 403
+        fixtures.at_page("fay@demo.local", app, proved=True).submit(f"/ops/operators/{account}/confirm").status_code
+        == 403
     )
 
 
-def test_an_account_of_her_making_does_not_approve_what_her_key_asks(world: Any) -> None:
-    app = world.app()
-    ada, _ = two_admins(world, app)
-    _, eve = hand_over(world, ada, "made", app)
-    assert eve.approve(world.guard("200.00", key_made_on_the_page(world, ada)).approval_id).status_code == 403
+def test_an_account_of_her_making_does_not_approve_what_her_key_asks(fixtures: Any) -> None:
+    app = fixtures.app()
+    ada, bea = two_admins(fixtures, app)
+    _, eve = hand_over(fixtures, ada, "made", app, bea)
+    key_id = uuid.uuid4()
+    agreed(fixtures, ada, ada.submit("/ops/keys", key_id=key_id, scopes=["guard", "worker"]), bea)
+    asked = fixtures.guard("200.00", caller_of(fixtures, key_id)).approval_id
+    assert eve.approve(asked).status_code == 403
+    assert fixtures.sign_in("bea@demo.local", app).approve(asked).json["result"] == "approved", "the second did not ask"
 
 
-def test_a_sole_administrator_needs_no_second(world: Any) -> None:
-    app = world.app()
-    ada = world.browser("ada", "admin", app, proved=True)
-    _, eve = hand_over(world, ada, "made", app)
-    asked = world.approval("600.00")
-    assert approved(world, asked, world.sign_in("ada@demo.local", app), eve) == "approved"
+def test_a_sole_administrator_needs_no_second(fixtures: Any) -> None:
+    app = fixtures.app()
+    ada = fixtures.browser("ada", "admin", app, proved=True)
+    _, eve = hand_over(fixtures, ada, "made", app)
+    asked = fixtures.approval("600.00")
+    assert approved(fixtures, asked, fixtures.sign_in("ada@demo.local", app), eve) == "approved"
 
 
-def test_a_count_that_does_not_look_at_hands_is_seen(world: Any) -> None:
-    app = world.app()
-    ada, _ = two_admins(world, app)
-    _, eve = hand_over(world, ada, "made", app)
-    world.sql("update sentinel.operators set changed_by = null")
-    assert approved(world, world.approval("600.00"), world.sign_in("ada@demo.local", app), eve) == "approved"
+def test_a_count_that_does_not_look_at_hands_is_seen(fixtures: Any) -> None:
+    app = fixtures.app()
+    ada, bea = two_admins(fixtures, app)
+    _, eve = hand_over(fixtures, ada, "made", app, bea)
+    fixtures.sql("update sentinel.operators set changed_by = null")
+    assert approved(fixtures, fixtures.approval("600.00"), fixtures.sign_in("ada@demo.local", app), eve) == "approved"

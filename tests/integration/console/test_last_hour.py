@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ops_console.gauge_sampler import start_sampler
-from ops_console.pages.last_hour import HEIGHT, WIDTH, Drawing, drawn, seconds_drawn
+from ops_console.pages.hour_charts import HEIGHT, WIDTH, Drawing, drawn, seconds_drawn
+from ops_console.periodic import start_sampler
 from ops_console.read_models import gauges
 from ops_console.read_models.gauges import Sample
 from sentinel.core.errors import EngineUnavailable
@@ -59,52 +59,52 @@ def test_what_was_not_measured_is_a_gap_and_not_zero() -> None:
     assert found.most == 1.0
 
 
-def samples(world: Any, tenant_id: Any = None) -> list[tuple[float, int, int, float | None]]:
+def samples(fixtures: Any, tenant_id: Any = None) -> list[tuple[float, int, int, float | None]]:
     return [
         (round(one.oldest_waiting_seconds, -1), one.in_doubt, one.halts, one.worker_lag_seconds)
-        for one in gauges.last_hour(world.pool, tenant_id or world.tenant_id)
+        for one in gauges.last_hour(fixtures.pool, tenant_id or fixtures.tenant_id)
     ]
 
 
-def test_every_tenant_is_sampled_once_in_a_while_and_only_with_its_own(world: Any) -> None:
-    other = world.tenant("other")
-    waiting = world.approval("200.00")
-    world.sql("update sentinel.approvals set created_at = now() - interval '10 min' where approval_id = %s", waiting)
-    world.sql("update sentinel.approvals set expires_at = now() where approval_id = %s", world.approval("300.00"))
-    world.guard("10.00")
-    world.sql("update sentinel.operation_states set status = 'in_doubt', started_at = now(), in_doubt_reason = 'no_report',"
+def test_every_tenant_is_sampled_once_in_a_while_and_only_with_its_own(fixtures: Any) -> None:
+    other = fixtures.tenant("other")
+    waiting = fixtures.approval("200.00")
+    fixtures.sql("update sentinel.approvals set created_at = now() - interval '10 min' where approval_id = %s", waiting)
+    fixtures.sql("update sentinel.approvals set expires_at = now() where approval_id = %s", fixtures.approval("300.00"))
+    fixtures.guard("10.00")
+    fixtures.sql("update sentinel.operation_states set status = 'in_doubt', started_at = now(), in_doubt_reason = 'no_report',"
               " in_doubt_since = now() where decision = 'ALLOW'")  # fmt: skip
-    for owner, scope in ((world.tenant_id, "tenant"), ("00000000-0000-0000-0000-000000000000", "global")):
-        world.sql("insert into sentinel.halts (tenant_id, halt_id, scope, reason, set_by, set_at)"
+    for owner, scope in ((fixtures.tenant_id, "tenant"), ("00000000-0000-0000-0000-000000000000", "global")):
+        fixtures.sql("insert into sentinel.halts (tenant_id, halt_id, scope, reason, set_by, set_at)"
                   " values (%s, gen_random_uuid(), %s, 'x', 'x', now())", owner, scope)  # fmt: skip
-    world.sql("insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, next_attempt_at)"
+    fixtures.sql("insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, next_attempt_at)"
               " values (%s, 'lge_late', 'r', 100, 'USD', now() - interval '1 h'),"
-              " (%s, 'lge_later', 'r', 100, 'USD', now() + interval '1 h')", world.tenant_id, world.tenant_id)  # fmt: skip
+              " (%s, 'lge_later', 'r', 100, 'USD', now() + interval '1 h')", fixtures.tenant_id, fixtures.tenant_id)  # fmt: skip
 
-    lags = gauges.worker_lags(world.pool)
-    assert [(one.tenant_id, round(one.seconds, -1)) for one in lags] == [(world.tenant_id, 3600)]
-    assert gauges.take_samples(world.pool, lags, apart_seconds=18.0) == 2
-    (found,) = samples(world)
+    lags = gauges.worker_lags(fixtures.pool)
+    assert [(one.tenant_id, round(one.seconds, -1)) for one in lags] == [(fixtures.tenant_id, 3600)]
+    assert gauges.take_samples(fixtures.pool, lags, apart_seconds=18.0) == 2
+    (found,) = samples(fixtures)
     assert (found[:3], round(found[3], -1)) == ((600, 1, 2), 3600)
-    assert samples(world, other) == [(0, 0, 1, 0)], "a global halt is everybody's"
+    assert samples(fixtures, other) == [(0, 0, 1, 0)], "a global halt is everybody's"
 
-    assert gauges.take_samples(world.pool, lags, apart_seconds=18.0) == 0, "another console came soon after"
-    world.sql("update sentinel.gauge_samples set taken_at = taken_at - interval '50 min'")
-    assert gauges.take_samples(world.pool, None, apart_seconds=18.0) > 0
-    assert [one[3] is None for one in samples(world)] == [False, True], "a ledger that is away is not a lag of zero"
-    world.sql("update sentinel.gauge_samples set taken_at = taken_at - interval '80 min'")
-    assert samples(world) == []
-    gauges.take_samples(world.pool, None, apart_seconds=18.0)
-    assert world.sql("select count(*) from sentinel.gauge_samples where tenant_id = %s", world.tenant_id) == [(2,)], (
-        "what no drawing reaches back to is thrown away"
-    )
+    assert gauges.take_samples(fixtures.pool, lags, apart_seconds=18.0) == 0, "another console came soon after"
+    fixtures.sql("update sentinel.gauge_samples set taken_at = taken_at - interval '50 min'")
+    assert gauges.take_samples(fixtures.pool, None, apart_seconds=18.0) > 0
+    assert [one[3] is None for one in samples(fixtures)] == [False, True], "a ledger that is away is not a lag of zero"
+    fixtures.sql("update sentinel.gauge_samples set taken_at = taken_at - interval '80 min'")
+    assert samples(fixtures) == []
+    gauges.take_samples(fixtures.pool, None, apart_seconds=18.0)
+    assert fixtures.sql("select count(*) from sentinel.gauge_samples where tenant_id = %s", fixtures.tenant_id) == [
+        (2,)
+    ], "what no drawing reaches back to is thrown away"
 
 
-def test_the_overview_draws_the_hour_and_says_it_in_words(world: Any) -> None:
-    vic = world.browser("vic", "viewer")
-    world.sql("insert into sentinel.gauge_samples (tenant_id, taken_at, oldest_waiting_seconds, in_doubt, halts)"
+def test_the_overview_draws_the_hour_and_says_it_in_words(fixtures: Any) -> None:
+    vic = fixtures.browser("vic", "viewer")
+    fixtures.sql("insert into sentinel.gauge_samples (tenant_id, taken_at, oldest_waiting_seconds, in_doubt, halts)"
               " values (%s, now() - interval '30 min', 7200, 3, 1), (%s, now() - interval '59 min', 0, 0, 0)",
-              world.tenant_id, world.tenant_id)  # fmt: skip
+              fixtures.tenant_id, fixtures.tenant_id)  # fmt: skip
     shown = vic.get("/ops/overview/now").get_data(as_text=True)
     assert re.findall(r'aria-label="([^"]+)"', shown) == [
         "Oldest question over the last hour: at most 2 h 0 min; now none",
@@ -117,9 +117,11 @@ def test_the_overview_draws_the_hour_and_says_it_in_words(world: Any) -> None:
     )
 
 
-def test_the_sampler_waits_for_a_database_that_is_away_and_goes_on(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ops_console.gauge_sampler.APART_SECONDS", 0.05)
-    pool, ledger = Pool(with_role(world.url, CONSOLE), size=1), Pool(AWAY, size=1)
+def test_the_sampler_waits_for_a_database_that_is_away_and_goes_on(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ops_console.periodic.SAMPLE_SECONDS", 0.05)
+    pool, ledger = Pool(with_role(fixtures.url, CONSOLE), size=1), Pool(AWAY, size=1)
     is_over, refusals, take = False, [1, 2], gauges.take_samples
 
     def take_or_refuse(*args: Any, **rest: Any) -> int:
@@ -127,11 +129,11 @@ def test_the_sampler_waits_for_a_database_that_is_away_and_goes_on(world: Any, m
             raise {1: ValueError("a fault of ours"), 2: EngineUnavailable("the database is away")}[refusals.pop()]
         return take(*args, **rest)
 
-    monkeypatch.setattr("ops_console.gauge_sampler.gauges.take_samples", take_or_refuse)
+    monkeypatch.setattr("ops_console.periodic.gauges.take_samples", take_or_refuse)
     start_sampler(pool, ledger, stopping=lambda: is_over)
     try:
-        assert eventually(lambda: len(samples(world)) >= 2, within=20)
-        assert {one[3] for one in samples(world)} == {None}
+        assert eventually(lambda: len(samples(fixtures)) >= 2, within=20)
+        assert {one[3] for one in samples(fixtures)} == {None}
     finally:
         is_over = True
         pool.close()

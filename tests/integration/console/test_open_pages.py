@@ -26,38 +26,38 @@ def refreshed(browser: Browser, pages: tuple[str, ...]) -> set[str]:
     return found
 
 
-def keeping_alive(world: Any, browser: Browser, addresses: set[str]) -> list[str]:
+def keeping_alive(fixtures: Any, browser: Browser, addresses: set[str]) -> list[str]:
     """Which of these count as somebody being there."""
     found = []
     for address in sorted(addresses):
-        world.sql(IDLE, 800)
+        fixtures.sql(IDLE, 800)
         assert browser.get(address).status_code in (200, 204), address
-        found += [address] if world.sql(SEEN) == [(True,)] else []
+        found += [address] if fixtures.sql(SEEN) == [(True,)] else []
     return found
 
 
-def test_an_open_page_does_not_keep_its_session_alive(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    app, waiting = world.app(), world.approval()
-    browser = world.browser("ann", app=app)
+def test_an_open_page_does_not_keep_its_session_alive(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, waiting = fixtures.app(), fixtures.approval()
+    browser = fixtures.browser("ann", app=app)
     asked = refreshed(browser, (*PAGES, f"/ops/approvals/{waiting}"))
-    marked = [name for name, view in app.view_functions.items() if getattr(view, "refreshes_itself", False)]
+    marked = [name for name, view in app.flask.view_functions.items() if getattr(view, "refreshes_itself", False)]
     print(f"N={len(asked)}")
     assert len(asked) == len(marked) == 6
-    assert keeping_alive(world, browser, asked) == []
-    assert keeping_alive(world, browser, set(PAGES)) == sorted(PAGES), "a page that somebody opens does"
+    assert keeping_alive(fixtures, browser, asked) == []
+    assert keeping_alive(fixtures, browser, set(PAGES)) == sorted(PAGES), "a page that somebody opens does"
     # The twin: a console that takes every question for a person's.
-    with monkeypatch.context() as twin:
-        twin.setattr(identity, "_refreshes_itself", lambda: False)
-        assert keeping_alive(world, browser, asked) == sorted(asked)
+    with monkeypatch.context() as mutant:
+        mutant.setattr(identity, "_refreshes_itself", lambda: False)
+        assert keeping_alive(fixtures, browser, asked) == sorted(asked)
     # Fifteen minutes without a person are the end, however often the page has asked meanwhile.
-    world.sql(IDLE, 899)
+    fixtures.sql(IDLE, 899)
     assert all(browser.get(address).status_code in (200, 204) for address in asked)
-    world.sql(IDLE, 901)
+    fixtures.sql(IDLE, 901)
     assert {browser.get(address).status_code for address in asked} == {303}
 
 
-def test_the_first_page_of_a_list_refreshes_itself_and_older_ones_do_not(world: Any) -> None:
-    vic = world.browser("vic", "viewer")
+def test_the_first_page_of_a_list_refreshes_itself_and_older_ones_do_not(fixtures: Any) -> None:
+    vic = fixtures.browser("vic", "viewer")
     for list_, live in (("/ops/ledger", "/ops/ledger-now"), ("/ops/orders", "/ops/orders-now")):
         page = vic.get(list_).get_data(as_text=True)
         (part,) = re.findall(rf'<[^>]* hx-get="{live}"[^>]*>', page)
@@ -67,7 +67,7 @@ def test_the_first_page_of_a_list_refreshes_itself_and_older_ones_do_not(world: 
         assert f'hx-get="{live}?q=abc"' in vic.get(f"{list_}?q=abc").get_data(as_text=True)
         assert vic.get(f"{live}?status=nonsense").status_code == 400
 
-    add_entries(world, 60)
+    add_entries(fixtures, 60)
     newest = vic.get("/ops/ledger").get_data(as_text=True)
     (older,) = re.findall(r'href="(/ops/ledger\?cursor=[^"]+)"', newest)
     assert 'hx-get="' not in vic.get(older).get_data(as_text=True)
@@ -76,5 +76,5 @@ def test_the_first_page_of_a_list_refreshes_itself_and_older_ones_do_not(world: 
     assert len(set(re.findall(r'href="/ops/ledger/([^"]+)"', fragment))) == 50
     assert "60" in fragment.partition("hx-partial")[2]
     assert older in fragment
-    elsewhere = world.at_page(world.operator("oda", "viewer", world.tenant("elsewhere")).email)
+    elsewhere = fixtures.at_page(fixtures.operator("oda", "viewer", fixtures.tenant("elsewhere")).email)
     assert "lge_" not in elsewhere.get("/ops/ledger-now").get_data(as_text=True)

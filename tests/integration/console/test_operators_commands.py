@@ -26,15 +26,15 @@ GROUPS = {
 }
 
 
-def run(world: Any, *words: str, stdin: str | None = None) -> Result:
+def run(fixtures: Any, *words: str, stdin: str | None = None) -> Result:
     """`sentinel WORDS`, on the test's database."""
-    env = {"SENTINEL_DATABASE_URL": world.url, "SENTINEL_TENANT_ID": None}
+    env = {"SENTINEL_DATABASE_URL": fixtures.url, "SENTINEL_TENANT_ID": None}
     return CliRunner().invoke(GROUPS[words[0]].group, list(words[1:]), env=env, input=stdin)
 
 
-def told(world: Any, *words: str, stdin: str | None = None) -> Any:
+def told(fixtures: Any, *words: str, stdin: str | None = None) -> Any:
     """The JSON a command printed."""
-    done = run(world, *words, "--json", stdin=stdin)
+    done = run(fixtures, *words, "--json", stdin=stdin)
     assert done.exit_code == 0, done.output
     assert done.stdout.count("\n") == 1
     return json.loads(done.stdout)
@@ -47,102 +47,113 @@ def refused(done: Result, code: int, text: str) -> None:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_every_command_explains_itself(world: Any, group: str) -> None:
+def test_every_command_explains_itself(fixtures: Any, group: str) -> None:
     for name in ["", *GROUPS[group].group.commands]:
-        done = run(world, group, *([name] if name else []), "--help")
+        done = run(fixtures, group, *([name] if name else []), "--help")
         assert done.exit_code == 0
         assert len(done.output) > 80
 
 
-def test_an_approval_is_a_local_administrators_act_for_the_named_operator(world: Any) -> None:
-    ann, approval_id = world.operator("ann"), world.approval()
-    assert [one["approval_id"] for one in told(world, "approvals", "list", "--status", "pending")] == [str(approval_id)]
+def test_an_approval_is_a_local_administrators_act_for_the_named_operator(fixtures: Any) -> None:
+    ann, approval_id = fixtures.operator("ann"), fixtures.approval()
+    assert [one["approval_id"] for one in told(fixtures, "approvals", "list", "--status", "pending")] == [
+        str(approval_id)
+    ]
     assert (
-        told(world, "approvals", "approve", str(approval_id), "--as", "ANN@demo.local", "--reason", "by phone")[
+        told(fixtures, "approvals", "approve", str(approval_id), "--as", "ANN@demo.local", "--reason", "by phone")[
             "result"
         ]
         == "approved"
     )
-    assert world.sql("select operator_id, via from sentinel.approval_votes") == [
+    assert fixtures.sql("select operator_id, via from sentinel.approval_votes") == [
         (ann.operator_id, "local_administrator")
     ]
     assert (
         '"via":"local_administrator"'
-        in world.sql("select body from sentinel.events where kind = 'approval_vote'")[0][0]
+        in fixtures.sql("select body from sentinel.events where kind = 'approval_vote'")[0][0]
     )
     refused(
-        run(world, "approvals", "reject", str(approval_id), "--as", "ann@demo.local", "--reason", "x"),
+        run(fixtures, "approvals", "reject", str(approval_id), "--as", "ann@demo.local", "--reason", "x"),
         1,
         "decided before",
     )
 
 
-def test_a_local_administrator_has_no_more_rights_than_the_named_operator(world: Any) -> None:
-    world.operator("vic", "viewer")
-    approval_id = str(world.approval())
-    refused(run(world, "approvals", "approve", approval_id, "--as", "vic@demo.local", "--reason", "x"), 1, "role")
+def test_a_local_administrator_has_no_more_rights_than_the_named_operator(fixtures: Any) -> None:
+    fixtures.operator("vic", "viewer")
+    approval_id = str(fixtures.approval())
+    refused(run(fixtures, "approvals", "approve", approval_id, "--as", "vic@demo.local", "--reason", "x"), 1, "role")
     refused(
-        run(world, "approvals", "approve", approval_id, "--as", "nobody@demo.local", "--reason", "x"),
+        run(fixtures, "approvals", "approve", approval_id, "--as", "nobody@demo.local", "--reason", "x"),
         1,
         "not an operator",
     )
-    refused(run(world, "approvals", "approve", "x", "--as", "vic@demo.local", "--reason", "x"), 2, "not an id")
+    refused(run(fixtures, "approvals", "approve", "x", "--as", "vic@demo.local", "--reason", "x"), 2, "not an id")
     refused(
-        run(world, "approvals", "approve", str(world.tenant_id), "--as", world.operator("ann").email, "--reason", "x"),
+        run(
+            fixtures,
+            "approvals",
+            "approve",
+            str(fixtures.tenant_id),
+            "--as",
+            fixtures.operator("ann").email,
+            "--reason",
+            "x",
+        ),
         1,
         "no approval",
     )
-    assert run(world, "approvals", "approve", approval_id, "--reason", "x").exit_code == 2
+    assert run(fixtures, "approvals", "approve", approval_id, "--reason", "x").exit_code == 2
 
 
-def test_a_two_person_approval_says_how_many_are_missing(world: Any) -> None:
-    world.operator("ann")
-    approval_id = str(world.approval("600.00"))
-    done = run(world, "approvals", "approve", approval_id, "--as", "ann@demo.local", "--reason", "x")
+def test_a_two_person_approval_says_how_many_are_missing(fixtures: Any) -> None:
+    fixtures.operator("ann")
+    approval_id = str(fixtures.approval("600.00"))
+    done = run(fixtures, "approvals", "approve", approval_id, "--as", "ann@demo.local", "--reason", "x")
     assert "1 of 2" in done.output
 
 
-def test_a_global_halt_is_set_and_lifted_here(world: Any) -> None:
-    halt_id = told(world, "halts", "set", "--scope", "global", "--reason", "stop")["halt_id"]
-    assert world.guard("10.00").reason_code == "halted"
-    assert [one["scope"] for one in told(world, "halts", "list")] == ["global"]
-    assert told(world, "halts", "lift", halt_id, "--reason", "fine")["lifted"] is True
-    assert world.guard("10.00").decision == "ALLOW"
-    refused(run(world, "halts", "lift", halt_id, "--reason", "again"), 1, "no halt")
-    refused(run(world, "halts", "set", "--scope", "agent", "--reason", "x"), 2, "target")
-    assert world.sql("select distinct set_by, lifted_by from sentinel.halts") == [
+def test_a_global_halt_is_set_and_lifted_here(fixtures: Any) -> None:
+    halt_id = told(fixtures, "halts", "set", "--scope", "global", "--reason", "stop")["halt_id"]
+    assert fixtures.guard("10.00").reason_code == "halted"
+    assert [one["scope"] for one in told(fixtures, "halts", "list")] == ["global"]
+    assert told(fixtures, "halts", "lift", halt_id, "--reason", "fine")["lifted"] is True
+    assert fixtures.guard("10.00").decision == "ALLOW"
+    refused(run(fixtures, "halts", "lift", halt_id, "--reason", "again"), 1, "no halt")
+    refused(run(fixtures, "halts", "set", "--scope", "agent", "--reason", "x"), 2, "target")
+    assert fixtures.sql("select distinct set_by, lifted_by from sentinel.halts") == [
         ("local administrator", "local administrator")
     ]
 
 
-def test_a_doubt_is_resolved_in_an_administrators_name(world: Any) -> None:
-    world.operator("ann")
-    abe, recorded = world.operator("abe", "admin"), world.guard("10.00")
-    world.sql(
+def test_a_doubt_is_resolved_in_an_administrators_name(fixtures: Any) -> None:
+    fixtures.operator("ann")
+    abe, recorded = fixtures.operator("abe", "admin"), fixtures.guard("10.00")
+    fixtures.sql(
         "update sentinel.operation_states set status = 'in_doubt', started_at = clock_timestamp(),"
         " in_doubt_since = clock_timestamp(), in_doubt_reason = 'no_report'"
     )
     operation = str(recorded.operation_id)
-    assert [one["operation_id"] for one in told(world, "in-doubt", "list")] == [operation]
+    assert [one["operation_id"] for one in told(fixtures, "in-doubt", "list")] == [operation]
     refused(
-        run(world, "in-doubt", "resolve", operation, "--executed", "--evidence", "x", "--as", "ann@demo.local"),
+        run(fixtures, "in-doubt", "resolve", operation, "--executed", "--evidence", "x", "--as", "ann@demo.local"),
         1,
         "admin",
     )
     assert (
-        told(world, "in-doubt", "resolve", operation, "--not-executed", "--evidence", "statement", "--as", abe.email)[
-            "executed"
-        ]
+        told(
+            fixtures, "in-doubt", "resolve", operation, "--not-executed", "--evidence", "statement", "--as", abe.email
+        )["executed"]
         is False
     )
-    assert run(world, "in-doubt", "resolve", operation, "--evidence", "x", "--as", abe.email).exit_code == 2
+    assert run(fixtures, "in-doubt", "resolve", operation, "--evidence", "x", "--as", abe.email).exit_code == 2
 
 
-def test_a_key_is_shown_once_kept_as_a_hash_rotated_and_revoked(world: Any) -> None:
-    deciding = Pool(with_role(world.url, AUTHORITY), size=1)
-    world.operator("ann")
+def test_a_key_is_shown_once_kept_as_a_hash_rotated_and_revoked(fixtures: Any) -> None:
+    deciding = Pool(with_role(fixtures.url, AUTHORITY), size=1)
+    fixtures.operator("ann")
     made = told(
-        world,
+        fixtures,
         "keys",
         "create",
         "--agent-id",
@@ -157,24 +168,24 @@ def test_a_key_is_shown_once_kept_as_a_hash_rotated_and_revoked(world: Any) -> N
     found = find_key(deciding, key_hash(made["key"]))
     assert found is not None
     assert (found.usable, found.agent_id, found.scopes) == (True, "a1", ["guard"])
-    assert made["key"] not in str(world.sql("select k::text from sentinel.agent_keys k"))
-    second = told(world, "keys", "rotate", made["key_id"])
-    (old, new) = told(world, "keys", "list")
+    assert made["key"] not in str(fixtures.sql("select k::text from sentinel.agent_keys k"))
+    second = told(fixtures, "keys", "rotate", made["key_id"])
+    (old, new) = told(fixtures, "keys", "list")
     assert (old["usable"], new["usable"], old["principal_id"] == new["principal_id"], new["owner"]) == (
         True,
         True,
         True,
         "ann@demo.local",
     )
-    world.sql("update sentinel.agent_keys set expires_at = clock_timestamp() where key_id = %s", made["key_id"])
-    refused(run(world, "keys", "rotate", made["key_id"]), 1, "revoked or expired")
-    told(world, "keys", "revoke", second["key_id"])
+    fixtures.sql("update sentinel.agent_keys set expires_at = clock_timestamp() where key_id = %s", made["key_id"])
+    refused(run(fixtures, "keys", "rotate", made["key_id"]), 1, "revoked or expired")
+    told(fixtures, "keys", "revoke", second["key_id"])
     for key in (made["key"], second["key"]):
         row = find_key(deciding, key_hash(key))
         assert row is not None
         assert not row.usable
-    refused(run(world, "keys", "revoke", second["key_id"]), 1, "before")
-    refused(run(world, "keys", "create", "--agent-id", "a b"), 2, "agent_id")
+    refused(run(fixtures, "keys", "revoke", second["key_id"]), 1, "before")
+    refused(run(fixtures, "keys", "create", "--agent-id", "a b"), 2, "agent_id")
     deciding.close()
 
 
@@ -186,24 +197,24 @@ def test_a_mistyped_key_is_known_by_its_checksum() -> None:
     assert not any(looks_like_key(one) for one in [*wrong, key[:-1], key + "0", key + "\n", "", "\u0660" * 45])
 
 
-def test_operators_are_made_changed_and_shut_out(world: Any) -> None:
-    made = told(world, "operators", "create", "Ann@Demo.local", "--role", "approver")
+def test_operators_are_made_changed_and_shut_out(fixtures: Any) -> None:
+    made = told(fixtures, "operators", "create", "Ann@Demo.local", "--role", "approver")
     assert made["email"] == "ann@demo.local"
-    client = world.app().test_client()
+    client = fixtures.app().test_client()
     body = {"email": "ann@demo.local", "password": made["password"]}
     assert client.post("/ops/api/session", json=body).json["role"] == "approver"
-    told(world, "operators", "set-role", "ann@demo.local", "viewer")
+    told(fixtures, "operators", "set-role", "ann@demo.local", "viewer")
     assert client.get("/ops/api/session").json["role"] == "viewer"
-    told(world, "operators", "disable", "ann@demo.local")
+    told(fixtures, "operators", "disable", "ann@demo.local")
     assert client.get("/ops/api/session").status_code == 401
-    refused(run(world, "operators", "create", "ann@demo.local", "--role", "admin"), 1, "already")
+    refused(run(fixtures, "operators", "create", "ann@demo.local", "--role", "admin"), 1, "already")
     for bad in ("ann", "ann@", "\u0430nn@demo.local", "a b@demo.local"):
-        refused(run(world, "operators", "create", bad, "--role", "admin"), 2, "email")
+        refused(run(fixtures, "operators", "create", bad, "--role", "admin"), 2, "email")
 
 
-def test_a_given_password_is_read_from_standard_input_and_not_shown(world: Any) -> None:
+def test_a_given_password_is_read_from_standard_input_and_not_shown(fixtures: Any) -> None:
     made = told(
-        world,
+        fixtures,
         "operators",
         "create",
         "ann@demo.local",
@@ -214,27 +225,27 @@ def test_a_given_password_is_read_from_standard_input_and_not_shown(world: Any) 
     )
     assert "password" not in made
     body = {"email": "ann@demo.local", "password": "a long enough password"}
-    assert world.app().test_client().post("/ops/api/session", json=body).status_code == 200
+    assert fixtures.app().test_client().post("/ops/api/session", json=body).status_code == 200
     for bad, rule in (("short", "12 to 256"), ("Password2024!", "is a common password")):
         given = ("operators", "create", "b@demo.local", "--role", "admin", "--password-stdin")
-        refused(run(world, *given, stdin=f"{bad}\n"), 2, rule)
+        refused(run(fixtures, *given, stdin=f"{bad}\n"), 2, rule)
 
 
-def test_several_tenants_have_to_be_told_apart(world: Any) -> None:
-    other = told(world, "tenants", "create", "other")
-    assert [one["label"] for one in told(world, "tenants", "list")] == ["public-demo", "other"]
-    refused(run(world, "keys", "list"), 2, "--tenant")
-    assert told(world, "keys", "list", "--tenant", "other") == []
-    assert told(world, "keys", "list", "--tenant", other["tenant_id"]) == []
-    refused(run(world, "keys", "list", "--tenant", "third"), 1, "no tenant")
-    refused(run(world, "tenants", "create", "other"), 1, "already")
-    refused(run(world, "tenants", "create", "Other Tenant"), 2, "label")
+def test_several_tenants_have_to_be_told_apart(fixtures: Any) -> None:
+    other = told(fixtures, "tenants", "create", "other")
+    assert [one["label"] for one in told(fixtures, "tenants", "list")] == ["public-demo", "other"]
+    refused(run(fixtures, "keys", "list"), 2, "--tenant")
+    assert told(fixtures, "keys", "list", "--tenant", "other") == []
+    assert told(fixtures, "keys", "list", "--tenant", other["tenant_id"]) == []
+    refused(run(fixtures, "keys", "list", "--tenant", "third"), 1, "no tenant")
+    refused(run(fixtures, "tenants", "create", "other"), 1, "already")
+    refused(run(fixtures, "tenants", "create", "Other Tenant"), 2, "label")
 
 
-def test_without_a_database_the_commands_say_so(world: Any) -> None:
+def test_without_a_database_the_commands_say_so(fixtures: Any) -> None:
     env = {"SENTINEL_DATABASE_URL": "postgresql://nobody:secret-word@127.0.0.1:1/nothing"}
     done = CliRunner().invoke(keys.group, ["list"], env=env)
     refused(done, 3, "cannot use the database at 127.0.0.1:1/nothing")
     assert "secret-word" not in done.output
-    world.sql("update public.schema_version set version_num = '0000'")
-    refused(run(world, "keys", "list"), 2, "sentinel migrate")
+    fixtures.sql("update public.schema_version set version_num = '0000'")
+    refused(run(fixtures, "keys", "list"), 2, "sentinel migrate")

@@ -17,7 +17,7 @@ from ops_console.pages.approval_facts import facts_of
 from sentinel.core.canonical import canonical_json, sha256_hex
 from tests.integration.console.approval_pages import card, digest_on, say, votes
 from tests.integration.console.test_page_policies import BARE, SOURCE, with_odd_policy
-from tests.integration.console.test_page_policies import words as words_of
+from tests.integration.console.test_page_policies import words as order_votes
 
 HOSTILE = {
     "direction": "pay \u202e0001 USD\u202c now",
@@ -40,21 +40,21 @@ def hidden_in(page: str) -> list[str]:
     ]
 
 
-def hostile_card(world: Any) -> str:
+def hostile_card(fixtures: Any) -> str:
     """A card over text that the authority would not even have taken: somebody wrote it into the database."""
-    approval_id = world.approval("200.00")
-    (stored,) = world.sql("select request from sentinel.operations order by created_at desc limit 1")[0]
+    approval_id = fixtures.approval("200.00")
+    (stored,) = fixtures.sql("select request from sentinel.operations order by created_at desc limit 1")[0]
     operation = json.loads(stored)
     operation["params"] |= {"note": HOSTILE, "weird <b>name</b>": "x"}
     canonical = canonical_json(operation)
-    world.sql("alter table sentinel.operations disable trigger append_only")
-    world.sql("update sentinel.operations set request = %s where request = %s", canonical, stored)
-    world.sql("update sentinel.approvals set digest = %s where approval_id = %s", sha256_hex(canonical), approval_id)
-    return card(world.browser(f"reader{uuid.uuid4().hex[:8]}"), approval_id)
+    fixtures.sql("alter table sentinel.operations disable trigger append_only")
+    fixtures.sql("update sentinel.operations set request = %s where request = %s", canonical, stored)
+    fixtures.sql("update sentinel.approvals set digest = %s where approval_id = %s", sha256_hex(canonical), approval_id)
+    return card(fixtures.browser(f"reader{uuid.uuid4().hex[:8]}"), approval_id)
 
 
-def test_hostile_text_on_a_card_is_escaped_shown_and_fenced(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = hostile_card(world)
+def test_hostile_text_on_a_card_is_escaped_shown_and_fenced(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = hostile_card(fixtures)
     assert hidden_in(page) == []
     assert "<script>alert" not in page
     assert "<img" not in page[page.index("<main") :]
@@ -68,15 +68,15 @@ def test_hostile_text_on_a_card_is_escaped_shown_and_fenced(world: Any, monkeypa
     assert "head of finance" not in re.sub(r'<figure class="untrusted">.*?</figure>', "", page, flags=re.S)
     # The twin only escapes: what nobody sees gets through, and is caught.
     monkeypatch.setitem(text.FILTERS, "visible", text.escape)
-    assert len(hidden_in(hostile_card(world))) >= 6
+    assert len(hidden_in(hostile_card(fixtures))) >= 6
 
 
-def test_a_card_shows_what_is_bound_and_who_may_see_whose_account_it_is(world: Any) -> None:
-    boss = world.operator("boss", "admin")
-    approval_id = world.approval("640.00", owner=boss)
-    ann, vic = world.browser("ann"), world.browser("vic", "viewer")
+def test_a_card_shows_what_is_bound_and_who_may_see_whose_account_it_is(fixtures: Any) -> None:
+    boss = fixtures.operator("boss", "admin")
+    approval_id = fixtures.approval("640.00", owner=boss)
+    ann, vic = fixtures.browser("ann"), fixtures.browser("vic", "viewer")
     page, viewed = card(ann, approval_id), card(vic, approval_id)
-    (request,) = world.sql("select request from sentinel.operations")[0]
+    (request,) = fixtures.sql("select request from sentinel.operations")[0]
     account = next(fact.shown for fact in facts_of(request, accounts=True) if fact.path == "account_ref")
     assert account in page
     assert account not in viewed
@@ -84,48 +84,51 @@ def test_a_card_shows_what_is_bound_and_who_may_see_whose_account_it_is(world: A
     for words in ("640.00 USD", "The amount needs a person&#39;s approval.", "boss@demo.local", "0 of 2", digest_on(page),
                   "lifts no halt", "account month", "1,000.00 USD", "/verify/pf_"):  # fmt: skip
         assert words in page, words
-    assert "You answer for the key that asks this" in card(world.at_page(boss.email), approval_id)
+    assert "You own the key that asks this" in card(fixtures.at_page(boss.email), approval_id)
     assert "<form" not in viewed.split("<main")[1]
     assert "this needs the role approver" in viewed.lower()
     assert "<form" not in vic.get("/ops/approvals").get_data(as_text=True).split("<table")[1]
 
 
-def test_a_card_says_each_condition_in_words_with_its_source_beside_it(
-    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_card_shows_each_condition_below_its_sentence(
+    fixtures: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = with_odd_policy(world, tmp_path / "policies")
-    ann, approval_id = world.browser("ann", app=app), world.approval("200.00")
+    app = with_odd_policy(fixtures, tmp_path / "policies")
+    ann, approval_id = fixtures.browser("ann", app=app), fixtures.approval("200.00")
     page = card(ann, approval_id)
     (policy,) = [
-        one.policy for one in world.authority.policies.library.policies if one.policy.policy_id == "retail-refund"
+        one.policy for one in fixtures.authority.policies.library.policies if one.policy.policy_id == "retail-refund"
     ]
-    said, bare = ([html.unescape(one) for one in found.findall(page)] for found in (SOURCE, BARE))
-    assert sorted(said + bare) == sorted(one.when for one in (*policy.rules, *policy.limits) if one.when)
-    assert sorted(bare) == ["amount_minor % 2 < 9", "amount_minor % 2 == 7"]
-    told = words_of(ann.get(f"/ops/approvals/{approval_id}"))
+    shown = [html.unescape(one) for one in SOURCE.findall(page)]
+    assert sorted(shown) == sorted(one.when for one in (*policy.rules, *policy.limits) if one.when)
+    assert BARE.findall(page) == []
+    told = order_votes(ann.get(f"/ops/approvals/{approval_id}"))
     for wanted in (
-        "the amount is more than 150.00 (EUR, GBP, USD) and the amount is at most 1,000.00 (EUR, GBP, USD) amount_minor >",
-        "account is “<script>alert(1)</script>” account ==", "account month for each account and currency per calendar month in UTC",
-        "where account is not “<img src=x onerror=alert(1)>” account !=", "account 24h for each account and currency in any 24 hours where amount_minor % 2",
+        "The amount is more than is paid without a person, and not more than a person may approve. amount_minor >",
+        "numbers.allow_up_to: 150.00 EUR, 150.00 GBP, 150.00 USD numbers.approve_up_to: 1,000.00 EUR",
+        "It says <script>alert(2)</script>. account ==", "account month for each account and currency per calendar month in UTC"
+        " What one account gets back in a calendar month without a person.",
+        "What one account gets back in a calendar day without a person. account != '<img src=x onerror=alert(1)>'",
+        "account 24h for each account and currency in any 24 hours What one account gets back in any 24 hours without a person. amount_minor % 2",
     ):  # fmt: skip
         assert wanted in told, wanted
     assert "<script>alert" not in page
     assert "<img src=x" not in page
     # The twin writes foreign text as it is.
     monkeypatch.setitem(text.FILTERS, "visible", Markup)
-    raw = card(world.at_page(ann.email, world.app(policies_dir=tmp_path / "policies")), approval_id)
+    raw = card(fixtures.at_page(ann.email, fixtures.app(policies_dir=tmp_path / "policies")), approval_id)
     assert "<script>alert" in raw
     assert "<img src=x" in raw
 
 
-def test_a_halt_and_an_operation_that_is_not_the_digests_are_told_on_the_card(world: Any) -> None:
-    ann, approval_id = world.browser("ann", proved=True), world.approval()
-    world.sql("insert into sentinel.halts (tenant_id, halt_id, scope, level, reason, set_by, set_at)"
-              " values (%s, gen_random_uuid(), 'tenant', 'kill', 'x', 'x', now())", world.tenant_id)  # fmt: skip
+def test_a_halt_and_an_operation_that_is_not_the_digests_are_told_on_the_card(fixtures: Any) -> None:
+    ann, approval_id = fixtures.browser("ann", proved=True), fixtures.approval()
+    fixtures.sql("insert into sentinel.halts (tenant_id, halt_id, scope, level, reason, set_by, set_at)"
+              " values (%s, gen_random_uuid(), 'tenant', 'kill', 'x', 'x', now())", fixtures.tenant_id)  # fmt: skip
     assert "A halt covers this" in card(ann, approval_id)
-    world.sql("update sentinel.approvals set amount_minor = 100 where approval_id = %s", approval_id)
+    fixtures.sql("update sentinel.approvals set amount_minor = 100 where approval_id = %s", approval_id)
     page = card(ann, approval_id)
     assert "not the one that the digest names" in page
     assert 'name="verdict"' not in page
     assert say(ann, approval_id).status_code == 409
-    assert votes(world, approval_id) == 0
+    assert votes(fixtures, approval_id) == 0

@@ -6,15 +6,15 @@ import re
 import uuid
 from typing import Any
 
-from ops_console.pages import approval_words
+from ops_console.pages import approval_votes as approval_words
 from tests.integration.console.approval_pages import ZERO, card, digest_of, digest_on, listed, say, votes
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.test_shown_is_decided import FENCE
-from tests.support.orders_console_world import queued, standing
+from tests.support.orders_console_fixtures import queued, standing
 
 
-def test_a_word_needs_its_reason_its_digest_its_role_and_a_proof(world: Any) -> None:
-    ann, vic, approval_id = world.browser("ann"), world.browser("vic", "viewer"), world.approval()
+def test_a_word_needs_its_reason_its_digest_its_role_and_a_proof(fixtures: Any) -> None:
+    ann, vic, approval_id = fixtures.browser("ann"), fixtures.browser("vic", "viewer"), fixtures.approval()
     address = f"/ops/approvals/{approval_id}"
     shown = digest_on(card(ann, approval_id))
 
@@ -41,8 +41,8 @@ def test_a_word_needs_its_reason_its_digest_its_role_and_a_proof(world: Any) -> 
     status, page = tried(**{**whole, "digest": ZERO, "proof": PASSWORD})
     assert (status, "look at it again" in page) == (409, True)
     assert digest_on(page) == shown
-    assert votes(world, approval_id) == 0
-    assert world.approval_status(approval_id) == "pending"
+    assert votes(fixtures, approval_id) == 0
+    assert fixtures.approval_status(approval_id) == "pending"
 
     answer = ann.submit(address, **whole)
     assert (answer.status_code, answer.headers["Location"]) == (303, address)
@@ -52,39 +52,39 @@ def test_a_word_needs_its_reason_its_digest_its_role_and_a_proof(world: Any) -> 
     assert "Nothing else waits" in page
 
     # The twin does not compare digests: what was never shown is taken, and that is seen.
-    ((function,),) = world.sql("select pg_get_functiondef('sentinel.resolve_approval'::regproc)")
+    ((function,),) = fixtures.sql("select pg_get_functiondef('sentinel.resolve_approval'::regproc)")
     assert FENCE in function
-    world.sql("set role sentinel_owner; " + function.replace(FENCE, ""))
-    assert say(ann, world.approval(), digest=ZERO).status_code == 303
+    fixtures.sql("set role sentinel_owner; " + function.replace(FENCE, ""))
+    assert say(ann, fixtures.approval(), digest=ZERO).status_code == 303
 
 
-def words_counted(world: Any) -> tuple[int, list[int]]:
+def words_counted(fixtures: Any) -> tuple[int, list[int]]:
     """How many words five posts of one form left behind, and what they were answered; the checker of this file."""
-    ann, approval_id = world.browser(f"p{uuid.uuid4().hex[:8]}", proved=True), world.approval("600.00")
+    ann, approval_id = fixtures.browser(f"p{uuid.uuid4().hex[:8]}", proved=True), fixtures.approval("600.00")
     answers = [say(ann, approval_id).status_code for _ in range(5)]
-    assert world.approval_status(approval_id) == "pending"
-    return votes(world, approval_id), answers
+    assert fixtures.approval_status(approval_id) == "pending"
+    return votes(fixtures, approval_id), answers
 
 
-def test_a_form_sent_again_is_one_word_and_no_error(world: Any) -> None:
-    assert words_counted(world) == (1, [303] * 5)
-    ann, approval_id = world.browser("ann", proved=True), world.approval("600.00")
+def test_a_form_sent_again_is_one_word_and_no_error(fixtures: Any) -> None:
+    assert words_counted(fixtures) == (1, [303] * 5)
+    ann, approval_id = fixtures.browser("ann", proved=True), fixtures.approval("600.00")
     assert say(ann, approval_id).status_code == 303
     page = say(ann, approval_id, "reject").get_data(as_text=True)
-    assert "another person has to give theirs" in page
-    assert world.approval_status(approval_id) == "pending"
+    assert "another person has to vote" in page
+    assert fixtures.approval_status(approval_id) == "pending"
 
     # The twin takes one person for several, and is caught.
-    world.sql("alter table sentinel.approval_votes drop constraint approval_votes_pkey")
-    assert words_counted(world) != (1, [303] * 5)
+    fixtures.sql("alter table sentinel.approval_votes drop constraint approval_votes_pkey")
+    assert words_counted(fixtures) != (1, [303] * 5)
 
 
-def test_two_people_are_told_how_far_it_is_and_an_ended_one_cannot_be_decided(world: Any) -> None:
-    app = world.app()
+def test_two_people_are_told_how_far_it_is_and_an_ended_one_cannot_be_decided(fixtures: Any) -> None:
+    app = fixtures.app()
     ann, bob, approval_id = (
-        world.browser("ann", app=app, proved=True),
-        world.browser("bob", app=app, proved=True),
-        world.approval("600.00"),
+        fixtures.browser("ann", app=app, proved=True),
+        fixtures.browser("bob", app=app, proved=True),
+        fixtures.approval("600.00"),
     )
     before = digest_on(card(bob, approval_id))
     assert say(ann, approval_id).status_code == 303
@@ -96,21 +96,21 @@ def test_two_people_are_told_how_far_it_is_and_an_ended_one_cannot_be_decided(wo
     assert "ann@demo.local" in seen_by_bob
     assert say(bob, approval_id, digest=before).status_code == 303
     assert "ann@demo.local, bob@demo.local" in card(bob, approval_id)
-    cyd = world.browser("cyd", app=app, proved=True)
+    cyd = fixtures.browser("cyd", app=app, proved=True)
     late = say(cyd, approval_id, digest=before)
     assert (late.status_code, "decided before" in late.get_data(as_text=True)) == (409, True)
 
-    ended = world.approval("200.00")
-    world.sql("update sentinel.approvals set expires_at = clock_timestamp() where approval_id = %s", ended)
+    ended = fixtures.approval("200.00")
+    fixtures.sql("update sentinel.approvals set expires_at = clock_timestamp() where approval_id = %s", ended)
     assert "expired" in card(cyd, ended)
     assert say(cyd, ended).status_code == 409
     assert str(ended) not in listed(cyd)
 
 
-def test_whoever_answers_for_the_asking_key_decides_nothing_on_the_pages(world: Any) -> None:
-    owner = world.operator("owner", "admin")
-    approval_id = world.approval(owner=owner)
-    browser = world.at_page(owner.email, proved=True)
+def test_whoever_answers_for_the_asking_key_decides_nothing_on_the_pages(fixtures: Any) -> None:
+    owner = fixtures.operator("owner", "admin")
+    approval_id = fixtures.approval(owner=owner)
+    browser = fixtures.at_page(owner.email, proved=True)
     assert say(browser, approval_id).status_code == 403
     assert say(browser, approval_id, "reject").status_code == 403
     batch = browser.submit(
@@ -121,14 +121,14 @@ def test_whoever_answers_for_the_asking_key_decides_nothing_on_the_pages(world: 
         reason="x",
     )
     assert "who owns, made or rotated the asking key" in batch.get_data(as_text=True)
-    assert votes(world, approval_id) == 0
+    assert votes(fixtures, approval_id) == 0
 
 
-def test_an_orders_card_has_its_signals_fenced_and_the_analysts_words(world: Any) -> None:
-    app = world.app()
+def test_an_orders_card_has_its_signals_fenced_and_the_analysts_words(fixtures: Any) -> None:
+    app = fixtures.app()
     for word, ends in (("fulfil", "QUEUED"), ("refund", "REFUND_FILED"), ("hold", "HELD")):
-        order_id, ann = queued(world), world.browser(f"analyst-{word}", app=app)
-        (approval_id,) = world.sql("select approval_id from orders.reviews where order_id = %s", order_id)[0]
+        order_id, ann = queued(fixtures), fixtures.browser(f"analyst-{word}", app=app)
+        (approval_id,) = fixtures.sql("select approval_id from orders.reviews where order_id = %s", order_id)[0]
         page = card(ann, approval_id)
         assert re.findall(r'name="verdict" value="(\w+)"', page) == ["fulfil", "refund", "hold"]
         assert "billing GB, shipping NG" in re.findall(r'<figure class="untrusted">.*?</figure>', page, re.S)[0]
@@ -138,6 +138,6 @@ def test_an_orders_card_has_its_signals_fenced_and_the_analysts_words(world: Any
             assert say(ann, approval_id, word).status_code == 400
         for _ in range(2):
             assert say(ann, approval_id, word, proof=PASSWORD).status_code == 303
-        assert standing(world, order_id) == (ends, word)
-        assert votes(world, approval_id) == 1
+        assert standing(fixtures, order_id) == (ends, word)
+        assert votes(fixtures, approval_id) == 1
         assert approval_words.REPEATED in card(ann, approval_id)

@@ -9,22 +9,24 @@ from typing import Any
 
 import pytest
 
-from ops_console.pages import approval_words
+from ops_console.pages import approval_votes as approval_words
 from tests.integration.console.approval_pages import ZERO, card, listed, say, votes
 from tests.integration.console.conftest import PASSWORD
 
 
 def test_the_queue_is_by_risk_then_by_what_runs_out_and_pages_without_gap(
-    world: Any, monkeypatch: pytest.MonkeyPatch
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ops_console.pages.approvals.PAGE", 2)
-    late, two_people, soon, plain = (world.approval(value) for value in ("200.00", "600.00", "210.00", "220.00"))
-    fraud = world.approval("230.00")
-    world.sql("update sentinel.approvals set expires_at = expires_at - interval '9 min' where approval_id = %s", soon)
-    world.sql("update sentinel.approvals set reasons = '{outside_window}' where approval_id = %s", plain)
-    world.sql("update sentinel.approvals set reasons = '{critic_instructions}', expires_at = expires_at + interval '5 min'"
+    late, two_people, soon, plain = (fixtures.approval(value) for value in ("200.00", "600.00", "210.00", "220.00"))
+    fraud = fixtures.approval("230.00")
+    fixtures.sql(
+        "update sentinel.approvals set expires_at = expires_at - interval '9 min' where approval_id = %s", soon
+    )
+    fixtures.sql("update sentinel.approvals set reasons = '{outside_window}' where approval_id = %s", plain)
+    fixtures.sql("update sentinel.approvals set reasons = '{critic_instructions}', expires_at = expires_at + interval '5 min'"
               " where approval_id = %s", fraud)  # fmt: skip
-    ann = world.browser("ann")
+    ann = fixtures.browser("ann")
     seen, address = [], ""
     while True:
         page = ann.get(f"/ops/approvals{address}").get_data(as_text=True)
@@ -50,24 +52,24 @@ def test_the_queue_is_by_risk_then_by_what_runs_out_and_pages_without_gap(
     assert str(plain) not in listed(ann)
 
 
-def test_the_queue_says_when_it_changed_and_is_silent_otherwise(world: Any) -> None:
-    ann, first = world.browser("ann"), world.approval()
+def test_the_queue_says_when_it_changed_and_is_silent_otherwise(fixtures: Any) -> None:
+    ann, first = fixtures.browser("ann"), fixtures.approval()
     page = ann.get("/ops/approvals").get_data(as_text=True)
     (address,) = re.findall(r'hx-get="(/ops/approvals/standing[^"]+)"', page)
     assert ann.get(address).status_code == 204
-    world.approval()
+    fixtures.approval()
     assert "2 wait now" in ann.get(address).get_data(as_text=True)
     (mark,) = re.findall(r'hx-get="(/ops/approvals/[^"]+/state[^"]+)"', card(ann, first))
     assert ann.get(mark).status_code == 204
-    say(world.browser("bob", proved=True), first)
+    say(fixtures.browser("bob", proved=True), first)
     told = ann.get(mark).get_data(as_text=True)
     assert "data-closes-form" in told
     assert "approved by bob@demo.local" in told
 
 
-def test_a_batch_resolves_each_on_its_own_and_tells_each(world: Any) -> None:
-    made = [world.approval(value) for value in ("200.00", "210.00", "220.00", "230.00")]
-    ann, query = world.browser("ann"), "&".join(f"id={one}" for one in made)
+def test_a_batch_resolves_each_on_its_own_and_tells_each(fixtures: Any) -> None:
+    made = [fixtures.approval(value) for value in ("200.00", "210.00", "220.00", "230.00")]
+    ann, query = fixtures.browser("ann"), "&".join(f"id={one}" for one in made)
     page = ann.get(f"/ops/approvals/batch?{query}").get_data(as_text=True)
     digests = re.findall(r'name="digest" value="([^"]+)"', page)
     assert re.findall(r'name="id" value="([^"]+)"', page) == [str(one) for one in made]
@@ -84,24 +86,24 @@ def test_a_batch_resolves_each_on_its_own_and_tells_each(world: Any) -> None:
     assert tried("reject", "all", "", "").status_code == 400
     assert tried("handled", "", "", "").status_code == 400
     assert tried("reject", "reject", "", "", id=[str(made[0])] * 4).status_code == 400
-    assert sum(votes(world, one) for one in made) == 0
+    assert sum(votes(fixtures, one) for one in made) == 0
 
-    say(world.browser("bob"), made[3], "reject")
+    say(fixtures.browser("bob"), made[3], "reject")
     stale = [digests[0], ZERO, digests[2], digests[3]]
     answer = tried("approve", "approve", "", "approve", digest=stale, proof=PASSWORD)
     told = answer.get_data(as_text=True)
     assert answer.status_code == 200
-    assert "1 of 3 words were taken; 1 left out" in told
+    assert "1 of 3 decisions were recorded; 1 left out" in told
     assert "look at it again" in told
     assert "decided before" in told
-    assert [world.approval_status(one) for one in made] == ["approved", "pending", "pending", "rejected"]
+    assert [fixtures.approval_status(one) for one in made] == ["approved", "pending", "pending", "rejected"]
     again = tried("approve", "", "", "").get_data(as_text=True)
     assert approval_words.REPEATED in again
-    assert votes(world, made[0]) == 1
+    assert votes(fixtures, made[0]) == 1
 
 
-def test_a_batch_is_bounded_for_approvers_and_reaches_no_other_tenant(world: Any) -> None:
-    ann, vic = world.browser("ann", proved=True), world.browser("vic", "viewer")
+def test_a_batch_is_bounded_for_approvers_and_reaches_no_other_tenant(fixtures: Any) -> None:
+    ann, vic = fixtures.browser("ann", proved=True), fixtures.browser("vic", "viewer")
     many = "&".join(f"id={uuid.uuid4()}" for _ in range(21))
     answer = ann.get(f"/ops/approvals/batch?{many}")
     assert (answer.status_code, "at most 20" in answer.get_data(as_text=True)) == (400, True)
@@ -109,7 +111,7 @@ def test_a_batch_is_bounded_for_approvers_and_reaches_no_other_tenant(world: Any
     assert vic.get(f"/ops/approvals/batch?{many}").status_code == 403
     assert vic.submit("/ops/approvals/batch", reason="x").status_code == 403
 
-    approval_id = world.approval(tenant_id=world.tenant("other"))
+    approval_id = fixtures.approval(tenant_id=fixtures.tenant("other"))
     assert ann.get(f"/ops/approvals/{approval_id}").status_code == 404
     assert ann.get(f"/ops/approvals/{approval_id}/state?seen=x").status_code == 404
     assert listed(ann) == []
@@ -117,4 +119,4 @@ def test_a_batch_is_bounded_for_approvers_and_reaches_no_other_tenant(world: Any
     assert ann.submit(f"/ops/approvals/{approval_id}", **fields).status_code == 404
     batch = ann.submit("/ops/approvals/batch", id=str(approval_id), **fields).get_data(as_text=True)
     assert "there is nothing of that id" in batch
-    assert world.approval_status(approval_id) == "pending"
+    assert fixtures.approval_status(approval_id) == "pending"

@@ -15,10 +15,10 @@ from tests.support.feeds import public_form
 PAGES = ("/live", "/live/figures", "/live/widget", "/verify/")
 
 
-def test_the_board_is_a_plain_page_that_tells_everything_without_a_script(world: Any) -> None:
-    recorded = [world.guard(value) for value in ("10.00", "200.00", "2000.00")]
-    world.publish()
-    client = world.app().test_client()
+def test_the_board_is_a_plain_page_that_tells_everything_without_a_script(fixtures: Any) -> None:
+    recorded = [fixtures.guard(value) for value in ("10.00", "200.00", "2000.00")]
+    fixtures.publish()
+    client = fixtures.app().test_client()
     page = client.get("/live").get_data(as_text=True)
     for text in ("Live decisions", "The last hour", "The last day", "3 decisions", "Allowed", "A person decides", "Denied",
                  "What is hidden, and why", "Retail Refund Policy v1", "public-demo", "within_policy_limit", "10.00 USD",
@@ -30,10 +30,10 @@ def test_the_board_is_a_plain_page_that_tells_everything_without_a_script(world:
     assert re.findall(r'(?:src|href)="(?:https?:)?//', page) == []
 
 
-def test_every_public_page_may_be_kept_a_moment_and_is_asked_again_by_its_tag(world: Any) -> None:
-    proof = json.loads(world.guard("10.00").pack)["proof_id"]
-    world.publish()
-    client = world.app().test_client()
+def test_every_public_page_may_be_kept_a_moment_and_is_asked_again_by_its_tag(fixtures: Any) -> None:
+    proof = json.loads(fixtures.guard("10.00").pack)["proof_id"]
+    fixtures.publish()
+    client = fixtures.app().test_client()
     for path in (*PAGES, f"/verify/{proof}", f"/verify/{proof}.json"):
         answer, head = client.get(path), client.head(path)
         assert answer.status_code == head.status_code == 200, path
@@ -45,10 +45,10 @@ def test_every_public_page_may_be_kept_a_moment_and_is_asked_again_by_its_tag(wo
         assert (again.status_code, again.data) == (304, b""), path
 
 
-def test_only_the_widget_may_stand_in_a_frame_and_it_sets_no_cookie(world: Any) -> None:
-    world.guard("10.00")
-    world.publish()
-    client = world.app().test_client()
+def test_only_the_widget_may_stand_in_a_frame_and_it_sets_no_cookie(fixtures: Any) -> None:
+    fixtures.guard("10.00")
+    fixtures.publish()
+    client = fixtures.app().test_client()
     widget = client.get("/live/widget")
     assert "frame-ancestors *" in widget.headers["Content-Security-Policy"]
     assert "X-Frame-Options" not in widget.headers
@@ -69,10 +69,10 @@ def test_only_the_widget_may_stand_in_a_frame_and_it_sets_no_cookie(world: Any) 
     assert client.post("/live/widget").headers["X-Frame-Options"] == "DENY"
 
 
-def test_a_proof_has_a_page_with_its_bytes_and_how_to_check_it_by_hand(world: Any) -> None:
-    recorded = world.guard("10.00")
-    pack = public_form(world, recorded)
-    client = world.app(board_origin="https://board.example").test_client()
+def test_a_proof_has_a_page_with_its_bytes_and_how_to_check_it_by_hand(fixtures: Any) -> None:
+    recorded = fixtures.guard("10.00")
+    pack = public_form(fixtures, recorded)
+    client = fixtures.app(board_origin="https://board.example").test_client()
     page = client.get(f"/verify/{pack['proof_id']}").get_data(as_text=True)
     body = canonical_json({name: value for name, value in pack.items() if name != "hash"})
     assert body.replace('"', "&#34;") in page
@@ -85,8 +85,8 @@ def test_a_proof_has_a_page_with_its_bytes_and_how_to_check_it_by_hand(world: An
         assert "<script>" not in answer.get_data(as_text=True)
 
 
-def test_a_proof_of_which_anything_was_changed_fails(world: Any) -> None:
-    recorded = world.guard("10.00")
+def test_a_proof_of_which_anything_was_changed_fails(fixtures: Any) -> None:
+    recorded = fixtures.guard("10.00")
     pack = {**json.loads(recorded.pack), "hash": recorded.pack_hash}
     assert verify_proof(pack).intact
     for name in pack.keys() - {"hash", "proof_id"}:

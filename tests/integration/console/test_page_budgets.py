@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.orders_console_world import queued
+from tests.support.orders_console_fixtures import queued
 
 SET = "update refunds.order_budgets set {} where order_ref = %s and source = 'demo'"
 
@@ -24,18 +24,18 @@ def shown(page: Any) -> dict[str, str]:
     return dict(zip(plain[::2], plain[1::2], strict=True)) | ({"said": said} if said else {})
 
 
-def refunded(world: Any, order_id: str = "o-1") -> str:
+def refunded(fixtures: Any, order_id: str = "o-1") -> str:
     """An order of 200.00 whose refund an analyst filed: the address of its row."""
-    queued(world, order_id)
-    assert world.person(f"ann-{order_id}").analyst(order_id, "refund").status_code == 200
+    queued(fixtures, order_id)
+    assert fixtures.person(f"ann-{order_id}").analyst(order_id, "refund").status_code == 200
     return f"/ops/ledger/order:demo:{order_id}"
 
 
-def test_an_orders_page_and_its_refunds_show_the_row_and_its_parts(world: Any) -> None:
-    queued(world, "o-0")
-    vic = world.browser("vic", "viewer")
+def test_an_orders_page_and_its_refunds_show_the_row_and_its_parts(fixtures: Any) -> None:
+    queued(fixtures, "o-0")
+    vic = fixtures.browser("vic", "viewer")
     assert shown(vic.get("/ops/orders/demo/o-0")) == {}, "no refund of it was asked for"
-    row = refunded(world)
+    row = refunded(fixtures)
     nothing = {
         "Executed": "0.00 USD",
         "Handled by a person": "0.00 USD",
@@ -46,9 +46,9 @@ def test_an_orders_page_and_its_refunds_show_the_row_and_its_parts(world: Any) -
         "Paid for the order": "200.00 USD", **nothing, "Left": "200.00 USD"
     }  # fmt: skip
     # An order of the same id from another source is another order.
-    world.sql("insert into refunds.orders (tenant_id, source, order_ref, ordered_at, paid_minor, currency)"
-              " values (%s, 'other', 'o-1', now(), 999, 'EUR')", world.tenant_id)  # fmt: skip
-    world.sql(
+    fixtures.sql("insert into refunds.orders (tenant_id, source, order_ref, ordered_at, paid_minor, currency)"
+              " values (%s, 'other', 'o-1', now(), 999, 'EUR')", fixtures.tenant_id)  # fmt: skip
+    fixtures.sql(
         SET.format("executed_minor = 5000, handled_minor = 2050, in_doubt_minor = 1000, reserved_minor = 6000"), "o-1"
     )
     wanted = {
@@ -70,9 +70,9 @@ def test_an_orders_page_and_its_refunds_show_the_row_and_its_parts(world: Any) -
         ("paid_minor = null", {"Paid for the order": "not known", "Left": "not known"}),
     ],
 )  # fmt: skip
-def test_what_a_person_must_not_miss_is_said(world: Any, standing: str, wanted: dict[str, str]) -> None:
-    row, vic = refunded(world), world.browser("vic", "viewer")
-    world.sql(SET.format(standing), "o-1")
+def test_what_a_person_must_not_miss_is_said(fixtures: Any, standing: str, wanted: dict[str, str]) -> None:
+    row, vic = refunded(fixtures), fixtures.browser("vic", "viewer")
+    fixtures.sql(SET.format(standing), "o-1")
     for page in ("/ops/orders/demo/o-1", row):
         found = shown(vic.get(page))
         assert {name: found.get(name) for name in wanted} == wanted, page

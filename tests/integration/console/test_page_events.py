@@ -43,16 +43,16 @@ def walked(vic: Any, path: str) -> list[str]:
 
 
 @pytest.fixture
-def log(world: Any) -> Any:
+def log(fixtures: Any) -> Any:
     """Twelve events of ours, one that made the key, and one of somebody else's."""
-    caller = world.caller()
+    caller = fixtures.caller()
     for value in ("10.00", "20.00", "200.00"):
-        world.guard(value, caller)
+        fixtures.guard(value, caller)
     for number in range(8):
         kind = "halt_set" if number % 4 == 0 else "start"
-        world.sql(EVENT, world.tenant_id, new_id(), kind, EVIL if number == 5 else "an-agent", EVIL)
-    world.sql(EVENT, world.tenant("elsewhere"), new_id(), "halt_set", "an-agent", "not ours")
-    return world
+        fixtures.sql(EVENT, fixtures.tenant_id, new_id(), kind, EVIL if number == 5 else "an-agent", EVIL)
+    fixtures.sql(EVENT, fixtures.tenant("elsewhere"), new_id(), "halt_set", "an-agent", "not ours")
+    return fixtures
 
 
 def test_pages_of_any_size_show_every_event_of_the_tenant_once(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_the_export_is_complete_inert_and_proves_its_bodies(log: Any, monkeypatc
     assert halts.count(',"halt_set",') == 2
 
 
-def test_the_twin_that_writes_cells_as_they_are_turns_red(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ops_console.pages.inert_csv.inert", lambda cell: cell)
+def test_the_mutant_that_writes_cells_as_they_are_turns_red(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ops_console.pages.events.inert", lambda cell: cell)
     text = log.browser("vic", "viewer").get("/ops/events/export.csv").get_data(as_text=True)
     assert [cell for row in csv.reader(StringIO(text, newline="")) for cell in row if cell.startswith("=")] == [EVIL]

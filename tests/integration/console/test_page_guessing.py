@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 
 from ops_console.accounts import known_devices, sign_in
-from ops_console.accounts.remember_device import Devices
+from ops_console.accounts.known_devices import Devices
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.second_factors import OLD_SECRET, WRONG, with_secrets
 
 
-def test_hammering_an_account_does_not_lock_its_known_browser_out(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = with_secrets(world)
-    browser = world.browser("ann", app=app)
+def test_hammering_an_account_does_not_lock_its_known_browser_out(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = with_secrets(fixtures)
+    browser = fixtures.browser("ann", app=app)
     name = "sentinel-device"
     known = browser.client.get_cookie(name)
     assert known is not None
@@ -34,7 +36,7 @@ def test_hammering_an_account_does_not_lock_its_known_browser_out(world: Any, mo
     assert kept is not None
     assert kept.value == known.value
     # It is known for its person only, counts on its own, and cannot be made up.
-    world.operator("bob")
+    fixtures.operator("bob")
     assert page(browser.client, "bob@demo.local") == 429
     for forged in (
         known.value[:-1] + ("0" if known.value[-1] != "0" else "1"),
@@ -45,26 +47,26 @@ def test_hammering_an_account_does_not_lock_its_known_browser_out(world: Any, mo
         assert page(stranger) == 429
     assert [page(browser.client, password=WRONG) for _ in range(11)] == [401] * 10 + [429]
     # Known it is for a while after its last good sign-in, by the database's clock, however long the cookie is kept.
-    world.sql("delete from sentinel.sign_in_attempts")
-    world.sql("update sentinel.known_devices set last_signed_in_at = clock_timestamp() - interval '89 days'")
+    fixtures.sql("delete from sentinel.sign_in_attempts")
+    fixtures.sql("update sentinel.known_devices set last_signed_in_at = clock_timestamp() - interval '89 days'")
     assert [page(attacker, password=WRONG) for _ in range(11)][-1] == 429
     assert page(browser.client) == 303, "and coming in makes it known anew"
-    assert world.sql(
+    assert fixtures.sql(
         "select min(clock_timestamp() - last_signed_in_at) < interval '1 h' from sentinel.known_devices"
     ) == [(True,)]
-    world.sql("update sentinel.known_devices set last_signed_in_at = clock_timestamp() - interval '91 days'")
+    fixtures.sql("update sentinel.known_devices set last_signed_in_at = clock_timestamp() - interval '91 days'")
     assert page(browser.client) == 429
-    with monkeypatch.context() as twin:
-        twin.setattr(known_devices, "KNOWN_SECONDS", 10_000 * 86_400)
+    with monkeypatch.context() as mutant:
+        mutant.setattr(known_devices, "KNOWN_SECONDS", 10_000 * 86_400)
         assert page(browser.client) == 303
-    world.sql("update sentinel.known_devices set last_signed_in_at = clock_timestamp() - interval '91 days'")
-    world.sql("delete from sentinel.sign_in_attempts")
+    fixtures.sql("update sentinel.known_devices set last_signed_in_at = clock_timestamp() - interval '91 days'")
+    fixtures.sql("delete from sentinel.sign_in_attempts")
     assert page(browser.client) == 303
     renamed = browser.client.get_cookie(name)
     assert renamed is not None and renamed.value != known.value, "a forgotten browser gets another name"
-    assert world.sql("select count(*) from sentinel.known_devices") == [(1,)], "what is over is not kept"
+    assert fixtures.sql("select count(*) from sentinel.known_devices") == [(1,)], "what is over is not kept"
     # The twin: a console that knows no browser.
-    world.sql("delete from sentinel.sign_in_attempts")
+    fixtures.sql("delete from sentinel.sign_in_attempts")
     monkeypatch.setattr(Devices, "known", lambda *_: None)
     assert [page(attacker, password=WRONG) for _ in range(11)][-1] == 429
     assert page(browser.client) == 429

@@ -12,15 +12,15 @@ from tests.integration.console.test_page_policies import EVIL, words
 START = "select sentinel.append_event(%s, %s, 'start', %s, 'retail-refund-agent', clock_timestamp(), '{}')"
 
 
-def start(world: Any, recorded: Any) -> None:
+def start(fixtures: Any, recorded: Any) -> None:
     """A start at this moment, past every check: what a broken authority would commit."""
-    world.sql(START, world.tenant_id, new_id(), recorded.operation_id)
+    fixtures.sql(START, fixtures.tenant_id, new_id(), recorded.operation_id)
 
 
-def test_a_halt_says_how_long_before_it_the_last_effect_was_and_names_what_got_through(world: Any) -> None:
-    app, before = world.app(), world.guard("100.00")
-    start(world, before)
-    ann = world.browser("ann", "approver", app)
+def test_a_halt_says_how_long_before_it_the_last_effect_was_and_names_what_got_through(fixtures: Any) -> None:
+    app, before = fixtures.app(), fixtures.guard("100.00")
+    start(fixtures, before)
+    ann = fixtures.browser("ann", "approver", app)
     page = ann.get("/ops/halts").get_data(as_text=True)
     assert (
         '<option value="retail-refund-agent" label="agent">' in page
@@ -33,23 +33,23 @@ def test_a_halt_says_how_long_before_it_the_last_effect_was_and_names_what_got_t
     assert told.count("The last effect was") == 2 and told.count("Nothing got through.") == 3, told
     assert "<img" not in ann.get("/ops/halts").get_data(as_text=True).replace('<img src="/static', "")
     # The twin: an authority that does not look at halts. The page, in another process, must turn red.
-    start(world, before)
-    told = words(world.browser("una", "viewer", world.app()).get("/ops/halts"))
+    start(fixtures, before)
+    told = words(fixtures.browser("una", "viewer", fixtures.app()).get("/ops/halts"))
     assert told.count("1 got through, the last") == 2 and told.count("Nothing got through.") == 1
-    assert 'action="/ops/halts' not in world.browser("vera", "viewer", app).get("/ops/halts").get_data(as_text=True)
+    assert 'action="/ops/halts' not in fixtures.browser("vera", "viewer", app).get("/ops/halts").get_data(as_text=True)
 
 
-def test_letting_go_takes_an_administrator_and_a_proof(world: Any) -> None:
-    app = world.app()
-    ann, abe = world.browser("ann", "approver", app), world.browser("abe", "admin", app)
+def test_letting_go_takes_an_administrator_and_a_proof(fixtures: Any) -> None:
+    app = fixtures.app()
+    ann, abe = fixtures.browser("ann", "approver", app), fixtures.browser("abe", "admin", app)
     assert [ann.submit("/ops/halts", scope="tenant", reason="x").status_code for _ in range(2)] == [303, 303]
-    (halt_id,) = world.sql("select halt_id from sentinel.halts")[0]
+    (halt_id,) = fixtures.sql("select halt_id from sentinel.halts")[0]
     path = f"/ops/halts/{halt_id}/lift"
     assert ann.submit(path, reason="fine").status_code == 403
     for proof in ({}, {"proof": "wrong"}):
         refused = abe.submit(path, reason="fine again", **proof)
         assert refused.status_code == 400 and 'value="fine again"' in refused.get_data(as_text=True)
-    assert world.sql("select lifted_at from sentinel.halts") == [(None,)]
+    assert fixtures.sql("select lifted_at from sentinel.halts") == [(None,)]
     assert abe.submit(path, reason="fine again", proof=PASSWORD).status_code == 303
     again = abe.submit(path, reason="fine again")
     assert again.status_code == 404 and "no halt of that id in force" in words(again)

@@ -15,17 +15,17 @@ DOUBT = (
 )
 
 
-def doubted(world: Any, value: str, hours: int, why: str = "no_report") -> str:
-    recorded = world.guard(value)
-    world.sql(DOUBT, why, hours, recorded.operation_id)
+def doubted(fixtures: Any, value: str, hours: int, why: str = "no_report") -> str:
+    recorded = fixtures.guard(value)
+    fixtures.sql(DOUBT, why, hours, recorded.operation_id)
     return str(recorded.operation_id)
 
 
-def test_doubts_are_listed_by_age_or_money_and_each_shows_its_evidence(world: Any) -> None:
-    app = world.app()
-    vic = world.browser("vic", "viewer", app)
+def test_doubts_are_listed_by_age_or_money_and_each_shows_its_evidence(fixtures: Any) -> None:
+    app = fixtures.app()
+    vic = fixtures.browser("vic", "viewer", app)
     assert "Nothing is in doubt." in words(vic.get("/ops/in-doubt"))
-    small_old, large_new = doubted(world, "10.00", 5), doubted(world, "140.00", 1, "error_reported")
+    small_old, large_new = doubted(fixtures, "10.00", 5), doubted(fixtures, "140.00", 1, "error_reported")
     by_age, by_money = (
         vic.get(f"/ops/in-doubt{query}").get_data(as_text=True) for query in ("", "?sort=amount")
     )  # fmt: skip
@@ -36,18 +36,18 @@ def test_doubts_are_listed_by_age_or_money_and_each_shows_its_evidence(world: An
     assert "140.00 USD" in words(one) and "sha256:" in words(one) and "An administrator resolves it." in words(one)
     assert "/resolve" not in one.get_data(as_text=True)
     assert vic.get("/ops/in-doubt?sort=luck").status_code == 400
-    other = world.at_page(
-        world.operator("oda", "admin", world.tenant("elsewhere")).email, app
+    other = fixtures.at_page(
+        fixtures.operator("oda", "admin", fixtures.tenant("elsewhere")).email, app
     )  # fmt: skip
     assert other.get(f"/ops/in-doubt/{large_new}").status_code == 404, "another tenant's is not there"
     assert small_old not in other.get("/ops/in-doubt").get_data(as_text=True)
 
 
 @pytest.mark.parametrize(("word", "budget"), [("yes", "captured"), ("no", "released")])
-def test_a_word_with_evidence_and_proof_ends_a_doubt_once(world: Any, word: str, budget: str) -> None:
-    app, operation_id = world.app(), doubted(world, "100.00", 1)
+def test_a_word_with_evidence_and_proof_ends_a_doubt_once(fixtures: Any, word: str, budget: str) -> None:
+    app, operation_id = fixtures.app(), doubted(fixtures, "100.00", 1)
     path = f"/ops/in-doubt/{operation_id}/resolve"
-    ann, abe = world.browser("ann", "approver", app), world.browser("abe", "admin", app)
+    ann, abe = fixtures.browser("ann", "approver", app), fixtures.browser("abe", "admin", app)
     form = {"executed": word, "evidence": EVIL}
     assert ann.submit(path, **form).status_code == 403
     shown = words(abe.get(f"/ops/in-doubt/{operation_id}"))
@@ -56,35 +56,35 @@ def test_a_word_with_evidence_and_proof_ends_a_doubt_once(world: Any, word: str,
         assert abe.submit(path, **form, **given).status_code == 400
     for given in ({"executed": ""}, {"executed": "perhaps"}, {"evidence": " "}, {"evidence": "\u202etxt"}):
         assert abe.submit(path, **{**form, **given}, proof=PASSWORD).status_code == 400, given
-    assert world.sql("select state from sentinel.reservations") == [("held",)]
+    assert fixtures.sql("select state from sentinel.reservations") == [("held",)]
     assert abe.submit(path, **form).status_code == 303
     again = abe.submit(path, **{**form, "executed": "no" if word == "yes" else "yes"})
     assert again.status_code == 409 and "This was resolved already" in words(again) and "abe@demo.local" in words(again)
     assert "<img src=x" not in again.get_data(as_text=True)
-    assert world.sql("select state from sentinel.reservations") == [(budget,)]
-    assert world.sql("select count(*) from sentinel.events where kind = 'in_doubt_resolved'") == [(1,)]
+    assert fixtures.sql("select state from sentinel.reservations") == [(budget,)]
+    assert fixtures.sql("select count(*) from sentinel.events where kind = 'in_doubt_resolved'") == [(1,)]
 
 
-def test_not_executed_waits_for_who_may_act_and_the_page_says_until_when(world: Any) -> None:
-    operation_id = doubted(world, "100.00", 1)
-    world.sql("update sentinel.operation_states set act_until = clock_timestamp() + interval '1 hour'")
-    until = world.sql(
+def test_not_executed_waits_for_who_may_act_and_the_page_says_until_when(fixtures: Any) -> None:
+    operation_id = doubted(fixtures, "100.00", 1)
+    fixtures.sql("update sentinel.operation_states set act_until = clock_timestamp() + interval '1 hour'")
+    until = fixtures.sql(
         "select to_char(act_until at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"') from sentinel.operation_states"
     )[0][0]
-    abe = world.browser("abe", "admin", world.app())
+    abe = fixtures.browser("abe", "admin", fixtures.app())
     page = abe.get(f"/ops/in-doubt/{operation_id}")
     assert "can be said from" in words(page) and 'value="no" disabled' in page.get_data(as_text=True)
     path = f"/ops/in-doubt/{operation_id}/resolve"
     early = abe.submit(path, executed="no", evidence="statement", proof=PASSWORD)
     assert early.status_code == 409 and until in words(early)
-    assert world.sql("select state from sentinel.reservations") == [("held",)]
+    assert fixtures.sql("select state from sentinel.reservations") == [("held",)]
     assert abe.submit(path, executed="yes", evidence="statement").status_code == 303
 
 
-def test_a_contradiction_is_named_on_the_overview_and_on_its_page(world: Any) -> None:
-    app, operation_id = world.app(), doubted(world, "100.00", 1, "contradiction")
-    vic = world.browser("vic", "viewer", app)
+def test_a_contradiction_is_named_on_the_overview_and_on_its_page(fixtures: Any) -> None:
+    app, operation_id = fixtures.app(), doubted(fixtures, "100.00", 1, "contradiction")
+    vic = fixtures.browser("vic", "viewer", app)
     assert "Contradictions" in words(vic.get("/ops")) and "said “not executed”" in words(vic.get("/ops"))
     assert "This action of this agent is halted" in words(vic.get(f"/ops/in-doubt/{operation_id}"))
-    world.sql("update sentinel.operation_states set in_doubt_reason = 'no_report'")
+    fixtures.sql("update sentinel.operation_states set in_doubt_reason = 'no_report'")
     assert "Contradictions" not in words(vic.get("/ops"))

@@ -10,10 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sentinel.authority.issue_key import issue_key
-from sentinel.authority.keys import find_key, key_hash
-from sentinel.authority.revoke_key import revoke_key
-from sentinel.authority.rotate_key import rotate_key
+from sentinel.authority.keys import find_key, issue_key, key_hash, revoke_key, rotate_key
 from sentinel.core.errors import SentinelError
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.test_page_policies import EVIL, words
@@ -30,12 +27,12 @@ def key_in(answer: Any) -> str:
     return str(found)
 
 
-def test_a_form_makes_one_key_however_often_it_is_sent_and_shows_it_once(world: Any) -> None:
-    app = world.app()
+def test_a_form_makes_one_key_however_often_it_is_sent_and_shows_it_once(fixtures: Any) -> None:
+    app = fixtures.app()
     assert [
-        world.browser(*who, app).get("/ops/keys").status_code for who in (("vic", "viewer"), ("ann", "approver"))
+        fixtures.browser(*who, app).get("/ops/keys").status_code for who in (("vic", "viewer"), ("ann", "approver"))
     ] == [403, 403]
-    abe = world.browser("abe", "admin", app)
+    abe = fixtures.browser("abe", "admin", app)
     form = {
         "key_id": form_id(abe.get("/ops/keys")), "label": EVIL, "agent_id": "retail-refund-agent", "scopes": SCOPES,
         "owner": "ann@demo.local", "expires_days": "30", "test": "yes",
@@ -47,39 +44,39 @@ def test_a_form_makes_one_key_however_often_it_is_sent_and_shows_it_once(world: 
         {"owner": "nobody@demo.local"}, {"key_id": "7"}, {"label": "\u202etxt"},
     ):  # fmt: skip
         assert abe.submit("/ops/keys", **{**form, **given}, proof=PASSWORD).status_code == 400, given
-    assert world.sql("select count(*) from sentinel.agent_keys") == [(0,)]
+    assert fixtures.sql("select count(*) from sentinel.agent_keys") == [(0,)]
     made = abe.submit("/ops/keys", **form)
     assert (made.status_code, made.headers["Cache-Control"]) == (201, "no-store")
     key = key_in(made)
-    row = find_key(world.pool, key_hash(key))
+    row = find_key(fixtures.pool, key_hash(key))
     assert row is not None and (row.agent_id, sorted(row.scopes), row.usable) == ("retail-refund-agent", SCOPES, True)
     assert row.owner_operator_id is not None and key.startswith("snt_test_")
     again = abe.submit("/ops/keys", **form)
     assert again.status_code == 409 and "was shown then, and only then" in words(again)
     assert key not in again.get_data(as_text=True) and key not in abe.get("/ops/keys").get_data(as_text=True)
     assert "<img src=x" not in abe.get("/ops/keys").get_data(as_text=True)
-    assert world.sql("select count(*) from sentinel.agent_keys") == [(1,)]
+    assert fixtures.sql("select count(*) from sentinel.agent_keys") == [(1,)]
 
 
-def test_sent_at_once_from_many_tabs_a_form_still_makes_one_key(world: Any) -> None:
-    app = world.app()
-    abe = world.browser("abe", "admin", app, proved=True)
+def test_sent_at_once_from_many_tabs_a_form_still_makes_one_key(fixtures: Any) -> None:
+    app = fixtures.app()
+    abe = fixtures.browser("abe", "admin", app, proved=True)
     form = {"key_id": form_id(abe.get("/ops/keys")), "label": "one", "scopes": SCOPES}
-    tabs = [world.at_page(abe.email, app, proved=True) for _ in range(4)]
+    tabs = [fixtures.at_page(abe.email, app, proved=True) for _ in range(4)]
     with ThreadPoolExecutor(4) as threads:
         answers = list(threads.map(lambda tab: tab.submit("/ops/keys", **form), tabs))
     assert sorted(one.status_code for one in answers) == [201, 409, 409, 409]
-    (old,) = world.sql("select key_id from sentinel.agent_keys")[0]
+    (old,) = fixtures.sql("select key_id from sentinel.agent_keys")[0]
     rotate = {"key_id": form_id(abe.get("/ops/keys")), "overlap_hours": "1"}
     with ThreadPoolExecutor(4) as threads:
         answers = list(threads.map(lambda tab: tab.submit(f"/ops/keys/{old}/rotate", **rotate), tabs))
     assert sorted(one.status_code for one in answers) == [201, 409, 409, 409]
-    assert world.sql("select count(*), count(distinct principal_id) from sentinel.agent_keys") == [(2, 1)]
+    assert fixtures.sql("select count(*), count(distinct principal_id) from sentinel.agent_keys") == [(2, 1)]
 
 
-def test_a_key_is_rotated_and_revoked_with_proof(world: Any) -> None:
-    app, caller = world.app(), world.caller()
-    abe = world.browser("abe", "admin", app)
+def test_a_key_is_rotated_and_revoked_with_proof(fixtures: Any) -> None:
+    app, caller = fixtures.app(), fixtures.caller()
+    abe = fixtures.browser("abe", "admin", app)
     page = abe.get(f"/ops/keys/{caller.key_id}/rotate")
     path = f"/ops/keys/{caller.key_id}"
     form = {"key_id": form_id(page), "overlap_hours": "2"}
@@ -87,7 +84,7 @@ def test_a_key_is_rotated_and_revoked_with_proof(world: Any) -> None:
     assert abe.submit(f"{path}/revoke").status_code == 400
     assert abe.submit(f"{path}/rotate", **{**form, "overlap_hours": "-1"}, proof=PASSWORD).status_code == 400
     made = abe.submit(f"{path}/rotate", **form)
-    row = find_key(world.pool, key_hash(key_in(made)))
+    row = find_key(fixtures.pool, key_hash(key_in(made)))
     assert row is not None and row.principal_id == caller.principal_id
     assert "still works for the overlap" in words(made)
     assert abe.submit(f"{path}/rotate", **form).status_code == 409
@@ -95,20 +92,20 @@ def test_a_key_is_rotated_and_revoked_with_proof(world: Any) -> None:
     again = abe.submit(f"{path}/revoke")
     assert again.status_code == 409 and "was revoked before" in words(again)
     assert abe.submit(f"{path}/rotate", **{**form, "key_id": form_id(again)}).status_code == 409
-    assert world.sql("select count(*) from sentinel.agent_keys where revoked_at is null") == [(1,)]
-    other = world.at_page(world.operator("oda", "admin", world.tenant("elsewhere")).email, app, proved=True)
+    assert fixtures.sql("select count(*) from sentinel.agent_keys where revoked_at is null") == [(1,)]
+    other = fixtures.at_page(fixtures.operator("oda", "admin", fixtures.tenant("elsewhere")).email, app, proved=True)
     assert other.submit(f"/ops/keys/{row.key_id}/revoke").status_code == 404, "another tenant's is not there"
 
 
-def key_events(world: Any) -> list[tuple[str, dict[str, Any]]]:
+def key_events(fixtures: Any) -> list[tuple[str, dict[str, Any]]]:
     """(kind, body) of what the log says about keys, in order."""
-    rows = world.sql("select kind, body from sentinel.events where kind like 'key%' order by occurred_at")
+    rows = fixtures.sql("select kind, body from sentinel.events where kind like 'key%' order by occurred_at")
     return [(kind, json.loads(body)) for kind, body in rows]
 
 
-def test_what_is_done_with_a_key_is_one_event_without_the_key_and_not_public(world: Any) -> None:
-    app = world.app()
-    abe = world.browser("abe", "admin", app, proved=True)
+def test_what_is_done_with_a_key_is_one_event_without_the_key_and_not_public(fixtures: Any) -> None:
+    app = fixtures.app()
+    abe = fixtures.browser("abe", "admin", app, proved=True)
     form = {"key_id": form_id(abe.get("/ops/keys")), "label": "one", "scopes": SCOPES, "agent_id": "an-agent"}
     key = key_in(abe.submit("/ops/keys", **form))
     turn = {"key_id": form_id(abe.get("/ops/keys")), "overlap_hours": "1"}
@@ -117,8 +114,8 @@ def test_what_is_done_with_a_key_is_one_event_without_the_key_and_not_public(wor
     assert abe.submit(f"{new_path}/revoke").status_code == 303
     for again in (("/ops/keys", form), (f"{path}/rotate", {**turn, "overlap_hours": "0"}), (f"{new_path}/revoke", {})):
         assert abe.submit(again[0], **again[1]).status_code == 409
-    assert world.sql("select count(*) from sentinel.agent_keys where expires_at > clock_timestamp()") == [(1,)]
-    events = key_events(world)
+    assert fixtures.sql("select count(*) from sentinel.agent_keys where expires_at > clock_timestamp()") == [(1,)]
+    events = key_events(fixtures)
     assert [kind for kind, _ in events] == ["key_created", "key_rotated", "key_revoked"]
     for _, body in events:
         assert (body["by"], body["agent_id"], body["scopes"]) == ("abe@demo.local", "an-agent", SCOPES)
@@ -129,42 +126,42 @@ def test_what_is_done_with_a_key_is_one_event_without_the_key_and_not_public(wor
     page = abe.get("/ops/events?kind=key_rotated")
     assert "key rotated" in words(page) and turn["key_id"] in page.get_data(as_text=True)
     assert "key created" in words(abe.get("/ops/events?agent=an-agent"))
-    world.publish()
+    fixtures.publish()
     public = app.test_client()
     assert "an-agent" not in public.get("/ops/api/live/feed").get_data(as_text=True)
-    assert world.sql("select count(*) from sentinel.public_proofs") == [(0,)]
+    assert fixtures.sql("select count(*) from sentinel.public_proofs") == [(0,)]
     # On the machine itself, in nobody's name.
-    made = issue_key(world.pool, world.tenant_id, agent_id=None)
-    revoke_key(world.pool, world.tenant_id, made.key_id)
-    assert [body["by"] for _, body in key_events(world)[3:]] == ["local administrator"] * 2
+    made = issue_key(fixtures.pool, fixtures.tenant_id, agent_id=None)
+    revoke_key(fixtures.pool, fixtures.tenant_id, made.key_id)
+    assert [body["by"] for _, body in key_events(fixtures)[3:]] == ["local administrator"] * 2
 
 
-def test_a_key_is_not_changed_where_the_log_cannot_be_written(world: Any) -> None:
-    old = issue_key(world.pool, world.tenant_id, agent_id=None)
-    before = world.sql("select k::text from sentinel.agent_keys k")
-    world.sql("alter table sentinel.events add constraint full_log check (kind not like 'key%') not valid")
+def test_a_key_is_not_changed_where_the_log_cannot_be_written(fixtures: Any) -> None:
+    old = issue_key(fixtures.pool, fixtures.tenant_id, agent_id=None)
+    before = fixtures.sql("select k::text from sentinel.agent_keys k")
+    fixtures.sql("alter table sentinel.events add constraint full_log check (kind not like 'key%') not valid")
     for act in (
-        lambda: issue_key(world.pool, world.tenant_id, agent_id=None),
-        lambda: rotate_key(world.pool, world.tenant_id, old.key_id),
-        lambda: revoke_key(world.pool, world.tenant_id, old.key_id),
+        lambda: issue_key(fixtures.pool, fixtures.tenant_id, agent_id=None),
+        lambda: rotate_key(fixtures.pool, fixtures.tenant_id, old.key_id),
+        lambda: revoke_key(fixtures.pool, fixtures.tenant_id, old.key_id),
     ):
         with pytest.raises((SentinelError, psycopg.Error)):
             act()
-    assert world.sql("select k::text from sentinel.agent_keys k") == before
+    assert fixtures.sql("select k::text from sentinel.agent_keys k") == before
     # The twin: the same acts where the log can be written.
-    world.sql("alter table sentinel.events drop constraint full_log")
-    rotate_key(world.pool, world.tenant_id, old.key_id)
-    revoke_key(world.pool, world.tenant_id, old.key_id)
-    assert world.sql("select k::text from sentinel.agent_keys k") != before
+    fixtures.sql("alter table sentinel.events drop constraint full_log")
+    rotate_key(fixtures.pool, fixtures.tenant_id, old.key_id)
+    revoke_key(fixtures.pool, fixtures.tenant_id, old.key_id)
+    assert fixtures.sql("select k::text from sentinel.agent_keys k") != before
 
 
-def test_the_page_says_when_a_key_was_last_used(world: Any) -> None:
-    caller, app = world.caller(), world.app()
-    abe = world.browser("abe", "admin", app)
+def test_the_page_says_when_a_key_was_last_used(fixtures: Any) -> None:
+    caller, app = fixtures.caller(), fixtures.app()
+    abe = fixtures.browser("abe", "admin", app)
     assert "not yet" in words(abe.get("/ops/keys"))
-    world.authority.key_uses.note(caller.tenant_id, caller.key_id)
-    assert world.authority.key_uses.write(world.authority.pool) == 1
-    (used,) = world.sql(
+    fixtures.authority.key_uses.note(caller.tenant_id, caller.key_id)
+    assert fixtures.authority.key_uses.write(fixtures.authority.pool) == 1
+    (used,) = fixtures.sql(
         "select to_char(last_used_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS') from sentinel.agent_keys"
     )[0]
     page = words(abe.get("/ops/keys"))

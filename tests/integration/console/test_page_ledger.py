@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 
-from ops_console.pages import graph, ledger_life
+from ops_console.pages import highlighted_diagram as graph
 from ops_console.pages import ledger as ledger_pages
-from ops_console.pages.ledger_life import last_way, steps_of, timeline
+from ops_console.pages import ledger_timeline as ledger_life
+from ops_console.pages.ledger_timeline import last_way, steps_of, timeline
 from ops_console.process_one import process_one
 from ops_console.read_models import ledger_search
-from ops_console.read_models.ledger_life import Life, Trail
+from ops_console.read_models.ledger_history import Life, Trail
 from ops_console.read_models.ledger_search import LedgerFilter, beginning, counted, search_ledger
 from sentinel.platform.resources import drawing
-from sentinel.store import rows
+from sentinel.store import queries as rows
 from sentinel.store.ids import new_id
 from tests.integration.console.test_console_refunds import add_entries, add_worker
 
@@ -43,12 +44,12 @@ def names(answer: Any) -> list[str]:
     return re.findall(r'href="/ops/ledger/([^"]+)"', answer.text)
 
 
-def add_various(world: Any) -> None:
+def add_various(fixtures: Any) -> None:
     """Nine rows, a minute apart, that differ in everything that can be asked for."""
-    world.sql("set session_replication_role = replica; "
+    fixtures.sql("set session_replication_role = replica; "
         "insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, channel, scenario, status,"
         " decision, reason_code, last_error, account_ref, order_ref, reason, created_at, budget_part)"
-        f" select '{world.tenant_id}', 'lge_' || n, 'rf_' || n, n * 1000, (array['USD','EUR','JPY'])[1 + n % 3],"
+        f" select '{fixtures.tenant_id}', 'lge_' || n, 'rf_' || n, n * 1000, (array['USD','EUR','JPY'])[1 + n % 3],"
         " (array['retail','private'])[1 + n % 2], (array['standard','fee'])[1 + n % 2],"
         " (array['NEW','DENIED','EXECUTED','ERROR'])[1 + n % 4], (array[null,'DENY','ALLOW','DENY'])[1 + n % 4],"
         " (array[null,'over_limit','within_policy_limit','stale_window'])[1 + n % 4], 'it broke', 'acct-secret', 'order-secret',"
@@ -56,9 +57,9 @@ def add_various(world: Any) -> None:
         " (array[null,null,'executed',null])[1 + n % 4] from generate_series(1, 9) n")  # fmt: skip
 
 
-def test_the_list_is_narrowed_by_every_field_and_shows_no_customer(world: Any) -> None:
-    add_various(world)
-    ann = world.browser("ann", "viewer")
+def test_the_list_is_narrowed_by_every_field_and_shows_no_customer(fixtures: Any) -> None:
+    add_various(fixtures)
+    ann = fixtures.browser("ann", "viewer")
     page = ann.get("/ops/ledger")
     assert names(page) == [f"lge_{n}" for n in range(9, 0, -1)]
     assert "secret" not in page.text
@@ -74,8 +75,8 @@ def test_the_list_is_narrowed_by_every_field_and_shows_no_customer(world: Any) -
     assert "No row fits" in ann.get("/ops/ledger?q=lge%25").text
 
 
-def test_what_cannot_be_looked_for_is_told_by_its_field_and_nothing_is_lost(world: Any) -> None:
-    ann = world.browser("ann", "viewer")
+def test_what_cannot_be_looked_for_is_told_by_its_field_and_nothing_is_lost(fixtures: Any) -> None:
+    ann = fixtures.browser("ann", "viewer")
     for query in ("status=new", "least=1", "currency=USD&least=1.005", "currency=usd", "since=yesterday", "q=%00", "q=%E2%80%AE",
                   "decision=MAYBE", "cursor=x", "until=99999-01-01T00:00", "reason=" + "x" * 200, "since=0001-01-01T00:00%2B23:00"):  # fmt: skip
         answer = ann.get(f"/ops/ledger?{query}&channel=retail")
@@ -85,25 +86,25 @@ def test_what_cannot_be_looked_for_is_told_by_its_field_and_nothing_is_lost(worl
     assert 'class="fault"' in ann.get("/ops/ledger?least=5").text
 
 
-def test_an_operation_is_found_by_its_id_and_by_the_beginning_of_it(world: Any) -> None:
-    operation = world.guard("120.00").operation_id
-    key = world.sql("select idempotency_key from sentinel.operations")[0][0]
-    world.sql("insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency) values (%s, %s, 'rf', 12000, 'USD')",
-              world.tenant_id, key.removeprefix("refund:"))  # fmt: skip
-    ann, entry = world.browser("ann", "viewer"), key.removeprefix("refund:")
+def test_an_operation_is_found_by_its_id_and_by_the_beginning_of_it(fixtures: Any) -> None:
+    operation = fixtures.guard("120.00").operation_id
+    key = fixtures.sql("select idempotency_key from sentinel.operations")[0][0]
+    fixtures.sql("insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency) values (%s, %s, 'rf', 12000, 'USD')",
+              fixtures.tenant_id, key.removeprefix("refund:"))  # fmt: skip
+    ann, entry = fixtures.browser("ann", "viewer"), key.removeprefix("refund:")
     for text in (str(operation), str(operation)[:13], operation.hex[:20].upper()):
         assert names(ann.get(f"/ops/ledger?q={text}")) == [entry], text
     for text in (str(operation)[:7], str(new_id()), "not-an-operation"):
         assert names(ann.get(f"/ops/ledger?q={text}")) == [], text
 
 
-def test_pages_follow_by_key_each_row_once_also_while_rows_come_in(world: Any) -> None:
-    add_entries(world, 120)
-    ann, seen, address = world.browser("ann", "viewer"), [], "/ops/ledger?status=NEW"
+def test_pages_follow_by_key_each_row_once_also_while_rows_come_in(fixtures: Any) -> None:
+    add_entries(fixtures, 120)
+    ann, seen, address = fixtures.browser("ann", "viewer"), [], "/ops/ledger?status=NEW"
     for _ in range(10):
         page = ann.get(address)
         seen += names(page)
-        world.sql("insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency) values (%s, 'late_' || gen_random_uuid(), 'rf', 1, 'USD')", world.tenant_id)  # fmt: skip
+        fixtures.sql("insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency) values (%s, 'late_' || gen_random_uuid(), 'rf', 1, 'USD')", fixtures.tenant_id)  # fmt: skip
         older = re.search(r'role="button" class="secondary outline" href="([^"]+)"', page.text)
         if older is None:
             break
@@ -113,21 +114,21 @@ def test_pages_follow_by_key_each_row_once_also_while_rows_come_in(world: Any) -
     assert not any(name.startswith("late_") for name in seen[50:])
 
 
-def test_paging_counts_no_rows_from_the_start(world: Any) -> None:
-    add_entries(world, 3)
-    first = search_ledger(world.pool, world.tenant_id, LedgerFilter(), before=None, limit=2)
+def test_paging_counts_no_rows_from_the_start(fixtures: Any) -> None:
+    add_entries(fixtures, 3)
+    first = search_ledger(fixtures.pool, fixtures.tenant_id, LedgerFilter(), before=None, limit=2)
     after = (first[-1].created_at, first[-1].ledger_entry_id)
-    assert len(search_ledger(world.pool, world.tenant_id, LedgerFilter(), before=after, limit=2)) == 1
-    said = " ".join([ledger_search.BEHIND, *ledger_search.CONDITIONS.values(), ledger_search.COUNTS])
-    assert " offset " not in said.lower()
-    assert "(e.created_at, e.ledger_entry_id) <" in ledger_search.BEHIND
+    assert len(search_ledger(fixtures.pool, fixtures.tenant_id, LedgerFilter(), before=after, limit=2)) == 1
+    behind = ledger_search.page_text(tuple(ledger_search.CONDITIONS), behind=True)
+    assert " offset " not in (behind + ledger_search.COUNTS).lower()
+    assert "(e.created_at, e.ledger_entry_id) <" in behind
 
 
-def test_counts_stop_at_their_bound_and_say_so(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_various(world)
-    world.sql("set session_replication_role = replica; insert into refunds.executions (tenant_id, execution_id, ledger_entry_id, refund_id, amount_minor, currency, operation_id, start_id, start_event_id, claim_epoch) "
-              f"select '{world.tenant_id}', gen_random_uuid(), 'lge_' || n, 'rf_' || n, 1, 'USD', gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 1 from generate_series(1, 2) n")  # fmt: skip
-    found = counted(world.pool, world.tenant_id)
+def test_counts_stop_at_their_bound_and_say_so(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_various(fixtures)
+    fixtures.sql("set session_replication_role = replica; insert into refunds.executions (tenant_id, execution_id, ledger_entry_id, refund_id, amount_minor, currency, operation_id, start_id, start_event_id, claim_epoch) "
+              f"select '{fixtures.tenant_id}', gen_random_uuid(), 'lge_' || n, 'rf_' || n, 1, 'USD', gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 1 from generate_series(1, 2) n")  # fmt: skip
+    found = counted(fixtures.pool, fixtures.tenant_id)
     assert {name: one.entries for name, one in found.items() if one.entries} == {
         "NEW": 2,
         "DENIED": 3,
@@ -135,34 +136,34 @@ def test_counts_stop_at_their_bound_and_say_so(world: Any, monkeypatch: pytest.M
         "ERROR": 2,
     }
     monkeypatch.setattr(ledger_search, "MOST_COUNTED", 2)
-    found = counted(world.pool, world.tenant_id)
+    found = counted(fixtures.pool, fixtures.tenant_id)
     assert (found["DENIED"].entries, found["DENIED"].is_all, found["NEW"].is_all) == (2, False, True)
-    assert "<strong>2+</strong>" in world.browser("ann", "viewer").get("/ops/ledger").text
+    assert "<strong>2+</strong>" in fixtures.browser("ann", "viewer").get("/ops/ledger").text
 
 
 def test_a_pattern_takes_its_signs_literally() -> None:
     assert beginning("a_b%c\\d") == "a\\_b\\%c\\\\d%"
 
 
-def add_life(world: Any) -> str:
+def add_life(fixtures: Any) -> str:
     """A row that a worker put to a person, who rejected it; the name of the row."""
-    recorded = world.guard("200.00")
-    entry = world.sql("select idempotency_key from sentinel.operations where operation_id = %s", recorded.operation_id)[0][0].removeprefix("refund:")  # fmt: skip
-    world.sql("insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, account_ref, order_ref, reason)"
-              " values (%s, %s, 'rf_1', 20000, 'USD', 'acct-secret', 'order-secret', 'secret words')", world.tenant_id, entry)  # fmt: skip
-    world.sql("update refunds.ledger_entries set status = 'GUARDING', last_event = 'claimed', event_number = 1, claim_epoch = 1,"
+    recorded = fixtures.guard("200.00")
+    entry = fixtures.sql("select idempotency_key from sentinel.operations where operation_id = %s", recorded.operation_id)[0][0].removeprefix("refund:")  # fmt: skip
+    fixtures.sql("insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, account_ref, order_ref, reason)"
+              " values (%s, %s, 'rf_1', 20000, 'USD', 'acct-secret', 'order-secret', 'secret words')", fixtures.tenant_id, entry)  # fmt: skip
+    fixtures.sql("update refunds.ledger_entries set status = 'GUARDING', last_event = 'claimed', event_number = 1, claim_epoch = 1,"
               " claimed_by = 'worker-7', lease_until = clock_timestamp() + interval '1 minute'")  # fmt: skip
-    world.sql("insert into refunds.step_trails (tenant_id, ledger_entry_id, claim_epoch, steps) values (%s, %s, 1, %s::jsonb)", world.tenant_id, entry, json.dumps(STEPS))  # fmt: skip
-    world.sql("update refunds.ledger_entries set status = 'APPROVAL_REQUIRED', last_event = 'approval_required', event_number = 2, waiting_for = 'operator',"
+    fixtures.sql("insert into refunds.step_trails (tenant_id, ledger_entry_id, claim_epoch, steps) values (%s, %s, 1, %s::jsonb)", fixtures.tenant_id, entry, json.dumps(STEPS))  # fmt: skip
+    fixtures.sql("update refunds.ledger_entries set status = 'APPROVAL_REQUIRED', last_event = 'approval_required', event_number = 2, waiting_for = 'operator',"
               " lease_until = null, decision = 'APPROVAL_REQUIRED', reason_code = 'amount_needs_approval', operation_id = %s, approval_id = %s",
               recorded.operation_id, recorded.approval_id)  # fmt: skip
-    world.person("rex", "approver").reject(recorded.approval_id)
+    fixtures.person("rex", "approver").reject(recorded.approval_id)
     return str(entry)
 
 
-def test_a_rows_life_is_told_in_order_with_its_lit_way_and_without_the_customer(world: Any) -> None:
-    entry = add_life(world)
-    page = world.browser("ann", "viewer").get(f"/ops/ledger/{entry}")
+def test_a_rows_life_is_told_in_order_with_its_lit_way_and_without_the_customer(fixtures: Any) -> None:
+    entry = add_life(fixtures)
+    page = fixtures.browser("ann", "viewer").get(f"/ops/ledger/{entry}")
     assert page.status_code == 200
     said = re.sub(r"<[^>]+>", " ", page.text)
     order = [
@@ -190,20 +191,20 @@ def test_a_rows_life_is_told_in_order_with_its_lit_way_and_without_the_customer(
     assert 'href="/ops/approvals/' in page.text
 
 
-def test_twin_that_shows_all_that_a_step_noted_would_show_the_customer(
-    world: Any, monkeypatch: pytest.MonkeyPatch
+def test_mutant_that_shows_all_that_a_step_noted_would_show_the_customer(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = add_life(world)
+    entry = add_life(fixtures)
     monkeypatch.setattr(ledger_life, "_NOTED", (*ledger_life._NOTED, "order_ref", "words"))
-    assert "secret" in world.browser("ann", "viewer").get(f"/ops/ledger/{entry}").text
+    assert "secret" in fixtures.browser("ann", "viewer").get(f"/ops/ledger/{entry}").text
 
 
-def test_what_is_no_row_or_another_tenants_is_not_there(world: Any) -> None:
-    entry = add_life(world)
-    ann = world.browser("ann", "viewer")
+def test_what_is_no_row_or_another_tenants_is_not_there(fixtures: Any) -> None:
+    entry = add_life(fixtures)
+    ann = fixtures.browser("ann", "viewer")
     for path in ("none", "a%00b", "x" * 300, "%F0%9F%92%A9", entry + "/more"):
         assert ann.get(f"/ops/ledger/{path}").status_code == 404, path
-    stranger = world.at_page(world.operator("eve", "admin", world.tenant("other")).email, tenant="other")
+    stranger = fixtures.at_page(fixtures.operator("eve", "admin", fixtures.tenant("other")).email, tenant="other")
     assert stranger.get(f"/ops/ledger/{entry}").status_code == 404
     assert names(stranger.get("/ops/ledger")) == []
 
@@ -237,11 +238,11 @@ def test_a_trail_of_a_form_that_is_not_known_is_told_as_far_as_it_goes() -> None
     assert len(timeline(life)) == 2
 
 
-def test_the_pages_ask_a_fixed_number_of_questions(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_ask_a_fixed_number_of_questions(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many rows there are: nothing is asked row by row."""
-    add_entries(world, 30)
-    ann, asked, really = world.browser("ann", "viewer"), [], rows.in_one_call
-    monkeypatch.setattr(rows, "in_one_call", lambda pool, call: asked.append(1) or really(pool, call))
+    add_entries(fixtures, 30)
+    ann, asked, really = fixtures.browser("ann", "viewer"), [], rows.call_with_retry
+    monkeypatch.setattr(rows, "call_with_retry", lambda pool, call: asked.append(1) or really(pool, call))
     numbers = []
     for query in ("q=lge_30", "q=lge_"):
         asked.clear()
@@ -253,23 +254,23 @@ def test_the_pages_ask_a_fixed_number_of_questions(world: Any, monkeypatch: pyte
 # Process one ---------------------------------------------------------------------------------------------------------
 
 
-def answer_requests(world: Any, times: int, stop: threading.Event) -> None:
+def answer_requests(fixtures: Any, times: int, stop: threading.Event) -> None:
     """A worker that processes what it is asked to, and counts."""
     done = 0
     while not stop.is_set() and done < times:
-        done += len(world.sql(
+        done += len(fixtures.sql(
             "update refunds.process_requests set claimed_by = 'w1', finished_at = clock_timestamp(),"
             """ result = '{"processed": 1, "ledger_entry_id": "lge_1", "decision": "ALLOW", "status": "EXECUTED"}'"""
             " where finished_at is null returning 1"))  # fmt: skip
         time.sleep(0.02)
 
 
-def test_processing_one_twice_by_one_form_processes_one(world: Any) -> None:
-    add_worker(world)
-    ann, stop = world.browser("ann", "approver"), threading.Event()
+def test_processing_one_twice_by_one_form_processes_one(fixtures: Any) -> None:
+    add_worker(fixtures)
+    ann, stop = fixtures.browser("ann", "approver"), threading.Event()
     request_id = re.search(r'name="request_id" value="([^"]+)"', ann.get("/ops/ledger").text)
     assert request_id is not None
-    worker = threading.Thread(target=answer_requests, args=(world, 5, stop))
+    worker = threading.Thread(target=answer_requests, args=(fixtures, 5, stop))
     worker.start()
     try:
         for _ in range(2):
@@ -278,14 +279,14 @@ def test_processing_one_twice_by_one_form_processes_one(world: Any) -> None:
         stop.set()
         worker.join()
     assert "The worker processed lge_1: ALLOW, EXECUTED." in ann.get("/ops/ledger").text
-    assert world.sql("select count(*) from refunds.process_requests") == [(1,)]
+    assert fixtures.sql("select count(*) from refunds.process_requests") == [(1,)]
 
 
-def test_twin_that_names_each_question_anew_processes_two(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_worker(world)
-    ann, stop = world.browser("ann", "approver"), threading.Event()
+def test_mutant_that_names_each_question_anew_processes_two(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_worker(fixtures)
+    ann, stop = fixtures.browser("ann", "approver"), threading.Event()
     monkeypatch.setattr(ledger_pages, "process_one", lambda pool, person, **_: process_one(pool, person))
-    worker = threading.Thread(target=answer_requests, args=(world, 5, stop))
+    worker = threading.Thread(target=answer_requests, args=(fixtures, 5, stop))
     worker.start()
     try:
         for _ in range(2):
@@ -293,11 +294,11 @@ def test_twin_that_names_each_question_anew_processes_two(world: Any, monkeypatc
     finally:
         stop.set()
         worker.join()
-    assert world.sql("select count(*) from refunds.process_requests") == [(2,)]
+    assert fixtures.sql("select count(*) from refunds.process_requests") == [(2,)]
 
 
-def test_processing_one_is_refused_without_a_worker_a_role_or_a_form_of_ours(world: Any) -> None:
-    ann, vic = world.browser("ann", "approver"), world.browser("vic", "viewer")
+def test_processing_one_is_refused_without_a_worker_a_role_or_a_form_of_ours(fixtures: Any) -> None:
+    ann, vic = fixtures.browser("ann", "approver"), fixtures.browser("vic", "viewer")
     assert "Process one now" not in vic.get("/ops/ledger").text
     answer = ann.submit("/ops/ledger", request_id=str(uuid.uuid4()))
     assert answer.status_code == 503
@@ -305,11 +306,11 @@ def test_processing_one_is_refused_without_a_worker_a_role_or_a_form_of_ours(wor
     assert ann.submit("/ops/ledger", request_id="mine").status_code == 400
     assert vic.submit("/ops/ledger", request_id=str(uuid.uuid4())).status_code == 403
     assert ann.client.post("/ops/ledger", data={"request_id": str(uuid.uuid4())}).status_code == 403
-    assert world.sql("select 1 from refunds.process_requests") == []
+    assert fixtures.sql("select 1 from refunds.process_requests") == []
 
 
-def test_a_row_in_error_says_how_it_is_tried_again_and_others_do_not(world: Any) -> None:
-    add_various(world)
-    ann = world.browser("ann", "viewer")
+def test_a_row_in_error_says_how_it_is_tried_again_and_others_do_not(fixtures: Any) -> None:
+    add_various(fixtures)
+    ann = fixtures.browser("ann", "viewer")
     assert "worker retry lge_3 --reason" in ann.get("/ops/ledger/lge_3").text
     assert "worker retry" not in ann.get("/ops/ledger/lge_2").text

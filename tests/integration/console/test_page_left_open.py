@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ops_console.pages import ledger, operators
-from ops_console.pages.refusal_words import in_words
+from ops_console.pages.error_text import in_words
 from sentinel.authority.policies import declare_policies
 from sentinel.core.errors import Conflict, InvalidInput
 from tests.integration.console.conftest import PASSWORD, Browser
@@ -34,9 +34,9 @@ def token_of(answer: Any) -> str:
     return found[1]
 
 
-def faults(world: Any, browser: Browser, about: dict[str, str], *, proved: bool = True) -> list[str]:
+def faults(fixtures: Any, browser: Browser, about: dict[str, str], *, proved: bool = True) -> list[str]:
     """What is wrong with each form that a tab of an earlier session sends."""
-    found, before = [], state(world)
+    found, before = [], state(fixtures)
     for route, form in FORMS.items():
         typed = {name: filled(text, about) for name, text in form.typed.items()}
         answer = again(browser, filled(route, about), proof=HIDDEN, **typed)
@@ -46,54 +46,54 @@ def faults(world: Any, browser: Browser, about: dict[str, str], *, proved: bool 
         found += [f"{route}: {answer.status_code}"] if answer.status_code != 403 else []
         found += [f"{route}: a secret came back"] if HIDDEN in answer.text else []
         found += [f"{route}: another token"] if token_of(answer) != browser.csrf else []
-        found += [f"{route}: something was done"] if state(world) != before else []
+        found += [f"{route}: something was done"] if state(fixtures) != before else []
     return found
 
 
-def state(world: Any) -> list[Any]:
+def state(fixtures: Any) -> list[Any]:
     """What the forms could have changed, the pages' own session aside."""
     rows = [
-        world.sql(f"select md5(string_agg(t::text, ' ' order by t::text)) from sentinel.{name} t") for name in TABLES
+        fixtures.sql(f"select md5(string_agg(t::text, ' ' order by t::text)) from sentinel.{name} t") for name in TABLES
     ]
-    return [*rows, world.sql("select count(*) from sentinel.operator_sessions where revoked_at is null")]
+    return [*rows, fixtures.sql("select count(*) from sentinel.operator_sessions where revoked_at is null")]
 
 
-def test_every_form_of_an_earlier_session_does_nothing_and_comes_back_on_its_page_with_its_words(world: Any) -> None:
+def test_every_form_of_an_earlier_session_does_nothing_and_comes_back_on_its_page_with_its_words(fixtures: Any) -> None:
     posts = {route for method, route in PAGES if method == "POST"}
     assert posts == FORMS.keys() | NOTHING_TO_SHOW.keys(), "say what the form shows again: tests/…/left_open_forms.py"
-    declare_policies(world.authority)
-    app = with_secrets(world)
-    browser = world.browser("ann", "admin", app, proved=True)
-    about = things(world, browser)
-    assert faults(world, browser, about) == []
-    world.sql("update sentinel.operator_sessions set stepped_up_at = null")
-    assert faults(world, browser, about, proved=False) == [], "who just signed in anew has proved nothing yet"
+    declare_policies(fixtures.authority)
+    app = with_secrets(fixtures)
+    browser = fixtures.browser("ann", "admin", app, proved=True)
+    about = things(fixtures, browser)
+    assert faults(fixtures, browser, about) == []
+    fixtures.sql("update sentinel.operator_sessions set stepped_up_at = null")
+    assert faults(fixtures, browser, about, proved=False) == [], "who just signed in anew has proved nothing yet"
     # And the next word counts.
     word = {"digest": about["digest"], "verdict": "reject", "reason": WORDS}
     assert browser.submit(f"/ops/approvals/{about['approval_id']}", **word).status_code == 303
-    assert world.approval_status(about["approval_id"]) == "rejected"
+    assert fixtures.approval_status(about["approval_id"]) == "rejected"
     gone = again(browser, "/ops/approvals/00000000-0000-0000-0000-000000000000", **word)
     assert gone.status_code == 404
 
 
-def test_the_twins_that_show_no_form_again_or_a_secret_too_are_seen(world: Any) -> None:
-    declare_policies(world.authority)
-    app = with_secrets(world)
-    browser = world.browser("ann", "admin", app, proved=True)
-    about = things(world, browser)
-    context = app.extensions["console"]
-    del app.view_functions["pages.account_make_token"].shown_again
-    app.view_functions["pages.operators_add"].shown_again = lambda told: operators._list(context, told)
-    app.view_functions["pages.keys_create"].shown_again = lambda told: ledger._list(context, told)
-    found = faults(world, browser, about)
+def test_the_mutants_that_show_no_form_again_or_a_secret_too_are_seen(fixtures: Any) -> None:
+    declare_policies(fixtures.authority)
+    app = with_secrets(fixtures)
+    browser = fixtures.browser("ann", "admin", app, proved=True)
+    about = things(fixtures, browser)
+    context = app.flask.extensions["console"]
+    del app.flask.view_functions["pages.account_make_token"].form_rerendered
+    app.flask.view_functions["pages.operators_add"].form_rerendered = lambda told: operators._list(context, told)
+    app.flask.view_functions["pages.keys_create"].form_rerendered = lambda told: ledger._list(context, told)
+    found = faults(fixtures, browser, about)
     assert {fault.partition(":")[0] for fault in found} == {"/ops/account/tokens", "/ops/operators", "/ops/keys"}
     assert "/ops/operators: a secret came back" in found
     # What shows no form again says so and leads back to the page.
     assert 'href="/ops/account">back to the page' in again(browser, "/ops/account/tokens", label="nightly").text
 
 
-def test_signing_out_from_a_tab_left_open_does_nothing_and_offers_it_again(world: Any) -> None:
-    browser = world.browser("ann", "viewer")
+def test_signing_out_from_a_tab_left_open_does_nothing_and_offers_it_again(fixtures: Any) -> None:
+    browser = fixtures.browser("ann", "viewer")
     answer = again(browser, "/ops/sign-out")
     assert answer.status_code == 403
     assert SENTENCE in answer.text
@@ -102,36 +102,36 @@ def test_signing_out_from_a_tab_left_open_does_nothing_and_offers_it_again(world
     assert 'action="/ops/sign-out"' in answer.text and token_of(answer) == browser.csrf
 
 
-def test_only_a_form_that_the_browser_says_is_ours_comes_back(world: Any) -> None:
-    approval = world.approval("220.00")
-    browser = world.browser("ann", "approver")
+def test_only_a_form_that_the_browser_says_is_ours_comes_back(fixtures: Any) -> None:
+    approval = fixtures.approval("220.00")
+    browser = fixtures.browser("ann", "approver")
     path, fields = f"/ops/approvals/{approval}", {"reason": WORDS, "verdict": "approve"}
     for headers in ({"Accept": "text/html"}, {**OURS, "Origin": "https://elsewhere.example"},
                     {**OURS, "Sec-Fetch-Site": "cross-site"}):  # fmt: skip
         answer = browser.client.post(path, data={"csrf": "x" * 43, **fields}, headers=headers)
         assert answer.status_code == 403 and "thinking" not in answer.text, headers
     assert "thinking" not in browser.client.post(path, data=fields, headers=OURS).text, "without any token"
-    strict = world.at_page(
-        browser.email, world.app(require_second_factor="everyone", second_factor_secrets=("s" * 40,))
+    strict = fixtures.at_page(
+        browser.email, fixtures.app(require_second_factor="everyone", second_factor_secrets=("s" * 40,))
     )
     assert "thinking" not in again(strict, path, **fields).text, "nothing is shown before the second factor"
 
 
-def test_a_viewer_is_shown_what_a_viewer_may_see(world: Any) -> None:
-    approval = world.approval("220.00")
-    viewer = world.browser("vic", "viewer")
+def test_a_viewer_is_shown_what_a_viewer_may_see(fixtures: Any) -> None:
+    approval = fixtures.approval("220.00")
+    viewer = fixtures.browser("vic", "viewer")
     answer = again(viewer, "/ops/approvals/batch", id=approval, digest="d", verdict="reject", reason=WORDS)
     assert answer.status_code == 403 and "thinking" not in answer.text
     menu = viewer.get("/ops/halts").text.partition("</nav>")[0]
     assert "/ops/keys" not in menu and "/ops/operators" not in menu and "/ops/events" in menu
     assert [viewer.get(path).status_code for path in ("/ops/keys", "/ops/operators")] == [403, 403]
-    assert 'href="/ops/keys"' in world.browser("abe", "admin").get("/ops/halts").text.partition("</nav>")[0]
+    assert 'href="/ops/keys"' in fixtures.browser("abe", "admin").get("/ops/halts").text.partition("</nav>")[0]
 
 
-def test_too_many_wrong_proofs_and_passwords_say_when_to_come_back(world: Any) -> None:
-    app, approval = world.app(), world.approval("220.00")
-    (digest,) = world.sql("select digest from sentinel.approvals")[0]
-    browser = world.browser("ann", "approver", app)
+def test_too_many_wrong_proofs_and_passwords_say_when_to_come_back(fixtures: Any) -> None:
+    app, approval = fixtures.app(), fixtures.approval("220.00")
+    (digest,) = fixtures.sql("select digest from sentinel.approvals")[0]
+    browser = fixtures.browser("ann", "approver", app)
     word = {"digest": digest, "verdict": "approve", "reason": "x", "proof": "wrong wrong wrong"}
     answers = [browser.submit(f"/ops/approvals/{approval}", **word) for _ in range(11)]
     assert {one.status_code for one in answers[:10]} == {400}
@@ -157,11 +157,11 @@ def test_a_page_says_a_refusal_without_the_wires_names(error: Any, sentence: str
     assert in_words(error)[0] == sentence
 
 
-def test_without_scripts_a_form_whose_session_ended_leads_to_signing_in_and_says_it_was_not_done(world: Any) -> None:
-    browser = world.browser("ann", "approver")
+def test_without_scripts_a_form_whose_session_ended_leads_to_signing_in_and_says_it_was_not_done(fixtures: Any) -> None:
+    browser = fixtures.browser("ann", "approver")
     assert browser.submit("/ops/sign-out").status_code == 303
     sent = browser.submit("/ops/halts", scope="tenant", reason=WORDS)
     assert sent.status_code == 303 and "undone=yes" in sent.headers["Location"]
     page = browser.get(sent.headers["Location"]).text
     assert "what you just sent was not done" in page and 'value="/ops/halts"' in page
-    assert world.sql("select scope from sentinel.halts") == []
+    assert fixtures.sql("select scope from sentinel.halts") == []

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ops_console.accounts.change_operator import ROLE_SET, SHUT_OUT, change_operator
+from ops_console.accounts.operator_changes import change_operator
+from sentinel.authority.protected_changes import DEACTIVATE, SET_ROLE
 from sentinel.core.errors import Conflict
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.second_factors import SECRET, api_sign_in, enrol
@@ -29,13 +30,13 @@ def set_own_password(app: Any, email: str, given: str, own: str) -> None:
     assert done.status_code == 204, done.get_data(as_text=True)
 
 
-def kinds(world: Any) -> list[str]:
-    return [kind for (kind,) in world.sql("select kind from sentinel.events order by occurred_at, event_id")]
+def kinds(fixtures: Any) -> list[str]:
+    return [kind for (kind,) in fixtures.sql("select kind from sentinel.events order by occurred_at, event_id")]
 
 
-def test_an_admin_adds_changes_shuts_out_and_resets(world: Any) -> None:
-    app = world.app(second_factor_secrets=(SECRET,))
-    admin = world.browser("ada", "admin", app)
+def test_an_admin_adds_changes_shuts_out_and_resets(fixtures: Any) -> None:
+    app = fixtures.app(second_factor_secrets=(SECRET,))
+    admin = fixtures.browser("ada", "admin", app)
     page = admin.get(ADDRESS).get_data(as_text=True)
     made = re.search(r'name="operator_id" value="([^"]+)"', page)
     suggested = re.search(r'name="password" type="text" value="([^"]{20})"', page)
@@ -49,7 +50,7 @@ def test_an_admin_adds_changes_shuts_out_and_resets(world: Any) -> None:
     for _ in range(2):
         answer = admin.submit(ADDRESS, **form)
         assert (answer.status_code, suggested[1] in answer.get_data(as_text=True)) == (200, True)
-    assert world.sql("select count(*) from sentinel.operators where email = 'bob@demo.local'") == [(1,)]
+    assert fixtures.sql("select count(*) from sentinel.operators where email = 'bob@demo.local'") == [(1,)]
     for fields, status in (
         ({"password": "another password"}, 409), ({"operator_id": str(uuid.uuid4())}, 409), ({"email": "\u0430nn@demo.local"}, 400),
         ({"email": "b@demo.local", "operator_id": str(uuid.uuid4()), "password": "short"}, 400), ({"role": "owner"}, 400),
@@ -58,7 +59,7 @@ def test_an_admin_adds_changes_shuts_out_and_resets(world: Any) -> None:
     ):  # fmt: skip
         assert admin.submit(ADDRESS, **{**form, **fields}).status_code == status, fields
     bob, one = made[1], f"{ADDRESS}/{made[1]}"
-    signed_in = world.sign_in
+    signed_in = fixtures.sign_in
     set_own_password(app, "bob@demo.local", suggested[1], OWN)
     assert api_sign_in(app, "bob@demo.local", OWN).json["role"] == "approver"
     assert admin.submit(f"{one}/role", role="admin", seen="viewer").status_code == 409
@@ -77,8 +78,8 @@ def test_an_admin_adds_changes_shuts_out_and_resets(world: Any) -> None:
     assert (reset.status_code, FIRST in reset.get_data(as_text=True)) == (200, True)
     assert api_sign_in(app, "bob@demo.local", OWN).status_code == 401
     set_own_password(app, "bob@demo.local", FIRST, PASSWORD)
-    bobs = world.at_page("bob@demo.local", app)
-    enrol(world, bobs)
+    bobs = fixtures.at_page("bob@demo.local", app)
+    enrol(fixtures, bobs)
     listed = admin.get(ADDRESS).get_data(as_text=True)
     assert (listed.count('class="chip on"'), listed.count('class="chip active"')) == (1, 2)
     assert admin.submit(f"{one}/reset-second-factor").status_code == 303
@@ -86,11 +87,11 @@ def test_an_admin_adds_changes_shuts_out_and_resets(world: Any) -> None:
     person = signed_in("bob@demo.local", app)
     assert admin.submit(f"{one}/end-sessions").status_code == 303
     assert person.get("/ops/api/session").status_code == 401
-    assert kinds(world) == [
+    assert kinds(fixtures) == [
         "operator_added", "operator_password_changed", "operator_role_set", "operator_shut_out", "operator_let_in",
         "operator_password_reset", "operator_password_changed", "operator_second_factor_set", "operator_second_factor_reset", "operator_sessions_ended",
     ]  # fmt: skip
-    bodies = str(world.sql("select body from sentinel.events"))
+    bodies = str(fixtures.sql("select body from sentinel.events"))
     assert '"by":"ada@demo.local"' in bodies
     assert '"from":"approver"' in bodies
     for secret in (PASSWORD, suggested[1], "argon2"):
@@ -99,8 +100,8 @@ def test_an_admin_adds_changes_shuts_out_and_resets(world: Any) -> None:
 
 
 @pytest.mark.parametrize("role", ["viewer", "approver"])
-def test_who_is_no_admin_neither_sees_nor_changes_people(world: Any, role: str) -> None:
-    person, other = world.browser("vic", role, proved=True), world.operator("bob")
+def test_who_is_no_admin_neither_sees_nor_changes_people(fixtures: Any, role: str) -> None:
+    person, other = fixtures.browser("vic", role, proved=True), fixtures.operator("bob")
     form = {"operator_id": str(uuid.uuid4()), "email": "eve@demo.local", "role": "admin", "password": FIRST}
     answers = [person.get(ADDRESS), person.get(f"{ADDRESS}/{other.operator_id}"), person.submit(ADDRESS, **form)]
     answers += [
@@ -109,36 +110,36 @@ def test_who_is_no_admin_neither_sees_nor_changes_people(world: Any, role: str) 
     ]
     for answer in answers:
         assert (answer.status_code, "bob@" in answer.get_data(as_text=True)) == (403, False)
-    assert kinds(world) == []
+    assert kinds(fixtures) == []
 
 
-def test_another_tenants_people_are_nobody(world: Any) -> None:
-    stranger = world.operator("eve", "admin", world.tenant("other"))
-    admin = world.browser("ada", "admin", proved=True)
+def test_another_tenants_people_are_nobody(fixtures: Any) -> None:
+    stranger = fixtures.operator("eve", "admin", fixtures.tenant("other"))
+    admin = fixtures.browser("ada", "admin", proved=True)
     assert "eve@" not in admin.get(ADDRESS).get_data(as_text=True)
     acts = {"role": {"role": "viewer", "seen": "admin"}, "shut-out": {}, "password": {"password": FIRST}}
     for act, fields in acts.items():
         assert admin.submit(f"{ADDRESS}/{stranger.operator_id}/{act}", **fields).status_code == 404, act
 
 
-def demoted(world: Any, admins: list[Any]) -> int:
-    """Both admins demote each other at the same moment; how many of them still are one."""
+def demoted(fixtures: Any, admins: list[Any]) -> int:
+    """Both admins shut each other out at the same moment; how many of them are left."""
 
     def demote(pair: tuple[Any, Any]) -> None:
         by, whom = pair
         try:
-            change_operator(world.pool, by, whom.operator_id, ROLE_SET, given="viewer", seen="admin")
+            change_operator(fixtures.pool, by, whom.operator_id, DEACTIVATE)
         except Conflict:
             pass
 
     with ThreadPoolExecutor(max_workers=2) as threads:
         list(threads.map(demote, [(admins[0], admins[1]), (admins[1], admins[0])]))
-    return int(world.sql("select count(*) from sentinel.operators where role = 'admin' and active")[0][0])
+    return int(fixtures.sql("select count(*) from sentinel.operators where role = 'admin' and active")[0][0])
 
 
-def test_the_last_active_admin_stays_one_and_nobody_changes_themselves(world: Any) -> None:
-    ada, abe = world.operator("ada", "admin"), world.operator("abe", "admin")
-    browser = world.at_page(ada.email, proved=True)
+def test_the_last_active_admin_stays_one_and_nobody_changes_themselves(fixtures: Any) -> None:
+    ada, abe = fixtures.operator("ada", "admin"), fixtures.operator("abe", "admin")
+    browser = fixtures.at_page(ada.email, proved=True)
     own = f"{ADDRESS}/{ada.operator_id}"
     role, password = {"role": "viewer", "seen": "admin"}, {"password": FIRST}
     acts = {"role": role, "password": password, "shut-out": {}, "end-sessions": {}, "reset-second-factor": {}}
@@ -146,31 +147,31 @@ def test_the_last_active_admin_stays_one_and_nobody_changes_themselves(world: An
         assert browser.submit(f"{own}/{act}", **fields).status_code == 403, act
     assert "This is you" in browser.get(own).get_data(as_text=True)
     for _ in range(5):
-        assert demoted(world, [ada, abe]) == 1
-        world.sql("update sentinel.operators set role = 'admin'")
+        assert demoted(fixtures, [ada, abe]) == 1
+        fixtures.sql("update sentinel.operators set active = true, shut_out_by = null")
     # A shut-out admin does not count, and one who was asked before cannot take the last one away.
-    world.sql("update sentinel.operators set active = false where operator_id = %s", ada.operator_id)
-    for act, given in ((ROLE_SET, "viewer"), (SHUT_OUT, None)):
+    fixtures.sql("update sentinel.operators set active = false where operator_id = %s", ada.operator_id)
+    for act, role in ((SET_ROLE, "viewer"), (DEACTIVATE, None)):
         with pytest.raises(Conflict, match="last active admin"):
-            change_operator(world.pool, ada, abe.operator_id, act, given=given, seen="admin")
+            change_operator(fixtures.pool, ada, abe.operator_id, act, role=role, seen="admin" if role else None)
     # The twin: without the rule in the transaction nobody is left.
-    world.sql("update sentinel.operators set active = true")
-    source = world.sql("select pg_get_functiondef('sentinel.change_operator'::regproc)")[0][0]
+    fixtures.sql("update sentinel.operators set active = true, shut_out_by = null")
+    source = fixtures.sql("select pg_get_functiondef('sentinel.change_operator'::regproc)")[0][0]
     assert "return 'last_admin'" in source
-    world.sql(source.replace("return 'last_admin'", "perform 1"))
-    assert demoted(world, [ada, abe]) == 0
+    fixtures.sql(source.replace("return 'last_admin'", "perform 1"))
+    assert demoted(fixtures, [ada, abe]) == 0
 
 
-def test_a_lost_second_factor_is_reset_at_the_machine(world: Any) -> None:
-    app = world.app(second_factor_secrets=(SECRET,))
-    browser = world.browser("ann", app=app)
-    enrol(world, browser)
+def test_a_lost_second_factor_is_reset_at_the_machine(fixtures: Any) -> None:
+    app = fixtures.app(second_factor_secrets=(SECRET,))
+    browser = fixtures.browser("ann", app=app)
+    enrol(fixtures, browser)
     assert api_sign_in(app, "ann@demo.local").status_code == 401
-    assert told(world, "operators", "reset-second-factor", "ann@demo.local")["was_there"] is True
-    assert told(world, "operators", "reset-second-factor", "ann@demo.local")["was_there"] is False
+    assert told(fixtures, "operators", "reset-second-factor", "ann@demo.local")["was_there"] is True
+    assert told(fixtures, "operators", "reset-second-factor", "ann@demo.local")["was_there"] is False
     assert browser.get("/ops/account").status_code == 303
     assert api_sign_in(app, "ann@demo.local").status_code == 200
     # At the machine itself the last admin can be changed too: nobody is locked out there.
-    world.operator("ada", "admin")
-    told(world, "operators", "disable", "ada@demo.local")
-    assert world.sql("select active from sentinel.operators where role = 'admin'") == [(False,)]
+    fixtures.operator("ada", "admin")
+    told(fixtures, "operators", "disable", "ada@demo.local")
+    assert fixtures.sql("select active from sentinel.operators where role = 'admin'") == [(False,)]

@@ -7,9 +7,9 @@ import re
 import uuid
 from typing import Any
 
-from ops_console.pages import graph
-from ops_console.read_models.order_search import ended_today, queue, search_orders, standings
-from tests.support.orders_console_world import held, queued
+from ops_console.pages import highlighted_diagram as graph
+from ops_console.read_models.order_search import ended_today, lane_states, queue, search_orders
+from tests.support.orders_console_fixtures import held, queued
 
 HOSTILE = '‮evil‬ <script>alert(1)</script>​ " onload=x'
 
@@ -21,11 +21,11 @@ def names(answer: Any, part: str = "rows") -> list[str]:
     return re.findall(r'<a href="/ops/orders/demo/([^"]+)"><strong>', section)
 
 
-def test_the_queue_is_first_and_the_soonest_due_is_on_top(world: Any) -> None:
-    first, second, third = (queued(world) for _ in range(3))
-    held(world)
-    world.sql("update sentinel.approvals a set expires_at = created_at + interval '5 minutes' from orders.reviews r where r.approval_id = a.approval_id and r.order_id = %s", third)  # fmt: skip
-    ann = world.browser("ann", "viewer")
+def test_the_queue_is_first_and_the_soonest_due_is_on_top(fixtures: Any) -> None:
+    first, second, third = (queued(fixtures) for _ in range(3))
+    held(fixtures)
+    fixtures.sql("update sentinel.approvals a set expires_at = created_at + interval '5 minutes' from orders.reviews r where r.approval_id = a.approval_id and r.order_id = %s", third)  # fmt: skip
+    ann = fixtures.browser("ann", "viewer")
     page = ann.get("/ops/orders")
     assert names(page, "queue") == [third, first, second]
     assert "Queue: 3 wait for an analyst" in page.text
@@ -34,28 +34,28 @@ def test_the_queue_is_first_and_the_soonest_due_is_on_top(world: Any) -> None:
     assert "secret" not in page.text
     assert page.text.count(">Decide<") == 3
     # One that somebody has spoken on waits for the intake, and no more for a person.
-    world.person("rex").analyst(first, "fulfil", "called")
+    fixtures.person("rex").analyst(first, "fulfil", "called")
     assert names(ann.get("/ops/orders"), "queue") == [third, second]
 
 
-def test_lanes_are_counted_by_what_is_open_and_what_ended_in_a_day(world: Any) -> None:
-    queued(world)
-    queued(world)
-    held(world)
-    found = {(one.lane, one.status): one.orders for one in standings(world.pool, world.tenant_id)}
+def test_lanes_are_counted_by_what_is_open_and_what_ended_in_a_day(fixtures: Any) -> None:
+    queued(fixtures)
+    queued(fixtures)
+    held(fixtures)
+    found = {(one.lane, one.status): one.orders for one in lane_states(fixtures.pool, fixtures.tenant_id)}
     assert found == {("medium", "QUEUED"): 2}
-    assert [(one.lane, one.status, one.orders) for one in ended_today(world.pool, world.tenant_id)] == [
+    assert [(one.lane, one.status, one.orders) for one in ended_today(fixtures.pool, fixtures.tenant_id)] == [
         ("high", "HELD", 1)
     ]
-    page = world.browser("ann", "viewer").get("/ops/orders").text
+    page = fixtures.browser("ann", "viewer").get("/ops/orders").text
     lanes = re.sub(r"<[^>]+>|\s+", " ", page.partition('id="lanes"')[2].partition("</section>")[0])
     assert re.search(r"medium\s+2\s+queued\s+oldest", lanes)
     assert re.search(r"high\s+0\s+open\s+Last 24 hours:\s+1 held", lanes)
 
 
-def test_orders_are_narrowed_searched_and_paged_by_key_each_once(world: Any) -> None:
-    wanted = [queued(world, f"a_{n}") for n in range(3)] + [held(world, f"b-{n}") for n in range(2)]
-    ann = world.browser("ann", "viewer")
+def test_orders_are_narrowed_searched_and_paged_by_key_each_once(fixtures: Any) -> None:
+    wanted = [queued(fixtures, f"a_{n}") for n in range(3)] + [held(fixtures, f"b-{n}") for n in range(2)]
+    ann = fixtures.browser("ann", "viewer")
     for query, found in (
         ("lane=high", {"b-0", "b-1"}), ("status=QUEUED", {"a_0", "a_1", "a_2"}), ("q=a_1", {"a_1"}), ("q=a_", {"a_0", "a_1", "a_2"}),
         ("q=aX", set()), ("q=%25", set()), ("status=REFUND_FILED", set()), ("lane=medium&status=HELD", set()),
@@ -64,7 +64,7 @@ def test_orders_are_narrowed_searched_and_paged_by_key_each_once(world: Any) -> 
     seen: list[str] = []
     before = None
     for _ in range(10):
-        rows = search_orders(world.pool, world.tenant_id, before=before, limit=2)
+        rows = search_orders(fixtures.pool, fixtures.tenant_id, before=before, limit=2)
         seen += [row.order_id for row in rows]
         if len(rows) < 2:
             break
@@ -76,11 +76,11 @@ def test_orders_are_narrowed_searched_and_paged_by_key_each_once(world: Any) -> 
         assert 'role="alert"' in answer.text
 
 
-def test_an_orders_page_fences_what_was_noticed_and_lights_its_lane(world: Any) -> None:
-    order_id = queued(world)
-    world.sql("set session_replication_role = replica; update orders.reviews set signals = '"
+def test_an_orders_page_fences_what_was_noticed_and_lights_its_lane(fixtures: Any) -> None:
+    order_id = queued(fixtures)
+    fixtures.sql("set session_replication_role = replica; update orders.reviews set signals = '"
               + json.dumps([{"code": "model_says", "detail": HOSTILE}]).replace("'", "''") + "'")  # fmt: skip
-    page = world.browser("ann", "viewer").get(f"/ops/orders/demo/{order_id}")
+    page = fixtures.browser("ann", "viewer").get(f"/ops/orders/demo/{order_id}")
     assert page.status_code == 200
     figure = page.text.partition('<figure class="untrusted">')[2].partition("</figure>")[0]
     assert "Untrusted text from the order or the model" in figure
@@ -99,12 +99,12 @@ def test_an_orders_page_fences_what_was_noticed_and_lights_its_lane(world: Any) 
     assert "What each rule says" in page.text
 
 
-def test_a_resolved_orders_life_says_who_why_and_what_came_of_it(world: Any) -> None:
-    kept, given_back = queued(world), queued(world)
-    rex = world.person("rex")
+def test_a_resolved_orders_life_says_who_why_and_what_came_of_it(fixtures: Any) -> None:
+    kept, given_back = queued(fixtures), queued(fixtures)
+    rex = fixtures.person("rex")
     rex.analyst(kept, "hold", "the address is a drop")
     rex.analyst(given_back, "refund", "customer cancelled")
-    ann = world.browser("ann", "viewer")
+    ann = fixtures.browser("ann", "viewer")
     page = ann.get(f"/ops/orders/demo/{kept}").text
     assert "the address is a drop" in page
     assert "rex@demo.local" in page
@@ -117,25 +117,25 @@ def test_a_resolved_orders_life_says_who_why_and_what_came_of_it(world: Any) -> 
     assert ann.get(f"/ops/ledger/{entry}").status_code == 200
 
 
-def test_undelivered_alerts_stand_on_the_page_until_they_are_delivered(world: Any) -> None:
-    order_id = held(world)
-    world.sql(
+def test_undelivered_alerts_stand_on_the_page_until_they_are_delivered(fixtures: Any) -> None:
+    order_id = held(fixtures)
+    fixtures.sql(
         "insert into orders.alerts (tenant_id, kind, source, order_id, summary, attempts, last_error)"
-        " values (%s, 'order_held', 'demo', %s, 'held', 3, 'timeout')", world.tenant_id, order_id,
+        " values (%s, 'order_held', 'demo', %s, 'held', 3, 'timeout')", fixtures.tenant_id, order_id,
     )  # fmt: skip
-    ann = world.browser("ann", "viewer")
+    ann = fixtures.browser("ann", "viewer")
     page = ann.get("/ops/orders").text
     assert "Undelivered alerts: 1" in page
     assert "timeout" in page
     assert "not delivered yet, 3 tries" in ann.get(f"/ops/orders/demo/{order_id}").text
-    world.sql("update orders.alerts set delivered_at = clock_timestamp(), delivered_by = 'log'")
+    fixtures.sql("update orders.alerts set delivered_at = clock_timestamp(), delivered_by = 'log'")
     assert "Every alert reached its channel" in ann.get("/ops/orders").text
     assert "delivered by log" in ann.get(f"/ops/orders/demo/{order_id}").text
 
 
-def test_what_is_no_order_or_another_tenants_is_not_there(world: Any) -> None:
-    order_id = queued(world, "#1/x")
-    ann = world.browser("ann", "viewer")
+def test_what_is_no_order_or_another_tenants_is_not_there(fixtures: Any) -> None:
+    order_id = queued(fixtures, "#1/x")
+    ann = fixtures.browser("ann", "viewer")
     assert ann.get("/ops/orders/demo/%231/x").status_code == 200
     assert '/ops/orders/demo/%231/x"' in ann.get("/ops/orders").text
     for path in (
@@ -147,15 +147,15 @@ def test_what_is_no_order_or_another_tenants_is_not_there(world: Any) -> None:
         "demo/%F0%9F%92%A9",
     ):
         assert ann.get(f"/ops/orders/{path}").status_code == 404, path
-    stranger = world.at_page(world.operator("eve", "admin", world.tenant("other")).email, tenant="other")
+    stranger = fixtures.at_page(fixtures.operator("eve", "admin", fixtures.tenant("other")).email, tenant="other")
     assert stranger.get("/ops/orders/demo/%231/x").status_code == 404
     assert names(stranger.get("/ops/orders")) == []
-    assert queue(world.pool, uuid.uuid4(), limit=5) == []
+    assert queue(fixtures.pool, uuid.uuid4(), limit=5) == []
 
 
-def test_every_standing_that_an_order_can_have_is_in_the_drawing(world: Any) -> None:
+def test_every_standing_that_an_order_can_have_is_in_the_drawing(fixtures: Any) -> None:
     drawn = graph.lit(graph.LANES, places=[], ways=[], end=None, told="")
-    for start_lane, start, to_lane, to in world.sql(
+    for start_lane, start, to_lane, to in fixtures.sql(
         "select from_lane, from_status, to_lane, to_status from orders.transitions where not retired"
     ):
         a, b = (f"{'none' if lane == '-' else lane}-{status}" for lane, status in ((start_lane, start), (to_lane, to)))
@@ -163,10 +163,10 @@ def test_every_standing_that_an_order_can_have_is_in_the_drawing(world: Any) -> 
             assert f'id="{part}"' in drawn, part
 
 
-def test_an_order_with_nothing_to_pay_says_so_alike_in_the_list_and_on_its_page(world: Any) -> None:
-    world.sql(
+def test_an_order_with_nothing_to_pay_says_so_alike_in_the_list_and_on_its_page(fixtures: Any) -> None:
+    fixtures.sql(
         "insert into orders.reviews (tenant_id, review_id, source, order_id, body_sha256, amount_minor, currency, account_ref, order_facts)"
-        " values (%s, %s, 'demo', 'free', sha256('x'), 0, 'EUR', 'acct', '{}')", world.tenant_id, uuid.uuid4(),
+        " values (%s, %s, 'demo', 'free', sha256('x'), 0, 'EUR', 'acct', '{}')", fixtures.tenant_id, uuid.uuid4(),
     )  # fmt: skip
-    ann = world.browser("ann", "viewer")
+    ann = fixtures.browser("ann", "viewer")
     assert all(">0.00 EUR<" in ann.get(path).text for path in ("/ops/orders", "/ops/orders/demo/free"))

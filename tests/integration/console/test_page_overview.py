@@ -24,29 +24,29 @@ def lines(page: str) -> dict[str, list[str]]:
     return found
 
 
-def test_the_overview_counts_what_needs_a_person_and_refreshes_itself(world: Any) -> None:
-    vic = world.browser("vic", "viewer")
+def test_the_overview_counts_what_needs_a_person_and_refreshes_itself(fixtures: Any) -> None:
+    vic = fixtures.browser("vic", "viewer")
     assert {name: cells[0] for name, cells in lines(vic.get("/ops").get_data(as_text=True)).items()} == {
         "Refunds": "0", "Escalations": "0", "Orders": "0", "In": "0", "Stopped": "0", "Errors": "0", "Alerts": "0",
     }  # fmt: skip
 
     for value in ("200.00", "250.50", "600.00"):
-        world.approval(value)
-    escalated, ended = world.approval("300.00"), world.approval("400.00")
-    world.sql("update sentinel.approvals set reasons = '{open_complaint}' where approval_id = %s", escalated)
-    world.sql("update sentinel.approvals set expires_at = clock_timestamp() where approval_id = %s", ended)
-    world.guard("10.00")
-    world.sql("update sentinel.operation_states set status = 'in_doubt', started_at = now(), in_doubt_reason = 'no_report',"
+        fixtures.approval(value)
+    escalated, ended = fixtures.approval("300.00"), fixtures.approval("400.00")
+    fixtures.sql("update sentinel.approvals set reasons = '{open_complaint}' where approval_id = %s", escalated)
+    fixtures.sql("update sentinel.approvals set expires_at = clock_timestamp() where approval_id = %s", ended)
+    fixtures.guard("10.00")
+    fixtures.sql("update sentinel.operation_states set status = 'in_doubt', started_at = now(), in_doubt_reason = 'no_report',"
               " in_doubt_since = now() - interval '2 h' where decision = 'ALLOW'")  # fmt: skip
-    world.sql("insert into orders.alerts (tenant_id, kind, source, order_id, summary) values (%s, 'held', 'demo', 'o1', 'x')",
-              world.tenant_id)  # fmt: skip
-    world.sql("insert into sentinel.halts (tenant_id, halt_id, scope, target, level, reason, set_by, set_at)"
-              " values (%s, gen_random_uuid(), 'agent', 'a-halted-one', 'kill', 'x', 'x', now())", world.tenant_id)  # fmt: skip
+    fixtures.sql("insert into orders.alerts (tenant_id, kind, source, order_id, summary) values (%s, 'held', 'demo', 'o1', 'x')",
+              fixtures.tenant_id)  # fmt: skip
+    fixtures.sql("insert into sentinel.halts (tenant_id, halt_id, scope, target, level, reason, set_by, set_at)"
+              " values (%s, gen_random_uuid(), 'agent', 'a-halted-one', 'kill', 'x', 'x', now())", fixtures.tenant_id)  # fmt: skip
     for name, who in (("refund.small.fee", "agent retail-refund-agent"), ("refund.small.defect", "ann@demo.local")):
-        world.sql("insert into sentinel.switches (tenant_id, name, is_on, canary_percent, changed_at, changed_by, reason)"
-                  " values (%s, %s, false, 0, now(), %s, 'a wrong <b>execution</b>')", world.tenant_id, name, who)  # fmt: skip
-    world.sql("insert into refunds.outbox (tenant_id, outbox_id, ledger_entry_id, payload)"
-              " values (%s, gen_random_uuid(), 'lge', '{}')", world.tenant_id)  # fmt: skip
+        fixtures.sql("insert into sentinel.switches (tenant_id, name, is_on, canary_percent, changed_at, changed_by, reason)"
+                  " values (%s, %s, false, 0, now(), %s, 'a wrong <b>execution</b>')", fixtures.tenant_id, name, who)  # fmt: skip
+    fixtures.sql("insert into refunds.outbox (tenant_id, outbox_id, ledger_entry_id, payload)"
+              " values (%s, gen_random_uuid(), 'lge', '{}')", fixtures.tenant_id)  # fmt: skip
 
     page = vic.get("/ops/overview/now").get_data(as_text=True)
     shown = lines(page)
@@ -74,12 +74,12 @@ def test_the_overview_counts_what_needs_a_person_and_refreshes_itself(world: Any
     minutes, *columns = json.loads(unescape(re.findall(r'data-minutes="([^"]+)"', parts)[0]))
     assert (len(minutes), [sum(column) for column in columns]) == (60, [1, 5, 0])
     assert "Asked a person" in parts
-    world.guard("2000.00")
+    fixtures.guard("2000.00")
     assert re.findall(r"Denied</span> (\d+)", vic.get("/ops/overview/decisions").get_data(as_text=True)) == ["1"]
 
     # Another tenant's person sees nothing of it.
-    other = world.operator("eve", "viewer", world.tenant("other"))
-    assert {cells[0] for cells in lines(world.at_page(other.email).get("/ops").get_data(as_text=True)).values()} == {
+    other = fixtures.operator("eve", "viewer", fixtures.tenant("other"))
+    assert {cells[0] for cells in lines(fixtures.at_page(other.email).get("/ops").get_data(as_text=True)).values()} == {
         "0"
     }
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ops_console.accounts import prove_second_factor as second_factor
 from ops_console.accounts import second_factors, sign_in
-from ops_console.accounts.prove_second_factor import Vault
+from ops_console.accounts import totp as second_factor
+from ops_console.accounts.totp import Vault
 from ops_console.settings import ConsoleSettings, load_console_settings
 from sentinel.platform.settings import UnsafeConfiguration
 from tests.integration.console.conftest import PASSWORD
@@ -26,9 +26,9 @@ from tests.integration.console.second_factors import (
 )
 
 
-def test_a_second_factor_is_set_up_asked_for_and_removed(world: Any) -> None:
-    app = with_secrets(world)
-    browser = world.browser("ann", app=app)
+def test_a_second_factor_is_set_up_asked_for_and_removed(fixtures: Any) -> None:
+    app = with_secrets(fixtures)
+    browser = fixtures.browser("ann", app=app)
     # A stolen cookie neither sees the secret nor sets one up.
     assert browser.submit("/ops/account/second-factor").status_code == 400
     assert 'class="secret"' not in browser.get("/ops/account/second-factor").get_data(as_text=True)
@@ -41,61 +41,61 @@ def test_a_second_factor_is_set_up_asked_for_and_removed(world: Any) -> None:
     assert browser.submit("/ops/account/second-factor/confirm", code="000000").status_code == 400
     # Not confirmed, it is not asked for.
     assert api_sign_in(app, "ann@demo.local").status_code == 200
-    secret = enrol(world, browser)
+    secret = enrol(fixtures, browser)
     assert browser.submit("/ops/account/second-factor/confirm", code="000000").status_code == 303
     assert browser.submit("/ops/account/second-factor", proof=PASSWORD).status_code == 409
-    kept = str(world.sql("select f::text, e.body from sentinel.second_factors f, sentinel.events e"))
+    kept = str(fixtures.sql("select f::text, e.body from sentinel.second_factors f, sentinel.events e"))
     assert secret not in kept
-    forget_used_codes(world)
+    forget_used_codes(fixtures)
     assert api_sign_in(app, "ann@demo.local").status_code == 401
-    code = code_of(world, secret)
+    code = code_of(fixtures, secret)
     assert api_sign_in(app, "ann@demo.local", code=f"{code[:3]} {code[3:]}").status_code == 200
     # A used code is no proof either; the next one is.
-    world.sql("update sentinel.operator_sessions set stepped_up_at = null")
+    fixtures.sql("update sentinel.operator_sessions set stepped_up_at = null")
     assert browser.submit("/ops/account/prove", proof=code).status_code == 400
-    assert browser.submit("/ops/account/prove", proof=code_of(world, secret, 1)).status_code == 303
+    assert browser.submit("/ops/account/prove", proof=code_of(fixtures, secret, 1)).status_code == 303
     assert browser.submit("/ops/account/second-factor/remove").status_code == 303
     assert browser.submit("/ops/account/second-factor/remove").status_code == 404
     assert api_sign_in(app, "ann@demo.local").status_code == 200
-    kinds = [kind for (kind,) in world.sql("select kind from sentinel.events order by occurred_at")]
+    kinds = [kind for (kind,) in fixtures.sql("select kind from sentinel.events order by occurred_at")]
     assert kinds == ["operator_second_factor_set", "operator_second_factor_removed"]
 
 
-def test_a_code_works_once_and_only_around_now(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = with_secrets(world)
-    secret = enrol(world, world.browser("ann", app=app))
+def test_a_code_works_once_and_only_around_now(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = with_secrets(fixtures)
+    secret = enrol(fixtures, fixtures.browser("ann", app=app))
 
     def enter(code: str) -> int:
         return int(api_sign_in(app, "ann@demo.local", code=code).status_code)
 
-    forget_used_codes(world)
-    assert [enter(code_of(world, secret, steps)) for steps in (-3, 3)] == [401, 401]
-    code = code_of(world, secret)
+    forget_used_codes(fixtures)
+    assert [enter(code_of(fixtures, secret, steps)) for steps in (-3, 3)] == [401, 401]
+    code = code_of(fixtures, secret)
     assert [enter(code), enter(code)] == [200, 401]
     # What is older than a used one is over as well.
-    assert enter(code_of(world, secret, -1)) == 401
+    assert enter(code_of(fixtures, secret, -1)) == 401
     # Two at once: the database lets one through.
-    forget_used_codes(world)
-    known = world.sql("select tenant_id, operator_id, secret from sentinel.second_factors")[0]
-    used = [second_factors.use_step(world.pool, *known[:2], step=7, secret=known[2]) for _ in range(2)]
+    forget_used_codes(fixtures)
+    known = fixtures.sql("select tenant_id, operator_id, secret from sentinel.second_factors")[0]
+    used = [second_factors.use_step(fixtures.pool, *known[:2], step=7, secret=known[2]) for _ in range(2)]
     assert used == [True, False]
     # The twin: a console that does not write down what was used.
-    forget_used_codes(world)
+    forget_used_codes(fixtures)
     monkeypatch.setattr(second_factors, "use_step", lambda *_, **__: True)
-    code = code_of(world, secret)
+    code = code_of(fixtures, secret)
     assert [enter(code), enter(code)] == [200, 200]
 
 
-def flat_refusals(world: Any, app: Any, secret: str, monkeypatch: pytest.MonkeyPatch) -> tuple[set[Any], list[Any]]:
+def flat_refusals(fixtures: Any, app: Any, secret: str, monkeypatch: pytest.MonkeyPatch) -> tuple[set[Any], list[Any]]:
     """(distinct answers, work done) over what must be refused alike. Work: password checks and secrets opened."""
     work: list[Any] = []
     real_right, real_open = sign_in.is_right, Vault.open
     monkeypatch.setattr(sign_in, "is_right", lambda *given: work[-1].append("password") or real_right(*given))
     monkeypatch.setattr(Vault, "open", lambda *given: work[-1].append("secret") or real_open(*given))
     causes = {
-        "wrong password": ("ann@demo.local", WRONG, code_of(world, secret)), "unknown address": ("no@demo.local", PASSWORD, "123456"),
+        "wrong password": ("ann@demo.local", WRONG, code_of(fixtures, secret)), "unknown address": ("no@demo.local", PASSWORD, "123456"),
         "shut out": ("gone@demo.local", PASSWORD, "123456"), "missing code": ("ann@demo.local", PASSWORD, ""),
-        "wrong code": ("ann@demo.local", PASSWORD, code_of(world, secret, 5)),
+        "wrong code": ("ann@demo.local", PASSWORD, code_of(fixtures, secret, 5)),
     }  # fmt: skip
     told = set()
     for email, password, code in causes.values():
@@ -106,58 +106,58 @@ def flat_refusals(world: Any, app: Any, secret: str, monkeypatch: pytest.MonkeyP
         page = app.test_client().post("/ops/sign-in", data={"email": email, "password": password, "code": code})
         text = re.sub(r'value="[^"]*"', "", page.get_data(as_text=True))
         told.add((page.status_code, text, "Set-Cookie" in page.headers))
-    world.sql("delete from sentinel.sign_in_attempts")
+    fixtures.sql("delete from sentinel.sign_in_attempts")
     return told, work
 
 
-def test_five_causes_are_one_refusal_for_the_same_work(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = with_secrets(world)
-    secret = enrol(world, world.browser("ann", app=app))
-    world.operator("gone")
-    world.sql("update sentinel.operators set active = false where email like 'gone%%'")
-    forget_used_codes(world)
-    told, work = flat_refusals(world, app, secret, monkeypatch)
+def test_five_causes_are_one_refusal_for_the_same_work(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = with_secrets(fixtures)
+    secret = enrol(fixtures, fixtures.browser("ann", app=app))
+    fixtures.operator("gone")
+    fixtures.sql("update sentinel.operators set active = false where email like 'gone%%'")
+    forget_used_codes(fixtures)
+    told, work = flat_refusals(fixtures, app, secret, monkeypatch)
     assert len(told) == 2
     assert all(status == 401 for status, *_ in told)
     assert all(one == ["password", "secret"] * 2 for one in work), work
     # The right code of a refused sign-in was not used up.
-    assert world.sql("select last_step from sentinel.second_factors") == [(0,)]
+    assert fixtures.sql("select last_step from sentinel.second_factors") == [(0,)]
     # The twin: nobody's secret is not opened.
     monkeypatch.setattr(Vault, "open_nobodys", lambda self: None)
-    _, work = flat_refusals(world, app, secret, monkeypatch)
+    _, work = flat_refusals(fixtures, app, secret, monkeypatch)
     assert len({len(one) for one in work}) > 1
 
 
-def test_secrets_move_to_the_newest_key_and_without_keys_nobody_gets_in_by_a_code(world: Any) -> None:
-    secret = enrol(world, world.browser("ann", app=with_secrets(world, OLD_SECRET)))
-    both, new_only, none = with_secrets(world, SECRET, OLD_SECRET), with_secrets(world), world.app()
+def test_secrets_move_to_the_newest_key_and_without_keys_nobody_gets_in_by_a_code(fixtures: Any) -> None:
+    secret = enrol(fixtures, fixtures.browser("ann", app=with_secrets(fixtures, OLD_SECRET)))
+    both, new_only, none = with_secrets(fixtures, SECRET, OLD_SECRET), with_secrets(fixtures), fixtures.app()
 
     def enter(app: Any) -> int:
-        forget_used_codes(world)
-        return int(api_sign_in(app, "ann@demo.local", code=code_of(world, secret)).status_code)
+        forget_used_codes(fixtures)
+        return int(api_sign_in(app, "ann@demo.local", code=code_of(fixtures, secret)).status_code)
 
     assert [enter(app) for app in (new_only, none, both, new_only)] == [401, 401, 200, 200]
-    page = world.at_page("bob@demo.local", none) if world.operator("bob") else None
+    page = fixtures.at_page("bob@demo.local", none) if fixtures.operator("bob") else None
     assert page is not None
     assert "It cannot be set up here" in page.get("/ops/account").get_data(as_text=True)
     assert page.submit("/ops/account/second-factor", proof=PASSWORD).status_code == 409
     # A secret that was copied to somebody else's row opens nothing.
-    bob = world.sql("select operator_id from sentinel.operators where email like 'bob%%'")[0][0]
-    world.sql(
+    bob = fixtures.sql("select operator_id from sentinel.operators where email like 'bob%%'")[0][0]
+    fixtures.sql(
         "insert into sentinel.second_factors (tenant_id, operator_id, secret, confirmed_at)"
         " select tenant_id, %s, secret, now() from sentinel.second_factors", bob)  # fmt: skip
-    assert api_sign_in(new_only, "bob@demo.local", code=code_of(world, secret)).status_code == 401
+    assert api_sign_in(new_only, "bob@demo.local", code=code_of(fixtures, secret)).status_code == 401
 
 
-def test_a_console_that_requires_a_second_factor_lets_nobody_past_setting_one_up(world: Any) -> None:
-    app = with_secrets(world, require_second_factor="everyone")
-    browser = world.browser("ann", "admin", app)
+def test_a_console_that_requires_a_second_factor_lets_nobody_past_setting_one_up(fixtures: Any) -> None:
+    app = with_secrets(fixtures, require_second_factor="everyone")
+    browser = fixtures.browser("ann", "admin", app)
     for path in ("/ops/halts", "/ops/operators", "/ops/nope"):
         assert browser.get(path).headers["Location"] == "/ops/account", path
     refused = browser.client.get("/ops/api/halts")
     assert (refused.status_code, refused.json["type"]) == (403, "urn:sentinel:problem:second-factor-required")
     assert browser.submit("/ops/halts", scope="tenant", reason="x").status_code == 403
-    enrol(world, browser)
+    enrol(fixtures, browser)
     assert browser.get("/ops/halts").status_code == 200
 
 
@@ -171,26 +171,26 @@ def test_a_console_that_requires_a_second_factor_lets_nobody_past_setting_one_up
     ],
 )
 def test_who_decides_has_a_second_factor_unless_the_setting_says_otherwise(
-    world: Any, required: str | None, kept_out: set[str]
+    fixtures: Any, required: str | None, kept_out: set[str]
 ) -> None:
-    app = with_secrets(world, require_second_factor=required or ConsoleSettings().require_second_factor)
+    app = with_secrets(fixtures, require_second_factor=required or ConsoleSettings().require_second_factor)
     found = set()
     for role in ("viewer", "approver", "admin"):
-        browser = world.browser(role, role, app)
+        browser = fixtures.browser(role, role, app)
         page, api = browser.get("/ops/approvals"), browser.client.get("/ops/api/approvals")
         assert (page.status_code, api.status_code) in ((200, 200), (303, 403)), role
         found |= {role} if api.status_code == 403 else set()
     assert found == kept_out
 
 
-def test_a_viewer_who_becomes_an_approver_sets_one_up_before_deciding(world: Any) -> None:
-    app = with_secrets(world, require_second_factor="approvers")
-    browser = world.browser("ann", "viewer", app)
+def test_a_viewer_who_becomes_an_approver_sets_one_up_before_deciding(fixtures: Any) -> None:
+    app = with_secrets(fixtures, require_second_factor="approvers")
+    browser = fixtures.browser("ann", "viewer", app)
     assert browser.get("/ops/approvals").status_code == 200
-    world.sql("update sentinel.operators set role = 'approver'")
+    fixtures.sql("update sentinel.operators set role = 'approver'")
     assert browser.get("/ops/approvals").headers["Location"] == "/ops/account"
     assert "asks approvers for a second factor" in browser.get("/ops/account").get_data(as_text=True)
-    enrol(world, browser)
+    enrol(fixtures, browser)
     assert browser.get("/ops/approvals").status_code == 200
 
 

@@ -11,25 +11,24 @@ from urllib.parse import quote
 
 import pytest
 from click.testing import CliRunner
-from flask import Flask
 
 from ops_console.identity import needs_operator
 from sentinel.authority.engine import Caller
-from sentinel.authority.guard_action import guard_action
-from sentinel.authority.issue_key import issue_key
-from sentinel.authority.keys import WORKER_SCOPES, find_key_by_id
-from sentinel.authority.public_ids import index_public_ids, minters
+from sentinel.authority.keys import WORKER_SCOPES, find_key_by_id, issue_key
+from sentinel.authority.public_ids import index_public_ids, load_public_id_generators
 from sentinel.cli import proof as proof_commands
 from sentinel.cli import public_ids as public_id_commands
 from sentinel.core.errors import InvalidInput
 from sentinel.core.operation import build_operation
 from sentinel.core.proof import is_intact, pack_hash
-from sentinel.core.public_ids import Kind, PublicIds, is_public_id
-from sentinel.core.publication import EVENT_FIELDS, PACK_FIELDS, Publisher, Record
+from sentinel.core.public_ids import Kind, PublicIdGenerator, is_public_id
+from sentinel.core.publication import EVENT_FIELDS, PACK_FIELDS, DecisionRecord, Publisher
 from sentinel.store.ids import new_id, proof_id_of
 from tests.integration.console.test_console_public import found_in
+from tests.support.asgi_client import InProcessApp
 from tests.support.feeds import minted
 from tests.support.streaming import Loop
+from tests.support.verbs import guarded
 
 WRITTEN = {
     "mail": "jane.doe@mail.example", "card": "4111111111111111", "name": "Zebulon-Quagmire", "phone": "0044-7700-900461",
@@ -40,15 +39,15 @@ MARKUP = "<script>alert('zebulon')</script>"
 OTHER_SECRET = "another-secret-for-tests-0123456789"
 
 
-def caller(world: Any, agent_id: str | None = None) -> Caller:
+def caller(fixtures: Any, agent_id: str | None = None) -> Caller:
     """Who asks with a key of its own, bound to an agent or to none."""
-    issued = issue_key(world.pool, world.tenant_id, agent_id=agent_id, scopes=WORKER_SCOPES)
-    row = find_key_by_id(world.pool, world.tenant_id, issued.key_id)
+    issued = issue_key(fixtures.pool, fixtures.tenant_id, agent_id=agent_id, scopes=WORKER_SCOPES)
+    row = find_key_by_id(fixtures.pool, fixtures.tenant_id, issued.key_id)
     assert row is not None
     return Caller(row.tenant_id, row.key_id, row.principal_id, row.agent_id, frozenset(row.scopes), None)
 
 
-def ask(world: Any, who: Caller | None = None, *, amount: str = "10.00", **over: Any) -> Any:
+def ask(fixtures: Any, who: Caller | None = None, *, amount: str = "10.00", **over: Any) -> Any:
     """A decision on a refund; `over` replaces whatever an agent chooses."""
     mark = new_id().hex
     params = {
@@ -59,12 +58,10 @@ def ask(world: Any, who: Caller | None = None, *, amount: str = "10.00", **over:
     fields = {"idempotency_key": mark, "agent_id": "retail-refund-agent", "action": "refund.create", **over}
     start_id = fields.pop("start_id", None)
     operation = build_operation(params=params, **fields)
-    return guard_action(
-        world.authority, who or caller(world), operation, has_start_step=True, elapsed_ms=1, start_id=start_id
-    )
+    return guarded(fixtures.authority, who or caller(fixtures), operation, start_id=start_id)
 
 
-def hostile_decisions(world: Any) -> int:
+def hostile_decisions(fixtures: Any) -> int:
     """Each of `WRITTEN` and markup wherever an agent may choose: as a request, and where that is refused as a recorded pack."""
     made = 0
     for text in WRITTEN.values():
@@ -75,22 +72,22 @@ def hostile_decisions(world: Any) -> int:
             {"start_id": uuid.UUID(hex="41111111111111114111111111111111")},
             {"agent_id": "retail-refund-agent", "evidence": {"correlation_id": text}},
         ):  # fmt: skip
-            ask(world, **over)
+            ask(fixtures, **over)
             made += 1
-    ask(world, params={"note": MARKUP})
+    ask(fixtures, params={"note": MARKUP})
     with pytest.raises(InvalidInput):
-        ask(world, params={"refund_id": MARKUP})
+        ask(fixtures, params={"refund_id": MARKUP})
     for text in (*WRITTEN.values(), MARKUP):
         # What a policy is called its author says, whom nobody asks from outside.
         for name in set(PACK_FIELDS) - {"hash", "proof_id", "policy_label", "policy_version"}:
             if (name, text) != ("reason_code", WRITTEN["minted"]):  # which is a reason code by its form
-                record_pack(world, text, {name: text})
+                record_pack(fixtures, text, {name: text})
                 made += 1
-    world.publish()
+    fixtures.publish()
     return made
 
 
-def record_pack(world: Any, agent_id: str, over: dict[str, Any]) -> str:
+def record_pack(fixtures: Any, agent_id: str, over: dict[str, Any]) -> str:
     """A pack in the record that no authority of today writes, as an older one could have; its proof's name."""
     event_id = new_id()
     pack = {
@@ -98,17 +95,17 @@ def record_pack(world: Any, agent_id: str, over: dict[str, Any]) -> str:
         "decided_at": "2026-01-01T00:00:00.000000Z", "reason_code": "within_policy_limit", "ledger_entry_id": agent_id, **over,
     }  # fmt: skip
     body = json.dumps(pack, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    world.sql(
+    fixtures.sql(
         "insert into sentinel.events (tenant_id, event_id, kind, agent_id, body, hash, occurred_at)"
         " values (%s, %s, 'decision', %s, %s, sentinel.sha256_text(%s), clock_timestamp())",
-        world.tenant_id, event_id, agent_id, body, body,
+        fixtures.tenant_id, event_id, agent_id, body, body,
     )  # fmt: skip
     return proof_id_of(event_id)
 
 
-def public_addresses(app: Flask, names: list[str]) -> Iterator[str]:
+def public_addresses(app: InProcessApp, names: list[str]) -> Iterator[str]:
     """Every address that needs no operator, found among the routes that there are; `names` are proofs'."""
-    for rule in app.url_map.iter_rules():
+    for rule in app.flask.url_map.iter_rules():
         if "GET" not in (rule.methods or ()) or needs_operator(rule.rule, "GET") or rule.endpoint.endswith("static"):
             continue
         if rule.arguments == {"proof_id"}:
@@ -120,13 +117,13 @@ def public_addresses(app: Flask, names: list[str]) -> Iterator[str]:
             yield rule.rule
 
 
-def public_bytes(app: Flask) -> dict[str, str]:
+def public_bytes(app: InProcessApp) -> dict[str, str]:
     """What each public route answers, headers included, to GET and HEAD and to what it does not expect; the stream's events."""
     client, found = app.test_client(), {}
     feed = client.get("/ops/api/live/feed?limit=100").json["events"]
     for path in public_addresses(app, [event["proof_id"] for event in feed if "proof_id" in event]):
         if path.endswith("/stream"):
-            with Loop() as loop, loop.view(app.extensions["streams"][path], HTTP_LAST_EVENT_ID="0") as viewer:
+            with Loop() as loop, loop.view(app.edge.streams(path), HTTP_LAST_EVENT_ID="0") as viewer:
                 found[path] = "".join(viewer.block() for _ in range(len(feed) + 1)) + repr(viewer.headers)
             continue
         answers = [client.get(path), client.get(f"{path}?limit=100&last_seen=0"), client.post(path, json={"a": 1})]
@@ -144,11 +141,11 @@ def repeated(found: dict[str, str]) -> set[tuple[str, str]]:
     }
 
 
-def test_no_public_byte_repeats_what_an_agent_wrote(world: Any) -> None:
-    made = hostile_decisions(world)
+def test_no_public_byte_repeats_what_an_agent_wrote(fixtures: Any) -> None:
+    made = hostile_decisions(fixtures)
     total = 0
     for agents in ("*", "retail-refund-agent=refund:refunds,*", f"{WRITTEN['minted']}=named:refunds,*"):
-        found = public_bytes(world.app(public_agents=agents))
+        found = public_bytes(fixtures.app(public_agents=agents))
         assert {"/live", "/live/widget", "/live/figures", "/ops/api/live/feed", "/ops/api/live/status",
                 "/ops/api/live/stream"} <= found.keys()  # fmt: skip
         assert repeated(found) == set()
@@ -156,61 +153,61 @@ def test_no_public_byte_repeats_what_an_agent_wrote(world: Any) -> None:
     print(f"N={made} decisions with {len(WRITTEN) + 1} texts x {total} public answers")
 
 
-def test_twin_that_mints_nothing_is_found_on_every_face(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_that_mints_nothing_is_found_on_every_face(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for text in WRITTEN.values():
-        ask(world, agent_id=text, params={"refund_id": text})
-    world.publish()
+        ask(fixtures, agent_id=text, params={"refund_id": text})
+    fixtures.publish()
     monkeypatch.setattr(Publisher, "_mint", lambda _self, _kind, _tenant_id, value: value)
-    found = repeated(public_bytes(world.app(public_agents="*")))
+    found = repeated(public_bytes(fixtures.app(public_agents="*")))
     for face in ("/live", "/live/figures", "/live/widget", "/ops/api/live/feed", "/ops/api/live/status",
                  "/ops/api/live/stream", "/verify", "/verify.json"):  # fmt: skip
         assert {kind for kind, path in found if path == face} == set(WRITTEN), face
 
 
-def test_twin_of_a_public_route_that_forgets_to_publish_is_found(world: Any) -> None:
-    ask(world, agent_id=WRITTEN["mail"])
-    world.publish()
-    app = world.app(public_agents="*")
-    app.add_url_rule("/live/raw", view_func=lambda: world.sql("select body from sentinel.public_feed")[0][0])
+def test_mutant_of_a_public_route_that_forgets_to_publish_is_found(fixtures: Any) -> None:
+    ask(fixtures, agent_id=WRITTEN["mail"])
+    fixtures.publish()
+    app = fixtures.app(public_agents="*")
+    app.flask.add_url_rule("/live/raw", view_func=lambda: fixtures.sql("select body from sentinel.public_feed")[0][0])
     assert repeated(public_bytes(app)) == {("mail", "/live/raw")}
 
 
-def test_an_agents_name_is_shown_only_where_a_key_bound_to_it_asked(world: Any) -> None:
-    for who in (caller(world, "retail-refund-agent"), caller(world)):
-        ask(world, who)
-    ask(world, caller(world), agent_id="somebody")
-    world.publish()
-    client = world.app(public_agents="retail-refund-agent=refund:refunds,*").test_client()
+def test_an_agents_name_is_shown_only_where_a_key_bound_to_it_asked(fixtures: Any) -> None:
+    for who in (caller(fixtures, "retail-refund-agent"), caller(fixtures)):
+        ask(fixtures, who)
+    ask(fixtures, caller(fixtures), agent_id="somebody")
+    fixtures.publish()
+    client = fixtures.app(public_agents="retail-refund-agent=refund:refunds,*").test_client()
     labels = [event["agent_label"] for event in client.get("/ops/api/live/feed").json["events"]]
-    unbound = minted(world, Kind.AGENT, "retail-refund-agent")
-    assert labels == [minted(world, Kind.AGENT, "somebody"), unbound, "retail-refund-agent"]
+    unbound = minted(fixtures, Kind.AGENT, "retail-refund-agent")
+    assert labels == [minted(fixtures, Kind.AGENT, "somebody"), unbound, "retail-refund-agent"]
     assert client.get("/ops/api/live/status").json.keys() == {"tenant", "refund", labels[0]}
     packs = [client.get(f"/verify/{event['proof_id']}.json").json
              for event in client.get("/ops/api/live/feed").json["events"]]  # fmt: skip
     assert [pack["agent_id"] for pack in packs] == labels
 
 
-def test_an_action_is_shown_as_its_policy_names_it(world: Any) -> None:
+def test_an_action_is_shown_as_its_policy_names_it(fixtures: Any) -> None:
     for action in ("refund.create", "data.read", "nobody.knows"):
-        ask(world, action=action)
-    world.publish()
-    events = world.app().test_client().get("/ops/api/live/feed").json["events"]
+        ask(fixtures, action=action)
+    fixtures.publish()
+    events = fixtures.app().test_client().get("/ops/api/live/feed").json["events"]
     assert [event["action"] for event in events] == [
-        minted(world, Kind.ACTION, "nobody.knows"),
+        minted(fixtures, Kind.ACTION, "nobody.knows"),
         "data.*",
         "refund.create",
     ]
 
 
-def test_a_public_id_is_always_the_same_and_no_other_tenants_or_secrets(world: Any) -> None:
+def test_a_public_id_is_always_the_same_and_no_other_tenants_or_secrets(fixtures: Any) -> None:
     for amount in ("10.00", "11.00"):
-        ask(world, amount=amount, params={"refund_id": f"rf_{amount}", "ledger_entry_id": "lge_same"})
-    world.publish()
-    events = world.app().test_client().get("/ops/api/live/feed").json["events"]
+        ask(fixtures, amount=amount, params={"refund_id": f"rf_{amount}", "ledger_entry_id": "lge_same"})
+    fixtures.publish()
+    events = fixtures.app().test_client().get("/ops/api/live/feed").json["events"]
     assert len({event["ledger_entry_id"] for event in events}) == 1
     assert len({event["refund_id"] for event in events}) == 2
     assert all(is_public_id(event[name]) for event in events for name in ("ledger_entry_id", "refund_id"))
-    one, other = PublicIds(OTHER_SECRET), PublicIds(OTHER_SECRET + "x")
+    one, other = PublicIdGenerator(OTHER_SECRET), PublicIdGenerator(OTHER_SECRET + "x")
     ids = {
         ids.mint(kind, tenant, "x")
         for ids in (one, other)
@@ -221,30 +218,30 @@ def test_a_public_id_is_always_the_same_and_no_other_tenants_or_secrets(world: A
     assert one.mint(Kind.REFUND, uuid.UUID(int=1), "x") == "prf_" + one.mint(Kind.REFUND, uuid.UUID(int=1), "x")[4:]
 
 
-def test_a_guard_mints_nothing(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guard_mints_nothing(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> str:
         raise AssertionError("a guard has no time for this")
 
-    monkeypatch.setattr(PublicIds, "mint", refuse)
-    recorded = ask(world, params={"refund_id": "rf_plain"})
+    monkeypatch.setattr(PublicIdGenerator, "mint", refuse)
+    recorded = ask(fixtures, params={"refund_id": "rf_plain"})
     assert json.loads(recorded.pack)["refund_id"] == "rf_plain", "who asked gets its own words back"
-    assert world.sql("select count(*) from sentinel.public_ids")[0] == (0,)
+    assert fixtures.sql("select count(*) from sentinel.public_ids")[0] == (0,)
 
 
 # Looking one up ------------------------------------------------------------------------------------------------------------
 
 
-def shown(world: Any, recorded: Any, **settings: Any) -> dict[str, Any]:
+def shown(fixtures: Any, recorded: Any, **settings: Any) -> dict[str, Any]:
     """The live event of a decision."""
-    events = world.app(**settings).test_client().get("/ops/api/live/feed?limit=100").json["events"]
+    events = fixtures.app(**settings).test_client().get("/ops/api/live/feed?limit=100").json["events"]
     found: dict[str, Any] = next(one for one in events if one["event_id"] == str(recorded.decision_event_id))
     return found
 
 
-def test_operators_find_what_a_public_id_stands_for_and_nobody_else_does(world: Any) -> None:
-    recorded = ask(world, params={"refund_id": "jane.doe@mail.example", "ledger_entry_id": "4111111111111111"})
-    world.publish()
-    event, ann = shown(world, recorded), world.person("ann", "viewer")
+def test_operators_find_what_a_public_id_stands_for_and_nobody_else_does(fixtures: Any) -> None:
+    recorded = ask(fixtures, params={"refund_id": "jane.doe@mail.example", "ledger_entry_id": "4111111111111111"})
+    fixtures.publish()
+    event, ann = shown(fixtures, recorded), fixtures.person("ann", "viewer")
     wanted = {
         event["refund_id"]: ("refund", "jane.doe@mail.example"), event["ledger_entry_id"]: ("ledger_entry", "4111111111111111"),
         event["agent_label"]: ("agent", "retail-refund-agent"), event["proof_id"]: ("proof", str(recorded.operation_id)),
@@ -256,24 +253,24 @@ def test_operators_find_what_a_public_id_stands_for_and_nobody_else_does(world: 
         assert (found.json["public_id"], found.json["kind"], found.json["value"]) == (public_id, kind, value)
         assert found.json["operation_id"] == str(recorded.operation_id)
         assert found.json["proof_id"] == event["proof_id"]
-        assert world.app().test_client().get(path).status_code == 401
-    other = world.operator("bob", "viewer", world.tenant("other"))
-    bob = world.sign_in(other)
+        assert fixtures.app().test_client().get(path).status_code == 401
+    other = fixtures.operator("bob", "viewer", fixtures.tenant("other"))
+    bob = fixtures.sign_in(other)
     for public_id in wanted:
         assert bob.get(f"/ops/api/public-ids/{public_id}").status_code == 404
     for unknown in ("prf_" + "a" * 16, "pf_" + "0" * 32, "rf_1", "prf_" + "1" * 16, "%00"):
         assert ann.get(f"/ops/api/public-ids/{unknown}").status_code == 404, unknown
 
 
-def test_the_pages_search_takes_public_ids(world: Any) -> None:
-    recorded = ask(world, params={"refund_id": "rf_looked_for", "ledger_entry_id": "lge_looked_for"})
-    world.sql(
+def test_the_pages_search_takes_public_ids(fixtures: Any) -> None:
+    recorded = ask(fixtures, params={"refund_id": "rf_looked_for", "ledger_entry_id": "lge_looked_for"})
+    fixtures.sql(
         "insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, action, agent_id,"
         " requested_at, risk) values (%s, 'lge_looked_for', 'rf_looked_for', 100, 'USD', 'refund.create', 'a', now(), '{}')",
-        world.tenant_id,
+        fixtures.tenant_id,
     )  # fmt: skip
-    world.publish()
-    event, ann = shown(world, recorded), world.browser("ann", "viewer")
+    fixtures.publish()
+    event, ann = shown(fixtures, recorded), fixtures.browser("ann", "viewer")
     for name in ("refund_id", "ledger_entry_id", "proof_id"):
         assert "/ops/ledger/lge_looked_for" in ann.get(f"/ops/ledger?q={event[name]}").text, name
         assert f"operation={recorded.operation_id}" in ann.get(f"/ops/events?operation={event[name]}").text, name
@@ -283,13 +280,13 @@ def test_the_pages_search_takes_public_ids(world: Any) -> None:
     assert ann.get(f"/ops/events?operation=prf_{'a' * 16}").status_code == 400
 
 
-def test_the_command_finds_what_a_public_id_stands_for(world: Any) -> None:
-    recorded = ask(world, params={"refund_id": "jane.doe@mail.example"})
-    world.publish()
-    public_id = shown(world, recorded)["refund_id"]
+def test_the_command_finds_what_a_public_id_stands_for(fixtures: Any) -> None:
+    recorded = ask(fixtures, params={"refund_id": "jane.doe@mail.example"})
+    fixtures.publish()
+    public_id = shown(fixtures, recorded)["refund_id"]
 
     def run(*words: str) -> Any:
-        env = {"SENTINEL_DATABASE_URL": world.url, "SENTINEL_TENANT_ID": None, "SENTINEL_PUBLIC_ID_SECRETS": None}
+        env = {"SENTINEL_DATABASE_URL": fixtures.url, "SENTINEL_TENANT_ID": None, "SENTINEL_PUBLIC_ID_SECRETS": None}
         return CliRunner().invoke(public_id_commands.group, ["find", *words], env=env)
 
     assert f"{public_id} is refund jane.doe@mail.example" in run(public_id).output
@@ -299,41 +296,41 @@ def test_the_command_finds_what_a_public_id_stands_for(world: Any) -> None:
     assert run("rf_1").exit_code == 1
 
 
-def test_a_look_up_is_one_row_by_its_key_however_many_there_are(world: Any) -> None:
-    world.sql(
+def test_a_look_up_is_one_row_by_its_key_however_many_there_are(fixtures: Any) -> None:
+    fixtures.sql(
         "insert into sentinel.public_ids select %s, 'prf_' || n, 'refund', 'rf_' || n, gen_random_uuid() from generate_series(1, 20000) n",
-        world.tenant_id,
+        fixtures.tenant_id,
     )  # fmt: skip
-    world.sql("analyze sentinel.public_ids")
-    plan = world.sql(
-        "explain select * from sentinel.public_ids where tenant_id = %s and public_id = 'prf_7'", world.tenant_id
+    fixtures.sql("analyze sentinel.public_ids")
+    plan = fixtures.sql(
+        "explain select * from sentinel.public_ids where tenant_id = %s and public_id = 'prf_7'", fixtures.tenant_id
     )
     assert any("public_ids_pkey" in line for (line,) in plan), plan
 
 
-def test_after_another_secret_what_was_public_before_is_still_found(world: Any) -> None:
-    recorded = ask(world, params={"refund_id": "rf_lasting"})
-    world.publish()
-    before = shown(world, recorded)["refund_id"]
-    first = world.person("ann", "viewer")
+def test_after_another_secret_what_was_public_before_is_still_found(fixtures: Any) -> None:
+    recorded = ask(fixtures, params={"refund_id": "rf_lasting"})
+    fixtures.publish()
+    before = shown(fixtures, recorded)["refund_id"]
+    first = fixtures.person("ann", "viewer")
     assert first.get(f"/ops/api/public-ids/{before}").json["value"] == "rf_lasting"
-    app = world.app(public_id_secrets=(OTHER_SECRET,))
-    after = shown(world, recorded, public_id_secrets=(OTHER_SECRET,))["refund_id"]
+    app = fixtures.app(public_id_secrets=(OTHER_SECRET,))
+    after = shown(fixtures, recorded, public_id_secrets=(OTHER_SECRET,))["refund_id"]
     assert after != before
-    ben = world.person("ben", "viewer", app)
+    ben = fixtures.person("ben", "viewer", app)
     assert [ben.get(f"/ops/api/public-ids/{one}").json["value"] for one in (before, after)] == ["rf_lasting"] * 2
 
 
-def test_two_consoles_that_index_at_once_leave_each_id_once(world: Any) -> None:
+def test_two_consoles_that_index_at_once_leave_each_id_once(fixtures: Any) -> None:
     for n in range(40):
-        ask(world, params={"refund_id": f"rf_{n % 20}", "ledger_entry_id": f"lge_{n % 20}"}, idempotency_key=f"k{n}")
-    world.publish()
-    ids, together, faults = minters(world.pool, ())[0], threading.Barrier(4), []
+        ask(fixtures, params={"refund_id": f"rf_{n % 20}", "ledger_entry_id": f"lge_{n % 20}"}, idempotency_key=f"k{n}")
+    fixtures.publish()
+    ids, together, faults = load_public_id_generators(fixtures.pool, ())[0], threading.Barrier(4), []
 
     def index() -> None:
         together.wait()
         try:
-            assert index_public_ids(world.pool, world.tenant_id, ids)
+            assert index_public_ids(fixtures.pool, fixtures.tenant_id, ids)
         except Exception as error:
             faults.append(error)
 
@@ -343,60 +340,60 @@ def test_two_consoles_that_index_at_once_leave_each_id_once(world: Any) -> None:
     for thread in threads:
         thread.join()
     assert faults == []
-    kinds = dict(world.sql("select kind, count(*) from sentinel.public_ids group by kind"))
+    kinds = dict(fixtures.sql("select kind, count(*) from sentinel.public_ids group by kind"))
     assert kinds == {"agent": 1, "action": 1, "ledger_entry": 20, "refund": 20}
 
 
 # Proofs --------------------------------------------------------------------------------------------------------------------
 
 
-def compare(world: Any, file: Any, pack: dict[str, Any]) -> Any:
+def compare(fixtures: Any, file: Any, pack: dict[str, Any]) -> Any:
     """`sentinel proof compare` on a pack."""
     file.write_text(json.dumps(pack))
-    env = {"SENTINEL_DATABASE_URL": world.url, "SENTINEL_TENANT_ID": None, "SENTINEL_PUBLIC_ID_SECRETS": None}
+    env = {"SENTINEL_DATABASE_URL": fixtures.url, "SENTINEL_TENANT_ID": None, "SENTINEL_PUBLIC_ID_SECRETS": None}
     return CliRunner().invoke(proof_commands.group, ["compare", str(file), "--json"], env=env)
 
 
 def test_a_public_proof_verifies_alone_and_against_the_record_and_a_forged_one_does_not(
-    world: Any, tmp_path: Any
+    fixtures: Any, tmp_path: Any
 ) -> None:
-    recorded = ask(world, params={"refund_id": "rf_proven"})
+    recorded = ask(fixtures, params={"refund_id": "rf_proven"})
     own = {**json.loads(recorded.pack), "hash": recorded.pack_hash}
-    public = world.app().test_client().get(f"/verify/{own['proof_id']}.json").json
+    public = fixtures.app().test_client().get(f"/verify/{own['proof_id']}.json").json
     assert is_intact(public)
     kept = {name for name in public if public[name] == own[name]}
     assert kept == set(own) - {"agent_id", "ledger_entry_id", "refund_id", "hash"}
     file = tmp_path / "pack.json"
     for pack, which in ((own, "is_recorded"), (public, "is_published")):
-        done = compare(world, file, pack)
+        done = compare(fixtures, file, pack)
         assert done.exit_code == 0, done.output
         told = json.loads(done.output)
         assert told[which] and told["holds"] and told["recorded_hash"] == recorded.pack_hash
         for name in set(pack) - {"hash", "proof_id"}:
             forged = {**pack, name: 5 if name == "latency_ms" else "x"}
-            done = compare(world, file, {**forged, "hash": pack_hash(forged)})
+            done = compare(fixtures, file, {**forged, "hash": pack_hash(forged)})
             assert done.exit_code == 1, name
             assert not json.loads(done.output)["holds"]
 
 
-def test_a_record_that_was_changed_is_told_by_the_comparison(world: Any, tmp_path: Any) -> None:
-    recorded = ask(world, params={"refund_id": "rf_changed"})
+def test_a_record_that_was_changed_is_told_by_the_comparison(fixtures: Any, tmp_path: Any) -> None:
+    recorded = ask(fixtures, params={"refund_id": "rf_changed"})
     name = json.loads(recorded.pack)["proof_id"]
-    world.sql("alter table sentinel.events disable trigger append_only")
-    world.sql(
+    fixtures.sql("alter table sentinel.events disable trigger append_only")
+    fixtures.sql(
         "update sentinel.events set body = replace(body, 'rf_changed', 'rf_another') where event_id = %s",
         recorded.decision_event_id,
     )
-    public = world.app().test_client().get(f"/verify/{name}.json").json
+    public = fixtures.app().test_client().get(f"/verify/{name}.json").json
     assert is_intact(public), "the public cannot tell"
-    done = compare(world, tmp_path / "pack.json", public)
+    done = compare(fixtures, tmp_path / "pack.json", public)
     assert done.exit_code == 1
     assert not json.loads(done.output)["record_intact"]
 
 
 def test_every_field_of_a_public_document_is_of_the_contract() -> None:
-    publisher = Publisher(lambda: PublicIds(OTHER_SECRET), lambda digest: ())
-    whole = Record(
+    publisher = Publisher(lambda: PublicIdGenerator(OTHER_SECRET), lambda digest: ())
+    whole = DecisionRecord(
         uuid.UUID(int=1), uuid.UUID(int=2), "a", True, {name: MARKUP for name in PACK_FIELDS if name != "hash"}
     )
     assert publisher.event(whole).keys() <= set(EVENT_FIELDS)

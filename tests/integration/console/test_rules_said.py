@@ -17,27 +17,27 @@ from sentinel.platform.resources import policies_dir
 
 CARD = re.compile(r'<details class="findings">.*?</details>', re.DOTALL)
 RULE = re.compile(
-    r'data-label="Rule"><code>([^<]+)</code></td>\s*<td data-label="Says">([^<]+)</td>\s*<td data-label="Finds">(.*?)</td>',
+    r'data-label="Rule"><code>([^<]+)</code></td>\s*<td data-label="Answer">([^<]+)</td>\s*<td data-label="Finds">(.*?)</td>',
     re.DOTALL,
 )
 NOT_KEPT = "asked of evidence that is not kept"
 
 
-def put_row(world: Any, recorded: Any) -> str:
+def put_row(fixtures: Any, recorded: Any) -> str:
     """The ledger row of a decision; its name."""
-    ((key,),) = world.sql(
+    ((key,),) = fixtures.sql(
         "select idempotency_key from sentinel.operations where operation_id = %s", recorded.operation_id
     )
     entry = str(key).removeprefix("refund:")
-    world.sql("set session_replication_role = replica; insert into refunds.ledger_entries"
+    fixtures.sql("set session_replication_role = replica; insert into refunds.ledger_entries"
               " (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, status, operation_id)"
-              f" values ('{world.tenant_id}', '{entry}', 'rf', 20000, 'USD', 'DENIED', '{recorded.operation_id}')")  # fmt: skip
+              f" values ('{fixtures.tenant_id}', '{entry}', 'rf', 20000, 'USD', 'DENIED', '{recorded.operation_id}')")  # fmt: skip
     return entry
 
 
-def from_before_evidence_was_kept(world: Any, recorded: Any) -> Any:
+def from_before_evidence_was_kept(fixtures: Any, recorded: Any) -> Any:
     """The decision as an older program left it."""
-    world.sql("set session_replication_role = replica; update sentinel.operations set basis = null"
+    fixtures.sql("set session_replication_role = replica; update sentinel.operations set basis = null"
               f" where operation_id = '{recorded.operation_id}'")  # fmt: skip
     return recorded
 
@@ -50,23 +50,23 @@ def rules(page: Any) -> dict[str, tuple[str, str]]:
 
 
 def test_the_card_tells_every_rule_of_the_policy_that_decided_also_when_its_file_was_changed_or_is_gone(
-    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fixtures: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(policy_book, "MOST_KEPT", 1)
-    declare_policies(world.authority)
-    recorded = world.guard("200.00")
-    own = world.guard("201.00", escalation="blacklisted")
-    entry, own_entry = put_row(world, recorded), put_row(world, own)
-    older = put_row(world, from_before_evidence_was_kept(world, world.guard("202.00")))
-    uncovered = world.guard("20.00")
-    world.sql(
+    declare_policies(fixtures.authority)
+    recorded = fixtures.guard("200.00")
+    own = fixtures.guard("201.00", escalation="blacklisted")
+    entry, own_entry = put_row(fixtures, recorded), put_row(fixtures, own)
+    older = put_row(fixtures, from_before_evidence_was_kept(fixtures, fixtures.guard("202.00")))
+    uncovered = fixtures.guard("20.00")
+    fixtures.sql(
         "update sentinel.operation_states set policy_digest = 'sha256:' || repeat('0', 64) where operation_id = %s",
         uncovered.operation_id,
     )
     folder = tmp_path / "policies"
     shutil.copytree(policies_dir(), folder)
-    app = world.app(policies_dir=folder)
-    ann = world.browser("ann", "approver", app)
+    app = fixtures.app(policies_dir=folder)
+    ann = fixtures.browser("ann", "approver", app)
     before = rules(ann.get(f"/ops/ledger/{entry}"))
     assert before["duplicate"][0] == "does not hold"
     assert before["amount_needs_approval"][0] == "holds"
@@ -80,29 +80,29 @@ def test_the_card_tells_every_rule_of_the_policy_that_decided_also_when_its_file
     policy.write_text(policy.read_text().replace("customer_attempts_24h >= 3", "customer_attempts_24h >= 4"))
     assert rules(ann.get(f"/ops/ledger/{entry}")) == before
     policy.unlink()
-    fresh = world.at_page(ann.email, world.app(policies_dir=folder))
+    fresh = fixtures.at_page(ann.email, fixtures.app(policies_dir=folder))
     assert rules(fresh.get(f"/ops/ledger/{entry}")) == before
     assert rules(fresh.get(f"/ops/approvals/{recorded.approval_id}")) == before
     told = rules(fresh.get(f"/ops/ledger/{own_entry}"))["escalated"]
     assert told[0] == "holds", "the operation itself says it"
-    assert CARD.search(fresh.get(f"/ops/ledger/{put_row(world, uncovered)}").text) is None
-    world.sql("set session_replication_role = replica; delete from sentinel.policies")
-    gone = CARD.search(world.at_page(ann.email, world.app(policies_dir=folder)).get(f"/ops/ledger/{entry}").text)
+    assert CARD.search(fresh.get(f"/ops/ledger/{put_row(fixtures, uncovered)}").text) is None
+    fixtures.sql("set session_replication_role = replica; delete from sentinel.policies")
+    gone = CARD.search(fixtures.at_page(ann.email, fixtures.app(policies_dir=folder)).get(f"/ops/ledger/{entry}").text)
     assert gone is not None
     assert "is not kept here" in gone[0]
 
 
-def test_what_is_compiled_of_kept_texts_is_bounded(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_compiled_of_kept_texts_is_bounded(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy_book, "MOST_KEPT", 2)
-    declare_policies(world.authority)
-    book, decided = (
-        policy_book.PolicyBook(policies_dir()),
-        find_decided(world.pool, world.tenant_id, world.guard("20.00").operation_id),
+    declare_policies(fixtures.authority)
+    inspector, decided = (
+        policy_book.PolicyInspector(policies_dir()),
+        find_decided(fixtures.pool, fixtures.tenant_id, fixtures.guard("20.00").operation_id),
     )
     assert decided is not None
-    digests = [one.digest for one in world.authority.policies.library.policies]
+    digests = [one.digest for one in fixtures.authority.policies.library.policies]
     assert len(digests) > 2
     for digest in (*digests, digests[0]):
-        assert book.rules_of(world.pool, replace(decided, policy_digest=digest)).rules
-        assert len(book._kept) <= 2
-    assert list(book._kept) == [digests[-1], digests[0]]
+        assert inspector.rules_of(fixtures.pool, replace(decided, policy_digest=digest)).rules
+        assert len(inspector._kept) <= 2
+    assert list(inspector._kept) == [digests[-1], digests[0]]

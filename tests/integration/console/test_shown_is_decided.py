@@ -21,8 +21,8 @@ _names = (f"person{number}" for number in itertools.count())
 class Console:
     """A browser: an approval as its operator reads it, and the operator's word."""
 
-    def __init__(self, world: Any) -> None:
-        self.person = world.person(next(_names))
+    def __init__(self, fixtures: Any) -> None:
+        self.person = fixtures.person(next(_names))
 
     def shown(self, approval_id: uuid.UUID) -> str:
         return str(self.person.get(f"/ops/api/approvals/{approval_id}").json["digest"])
@@ -43,8 +43,8 @@ class Console:
 class CommandLine:
     """`sentinel approvals`: the same on a terminal."""
 
-    def __init__(self, world: Any) -> None:
-        self.url, self.email = world.url, world.operator(next(_names)).email
+    def __init__(self, fixtures: Any) -> None:
+        self.url, self.email = fixtures.url, fixtures.operator(next(_names)).email
 
     def run(self, *arguments: str) -> Any:
         return CliRunner().invoke(cli.group, list(arguments), env={"SENTINEL_DATABASE_URL": self.url})
@@ -65,49 +65,51 @@ class CommandLine:
 WAYS = {"console": Console, "command line": CommandLine}
 
 
-def other_digests(world: Any, way: Any, approval_id: uuid.UUID) -> list[str]:
+def other_digests(fixtures: Any, way: Any, approval_id: uuid.UUID) -> list[str]:
     """What somebody could send who saw something else: another approval, a slip of the hand, the same a moment ago."""
     seen = way.shown(approval_id)
-    other = way.shown(world.approval("300.00"))
+    other = way.shown(fixtures.approval("300.00"))
     flipped = seen[:-1] + ("0" if seen[-1] != "0" else "1")
     return [other, flipped, seen.upper(), seen.removeprefix("sha256:"), "sha256:" + "0" * 64]
 
 
-def taken_unseen(world: Any, make_way: Any, verdict: str) -> list[str]:
+def taken_unseen(fixtures: Any, make_way: Any, verdict: str) -> list[str]:
     """Digests of something else under which a word was taken all the same; the checker of this file."""
-    way, found = make_way(world), []
-    approval_id = world.approval("200.00")
-    others = other_digests(world, way, approval_id)
+    way, found = make_way(fixtures), []
+    approval_id = fixtures.approval("200.00")
+    others = other_digests(fixtures, way, approval_id)
     print(f"N={len(others)} other digests")
     for digest in others:
         if way.word(approval_id, verdict, digest):
             found.append(digest)
-            approval_id = world.approval("200.00")
+            approval_id = fixtures.approval("200.00")
     if not found:
-        assert world.sql("select count(*) from sentinel.approval_votes where approval_id = %s", approval_id) == [(0,)]
-        assert world.approval_status(approval_id) == "pending"
+        assert fixtures.sql("select count(*) from sentinel.approval_votes where approval_id = %s", approval_id) == [
+            (0,)
+        ]
+        assert fixtures.approval_status(approval_id) == "pending"
         assert way.word(approval_id, verdict, way.shown(approval_id)), "what was shown is taken"
     return found
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_word_about_something_else_than_was_shown_is_refused(world: Any, way: str, verdict: str) -> None:
-    assert taken_unseen(world, WAYS[way], verdict) == []
+def test_a_word_about_something_else_than_was_shown_is_refused(fixtures: Any, way: str, verdict: str) -> None:
+    assert taken_unseen(fixtures, WAYS[way], verdict) == []
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_changed_since_it_was_shown_is_refused(world: Any, way: str) -> None:
+def test_what_changed_since_it_was_shown_is_refused(fixtures: Any, way: str) -> None:
     """An approval's digest is its operation's, and neither is ever rewritten: so somebody with a hand in the database."""
-    hand, approval_id = WAYS[way](world), world.approval("200.00")
+    hand, approval_id = WAYS[way](fixtures), fixtures.approval("200.00")
     seen = hand.shown(approval_id)
-    world.sql("update sentinel.approvals set amount_minor = 90000, digest = 'sha256:' || repeat('9', 64)")
+    fixtures.sql("update sentinel.approvals set amount_minor = 90000, digest = 'sha256:' || repeat('9', 64)")
     assert [verdict for verdict in VERDICTS if hand.word(approval_id, verdict, seen)] == []
-    assert world.approval_status(approval_id) == "pending"
+    assert fixtures.approval_status(approval_id) == "pending"
 
 
-def test_the_command_line_tells_the_digest_it_decided_on_and_binds_the_word_to_it(world: Any) -> None:
-    hand, first, second = CommandLine(world), world.approval("200.00"), world.approval("200.00")
+def test_the_command_line_tells_the_digest_it_decided_on_and_binds_the_word_to_it(fixtures: Any) -> None:
+    hand, first, second = CommandLine(fixtures), fixtures.approval("200.00"), fixtures.approval("200.00")
     seen = hand.shown(first)
     spoken = ("--as", hand.email, "--reason", "looked")
     done = hand.run("approve", str(first), *spoken, "--digest", seen)
@@ -117,38 +119,38 @@ def test_the_command_line_tells_the_digest_it_decided_on_and_binds_the_word_to_i
 
 
 def test_the_command_line_without_a_digest_decides_on_what_it_read_itself(
-    world: Any, monkeypatch: pytest.MonkeyPatch
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hand, approval_id = CommandLine(world), world.approval("200.00")
+    hand, approval_id = CommandLine(fixtures), fixtures.approval("200.00")
     read = cli.find_approval
 
     def read_and_changed(*which: Any) -> Any:
         row = read(*which)
-        world.sql("update sentinel.approvals set digest = 'sha256:' || repeat('9', 64)")
+        fixtures.sql("update sentinel.approvals set digest = 'sha256:' || repeat('9', 64)")
         return row
 
     monkeypatch.setattr(cli, "find_approval", read_and_changed)
     done = hand.run("approve", str(approval_id), "--as", hand.email, "--reason", "looked")
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
     assert "look at it again" in done.stderr
-    assert world.approval_status(approval_id) == "pending"
+    assert fixtures.approval_status(approval_id) == "pending"
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
-def test_nothing_is_decided_unseen_over_http_and_the_document_says_so(world: Any, verdict: str) -> None:
-    approval_id, person = world.approval("200.00"), world.person(next(_names))
-    told = world.app().test_client().get("/openapi.json").json["components"]["schemas"]
-    assert all("digest" in told[name]["required"] for name in ("Word", "Handled"))
+def test_nothing_is_decided_unseen_over_http_and_the_document_says_so(fixtures: Any, verdict: str) -> None:
+    approval_id, person = fixtures.approval("200.00"), fixtures.person(next(_names))
+    told = fixtures.app().test_client().get("/openapi.json").json["components"]["schemas"]
+    assert all("digest" in told[name]["required"] for name in ("Vote", "Handled"))
     body = {"reason": "x"} | ({"reference": "ticket 7"} if verdict == "handled" else {})
     for unseen in ({}, {"digest": None}, {"digest": ""}):
         answer = person.post(f"/ops/api/approvals/{approval_id}/{verdict}", {**body, **unseen})
         assert (answer.status_code, list(answer.json["errors"])) == (400, ["digest"])
-    assert world.approval_status(approval_id) == "pending"
+    assert fixtures.approval_status(approval_id) == "pending"
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_twin_that_does_not_compare_digests_takes_every_word_and_is_caught(world: Any, way: str) -> None:
-    ((text,),) = world.sql("select pg_get_functiondef('sentinel.resolve_approval'::regproc)")
+def test_mutant_that_does_not_compare_digests_takes_every_word_and_is_caught(fixtures: Any, way: str) -> None:
+    ((text,),) = fixtures.sql("select pg_get_functiondef('sentinel.resolve_approval'::regproc)")
     assert FENCE in text
-    world.sql("set role sentinel_owner; " + text.replace(FENCE, ""))
-    assert len(taken_unseen(world, WAYS[way], "approve")) == 5
+    fixtures.sql("set role sentinel_owner; " + text.replace(FENCE, ""))
+    assert len(taken_unseen(fixtures, WAYS[way], "approve")) == 5

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ops_console.accounts import sign_in, sign_in_attempts
-from ops_console.accounts.sign_in import Doorkeeper, Presented
+from ops_console.accounts.sign_in import Authenticator, PresentedCredentials
 from ops_console.accounts.sign_in_attempts import Attempt, Throttle, begin_attempt
 from sentinel.core.errors import RateLimited, Unauthenticated
 from tests.integration.console.conftest import PASSWORD
@@ -32,9 +32,11 @@ def enter(app: Any, address: str, password: str = WRONG, email: str = ANN, **mor
     return int(answer.status_code)
 
 
-def later(world: Any, seconds: int) -> None:
+def later(fixtures: Any, seconds: int) -> None:
     """As if time had gone by."""
-    world.sql("update sentinel.sign_in_attempts set attempted_at = attempted_at - make_interval(secs => %s)", seconds)
+    fixtures.sql(
+        "update sentinel.sign_in_attempts set attempted_at = attempted_at - make_interval(secs => %s)", seconds
+    )
 
 
 def hammered(app: Any, networks: int = 100, tries: int = 10) -> list[int]:
@@ -44,10 +46,10 @@ def hammered(app: Any, networks: int = 100, tries: int = 10) -> list[int]:
 
 @pytest.mark.usefixtures("quick")
 def test_the_right_password_from_a_new_network_gets_in_past_a_thousand_wrong_ones(
-    world: Any, monkeypatch: pytest.MonkeyPatch
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = world.app()
-    world.operator("ann")
+    app = fixtures.app()
+    fixtures.operator("ann")
     answers = hammered(app)
     assert len(answers) == 1000
     # The first ten of the account are looked at, and then the first of each other network.
@@ -62,83 +64,83 @@ def test_the_right_password_from_a_new_network_gets_in_past_a_thousand_wrong_one
 
 
 @pytest.mark.usefixtures("quick")
-def test_all_addresses_of_a_customers_network_are_one(world: Any) -> None:
-    app = world.app()
-    world.operator("ann")
+def test_all_addresses_of_a_customers_network_are_one(fixtures: Any) -> None:
+    app = fixtures.app()
+    fixtures.operator("ann")
     assert [enter(app, f"2001:db8:0:7::{n:x}") for n in range(1, 12)] == [401] * 10 + [429]
     assert enter(app, "2001:db8:0:8::1") == 401, "the next network"
     assert [enter(app, f"::ffff:10.0.0.{n}", email=f"p{t}@demo.local") for n in (1, 2) for t in range(10)] == [401] * 20
 
 
 @pytest.mark.usefixtures("quick")
-def test_over_the_limit_a_network_still_gets_one_try_in_thirty_seconds(world: Any) -> None:
-    app = world.app()
-    world.operator("ann")
+def test_over_the_limit_a_network_still_gets_one_try_in_thirty_seconds(fixtures: Any) -> None:
+    app = fixtures.app()
+    fixtures.operator("ann")
     assert [enter(app, "10.0.0.1") for _ in range(12)] == [401] * 10 + [429] * 2
-    later(world, 31)
+    later(fixtures, 31)
     assert [enter(app, "10.0.0.1") for _ in range(3)] == [401, 429, 429]
-    later(world, 31)
+    later(fixtures, 31)
     assert enter(app, "10.0.0.1", PASSWORD) == 200
 
 
 @pytest.mark.usefixtures("quick")
-def test_who_also_gives_a_second_factor_is_never_shut_out(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = with_secrets(world)
-    secret = enrol(world, world.browser("ann", app=app))
-    world.operator("bob")
+def test_who_also_gives_a_second_factor_is_never_shut_out(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = with_secrets(fixtures)
+    secret = enrol(fixtures, fixtures.browser("ann", app=app))
+    fixtures.operator("bob")
     hammered(app, networks=12)
-    forget_used_codes(world)
+    forget_used_codes(fixtures)
     # From the attacker's own network too, while nothing else is looked at there.
     assert enter(app, "10.1.0.0", PASSWORD) == 429
-    assert enter(app, "10.1.0.0", PASSWORD, code=code_of(world, secret)) == 200
+    assert enter(app, "10.1.0.0", PASSWORD, code=code_of(fixtures, secret)) == 200
     # A code opens nothing for who has no second factor, and guesses of passwords are not helped by one.
     assert [enter(app, "10.1.0.0", PASSWORD, email="bob@demo.local", code="123456") for _ in range(2)] == [401, 429]
-    assert enter(app, "10.1.0.4", WRONG, code=code_of(world, secret, 1)) == 401
-    assert enter(app, "10.1.0.4", WRONG, code=code_of(world, secret, 1)) == 429
+    assert enter(app, "10.1.0.4", WRONG, code=code_of(fixtures, secret, 1)) == 401
+    assert enter(app, "10.1.0.4", WRONG, code=code_of(fixtures, secret, 1)) == 429
     # The twin: a full account looks at nothing.
     monkeypatch.setattr(sign_in_attempts, "BEGIN_ATTEMPT", sign_in_attempts.BEGIN_ATTEMPT.replace("or has_code)", ")"))
-    assert enter(app, "10.1.0.5", PASSWORD, code=code_of(world, secret, 1)) == 429
+    assert enter(app, "10.1.0.5", PASSWORD, code=code_of(fixtures, secret, 1)) == 429
 
 
 @pytest.mark.usefixtures("quick")
-def test_who_knows_the_password_gets_thirty_guesses_of_a_code_in_an_hour(world: Any) -> None:
-    app = with_secrets(world)
-    browser = world.browser("ann", app=app)
-    secret = enrol(world, browser)
+def test_who_knows_the_password_gets_thirty_guesses_of_a_code_in_an_hour(fixtures: Any) -> None:
+    app = with_secrets(fixtures)
+    browser = fixtures.browser("ann", app=app)
+    secret = enrol(fixtures, browser)
     seen = [enter(app, f"10.2.0.{n}", PASSWORD, code="000000") for n in range(40)]
     assert seen == [401] * 30 + [429] * 10
-    forget_used_codes(world)
-    assert enter(app, "10.3.0.1", PASSWORD, code=code_of(world, secret)) == 429
+    forget_used_codes(fixtures)
+    assert enter(app, "10.3.0.1", PASSWORD, code=code_of(fixtures, secret)) == 429
     # The person's own browser is looked at all the same.
-    there = {"email": ANN, "password": PASSWORD, "code": code_of(world, secret)}
+    there = {"email": ANN, "password": PASSWORD, "code": code_of(fixtures, secret)}
     assert browser.client.post("/ops/sign-in", data=there).status_code == 303
-    later(world, 3601)
-    forget_used_codes(world)
-    assert enter(app, "10.3.0.1", PASSWORD, code=code_of(world, secret)) == 200
+    later(fixtures, 3601)
+    forget_used_codes(fixtures)
+    assert enter(app, "10.3.0.1", PASSWORD, code=code_of(fixtures, secret)) == 200
 
 
-def test_a_step_up_asks_for_the_second_factor_of_who_has_one(world: Any) -> None:
-    app = with_secrets(world)
-    browser = world.browser("ann", "admin", app)
-    secret = enrol(world, browser)
-    world.sql("update sentinel.operator_sessions set stepped_up_at = null")
-    forget_used_codes(world)
+def test_a_step_up_asks_for_the_second_factor_of_who_has_one(fixtures: Any) -> None:
+    app = with_secrets(fixtures)
+    browser = fixtures.browser("ann", "admin", app)
+    secret = enrol(fixtures, browser)
+    fixtures.sql("update sentinel.operator_sessions set stepped_up_at = null")
+    forget_used_codes(fixtures)
     assert "second factor shows now" in browser.get("/ops/account").get_data(as_text=True)
     headers = {"X-CSRF-Token": browser.csrf}
     assert browser.submit("/ops/account/prove", proof=PASSWORD).status_code == 400
     told = browser.client.post("/ops/api/session/step-up", json={"password": PASSWORD}, headers=headers)
     assert told.status_code == 400 and "second factor" in str(told.json["errors"])
-    code = {"code": code_of(world, secret)}
+    code = {"code": code_of(fixtures, secret)}
     assert browser.client.post("/ops/api/session/step-up", json=code, headers=headers).status_code == 204
 
 
-def guesses_looked_at(world: Any, guesses: int = 50) -> int:
+def guesses_looked_at(fixtures: Any, guesses: int = 50) -> int:
     """How many of so many simultaneous wrong guesses at one account from one network had their password looked at."""
 
     def guess(number: int) -> bool:
         try:
-            shown = Presented("ann@demo.local", f"wrong {number}", address="10.0.0.1")
-            sign_in.sign_in(world.pool, shown, Doorkeeper())
+            shown = PresentedCredentials("ann@demo.local", f"wrong {number}", address="10.0.0.1")
+            sign_in.sign_in(fixtures.pool, shown, Authenticator())
         except RateLimited:
             return False
         except Unauthenticated:
@@ -158,31 +160,33 @@ def never_right(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("never_right")
-def test_fifty_guesses_at_once_count_fifty_and_ten_are_looked_at(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world.pool, "_wait_seconds", 30)
-    world.operator("ann")
-    assert guesses_looked_at(world) == 10
+def test_fifty_guesses_at_once_count_fifty_and_ten_are_looked_at(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fixtures.pool, "_wait_seconds", 30)
+    fixtures.operator("ann")
+    assert guesses_looked_at(fixtures) == 10
 
 
 @pytest.mark.usefixtures("never_right")
-def test_counting_first_and_noting_later_would_look_at_more(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world.pool, "_wait_seconds", 30)
+def test_counting_first_and_noting_later_would_look_at_more(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixtures.pool, "_wait_seconds", 30)
     everybody = threading.Barrier(50)
 
     def count_then_note(pool: Any, *, email: str, address: str, throttle: Throttle, **rest: Any) -> Attempt:
-        count = world.sql("select count(*) from sentinel.sign_in_attempts")[0][0]
+        count = fixtures.sql("select count(*) from sentinel.sign_in_attempts")[0][0]
         everybody.wait()
         if count >= throttle.account:
             return Attempt(None, 60)
         return begin_attempt(pool, email=email, address=address, throttle=Throttle(1000, 1000, 1000), **rest)
 
     monkeypatch.setattr(sign_in, "begin_attempt", count_then_note)
-    assert guesses_looked_at(world) > 10
+    assert guesses_looked_at(fixtures) > 10
 
 
 @pytest.mark.usefixtures("never_right")
-def test_one_address_cannot_guess_over_many_accounts(world: Any) -> None:
-    client = world.app().test_client()
+def test_one_address_cannot_guess_over_many_accounts(fixtures: Any) -> None:
+    client = fixtures.app().test_client()
     answers = [
         client.post("/ops/api/session", json={"email": f"p{n}@demo.local", "password": "x"}).status_code
         for n in range(11)
@@ -191,26 +195,26 @@ def test_one_address_cannot_guess_over_many_accounts(world: Any) -> None:
 
 
 @pytest.mark.usefixtures("never_right")
-def test_the_refusal_says_when_to_come_back_and_does_not_move_the_end(world: Any) -> None:
-    client = world.app().test_client()
+def test_the_refusal_says_when_to_come_back_and_does_not_move_the_end(fixtures: Any) -> None:
+    client = fixtures.app().test_client()
     body = {"email": "ann@demo.local", "password": "x"}
     for _ in range(10):
         client.post("/ops/api/session", json=body)
     first, second = (client.post("/ops/api/session", json=body) for _ in range(2))
     assert first.status_code == second.status_code == 429
     assert 0 < int(second.headers["Retry-After"]) <= int(first.headers["Retry-After"]) <= 300
-    world.sql("update sentinel.sign_in_attempts set attempted_at = attempted_at - interval '5 minutes'")
+    fixtures.sql("update sentinel.sign_in_attempts set attempted_at = attempted_at - interval '5 minutes'")
     assert client.post("/ops/api/session", json=body).status_code == 401
 
 
-def test_a_success_of_ones_own_does_not_wipe_out_guesses(world: Any) -> None:
-    world.operator("ann")
-    world.operator("bob")
-    door = Doorkeeper(throttle=Throttle(account=3, address=3))
+def test_a_success_of_ones_own_does_not_wipe_out_guesses(fixtures: Any) -> None:
+    fixtures.operator("ann")
+    fixtures.operator("bob")
+    door = Authenticator(throttle=Throttle(account=3, address=3))
 
     def attempt(email: str, password: str) -> str:
         try:
-            sign_in.sign_in(world.pool, Presented(email, password, address="10.0.0.1"), door)
+            sign_in.sign_in(fixtures.pool, PresentedCredentials(email, password, address="10.0.0.1"), door)
         except (Unauthenticated, RateLimited) as error:
             return error.code
         return "in"
@@ -220,9 +224,9 @@ def test_a_success_of_ones_own_does_not_wipe_out_guesses(world: Any) -> None:
     assert seen == ["unauthenticated", "in", "unauthenticated", "in", "unauthenticated", "rate-limited"]
 
 
-def test_right_sign_ins_are_not_throttled(world: Any) -> None:
-    world.operator("ann")
-    app = world.app()
+def test_right_sign_ins_are_not_throttled(fixtures: Any) -> None:
+    fixtures.operator("ann")
+    app = fixtures.app()
     for _ in range(12):
-        world.sign_in("ann@demo.local", app)
-    assert sign_in_attempts.sweep(world.pool) == 0
+        fixtures.sign_in("ann@demo.local", app)
+    assert sign_in_attempts.sweep(fixtures.pool) == 0

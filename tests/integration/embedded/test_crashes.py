@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL when somebody is killed. Each "never" has a twin in which the guard is taken out: the same check must then fail."""
+"""The embedded PostgreSQL when somebody is killed. Each "never" has a mutant in which the guard is taken out: the same check must then fail."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from sentinel.store.embedded import (
     Embedded,
     EmbeddedError,
     find_binaries,
-    kept_running,
     process,
     remove,
     running,
+    supervised,
 )
 from tests.support.embedded_servers import (
     IS_ROOT,
@@ -58,12 +58,12 @@ def test_committed_rows_survive_kill_9_and_restart(base: Path) -> None:
     assert _survivors(base, "CREATE TABLE") == 500
 
 
-def test_twin_rows_that_are_not_logged_are_seen_to_be_lost(base: Path) -> None:
+def test_mutant_rows_that_are_not_logged_are_seen_to_be_lost(base: Path) -> None:
     assert _survivors(base, "CREATE UNLOGGED TABLE") != 500
 
 
 def test_a_server_that_ends_by_itself_is_started_again_at_the_same_address(base: Path) -> None:
-    with kept_running(base) as server:
+    with supervised(base) as server:
         ask(server.admin_url, "CREATE TABLE kept AS SELECT generate_series(1, 500) AS n")
         for _ in range(2):
             pid = process.live_server(server.data_dir)
@@ -75,7 +75,7 @@ def test_a_server_that_ends_by_itself_is_started_again_at_the_same_address(base:
     assert process.live_server(server.data_dir) is None
 
 
-def test_twin_that_nobody_watches_stays_gone(base: Path) -> None:
+def test_mutant_that_nobody_watches_stays_gone(base: Path) -> None:
     with running(base, own=True) as server:
         os.kill(server.pid, signal.SIGQUIT)
         assert not eventually(lambda: process.live_server(server.data_dir) not in (None, server.pid), 3)
@@ -96,7 +96,7 @@ def test_a_killed_starter_leaves_no_server(base: Path, holders: list[Holder]) ->
 
 
 @needs_linux
-def test_twin_without_the_parent_death_signal_leaves_one_that_the_next_start_ends(
+def test_mutant_without_the_parent_death_signal_leaves_one_that_the_next_start_ends(
     base: Path, holders: list[Holder]
 ) -> None:
     broken = f"launch.TRAMPOLINE = Path({str(launch_without_watch(base.parent))!r})"
@@ -111,7 +111,7 @@ def test_remove_ends_a_server_that_was_left_there(base: Path, monkeypatch: pytes
     embedded = Embedded(base, own=True)
     left = embedded.start()
     forgotten: list[subprocess.Popen[bytes]] = []
-    monkeypatch.setattr(process, "end_child", forgotten.append)
+    monkeypatch.setattr(process, "stop_child", forgotten.append)
     embedded.stop()
     assert alive(left.pid)
     remove(base)
@@ -158,7 +158,7 @@ def test_a_forked_worker_that_unwinds_never_stops_its_parents_server(base: Path,
 
 
 @needs_linux
-def test_twin_that_forgets_who_started_it_breaks_the_parents_server(base: Path, holders: list[Holder]) -> None:
+def test_mutant_that_forgets_who_started_it_breaks_the_parents_server(base: Path, holders: list[Holder]) -> None:
     forget = "server_module.Embedded._is_starter = lambda self: True"
     assert not _answers_after_forked_copy_left(base, holders, forget)
 
@@ -197,7 +197,7 @@ def test_a_process_that_is_not_ours_is_never_signalled(base: Path) -> None:
     assert _stranger_lives_through_remove(base)
 
 
-def test_twin_that_believes_the_pid_file_signals_a_stranger(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_that_believes_the_pid_file_signals_a_stranger(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "belongs_to", lambda pid, _: alive(pid))
     monkeypatch.setattr(process, "strays", lambda _: [])
     assert not _stranger_lives_through_remove(base)

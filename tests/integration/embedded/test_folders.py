@@ -84,7 +84,7 @@ def test_remove_keeps_what_is_not_the_servers(base: Path) -> None:
 
 
 def test_a_lock_on_a_removed_file_is_not_taken_for_a_lock(tmp_path: Path) -> None:
-    path = tmp_path / "gate.lock"
+    path = tmp_path / "start.lock"
     held = locks.try_lock(path)
     assert held is not None and locks.try_lock(path) is None
     path.unlink()
@@ -109,15 +109,18 @@ def test_a_killed_program_leaves_no_stale_lock(base: Path, holders: list[Holder]
 def test_what_root_makes_in_somebodys_folder_is_theirs_and_what_was_there_stays_whose_it_was(base: Path) -> None:
     base.mkdir()
     os.chown(base, 1, 1)
-    lock = locks.try_lock(base / locks.USERS)
+    lock = locks.try_lock(base / locks.USERS_LOCK)
     assert lock is not None
     lock.close()
-    assert ((base / locks.USERS).stat().st_uid, stat.S_IMODE((base / locks.USERS).stat().st_mode)) == (1, 0o600)
+    assert ((base / locks.USERS_LOCK).stat().st_uid, stat.S_IMODE((base / locks.USERS_LOCK).stat().st_mode)) == (
+        1,
+        0o600,
+    )
     # A name that its owner gave to a file of root's.
     ours = base.with_name("ours")
     ours.touch()
-    os.link(ours, base / locks.GATE)
-    lock = locks.try_lock(base / locks.GATE)
+    os.link(ours, base / locks.START_LOCK)
+    lock = locks.try_lock(base / locks.START_LOCK)
     assert lock is not None
     lock.close()
     assert ours.stat().st_uid == 0

@@ -46,7 +46,7 @@ def test_the_data_of_another_major_version_is_never_silently_left_behind(base: P
     assert "SENTINEL_PG_BIN" in detail and "--data-dir" in detail
 
 
-def test_twin_that_does_not_look_starts_empty(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_that_does_not_look_starts_empty(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _data_of_another_major(base, 14)
     monkeypatch.setattr(cluster, "data_folders", lambda _: {})
     with pytest.raises(pytest.fail.Exception):
@@ -126,12 +126,12 @@ def test_a_start_that_is_given_up_leaves_nothing(base: Path, monkeypatch: pytest
         monkeypatch.setattr(connection.Address, "answers", lambda _: False)
     children: list[int] = []
 
-    def is_over() -> bool:
+    def should_stop() -> bool:
         children.extend(int(one.read_text()) for one in base.glob("postgres/*.new-*/child") if one.stat().st_size)
         children.extend(filter(None, (process.live_server(one) for one in base.glob("postgres/[0-9]*[0-9]"))))
         return bool(children)
 
-    embedded = Embedded(base, own=True, is_over=is_over)
+    embedded = Embedded(base, own=True, should_stop=should_stop)
     with pytest.raises(StartGivenUp):
         embedded.start()
     assert children and eventually(lambda: not any(map(alive, children)))

@@ -1,4 +1,4 @@
-"""Several programs at one embedded PostgreSQL. Each "never" has a twin in which the guard is taken out: the same check must then fail."""
+"""Several programs at one embedded PostgreSQL. Each "never" has a mutant in which the guard is taken out: the same check must then fail."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from sentinel.store.embedded import (
     Embedded,
-    kept_running,
     process,
     running,
+    supervised,
 )
 from tests.support.embedded_servers import Holder, alive, answers_again, ask, eventually
 
@@ -56,7 +56,7 @@ def test_a_second_lasting_program_is_never_let_in(base: Path, holders: list[Hold
     assert holders[0].finish() == 0
 
 
-def test_twin_without_locks_lets_a_second_program_in(base: Path, holders: list[Holder]) -> None:
+def test_mutant_without_locks_lets_a_second_program_in(base: Path, holders: list[Holder]) -> None:
     unlocked = "import fcntl; fcntl.flock = lambda *_: None"
     answer = _second_owner(base, unlocked, holders)
     with pytest.raises(AssertionError):
@@ -81,7 +81,7 @@ def _taken_over(base: Path, holders: list[Holder]) -> bool:
     holders.append(Holder(base, "shared"))
     loop = holders[0]
     loop_pid, _, _ = loop.server()
-    with kept_running(base) as joined:
+    with supervised(base) as joined:
         assert (joined.pid, joined.started_by_us) == (loop_pid, False)
         ask(joined.admin_url, "CREATE TABLE kept AS SELECT 1")
         # It lodges there: no second one may, and the command need not wait for it.
@@ -102,7 +102,7 @@ def test_a_lasting_program_joins_a_command_that_does_not_end_and_keeps_the_serve
     assert _taken_over(base, holders)
 
 
-def test_twin_that_does_not_look_loses_its_database_with_the_command(
+def test_mutant_that_does_not_look_loses_its_database_with_the_command(
     base: Path, holders: list[Holder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Embedded, "is_alive", lambda _: True)
@@ -119,7 +119,7 @@ def test_a_server_that_is_taken_over_stays_where_its_users_know_it(
     elsewhere.chmod(0o711)
     # The command was started with the common TMPDIR, we are not.
     monkeypatch.setenv("TMPDIR", str(elsewhere))
-    with kept_running(base) as joined:
+    with supervised(base) as joined:
         assert joined.socket_dir.parent != elsewhere
         holders[0].kill()
         assert eventually(lambda: answers_again(joined.admin_url), 10)

@@ -7,20 +7,20 @@ from collections.abc import Iterator
 import pytest
 
 from sentinel.cli.scratch import listening
-from tests.support.order_world import OrderWorld, make_intake
-from tests.support.world import World
+from tests.support.fixtures import Fixtures
+from tests.support.order_fixtures import OrderFixtures, make_intake
 
 
 @pytest.fixture
-def authority_url(world: World) -> Iterator[str]:
-    """Where the world's authority listens."""
-    with listening(world.app) as url:
+def authority_url(fixtures: Fixtures) -> Iterator[str]:
+    """Where the fixtures' authority listens."""
+    with listening(fixtures.app) as url:
         yield url
 
 
 @pytest.fixture
-def orders(world: World, authority_url: str) -> Iterator[OrderWorld]:
+def orders(fixtures: Fixtures, authority_url: str) -> Iterator[OrderFixtures]:
     """An intake whose authority is the real one."""
-    made = make_intake(world, authority_url)
+    made = make_intake(fixtures, authority_url)
     yield made
-    made.review.pool.close()
+    made.close()

@@ -14,8 +14,7 @@ from sentinel.store.database import ORDERS, Pool, with_role
 from tests.support.harness import at_once
 from tests.support.scripted_server import Asked, Script, ScriptedServer, faults
 from tests.support.shop_server import review
-from worker.order_review.addresses import ON_THIS_MACHINE
-from worker.order_review.alerts import (
+from worker.orders.alerts import (
     RAISE,
     Alert,
     AlertKind,
@@ -28,10 +27,11 @@ from worker.order_review.alerts import (
     pause_seconds,
     text_of,
 )
-from worker.order_review.effects import EffectKind, Tried, perform
-from worker.order_review.shop import Standing
-from worker.order_review.simulated_shop import SimulatedShop
-from worker.settlement.gateway import NoAnswer, Refused, Settled
+from worker.orders.shop import ShopStatus
+from worker.orders.shop_effects import Attempts, EffectKind, perform
+from worker.orders.simulated_shop import SimulatedShop
+from worker.outbound.effects import NoAnswer, Refused, Settled
+from worker.outbound.public_addresses import LOOPBACK_CLIENT
 
 TENANT = uuid.uuid4()
 SIGNALS = {"signals": [{"code": "country_mismatch", "detail": "<!channel> GB & NG"}]}
@@ -81,7 +81,7 @@ def ok(asked: Asked) -> None:
 def test_a_channel_that_is_down_is_tried_until_it_takes_the_alert_and_shown_meanwhile(
     desk: Desk, server: ScriptedServer
 ) -> None:
-    alerts = desk.alerts(SlackChannel(server.url + "/T/B/x", ON_THIS_MACHINE, deadline_seconds=0.5))
+    alerts = desk.alerts(SlackChannel(server.url + "/T/B/x", LOOPBACK_CLIENT, deadline_seconds=0.5))
     alerts.raise_alert(held())
     fails: list[tuple[Script, str]] = [
         (lambda asked: asked.answer(503, b""), "http_503"), (lambda asked: asked.answer(404, b"no_service", "text/plain"), "http_404"),
@@ -119,7 +119,7 @@ def test_the_same_alert_is_raised_once_and_another_occasion_is_another(desk: Des
 
 def test_several_processes_deliver_each_alert_once(desk: Desk, server: ScriptedServer) -> None:
     server.script = ok
-    alerts = desk.alerts(SlackChannel(server.url, ON_THIS_MACHINE))
+    alerts = desk.alerts(SlackChannel(server.url, LOOPBACK_CLIENT))
     for number in range(30):
         alerts.raise_alert(held(f"o-{number}"))
     assert sum(at_once([lambda: alerts.deliver_due(10)] * 6)) == 30  # type: ignore[list-item, arg-type]
@@ -176,7 +176,7 @@ def test_a_channel_inside_is_never_called(server: ScriptedServer, url: str) -> N
 def test_whatever_a_channel_answers_is_a_word_or_two(server: ScriptedServer, name: str) -> None:
     server.script, known = faults(b"ok")[name]
     alert = Alert(uuid.uuid4(), "order_held", "demo", "o-1", "held", {}, 1)
-    said = SlackChannel(server.url, ON_THIS_MACHINE, deadline_seconds=0.4 if known == "timeout" else 8.0).send(alert)
+    said = SlackChannel(server.url, LOOPBACK_CLIENT, deadline_seconds=0.4 if known == "timeout" else 8.0).send(alert)
     assert (
         said is None
         if known == "answered" and name not in ("429", "500", "redirect", "HTML", "a yes as HTML", "deep")
@@ -207,8 +207,8 @@ def test_the_simulated_shop_ships_an_order_once_whoever_asks_how_often(desk: Des
     assert desk.admin.execute("select count(*) from orders.simulated_shop").fetchone() == (1,)
     assert isinstance(perform(shop, one, EffectKind.FULFIL, uuid.uuid4()), Refused)
     assert isinstance(perform(shop, one, EffectKind.HOLD, operation_id), Refused)
-    assert shop.look(one) == Standing("fulfilled", str(operation_id), str(operation_id))
-    assert perform(shop, one, EffectKind.FULFIL, operation_id, Tried(1, 60.0)) == Settled(str(operation_id))
+    assert shop.look(one) == ShopStatus("fulfilled", str(operation_id), str(operation_id))
+    assert perform(shop, one, EffectKind.FULFIL, operation_id, Attempts(1, 60.0)) == Settled(str(operation_id))
 
 
 def test_the_simulated_shop_never_ships_what_it_holds(desk: Desk) -> None:

@@ -9,46 +9,46 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ops_console.resolve_order import WORDS, resolve_order
+from ops_console.resolve_order import DECISIONS, resolve_order
 from sentinel.cli.scratch import listening
 from sentinel.core.errors import SentinelError
 from tests.corpora.retail import retail_lines
+from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, at_once
-from tests.support.ledger_world import worker_process
-from tests.support.order_world import SECRET, OrderWorld, make_intake, order_body
+from tests.support.ledger_fixtures import worker_process
+from tests.support.order_fixtures import SECRET, OrderFixtures, make_intake, order_body
 from tests.support.scripted_server import ScriptedServer
-from tests.support.world import World
-from worker.order_review.replay_cli import replay_orders
+from worker.orders.replay_cli import replay_orders
 
 
-def say(orders: OrderWorld, order_id: str, word: str, role: str = "approver") -> str:
-    """What became of a word: the result, or the refusal's code."""
-    world = orders.world
+def say(orders: OrderFixtures, order_id: str, word: str, role: str = "approver") -> str:
+    """What became of a decision: the result, or the refusal's code."""
+    fixtures = orders.fixtures
     try:
         return resolve_order(
-            world.console_pool, actor(world, role), "demo", order_id, word=word, reason="called the customer",
+            fixtures.console_pool, actor(fixtures, role), "demo", order_id, word=word, reason="called the customer",
             digest=orders.digest(order_id),
         ).result  # fmt: skip
     except SentinelError as error:
         return error.code
 
 
-def queued(orders: OrderWorld, order_id: str) -> bytes:
+def queued(orders: OrderFixtures, order_id: str) -> bytes:
     """A medium order, delivered."""
     body = order_body(order_id, "medium")
     assert orders.deliver(body).status_code == 202
     return body
 
 
-def shop_rows(orders: OrderWorld) -> list[tuple[Any, ...]]:
+def shop_rows(orders: OrderFixtures) -> list[tuple[Any, ...]]:
     """What the simulated shop did."""
     return orders.all("select order_id, status from orders.simulated_shop order by order_id")
 
 
-def test_each_word_has_its_effect_once_and_the_redelivery_says_where_the_order_stands(orders: OrderWorld) -> None:
-    bodies = {word: queued(orders, f"o-{word}") for word in WORDS}
+def test_each_word_has_its_effect_once_and_the_redelivery_says_where_the_order_stands(orders: OrderFixtures) -> None:
+    bodies = {word: queued(orders, f"o-{word}") for word in DECISIONS}
     assert shop_rows(orders) == []
-    for word in WORDS:
+    for word in DECISIONS:
         assert say(orders, f"o-{word}", word) == word
     orders.rounds(until=lambda: len(shop_rows(orders)) == 2 and orders.standing("o-fulfil")[0] == "FULFILLED")
     orders.rounds()
@@ -64,16 +64,16 @@ def test_each_word_has_its_effect_once_and_the_redelivery_says_where_the_order_s
     assert orders.all("select ledger_entry_id, amount_minor from refunds.ledger_entries") == [
         ("order:demo:o-refund", 4250)
     ]
-    assert orders.world.broken_invariants() == []
+    assert orders.fixtures.broken_invariants() == []
 
 
-def test_a_filed_refund_is_paid_once_on_the_word_that_filed_it(orders: OrderWorld) -> None:
+def test_a_filed_refund_is_paid_once_on_the_word_that_filed_it(orders: OrderFixtures) -> None:
     queued(orders, "o-1")
     assert say(orders, "o-1", "refund") == "refund"
     for _ in range(2):
         done = worker_process(
-            ["--once"], database_url=orders.world.url, authority_url=orders.authority_url,
-            SENTINEL_REFUND_AGENT_API_KEY=orders.world.key, SENTINEL_TENANT_ID=str(orders.world.tenant_id),
+            ["--once"], database_url=orders.fixtures.url, authority_url=orders.authority_url,
+            SENTINEL_REFUND_AGENT_API_KEY=orders.fixtures.key, SENTINEL_TENANT_ID=str(orders.fixtures.tenant_id),
         )  # fmt: skip
         out, errors = done.communicate(timeout=60)
         assert done.returncode in (0, 1), out + errors
@@ -89,38 +89,40 @@ def test_a_filed_refund_is_paid_once_on_the_word_that_filed_it(orders: OrderWorl
     assert shop_rows(orders) == []
 
 
-def test_words_and_redeliveries_and_rounds_at_once_end_in_one_lane(orders: OrderWorld) -> None:
+def test_words_and_redeliveries_and_rounds_at_once_end_in_one_lane(orders: OrderFixtures) -> None:
     for number in range(4):
         order_id = f"o-{number}"
         body = queued(orders, order_id)
-        jobs: list[Any] = [lambda w=w, r=r: say(orders, order_id, w, r) for w in WORDS for r in ("approver", "admin")]  # type: ignore[misc]
+        jobs: list[Any] = [
+            lambda w=w, r=r: say(orders, order_id, w, r) for w in DECISIONS for r in ("approver", "admin")
+        ]  # type: ignore[misc]
         jobs += [lambda: orders.deliver(body).status_code, lambda: orders.review.background.once()] * 2
         said = at_once(jobs)
-        won = [one for one in said if one in WORDS]
+        won = [one for one in said if one in DECISIONS]
         assert len(won) == 1, said
         orders.rounds(until=lambda: orders.standing(order_id)[0] != "QUEUED")
         orders.rounds()
         assert orders.standing(order_id)[0] == {"fulfil": "FULFILLED", "refund": "REFUND_FILED", "hold": "HELD"}[won[0]]
-    assert orders.world.broken_invariants() == []
+    assert orders.fixtures.broken_invariants() == []
 
 
 def test_an_alert_channel_that_is_down_leaves_the_order_held_and_the_alert_waiting_until_it_is_up(
-    world: World, authority_url: str
+    fixtures: Fixtures, authority_url: str
 ) -> None:
     with ScriptedServer().running() as channel:
-        orders = make_intake(world, authority_url, slack_webhook_url=channel.url, alerts_on_this_machine=True)
+        orders = make_intake(fixtures, authority_url, slack_webhook_url=channel.url, alerts_on_this_machine=True)
         try:
             assert orders.deliver(order_body("o-1", "high")).json["status"] == "held"
             orders.rounds(until=lambda: orders.one("select attempts from orders.alerts") == 1)
             assert orders.standing("o-1") == ("HELD", "high")
             assert orders.one("select last_error from orders.alerts") == "http_500"
             channel.script = lambda asked: asked.answer(200, b"ok", "text/plain")
-            world.admin.execute("update orders.alerts set next_attempt_at = clock_timestamp()")
+            fixtures.admin.execute("update orders.alerts set next_attempt_at = clock_timestamp()")
             orders.rounds(until=lambda: orders.one("select delivered_by from orders.alerts") == "slack")
             assert "o-1" in channel.asked[-1].json["text"]
             assert shop_rows(orders) == [("o-1", "held")]
         finally:
-            orders.review.pool.close()
+            orders.close()
 
 
 # Real orders ---------------------------------------------------------------------------------------------------------
@@ -128,7 +130,7 @@ def test_an_alert_channel_that_is_down_leaves_the_order_held_and_the_alert_waiti
 
 @pytest.mark.parametrize("lines", retail_lines())
 def test_real_orders_sent_twice_out_of_order_and_concurrently_have_each_effect_once(
-    orders: OrderWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lines: list[str]
+    orders: OrderFixtures, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lines: list[str]
 ) -> None:
     monkeypatch.setenv("ORDERS_DEMO_SECRET", SECRET)
     file = tmp_path / "orders.csv"
@@ -148,4 +150,4 @@ def test_real_orders_sent_twice_out_of_order_and_concurrently_have_each_effect_o
         == stored["low"]
     )
     assert orders.one("select count(*) from orders.reviews") == 80
-    assert orders.world.broken_invariants() == []
+    assert orders.fixtures.broken_invariants() == []

@@ -9,23 +9,23 @@ import pytest
 
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.halts import lift_halt, set_halt
-from tests.support.order_world import LANES, OrderWorld, intake_process, make_intake, order_body
+from tests.support.fixtures import Fixtures
+from tests.support.order_fixtures import LANES, OrderFixtures, intake_process, make_intake, order_body
 from tests.support.shop_server import FlakyShop, ShopServer
-from tests.support.world import World
 from worker.failpoints import Failpoints
-from worker.order_review import pipeline
-from worker.order_review.effects import Tried, perform
-from worker.order_review.failpoints import Place
+from worker.orders import processor
+from worker.orders.failpoints import OrderFailpoint
+from worker.orders.shop_effects import Attempts, perform
 
 CRASHES = [
-    *(("low", place) for place in Place), ("medium", Place.AFTER_GUARD), ("medium", Place.AFTER_DECIDED),
-    ("high", Place.AFTER_DECIDED), ("high", Place.AFTER_SHOP),
+    *(("low", place) for place in OrderFailpoint), ("medium", OrderFailpoint.AFTER_GUARD), ("medium", OrderFailpoint.AFTER_DECIDED),
+    ("high", OrderFailpoint.AFTER_DECIDED), ("high", OrderFailpoint.AFTER_SHOP),
 ]  # fmt: skip
 
 
-def crash(orders: OrderWorld, lane: str, place: Place, **env: str) -> int | None:
+def crash(orders: OrderFixtures, lane: str, place: OrderFailpoint, **env: str) -> int | None:
     """Deliver one order to an intake that kills itself at `place`; what the sender got."""
-    world = orders.world
+    fixtures = orders.fixtures
     armed = {"SENTINEL_FAILPOINT": f"{place}:kill", "SENTINEL_ALLOW_FAILPOINTS": "1"}
     # What is left behind stays for the successor: the killed process's own replacement does not take it up.
     slow = {
@@ -33,16 +33,16 @@ def crash(orders: OrderWorld, lane: str, place: Place, **env: str) -> int | None
         "SENTINEL_ORDERS_LEASE_SECONDS": "60",
         "SENTINEL_ORDERS_POLL_SECONDS": "60",
     }
-    with intake_process(world, orders.authority_url, orders.key, **armed, **slow, **env) as process:
+    with intake_process(fixtures, orders.authority_url, orders.key, **armed, **slow, **env) as process:
         return process.post(body_of(lane, place))
 
 
-def body_of(lane: str, place: Place) -> bytes:
+def body_of(lane: str, place: OrderFailpoint) -> bytes:
     """The one body of an order."""
     return order_body(f"{lane}-{place}", lane, account_ref=f"acct-{lane}-{place}")
 
 
-def broken(orders: OrderWorld, crashes: Sequence[tuple[str, Place]]) -> list[str]:
+def broken(orders: OrderFixtures, crashes: Sequence[tuple[str, OrderFailpoint]]) -> list[str]:
     """The checker: orders that are not in exactly their lane with exactly their effect, or whose outcome was not told."""
     wanted = {f"{lane}-{place}": (LANES[lane], lane) for lane, place in crashes}
     found = {row[0]: (row[1], row[2]) for row in orders.all("select order_id, status, lane from orders.reviews")}
@@ -61,7 +61,7 @@ def broken(orders: OrderWorld, crashes: Sequence[tuple[str, Place]]) -> list[str
     return sorted({*wrong, *(row[0] for row in lanes)})
 
 
-def test_killed_at_any_place_every_order_ends_in_one_lane_with_its_effect_once(orders: OrderWorld) -> None:
+def test_killed_at_any_place_every_order_ends_in_one_lane_with_its_effect_once(orders: OrderFixtures) -> None:
     with ThreadPoolExecutor(3) as crew:
         answers = list(crew.map(lambda one: crash(orders, *one), CRASHES))
     before_the_answer = [
@@ -79,76 +79,82 @@ def test_killed_at_any_place_every_order_ends_in_one_lane_with_its_effect_once(o
         orders.make_due()
         orders.rounds()
     assert broken(orders, CRASHES) == []
-    assert orders.one("select count(*) from sentinel.operation_states where outcome = 'success'") == len(Place)
-    assert orders.world.broken_invariants() == []
+    assert orders.one("select count(*) from sentinel.operation_states where outcome = 'success'") == len(OrderFailpoint)
+    assert orders.fixtures.broken_invariants() == []
 
 
-INTENDED = (Place.AFTER_GUARD, Place.AFTER_DECIDED, Place.BEFORE_SHOP, Place.AFTER_SHOP, Place.AFTER_SETTLED)
+INTENDED = (
+    OrderFailpoint.AFTER_GUARD,
+    OrderFailpoint.AFTER_DECIDED,
+    OrderFailpoint.BEFORE_SHOP,
+    OrderFailpoint.AFTER_SHOP,
+    OrderFailpoint.AFTER_SETTLED,
+)
 """Where the fulfilment is on record before the shop is asked: with a shop outside this database."""
 
 
-def test_killed_around_the_call_of_a_shop_that_knows_no_keys_it_ships_once(orders: OrderWorld) -> None:
+def test_killed_around_the_call_of_a_shop_that_knows_no_keys_it_ships_once(orders: OrderFixtures) -> None:
     with ShopServer(naive=True).running() as shop:
         crashed = [crash(orders, "low", place, SENTINEL_SHOP_URL=shop.url) for place in INTENDED]
         assert crashed == [None] * len(INTENDED)
         assert 0 < sum(shop.shipped.values()) < len(INTENDED), "the places are on both sides of the call"
-        successor = make_intake(orders.world, orders.authority_url, shop_url=shop.url)
+        successor = make_intake(orders.fixtures, orders.authority_url, shop_url=shop.url)
         for _ in range(4):
             successor.make_due()
             successor.rounds()
-        successor.review.pool.close()
+        successor.close()
         assert shop.shipped == {f"low-{place}": 1 for place in INTENDED}
     assert set(orders.all("select status, lane from orders.reviews")) == {("FULFILLED", "low")}
     assert orders.one("select count(*) from sentinel.operation_states where outcome = 'success'") == len(INTENDED)
-    assert orders.world.broken_invariants() == []
+    assert orders.fixtures.broken_invariants() == []
 
 
 def test_an_order_left_started_that_the_authority_does_not_have_so_is_asked_again(
-    world: World, authority_url: str
+    fixtures: Fixtures, authority_url: str
 ) -> None:
     """As one from before starts came with the answer: its permit was handed out, and nobody had used it."""
     shop = FlakyShop("down")
-    orders = make_intake(world, authority_url, parts={"shop": shop})
+    orders = make_intake(fixtures, authority_url, parts={"shop": shop})
     body = order_body("o-1")
     assert orders.deliver(body).json["status"] == "fulfilling"
-    world.admin.execute(
+    fixtures.admin.execute(
         "update sentinel.operation_states set status = 'allowed', started_at = null, start_id = null, start_event_id = null"
     )
-    halted = set_halt(world.console_pool, local_administrator(world.tenant_id), scope="tenant", reason="drill")
+    halted = set_halt(fixtures.console_pool, local_administrator(fixtures.tenant_id), scope="tenant", reason="drill")
     orders.make_due()
     orders.rounds()
     assert (orders.standing("o-1"), shop.done) == (("DECIDED", "low"), [])
-    lift_halt(world.console_pool, local_administrator(world.tenant_id), halted.halt_id, reason="over")
+    lift_halt(fixtures.console_pool, local_administrator(fixtures.tenant_id), halted.halt_id, reason="over")
     orders.make_due()
     orders.rounds()
     assert [row[0] for row in orders.all("select event from orders.events order by event_id")] == [
         "scored", "allowed", "started", "start_refused", "started", "fulfilled",
     ]  # fmt: skip
     assert shop.done == [("fulfilled", "o-1")]
-    orders.review.pool.close()
+    orders.close()
 
 
 def test_a_successor_that_asks_the_shop_without_looking_is_found_out(
-    world: World, authority_url: str, monkeypatch: pytest.MonkeyPatch
+    fixtures: Fixtures, authority_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The twin: a pipeline whose second try is like its first, before a shop that knows no keys."""
+    """The mutant: a pipeline whose second try is like its first, before a shop that knows no keys."""
 
     def blind(shop, review, kind, operation_id, tried, **rest):  # type: ignore[no-untyped-def]
-        return perform(shop, review, kind, operation_id, Tried(), **rest)
+        return perform(shop, review, kind, operation_id, Attempts(), **rest)
 
     shops = {}
     for name in ("careful", "blind"):
         if name == "blind":
-            monkeypatch.setattr(pipeline, "perform", blind)
+            monkeypatch.setattr(processor, "perform", blind)
         shop = shops[name] = FlakyShop()
         armed = make_intake(
-            world, authority_url, parts={"shop": shop}, failpoints=Failpoints(Place.AFTER_SHOP, "raise")
+            fixtures, authority_url, parts={"shop": shop}, failpoints=Failpoints(OrderFailpoint.AFTER_SHOP, "raise")
         )
         assert armed.deliver(order_body(f"o-{name}")).status_code == 503
         armed.make_due()
-        successor = make_intake(world, authority_url, parts={"shop": shop})
+        successor = make_intake(fixtures, authority_url, parts={"shop": shop})
         successor.rounds()
         for one in (armed, successor):
-            one.review.pool.close()
+            one.close()
     assert shops["careful"].done == [("fulfilled", "o-careful")]
     assert shops["blind"].done == [("fulfilled", "o-blind")] * 2

@@ -11,16 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from werkzeug.test import TestResponse
 
+from tests.support.fixtures import Fixtures
 from tests.support.harness import at_once, scaled, seeded
-from tests.support.order_world import LANES, OrderWorld, make_intake, order_body
-from tests.support.world import World
-from worker.order_review import sql
-from worker.order_review.model import Band, KnownAccount, Order, Score, Signal
+from tests.support.order_fixtures import LANES, OrderFixtures, make_intake, order_body
+from worker.orders import sql
+from worker.orders.order import Band, KnownAccount, Order, Score, Signal
 
 AT_ONCE, IDS = 32, scaled(20)
 
 
-def doubled(orders: OrderWorld) -> list[str]:
+def doubled(orders: OrderFixtures) -> list[str]:
     """The checker: orders with anything but one review, one lane and one effect in the shop."""
     found = orders.all(
         "select r.order_id, count(distinct r.review_id), count(distinct e.to_lane) filter (where e.event in ('allowed',"
@@ -30,7 +30,7 @@ def doubled(orders: OrderWorld) -> list[str]:
     return [row[0] for row in found if (row[1], row[2]) != (1, 1) or row[3] > 1]
 
 
-def flood(orders: OrderWorld, seed: int) -> list[TestResponse | BaseException]:
+def flood(orders: OrderFixtures, seed: int) -> list[TestResponse | BaseException]:
     """32 deliveries at once of each of many orders, in all lanes."""
     shuffled: random.Random = seeded(seed, IDS)
     answers: list[TestResponse | BaseException] = []
@@ -40,7 +40,7 @@ def flood(orders: OrderWorld, seed: int) -> list[TestResponse | BaseException]:
     return answers
 
 
-def test_many_deliveries_at_once_have_one_effect_each(orders: OrderWorld) -> None:
+def test_many_deliveries_at_once_have_one_effect_each(orders: OrderFixtures) -> None:
     answers = flood(orders, 20260901)
     statuses = Counter(answer.status_code if isinstance(answer, TestResponse) else repr(answer) for answer in answers)
     assert set(statuses) <= {200, 202, 409}, statuses
@@ -62,7 +62,7 @@ def test_many_deliveries_at_once_have_one_effect_each(orders: OrderWorld) -> Non
 
 
 @pytest.mark.parametrize("lane", ["low", "high"])
-def test_a_repeat_gets_the_same_bytes_and_says_that_it_is_one(orders: OrderWorld, lane: str) -> None:
+def test_a_repeat_gets_the_same_bytes_and_says_that_it_is_one(orders: OrderFixtures, lane: str) -> None:
     body = order_body("o-1", lane)
     first, again = orders.deliver(body), orders.deliver(body, path="orders/created")
     assert "X-Sentinel-Idempotent-Replay" not in first.headers
@@ -71,7 +71,7 @@ def test_a_repeat_gets_the_same_bytes_and_says_that_it_is_one(orders: OrderWorld
     assert first.content_type == again.content_type == "application/json"
 
 
-def test_another_body_is_a_conflict_and_people_are_told_once(orders: OrderWorld) -> None:
+def test_another_body_is_a_conflict_and_people_are_told_once(orders: OrderFixtures) -> None:
     orders.deliver(order_body("o-1", "medium"))
     other = order_body("o-1", "low")
     for _ in range(2):
@@ -94,9 +94,9 @@ class Slow:
         return Score(Band.LOW)
 
 
-def test_an_order_in_hand_is_in_flight(world: World, authority_url: str) -> None:
+def test_an_order_in_hand_is_in_flight(fixtures: Fixtures, authority_url: str) -> None:
     slow = Slow()
-    orders = make_intake(world, authority_url, parts={"scorer": slow})
+    orders = make_intake(fixtures, authority_url, parts={"scorer": slow})
     body = order_body("o-1")
     with ThreadPoolExecutor(1) as crew:
         first = crew.submit(orders.deliver, body)
@@ -107,13 +107,13 @@ def test_an_order_in_hand_is_in_flight(world: World, authority_url: str) -> None
     told = (answer.status_code, answer.headers["Retry-After"], answer.json["type"])
     assert told == (409, "1", "urn:sentinel:problem:in-flight")
     assert orders.deliver(body).headers["X-Sentinel-Idempotent-Replay"] == "true"
-    orders.review.pool.close()
+    orders.close()
 
 
-def test_after_its_answer_is_forgotten_an_order_is_still_unique(orders: OrderWorld) -> None:
+def test_after_its_answer_is_forgotten_an_order_is_still_unique(orders: OrderFixtures) -> None:
     body = order_body("o-1")
     orders.deliver(body)
-    orders.world.admin.execute("update orders.deliveries set expires_at = clock_timestamp() - interval '1 second'")
+    orders.fixtures.admin.execute("update orders.deliveries set expires_at = clock_timestamp() - interval '1 second'")
     orders.review.store.forget_deliveries()
     assert orders.one("select count(*) from orders.deliveries") == 0
     again = orders.deliver(body)
@@ -123,18 +123,18 @@ def test_after_its_answer_is_forgotten_an_order_is_still_unique(orders: OrderWor
 
 
 def test_a_take_that_forgets_the_others_is_found_out(
-    world: World, authority_url: str, monkeypatch: pytest.MonkeyPatch
+    fixtures: Fixtures, authority_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The twin: deliveries that each take the order under an id of its own, as if it had never come."""
-    orders = make_intake(world, authority_url)
+    """The mutant: deliveries that each take the order under an id of its own, as if it had never come."""
+    orders = make_intake(fixtures, authority_url)
     monkeypatch.setattr(sql, "TAKE_DELIVERIES", sql.TAKE_DELIVERIES.replace("take_deliveries(%b)", "naive_take(%b)"))
-    world.admin.execute("alter table orders.reviews drop constraint reviews_order_once")
-    world.admin.execute(NAIVE_TAKE)
+    fixtures.admin.execute("alter table orders.reviews drop constraint reviews_order_once")
+    fixtures.admin.execute(NAIVE_TAKE)
     body = order_body("o-1")
     for _ in range(2):
         orders.deliver(body)
     assert doubled(orders) == ["o-1"]
-    orders.review.pool.close()
+    orders.close()
 
 
 NAIVE_TAKE = """

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.support.order_world import OrderWorld, order_body
+from tests.support.order_fixtures import OrderFixtures, order_body
 
 NOW = datetime.now(UTC)
 HOUR = timedelta(hours=1)
@@ -18,7 +18,7 @@ PLACED = {
 
 @pytest.mark.parametrize("when", PLACED)
 def test_400_from_an_account_of_one_hour_is_never_fulfilled_whenever_it_says_it_was_placed(
-    orders: OrderWorld, when: str
+    orders: OrderFixtures, when: str
 ) -> None:
     placed, made = PLACED[when], (NOW - HOUR).isoformat()
     for told in (None, 400):
@@ -30,7 +30,7 @@ def test_400_from_an_account_of_one_hour_is_never_fulfilled_whenever_it_says_it_
 
 
 def test_the_age_is_bounded_by_the_databases_time_of_receipt_also_for_an_order_taken_up_later(
-    orders: OrderWorld,
+    orders: OrderFixtures,
 ) -> None:
     body = order_body("o-1", amount={"value": "400.00", "currency": "USD"}, account_age_days=None,
                       account_created_at=(datetime.now(UTC) - 47 * HOUR).isoformat())  # fmt: skip
@@ -42,7 +42,7 @@ def test_the_age_is_bounded_by_the_databases_time_of_receipt_also_for_an_order_t
     assert work.order.account_age_days == 1
 
 
-def test_an_order_whose_names_its_source_does_not_map_goes_to_a_person_as_facts_missing(orders: OrderWorld) -> None:
+def test_an_order_whose_names_its_source_does_not_map_goes_to_a_person_as_facts_missing(orders: OrderFixtures) -> None:
     body = order_body(
         "o-1",
         billing_country=None,
@@ -53,4 +53,4 @@ def test_an_order_whose_names_its_source_does_not_map_goes_to_a_person_as_facts_
     answer = orders.deliver(body)
     assert (answer.status_code, answer.json["lane"], answer.json["reason_code"]) == (202, "medium", "facts_missing")
     assert orders.one("select signals->0->>'code' from orders.reviews") == "facts_missing"
-    assert orders.world.broken_invariants() == []
+    assert orders.fixtures.broken_invariants() == []

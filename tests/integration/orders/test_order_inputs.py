@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
-from werkzeug.test import EnvironBuilder
+from werkzeug.test import EnvironBuilder, run_wsgi_app
 
 from sentinel.platform.http.openapi import undocumented_routes
 from sentinel.platform.http.rate_limit import SharedRateLimit
-from sentinel.platform.http.wire import Request, answer
+from tests.support.asgi_client import InProcessApp
 from tests.support.docs_page import require_docs_page
-from tests.support.order_world import OrderWorld, make_intake, order_body, signed
-from tests.support.world import World
-from worker.order_review.intake import Intake, address_of
+from tests.support.fixtures import Fixtures
+from tests.support.order_fixtures import OrderFixtures, make_intake, order_body, signed
+from worker.orders.app import create_app
+from worker.orders.intake import Intake, address_of
 
+PATH, HEALTH = "/webhooks/demo/orders", "http://127.0.0.1:7872"
 STORED = "select (select count(*) from orders.reviews) + (select count(*) from orders.deliveries) + (select count(*) from orders.alerts)"
 
 
 @pytest.fixture
-def clean(orders: OrderWorld) -> Iterator[OrderWorld]:
+def clean(orders: OrderFixtures) -> Iterator[OrderFixtures]:
     """An intake that has stored nothing when the test ends."""
     yield orders
     assert orders.one(STORED) == 0
@@ -41,7 +45,7 @@ NOT_GENUINE: list[dict[str, str]] = [
 ]
 
 
-def test_what_is_not_signed_for_is_a_plain_401(clean: OrderWorld) -> None:
+def test_what_is_not_signed_for_is_a_plain_401(clean: OrderFixtures) -> None:
     answers = [clean.deliver(GOOD, headers={"Content-Type": "application/json", **headers}) for headers in NOT_GENUINE]
     answers += [clean.deliver(GOOD, source="nobody"), clean.deliver(GOOD, source="shop")]
     for one in answers:
@@ -69,61 +73,60 @@ NO_ORDERS: list[tuple[bytes, str]] = [
 ]
 
 
-def test_what_is_no_order_is_a_400_that_names_the_place(clean: OrderWorld) -> None:
+def test_what_is_no_order_is_a_400_that_names_the_place(clean: OrderFixtures) -> None:
     for body, field in NO_ORDERS:
         given = clean.deliver(body)
         assert (given.status_code, list(given.json["errors"])) == (400, [field]), (body, given.text)
 
 
-def test_framing_is_refused_before_anything_is_read(clean: OrderWorld) -> None:
+def test_framing_is_refused_before_anything_is_read(clean: OrderFixtures) -> None:
     big = order_body("o-1", note="x" * 70_000)
     assert clean.deliver(big).status_code == 413
     text = {**signed(GOOD), "Content-Type": "text/plain"}
     assert clean.deliver(GOOD, headers=text).status_code == 415
-    builder = EnvironBuilder(path="/webhooks/demo/orders", method="POST", data=GOOD, headers=signed(GOOD))
+    builder = EnvironBuilder(path=PATH, method="POST", data=GOOD, headers=signed(GOOD))
     environ = builder.get_environ()
     del environ["CONTENT_LENGTH"]
     environ["HTTP_TRANSFER_ENCODING"] = "chunked"
-    assert answer(intake_of(clean).deliver, environ).status == 411
+    assert run_wsgi_app(clean.app, environ)[1].startswith("411 ")
 
 
-def intake_of(orders: OrderWorld) -> Intake:
-    """An intake of the world's parts."""
-    limit = SharedRateLimit(per_second=100_000, burst=100_000)
-    return Intake(orders.review.pipeline, orders.review.sources, limit)
+@contextmanager
+def intake_of(orders: OrderFixtures, limit: SharedRateLimit) -> Iterator[InProcessApp]:
+    """An intake of the fixtures' parts, whose sources have their limits."""
+    review = orders.review
+    intake = Intake(review.pipeline, review.sources, limit, ThreadPoolExecutor(8))
+    with closing(InProcessApp(create_app(intake, review.store, review.key, orders.settings))) as app:
+        yield app
 
 
-def test_strangers_use_up_their_own_limit_and_not_the_shops(world: World, authority_url: str) -> None:
-    orders = make_intake(world, authority_url)
-    limit = SharedRateLimit(per_second=1, burst=5)
-    intake = Intake(orders.review.pipeline, orders.review.sources, limit)
+def test_strangers_use_up_their_own_limit_and_not_the_shops(fixtures: Fixtures, authority_url: str) -> None:
+    orders = make_intake(fixtures, authority_url)
+    with intake_of(orders, SharedRateLimit(per_second=1, burst=5)) as app:
 
-    def status(address: str, headers: dict[str, str]) -> tuple[int, str | None]:
-        builder = EnvironBuilder(path="/webhooks/demo/orders", method="POST", data=GOOD, headers=headers)
-        environ = {**builder.get_environ(), "REMOTE_ADDR": address}
-        found = answer(intake.deliver, environ)
-        return found.status, found.headers.get("Retry-After")
+        def status(address: str, headers: dict[str, str]) -> tuple[int, str | None]:
+            found = app.test_client().post(PATH, data=GOOD, headers=headers, environ_base={"REMOTE_ADDR": address})
+            return found.status_code, found.headers.get("Retry-After")
 
-    junk = {"Content-Type": "application/json"}
-    assert [status("192.0.2.1", junk)[0] for _ in range(7)] == [401] * 5 + [429] * 2
-    assert int(status("192.0.2.1", junk)[1] or 0) >= 1
-    assert status("192.0.2.2", signed(GOOD))[0] == 200
-    orders.review.pool.close()
+        junk = {"Content-Type": "application/json"}
+        assert [status("192.0.2.1", junk)[0] for _ in range(7)] == [401] * 5 + [429] * 2
+        assert int(status("192.0.2.1", junk)[1] or 0) >= 1
+        assert status("192.0.2.2", signed(GOOD))[0] == 200
+    orders.close()
 
 
-def test_a_source_has_a_limit_of_its_own(world: World, authority_url: str) -> None:
-    orders = make_intake(world, authority_url)
-    intake = intake_of(orders)
+def test_a_source_has_a_limit_of_its_own(fixtures: Fixtures, authority_url: str) -> None:
+    orders = make_intake(fixtures, authority_url)
     orders.deliver(GOOD)
+    with intake_of(orders, SharedRateLimit(per_second=100_000, burst=100_000)) as app:
 
-    def again() -> int:
-        builder = EnvironBuilder(path="/webhooks/demo/orders", method="POST", data=GOOD, headers=signed(GOOD))
-        return answer(intake.deliver, builder.get_environ()).status
+        def again() -> int:
+            return app.test_client().post(PATH, data=GOOD, headers=signed(GOOD)).status_code
 
-    assert {again() for _ in range(120)} == {200}
-    # What comes back meanwhile, 20 a second, is used up too.
-    assert any(again() == 429 for _ in range(600))
-    orders.review.pool.close()
+        assert {again() for _ in range(120)} == {200}
+        # What comes back meanwhile, 20 a second, is used up too.
+        assert any(again() == 429 for _ in range(600))
+    orders.close()
 
 
 @pytest.mark.parametrize(
@@ -139,31 +142,31 @@ def test_an_address_is_what_the_trusted_proxies_saw(proxies: int, told: str, add
     ("settings", "said"),
     [({}, None), ({"trusted_proxies": 1}, "max-age=31536000"), ({"behind_tls": True}, "max-age=31536000")],
 )
-def test_behind_tls_every_page_says_so(world: World, authority_url: str, settings: Any, said: str | None) -> None:
-    orders = make_intake(world, authority_url, **settings)
+def test_behind_tls_every_page_says_so(fixtures: Fixtures, authority_url: str, settings: Any, said: str | None) -> None:
+    orders = make_intake(fixtures, authority_url, **settings)
     for path in ("/docs", "/healthz", "/nothing"):
         answer = orders.app.test_client().get(path, headers={"X-Forwarded-Proto": "https"})
         assert answer.headers.get("Strict-Transport-Security") == said, path
-    orders.review.pool.close()
+    orders.close()
 
 
-def test_the_other_routes_answer_and_all_are_documented(orders: OrderWorld) -> None:
+def test_the_other_routes_answer_and_all_are_documented(fixtures: Fixtures, authority_url: str) -> None:
+    orders = make_intake(fixtures, authority_url, health_port=7872)
     client = orders.app.test_client()
     assert client.get("/healthz").json == {"status": "ok"}
     assert client.get("/readyz").json["status"] == "ready"
     assert client.get("/webhooks/demo/orders").status_code == 405
     assert client.post("/webhooks/demo/other", data=GOOD, headers=signed(GOOD)).status_code == 404
-    assert undocumented_routes(orders.app) == []
+    assert undocumented_routes(orders.app.flask) == []
     assert "/webhooks/{source}/orders" in json.loads(client.get("/openapi.json").data)["paths"]
     require_docs_page(client)
     orders.deliver(GOOD)
-    exposed = client.get("/metrics").text
+    assert client.get("/metrics").status_code == 404
+    exposed = client.get("/metrics", base_url=HEALTH).text
     assert 'orders_deliveries_total{result="200",source="demo"}' in exposed
     assert "orders_database_up 1.0" in exposed
+    orders.close()
 
 
-def test_a_request_keeps_its_id(orders: OrderWorld) -> None:
-    builder = EnvironBuilder(
-        path="/webhooks/demo/orders", method="POST", data=GOOD, headers={**signed(GOOD), "X-Request-ID": "r-1"}
-    )
-    assert answer(intake_of(orders).deliver, Request(builder.get_environ()).environ).headers["X-Request-ID"] == "r-1"
+def test_a_request_keeps_its_id(orders: OrderFixtures) -> None:
+    assert orders.deliver(GOOD, headers={**signed(GOOD), "X-Request-ID": "r-1"}).headers["X-Request-ID"] == "r-1"

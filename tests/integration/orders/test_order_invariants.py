@@ -11,14 +11,14 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from ops_console.resolve_order import WORDS, resolve_order
+from ops_console.resolve_order import DECISIONS, resolve_order
 from sentinel.core.money import Money
 from sentinel.platform.resources import invariants_sql
 from sentinel.store.database import CONSOLE
-from sentinel.store.invariants import ask, read_invariants, run_invariants
+from sentinel.store.invariants import check_invariant, read_invariants, run_invariants
 from tests.support.harness import actor
-from tests.support.order_world import OrderWorld, order_body
-from worker.order_review.model import Order
+from tests.support.order_fixtures import OrderFixtures, order_body
+from worker.orders.order import Order
 
 BUDGETS = ("order_budget", "order_over_refunded")
 """Of what an order may be paid back: tests/integration/worker/test_order_budgets.py."""
@@ -88,16 +88,16 @@ BREACHES: list[tuple[str, set[str], str]] = [
 ]  # fmt: skip
 
 
-def every_way(orders: OrderWorld) -> None:
+def every_way(orders: OrderFixtures) -> None:
     """An order in each lane, one of each word, one that waits and one that is under way."""
     for lane in ("low", "high"):
         assert orders.deliver(order_body(f"o-{lane}", lane)).status_code == 200
-    for name in ("queued", *WORDS):
+    for name in ("queued", *DECISIONS):
         assert orders.deliver(order_body(f"o-{name}", "medium")).status_code == 202
-    for word in WORDS:
-        person = actor(orders.world, "approver")
+    for word in DECISIONS:
+        person = actor(orders.fixtures, "approver")
         resolve_order(
-            orders.world.console_pool, person, "demo", f"o-{word}", word=word, reason="looked at it",
+            orders.fixtures.console_pool, person, "demo", f"o-{word}", word=word, reason="looked at it",
             digest=orders.digest(f"o-{word}"),
         )  # fmt: skip
     orders.rounds(until=lambda: orders.one("select count(*) from orders.simulated_shop") == 4)
@@ -108,7 +108,7 @@ def every_way(orders: OrderWorld) -> None:
 
 def red(connection: psycopg.Connection) -> set[str]:
     """Names of the invariants that find something in the open transaction."""
-    return {one.name for one in MINE if ask(connection, one).violations}
+    return {one.name for one in MINE if check_invariant(connection, one).violations}
 
 
 @contextmanager
@@ -127,10 +127,10 @@ def undone(connection: psycopg.Connection) -> Iterator[None]:
         connection.execute("rollback")
 
 
-def test_each_invariant_is_quiet_until_its_own_breach(orders: OrderWorld) -> None:
+def test_each_invariant_is_quiet_until_its_own_breach(orders: OrderFixtures) -> None:
     every_way(orders)
-    admin = orders.world.admin
-    assert orders.world.broken_invariants() == []
+    admin = orders.fixtures.admin
+    assert orders.fixtures.broken_invariants() == []
     found = {}
     for name, _, breach in BREACHES:
         with undone(admin):
@@ -138,12 +138,12 @@ def test_each_invariant_is_quiet_until_its_own_breach(orders: OrderWorld) -> Non
             found[name] = red(admin)
     assert found == {name: wanted for name, wanted, _ in BREACHES}
     assert {one for _, wanted, _ in BREACHES for one in wanted} == {one.name for one in MINE}
-    assert orders.world.broken_invariants() == []
+    assert orders.fixtures.broken_invariants() == []
 
 
-def test_the_doctor_may_ask_them_all_and_reads_no_words(orders: OrderWorld) -> None:
+def test_the_doctor_may_ask_them_all_and_reads_no_words(orders: OrderFixtures) -> None:
     every_way(orders)
-    with orders.world.as_role(CONSOLE) as connection:
+    with orders.fixtures.as_role(CONSOLE) as connection:
         asked = run_invariants(connection, invariants_sql())
         for words in ("response_body from orders.deliveries", "told from orders.simulated_shop"):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):

@@ -12,12 +12,12 @@ from ops_console.resolve_order import resolve_order
 from sentinel.core.errors import Conflict
 from sentinel.store.database import ORDERS
 from tests.support.harness import actor, decide
-from tests.support.order_world import LANES, OrderWorld, order_body
-from worker.order_review.lanes import TRANSITIONS
+from tests.support.order_fixtures import LANES, OrderFixtures, order_body
+from worker.orders.lanes import TRANSITIONS
 
 
 @pytest.mark.parametrize("lane", LANES)
-def test_an_order_ends_in_the_lane_that_the_authority_decides(orders: OrderWorld, lane: str) -> None:
+def test_an_order_ends_in_the_lane_that_the_authority_decides(orders: OrderFixtures, lane: str) -> None:
     answer = orders.deliver(order_body("o-1", lane))
     assert answer.status_code == {"low": 200, "medium": 202, "high": 200}[lane], answer.text
     assert (answer.json["lane"], answer.json["status"]) == (lane, LANES[lane].lower())
@@ -29,19 +29,19 @@ def test_an_order_ends_in_the_lane_that_the_authority_decides(orders: OrderWorld
     )
 
 
-def test_a_fulfilment_is_reported_and_leaves_nothing_open(orders: OrderWorld) -> None:
+def test_a_fulfilment_is_reported_and_leaves_nothing_open(orders: OrderFixtures) -> None:
     orders.deliver(order_body("o-1"))
     orders.make_due()
     orders.rounds()
     assert orders.one("select outcome from sentinel.operation_states") == "success"
     assert orders.one("select count(*) from orders.effects where reported_at is null") == 0
-    assert orders.world.broken_invariants() == []
+    assert orders.fixtures.broken_invariants() == []
 
 
-def test_an_approved_order_is_fulfilled_once_and_its_replay_says_so(orders: OrderWorld) -> None:
+def test_an_approved_order_is_fulfilled_once_and_its_replay_says_so(orders: OrderFixtures) -> None:
     body = order_body("o-1", "medium")
     assert orders.deliver(body).json["status"] == "queued"
-    decide(orders.world, orders.one("select approval_id from orders.reviews"))
+    decide(orders.fixtures, orders.one("select approval_id from orders.reviews"))
     orders.rounds(until=lambda: orders.standing("o-1") == ("FULFILLED", "medium"))
     again = orders.deliver(body)
     assert (again.status_code, again.json["status"], again.headers["X-Sentinel-Idempotent-Replay"]) == (
@@ -52,16 +52,16 @@ def test_an_approved_order_is_fulfilled_once_and_its_replay_says_so(orders: Orde
     assert orders.all("select status from orders.simulated_shop") == [("fulfilled",)]
 
 
-def test_a_rejected_order_is_held_and_never_fulfilled(orders: OrderWorld) -> None:
+def test_a_rejected_order_is_held_and_never_fulfilled(orders: OrderFixtures) -> None:
     orders.deliver(order_body("o-1", "medium"))
-    decide(orders.world, orders.one("select approval_id from orders.reviews"), "reject")
+    decide(orders.fixtures, orders.one("select approval_id from orders.reviews"), "reject")
     orders.rounds(until=lambda: orders.standing("o-1") == ("HELD", "medium"))
     orders.make_due()
     orders.rounds()
     assert orders.all("select kind, state from orders.effects") == [("hold", "done")]
 
 
-def test_an_order_with_nothing_to_pay_waits_for_a_person_who_cannot_refund_it(orders: OrderWorld) -> None:
+def test_an_order_with_nothing_to_pay_waits_for_a_person_who_cannot_refund_it(orders: OrderFixtures) -> None:
     """Fully discounted, or a gift; it is taken, and what is asked says so instead of an amount."""
     body = order_body("o-1", amount={"value": "0.00", "currency": "EUR"})
     answer = orders.deliver(body)
@@ -78,18 +78,24 @@ def test_an_order_with_nothing_to_pay_waits_for_a_person_who_cannot_refund_it(or
     orders.rounds()
     assert orders.one("select outcome from sentinel.operation_states") == "success"
     assert orders.deliver(body).json["status"] == "fulfilled"
-    assert orders.world.broken_invariants() == []
+    assert orders.fixtures.broken_invariants() == []
 
 
-def say(orders: OrderWorld, word: str) -> str:
+def say(orders: OrderFixtures, word: str) -> str:
     """What became of an approver's word on o-1."""
-    person = actor(orders.world, "approver")
+    person = actor(orders.fixtures, "approver")
     return resolve_order(
-        orders.world.console_pool, person, "demo", "o-1", word=word, reason="looked at it", digest=orders.digest("o-1")
+        orders.fixtures.console_pool,
+        person,
+        "demo",
+        "o-1",
+        word=word,
+        reason="looked at it",
+        digest=orders.digest("o-1"),
     ).result
 
 
-def test_the_database_has_the_declared_table(orders: OrderWorld) -> None:
+def test_the_database_has_the_declared_table(orders: OrderFixtures) -> None:
     found = orders.all(
         "select from_lane, from_status, event, to_lane, to_status from orders.transitions where not retired"
     )
@@ -101,10 +107,10 @@ def test_the_database_has_the_declared_table(orders: OrderWorld) -> None:
 
 
 @pytest.fixture
-def held(orders: OrderWorld) -> Iterator[tuple[OrderWorld, psycopg.Connection]]:
+def held(orders: OrderFixtures) -> Iterator[tuple[OrderFixtures, psycopg.Connection]]:
     """A high order, and a connection with the intake's own rights."""
     orders.deliver(order_body("o-1", "high"))
-    with orders.world.as_role(ORDERS) as connection:
+    with orders.fixtures.as_role(ORDERS) as connection:
         yield orders, connection
 
 
@@ -121,15 +127,15 @@ WAYS_TO_FULFIL = [
 ]
 
 
-def test_the_database_refuses_to_fulfil_a_high_order(held: tuple[OrderWorld, psycopg.Connection]) -> None:
+def test_the_database_refuses_to_fulfil_a_high_order(held: tuple[OrderFixtures, psycopg.Connection]) -> None:
     for statement in WAYS_TO_FULFIL:
         with pytest.raises(pg.IntegrityError):
             held[1].execute(statement.encode())
 
 
-def test_even_without_its_triggers_the_constraint_refuses_it(held: tuple[OrderWorld, psycopg.Connection]) -> None:
-    """The twin: a database whose triggers were dropped still has the lane in the effect itself."""
-    admin = held[0].world.admin
+def test_even_without_its_triggers_the_constraint_refuses_it(held: tuple[OrderFixtures, psycopg.Connection]) -> None:
+    """The mutant: a database whose triggers were dropped still has the lane in the effect itself."""
+    admin = held[0].fixtures.admin
     admin.execute("drop trigger check_effect on orders.effects")
     with pytest.raises(pg.CheckViolation, match="effects_no_fulfilment_of_high"):
         admin.execute(FULFIL.format(lane="lane").encode())
@@ -140,7 +146,7 @@ def test_even_without_its_triggers_the_constraint_refuses_it(held: tuple[OrderWo
     assert fulfilled_though_high(held[0]) == 1
 
 
-def fulfilled_though_high(orders: OrderWorld) -> int:
+def fulfilled_though_high(orders: OrderFixtures) -> int:
     """The checker: fulfilments of orders in the high lane."""
     return int(
         orders.one(
@@ -150,7 +156,9 @@ def fulfilled_though_high(orders: OrderWorld) -> int:
     )
 
 
-def test_the_intake_cannot_rewrite_what_it_reviewed_or_forget_it(held: tuple[OrderWorld, psycopg.Connection]) -> None:
+def test_the_intake_cannot_rewrite_what_it_reviewed_or_forget_it(
+    held: tuple[OrderFixtures, psycopg.Connection],
+) -> None:
     for statement in (
         "update orders.reviews set order_id = 'other'", "update orders.reviews set resolution = 'fulfil'",
         "delete from orders.reviews", "delete from orders.effects", "delete from orders.events", "truncate orders.reviews",

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
 from sentinel.platform.http.rate_limit import SharedRateLimit
-from tests.support.order_world import SECRET, SOURCES, OrderWorld, make_intake, order_body
-from tests.support.world import World
+from tests.support.asgi_client import InProcessApp
+from tests.support.fixtures import Fixtures
+from tests.support.order_fixtures import SECRET, SOURCES, OrderFixtures, make_intake, order_body
 from worker.failpoints import Failpoints
-from worker.order_review.app import create_app
-from worker.order_review.failpoints import Place
-from worker.order_review.intake import Intake
-from worker.order_review.sources import SourcesFile
+from worker.orders.app import create_app
+from worker.orders.failpoints import OrderFailpoint
+from worker.orders.intake import Intake
+from worker.orders.sources import SourcesFile
 
 
-def test_an_order_is_taken_and_scored_in_one_commit_and_its_trail_says_both(orders: OrderWorld) -> None:
+def test_an_order_is_taken_and_scored_in_one_commit_and_its_trail_says_both(orders: OrderFixtures) -> None:
     assert orders.deliver(order_body("o-one")).status_code == 200
     written = orders.all("select event, xmin::text from orders.events order by event_id")
     assert [event for event, _ in written] == ["scored", "allowed", "started", "fulfilled"]
@@ -32,14 +34,18 @@ def test_an_order_is_taken_and_scored_in_one_commit_and_its_trail_says_both(orde
 
 
 def test_an_order_left_before_its_score_is_scored_by_whoever_takes_it_up(
-    orders: OrderWorld, monkeypatch: pytest.MonkeyPatch
+    orders: OrderFixtures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipeline = replace(orders.review.pipeline, scores_at_once=False, failpoints=Failpoints(Place.AFTER_TAKE, "raise"))
-    monkeypatch.setattr(orders.review.background, "_pipeline", replace(pipeline, failpoints=Failpoints()))
-    intake = Intake(
-        pipeline, SourcesFile(SOURCES, {"ORDERS_DEMO_SECRET": SECRET}), SharedRateLimit(per_second=1000, burst=1000)
+    pipeline = replace(
+        orders.review.pipeline, scores_at_once=False, failpoints=Failpoints(OrderFailpoint.AFTER_TAKE, "raise")
     )
-    orders.app = create_app(intake, orders.review.store, orders.review.key)
+    monkeypatch.setattr(orders.review.background, "_processor", replace(pipeline, failpoints=Failpoints()))
+    intake = Intake(
+        pipeline, SourcesFile(SOURCES, {"ORDERS_DEMO_SECRET": SECRET}), SharedRateLimit(per_second=1000, burst=1000),
+        ThreadPoolExecutor(2),
+    )  # fmt: skip
+    orders.app.close()
+    orders.app = InProcessApp(create_app(intake, orders.review.store, orders.review.key, orders.settings))
     assert orders.deliver(order_body("o-left")).status_code == 503
     assert orders.standing("o-left") == ("RECEIVED", None)
     orders.make_due()
@@ -47,12 +53,14 @@ def test_an_order_left_before_its_score_is_scored_by_whoever_takes_it_up(
     assert orders.standing("o-left") == ("FULFILLED", "low")
 
 
-def test_an_order_that_the_simulated_shop_holds_is_not_settled_as_fulfilled(world: World, authority_url: str) -> None:
-    orders = make_intake(world, authority_url)
-    world.admin.execute(
+def test_an_order_that_the_simulated_shop_holds_is_not_settled_as_fulfilled(
+    fixtures: Fixtures, authority_url: str
+) -> None:
+    orders = make_intake(fixtures, authority_url)
+    fixtures.admin.execute(
         "insert into orders.simulated_shop (tenant_id, source, order_id, status, operation_id, told)"
         " values (%s, 'demo', 'o-held', 'held', %s, '{}')",
-        (world.tenant_id, uuid.uuid4()),
+        (fixtures.tenant_id, uuid.uuid4()),
     )
     assert orders.deliver(order_body("o-held")).status_code == 202
     assert orders.deliver(order_body("o-other")).status_code == 200
@@ -62,4 +70,4 @@ def test_an_order_that_the_simulated_shop_holds_is_not_settled_as_fulfilled(worl
         ("o-held", "held"),
         ("o-other", "fulfilled"),
     ]
-    orders.review.pool.close()
+    orders.close()

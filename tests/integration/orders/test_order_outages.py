@@ -10,21 +10,21 @@ from ops_console.resolve_order import resolve_order
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.halts import lift_halt, set_halt
 from sentinel.cli.scratch import listening
+from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, decide, let_permits_expire
-from tests.support.order_world import make_intake, order_body
+from tests.support.order_fixtures import make_intake, order_body
 from tests.support.shop_server import FlakyShop
-from tests.support.world import World
 from worker.failpoints import Failpoints
-from worker.order_review.failpoints import Place
-from worker.order_review.model import KnownAccount, Order, Score, Signal
+from worker.orders.failpoints import OrderFailpoint
+from worker.orders.order import KnownAccount, Order, Score, Signal
 
 NOWHERE = "http://127.0.0.1:9"
 
 
 def test_without_the_authority_nothing_is_answered_and_the_senders_retry_succeeds(
-    world: World, authority_url: str
+    fixtures: Fixtures, authority_url: str
 ) -> None:
-    away = make_intake(world, NOWHERE, authority_timeout_seconds=0.5)
+    away = make_intake(fixtures, NOWHERE, authority_timeout_seconds=0.5)
     body = order_body("o-1")
     answer = away.deliver(body)
     assert (answer.status_code, answer.json["type"]) == (503, "urn:sentinel:problem:try-later")
@@ -32,35 +32,35 @@ def test_without_the_authority_nothing_is_answered_and_the_senders_retry_succeed
     assert away.all("select lane, status from orders.reviews") == [(None, "SCORED")]
     for table in ("deliveries", "effects", "alerts", "simulated_shop"):
         assert away.one(f"select count(*) from orders.{table}") == 0
-    back = make_intake(world, authority_url)
+    back = make_intake(fixtures, authority_url)
     again = back.deliver(body)
     assert (again.status_code, again.json["status"]) == (200, "fulfilled")
     assert "X-Sentinel-Idempotent-Replay" not in again.headers
     for one in (away, back):
-        one.review.pool.close()
+        one.close()
 
 
-def test_a_scorer_that_breaks_leaves_no_order_without_a_lane(world: World, authority_url: str) -> None:
+def test_a_scorer_that_breaks_leaves_no_order_without_a_lane(fixtures: Fixtures, authority_url: str) -> None:
     class Broken:
         def score(self, order: Order, known: KnownAccount, deadline: float, noticed: Sequence[Signal] = ()) -> Score:
             raise ZeroDivisionError
 
-    broken = make_intake(world, authority_url, parts={"scorer": Broken()})
+    broken = make_intake(fixtures, authority_url, parts={"scorer": Broken()})
     body = order_body("o-1")
     assert broken.deliver(body).status_code == 503
     broken.make_due()
-    whole = make_intake(world, authority_url)
+    whole = make_intake(fixtures, authority_url)
     assert whole.deliver(body).json["status"] == "fulfilled"
     for one in (broken, whole):
-        one.review.pool.close()
+        one.close()
 
 
 @pytest.mark.parametrize("script", [("down",), ("late",), ("down", "blind"), ("late", "blind", "blind")])
 def test_a_shop_that_does_not_answer_keeps_the_order_in_its_lane_until_it_is_done_once(
-    world: World, authority_url: str, script: tuple[str, ...]
+    fixtures: Fixtures, authority_url: str, script: tuple[str, ...]
 ) -> None:
     shop = FlakyShop(*script)
-    orders = make_intake(world, authority_url, parts={"shop": shop})
+    orders = make_intake(fixtures, authority_url, parts={"shop": shop})
     body = order_body("o-1")
     answer = orders.deliver(body)
     if orders.standing("o-1")[0] != "FULFILLED":
@@ -71,12 +71,12 @@ def test_a_shop_that_does_not_answer_keeps_the_order_in_its_lane_until_it_is_don
     assert orders.standing("o-1") == ("FULFILLED", "low")
     assert shop.done == [("fulfilled", "o-1")]
     assert orders.deliver(body).json["status"] == "fulfilled"
-    orders.review.pool.close()
+    orders.close()
 
 
-def test_a_hold_that_the_shop_does_not_take_is_tried_until_it_does(world: World, authority_url: str) -> None:
+def test_a_hold_that_the_shop_does_not_take_is_tried_until_it_does(fixtures: Fixtures, authority_url: str) -> None:
     shop = FlakyShop("down", "down")
-    orders = make_intake(world, authority_url, parts={"shop": shop})
+    orders = make_intake(fixtures, authority_url, parts={"shop": shop})
     assert orders.deliver(order_body("o-1", "high")).status_code == 200
     assert orders.all("select kind, state from orders.effects") == [("hold", "intended")]
     for _ in range(3):
@@ -84,11 +84,11 @@ def test_a_hold_that_the_shop_does_not_take_is_tried_until_it_does(world: World,
         orders.rounds()
     assert orders.all("select kind, state from orders.effects") == [("hold", "done")]
     assert shop.done == [("held", "o-1")]
-    orders.review.pool.close()
+    orders.close()
 
 
-def test_what_the_shop_refuses_goes_to_a_person_who_ends_it(world: World, authority_url: str) -> None:
-    orders = make_intake(world, authority_url, parts={"shop": FlakyShop("refuse")})
+def test_what_the_shop_refuses_goes_to_a_person_who_ends_it(fixtures: Fixtures, authority_url: str) -> None:
+    orders = make_intake(fixtures, authority_url, parts={"shop": FlakyShop("refuse")})
     answer = orders.deliver(order_body("o-1"))
     assert (answer.status_code, answer.json["status"]) == (202, "queued")
     assert orders.standing("o-1") == ("SHOP_REFUSED", "low")
@@ -98,7 +98,7 @@ def test_what_the_shop_refuses_goes_to_a_person_who_ends_it(world: World, author
     orders.rounds()
     # Nothing is reported while somebody may still have it tried again.
     assert orders.one("select count(*) from sentinel.operation_states where status = 'in_doubt'") == 0
-    resolve_order(world.console_pool, actor(world, "approver"), "demo", "o-1", word="hold", reason="out of stock")
+    resolve_order(fixtures.console_pool, actor(fixtures, "approver"), "demo", "o-1", word="hold", reason="out of stock")
     assert orders.standing("o-1") == ("HELD", "low")
     orders.rounds()
     assert orders.all("select kind, state from orders.effects order by kind") == [
@@ -107,46 +107,46 @@ def test_what_the_shop_refuses_goes_to_a_person_who_ends_it(world: World, author
     ]
     # Whether it happened is for a person to say.
     assert orders.one("select count(*) from sentinel.operation_states where status = 'in_doubt'") == 1
-    assert world.broken_invariants() == []
-    orders.review.pool.close()
+    assert fixtures.broken_invariants() == []
+    orders.close()
 
 
-def test_an_order_approved_before_it_was_queued_goes_on_at_once(world: World, authority_url: str) -> None:
+def test_an_order_approved_before_it_was_queued_goes_on_at_once(fixtures: Fixtures, authority_url: str) -> None:
     """The authority had it and a person said yes, but its answer never came: it is started with the next question."""
-    cut_off = make_intake(world, authority_url, failpoints=Failpoints(Place.AFTER_GUARD, "raise"))
+    cut_off = make_intake(fixtures, authority_url, failpoints=Failpoints(OrderFailpoint.AFTER_GUARD, "raise"))
     assert cut_off.deliver(order_body("o-1", "medium")).status_code == 503
-    cut_off.review.pool.close()
-    decide(world, cut_off.one("select approval_id from sentinel.approvals"))
-    orders = make_intake(world, authority_url)
+    cut_off.close()
+    decide(fixtures, cut_off.one("select approval_id from sentinel.approvals"))
+    orders = make_intake(fixtures, authority_url)
     # Another one's decision has moved the cursor on: nobody will tell of this one any more.
-    world.admin.execute(
+    fixtures.admin.execute(
         "insert into orders.approval_cursors (tenant_id, since) values (%s, clock_timestamp() + interval '1 minute')",
-        [world.tenant_id],
+        [fixtures.tenant_id],
     )
-    halted = set_halt(world.console_pool, local_administrator(world.tenant_id), scope="tenant", reason="drill")
+    halted = set_halt(fixtures.console_pool, local_administrator(fixtures.tenant_id), scope="tenant", reason="drill")
     orders.make_due()
     orders.rounds()
     assert orders.standing("o-1") == ("SCORED", None), "a halt is for now; what was decided before it stands"
-    lift_halt(world.console_pool, local_administrator(world.tenant_id), halted.halt_id, reason="over")
+    lift_halt(fixtures.console_pool, local_administrator(fixtures.tenant_id), halted.halt_id, reason="over")
     orders.make_due()
     orders.rounds(until=lambda: orders.standing("o-1") == ("FULFILLED", "medium"))
     assert [row[0] for row in orders.all("select event from orders.events order by event_id")] == [
         "scored", "needs_analyst", "queued", "started", "fulfilled",
     ]  # fmt: skip
-    orders.review.pool.close()
+    orders.close()
 
 
-def test_a_permit_that_ran_out_is_asked_for_again(world: World) -> None:
-    with listening(world.app) as url:
-        orders = make_intake(world, url)
+def test_a_permit_that_ran_out_is_asked_for_again(fixtures: Fixtures) -> None:
+    with listening(fixtures.app) as url:
+        orders = make_intake(fixtures, url)
         orders.deliver(order_body("o-1", "medium"))
-        decide(world, orders.one("select approval_id from orders.reviews"))
+        decide(fixtures, orders.one("select approval_id from orders.reviews"))
         approval_id = str(orders.one("select approval_id from orders.reviews"))
         assert orders.review.store.wake([approval_id]) == 1
         [work] = orders.review.store.claim(5)
         answer = orders.review.pipeline.authority.guard(work)
         assert getattr(answer, "status", None) == "approved"
-        let_permits_expire(world)
+        let_permits_expire(fixtures)
         orders.review.pipeline.run(work)
         assert orders.standing("o-1") == ("FULFILLED", "medium")
-        orders.review.pool.close()
+        orders.close()

@@ -8,15 +8,15 @@ import urllib.request
 
 import pytest
 
-from tests.support.ledger_world import ROOT
-from tests.support.order_world import OrderWorld, intake_process, order_body
+from tests.support.ledger_fixtures import ROOT
+from tests.support.order_fixtures import OrderFixtures, intake_process, order_body
 from tests.support.ports import free_port
 
 
-def test_what_several_processes_count_is_one_sum(orders: OrderWorld) -> None:
+def test_what_several_processes_count_is_one_sum(orders: OrderFixtures) -> None:
     health = free_port()
     env = {"SENTINEL_ORDERS_PROCESSES": "2", "SENTINEL_ORDERS_HEALTH_PORT": str(health)}
-    with intake_process(orders.world, orders.authority_url, orders.key, **env) as process:
+    with intake_process(orders.fixtures, orders.authority_url, orders.key, **env) as process:
         bodies = [order_body(f"o-{number}") for number in range(8)]
         assert [process.post(body) for body in [*bodies, bodies[0]]] == [200] * 9
         with urllib.request.urlopen(f"http://127.0.0.1:{health}/metrics", timeout=10) as answer:
@@ -28,7 +28,7 @@ def test_what_several_processes_count_is_one_sum(orders: OrderWorld) -> None:
         assert name in counted
 
 
-@pytest.mark.parametrize("module", ["worker.order_review.wsgi", "sentinel.authority.serving", "ops_console.__main__"])
+@pytest.mark.parametrize("module", ["worker.orders.serving", "sentinel.authority.serving", "ops_console.__main__"])
 def test_counters_are_imported_only_once_their_folder_is_there(module: str) -> None:
     """Where they are imported earlier, each process counts for itself and tells nobody."""
     look = f"import sys, {module}; sys.exit('prometheus_client' in sys.modules)"

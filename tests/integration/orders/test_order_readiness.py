@@ -6,46 +6,46 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.order_world import OrderWorld, make_intake
+from tests.support.fixtures import add_tenant, unique
+from tests.support.order_fixtures import OrderFixtures, make_intake
 from tests.support.ports import free_port
-from tests.support.world import add_tenant, unique
 
 
-def readyz(orders: OrderWorld, authority_url: str, key: str) -> tuple[int, dict[str, bool]]:
+def readyz(orders: OrderFixtures, authority_url: str, key: str) -> tuple[int, dict[str, bool]]:
     """What an intake with this key says of itself."""
-    made = make_intake(orders.world, authority_url, api_key=key)
+    made = make_intake(orders.fixtures, authority_url, api_key=key)
     try:
         answer = made.app.test_client().get("/readyz")
         return answer.status_code, answer.json["checks"]
     finally:
-        made.review.pool.close()
+        made.close()
 
 
-def revoked(orders: OrderWorld) -> str:
-    key = orders.world.new_key(agent_id="order-review")
-    orders.world.admin.execute(
+def revoked(orders: OrderFixtures) -> str:
+    key = orders.fixtures.new_key(agent_id="order-review")
+    orders.fixtures.admin.execute(
         "update sentinel.agent_keys set revoked_at = clock_timestamp()"
         " where key_id = (select key_id from sentinel.agent_keys order by created_at desc limit 1)"
     )
     return key
 
 
-WRONG: dict[str, Callable[[OrderWorld], str]] = {
-    "of another agent": lambda orders: orders.world.new_key(agent_id="retail-refund-agent"),
-    "of another tenant": lambda orders: add_tenant(orders.world.url, unique("other").replace("_", "-"))[1],
+WRONG: dict[str, Callable[[OrderFixtures], str]] = {
+    "of another agent": lambda orders: orders.fixtures.new_key(agent_id="retail-refund-agent"),
+    "of another tenant": lambda orders: add_tenant(orders.fixtures.url, unique("other").replace("_", "-"))[1],
     "that was revoked": revoked,
     "that nobody knows": lambda orders: "snt_live_nobody_knows_this_one_at_all_0123",
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_an_intake_with_a_key_is_not_ready(orders: OrderWorld, name: str) -> None:
+def test_an_intake_with_a_key_is_not_ready(orders: OrderFixtures, name: str) -> None:
     status, checks = readyz(orders, orders.authority_url, WRONG[name](orders))
     assert (status, checks["key"]) == (503, False)
     assert all(held for check, held in checks.items() if check != "key"), checks
 
 
-def test_with_its_own_key_it_is_ready_and_while_the_authority_is_silent_too(orders: OrderWorld) -> None:
+def test_with_its_own_key_it_is_ready_and_while_the_authority_is_silent_too(orders: OrderFixtures) -> None:
     """Then orders are taken and go to people."""
     for url in (orders.authority_url, f"http://127.0.0.1:{free_port()}"):
         status, checks = readyz(orders, url, orders.key)

@@ -8,18 +8,18 @@ import pytest
 
 from ops_console.resolve_order import resolve_order
 from sentinel.core.errors import SentinelError
-from tests import twins
+from tests import mutants
 from tests.support.harness import actor
-from tests.support.ledger_world import worker_process
-from tests.support.order_world import OrderWorld, order_body
+from tests.support.ledger_fixtures import worker_process
+from tests.support.order_fixtures import OrderFixtures, order_body
 
 
-def say(orders: OrderWorld, order_id: str, word: str, *, source: str = "demo", who: Any = None) -> str:
-    """What became of a word: the result, or the refusal's code."""
-    person = who or actor(orders.world, "approver")
+def say(orders: OrderFixtures, order_id: str, word: str, *, source: str = "demo", who: Any = None) -> str:
+    """What became of a decision: the result, or the refusal's code."""
+    person = who or actor(orders.fixtures, "approver")
     try:
         return resolve_order(
-            orders.world.console_pool,
+            orders.fixtures.console_pool,
             person,
             source,
             order_id,
@@ -31,12 +31,12 @@ def say(orders: OrderWorld, order_id: str, word: str, *, source: str = "demo", w
         return error.code
 
 
-def work(orders: OrderWorld, runs: int = 1) -> None:
+def work(orders: OrderFixtures, runs: int = 1) -> None:
     """The refund worker's runs, and the intake's rounds between them."""
     for _ in range(runs):
         done = worker_process(
-            ["--once"], database_url=orders.world.url, authority_url=orders.authority_url,
-            SENTINEL_REFUND_AGENT_API_KEY=orders.world.key, SENTINEL_TENANT_ID=str(orders.world.tenant_id),
+            ["--once"], database_url=orders.fixtures.url, authority_url=orders.authority_url,
+            SENTINEL_REFUND_AGENT_API_KEY=orders.fixtures.key, SENTINEL_TENANT_ID=str(orders.fixtures.tenant_id),
             WORKER_GUARD_TIMEOUT_SECONDS="10", WORKER_LEASE_SECONDS="40",
         )  # fmt: skip
         out, errors = done.communicate(timeout=60)
@@ -44,12 +44,12 @@ def work(orders: OrderWorld, runs: int = 1) -> None:
         orders.rounds()
 
 
-def rows(orders: OrderWorld) -> list[tuple[Any, ...]]:
+def rows(orders: OrderFixtures) -> list[tuple[Any, ...]]:
     """(entry, status, reason) of the ledger."""
     return orders.all("select ledger_entry_id, status, reason_code from refunds.ledger_entries order by created_at")
 
 
-def test_a_guests_refund_is_paid_on_the_analysts_one_word(orders: OrderWorld) -> None:
+def test_a_guests_refund_is_paid_on_the_analysts_one_word(orders: OrderFixtures) -> None:
     """The finding: 3 of 3 refunds of orders without an account were denied (`fact_missing`)."""
     names = [f"o-{number}" for number in range(3)]
     for name in names:
@@ -62,13 +62,13 @@ def test_a_guests_refund_is_paid_on_the_analysts_one_word(orders: OrderWorld) ->
     votes = orders.all("select v.reason, a.reasons from sentinel.approval_votes v join sentinel.approvals a using (approval_id)"
                        " where a.action = 'refund.create'")  # fmt: skip
     assert votes == [("called", ["analyst_refund"])] * 3
-    assert orders.world.broken_invariants() == []
+    assert orders.fixtures.broken_invariants() == []
 
 
-def test_from_500_on_two_people_pay_it_and_the_word_on_the_order_is_the_first(orders: OrderWorld) -> None:
+def test_from_500_on_two_people_pay_it_and_the_word_on_the_order_is_the_first(orders: OrderFixtures) -> None:
     big = {"value": "600.00", "currency": "EUR"}
     orders.deliver(order_body("o-1", "medium", amount=big))
-    ann, bob = actor(orders.world, "approver"), actor(orders.world, "admin")
+    ann, bob = actor(orders.fixtures, "approver"), actor(orders.fixtures, "admin")
     assert say(orders, "o-1", "refund", who=ann) == "refund"
     work(orders, 2)
     assert rows(orders)[0][1] == "APPROVAL_REQUIRED"
@@ -78,14 +78,16 @@ def test_from_500_on_two_people_pay_it_and_the_word_on_the_order_is_the_first(or
     approval = orders.one("select approval_id from sentinel.approvals where action = 'refund.create'")
     shown = orders.one("select digest from sentinel.approvals where action = 'refund.create'")
     with pytest.raises(SentinelError):
-        resolve_approval(orders.world.console_pool, ann, approval, verdict=APPROVE, reason="me again", digest=shown)
+        resolve_approval(orders.fixtures.console_pool, ann, approval, verdict=APPROVE, reason="me again", digest=shown)
     assert (
-        resolve_approval(orders.world.console_pool, bob, approval, verdict=APPROVE, reason="too", digest=shown).result
+        resolve_approval(
+            orders.fixtures.console_pool, bob, approval, verdict=APPROVE, reason="too", digest=shown
+        ).result
         == "approved"
     )
     work(orders)
     assert rows(orders)[0][1] == "EXECUTED"
-    assert orders.world.broken_invariants() == []
+    assert orders.fixtures.broken_invariants() == []
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_from_500_on_two_people_pay_it_and_the_word_on_the_order_is_the_first(or
      ({"value": "1000.01", "currency": "EUR"}, "over_limit"), ({"value": "90.00", "currency": "CHF"}, "currency_not_covered")],
 )  # fmt: skip
 def test_a_refund_that_is_denied_brings_its_order_back_with_the_reason_and_an_alert(
-    orders: OrderWorld, amount: dict[str, str], reason: str
+    orders: OrderFixtures, amount: dict[str, str], reason: str
 ) -> None:
     """Nothing asked the policy first here (the console does): the order comes back all the same, 4 of 4."""
     orders.deliver(order_body("o-1", "medium", amount=amount))
@@ -114,7 +116,7 @@ def test_a_refund_that_is_denied_brings_its_order_back_with_the_reason_and_an_al
     assert say(orders, "o-1", "hold") == "hold"
     orders.rounds()
     assert orders.all("select order_id, status from orders.simulated_shop") == [("o-1", "held")]
-    assert orders.world.broken_invariants() == []
+    assert orders.fixtures.broken_invariants() == []
 
 
 UNSEEN = """
@@ -124,19 +126,19 @@ where l.status = 'DENIED' and (r.status <> 'REFUND_REFUSED' or not exists (
 """
 
 
-def died_unseen(orders: OrderWorld) -> tuple[int, list[str]]:
+def died_unseen(orders: OrderFixtures) -> tuple[int, list[str]]:
     """The checker: denied refunds whose order is with nobody or that nobody hears of, and what the doctor says minutes later."""
     orders.deliver(order_body("o-1", "medium", amount={"value": "1500.00", "currency": "USD"}))
     assert say(orders, "o-1", "refund") == "refund"
     work(orders)
     assert rows(orders)[0][1] == "DENIED"
-    orders.world.admin.execute("set session_replication_role = replica")
-    orders.world.admin.execute("update refunds.ledger_entries set updated_at = updated_at - interval '3 minutes'")
-    orders.world.admin.execute("set session_replication_role = origin")
-    return int(orders.one(UNSEEN)), orders.world.broken_invariants()
+    orders.fixtures.admin.execute("set session_replication_role = replica")
+    orders.fixtures.admin.execute("update refunds.ledger_entries set updated_at = updated_at - interval '3 minutes'")
+    orders.fixtures.admin.execute("set session_replication_role = origin")
+    return int(orders.one(UNSEEN)), orders.fixtures.broken_invariants()
 
 
-def test_no_denied_refund_dies_unseen(orders: OrderWorld) -> None:
+def test_no_denied_refund_dies_unseen(orders: OrderFixtures) -> None:
     assert died_unseen(orders) == (0, [])
 
 
@@ -149,19 +151,19 @@ def test_no_denied_refund_dies_unseen(orders: OrderWorld) -> None:
     ],
     ids=["nobody looks at what was denied", "the order stays where it is", "the alert is lost"],
 )
-def test_twin_that_lets_a_denied_refund_lie_is_caught(
-    orders: OrderWorld, fence: str, instead: str, doctor: list[str]
+def test_mutant_that_lets_a_denied_refund_lie_is_caught(
+    orders: OrderFixtures, fence: str, instead: str, doctor: list[str]
 ) -> None:
-    twins.cut(orders.world, "orders.follow_refunds", fence, instead)
+    mutants.cut(orders.fixtures, "orders.follow_refunds", fence, instead)
     assert died_unseen(orders) == (1, doctor)
 
 
-def test_a_refund_that_failed_after_its_start_waits_until_a_person_says_what_happened(orders: OrderWorld) -> None:
+def test_a_refund_that_failed_after_its_start_waits_until_a_person_says_what_happened(orders: OrderFixtures) -> None:
     orders.deliver(order_body("o-1", "medium"))
     assert say(orders, "o-1", "refund") == "refund"
     work(orders, 2)
     assert rows(orders)[0][1] == "EXECUTED"
-    admin = orders.world.admin
+    admin = orders.fixtures.admin
     admin.execute("set session_replication_role = replica")
     admin.execute("update refunds.ledger_entries set status = 'ERROR', last_error = 'settlement refused'")
     admin.execute("update orders.refunds set state = 'filed', ended_at = null")

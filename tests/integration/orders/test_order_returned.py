@@ -8,21 +8,21 @@ import pytest
 
 from ops_console.resolve_order import resolve_order
 from sentinel.core.errors import SentinelError
+from tests.support.fixtures import Fixtures
 from tests.support.harness import actor
-from tests.support.order_world import OrderWorld, make_intake, order_body
+from tests.support.order_fixtures import OrderFixtures, make_intake, order_body
 from tests.support.recording_server import problem
 from tests.support.shop_server import ShopServer
-from tests.support.world import World
 
 CODES = (400, 401, 403, 404, 409, 410, 421, 422, 423, 424, 425, 429, 451, 503)
 
 
-def say(orders: OrderWorld, order_id: str, word: str, role: str = "approver") -> str:
-    """What became of a word: the result, or the refusal's code."""
+def say(orders: OrderFixtures, order_id: str, word: str, role: str = "approver") -> str:
+    """What became of a decision: the result, or the refusal's code."""
     try:
         return resolve_order(
-            orders.world.console_pool,
-            actor(orders.world, role),
+            orders.fixtures.console_pool,
+            actor(orders.fixtures, role),
             "demo",
             order_id,
             word=word,
@@ -35,10 +35,10 @@ def say(orders: OrderWorld, order_id: str, word: str, role: str = "approver") ->
 
 @pytest.mark.parametrize("code", CODES)
 def test_a_hold_is_told_until_the_shop_has_it_whatever_it_answered_first(
-    world: World, authority_url: str, code: int
+    fixtures: Fixtures, authority_url: str, code: int
 ) -> None:
     with ShopServer().running() as shop:
-        orders = make_intake(world, authority_url, shop_url=shop.url)
+        orders = make_intake(fixtures, authority_url, shop_url=shop.url)
         shop.forever = ("POST", False, problem(code))
         assert orders.deliver(order_body("o-1", "high")).json["status"] == "held"
         for _ in range(6):
@@ -54,16 +54,16 @@ def test_a_hold_is_told_until_the_shop_has_it_whatever_it_answered_first(
         orders.rounds(until=lambda: orders.one("select state from orders.effects where kind = 'hold'") == "done")
         assert shop.held == {"o-1": 1}
         assert say(orders, "o-1", "retry") == "conflict"
-        assert world.broken_invariants() == []
-        orders.review.pool.close()
+        assert fixtures.broken_invariants() == []
+        orders.close()
 
 
 @pytest.mark.parametrize("lane", ["low", "medium"])
 def test_a_fulfilment_that_the_shop_refused_is_back_with_a_person_who_tries_again_refunds_or_holds(
-    world: World, authority_url: str, lane: str
+    fixtures: Fixtures, authority_url: str, lane: str
 ) -> None:
     with ShopServer().running() as shop:
-        orders = make_intake(world, authority_url, shop_url=shop.url)
+        orders = make_intake(fixtures, authority_url, shop_url=shop.url)
         shop.forever = ("POST", False, problem(422, "out of stock"))
         names = [f"o-{number}" for number in range(4)]
         for name in names:
@@ -76,7 +76,7 @@ def test_a_fulfilment_that_the_shop_refused_is_back_with_a_person_who_tries_agai
         orders.make_due()
         orders.rounds()
         assert len(shop.http.asked) == asked and {orders.standing(name) for name in names} == {("SHOP_REFUSED", lane)}
-        assert world.broken_invariants() == []
+        assert fixtures.broken_invariants() == []
         # Still refused: back again, and a viewer's or an unknown word is none.
         assert say(orders, "o-0", "retry") == "retry" and say(orders, "o-1", "fulfil") == "conflict"
         assert say(orders, "o-1", "retry", "viewer") == "forbidden"
@@ -96,25 +96,25 @@ def test_a_fulfilment_that_the_shop_refused_is_back_with_a_person_who_tries_agai
             " where w.from_status = 'SHOP_REFUSED' order by 1, w.word_id"
         )
         assert words == [("o-0", "retry"), ("o-0", "retry"), ("o-1", "retry"), ("o-2", "hold"), ("o-3", "refund")]
-        assert world.broken_invariants() == []
-        orders.review.pool.close()
+        assert fixtures.broken_invariants() == []
+        orders.close()
 
 
 def test_no_program_tries_again_what_no_person_said_and_no_retry_passes_a_halt(
-    world: World, authority_url: str
+    fixtures: Fixtures, authority_url: str
 ) -> None:
     with ShopServer().running() as shop:
-        orders = make_intake(world, authority_url, shop_url=shop.url)
+        orders = make_intake(fixtures, authority_url, shop_url=shop.url)
         shop.forever = ("POST", False, problem(422))
         orders.deliver(order_body("o-1"))
         assert orders.standing("o-1")[0] == "SHOP_REFUSED"
         moved: Any = "update orders.reviews set status = 'STARTED', last_event = 'retried' where order_id = 'o-1'"
         with pytest.raises(Exception, match="nobody said to try again"):
-            world.admin.execute(moved)
-        world.admin.execute(
+            fixtures.admin.execute(moved)
+        fixtures.admin.execute(
             "insert into sentinel.halts (tenant_id, halt_id, scope, target, level, reason, set_by, set_at)"
             " values (%s, gen_random_uuid(), 'action', 'order.fulfill', 'pause', 'stock', 'ann', clock_timestamp())",
-            [world.tenant_id],
+            [fixtures.tenant_id],
         )
         assert say(orders, "o-1", "retry") == "conflict" and say(orders, "o-1", "hold") == "hold"
-        orders.review.pool.close()
+        orders.close()

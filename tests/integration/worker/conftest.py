@@ -7,16 +7,16 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.fake_authority import FakeAuthority
-from tests.support.ledger_world import LedgerWorld
-from tests.support.workflow_world import Shop
+from tests.support.ledger_fixtures import LedgerFixtures
+from tests.support.workflow_fixtures import Shop
 
 
 @pytest.fixture
-def ledger_world(database_url: str) -> Iterator[LedgerWorld]:
+def ledger_fixtures(database_url: str) -> Iterator[LedgerFixtures]:
     """One tenant's ledger on a fresh database."""
-    world = LedgerWorld(database_url)
-    yield world
-    world.close()
+    fixtures = LedgerFixtures(database_url)
+    yield fixtures
+    fixtures.close()
 
 
 @pytest.fixture
@@ -27,6 +27,6 @@ def authority() -> Iterator[FakeAuthority]:
 
 
 @pytest.fixture
-def shop(ledger_world: LedgerWorld, authority: FakeAuthority) -> Shop:
+def shop(ledger_fixtures: LedgerFixtures, authority: FakeAuthority) -> Shop:
     """A shop whose refunds that authority decides."""
-    return Shop(ledger_world, authority.url)
+    return Shop(ledger_fixtures, authority.url)

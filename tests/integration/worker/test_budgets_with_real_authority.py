@@ -12,110 +12,110 @@ from sentinel.authority.approvals import resolve_approval
 from sentinel.authority.in_doubt import list_in_doubt, resolve_in_doubt
 from sentinel.cli.scratch import listening
 from sentinel.client import Client
+from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, digest_of
-from tests.support.ledger_world import CLEAN, LedgerWorld, new_row
-from tests.support.workflow_world import Shop
-from tests.support.world import World
-from worker.doubts import Doubts
-from worker.rows import OrderFacts
+from tests.support.ledger_fixtures import CLEAN, LedgerFixtures, new_row
+from tests.support.workflow_fixtures import Shop
+from worker.refunds.in_doubt import InDoubtPoller
+from worker.refunds.rows import OrderFacts
+from worker.refunds.workflow.escalations import Escalation
 from worker.settlement import Refused
-from worker.workflow.reasons import Escalation
 
 PARTS = "select reserved_minor, executed_minor, handled_minor, in_doubt_minor, beyond_minor from refunds.order_budgets"
 
 
 @pytest.fixture
-def shop(world: World) -> Iterator[Shop]:
+def shop(fixtures: Fixtures) -> Iterator[Shop]:
     """A shop whose authority is the real one, in this process."""
-    ledger = LedgerWorld(world.url, world.tenant_id)
-    with listening(world.app) as url:
-        yield Shop(ledger, url, world.key)
+    ledger = LedgerFixtures(fixtures.url, fixtures.tenant_id)
+    with listening(fixtures.app) as url:
+        yield Shop(ledger, url, fixtures.key)
     ledger.close()
 
 
 def asks(shop: Shop, name: str, value: int, account: str | None = None) -> None:
     account = account or f"acct_{name}"
-    shop.world.add(new_row(name, value, order_ref="o", account_ref=account, risk=CLEAN))
+    shop.fixtures.add(new_row(name, value, order_ref="o", account_ref=account, risk=CLEAN))
     shop.run()
 
 
 def ordered(shop: Shop, paid: int) -> None:
-    shop.world.ledger.add_orders([OrderFacts("o", datetime.now(UTC) - timedelta(days=1), paid, "USD")])
+    shop.fixtures.ledger.add_orders([OrderFacts("o", datetime.now(UTC) - timedelta(days=1), paid, "USD")])
 
 
-def word(shop: Shop, world: World, name: str, verdict: str, **rest: str) -> None:
-    approval = world.one("select approval_id from refunds.ledger_entries where ledger_entry_id = %s", name)
-    resolve_approval(world.console_pool, actor(world, "approver"), approval, verdict=verdict, reason="seen",
-                     digest=digest_of(world, approval), **rest)  # fmt: skip
+def word(shop: Shop, fixtures: Fixtures, name: str, verdict: str, **rest: str) -> None:
+    approval = fixtures.one("select approval_id from refunds.ledger_entries where ledger_entry_id = %s", name)
+    resolve_approval(fixtures.console_pool, actor(fixtures, "approver"), approval, verdict=verdict, reason="seen",
+                     digest=digest_of(fixtures, approval), **rest)  # fmt: skip
     shop.run()
 
 
 def complain(shop: Shop, closed: bool) -> None:
     flag = {"channel": "retail", "order_ref": "o", "flag": "open_complaint", "closed": closed}
-    shop.world.ledger.flag_orders([flag])
+    shop.fixtures.ledger.flag_orders([flag])
 
 
 def parts(shop: Shop) -> tuple[int, ...]:
-    return shop.world.all(PARTS)[0]
+    return shop.fixtures.all(PARTS)[0]
 
 
-def test_what_a_person_handled_elsewhere_is_not_paid_again(shop: Shop, world: World) -> None:
+def test_what_a_person_handled_elsewhere_is_not_paid_again(shop: Shop, fixtures: Fixtures) -> None:
     ordered(shop, 140_00)
     complain(shop, closed=False)
     asks(shop, "first", 140_00)
     assert parts(shop) == (140_00, 0, 0, 0, 0), "what waits for a person holds its amount"
     complain(shop, closed=True)
     asks(shop, "meanwhile", 140_00)
-    word(shop, world, "first", "handled", reference="CASE-7")
+    word(shop, fixtures, "first", "handled", reference="CASE-7")
     assert shop.stands("first") == ("DENIED", None, "handled_by_person")
     assert parts(shop) == (0, 0, 140_00, 0, 0)
     asks(shop, "second", 140_00)
     assert {shop.stands(name)[2] for name in ("meanwhile", "second")} == {Escalation.ORDER_OVERDRAWN}
     assert shop.nothing_paid()
-    assert world.broken_invariants() == []
+    assert fixtures.broken_invariants() == []
 
 
-def test_what_a_person_handled_beyond_what_is_left_is_on_record_and_named(shop: Shop, world: World) -> None:
+def test_what_a_person_handled_beyond_what_is_left_is_on_record_and_named(shop: Shop, fixtures: Fixtures) -> None:
     ordered(shop, 100_00)
     asks(shop, "paid", 60_00)
     asks(shop, "over", 60_00)
     assert shop.stands("over")[2] == Escalation.ORDER_OVERDRAWN
-    assert world.one("select offers_approve from sentinel.approvals") is False
-    word(shop, world, "over", "handled", reference="CASE-8")
+    assert fixtures.one("select offers_approve from sentinel.approvals") is False
+    word(shop, fixtures, "over", "handled", reference="CASE-8")
     assert parts(shop) == (0, 60_00, 60_00, 0, 20_00)
-    assert world.broken_invariants() == ["order_over_refunded"]
+    assert fixtures.broken_invariants() == ["order_over_refunded"]
 
 
-def test_a_rejected_refund_gives_its_amount_back(shop: Shop, world: World) -> None:
+def test_a_rejected_refund_gives_its_amount_back(shop: Shop, fixtures: Fixtures) -> None:
     ordered(shop, 200_00)
     asks(shop, "asked", 180_00)
     asks(shop, "meanwhile", 60_00)
     assert shop.stands("meanwhile")[2] == Escalation.ORDER_OVERDRAWN
-    word(shop, world, "asked", "reject")
+    word(shop, fixtures, "asked", "reject")
     asks(shop, "after", 60_00)
     assert shop.stands("asked")[0] == "DENIED" and shop.stands("after")[0] == "EXECUTED"
     assert parts(shop)[1] == 60_00
-    assert world.broken_invariants() == []
+    assert fixtures.broken_invariants() == []
 
 
 @pytest.mark.parametrize("executed", [False, True], ids=["not executed", "executed"])
 def test_a_doubt_holds_its_amount_until_a_person_has_said_what_happened(
-    shop: Shop, world: World, executed: bool
+    shop: Shop, fixtures: Fixtures, executed: bool
 ) -> None:
     ordered(shop, 100_00)
     shop.spies["simulated_refund"].says = [Refused("account closed")]
     asks(shop, "first", 60_00)
     assert shop.stands("first")[0] == "ERROR" and parts(shop) == (0, 0, 0, 60_00, 0)
-    with Client(shop.url, world.key, agent_id="retail-refund-agent") as client:
-        doubts = Doubts(shop.world.ledger, client)
+    with Client(shop.url, fixtures.key, agent_id="retail-refund-agent") as client:
+        doubts = InDoubtPoller(shop.fixtures.ledger, client)
         assert doubts.look() == [], "an agent's report of an error frees nothing"
         asks(shop, "second", 60_00)
         assert shop.stands("second")[2] == Escalation.ORDER_OVERDRAWN
-        word(shop, world, "second", "reject")
-        (doubt,) = list_in_doubt(world.console_pool, world.tenant_id)
+        word(shop, fixtures, "second", "reject")
+        (doubt,) = list_in_doubt(fixtures.console_pool, fixtures.tenant_id)
         operation: uuid.UUID = doubt.operation_id
         resolve_in_doubt(
-            world.console_pool, actor(world, "admin"), operation, executed=executed, evidence="asked the bank"
+            fixtures.console_pool, actor(fixtures, "admin"), operation, executed=executed, evidence="asked the bank"
         )
         assert doubts.look() == ["first"]
         assert doubts.look() == []
@@ -124,4 +124,4 @@ def test_a_doubt_holds_its_amount_until_a_person_has_said_what_happened(
         assert parts(shop) == (0, 0, 60_00, 0, 0) and shop.stands("third")[2] == Escalation.ORDER_OVERDRAWN
     else:
         assert parts(shop) == (0, 60_00, 0, 0, 0) and shop.stands("third")[0] == "EXECUTED"
-    assert world.broken_invariants() == []
+    assert fixtures.broken_invariants() == []

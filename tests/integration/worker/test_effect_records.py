@@ -11,11 +11,11 @@ import pytest
 
 from sentinel.store.database import WORKER, with_role
 from tests.support.effects_server import InMemory, allowed_row, taken_over
-from tests.support.ledger_world import LedgerWorld
-from worker.effects import TRANSITIONS, Effects, EffectState, PlannedEffect
-from worker.rows import Change, Execution, LedgerRow
-from worker.settlement import Effect, NoAnswer, Refused, Saga, Settled, SimulatedRefund, deliver_later
-from worker.states import LedgerEvent, LedgerState
+from tests.support.ledger_fixtures import LedgerFixtures
+from worker.refunds.rows import Change, Execution, LedgerRow
+from worker.refunds.states import LedgerEvent, LedgerState
+from worker.settlement import Effect, NoAnswer, Refused, Saga, Settled, SimulatedRefund, deliver_best_effort
+from worker.settlement.effects import TRANSITIONS, Effects, EffectState, PlannedEffect
 
 S = EffectState
 WAYS = {
@@ -25,8 +25,8 @@ WAYS = {
 
 
 @pytest.fixture
-def book(ledger_world: LedgerWorld) -> Effects:
-    return Effects(ledger_world.pool, ledger_world.tenant_id)
+def book(ledger_fixtures: LedgerFixtures) -> Effects:
+    return Effects(ledger_fixtures.pool, ledger_fixtures.tenant_id)
 
 
 def plan(row: LedgerRow, number: int = 1, total: int = 1) -> PlannedEffect:
@@ -34,7 +34,7 @@ def plan(row: LedgerRow, number: int = 1, total: int = 1) -> PlannedEffect:
     return PlannedEffect(number, row.start_id, "platform_backend", uuid.uuid4(), total)
 
 
-def put_into(world: LedgerWorld, book: Effects, row: LedgerRow, number: int, state: EffectState) -> None:
+def put_into(fixtures: LedgerFixtures, book: Effects, row: LedgerRow, number: int, state: EffectState) -> None:
     """An effect that came to `state` the proper way."""
     assert book.intend(row, plan(row, number, 20))
     before = S.INTENDED
@@ -47,12 +47,12 @@ def execution(row: LedgerRow) -> Execution:
     return Execution(row, uuid.uuid4(), str(uuid.uuid4()), "platform_backend", uuid.uuid4(), {})
 
 
-def test_the_database_admits_exactly_the_table_of_states(ledger_world: LedgerWorld, book: Effects) -> None:
+def test_the_database_admits_exactly_the_table_of_states(ledger_fixtures: LedgerFixtures, book: Effects) -> None:
     admitted: dict[EffectState, set[EffectState]] = {state: set() for state in S}
     for number, (before, after) in enumerate(itertools.product(S, S)):
-        row = allowed_row(ledger_world, f"r{number}")
-        put_into(ledger_world, book, row, 1, before)
-        with psycopg.connect(with_role(ledger_world.url, WORKER), autocommit=True) as worker:
+        row = allowed_row(ledger_fixtures, f"r{number}")
+        put_into(ledger_fixtures, book, row, 1, before)
+        with psycopg.connect(with_role(ledger_fixtures.url, WORKER), autocommit=True) as worker:
             try:
                 worker.execute("update refunds.effects set state = %s, last_error = 'x', system_reference = 'S-1' where ledger_entry_id = %s", [after, f"r{number}"])  # fmt: skip
             except psycopg.errors.CheckViolation:
@@ -60,40 +60,40 @@ def test_the_database_admits_exactly_the_table_of_states(ledger_world: LedgerWor
         if after is not before:
             admitted[before].add(after)
     assert admitted == {state: set(following) for state, following in TRANSITIONS.items()}
-    rows = ledger_world.all("select from_state, to_state from refunds.effect_transitions")
+    rows = ledger_fixtures.all("select from_state, to_state from refunds.effect_transitions")
     assert {(before, after) for before, following in TRANSITIONS.items() for after in following} == set(rows)
 
 
-def test_without_its_trigger_the_database_would_admit_more(ledger_world: LedgerWorld, book: Effects) -> None:
-    """The broken twin."""
-    put_into(ledger_world, book, allowed_row(ledger_world, "r"), 1, S.REFUSED)
-    ledger_world.admin.execute("alter table refunds.effects disable trigger check_effect")
-    ledger_world.admin.execute("update refunds.effects set state = 'intended'")
+def test_without_its_trigger_the_database_would_admit_more(ledger_fixtures: LedgerFixtures, book: Effects) -> None:
+    """The mutant."""
+    put_into(ledger_fixtures, book, allowed_row(ledger_fixtures, "r"), 1, S.REFUSED)
+    ledger_fixtures.admin.execute("alter table refunds.effects disable trigger check_effect")
+    ledger_fixtures.admin.execute("update refunds.effects set state = 'intended'")
 
 
-def test_what_an_effect_is_cannot_change(ledger_world: LedgerWorld, book: Effects) -> None:
-    row = allowed_row(ledger_world, "r")
+def test_what_an_effect_is_cannot_change(ledger_fixtures: LedgerFixtures, book: Effects) -> None:
+    row = allowed_row(ledger_fixtures, "r")
     assert book.intend(row, plan(row))
     for change in (
         "system = 'other'", "reference = gen_random_uuid()", "operation_reference = gen_random_uuid()", "effect_number = 2",
         "must_total = 2", "best_effort = true", "claim_epoch = claim_epoch - 1", "state = 'done'", "state = 'in_doubt'",
     ):  # fmt: skip
         with pytest.raises(psycopg.errors.CheckViolation):
-            ledger_world.admin.execute(f"update refunds.effects set {change}".encode())
+            ledger_fixtures.admin.execute(f"update refunds.effects set {change}".encode())
     for statement in ("delete from refunds.effects", "truncate refunds.effects"):
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="append-only"):
-            ledger_world.admin.execute(statement.encode())
+            ledger_fixtures.admin.execute(statement.encode())
 
 
-def test_the_worker_may_not_touch_what_an_effect_is(ledger_world: LedgerWorld) -> None:
-    with psycopg.connect(with_role(ledger_world.url, WORKER), autocommit=True) as worker:
+def test_the_worker_may_not_touch_what_an_effect_is(ledger_fixtures: LedgerFixtures) -> None:
+    with psycopg.connect(with_role(ledger_fixtures.url, WORKER), autocommit=True) as worker:
         for column in ("system", "reference", "must_total", "best_effort", "tenant_id", "effect_number"):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 worker.execute(f"update refunds.effects set {column} = {column}".encode())
 
 
-def test_an_effect_is_on_record_once_and_begins_as_intended(ledger_world: LedgerWorld, book: Effects) -> None:
-    row = allowed_row(ledger_world, "r")
+def test_an_effect_is_on_record_once_and_begins_as_intended(ledger_fixtures: LedgerFixtures, book: Effects) -> None:
+    row = allowed_row(ledger_fixtures, "r")
     first = plan(row)
     assert book.intend(row, first)
     assert book.intend(row, first), "one more try of the same"
@@ -105,57 +105,57 @@ def test_an_effect_is_on_record_once_and_begins_as_intended(ledger_world: Ledger
     assert not book.move(row, 1, [S.INTENDED], S.REFUSED, last_error="x")
 
 
-def test_a_stale_claim_changes_nothing(ledger_world: LedgerWorld, book: Effects) -> None:
-    stale = allowed_row(ledger_world, "r")
+def test_a_stale_claim_changes_nothing(ledger_fixtures: LedgerFixtures, book: Effects) -> None:
+    stale = allowed_row(ledger_fixtures, "r")
     planned = plan(stale)
     assert book.intend(stale, planned)
-    fresh = taken_over(ledger_world, "r")
+    fresh = taken_over(ledger_fixtures, "r")
     before = book.of_entry("r")[0]
     assert not book.intend(stale, planned)
     assert not book.move(stale, 1, [S.INTENDED], S.DONE, system_reference="S-1")
-    book.plan_later(stale, plan(stale, 2))
+    book.plan_best_effort(stale, plan(stale, 2))
     assert [(r.state, r.tries) for r in book.of_entry("r")] == [(before.state, before.tries)]
     assert book.move(fresh, 1, [S.INTENDED], S.DONE, system_reference="S-1")
 
 
 def test_a_claim_whose_lease_is_over_changes_nothing_even_before_anybody_took_the_row(
-    ledger_world: LedgerWorld, book: Effects
+    ledger_fixtures: LedgerFixtures, book: Effects
 ) -> None:
-    row = allowed_row(ledger_world, "r")
-    ledger_world.make_due()
+    row = allowed_row(ledger_fixtures, "r")
+    ledger_fixtures.make_due()
     assert not book.intend(row, plan(row))
 
 
-def test_no_execution_while_an_effect_is_not_done(ledger_world: LedgerWorld, book: Effects) -> None:
+def test_no_execution_while_an_effect_is_not_done(ledger_fixtures: LedgerFixtures, book: Effects) -> None:
     for state in S:
-        row = allowed_row(ledger_world, f"in_{state}")
-        put_into(ledger_world, book, row, 1, state)
+        row = allowed_row(ledger_fixtures, f"in_{state}")
+        put_into(ledger_fixtures, book, row, 1, state)
         with pytest.raises(psycopg.errors.CheckViolation, match="not done"):
-            ledger_world.ledger.record_executions([execution(row)])
-    assert ledger_world.executions() == 0
+            ledger_fixtures.ledger.record_executions([execution(row)])
+    assert ledger_fixtures.executions() == 0
 
 
-def test_no_execution_while_an_effect_was_never_begun(ledger_world: LedgerWorld, book: Effects) -> None:
-    row = allowed_row(ledger_world, "r")
+def test_no_execution_while_an_effect_was_never_begun(ledger_fixtures: LedgerFixtures, book: Effects) -> None:
+    row = allowed_row(ledger_fixtures, "r")
     assert book.intend(row, plan(row, 1, total=2))
     assert book.move(row, 1, [S.INTENDED], S.DONE, system_reference="S-1")
     with pytest.raises(psycopg.errors.CheckViolation, match="not done"):
-        ledger_world.ledger.record_executions([execution(row)])
+        ledger_fixtures.ledger.record_executions([execution(row)])
     assert book.intend(row, plan(row, 2, total=2))
     assert book.move(row, 2, [S.INTENDED], S.DONE, system_reference="S-2")
-    assert ledger_world.ledger.record_executions([execution(row)]) == {"r"}
+    assert ledger_fixtures.ledger.record_executions([execution(row)]) == {"r"}
 
 
 @pytest.mark.parametrize("event", [LedgerEvent.GAVE_UP, LedgerEvent.DENIED])
 def test_a_row_that_is_given_up_leaves_what_was_under_way_in_doubt(
-    ledger_world: LedgerWorld, book: Effects, event: LedgerEvent
+    ledger_fixtures: LedgerFixtures, book: Effects, event: LedgerEvent
 ) -> None:
     for state in S:
-        put_into(ledger_world, book, allowed_row(ledger_world, f"in_{state}"), 1, state)
-    ledger_world.make_due()
-    held = ledger_world.ledger.claim(len(S))
+        put_into(ledger_fixtures, book, allowed_row(ledger_fixtures, f"in_{state}"), 1, state)
+    ledger_fixtures.make_due()
+    held = ledger_fixtures.ledger.claim(len(S))
     changes = [Change(row, LedgerState.GUARDING, event, last_error="gave up") for row in held]
-    assert len(ledger_world.ledger.apply(changes)) == len(S)
+    assert len(ledger_fixtures.ledger.apply(changes)) == len(S)
     for state in S:
         wanted = S.IN_DOUBT if state in (S.INTENDED, S.COMPENSATING) else state
         assert [record.state for record in book.of_entry(f"in_{state}")] == [wanted]
@@ -164,80 +164,82 @@ def test_a_row_that_is_given_up_leaves_what_was_under_way_in_doubt(
 # Refund, then notice
 
 
-def notified(world: LedgerWorld, book: Effects) -> tuple[Saga, InMemory, LedgerRow]:
+def notified(fixtures: LedgerFixtures, book: Effects) -> tuple[Saga, InMemory, LedgerRow]:
     """A simulated refund with a notice after it, settled but not yet executed."""
     notice = InMemory("notice")
     saga = Saga("refund_then_notice", [Effect(SimulatedRefund()), Effect(notice, best_effort=True)], book)
-    row = allowed_row(world, "r")
+    row = allowed_row(fixtures, "r")
     notice.ready = False
     assert saga.is_ready(), "a notice that cannot go out holds up no refund"
     assert isinstance(saga.settle(row, row.start_id), Settled)
     return saga, notice, row
 
 
-def due(world: LedgerWorld) -> None:
-    world.admin.execute("update refunds.effects set next_attempt_at = clock_timestamp()")
+def due(fixtures: LedgerFixtures) -> None:
+    fixtures.admin.execute("update refunds.effects set next_attempt_at = clock_timestamp()")
 
 
 def test_a_notice_waits_for_the_refund_and_is_sent_again_until_it_is_through(
-    ledger_world: LedgerWorld, book: Effects
+    ledger_fixtures: LedgerFixtures, book: Effects
 ) -> None:
-    _, notice, row = notified(ledger_world, book)
-    assert deliver_later(book, {"notice": notice}) == 0 and notice.calls == [], "no notice of what is not on record"
-    assert ledger_world.ledger.record_executions([execution(row)]) == {"r"}
-    assert deliver_later(book, {"notice": notice}) == 0, "it is not ready"
+    _, notice, row = notified(ledger_fixtures, book)
+    assert deliver_best_effort(book, {"notice": notice}) == 0 and notice.calls == [], (
+        "no notice of what is not on record"
+    )
+    assert ledger_fixtures.ledger.record_executions([execution(row)]) == {"r"}
+    assert deliver_best_effort(book, {"notice": notice}) == 0, "it is not ready"
     notice.ready, notice.loses_answers = True, 4
     for _ in range(2):
-        assert deliver_later(book, {"notice": notice}) == 0, "not due yet"
+        assert deliver_best_effort(book, {"notice": notice}) == 0, "not due yet"
     for _ in range(5):
-        due(ledger_world)
-        deliver_later(book, {"notice": notice})
+        due(ledger_fixtures)
+        deliver_best_effort(book, {"notice": notice})
     assert [record.state for record in book.of_entry("r")] == [S.DONE]
     assert sum(notice.done.values()) == 1
-    assert (ledger_world.state("r"), ledger_world.executions()) == ("EXECUTED", 1)
+    assert (ledger_fixtures.state("r"), ledger_fixtures.executions()) == ("EXECUTED", 1)
 
 
-def test_a_refused_notice_undoes_nothing(ledger_world: LedgerWorld, book: Effects) -> None:
-    _, notice, row = notified(ledger_world, book)
-    ledger_world.ledger.record_executions([execution(row)])
+def test_a_refused_notice_undoes_nothing(ledger_fixtures: LedgerFixtures, book: Effects) -> None:
+    _, notice, row = notified(ledger_fixtures, book)
+    ledger_fixtures.ledger.record_executions([execution(row)])
     notice.ready = notice.refuses = True
-    assert deliver_later(book, {"notice": notice}) == 0
+    assert deliver_best_effort(book, {"notice": notice}) == 0
     assert [record.state for record in book.of_entry("r")] == [S.REFUSED]
-    assert ledger_world.state("r") == "EXECUTED" and notice.calls == ["settle", "look_up"]
+    assert ledger_fixtures.state("r") == "EXECUTED" and notice.calls == ["settle", "look_up"]
 
 
 def test_a_notice_is_recorded_once_however_often_its_refund_is_settled(
-    ledger_world: LedgerWorld, book: Effects
+    ledger_fixtures: LedgerFixtures, book: Effects
 ) -> None:
-    saga, _, _ = notified(ledger_world, book)
-    again = taken_over(ledger_world, "r")
+    saga, _, _ = notified(ledger_fixtures, book)
+    again = taken_over(ledger_fixtures, "r")
     assert isinstance(saga.settle(again, again.start_id), Settled)
     assert len(book.of_entry("r")) == 1
 
 
-def test_a_notice_for_a_system_that_is_gone_stays_on_record(ledger_world: LedgerWorld, book: Effects) -> None:
-    _, _, row = notified(ledger_world, book)
-    ledger_world.ledger.record_executions([execution(row)])
-    assert deliver_later(book, {}) == 0
+def test_a_notice_for_a_system_that_is_gone_stays_on_record(ledger_fixtures: LedgerFixtures, book: Effects) -> None:
+    _, _, row = notified(ledger_fixtures, book)
+    ledger_fixtures.ledger.record_executions([execution(row)])
+    assert deliver_best_effort(book, {}) == 0
     assert [record.state for record in book.of_entry("r")] == [S.IN_DOUBT]
 
 
-def test_two_deliverers_do_not_share_a_try(ledger_world: LedgerWorld, book: Effects) -> None:
-    _, _, row = notified(ledger_world, book)
-    ledger_world.ledger.record_executions([execution(row)])
-    ((_, mine),) = book.take_later(5, retry_seconds=5)
-    assert book.take_later(5, retry_seconds=5) == []
-    due(ledger_world)
-    ((_, theirs),) = book.take_later(5, retry_seconds=5)
-    assert not book.finish_later(mine, S.DONE, system_reference="S-1"), "it was taken again meanwhile"
-    assert book.finish_later(theirs, S.DONE, system_reference="S-1")
+def test_two_deliverers_do_not_share_a_try(ledger_fixtures: LedgerFixtures, book: Effects) -> None:
+    _, _, row = notified(ledger_fixtures, book)
+    ledger_fixtures.ledger.record_executions([execution(row)])
+    ((_, mine),) = book.claim_best_effort(5, retry_seconds=5)
+    assert book.claim_best_effort(5, retry_seconds=5) == []
+    due(ledger_fixtures)
+    ((_, theirs),) = book.claim_best_effort(5, retry_seconds=5)
+    assert not book.finish_best_effort(mine, S.DONE, system_reference="S-1"), "it was taken again meanwhile"
+    assert book.finish_best_effort(theirs, S.DONE, system_reference="S-1")
 
 
-def test_a_refund_and_an_outside_effect_are_settled_together(ledger_world: LedgerWorld, book: Effects) -> None:
+def test_a_refund_and_an_outside_effect_are_settled_together(ledger_fixtures: LedgerFixtures, book: Effects) -> None:
     """What is in the ledger needs no record; what is outside keeps its own."""
     outside = InMemory("a")
     saga: Any = Saga("both", [Effect(SimulatedRefund()), Effect(outside)], book)
-    row = allowed_row(ledger_world, "r")
+    row = allowed_row(ledger_fixtures, "r")
     outside.refuses = True
     assert isinstance(saga.settle(row, row.start_id), Refused)
     assert [record.system for record in book.of_entry("r")] == ["a"]

@@ -15,9 +15,9 @@ import pytest
 
 from sentinel.platform.resources import policies_dir
 from tests.acceptance.places import run
+from tests.support.fixtures import Fixtures
 from tests.support.logins import make_login
-from tests.support.world import World
-from worker.gates.stand_ins import standing_in
+from worker.gates.simulated_systems import serve_simulated_systems
 
 SCRATCH = "select count(*) from pg_database where starts_with(datname, 'sentinel_scratch_')"
 OWN_TEMP = Path(tempfile.gettempdir()) / f"gates-{os.getpid()}"
@@ -34,74 +34,76 @@ cases:
 """
 
 
-def gates(world: World, *arguments: str, **env: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+def gates(fixtures: Fixtures, *arguments: str, **env: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     OWN_TEMP.mkdir(exist_ok=True)
-    ran = run("gates", "run", *arguments, "--json", SENTINEL_DATABASE_URL=world.url, TMPDIR=str(OWN_TEMP), **env)
+    ran = run("gates", "run", *arguments, "--json", SENTINEL_DATABASE_URL=fixtures.url, TMPDIR=str(OWN_TEMP), **env)
     return ran, json.loads(ran.stdout) if ran.stdout else {}
 
 
-def switch_on(world: World) -> subprocess.CompletedProcess[str]:
-    who = world.one("select email from sentinel.operators where role = 'admin'")
+def switch_on(fixtures: Fixtures) -> subprocess.CompletedProcess[str]:
+    who = fixtures.one("select email from sentinel.operators where role = 'admin'")
     return run("switches", "on", "small_refund.refund_fee", "--canary", "5", "--reason", "proven", "--as", who,
-               SENTINEL_DATABASE_URL=world.url)  # fmt: skip
+               SENTINEL_DATABASE_URL=fixtures.url)  # fmt: skip
 
 
-def nothing_is_left(world: World) -> bool:
-    return world.one(SCRATCH) == 0 and not list(OWN_TEMP.glob("sentinel-gate-*"))
+def nothing_is_left(fixtures: Fixtures) -> bool:
+    return fixtures.one(SCRATCH) == 0 and not list(OWN_TEMP.glob("sentinel-gate-*"))
 
 
 def test_the_shipped_fee_cases_pass_and_their_report_opens_the_switch_for_this_policy_alone(
-    world: World, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    assert "no launch-gate report" in switch_on(world).stderr
-    who = world.one("select email from sentinel.operators where role = 'approver'")
-    ran, report = gates(world, "fee", "--record", "--as", who, "--report", str(tmp_path / "r.json"))
+    assert "no launch-gate report" in switch_on(fixtures).stderr
+    who = fixtures.one("select email from sentinel.operators where role = 'approver'")
+    ran, report = gates(fixtures, "fee", "--record", "--as", who, "--report", str(tmp_path / "r.json"))
     assert ran.returncode == 0, ran.stderr
     assert report["passed"] and report["wrong_executions"] == [] and report["incorrect"] == 0
     assert report["covered"] >= 80 and report["lower_bound"] >= 0.95
     assert {one["came_to"] for one in report["results"] if one["result"] == "not_covered"} == {"person (critic_error)"}
     assert len(report["boundaries"]) == 6 * 3 * 2 and all(side["covered"] for side in report["boundaries"])
     assert json.loads((tmp_path / "r.json").read_text())["policy_digest"] == report["policy_digest"]
-    assert nothing_is_left(world)
-    assert world.one("select count(*) from refunds.ledger_entries") == 0
+    assert nothing_is_left(fixtures)
+    assert fixtures.one("select count(*) from refunds.ledger_entries") == 0
 
     other = "update sentinel.policies_in_force set policy_digest = %s where policy_id = 'small-refund'"
-    world.admin.execute(other, ["sha256:" + "0" * 64])
-    assert "another text of the policy" in switch_on(world).stderr
-    world.admin.execute(other, [report["policy_digest"]])
-    assert switch_on(world).returncode == 0
+    fixtures.admin.execute(other, ["sha256:" + "0" * 64])
+    assert "another text of the policy" in switch_on(fixtures).stderr
+    fixtures.admin.execute(other, [report["policy_digest"]])
+    assert switch_on(fixtures).returncode == 0
 
 
-def test_the_shipped_compensation_cases_pass_without_any_outside_system(world: World) -> None:
-    ran, report = gates(world, "compensation")
+def test_the_shipped_compensation_cases_pass_without_any_outside_system(fixtures: Fixtures) -> None:
+    ran, report = gates(fixtures, "compensation")
     assert ran.returncode == 0, ran.stderr
     assert report["passed"] and report["covered"] >= 80 and report["not_covered"] == 0 and report["simulated"] == []
-    assert world.one("select count(*) from sentinel.gate_reports") == 0
+    assert fixtures.one("select count(*) from sentinel.gate_reports") == 0
 
 
-def test_what_needs_a_system_that_is_not_wired_counts_only_when_it_is_simulated(world: World, tmp_path: Path) -> None:
+def test_what_needs_a_system_that_is_not_wired_counts_only_when_it_is_simulated(
+    fixtures: Fixtures, tmp_path: Path
+) -> None:
     photo = "images: [{kind: defect_photo}]"
     few = CASES.replace("fee\n", "defect\n", 1).replace("private: private_refund", "public: ticket_then_platform")
     few = few.replace("channel: private", f"channel: public, {photo}").replace(
         "images: [{kind: fee_receipt, amount: same}]", photo
     )
     (tmp_path / "cases.yaml").write_text(few.replace("15.01", "50.01"))
-    ran, report = gates(world, "defect", "--cases", str(tmp_path / "cases.yaml"))
+    ran, report = gates(fixtures, "defect", "--cases", str(tmp_path / "cases.yaml"))
     assert ran.returncode == 1 and not report["passed"]
     assert (report["correct"], report["incorrect"], report["not_covered"]) == (1, 0, 2), report["results"]
     assert any("nothing was executed" in problem for problem in report["problems"])
-    ran, report = gates(world, "defect", "--simulate-systems")
+    ran, report = gates(fixtures, "defect", "--simulate-systems")
     assert ran.returncode == 0, ran.stderr
     assert report["passed"] and report["not_covered"] == 0 and "ticket" in report["simulated"]
     assert report["sandbox"] == []
 
 
-def test_the_operators_sandboxes_are_really_asked_and_the_report_names_them(world: World) -> None:
-    with standing_in() as sandbox:
+def test_the_operators_sandboxes_are_really_asked_and_the_report_names_them(fixtures: Fixtures) -> None:
+    with serve_simulated_systems() as sandbox:
         env = {"SENTINEL_CRITIC_URL": f"{sandbox.url}/model_critic", "SENTINEL_CRITIC_MODEL": "simulated"}
         for name, path in (("PLATFORM", "platform_backend"), ("TICKET", "ticket")):
             env |= {f"WORKER_{name}_URL": f"{sandbox.url}/{path}", f"WORKER_{name}_KEY": "sandbox-key"}
-        ran, report = gates(world, "defect", "--sandbox", **env)
+        ran, report = gates(fixtures, "defect", "--sandbox", **env)
         assert ran.returncode == 0, ran.stderr
         assert (report["simulated"], report["sandbox"]) == ([], ["critic", "platform", "ticket"])
         assert {system for system, _ in sandbox.effects} == {"platform_backend", "ticket"}
@@ -111,13 +113,15 @@ def test_the_operators_sandboxes_are_really_asked_and_the_report_names_them(worl
     "given, says",
     [(["--sandbox"], "needs an outside system"), (["--sandbox", "--simulate-systems"], "do not go together")],
 )
-def test_a_run_without_a_sandbox_or_with_both_kinds_is_wrong_use(world: World, given: list[str], says: str) -> None:
-    ran, _ = gates(world, "defect", *given)
+def test_a_run_without_a_sandbox_or_with_both_kinds_is_wrong_use(
+    fixtures: Fixtures, given: list[str], says: str
+) -> None:
+    ran, _ = gates(fixtures, "defect", *given)
     assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
     assert says in ran.stderr
 
 
-def twin(folder: Path, file: str, change: Callable[[str], str]) -> Path:
+def mutant(folder: Path, file: str, change: Callable[[str], str]) -> Path:
     """The shipped policies with one change."""
     shutil.copytree(policies_dir(), folder / "policies")
     path = folder / "policies" / file
@@ -135,28 +139,28 @@ def twin(folder: Path, file: str, change: Callable[[str], str]) -> Path:
     ],
     ids=["nobody is asked", "a cap one unit higher"],
 )
-def test_a_twin_that_pays_what_it_should_not_fails_with_wrong_executions(
-    world: World, tmp_path: Path, file: str, change: Callable[[str], str], case: str
+def test_a_mutant_that_pays_what_it_should_not_fails_with_wrong_executions(
+    fixtures: Fixtures, tmp_path: Path, file: str, change: Callable[[str], str], case: str
 ) -> None:
     (tmp_path / "cases.yaml").write_text(CASES)
-    policies = twin(tmp_path, file, change)
-    ran, report = gates(world, "fee", "--cases", str(tmp_path / "cases.yaml"), "--policies", str(policies))
+    policies = mutant(tmp_path, file, change)
+    ran, report = gates(fixtures, "fee", "--cases", str(tmp_path / "cases.yaml"), "--policies", str(policies))
     assert ran.returncode == 1 and not report["passed"]
     assert [wrong["case"] for wrong in report["wrong_executions"]] == [case]
-    assert nothing_is_left(world)
+    assert nothing_is_left(fixtures)
 
 
-def test_cases_that_cannot_be_read_end_in_one_line_and_leave_nothing(world: World, tmp_path: Path) -> None:
+def test_cases_that_cannot_be_read_end_in_one_line_and_leave_nothing(fixtures: Fixtures, tmp_path: Path) -> None:
     (tmp_path / "cases.yaml").write_text(CASES.replace("decline}", "declin}"))
-    ran, report = gates(world, "fee", "--cases", str(tmp_path / "cases.yaml"))
+    ran, report = gates(fixtures, "fee", "--cases", str(tmp_path / "cases.yaml"))
     assert ran.returncode == 2 and report == {}
     assert "cases.yaml:6" in ran.stderr and 'did you mean "decline"' in ran.stderr and "Traceback" not in ran.stderr
-    assert nothing_is_left(world)
+    assert nothing_is_left(fixtures)
 
 
-def test_a_login_that_may_make_no_database_gets_a_server_of_its_own(world: World, tmp_path: Path) -> None:
+def test_a_login_that_may_make_no_database_gets_a_server_of_its_own(fixtures: Fixtures, tmp_path: Path) -> None:
     (tmp_path / "cases.yaml").write_text(CASES)
-    url = make_login(world.url, "gate_login")
+    url = make_login(fixtures.url, "gate_login")
     # Short, for the server's socket, and open to the account that the server runs under.
     own = Path(tempfile.mkdtemp(prefix="snt-"))
     own.chmod(0o755)
@@ -166,6 +170,6 @@ def test_a_login_that_may_make_no_database_gets_a_server_of_its_own(world: World
         report = json.loads(ran.stdout)
         assert report["incorrect"] == 0 and report["covered"] == 3, ran.stderr
     finally:
-        world.admin.execute("drop role gate_login")
+        fixtures.admin.execute("drop role gate_login")
     assert list(own.iterdir()) == []
     own.rmdir()

@@ -1,4 +1,4 @@
-"""The database admits exactly the table of `worker/states.py`, whoever writes."""
+"""The database admits exactly the table of `worker/refunds/states.py`, whoever writes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import psycopg
 import pytest
 
 from sentinel.store.database import WORKER, with_role
-from tests.support.ledger_world import LedgerWorld, claimed, new_row
-from worker import sql
-from worker.rows import Change, Execution, LedgerRow
-from worker.states import TRANSITIONS, LedgerEvent, LedgerState
+from tests.support.ledger_fixtures import LedgerFixtures, claimed, new_row
+from worker.refunds import sql
+from worker.refunds.rows import Change, Execution, LedgerRow
+from worker.refunds.states import TRANSITIONS, LedgerEvent, LedgerState
 
 PAIRS = list(itertools.product(LedgerState, LedgerEvent))
 TARGET = {event: state for (_, event), state in TRANSITIONS.items()}
@@ -30,12 +30,12 @@ where ledger_entry_id = %(entry)s
 """
 
 
-def put_into(world: LedgerWorld, name: str, state: LedgerState) -> None:
+def put_into(fixtures: LedgerFixtures, name: str, state: LedgerState) -> None:
     """A row that came to `state` the proper way."""
-    world.add(new_row(name))
+    fixtures.add(new_row(name))
     if state is LedgerState.NEW:
         return
-    row = claimed(world, name)
+    row = claimed(fixtures, name)
     reached = {
         LedgerState.APPROVAL_REQUIRED: {"event": LedgerEvent.APPROVAL_REQUIRED},
         LedgerState.DENIED: {"event": LedgerEvent.DENIED},
@@ -44,10 +44,10 @@ def put_into(world: LedgerWorld, name: str, state: LedgerState) -> None:
         LedgerState.EXECUTED: allowed_fields(),
     }.get(state)
     if reached is not None:
-        assert world.ledger.apply([Change(row, LedgerState.GUARDING, **reached)])
+        assert fixtures.ledger.apply([Change(row, LedgerState.GUARDING, **reached)])
     if state is LedgerState.EXECUTED:
-        assert world.ledger.record_executions([execution(row)]) == {name}
-    assert world.state(name) == state
+        assert fixtures.ledger.record_executions([execution(row)]) == {name}
+    assert fixtures.state(name) == state
 
 
 def allowed_fields() -> dict[str, Any]:
@@ -61,23 +61,23 @@ def execution(row: Any) -> Execution:
     return Execution(row, uuid.uuid4(), str(uuid.uuid4()), "simulated_refund", uuid.uuid4(), {})
 
 
-def admitted_pairs(world: LedgerWorld) -> set[tuple[LedgerState, LedgerEvent]]:
+def admitted_pairs(fixtures: LedgerFixtures) -> set[tuple[LedgerState, LedgerEvent]]:
     """Every pair, tried on a row of its own as the worker's role."""
     found = set()
-    with psycopg.connect(with_role(world.url, WORKER), autocommit=True) as worker:
+    with psycopg.connect(with_role(fixtures.url, WORKER), autocommit=True) as worker:
         for number, (state, event) in enumerate(PAIRS):
             name = f"pair_{number}"
-            put_into(world, name, state)
-            world.admin.execute(
+            put_into(fixtures, name, state)
+            fixtures.admin.execute(
                 "update refunds.ledger_entries set lease_until = clock_timestamp() - interval '1 second'"
                 " where ledger_entry_id = %s and lease_until is not null and status <> 'EXECUTED'", [name]
             )  # fmt: skip
-            if attempt(world, worker, name, state, event):
+            if attempt(fixtures, worker, name, state, event):
                 found.add((state, event))
     return found
 
 
-def attempt(world: LedgerWorld, worker: Any, name: str, state: LedgerState, event: LedgerEvent) -> bool:
+def attempt(fixtures: LedgerFixtures, worker: Any, name: str, state: LedgerState, event: LedgerEvent) -> bool:
     """Whether the database lets the event happen."""
     values = {
         "target": TARGET[event], "event": event, "entry": name, "one": uuid.uuid4(),
@@ -85,7 +85,7 @@ def attempt(world: LedgerWorld, worker: Any, name: str, state: LedgerState, even
     }  # fmt: skip
     if (state, event) == (LedgerState.ERROR, LedgerEvent.RETRIED):
         # Who and why: written by the one function that may, which the worker calls.
-        world.admin.execute(
+        fixtures.admin.execute(
             "insert into refunds.retries (tenant_id, ledger_entry_id, event_number, retried_by, login, reason, error_before)"
             " select tenant_id, ledger_entry_id, event_number + 1, 'op', 'op', 'why', last_error"
             " from refunds.ledger_entries where ledger_entry_id = %s", [name]
@@ -105,97 +105,99 @@ def attempt(world: LedgerWorld, worker: Any, name: str, state: LedgerState, even
     return True
 
 
-def test_the_database_admits_exactly_the_table(ledger_world: LedgerWorld) -> None:
-    assert admitted_pairs(ledger_world) == set(TRANSITIONS)
+def test_the_database_admits_exactly_the_table(ledger_fixtures: LedgerFixtures) -> None:
+    assert admitted_pairs(ledger_fixtures) == set(TRANSITIONS)
 
 
-def test_without_its_trigger_the_database_would_admit_more(ledger_world: LedgerWorld) -> None:
-    """The broken twin: the same check must notice."""
-    put_into(ledger_world, "before", LedgerState.DENIED)
-    ledger_world.admin.execute("alter table refunds.ledger_entries disable trigger check_transition")
-    assert attempt(ledger_world, ledger_world.admin, "before", LedgerState.DENIED, LedgerEvent.CLAIMED)
+def test_without_its_trigger_the_database_would_admit_more(ledger_fixtures: LedgerFixtures) -> None:
+    """The mutant: the same check must notice."""
+    put_into(ledger_fixtures, "before", LedgerState.DENIED)
+    ledger_fixtures.admin.execute("alter table refunds.ledger_entries disable trigger check_transition")
+    assert attempt(ledger_fixtures, ledger_fixtures.admin, "before", LedgerState.DENIED, LedgerEvent.CLAIMED)
 
 
-def test_the_table_in_the_database_is_the_one_in_the_code(ledger_world: LedgerWorld) -> None:
-    rows = ledger_world.all("select from_status, event, to_status from refunds.transitions")
+def test_the_table_in_the_database_is_the_one_in_the_code(ledger_fixtures: LedgerFixtures) -> None:
+    rows = ledger_fixtures.all("select from_status, event, to_status from refunds.transitions")
     assert {(start, event): end for start, event, end in rows} == TRANSITIONS
 
 
-def test_an_execution_needs_a_started_permit_of_this_very_claim(ledger_world: LedgerWorld) -> None:
+def test_an_execution_needs_a_started_permit_of_this_very_claim(ledger_fixtures: LedgerFixtures) -> None:
     for state in LedgerState:
         name = f"in_{state}"
-        put_into(ledger_world, name, state)
-        before = ledger_world.executions()
-        row = remembered(ledger_world, name)
-        ledger_world.ledger.record_executions([execution(row)])
-        written = ledger_world.executions() - before
+        put_into(ledger_fixtures, name, state)
+        before = ledger_fixtures.executions()
+        row = remembered(ledger_fixtures, name)
+        ledger_fixtures.ledger.record_executions([execution(row)])
+        written = ledger_fixtures.executions() - before
         assert written == (1 if state is LedgerState.ALLOWED else 0), state
 
 
 @pytest.mark.parametrize("field", ["amount_minor", "currency", "refund_id", "operation_id", "start_id"])
-def test_an_execution_that_differs_from_its_permit_is_refused(ledger_world: LedgerWorld, field: str) -> None:
-    put_into(ledger_world, "r", LedgerState.ALLOWED)
+def test_an_execution_that_differs_from_its_permit_is_refused(ledger_fixtures: LedgerFixtures, field: str) -> None:
+    put_into(ledger_fixtures, "r", LedgerState.ALLOWED)
     other = {"amount_minor": "amount_minor + 1", "currency": "'EUR'", "refund_id": "'rf_other'"}.get(
         field, "gen_random_uuid()"
     )
     columns = ["refund_id", "amount_minor", "currency", "operation_id", "start_id"]
     chosen = ", ".join(other if column == field else column for column in columns)
     with pytest.raises(psycopg.errors.CheckViolation, match="no started permit"):
-        ledger_world.admin.execute(
+        ledger_fixtures.admin.execute(
             f"insert into refunds.executions (tenant_id, execution_id, ledger_entry_id, {', '.join(columns)}, start_event_id,"
             f" claim_epoch) select tenant_id, gen_random_uuid(), ledger_entry_id, {chosen}, gen_random_uuid(), claim_epoch"
             " from refunds.ledger_entries where ledger_entry_id = 'r'".encode()
         )
 
 
-def test_a_holder_whose_claim_was_taken_can_neither_change_nor_execute(ledger_world: LedgerWorld) -> None:
-    put_into(ledger_world, "r", LedgerState.ALLOWED)
-    stale = remembered(ledger_world, "r")
-    ledger_world.make_due()
-    taker = ledger_world.ledger_of("worker-2")
+def test_a_holder_whose_claim_was_taken_can_neither_change_nor_execute(ledger_fixtures: LedgerFixtures) -> None:
+    put_into(ledger_fixtures, "r", LedgerState.ALLOWED)
+    stale = remembered(ledger_fixtures, "r")
+    ledger_fixtures.make_due()
+    taker = ledger_fixtures.ledger_of("worker-2")
     fresh = taker.claim(1)[0]
     assert fresh.claim_epoch == stale.claim_epoch + 1
-    assert ledger_world.ledger.record_executions([execution(stale)]) == set()
-    assert ledger_world.ledger.apply([Change(stale, LedgerState.GUARDING, LedgerEvent.DENIED)]) == {}
-    assert ledger_world.state("r") == "GUARDING"
-    assert ledger_world.executions() == 0
+    assert ledger_fixtures.ledger.record_executions([execution(stale)]) == set()
+    assert ledger_fixtures.ledger.apply([Change(stale, LedgerState.GUARDING, LedgerEvent.DENIED)]) == {}
+    assert ledger_fixtures.state("r") == "GUARDING"
+    assert ledger_fixtures.executions() == 0
 
 
 def test_an_execution_after_the_lease_is_not_written_even_before_anybody_took_the_row(
-    ledger_world: LedgerWorld,
+    ledger_fixtures: LedgerFixtures,
 ) -> None:
-    put_into(ledger_world, "r", LedgerState.ALLOWED)
-    row = remembered(ledger_world, "r")
-    ledger_world.make_due()
-    assert ledger_world.ledger.record_executions([execution(row)]) == set()
+    put_into(ledger_fixtures, "r", LedgerState.ALLOWED)
+    row = remembered(ledger_fixtures, "r")
+    ledger_fixtures.make_due()
+    assert ledger_fixtures.ledger.record_executions([execution(row)]) == set()
 
 
-def remembered(world: LedgerWorld, name: str) -> LedgerRow:
+def remembered(fixtures: LedgerFixtures, name: str) -> LedgerRow:
     """The row as a holder remembers it, whatever became of it meanwhile."""
     statement = f"select {sql.ROW_COLUMNS} from refunds.ledger_entries e where e.ledger_entry_id = %(name)s"
-    return world.ledger._rows(LedgerRow, statement, name=name)[0]
+    return fixtures.ledger._rows(LedgerRow, statement, name=name)[0]
 
 
-def test_a_row_in_hand_cannot_be_taken(ledger_world: LedgerWorld) -> None:
-    ledger_world.add(new_row("r"))
-    assert len(ledger_world.ledger.claim(5)) == 1
-    assert ledger_world.ledger_of("worker-2").claim(5) == []
+def test_a_row_in_hand_cannot_be_taken(ledger_fixtures: LedgerFixtures) -> None:
+    ledger_fixtures.add(new_row("r"))
+    assert len(ledger_fixtures.ledger.claim(5)) == 1
+    assert ledger_fixtures.ledger_of("worker-2").claim(5) == []
     with pytest.raises(psycopg.errors.CheckViolation, match="free or lapsed"):
-        ledger_world.admin.execute(
+        ledger_fixtures.admin.execute(
             "update refunds.ledger_entries set last_event = 'reclaimed', event_number = event_number + 1, claim_epoch = claim_epoch + 1"
         )
 
 
 @pytest.mark.parametrize("change", ["amount_minor = 1", "refund_id = 'x'", "agent_id = 'x'", "currency = 'EUR'"])
-def test_what_an_entry_asks_for_cannot_change(ledger_world: LedgerWorld, change: str) -> None:
-    ledger_world.add(new_row("r"))
+def test_what_an_entry_asks_for_cannot_change(ledger_fixtures: LedgerFixtures, change: str) -> None:
+    ledger_fixtures.add(new_row("r"))
     with pytest.raises(psycopg.errors.CheckViolation, match="cannot change"):
-        ledger_world.admin.execute(f"update refunds.ledger_entries set {change}".encode())
+        ledger_fixtures.admin.execute(f"update refunds.ledger_entries set {change}".encode())
 
 
-def test_the_trail_says_every_event(ledger_world: LedgerWorld) -> None:
-    put_into(ledger_world, "r", LedgerState.EXECUTED)
-    rows = ledger_world.all("select from_status, event, to_status, worker from refunds.ledger_events order by event_id")
+def test_the_trail_says_every_event(ledger_fixtures: LedgerFixtures) -> None:
+    put_into(ledger_fixtures, "r", LedgerState.EXECUTED)
+    rows = ledger_fixtures.all(
+        "select from_status, event, to_status, worker from refunds.ledger_events order by event_id"
+    )
     assert rows == [
         ("NEW", "claimed", "GUARDING", "worker-1"), ("GUARDING", "allowed", "ALLOWED", "worker-1"),
         ("ALLOWED", "executed", "EXECUTED", "worker-1"),
@@ -204,7 +206,7 @@ def test_the_trail_says_every_event(ledger_world: LedgerWorld) -> None:
 
 @pytest.mark.parametrize("table", ["executions", "ledger_events"])
 @pytest.mark.parametrize("statement", ["delete from refunds.{}", "truncate refunds.{} cascade"])
-def test_what_happened_cannot_be_taken_back(ledger_world: LedgerWorld, table: str, statement: str) -> None:
-    put_into(ledger_world, "r", LedgerState.EXECUTED)
+def test_what_happened_cannot_be_taken_back(ledger_fixtures: LedgerFixtures, table: str, statement: str) -> None:
+    put_into(ledger_fixtures, "r", LedgerState.EXECUTED)
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match="append-only"):
-        ledger_world.admin.execute(statement.format(table).encode())
+        ledger_fixtures.admin.execute(statement.format(table).encode())

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 from sentinel.authority.halts import list_halts
-from sentinel.authority.housekeeping import keep_house
+from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.authority.in_doubt import resolve_in_doubt
 from sentinel.cli.scratch import listening
-from tests import twins
+from tests import mutants
 from tests.support.effects_server import InMemory, allowed_row, taken_over
 from tests.support.fake_authority import FakeAuthority
+from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, let_leave_end, refused
-from tests.support.ledger_world import LedgerWorld, worker_settings
-from tests.support.switch_world import on
-from tests.support.workflow_world import BRANCHES, Shop, Spy
-from tests.support.world import World
-from worker.connect import act_within_seconds
-from worker.effects import Effects
-from worker.rows import Execution, LedgerRow
-from worker.settlement import Answer, Effect, NoAnswer, Saga, Settled
+from tests.support.ledger_fixtures import LedgerFixtures, worker_settings
+from tests.support.switch_fixtures import on
+from tests.support.workflow_fixtures import BRANCHES, Shop, Spy
+from worker.refunds.build import act_within_seconds
+from worker.refunds.rows import Execution, LedgerRow
+from worker.settlement import Effect, EffectResult, NoAnswer, Saga, Settled
+from worker.settlement.effects import Effects
 from worker.settlement.registry import Systems
 from worker.settlement.saga import WORKED_ON_SECONDS, in_flight_seconds
 
@@ -33,139 +33,139 @@ RETAIL = BRANCHES["retail/standard"]
 class Between(Spy):
     """A settlement system that does something while it is asked, and then settles or says nothing."""
 
-    def __init__(self, name: str, do: Callable[[], None], says: Answer | None = None) -> None:
+    def __init__(self, name: str, do: Callable[[], None], says: EffectResult | None = None) -> None:
         super().__init__(name)
         self.do, self.answer = do, says
         self.settles_in_ledger = True
 
-    def settle(self, row: LedgerRow, reference: uuid.UUID) -> Answer:
+    def settle(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
         self.do()
         return self.answer or super().settle(row, reference)
 
 
 @pytest.fixture
-def real(world: World) -> Iterator[Shop]:
+def real(fixtures: Fixtures) -> Iterator[Shop]:
     """A shop whose authority is the real one, in this process."""
-    on(world, "retail.standard", 100)
-    ledger = LedgerWorld(world.url, world.tenant_id)
-    with listening(world.app) as url:
-        yield Shop(ledger, url, world.key)
+    on(fixtures, "retail.standard", 100)
+    ledger = LedgerFixtures(fixtures.url, fixtures.tenant_id)
+    with listening(fixtures.app) as url:
+        yield Shop(ledger, url, fixtures.key)
     ledger.close()
 
 
-def say_not_executed(world: World) -> str:
+def say_not_executed(fixtures: Fixtures) -> str:
     """ "" when it is taken, else why not."""
-    keep_house(world.authority.pool, 0)
-    operation = world.one("select operation_id from sentinel.operations")
+    run_housekeeping(fixtures.authority.pool, 0)
+    operation = fixtures.one("select operation_id from sentinel.operations")
     return refused(
         lambda: resolve_in_doubt(
-            world.console_pool, actor(world, "admin"), operation, executed=False, evidence="looked"
+            fixtures.console_pool, actor(fixtures, "admin"), operation, executed=False, evidence="looked"
         )
     )
 
 
-def time_passes(world: World) -> None:
+def time_passes(fixtures: Fixtures) -> None:
     """So much that nobody may act any more on what was answered, there and here."""
-    let_leave_end(world)
-    world.admin.execute(
+    let_leave_end(fixtures)
+    fixtures.admin.execute(
         "update refunds.ledger_entries set act_until = clock_timestamp() where act_until > clock_timestamp()"
     )
 
 
-def outbox_open(world: World) -> int:
-    return int(world.one("select count(*) from refunds.outbox where acknowledged_at is null"))
+def outbox_open(fixtures: Fixtures) -> int:
+    return int(fixtures.one("select count(*) from refunds.outbox where acknowledged_at is null"))
 
 
-def paid_after_the_word(world: World, real: Shop) -> tuple[str, int]:
+def paid_after_the_word(fixtures: Fixtures, real: Shop) -> tuple[str, int]:
     """The checker: a person speaks between the worker's start and its commit. (what the person heard, executions after)."""
     heard: list[str] = []
-    real.spies["simulated_refund"] = Between("simulated_refund", lambda: heard.append(say_not_executed(world)))
+    real.spies["simulated_refund"] = Between("simulated_refund", lambda: heard.append(say_not_executed(fixtures)))
     real.enter(RETAIL)
     real.run()
     for _ in range(2):
-        real.world.make_due()
+        real.fixtures.make_due()
         real.run()
-    return heard[0], real.world.executions()
+    return heard[0], real.fixtures.executions()
 
 
-def test_not_executed_is_refused_while_the_worker_may_act(world: World, real: Shop) -> None:
-    assert paid_after_the_word(world, real) == ("still-acting", 1)
-    assert real.stands()[0] == "EXECUTED" and outbox_open(world) == 0
-    assert world.broken_invariants() == []
+def test_not_executed_is_refused_while_the_worker_may_act(fixtures: Fixtures, real: Shop) -> None:
+    assert paid_after_the_word(fixtures, real) == ("still-acting", 1)
+    assert real.stands()[0] == "EXECUTED" and outbox_open(fixtures) == 0
+    assert fixtures.broken_invariants() == []
 
 
-def test_twin_that_gives_no_time_lets_it_be_said_and_pays(world: World, real: Shop) -> None:
-    twins.cut(world, "sentinel.resolve_in_doubt", "when not executed and s.act_until > moment then 'still_acting'")
-    twins.cut(world, "sentinel.leave_until", "moment + make_interval(secs => coalesce(seconds, 900))", "moment")
-    assert paid_after_the_word(world, real) == ("", 1), "said, and paid all the same"
+def test_mutant_that_gives_no_time_lets_it_be_said_and_pays(fixtures: Fixtures, real: Shop) -> None:
+    mutants.cut(fixtures, "sentinel.resolve_in_doubt", "when not executed and s.act_until > moment then 'still_acting'")
+    mutants.cut(fixtures, "sentinel.leave_until", "moment + make_interval(secs => coalesce(seconds, 900))", "moment")
+    assert paid_after_the_word(fixtures, real) == ("", 1), "said, and paid all the same"
 
 
-def test_a_worker_that_is_late_pays_nothing_and_its_row_ends(world: World, real: Shop) -> None:
+def test_a_worker_that_is_late_pays_nothing_and_its_row_ends(fixtures: Fixtures, real: Shop) -> None:
     """It stood still between its start and its commit until its time was over, and a person said "not executed" meanwhile."""
 
     def stands_still() -> None:
-        time_passes(world)
-        assert say_not_executed(world) == ""
+        time_passes(fixtures)
+        assert say_not_executed(fixtures) == ""
 
     real.spies["simulated_refund"] = Between("simulated_refund", stands_still)
     real.enter(RETAIL)
     real.run()
-    assert real.world.executions() == 0 and real.stands()[0] == "ALLOWED"
-    real.world.make_due()
+    assert real.fixtures.executions() == 0 and real.stands()[0] == "ALLOWED"
+    real.fixtures.make_due()
     real.run()
-    assert real.stands() == ("ERROR", None, "not_executed") and real.world.executions() == 0
-    said = world.one("select last_error from refunds.ledger_entries")
+    assert real.stands() == ("ERROR", None, "not_executed") and real.fixtures.executions() == 0
+    said = fixtures.one("select last_error from refunds.ledger_entries")
     assert said.startswith("a person said that this refund was not executed") and "nothing was paid" in said
-    events = real.world.all("select event from refunds.ledger_events order by event_id desc limit 1")
-    assert events == [("not_executed",)] and outbox_open(world) == 0
-    assert world.one("select count(*) from refunds.ledger_entries where status = 'ERROR'") == 1
-    assert world.broken_invariants() == []
+    events = real.fixtures.all("select event from refunds.ledger_events order by event_id desc limit 1")
+    assert events == [("not_executed",)] and outbox_open(fixtures) == 0
+    assert fixtures.one("select count(*) from refunds.ledger_entries where status = 'ERROR'") == 1
+    assert fixtures.broken_invariants() == []
 
 
-def test_twin_that_commits_without_looking_at_its_time_pays(world: World, real: Shop) -> None:
-    twins.cut(world, "refunds.record_executions", "and e.act_until > clock_timestamp()")
+def test_mutant_that_commits_without_looking_at_its_time_pays(fixtures: Fixtures, real: Shop) -> None:
+    mutants.cut(fixtures, "refunds.record_executions", "and e.act_until > clock_timestamp()")
 
     def stands_still() -> None:
-        time_passes(world)
-        assert say_not_executed(world) == ""
+        time_passes(fixtures)
+        assert say_not_executed(fixtures) == ""
 
     real.spies["simulated_refund"] = Between("simulated_refund", stands_still)
     real.enter(RETAIL)
     real.run()
-    assert real.world.executions() == 1, "paid after a person said that it was not"
-    assert outbox_open(world) == 0, "and even then its report is taken"
-    assert [halt.scope for halt in list_halts(world.console_pool, world.tenant_id)] == ["agent_action"]
+    assert real.fixtures.executions() == 1, "paid after a person said that it was not"
+    assert outbox_open(fixtures) == 0, "and even then its report is taken"
+    assert [halt.scope for halt in list_halts(fixtures.console_pool, fixtures.tenant_id)] == ["agent_action"]
 
 
-def test_a_row_left_behind_by_a_dead_worker_is_not_paid_after_the_word(world: World, real: Shop) -> None:
+def test_a_row_left_behind_by_a_dead_worker_is_not_paid_after_the_word(fixtures: Fixtures, real: Shop) -> None:
     real.spies["simulated_refund"] = Between("simulated_refund", lambda: None, NoAnswer("the worker died here"))
     real.enter(RETAIL)
     real.run()
-    assert say_not_executed(world) == "still-acting"
-    time_passes(world)
-    assert say_not_executed(world) == ""
+    assert say_not_executed(fixtures) == "still-acting"
+    time_passes(fixtures)
+    assert say_not_executed(fixtures) == ""
     real.spies["simulated_refund"] = Spy("simulated_refund")
     real.spies["simulated_refund"].settles_in_ledger = True  # type: ignore[attr-defined]
     for _ in range(3):
-        real.world.make_due()
+        real.fixtures.make_due()
         real.run()
     assert real.stands() == ("ERROR", None, "not_executed")
-    assert real.touches() == [] and real.world.executions() == 0
-    assert world.broken_invariants() == []
+    assert real.touches() == [] and real.fixtures.executions() == 0
+    assert fixtures.broken_invariants() == []
 
 
-def test_each_new_claim_of_the_row_moves_the_time_forward(world: World, real: Shop) -> None:
+def test_each_new_claim_of_the_row_moves_the_time_forward(fixtures: Fixtures, real: Shop) -> None:
     real.spies["simulated_refund"] = Between("simulated_refund", lambda: None, NoAnswer("silent"))
     real.enter(RETAIL)
     real.run()
-    time_passes(world)
-    real.world.make_due()
+    time_passes(fixtures)
+    real.fixtures.make_due()
     real.run()
-    assert say_not_executed(world) == "still-acting"
+    assert say_not_executed(fixtures) == "still-acting"
     real.spies["simulated_refund"] = Spy("simulated_refund")
-    real.world.make_due()
+    real.fixtures.make_due()
     real.run()
-    assert real.stands()[0] == "EXECUTED" and world.broken_invariants() == []
+    assert real.stands()[0] == "EXECUTED" and fixtures.broken_invariants() == []
 
 
 # With a system outside
@@ -174,14 +174,14 @@ def test_each_new_claim_of_the_row_moves_the_time_forward(world: World, real: Sh
 def outside(shop: Shop, system: InMemory) -> Saga:
     """The shop's retail refunds settle there."""
     saga = Saga(
-        "simulated_refund", [Effect(system)], Effects(shop.world.pool, shop.world.tenant_id), in_flight_seconds=0
+        "simulated_refund", [Effect(system)], Effects(shop.fixtures.pool, shop.fixtures.tenant_id), in_flight_seconds=0
     )
     shop.parts["systems"] = Systems({**shop.spies, saga.name: saga}, {})
     return saga
 
 
 def test_what_its_system_did_all_the_same_is_told_and_halts(
-    world: World, real: Shop, monkeypatch: pytest.MonkeyPatch
+    fixtures: Fixtures, real: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system = InMemory("platform_backend")
     outside(real, system)
@@ -190,44 +190,46 @@ def test_what_its_system_did_all_the_same_is_told_and_halts(
     real.run()
     monkeypatch.undo()
     assert sum(system.done.values()) == 1
-    time_passes(world)
-    assert say_not_executed(world) == ""
-    real.world.make_due()
+    time_passes(fixtures)
+    assert say_not_executed(fixtures) == ""
+    real.fixtures.make_due()
     real.run()
     assert real.stands()[::2] == ("ERROR", "not_executed") and sum(system.done.values()) == 1
-    assert "but simulated_refund did it" in world.one("select last_error from refunds.ledger_entries")
-    assert outbox_open(world) == 0, "the report is taken, not parked"
-    assert world.one("select in_doubt_reason from sentinel.operation_states") == "contradiction"
-    (halt,) = list_halts(world.console_pool, world.tenant_id)
+    assert "but simulated_refund did it" in fixtures.one("select last_error from refunds.ledger_entries")
+    assert outbox_open(fixtures) == 0, "the report is taken, not parked"
+    assert fixtures.one("select in_doubt_reason from sentinel.operation_states") == "contradiction"
+    (halt,) = list_halts(fixtures.console_pool, fixtures.tenant_id)
     assert halt.target == "retail-refund-agent refund.create"
 
 
-def test_where_its_system_does_not_say_a_person_must(world: World, real: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_its_system_does_not_say_a_person_must(
+    fixtures: Fixtures, real: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     system = InMemory("platform_backend")
     outside(real, system)
     monkeypatch.setattr(Effects, "move", lambda *args, **rest: False)
     real.enter(RETAIL)
     real.run()
     monkeypatch.undo()
-    time_passes(world)
-    assert say_not_executed(world) == ""
+    time_passes(fixtures)
+    assert say_not_executed(fixtures) == ""
     monkeypatch.setattr(InMemory, "look_up", lambda *args: NoAnswer("silent"))
-    real.world.make_due()
+    real.fixtures.make_due()
     real.run()
     assert real.stands()[::2] == ("ERROR", "not_executed")
-    assert "may have done it" in world.one("select last_error from refunds.ledger_entries")
-    assert world.one("select last_event from refunds.ledger_entries") == "gave_up", "what is not known frees nothing"
+    assert "may have done it" in fixtures.one("select last_error from refunds.ledger_entries")
+    assert fixtures.one("select last_event from refunds.ledger_entries") == "gave_up", "what is not known frees nothing"
 
 
-def test_no_call_begins_after_the_time_to_act(ledger_world: LedgerWorld) -> None:
+def test_no_call_begins_after_the_time_to_act(ledger_fixtures: LedgerFixtures) -> None:
     system = InMemory("platform_backend")
-    saga = Saga("s", [Effect(system)], Effects(ledger_world.pool, ledger_world.tenant_id), in_flight_seconds=0)
-    row = allowed_row(ledger_world, "r")
-    ledger_world.admin.execute("update refunds.ledger_entries set act_until = clock_timestamp()")
+    saga = Saga("s", [Effect(system)], Effects(ledger_fixtures.pool, ledger_fixtures.tenant_id), in_flight_seconds=0)
+    row = allowed_row(ledger_fixtures, "r")
+    ledger_fixtures.admin.execute("update refunds.ledger_entries set act_until = clock_timestamp()")
     assert isinstance(saga.settle(row, row.start_id), NoAnswer) and not system.done  # type: ignore[arg-type]
     execution = Execution(row, uuid.uuid4(), str(uuid.uuid4()), "s", uuid.uuid4(), {})
-    assert ledger_world.ledger.record_executions([execution]) == set()
-    row = taken_over(ledger_world, "r")
+    assert ledger_fixtures.ledger.record_executions([execution]) == set()
+    row = taken_over(ledger_fixtures, "r")
     assert isinstance(saga.settle(row, row.start_id), Settled)  # type: ignore[arg-type]
 
 
@@ -258,8 +260,8 @@ def test_a_report_that_contradicts_is_received_and_not_parked(shop: Shop, author
     assert shop.stands()[0] == "EXECUTED"
     authority.resolve_not_executed("refund:r")
     authority.misbehave = lambda exchange: False
-    shop.world.make_due()
+    shop.fixtures.make_due()
     with shop.agent() as agent:
         agent.run_once()
-    open_reports: Any = shop.world.all("select next_attempt_at from refunds.outbox where acknowledged_at is null")
+    open_reports: Any = shop.fixtures.all("select next_attempt_at from refunds.outbox where acknowledged_at is null")
     assert open_reports == []

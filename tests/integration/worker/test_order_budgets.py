@@ -13,17 +13,19 @@ import pytest
 from psycopg import errors as pg
 from psycopg.types.json import Jsonb
 
+from sentinel.platform.resources import invariants_sql
+from sentinel.store.invariants import run_invariants
+from tests.mutants import cut, without_constraint
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
-from tests.support.ledger_world import CLEAN, LedgerWorld, looping, new_row, wait_until
-from tests.support.workflow_world import BRANCHES, FEE, Shop
-from tests.support.world import World
-from tests.twins import cut, without_constraint
-from worker import sql
-from worker.ledger import Ledger
-from worker.rows import NewRow, OrderFacts
+from tests.support.fixtures import Fixtures
+from tests.support.ledger_fixtures import CLEAN, LedgerFixtures, looping, new_row, wait_until
+from tests.support.workflow_fixtures import BRANCHES, FEE, Shop
+from worker.refunds import sql
+from worker.refunds.ledger import Ledger
+from worker.refunds.rows import NewRow, OrderFacts
+from worker.refunds.workflow.escalations import Escalation
 from worker.settlement import NoAnswer, Refused
-from worker.workflow.reasons import Escalation
 
 RETAIL = BRANCHES["retail/standard"]
 PAID, HALF = 100_00, 60_00
@@ -73,14 +75,14 @@ def silent_for_guards(authority: FakeAuthority) -> Iterator[threading.Event]:
 
 def overlap(shop: Shop, authority: FakeAuthority, workers: int) -> None:
     """Two rows for each order: those of a large statement, which began first and is seen last, and those of a small one."""
-    world = shop.world
-    world.ledger.add_orders([order(f"o{n}") for n in range(ORDERS)])
+    fixtures = shop.fixtures
+    fixtures.ledger.add_orders([order(f"o{n}") for n in range(ORDERS)])
     large = [refund(f"large{n}", f"o{n}") for n in range(ORDERS)]
     large += [new_row(f"other{n}", 100, order_ref=None) for n in range(1000 - ORDERS)]
     shop.settings.update(guard_timeout_seconds=20.0, batch=64)
-    with ExitStack() as stack, psycopg.connect(world.url) as behind, silent_for_guards(authority) as speaks:
-        add_uncommitted(world.ledger, large, behind)
-        world.ledger.add_rows([refund(f"small{n}", f"o{n}") for n in range(ORDERS)])
+    with ExitStack() as stack, psycopg.connect(fixtures.url) as behind, silent_for_guards(authority) as speaks:
+        add_uncommitted(fixtures.ledger, large, behind)
+        fixtures.ledger.add_rows([refund(f"small{n}", f"o{n}") for n in range(ORDERS)])
         for _ in range(workers):
             stack.enter_context(looping(stack.enter_context(shop.agent())))
         wait_until(lambda: authority.calls.count("action/guard") > 0)
@@ -88,10 +90,10 @@ def overlap(shop: Shop, authority: FakeAuthority, workers: int) -> None:
         held = (
             "select count(*) from refunds.ledger_entries where status = 'GUARDING' and ledger_entry_id like 'large%%'"
         )
-        wait_until(lambda: world.one(held) > 0 and world.one(f"{held} and guard_request is null") == 0, 20)
+        wait_until(lambda: fixtures.one(held) > 0 and fixtures.one(f"{held} and guard_request is null") == 0, 20)
         speaks.set()
         open_rows = "select count(*) from refunds.ledger_entries where order_ref is not null and status in ('NEW', 'GUARDING', 'ALLOWED')"
-        wait_until(lambda: world.one(open_rows) == 0, 60)
+        wait_until(lambda: fixtures.one(open_rows) == 0, 60)
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -99,9 +101,9 @@ def test_of_two_rows_that_overlap_one_is_paid_and_the_other_is_put_to_a_person(
     shop: Shop, authority: FakeAuthority, workers: int
 ) -> None:
     overlap(shop, authority, workers)
-    assert shop.world.all(OVERPAID) == []
+    assert shop.fixtures.all(OVERPAID) == []
     ended = dict(
-        shop.world.all(
+        shop.fixtures.all(
             "select status || ' ' || reason_code, count(*) from refunds.ledger_entries where order_ref is not null group by 1"
         )
     )
@@ -111,30 +113,30 @@ def test_of_two_rows_that_overlap_one_is_paid_and_the_other_is_put_to_a_person(
     }
 
 
-def looks_only(world: LedgerWorld) -> None:
-    """The broken twin: whether there is room is what the early look said, before the authority was asked."""
+def looks_only(fixtures: LedgerFixtures) -> None:
+    """The mutant: whether there is room is what the early look said, before the authority was asked."""
     for fence in ("s.amount_minor <= s.room", "s.upto <= s.room"):
-        cut(cast(World, world), "refunds.room_in_budgets", fence, "true")
+        cut(cast(Fixtures, fixtures), "refunds.room_in_budgets", fence, "true")
 
 
-def test_twin_that_checks_and_then_acts_overdraws(shop: Shop, authority: FakeAuthority) -> None:
-    looks_only(shop.world)
-    without_constraint(cast(World, shop.world), "refunds.order_budgets", "order_budget_not_exceeded")
+def test_mutant_that_checks_and_then_acts_overdraws(shop: Shop, authority: FakeAuthority) -> None:
+    looks_only(shop.fixtures)
+    without_constraint(cast(Fixtures, shop.fixtures), "refunds.order_budgets", "order_budget_not_exceeded")
     overlap(shop, authority, 4)
-    assert shop.world.all(OVERPAID), "the early look was enough: the rows did not stand side by side"
+    assert shop.fixtures.all(OVERPAID), "the early look was enough: the rows did not stand side by side"
 
 
 def test_the_constraint_alone_holds_what_a_forgetful_function_lets_pass(shop: Shop, authority: FakeAuthority) -> None:
-    looks_only(shop.world)
-    shop.world.ledger.add_orders([order("o")])
-    shop.world.add(refund("a", "o"))
+    looks_only(shop.fixtures)
+    shop.fixtures.ledger.add_orders([order("o")])
+    shop.fixtures.add(refund("a", "o"))
     shop.run()
-    shop.world.add(refund("b", "o"))
-    shop.world.admin.execute("update refunds.orders set paid_minor = 12000")  # the early look finds room …
-    row = shop.world.ledger.claim(1)[0]
-    shop.world.admin.execute("update refunds.orders set paid_minor = 10000")  # … that is not there any more
+    shop.fixtures.add(refund("b", "o"))
+    shop.fixtures.admin.execute("update refunds.orders set paid_minor = 12000")  # the early look finds room …
+    row = shop.fixtures.ledger.claim(1)[0]
+    shop.fixtures.admin.execute("update refunds.orders set paid_minor = 10000")  # … that is not there any more
     with pytest.raises(pg.CheckViolation, match="order_budget_not_exceeded"):
-        shop.world.admin.execute(
+        shop.fixtures.admin.execute(
             "update refunds.ledger_entries set status = 'APPROVAL_REQUIRED', waiting_for = 'operator', event_number = event_number + 1,"
             " last_event = 'approval_required', budget_part = 'reserved' where ledger_entry_id = %s",
             [row.ledger_entry_id],
@@ -143,11 +145,11 @@ def test_the_constraint_alone_holds_what_a_forgetful_function_lets_pass(shop: Sh
 
 def test_a_clock_that_steps_back_while_the_first_waits_changes_nothing(shop: Shop, authority: FakeAuthority) -> None:
     for n in range(6):
-        shop.world.ledger.add_orders([order(f"o{n}", 300_00)])
-        shop.world.add(refund(f"first{n}", f"o{n}", 180_00))
+        shop.fixtures.ledger.add_orders([order(f"o{n}", 300_00)])
+        shop.fixtures.add(refund(f"first{n}", f"o{n}", 180_00))
         shop.run()
-        shop.world.add(refund(f"second{n}", f"o{n}", 180_00))
-        shop.world.admin.execute(
+        shop.fixtures.add(refund(f"second{n}", f"o{n}", 180_00))
+        shop.fixtures.admin.execute(
             "update refunds.ledger_entries set created_at = created_at - interval '20 seconds' where ledger_entry_id = %s",
             [f"second{n}"],
         )
@@ -155,21 +157,21 @@ def test_a_clock_that_steps_back_while_the_first_waits_changes_nothing(shop: Sho
         for name in ("first", "second"):
             authority.approve(f"refund:{name}{n}")
     for _ in range(2):
-        shop.world.admin.execute(
+        shop.fixtures.admin.execute(
             "update refunds.ledger_entries set next_attempt_at = clock_timestamp() where status = 'APPROVAL_REQUIRED'"
         )
         shop.run()
-    assert shop.world.all(OVERPAID) == []
+    assert shop.fixtures.all(OVERPAID) == []
     assert [shop.stands(f"first{n}")[0] for n in range(6)] == ["EXECUTED"] * 6
     assert "EXECUTED" not in [shop.stands(f"second{n}")[0] for n in range(6)]
 
 
 def test_parts_up_to_the_whole_are_paid_and_one_minor_unit_over_is_not(shop: Shop) -> None:
-    shop.world.ledger.add_orders([order("o")])
+    shop.fixtures.ledger.add_orders([order("o")])
     for n, value in enumerate((40_00, 40_00, 20_00)):
-        shop.world.add(refund(f"part{n}", "o", value))
+        shop.fixtures.add(refund(f"part{n}", "o", value))
     shop.run()
-    shop.world.add(refund("over", "o", 1))
+    shop.fixtures.add(refund("over", "o", 1))
     shop.run()
     assert [shop.stands(f"part{n}")[0] for n in range(3)] == ["EXECUTED"] * 3
     assert shop.stands("over") == ("APPROVAL_REQUIRED", "operator", Escalation.ORDER_OVERDRAWN)
@@ -178,23 +180,23 @@ def test_parts_up_to_the_whole_are_paid_and_one_minor_unit_over_is_not(shop: Sho
 @pytest.mark.parametrize("says", [Refused("account closed"), NoAnswer("timed out")], ids=["refused", "silent"])
 def test_what_is_in_doubt_is_not_paid_again_under_another_refund_id(shop: Shop, says: Any) -> None:
     shop.settings["max_attempts"] = 2
-    shop.world.ledger.add_orders([order(f"o{n}") for n in range(6)])
+    shop.fixtures.ledger.add_orders([order(f"o{n}") for n in range(6)])
     shop.spies["simulated_refund"].says = [says] * 60
-    shop.world.add(*(refund(f"first{n}", f"o{n}") for n in range(6)))
+    shop.fixtures.add(*(refund(f"first{n}", f"o{n}") for n in range(6)))
     shop.run(4)
     # A refusal ends the row, in doubt; silence never does, and the row keeps what it reserved.
     stands, part = ("ERROR", "in_doubt") if isinstance(says, Refused) else ("ALLOWED", "reserved")
     assert {shop.stands(f"first{n}")[0] for n in range(6)} == {stands}
-    shop.world.add(*(refund(f"again{n}", f"o{n}") for n in range(6)))
+    shop.fixtures.add(*(refund(f"again{n}", f"o{n}") for n in range(6)))
     shop.run(2)
     assert {shop.stands(f"again{n}") for n in range(6)} == {("APPROVAL_REQUIRED", "operator", "order_overdrawn")}
-    assert shop.world.one(f"select sum({part}_minor) from refunds.order_budgets") == 6 * HALF
-    assert shop.world.executions() == 0
+    assert shop.fixtures.one(f"select sum({part}_minor) from refunds.order_budgets") == 6 * HALF
+    assert shop.fixtures.executions() == 0
 
 
 def test_the_order_of_one_source_lends_nothing_to_anothers_of_the_same_id(shop: Shop) -> None:
-    shop.world.ledger.add_orders([order("7", 1500_00, "shop-a"), order("7", 5_00, "shop-b")])
-    shop.world.add(
+    shop.fixtures.ledger.add_orders([order("7", 1500_00, "shop-a"), order("7", 5_00, "shop-b")])
+    shop.fixtures.add(
         refund("a", "7", 100_00, source="shop-a"),
         refund("b", "7", 100_00, source="shop-b"),
         refund("c", "7", 100_00, source="shop-c"),
@@ -207,48 +209,53 @@ def test_the_order_of_one_source_lends_nothing_to_anothers_of_the_same_id(shop: 
 
 
 def test_another_currency_goes_to_a_person(shop: Shop) -> None:
-    shop.world.ledger.add_orders([order("o", currency="EUR")])
-    shop.world.add(refund("r", "o"))
+    shop.fixtures.ledger.add_orders([order("o", currency="EUR")])
+    shop.fixtures.add(refund("r", "o"))
     shop.run()
     assert shop.stands() == ("APPROVAL_REQUIRED", "operator", Escalation.ORDER_OTHER_CURRENCY)
 
 
 def test_an_order_that_becomes_known_or_is_corrected_has_the_budget_that_its_source_says(shop: Shop) -> None:
     budget = "select paid_minor, executed_minor, beyond_minor from refunds.order_budgets where order_ref = 'o'"
-    shop.world.add(refund("r", "o"))
-    assert shop.world.all(budget) == [(None, 0, 0)]
-    shop.world.ledger.add_orders([order("o")])
+    shop.fixtures.add(refund("r", "o"))
+    assert shop.fixtures.all(budget) == [(None, 0, 0)]
+    shop.fixtures.ledger.add_orders([order("o")])
     shop.run()
-    assert shop.world.all(budget) == [(PAID, HALF, 0)]
-    shop.world.ledger.add_orders([order("o", 50_00)])
-    assert shop.world.all(budget) == [(50_00, HALF, 10_00)], "what is done stays done, and is named"
-    shop.world.add(refund("more", "o", 1))
+    assert shop.fixtures.all(budget) == [(PAID, HALF, 0)]
+    shop.fixtures.ledger.add_orders([order("o", 50_00)])
+    assert shop.fixtures.all(budget) == [(50_00, HALF, 10_00)], "what is done stays done, and is named"
+    shop.fixtures.add(refund("more", "o", 1))
     shop.run()
     assert shop.stands("more")[2] == Escalation.ORDER_OVERDRAWN
 
 
 def test_a_row_without_an_order_is_paid_as_ever(shop: Shop) -> None:
-    shop.world.add(new_row("r", 126_00, risk=CLEAN))
+    shop.fixtures.add(new_row("r", 126_00, risk=CLEAN))
     shop.run()
     assert shop.stands()[0] == "EXECUTED"
-    assert shop.world.one("select count(*) from refunds.order_budgets") == 0
+    assert shop.fixtures.one("select count(*) from refunds.order_budgets") == 0
 
 
 def test_a_refund_is_executed_once_whatever_the_row(shop: Shop) -> None:
     shop.enter(RETAIL, "r")
     shop.run()
-    shop.world.admin.execute("alter table refunds.executions disable trigger check_execution")
+    shop.fixtures.admin.execute("alter table refunds.executions disable trigger check_execution")
+    again = (
+        "insert into refunds.executions select (e).* from (select jsonb_populate_record(x, jsonb_build_object("
+        "'execution_id', gen_random_uuid(), 'ledger_entry_id', 'other', 'operation_id', gen_random_uuid())) as e"
+        " from refunds.executions x) forged"
+    )
     with pytest.raises(pg.UniqueViolation, match="executions_refund_once"):
-        shop.world.admin.execute(
-            "insert into refunds.executions select (e).* from (select jsonb_populate_record(x, jsonb_build_object("
-            "'execution_id', gen_random_uuid(), 'ledger_entry_id', 'other', 'operation_id', gen_random_uuid())) as e"
-            " from refunds.executions x) forged"
-        )
+        shop.fixtures.admin.execute(again)
+    shop.fixtures.admin.execute("set session_replication_role = replica; drop index refunds.executions_refund_once")
+    shop.fixtures.admin.execute(again)
+    verdicts = {v.name: v for v in run_invariants(shop.fixtures.admin, invariants_sql())}
+    assert len(verdicts["executed_twice"].damaged) == 1, "what was executed twice all the same is named"
 
 
 def test_no_program_can_write_a_budget_or_let_go_of_a_doubt_on_its_way(shop: Shop) -> None:
     shop.enter(FEE, "r")
-    with shop.world.pool.connection() as worker:
+    with shop.fixtures.pool.connection() as worker:
         for statement in (
             "update refunds.order_budgets set paid_minor = 1000000",
             "insert into refunds.order_budgets select * from refunds.order_budgets",

@@ -6,9 +6,9 @@ import pytest
 
 from tests.support.fake_authority import FakeAuthority
 from tests.support.harness import at_once
-from tests.support.workflow_world import FEE, Shop
-from worker.workflow.reasons import Escalation
-from worker.workflow.steps import execute_by_system
+from tests.support.workflow_fixtures import FEE, Shop
+from worker.refunds.workflow.escalations import Escalation
+from worker.refunds.workflow.steps import execute_by_system
 
 ORDERS = tuple("abcdef")
 
@@ -25,7 +25,7 @@ def two_of_each(shop: Shop) -> None:
 
 def refunded_twice(shop: Shop) -> list[str]:
     """The checker: orders with more than one execution."""
-    rows = shop.world.all(
+    rows = shop.fixtures.all(
         "select e.order_ref from refunds.executions join refunds.ledger_entries e using (tenant_id, ledger_entry_id)"
         " group by 1 having count(*) > 1"
     )
@@ -37,7 +37,7 @@ def test_of_two_rows_for_one_order_one_is_paid_and_the_other_is_put_to_a_person(
     two_of_each(shop)
     assert at_once([shop.run] * workers) == [None] * workers
     assert refunded_twice(shop) == []
-    assert shop.world.executions() == len(ORDERS)
+    assert shop.fixtures.executions() == len(ORDERS)
     stands = sorted(shop.stands(name + which)[0::2] for name in ORDERS for which in ("", "-again"))
     assert stands == [("APPROVAL_REQUIRED", Escalation.REFUNDED_BEFORE)] * len(ORDERS) + [
         ("EXECUTED", "within_policy_limit")
@@ -49,7 +49,7 @@ def test_a_person_may_have_the_other_paid_too(shop: Shop, authority: FakeAuthori
     shop.run()
     [waiting] = [name for name in ("a", "a-again") if shop.stands(name)[0] != "EXECUTED"]
     authority.approve(f"refund:{waiting}")
-    shop.world.make_due()
+    shop.fixtures.make_due()
     shop.run()
     assert shop.stands(waiting)[0] == "EXECUTED"
     assert refunded_twice(shop) == ["ord_a"]
@@ -62,16 +62,16 @@ def test_a_row_taken_up_again_keeps_the_order_it_has_taken(shop: Shop, authority
     spy = shop.spies["private_refund"]
     settle, spy.settle = spy.settle, lambda row, reference: spy.look_up(reference)  # type: ignore[method-assign, assignment]
     shop.run()
-    assert shop.world.one("select ledger_entry_id from refunds.orders_taken") == "a"
+    assert shop.fixtures.one("select ledger_entry_id from refunds.orders_taken") == "a"
     assert shop.stands("a")[0] != "EXECUTED"
     spy.settle = settle  # type: ignore[method-assign]
     for _ in range(3):
-        shop.world.make_due()
+        shop.fixtures.make_due()
         shop.run()
     assert shop.stands("a")[0] == "EXECUTED"
 
 
-def test_twin_that_only_looks_before_it_asks_pays_twice(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_that_only_looks_before_it_asks_pays_twice(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute_by_system, "_takes_order", lambda context: False)
     two_of_each(shop)
     shop.run()

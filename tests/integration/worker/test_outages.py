@@ -10,14 +10,14 @@ import psycopg
 import pytest
 import urllib3
 
+from tests.mutants import counts_outages
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
 from tests.support.fake_faults import always
-from tests.support.ledger_world import LedgerWorld, looping, new_row, wait_until, worker_process
+from tests.support.ledger_fixtures import LedgerFixtures, looping, new_row, wait_until, worker_process
 from tests.support.ports import free_port
-from tests.twins import counts_outages
-from worker import next_steps
-from worker.rows import Lapse
+from worker.refunds import transitions
+from worker.refunds.rows import ReleaseLease
 
 HOUR = 3600.0
 LONGEST = 60.0
@@ -47,24 +47,24 @@ WAYS: dict[str, Answer] = {
 class Clock:
     """An hour of pauses without the hour: what a row would wait is added up, and then it is due."""
 
-    def __init__(self, world: LedgerWorld) -> None:
-        self._world, self.waited = world, 0.0
+    def __init__(self, fixtures: LedgerFixtures) -> None:
+        self._fixtures, self.waited = fixtures, 0.0
 
     def pass_by(self) -> None:
         """The longest pause there is now goes by."""
-        pause = self._world.one(
+        pause = self._fixtures.one(
             "select coalesce(max(extract(epoch from greatest(next_attempt_at, coalesce(lease_until, next_attempt_at))"
             " - clock_timestamp())), 0)::float8 from refunds.ledger_entries where status not in ('EXECUTED', 'ERROR')"
         )
         self.waited += max(float(pause), 0.0)
-        self._world.make_due()
+        self._fixtures.make_due()
 
 
-def an_hour_of(world: LedgerWorld, url: str, longest: float = 300.0) -> int:
+def an_hour_of(fixtures: LedgerFixtures, url: str, longest: float = 300.0) -> int:
     """Run after run while nobody answers, for an hour of pauses; returns how many runs that were."""
-    clock, runs = Clock(world), 0
+    clock, runs = Clock(fixtures), 0
     while clock.waited < HOUR and runs < 400:
-        with world.agent(
+        with fixtures.agent(
             url, max_attempts=3, backoff_seconds=4, backoff_max_seconds=longest, guard_timeout_seconds=0.3
         ) as agent:
             outcome = agent.run_once()
@@ -75,76 +75,76 @@ def an_hour_of(world: LedgerWorld, url: str, longest: float = 300.0) -> int:
     return runs
 
 
-def attempts(world: LedgerWorld) -> int:
-    return int(world.one("select coalesce(sum(attempts), 0) from refunds.ledger_entries"))
+def attempts(fixtures: LedgerFixtures) -> int:
+    return int(fixtures.one("select coalesce(sum(attempts), 0) from refunds.ledger_entries"))
 
 
-def in_error(world: LedgerWorld) -> int:
-    return int(world.one("select count(*) from refunds.ledger_entries where status = 'ERROR'"))
+def in_error(fixtures: LedgerFixtures) -> int:
+    return int(fixtures.one("select count(*) from refunds.ledger_entries where status = 'ERROR'"))
 
 
-def all_done(world: LedgerWorld, url: str) -> None:
-    with world.agent(url) as agent:
+def all_done(fixtures: LedgerFixtures, url: str) -> None:
+    with fixtures.agent(url) as agent:
         assert not agent.run_once().failed
-    assert set(world.states().values()) == {"EXECUTED"}
+    assert set(fixtures.states().values()) == {"EXECUTED"}
 
 
-def test_an_hour_without_an_authority_costs_no_row(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
-    ledger_world.add(*(new_row(f"r{n}") for n in range(3)))
-    runs = an_hour_of(ledger_world, DEAD, LONGEST)
-    assert (in_error(ledger_world), attempts(ledger_world)) == (0, 0)
-    all_done(ledger_world, authority.url)
+def test_an_hour_without_an_authority_costs_no_row(ledger_fixtures: LedgerFixtures, authority: FakeAuthority) -> None:
+    ledger_fixtures.add(*(new_row(f"r{n}") for n in range(3)))
+    runs = an_hour_of(ledger_fixtures, DEAD, LONGEST)
+    assert (in_error(ledger_fixtures), attempts(ledger_fixtures)) == (0, 0)
+    all_done(ledger_fixtures, authority.url)
     print(f"0 of 3 rows lost in {runs} runs")
 
 
 @pytest.mark.parametrize("call", [GUARD, START])
 @pytest.mark.parametrize("way", WAYS)
 def test_an_hour_of_refusals_that_say_nothing_about_the_row_costs_none(
-    ledger_world: LedgerWorld, authority: FakeAuthority, way: str, call: str
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, way: str, call: str
 ) -> None:
-    ledger_world.add(new_row("r"), new_row("second"))
+    ledger_fixtures.add(new_row("r"), new_row("second"))
     authority.misbehave = always(WAYS[way], call)
-    runs = an_hour_of(ledger_world, authority.url)
-    assert (in_error(ledger_world), attempts(ledger_world), ledger_world.executions()) == (0, 0, 0)
+    runs = an_hour_of(ledger_fixtures, authority.url)
+    assert (in_error(ledger_fixtures), attempts(ledger_fixtures), ledger_fixtures.executions()) == (0, 0, 0)
     authority.misbehave = lambda exchange: False
-    all_done(ledger_world, authority.url)
+    all_done(ledger_fixtures, authority.url)
     print(f"0 of 2 rows lost in {runs} runs of {way} at {call}")
 
 
 def test_a_worker_that_counts_outages_loses_the_rows(
-    ledger_world: LedgerWorld, monkeypatch: pytest.MonkeyPatch
+    ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broken twin: the same hour must show it."""
-    monkeypatch.setattr(next_steps, "after_no_answer", counts_outages.after_no_answer)
-    ledger_world.add(*(new_row(f"r{n}") for n in range(3)))
+    """The mutant: the same hour must show it."""
+    monkeypatch.setattr(transitions, "after_no_answer", counts_outages.after_no_answer)
+    ledger_fixtures.add(*(new_row(f"r{n}") for n in range(3)))
     for _ in range(4):
-        with ledger_world.agent(DEAD, max_attempts=3) as agent:
+        with ledger_fixtures.agent(DEAD, max_attempts=3) as agent:
             agent.run_once()
-        ledger_world.make_due()
-    assert in_error(ledger_world) == 3
+        ledger_fixtures.make_due()
+    assert in_error(ledger_fixtures) == 3
 
 
 def test_what_may_have_started_keeps_asking_with_the_same_ids(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
     """The start is recorded and its receipt lost; then a key that is refused, a dead port, an hour of it."""
-    ledger_world.add(new_row("r"))
+    ledger_fixtures.add(new_row("r"))
     authority.misbehave = lambda exchange: exchange.path.endswith(START) and lose_receipt(authority, exchange)
-    with ledger_world.agent(authority.url) as agent:
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
-    started = ledger_world.one("select start_id from refunds.ledger_entries")
+    started = ledger_fixtures.one("select start_id from refunds.ledger_entries")
     assert authority.operations["refund:r"].start_id == str(started)
     authority.misbehave = always(WAYS["401"], GUARD)
-    ledger_world.make_due()
-    an_hour_of(ledger_world, authority.url)
-    an_hour_of(ledger_world, DEAD)
-    assert ledger_world.state("r") == "GUARDING"
-    assert ("GUARDING", "put_back", "NEW") not in ledger_world.all(
+    ledger_fixtures.make_due()
+    an_hour_of(ledger_fixtures, authority.url)
+    an_hour_of(ledger_fixtures, DEAD)
+    assert ledger_fixtures.state("r") == "GUARDING"
+    assert ("GUARDING", "put_back", "NEW") not in ledger_fixtures.all(
         "select from_status, event, to_status from refunds.ledger_events"
     )
     authority.misbehave = lambda exchange: False
-    all_done(ledger_world, authority.url)
-    assert ledger_world.one("select start_id from refunds.executions") == started
+    all_done(ledger_fixtures, authority.url)
+    assert ledger_fixtures.one("select start_id from refunds.executions") == started
 
 
 def lose_receipt(authority: FakeAuthority, exchange: Exchange) -> bool:
@@ -154,105 +154,107 @@ def lose_receipt(authority: FakeAuthority, exchange: Exchange) -> bool:
     return True
 
 
-def test_rows_are_asked_about_within_seconds_when_the_authority_is_back(ledger_world: LedgerWorld) -> None:
+def test_rows_are_asked_about_within_seconds_when_the_authority_is_back(ledger_fixtures: LedgerFixtures) -> None:
     """However long their pauses had grown, and without a restart."""
-    ledger_world.add(*(new_row(f"r{n}") for n in range(5)))
+    ledger_fixtures.add(*(new_row(f"r{n}") for n in range(5)))
     fake = FakeAuthority()
     with fake.running() as up:
         url = up.url
         port = int(url.rsplit(":", 1)[1])
-    with ledger_world.agent(url, backoff_seconds=0.05, backoff_max_seconds=600) as agent, looping(agent):
-        wait_until(lambda: ("authority_unreachable",) in ledger_world.all("select status from refunds.workers"))
-        ledger_world.admin.execute(
+    with ledger_fixtures.agent(url, backoff_seconds=0.05, backoff_max_seconds=600) as agent, looping(agent):
+        wait_until(lambda: ("authority_unreachable",) in ledger_fixtures.all("select status from refunds.workers"))
+        ledger_fixtures.admin.execute(
             "update refunds.ledger_entries set waits = 30, next_attempt_at = clock_timestamp() + interval '10 minutes'"
             " where status = 'NEW'"
         )
         with fake.running(port):
-            wait_until(lambda: ledger_world.executions() == 5, 15)
+            wait_until(lambda: ledger_fixtures.executions() == 5, 15)
 
 
 # The worker's own database
 
 
 @contextlib.contextmanager
-def database_away(world: LedgerWorld) -> Iterator[None]:
+def database_away(fixtures: LedgerFixtures) -> Iterator[None]:
     """No new connection gets in, and those there are end."""
-    name = world.one("select current_database()")
-    world.admin.close()
-    with psycopg.connect(world.url, autocommit=True, dbname="postgres") as admin:
+    name = fixtures.one("select current_database()")
+    fixtures.admin.close()
+    with psycopg.connect(fixtures.url, autocommit=True, dbname="postgres") as admin:
         admin.execute(f'alter database "{name}" with allow_connections false'.encode())
         admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [name])
         try:
             yield
         finally:
             admin.execute(f'alter database "{name}" with allow_connections true'.encode())
-    world.admin = psycopg.connect(world.url, autocommit=True)
+    fixtures.admin = psycopg.connect(fixtures.url, autocommit=True)
 
 
 def test_a_database_away_with_rows_in_hand_costs_them_no_attempt(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
     rounds = 4
-    ledger_world.add(*(new_row(f"r{n}") for n in range(3)))
+    ledger_fixtures.add(*(new_row(f"r{n}") for n in range(3)))
     for _ in range(rounds):
-        holder = ledger_world.ledger_of("worker-1", lease_seconds=0.2)
+        holder = ledger_fixtures.ledger_of("worker-1", lease_seconds=0.2)
         assert len(holder.claim(5)) == 3
-        with database_away(ledger_world):
+        with database_away(ledger_fixtures):
             with contextlib.suppress(Exception):
                 holder.now()
-        assert len(ledger_world.all("select 1 from refunds.ledger_entries where status = 'GUARDING'")) == 3
+        assert len(ledger_fixtures.all("select 1 from refunds.ledger_entries where status = 'GUARDING'")) == 3
         wait_until(
-            lambda: not ledger_world.all("select 1 from refunds.ledger_entries where lease_until > clock_timestamp()")
+            lambda: (
+                not ledger_fixtures.all("select 1 from refunds.ledger_entries where lease_until > clock_timestamp()")
+            )
         )
         taken = holder.claim(5)
         assert [row.attempts for row in taken] == [0, 0, 0]
-        holder.let_lapse([Lapse(row, "x", 0.0) for row in taken])
-    ledger_world.make_due()
-    all_done(ledger_world, authority.url)
+        holder.release_leases([ReleaseLease(row, "x", 0.0) for row in taken])
+    ledger_fixtures.make_due()
+    all_done(ledger_fixtures, authority.url)
     print(f"0 of {3 * rounds} claims counted an attempt")
 
 
 def test_a_row_that_ends_its_worker_every_time_goes_to_a_person(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
     """The protection that stays: holders that are gone, with the database there all the time."""
     # Of a server that came up within the claim nobody is blamed.
     old = "select clock_timestamp() - pg_postmaster_start_time() > interval '32 seconds'"
-    wait_until(lambda: ledger_world.one(old), 40)
-    ledger_world.add(new_row("r"))
+    wait_until(lambda: ledger_fixtures.one(old), 40)
+    ledger_fixtures.add(new_row("r"))
     for n in range(3):
-        assert len(ledger_world.ledger_of(f"dies-{n}", lease_seconds=0.1).claim(5)) == 1
-        ledger_world.make_due()
-    with ledger_world.agent(authority.url, max_attempts=2) as agent:
+        assert len(ledger_fixtures.ledger_of(f"dies-{n}", lease_seconds=0.1).claim(5)) == 1
+        ledger_fixtures.make_due()
+    with ledger_fixtures.agent(authority.url, max_attempts=2) as agent:
         agent.run_once()
-    assert ledger_world.state("r") == "ERROR"
-    assert "gave up after" in ledger_world.one("select last_error from refunds.ledger_entries")
+    assert ledger_fixtures.state("r") == "ERROR"
+    assert "gave up after" in ledger_fixtures.one("select last_error from refunds.ledger_entries")
 
 
 # As operators see it
 
 
-def test_a_single_run_without_an_authority_ends_with_3_and_one_line(ledger_world: LedgerWorld) -> None:
-    ledger_world.add(*(new_row(f"r{n}") for n in range(3)))
-    process = worker_process(["--once"], database_url=ledger_world.url, authority_url=DEAD)
+def test_a_single_run_without_an_authority_ends_with_3_and_one_line(ledger_fixtures: LedgerFixtures) -> None:
+    ledger_fixtures.add(*(new_row(f"r{n}") for n in range(3)))
+    process = worker_process(["--once"], database_url=ledger_fixtures.url, authority_url=DEAD)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 3
     assert said.count("\n") == 1
     assert "error: the authority gives no answer: connection_refused" in said
     assert "3 rows wait, no attempt was counted" in said
-    assert ledger_world.all("select status, attempts, next_attempt_at > clock_timestamp() - interval '1 minute'"
+    assert ledger_fixtures.all("select status, attempts, next_attempt_at > clock_timestamp() - interval '1 minute'"
                             " from refunds.ledger_entries") == [("NEW", 0, True)] * 3  # fmt: skip
 
 
-def test_a_loop_outlives_a_dead_port_and_says_so_on_its_own_address(ledger_world: LedgerWorld) -> None:
-    ledger_world.add(*(new_row(f"r{n}") for n in range(3)))
+def test_a_loop_outlives_a_dead_port_and_says_so_on_its_own_address(ledger_fixtures: LedgerFixtures) -> None:
+    ledger_fixtures.add(*(new_row(f"r{n}") for n in range(3)))
     fake, dead, own = FakeAuthority(), free_port(), free_port()
     process = worker_process(
-        ["--loop"], database_url=ledger_world.url, authority_url=f"http://127.0.0.1:{dead}", WORKER_HEALTH_PORT=str(own),
+        ["--loop"], database_url=ledger_fixtures.url, authority_url=f"http://127.0.0.1:{dead}", WORKER_HEALTH_PORT=str(own),
         WORKER_MAX_ATTEMPTS="3", WORKER_BACKOFF_MAX_SECONDS="30",
     )  # fmt: skip
     try:
-        wait_until(lambda: ledger_world.one("select max(waits) from refunds.ledger_entries") >= 4, 30)
+        wait_until(lambda: ledger_fixtures.one("select max(waits) from refunds.ledger_entries") >= 4, 30)
         assert asked(own, "/healthz")[0] == 200
         status, told = asked(own, "/readyz")
         assert (status, '"authority":false' in told, '"database":true' in told) == (503, True, True)
@@ -264,7 +266,7 @@ def test_a_loop_outlives_a_dead_port_and_says_so_on_its_own_address(ledger_world
             "worker_database_up 1.0",
         } <= {*told.splitlines()}
         with fake.running(dead):
-            wait_until(lambda: ledger_world.executions() == 3, 15)
+            wait_until(lambda: ledger_fixtures.executions() == 3, 15)
             wait_until(lambda: asked(own, "/readyz")[0] == 200, 10)
             assert "worker_authority_reachable 1.0" in asked(own, "/metrics")[1]
             assert 'worker_rows_total{put_off="no",state="EXECUTED"} 3.0' in asked(own, "/metrics")[1]
@@ -272,7 +274,7 @@ def test_a_loop_outlives_a_dead_port_and_says_so_on_its_own_address(ledger_world
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=10)
     assert process.returncode == 0
-    assert (in_error(ledger_world), attempts(ledger_world)) == (0, 0)
+    assert (in_error(ledger_fixtures), attempts(ledger_fixtures)) == (0, 0)
 
 
 def asked(port: int, path: str) -> tuple[int, str]:

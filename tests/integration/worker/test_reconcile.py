@@ -14,16 +14,16 @@ import pytest
 from sentinel.cli.scratch import authority_on_loopback
 from sentinel.client import Client
 from sentinel.platform.resources import policies_dir
-from sentinel.policy.library import PolicyHolder
+from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.database import WORKER, Pool, with_role
-from tests.support.ledger_world import looping, wait_until, worker_settings
-from tests.support.world import World
-from worker import reconcile
+from tests.support.fixtures import Fixtures
+from tests.support.ledger_fixtures import looping, wait_until, worker_settings
 from worker.cli import main as worker_command
-from worker.connect import make_agent, make_reconciler
 from worker.failpoints import Failpoints
-from worker.ledger import Ledger
-from worker.reconcile import Finding, Reconciler, caps_of
+from worker.refunds import reconcile
+from worker.refunds.build import make_agent, make_reconciler
+from worker.refunds.ledger import Ledger
+from worker.refunds.reconcile import Discrepancy, Reconciler, caps_of
 
 SWITCH = "small_refund.refund_fee"
 TABLES = ("ledger_entries", "executions", "confirmations", "ledger_events")
@@ -78,19 +78,19 @@ EXCUSED = {
 
 
 class Desk:
-    """A worker's view of the world's tenant, and an owner who can write what no program may."""
+    """A worker's view of the fixtures' tenant, and an owner who can write what no program may."""
 
-    def __init__(self, world: World, url: str) -> None:
-        self.world = world
-        self.settings = worker_settings(authority_url=url, api_key=world.key, guard_timeout_seconds=5.0)
-        self.pool = Pool(with_role(world.url, WORKER), size=6)
-        self.ledger = Ledger(self.pool, world.tenant_id, worker_id="worker-1")
-        self.client = Client(url, world.key, agent_id="retail-refund-agent")
+    def __init__(self, fixtures: Fixtures, url: str) -> None:
+        self.fixtures = fixtures
+        self.settings = worker_settings(authority_url=url, api_key=fixtures.key, guard_timeout_seconds=5.0)
+        self.pool = Pool(with_role(fixtures.url, WORKER), size=6)
+        self.ledger = Ledger(self.pool, fixtures.tenant_id, worker_id="worker-1")
+        self.client = Client(url, fixtures.key, agent_id="retail-refund-agent")
         self.reconciler = make_reconciler(self.settings, self.ledger, self.client)
 
     def forge(self, *statements: str) -> None:
         """As the owner, past every trigger."""
-        with psycopg.connect(self.world.url) as owner:
+        with psycopg.connect(self.fixtures.url) as owner:
             for table in TABLES:
                 owner.execute(f"alter table refunds.{table} disable trigger user".encode())
             for statement in statements:
@@ -100,14 +100,14 @@ class Desk:
 
     def execute_flawlessly(self, *names: str) -> None:
         for name in names:
-            tenant = f"'{self.world.tenant_id}'"
+            tenant = f"'{self.fixtures.tenant_id}'"
             for statement in (ORDER, ENTRY, BUDGET, CARD, EVENTS, EXECUTION):
                 self.forge(statement.replace("%(tenant)s", tenant).replace("%(name)s", f"'{name}'"))
 
     def turn_on(self) -> None:
-        self.world.admin.execute(
+        self.fixtures.admin.execute(
             "insert into sentinel.switches values (%s, %s, true, 100, now(), 'test', 'test')",
-            [self.world.tenant_id, SWITCH],
+            [self.fixtures.tenant_id, SWITCH],
         )
 
     def is_on(self) -> bool:
@@ -117,13 +117,13 @@ class Desk:
         return [one.finding for one in self.reconciler.find(since_last=False)]
 
     def kept(self) -> int:
-        return int(self.world.one("select count(*) from refunds.wrong_executions"))
+        return int(self.fixtures.one("select count(*) from refunds.wrong_executions"))
 
 
 @pytest.fixture
-def desk(world: World) -> Iterator[Desk]:
-    with authority_on_loopback(world.url, PolicyHolder(policies_dir())) as url:
-        made = Desk(world, url)
+def desk(fixtures: Fixtures) -> Iterator[Desk]:
+    with authority_on_loopback(fixtures.url, ReloadablePolicies(policies_dir())) as url:
+        made = Desk(fixtures, url)
         yield made
         made.client.close()
         made.pool.close()
@@ -140,7 +140,7 @@ def without(finding: str, statement: str) -> str:
 @contextmanager
 def taken_back(desk: Desk, statements: list[str]) -> Iterator[Callable[..., list[str]]]:
     """A fault in a transaction that never happens, and what a statement finds about entry "one" in it."""
-    with psycopg.connect(desk.world.url) as owner:
+    with psycopg.connect(desk.fixtures.url) as owner:
         for table in TABLES:
             owner.execute(f"alter table refunds.{table} disable trigger user".encode())
         for statement in statements:
@@ -150,7 +150,7 @@ def taken_back(desk: Desk, statements: list[str]) -> Iterator[Callable[..., list
             value = f"'{uuid.uuid4()}'" if approved else "null"
             owner.execute(f"update refunds.ledger_entries set approval_id = {value}".encode())
             fields = {
-                "tenant_id": desk.world.tenant_id, "master": "small_refund.enabled", "overlap": 15, "since_last": False,
+                "tenant_id": desk.fixtures.tenant_id, "master": "small_refund.enabled", "overlap": 15, "since_last": False,
                 "routes": json.dumps(desk.reconciler._expected()),
             }  # fmt: skip
             rows = owner.execute(statement.encode(), fields).fetchall()
@@ -176,9 +176,9 @@ def test_every_kind_of_wrong_execution_is_found_and_by_its_own_check_alone(desk:
 
 def test_a_complaint_that_came_after_the_refund_was_looked_at_is_no_finding(desk: Desk) -> None:
     desk.execute_flawlessly("one")
-    desk.world.admin.execute(
+    desk.fixtures.admin.execute(
         "insert into refunds.order_flags (tenant_id, channel, order_ref, flag) values (%s, 'private', 'one', 'open_complaint')",
-        [desk.world.tenant_id],
+        [desk.fixtures.tenant_id],
     )
     assert desk.found() == []
 
@@ -187,7 +187,7 @@ def test_a_complaint_that_had_ended_before_is_no_finding_however_often_its_end_i
     complaint = {"channel": "private", "order_ref": "one", "flag": "open_complaint"}
     desk.ledger.flag_orders([{**complaint, "closed": False}])
     desk.ledger.flag_orders([{**complaint, "closed": True}])
-    desk.world.admin.execute(
+    desk.fixtures.admin.execute(
         "update refunds.order_flags set since = since - interval '1 hour', closed_at = closed_at - interval '30 minutes'"
     )
     desk.execute_flawlessly("one")
@@ -207,7 +207,7 @@ def test_a_forged_execution_switches_its_scenario_off_within_a_round_and_is_said
     desk.turn_on()
     desk.execute_flawlessly("one", "two")
     with _looped(desk):
-        wait_until(lambda: desk.world.one("select count(*) from refunds.reconcile_cursors"))
+        wait_until(lambda: desk.fixtures.one("select count(*) from refunds.reconcile_cursors"))
         assert desk.is_on() and desk.kept() == 0
         desk.execute_flawlessly("three")
         desk.forge("update refunds.orders set paid_minor = 8999 where order_ref = 'three'")
@@ -215,12 +215,12 @@ def test_a_forged_execution_switches_its_scenario_off_within_a_round_and_is_said
         wait_until(lambda: desk.kept() == 1)
     assert len([line for line in caplog.messages if "three" in line and "over a tenth" in line]) == 1
     assert desk.reconciler.look() == []
-    assert "wrong_execution_found" in desk.world.broken_invariants()
-    reason = desk.world.one("select reason from sentinel.switches where name = %s", SWITCH)
+    assert "wrong_execution_found" in desk.fixtures.broken_invariants()
+    reason = desk.fixtures.one("select reason from sentinel.switches where name = %s", SWITCH)
     assert "three" in reason and "over a tenth" in reason
 
 
-def test_the_twin_that_does_not_look_at_what_was_paid_leaves_the_switch_on(
+def test_the_mutant_that_does_not_look_at_what_was_paid_leaves_the_switch_on(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reconcile, "FIND", without("over_a_tenth", reconcile.FIND))
@@ -235,7 +235,7 @@ def test_a_finding_that_nobody_could_be_told_of_is_told_later(desk: Desk, monkey
     desk.execute_flawlessly("one")
     desk.forge("update refunds.executions set system = 'coupon' where ledger_entry_id = 'one'")
     with Client("http://127.0.0.1:1", "key", agent_id="a", timeout_seconds=0.2, retries=0) as nobody:
-        deaf = Reconciler(desk.pool, desk.world.tenant_id, nobody, desk.reconciler._routes, policies_dir())
+        deaf = Reconciler(desk.pool, desk.fixtures.tenant_id, nobody, desk.reconciler._routes, policies_dir())
         assert [one.finding for one in deaf.look()] == ["other_system"]
     assert desk.kept() == 0 and desk.is_on()
     assert [one.finding for one in desk.reconciler.look()] == ["other_system"]
@@ -245,8 +245,8 @@ def test_a_finding_that_nobody_could_be_told_of_is_told_later(desk: Desk, monkey
 def test_worker_reconcile_names_what_is_wrong_and_ends_with_1(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     from click.testing import CliRunner
 
-    for name, value in {"WORKER_DATABASE_URL": desk.world.url, "SENTINEL_URL": desk.settings.authority_url,
-                        "SENTINEL_REFUND_AGENT_API_KEY": desk.world.key, "SENTINEL_TENANT_ID": str(desk.world.tenant_id)}.items():  # fmt: skip
+    for name, value in {"WORKER_DATABASE_URL": desk.fixtures.url, "SENTINEL_URL": desk.settings.authority_url,
+                        "SENTINEL_REFUND_AGENT_API_KEY": desk.fixtures.key, "SENTINEL_TENANT_ID": str(desk.fixtures.tenant_id)}.items():  # fmt: skip
         monkeypatch.setenv(name, value)
     desk.execute_flawlessly("one")
     assert CliRunner().invoke(worker_command, ["reconcile"]).exit_code == 0
@@ -262,8 +262,8 @@ def test_worker_reconcile_lists_the_orders_whose_budget_a_person_must_look_at(
 ) -> None:
     from click.testing import CliRunner
 
-    for name, value in {"WORKER_DATABASE_URL": desk.world.url, "SENTINEL_URL": desk.settings.authority_url,
-                        "SENTINEL_REFUND_AGENT_API_KEY": desk.world.key, "SENTINEL_TENANT_ID": str(desk.world.tenant_id)}.items():  # fmt: skip
+    for name, value in {"WORKER_DATABASE_URL": desk.fixtures.url, "SENTINEL_URL": desk.settings.authority_url,
+                        "SENTINEL_REFUND_AGENT_API_KEY": desk.fixtures.key, "SENTINEL_TENANT_ID": str(desk.fixtures.tenant_id)}.items():  # fmt: skip
         monkeypatch.setenv(name, value)
     run = CliRunner().invoke
     desk.execute_flawlessly("one")
@@ -293,7 +293,7 @@ def test_no_program_can_take_a_finding_back(desk: Desk) -> None:
     desk.reconciler.look()
     for role in ("sentinel_worker", "sentinel_console", "sentinel_authority"):
         for statement in ("delete from refunds.wrong_executions", "update refunds.wrong_executions set finding = 'x'"):
-            with desk.world.as_role(role) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+            with desk.fixtures.as_role(role) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute(statement.encode())
 
 
@@ -304,5 +304,5 @@ def test_caps_are_those_of_the_policy_file() -> None:
 
 
 def test_a_finding_reads_as_a_sentence() -> None:
-    found = Finding(uuid.uuid4(), "lge-1", "private", "fee", SWITCH, "over_a_tenth")
+    found = Discrepancy(uuid.uuid4(), "lge-1", "private", "fee", SWITCH, "over_a_tenth")
     assert str(found) == "lge-1 (private/fee): over a tenth"

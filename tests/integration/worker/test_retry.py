@@ -13,113 +13,115 @@ from click.testing import CliRunner
 from sentinel.store.database import WORKER, with_role
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
-from tests.support.ledger_world import LedgerWorld, claimed, new_row
-from worker import next_steps
+from tests.support.ledger_fixtures import LedgerFixtures, claimed, new_row
 from worker.cli import main
-from worker.retry import REFUSALS
-from worker.rows import Change, LedgerRow
-from worker.states import LedgerEvent, LedgerState
+from worker.refunds import transitions
+from worker.refunds.retry import REFUSALS
+from worker.refunds.rows import Change, LedgerRow
+from worker.refunds.states import LedgerEvent, LedgerState
 
 GAVE_UP = {"event": LedgerEvent.GAVE_UP, "last_error": "x"}
 
 
-def allow(world: LedgerWorld, row: LedgerRow) -> None:
+def allow(fixtures: LedgerFixtures, row: LedgerRow) -> None:
     """A permit is stored, and its start id with it."""
     ids = {name: str(uuid.uuid4()) for name in ("operation_id", "decision_event_id", "start_id")}
-    assert world.ledger.apply(
+    assert fixtures.ledger.apply(
         [Change(row, LedgerState.GUARDING, LedgerEvent.ALLOWED, permit_token="p", decision="ALLOW", **ids)]
     )
 
 
-def in_error(world: LedgerWorld, name: str) -> LedgerRow:
+def in_error(fixtures: LedgerFixtures, name: str) -> LedgerRow:
     """A row that was given up before anything was started."""
-    world.add(new_row(name))
-    row = claimed(world, name)
-    assert world.ledger.apply([Change(row, LedgerState.GUARDING, **GAVE_UP)])
+    fixtures.add(new_row(name))
+    row = claimed(fixtures, name)
+    assert fixtures.ledger.apply([Change(row, LedgerState.GUARDING, **GAVE_UP)])
     return row
 
 
-def started(world: LedgerWorld, name: str) -> None:
+def started(fixtures: LedgerFixtures, name: str) -> None:
     """Permit stored, perhaps started; its workers died with it until it was given up."""
-    world.add(new_row(name))
-    row = claimed(world, name)
-    allow(world, row)
-    world.make_due()
-    row = claimed(world, name)
-    assert world.ledger.apply([next_steps.give_up(row, next_steps.too_often(row))])
+    fixtures.add(new_row(name))
+    row = claimed(fixtures, name)
+    allow(fixtures, row)
+    fixtures.make_due()
+    row = claimed(fixtures, name)
+    assert fixtures.ledger.apply([transitions.give_up(row, transitions.attempts_exhausted(row))])
 
 
-def started_elsewhere(world: LedgerWorld, name: str) -> None:
-    world.add(new_row(name))
-    row = claimed(world, name)
-    assert world.ledger.apply([next_steps.give_up(row, "started_elsewhere: x", reason=next_steps.STARTED_ELSEWHERE)])
+def started_elsewhere(fixtures: LedgerFixtures, name: str) -> None:
+    fixtures.add(new_row(name))
+    row = claimed(fixtures, name)
+    assert fixtures.ledger.apply(
+        [transitions.give_up(row, "started_elsewhere: x", reason=transitions.STARTED_ELSEWHERE)]
+    )
 
 
-def settlement_refused(world: LedgerWorld, name: str) -> None:
-    world.add(new_row(name))
-    row = claimed(world, name)
-    allow(world, row)
-    assert world.ledger.apply([next_steps.after_settlement_refused(row, "op", system="s", reason="closed")])
+def settlement_refused(fixtures: LedgerFixtures, name: str) -> None:
+    fixtures.add(new_row(name))
+    row = claimed(fixtures, name)
+    allow(fixtures, row)
+    assert fixtures.ledger.apply([transitions.after_settlement_refused(row, "op", system="s", reason="closed")])
 
 
-def effects_open(world: LedgerWorld, name: str) -> None:
-    row = in_error(world, name)
-    world.admin.execute(
+def effects_open(fixtures: LedgerFixtures, name: str) -> None:
+    row = in_error(fixtures, name)
+    fixtures.admin.execute(
         "insert into refunds.effects (tenant_id, ledger_entry_id, effect_number, operation_reference, system, reference, must_total,"
         " claim_epoch, state) values (%s, %s, 1, %s, 'platform', %s, 1, %s, 'intended')",
-        [world.tenant_id, name, uuid.uuid4(), uuid.uuid4(), row.claim_epoch],
+        [fixtures.tenant_id, name, uuid.uuid4(), uuid.uuid4(), row.claim_epoch],
     )
 
 
-def executed(world: LedgerWorld, name: str) -> None:
+def executed(fixtures: LedgerFixtures, name: str) -> None:
     """A damage: an execution of a row that stands in ERROR."""
-    in_error(world, name)
-    world.admin.execute("set session_replication_role = replica")
-    world.admin.execute(
+    in_error(fixtures, name)
+    fixtures.admin.execute("set session_replication_role = replica")
+    fixtures.admin.execute(
         "insert into refunds.executions (tenant_id, execution_id, ledger_entry_id, refund_id, amount_minor, currency, operation_id,"
         " start_id, start_event_id, claim_epoch) values (%s, %s, %s, 'rf', 1, 'USD', %s, %s, %s, 1)",
-        [world.tenant_id, uuid.uuid4(), name, uuid.uuid4(), uuid.uuid4(), uuid.uuid4()],
+        [fixtures.tenant_id, uuid.uuid4(), name, uuid.uuid4(), uuid.uuid4(), uuid.uuid4()],
     )
-    world.admin.execute("set session_replication_role = origin")
+    fixtures.admin.execute("set session_replication_role = origin")
 
 
-PAID_PERHAPS: dict[str, Callable[[LedgerWorld, str], None]] = {
+PAID_PERHAPS: dict[str, Callable[[LedgerFixtures, str], None]] = {
     "start_in_doubt": started, "started_elsewhere": started_elsewhere, "settlement_refused": settlement_refused,
     "effects_open": effects_open, "executed": executed,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("way", PAID_PERHAPS)
-def test_what_may_have_been_paid_is_refused_and_says_why(ledger_world: LedgerWorld, way: str) -> None:
-    PAID_PERHAPS[way](ledger_world, "r")
-    assert ledger_world.state("r") == "ERROR"
-    assert ledger_world.ledger.retry(["r"], who="op", why="w") == {"r": way}
-    assert ledger_world.ledger.retry(None, who="op", why="w") == {"r": way}
-    assert ledger_world.state("r") == "ERROR"
-    assert ledger_world.one("select count(*) from refunds.retries") == 0
+def test_what_may_have_been_paid_is_refused_and_says_why(ledger_fixtures: LedgerFixtures, way: str) -> None:
+    PAID_PERHAPS[way](ledger_fixtures, "r")
+    assert ledger_fixtures.state("r") == "ERROR"
+    assert ledger_fixtures.ledger.retry(["r"], who="op", why="w") == {"r": way}
+    assert ledger_fixtures.ledger.retry(None, who="op", why="w") == {"r": way}
+    assert ledger_fixtures.state("r") == "ERROR"
+    assert ledger_fixtures.one("select count(*) from refunds.retries") == 0
 
 
 @pytest.mark.parametrize("way", PAID_PERHAPS)
-def test_nobody_gets_round_the_check_by_an_update_of_his_own(ledger_world: LedgerWorld, way: str) -> None:
+def test_nobody_gets_round_the_check_by_an_update_of_his_own(ledger_fixtures: LedgerFixtures, way: str) -> None:
     """As the owner of everything, with who and why written down: the table itself refuses."""
-    PAID_PERHAPS[way](ledger_world, "r")
-    write_down(ledger_world, "r")
+    PAID_PERHAPS[way](ledger_fixtures, "r")
+    write_down(ledger_fixtures, "r")
     with pytest.raises(
         psycopg.errors.CheckViolation, match=f"entry r is not tried again: {way}, so it may have been paid"
     ):
-        ledger_world.admin.execute(BY_HAND)
+        ledger_fixtures.admin.execute(BY_HAND)
 
 
 @pytest.mark.parametrize("way", PAID_PERHAPS)
-def test_without_that_check_each_would_have_come_back(ledger_world: LedgerWorld, way: str) -> None:
-    """The broken twin: a function that sees no payment anywhere."""
-    PAID_PERHAPS[way](ledger_world, "r")
-    ledger_world.admin.execute(
+def test_without_that_check_each_would_have_come_back(ledger_fixtures: LedgerFixtures, way: str) -> None:
+    """The mutant: a function that sees no payment anywhere."""
+    PAID_PERHAPS[way](ledger_fixtures, "r")
+    ledger_fixtures.admin.execute(
         "create or replace function refunds.may_have_been_paid(e refunds.ledger_entries) returns text language plpgsql stable"
         " as $$ begin return null; end $$"
     )
-    assert ledger_world.ledger.retry(["r"], who="op", why="w") == {"r": None}
-    assert ledger_world.state("r") == "NEW"
+    assert ledger_fixtures.ledger.retry(["r"], who="op", why="w") == {"r": None}
+    assert ledger_fixtures.state("r") == "NEW"
 
 
 BY_HAND = (
@@ -128,8 +130,8 @@ BY_HAND = (
 )
 
 
-def write_down(world: LedgerWorld, name: str) -> None:
-    world.admin.execute(
+def write_down(fixtures: LedgerFixtures, name: str) -> None:
+    fixtures.admin.execute(
         "insert into refunds.retries (tenant_id, ledger_entry_id, event_number, retried_by, login, reason, error_before)"
         " select tenant_id, ledger_entry_id, event_number + 1, 'op', 'op', 'why', last_error from refunds.ledger_entries"
         " where ledger_entry_id = %s",
@@ -137,9 +139,11 @@ def write_down(world: LedgerWorld, name: str) -> None:
     )
 
 
-def test_without_who_and_why_nothing_comes_back_and_no_program_writes_them_itself(ledger_world: LedgerWorld) -> None:
-    in_error(ledger_world, "r")
-    with psycopg.connect(with_role(ledger_world.url, WORKER), autocommit=True) as worker:
+def test_without_who_and_why_nothing_comes_back_and_no_program_writes_them_itself(
+    ledger_fixtures: LedgerFixtures,
+) -> None:
+    in_error(ledger_fixtures, "r")
+    with psycopg.connect(with_role(ledger_fixtures.url, WORKER), autocommit=True) as worker:
         with pytest.raises(psycopg.errors.CheckViolation, match="entry r is not tried again: nobody said who and why"):
             worker.execute(BY_HAND)
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -149,29 +153,29 @@ def test_without_who_and_why_nothing_comes_back_and_no_program_writes_them_itsel
             )
     for who, why in ((" ", "why"), ("op", " ")):
         with pytest.raises(psycopg.errors.CheckViolation):
-            ledger_world.ledger.retry(["r"], who=who, why=why)
+            ledger_fixtures.ledger.retry(["r"], who=who, why=why)
 
 
 def test_a_row_comes_back_with_its_reason_in_the_trail_and_is_paid_once(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
-    ledger_world.add(new_row("r"))
+    ledger_fixtures.add(new_row("r"))
     authority.misbehave = lambda exchange: exchange.path.endswith("action/guard") and answered(exchange, 422)
-    with ledger_world.agent(authority.url) as agent:
+    with ledger_fixtures.agent(authority.url) as agent:
         assert agent.run_once().row_failed
-    assert ledger_world.state("r") == "ERROR"
+    assert ledger_fixtures.state("r") == "ERROR"
     authority.misbehave = lambda exchange: False
-    assert ledger_world.ledger.retry(["r"], who="anna", why="the policy was mended") == {"r": None}
-    assert ledger_world.all("select status, attempts, waits, last_error from refunds.ledger_entries") == [
+    assert ledger_fixtures.ledger.retry(["r"], who="anna", why="the policy was mended") == {"r": None}
+    assert ledger_fixtures.all("select status, attempts, waits, last_error from refunds.ledger_entries") == [
         ("NEW", 0, 0, None)
     ]
-    assert ledger_world.all(
+    assert ledger_fixtures.all(
         "select from_status, to_status, worker, note from refunds.ledger_events where event = 'retried'"
     ) == [("ERROR", "NEW", "anna", "the policy was mended")]
-    with ledger_world.agent(authority.url) as agent:
+    with ledger_fixtures.agent(authority.url) as agent:
         assert not agent.run_once().failed
-    assert (ledger_world.state("r"), ledger_world.executions()) == ("EXECUTED", 1)
-    assert ledger_world.ledger.retry(["r", "none"], who="a", why="w") == {"r": "not_in_error", "none": "no_such_row"}
+    assert (ledger_fixtures.state("r"), ledger_fixtures.executions()) == ("EXECUTED", 1)
+    assert ledger_fixtures.ledger.retry(["r", "none"], who="a", why="w") == {"r": "not_in_error", "none": "no_such_row"}
 
 
 def answered(exchange: Exchange, status: int) -> bool:
@@ -180,26 +184,26 @@ def answered(exchange: Exchange, status: int) -> bool:
 
 
 def test_a_start_that_was_surely_refused_can_be_tried_again(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
-    ledger_world.add(new_row("r"))
+    ledger_fixtures.add(new_row("r"))
     authority.misbehave = lambda exchange: exchange.path.endswith("guard/start") and answered(exchange, 400)
-    with ledger_world.agent(authority.url) as agent:
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
-    assert ledger_world.state("r") == "ERROR"
+    assert ledger_fixtures.state("r") == "ERROR"
     authority.misbehave = lambda exchange: False
-    assert ledger_world.ledger.retry(None, who="op", why="w") == {"r": None}
-    with ledger_world.agent(authority.url) as agent:
+    assert ledger_fixtures.ledger.retry(None, who="op", why="w") == {"r": None}
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
-    assert (ledger_world.state("r"), ledger_world.executions()) == ("EXECUTED", 1)
+    assert (ledger_fixtures.state("r"), ledger_fixtures.executions()) == ("EXECUTED", 1)
 
 
 def test_the_command_names_each_row_that_stays_and_why(
-    ledger_world: LedgerWorld, monkeypatch: pytest.MonkeyPatch
+    ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WORKER_DATABASE_URL", ledger_world.url)
-    in_error(ledger_world, "good")
-    started(ledger_world, "doubt")
+    monkeypatch.setenv("WORKER_DATABASE_URL", ledger_fixtures.url)
+    in_error(ledger_fixtures, "good")
+    started(ledger_fixtures, "doubt")
     run = CliRunner().invoke
     assert run(main, ["retry", "--reason", "x"]).exit_code == 2
     assert run(main, ["retry", "good", "--reason", " "]).exit_code == 2

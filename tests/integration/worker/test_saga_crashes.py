@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.mutants.forgets_effects import SagaWithoutRecord
 from tests.support.effects_server import (
     InMemory,
     allowed_row,
@@ -15,12 +16,11 @@ from tests.support.effects_server import (
     taken_over,
     until_settled,
 )
-from tests.support.ledger_world import LedgerWorld
-from tests.twins.forgets_effects import SagaWithoutRecord
-from worker.effects import Effects
-from worker.rows import LedgerRow
-from worker.settlement import Answer, Effect, NoAnswer, Refused, Saga, Settled
+from tests.support.ledger_fixtures import LedgerFixtures
+from worker.refunds.rows import LedgerRow
+from worker.settlement import Effect, EffectResult, NoAnswer, Refused, Saga, Settled
 from worker.settlement import saga as saga_module
+from worker.settlement.effects import Effects
 from worker.settlement.saga import effect_reference
 
 MOST_PLACES = 60
@@ -66,8 +66,8 @@ class Fuse:
 
 
 @pytest.fixture
-def book(ledger_world: LedgerWorld) -> Effects:
-    return Effects(ledger_world.pool, ledger_world.tenant_id)
+def book(ledger_fixtures: LedgerFixtures) -> Effects:
+    return Effects(ledger_fixtures.pool, ledger_fixtures.tenant_id)
 
 
 def shapes() -> dict[str, Callable[[InMemory, InMemory], None]]:
@@ -89,15 +89,15 @@ def shapes() -> dict[str, Callable[[InMemory, InMemory], None]]:
     }  # fmt: skip
 
 
-WANTED: dict[str, type[Answer]] = {
+WANTED: dict[str, type[EffectResult]] = {
     "goes well": Settled, "second refuses": Refused, "first refuses": Refused, "cannot be taken back": NoAnswer,
     "answers are lost": Settled,
 }  # fmt: skip
 
 
 def crashed_and_resumed(
-    world: LedgerWorld, make: Callable[[Any, list[Any]], Any], place: int, shape: str, *, naive: bool
-) -> tuple[bool, Answer, LedgerRow, list[InMemory]]:
+    fixtures: LedgerFixtures, make: Callable[[Any, list[Any]], Any], place: int, shape: str, *, naive: bool
+) -> tuple[bool, EffectResult, LedgerRow, list[InMemory]]:
     """One row that dies at `place` and is taken up again: (whether it died, final answer, row, systems)."""
     fuse = Fuse(place)
     systems = [InMemory("a", naive=naive), InMemory("b", naive=naive)]
@@ -105,11 +105,11 @@ def crashed_and_resumed(
     # What cannot be taken back stays so, however many come and try.
     claims = 1 if shape == "cannot be taken back" else 3
     saga = make(fuse, [Mortal(system, fuse) for system in systems])
-    row = allowed_row(world, f"{shape.replace(' ', '_')}_{naive}_{place}")
+    row = allowed_row(fixtures, f"{shape.replace(' ', '_')}_{naive}_{place}")
     try:
-        answer, row = until_settled(world, saga, row, claims=claims)
+        answer, row = until_settled(fixtures, saga, row, claims=claims)
     except Died:
-        answer, row = until_settled(world, saga, taken_over(world, row.ledger_entry_id), claims=claims)
+        answer, row = until_settled(fixtures, saga, taken_over(fixtures, row.ledger_entry_id), claims=claims)
         return True, answer, row, systems
     return False, answer, row, systems
 
@@ -122,14 +122,14 @@ def most_often(systems: list[InMemory]) -> int:
 @pytest.mark.parametrize("naive", [False, True], ids=["idempotent systems", "naive systems"])
 @pytest.mark.parametrize("shape", shapes())
 def test_a_saga_that_dies_anywhere_does_nothing_twice_and_forgets_nothing(
-    ledger_world: LedgerWorld, book: Effects, shape: str, naive: bool
+    ledger_fixtures: LedgerFixtures, book: Effects, shape: str, naive: bool
 ) -> None:
     def make(fuse: Fuse, systems: list[Any]) -> Saga:
         effects = tuple(Effect(system) for system in systems)
         return Saga("a_then_b", effects, Mortal(book, fuse), in_flight_seconds=0)
 
     for place in range(MOST_PLACES):
-        died, answer, row, systems = crashed_and_resumed(ledger_world, make, place, shape, naive=naive)
+        died, answer, row, systems = crashed_and_resumed(ledger_fixtures, make, place, shape, naive=naive)
         first, second = systems
         records = {record.effect_number: record for record in book.of_entry(row.ledger_entry_id)}
         assert most_often(systems) <= 1, place
@@ -140,21 +140,21 @@ def test_a_saga_that_dies_anywhere_does_nothing_twice_and_forgets_nothing(
             assert stands == (state in ("done", "in_doubt")), (place, number, state)
         if isinstance(answer, Settled):
             assert [first.stands(row.start_id), second.stands(effect_reference(row.start_id, 2))] == [True, True]
-            execute(ledger_world, row)
+            execute(ledger_fixtures, row)
         if not died:
             break
     else:
         pytest.fail("it never came to an end")
     assert place > 8
-    assert broken(ledger_world) == []
+    assert broken(ledger_fixtures) == []
 
 
-def test_a_saga_without_a_record_doubles(ledger_world: LedgerWorld) -> None:
-    """The broken twin: the same checker must notice."""
+def test_a_saga_without_a_record_doubles(ledger_fixtures: LedgerFixtures) -> None:
+    """The mutant: the same checker must notice."""
     seen = []
     for place in range(8):
         died, _, _, systems = crashed_and_resumed(
-            ledger_world, lambda fuse, systems: SagaWithoutRecord(systems), place, "goes well", naive=False
+            ledger_fixtures, lambda fuse, systems: SagaWithoutRecord(systems), place, "goes well", naive=False
         )
         seen.append(most_often(systems))
         if not died:
@@ -163,14 +163,14 @@ def test_a_saga_without_a_record_doubles(ledger_world: LedgerWorld) -> None:
 
 
 def test_a_saga_that_does_not_look_first_doubles_at_a_naive_system(
-    ledger_world: LedgerWorld, book: Effects, monkeypatch: pytest.MonkeyPatch
+    ledger_fixtures: LedgerFixtures, book: Effects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broken twin of looking up: nothing is ever found."""
+    """The mutant of looking up: nothing is ever found."""
     monkeypatch.setattr(saga_module, "is_there", lambda system, reference: Refused("not there"))
     seen = []
     for place in range(12):
         _, _, _, systems = crashed_and_resumed(
-            ledger_world,
+            ledger_fixtures,
             lambda fuse, systems: Saga("a_then_b", [Effect(s) for s in systems], Mortal(book, fuse), in_flight_seconds=0),
             place, "goes well", naive=True,
         )  # fmt: skip

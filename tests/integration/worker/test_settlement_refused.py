@@ -10,15 +10,15 @@ import pytest
 
 from tests.support.effects_server import EffectsServer, InMemory, allowed_row, broken, taken_over
 from tests.support.fake_authority import FakeAuthority
-from tests.support.ledger_world import LedgerWorld, worker_process
+from tests.support.ledger_fixtures import LedgerFixtures, worker_process
 from tests.support.recording_server import problem
-from tests.support.workflow_world import BRANCHES, FEE, SECRETS, Branch, Shop, take_refusals_for_silence
-from worker.effects import Effects
+from tests.support.workflow_fixtures import BRANCHES, FEE, SECRETS, Branch, Shop, take_refusals_for_silence
 from worker.failpoints import step_place
-from worker.next_steps import after_settlement_refused
-from worker.settings import WorkerSettings
+from worker.refunds.settings import WorkerSettings
+from worker.refunds.transitions import after_settlement_refused
+from worker.refunds.workflow.graph import StepName
 from worker.settlement import Effect, NoAnswer, Refused, Saga, Systems
-from worker.workflow.graph import StepName
+from worker.settlement.effects import Effects
 
 RETAIL, DEFECT, PRICE = (BRANCHES[name] for name in ("retail/standard", "public/defect", "private/price_diff"))
 ENDED = ("ERROR", None, "settlement_refused")
@@ -26,7 +26,7 @@ ENDED = ("ERROR", None, "settlement_refused")
 
 def said(shop: Shop, name: str = "r") -> str:
     """The row's last error."""
-    return str(shop.world.one("select last_error from refunds.ledger_entries where ledger_entry_id = %s", name))
+    return str(shop.fixtures.one("select last_error from refunds.ledger_entries where ledger_entry_id = %s", name))
 
 
 def ready(shop: Shop, branch: Branch, name: str = "r") -> None:
@@ -43,10 +43,10 @@ def never_executed(shop: Shop, authority: FakeAuthority) -> bool:
     shop.spies["private_refund"].says = [Refused("account closed")]
     shop.run()
     for _ in range(4):
-        shop.world.make_due()
+        shop.fixtures.make_due()
         shop.run()
     asked = [touch for touch in shop.touches() if touch[1] == "settle"]
-    return shop.world.executions() == 0 and len(asked) == 1 and authority.operations["refund:r"].outcome == "error"
+    return shop.fixtures.executions() == 0 and len(asked) == 1 and authority.operations["refund:r"].outcome == "error"
 
 
 def test_a_refund_that_was_refused_for_good_is_never_executed(shop: Shop, authority: FakeAuthority) -> None:
@@ -54,12 +54,12 @@ def test_a_refund_that_was_refused_for_good_is_never_executed(shop: Shop, author
     assert shop.stands() == ENDED
 
 
-def test_twin_that_takes_a_refusal_for_silence_executes_it(
+def test_mutant_that_takes_a_refusal_for_silence_executes_it(
     shop: Shop, authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take_refusals_for_silence(monkeypatch)
     assert not never_executed(shop, authority)
-    assert shop.world.executions() == 1
+    assert shop.fixtures.executions() == 1
 
 
 def test_a_refused_row_ends_in_one_run_and_its_authority_is_told(shop: Shop, authority: FakeAuthority) -> None:
@@ -77,17 +77,17 @@ def test_a_refused_row_ends_in_one_run_and_its_authority_is_told(shop: Shop, aut
     assert operation.outcome == "error"
     assert authority.operations[f"refund:{by_state['ALLOWED']}"].outcome is None, "silence tells nothing"
     assert said(shop, name).startswith("simulated_refund refused: 422 account closed. Nothing was executed;")
-    operation_id = shop.world.one("select operation_id from refunds.ledger_entries where ledger_entry_id = %s", name)
+    operation_id = shop.fixtures.one("select operation_id from refunds.ledger_entries where ledger_entry_id = %s", name)
     assert f"`sentinel in-doubt resolve {operation_id} --not-executed`" in said(shop, name)
     (row,) = [row for row in outcome.rows if row.ledger_entry_id == name]
     assert (row.state, row.failed, row.what_next) == ("ERROR", True, "needs a person") and outcome.failed
     assert row.as_json()["detail"] == said(shop, name) and row.reason_code == "settlement_refused"
     assert (
         outcome.reported == 2
-        and shop.world.one("select count(*) from refunds.outbox where acknowledged_at is null") == 0
+        and shop.fixtures.one("select count(*) from refunds.outbox where acknowledged_at is null") == 0
     )
     last = shop.steps(name)[-1]
-    (report_id,) = shop.world.all("select outbox_id::text from refunds.outbox where ledger_entry_id = %s", name)[0]
+    (report_id,) = shop.fixtures.all("select outbox_id::text from refunds.outbox where ledger_entry_id = %s", name)[0]
     assert (last["step"], last["output"]) == ("execute_by_system", {"settlement": "refused", "report": report_id})
     assert "next" not in last
 
@@ -106,24 +106,26 @@ def test_the_command_line_says_what_became_of_it(shop: Shop) -> None:
 def worker_said(shop: Shop, *words: str) -> str:
     """What a command of the worker prints."""
     with worker_process(
-        list(words), database_url=shop.world.url, authority_url=shop.url, script=["-m", "worker.cli"],
-        SENTINEL_TENANT_ID=str(shop.world.tenant_id),
+        list(words), database_url=shop.fixtures.url, authority_url=shop.url, script=["-m", "worker.cli"],
+        SENTINEL_TENANT_ID=str(shop.fixtures.tenant_id),
     ) as process:  # fmt: skip
         out, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
     return str(out)
 
 
-def test_an_event_of_a_claim_that_was_taken_over_writes_neither_state_nor_report(ledger_world: LedgerWorld) -> None:
-    stale = allowed_row(ledger_world, "r")
-    fresh = taken_over(ledger_world, "r")
+def test_an_event_of_a_claim_that_was_taken_over_writes_neither_state_nor_report(
+    ledger_fixtures: LedgerFixtures,
+) -> None:
+    stale = allowed_row(ledger_fixtures, "r")
+    fresh = taken_over(ledger_fixtures, "r")
     event = after_settlement_refused(stale, str(stale.operation_id), system="s", reason="no")
-    assert ledger_world.ledger.apply([event]) == {}
-    assert ledger_world.state("r") == "ALLOWED" and ledger_world.one("select count(*) from refunds.outbox") == 0
+    assert ledger_fixtures.ledger.apply([event]) == {}
+    assert ledger_fixtures.state("r") == "ALLOWED" and ledger_fixtures.one("select count(*) from refunds.outbox") == 0
     event = after_settlement_refused(fresh, str(fresh.operation_id), system="s", reason="no")
-    assert set(ledger_world.ledger.apply([event])) == {"r"}
-    assert ledger_world.ledger.apply([event]) == {}, "said again after a lost answer it changes nothing"
-    assert ledger_world.all("select payload ->> 'outcome' from refunds.outbox") == [("error",)]
+    assert set(ledger_fixtures.ledger.apply([event])) == {"r"}
+    assert ledger_fixtures.ledger.apply([event]) == {}, "said again after a lost answer it changes nothing"
+    assert ledger_fixtures.all("select payload ->> 'outcome' from refunds.outbox") == [("error",)]
 
 
 # With effects outside
@@ -134,7 +136,7 @@ def test_a_refund_whose_second_effect_is_refused_ends_with_nothing_left_of_the_f
 ) -> None:
     ticket, platform = InMemory("ticket"), InMemory("platform_backend")
     platform.refuses = ticket.keeps = True
-    book = Effects(shop.world.pool, shop.world.tenant_id)
+    book = Effects(shop.fixtures.pool, shop.fixtures.tenant_id)
     saga = Saga("ticket_then_platform", [Effect(ticket), Effect(platform)], book, in_flight_seconds=0)
     shop.parts["systems"] = Systems({**shop.spies, saga.name: saga}, {})
     ready(shop, DEFECT)
@@ -142,11 +144,11 @@ def test_a_refund_whose_second_effect_is_refused_ends_with_nothing_left_of_the_f
     assert shop.stands()[0] == "ALLOWED", "while the ticket cannot be taken back nobody may say that nothing happened"
     assert authority.operations["refund:r"].outcome is None
     ticket.keeps = False
-    shop.world.make_due()
+    shop.fixtures.make_due()
     shop.run()
     assert shop.stands() == ENDED and authority.operations["refund:r"].outcome == "error"
     assert said(shop).startswith("ticket_then_platform refused: platform_backend: no. Nothing was executed;")
-    assert [record.state for record in book.of_entry("r")] == ["compensated", "refused"] and broken(shop.world) == []
+    assert [record.state for record in book.of_entry("r")] == ["compensated", "refused"] and broken(shop.fixtures) == []
 
 
 @pytest.fixture
@@ -163,7 +165,7 @@ def outside(server: EffectsServer) -> dict[str, str]:
 def systems_of(server: EffectsServer, shop: Shop) -> Systems:
     """The same in this process."""
     settings = WorkerSettings(price_difference_url=server.url, price_difference_key="k")
-    return Systems.from_settings(settings, Effects(shop.world.pool, shop.world.tenant_id))
+    return Systems.from_settings(settings, Effects(shop.fixtures.pool, shop.fixtures.tenant_id))
 
 
 @pytest.mark.parametrize(
@@ -176,21 +178,21 @@ def test_killed_between_the_refusal_and_its_record_or_report_it_ends_the_same(
     ready(shop, PRICE)
     server.forever = ("POST", False, problem(422, "account closed"))
     with worker_process(
-        ["--once"], database_url=shop.world.url, authority_url=authority.url, SENTINEL_FAILPOINT=place,
+        ["--once"], database_url=shop.fixtures.url, authority_url=authority.url, SENTINEL_FAILPOINT=place,
         SENTINEL_ALLOW_FAILPOINTS="1", CONFIRM_SECRETS=",".join(SECRETS), WORKER_NOTIFIER="log", WORKER_LANES="1",
-        SENTINEL_TENANT_ID=str(shop.world.tenant_id), **outside(server),
+        SENTINEL_TENANT_ID=str(shop.fixtures.tenant_id), **outside(server),
     ) as process:  # fmt: skip
         _, err = process.communicate(timeout=30)
     assert process.returncode == -signal.SIGKILL, err
     assert shop.stands()[0] == ("ALLOWED" if place.startswith("step") else "ERROR")
     server.forever = None  # what was refused stays refused, even where the system would do it now
     for _ in range(2):
-        shop.world.make_due()
+        shop.fixtures.make_due()
         shop.run()
-    assert shop.stands() == ENDED and shop.world.executions() == 0 and not server.done
+    assert shop.stands() == ENDED and shop.fixtures.executions() == 0 and not server.done
     assert said(shop).startswith("price_difference refused: 422 account closed. Nothing was executed;")
-    assert shop.world.one("select count(*) from refunds.outbox where acknowledged_at is not null") == 1
-    assert authority.operations["refund:r"].outcome == "error" and broken(shop.world) == []
+    assert shop.fixtures.one("select count(*) from refunds.outbox where acknowledged_at is not null") == 1
+    assert authority.operations["refund:r"].outcome == "error" and broken(shop.fixtures) == []
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 503])
@@ -199,9 +201,9 @@ def test_what_a_later_try_may_lift_is_asked_for_again(shop: Shop, server: Effect
     ready(shop, PRICE)
     server.forever = ("POST", False, problem(status))
     shop.run()
-    assert shop.stands()[0] == "ALLOWED" and shop.world.one("select count(*) from refunds.outbox") == 0
+    assert shop.stands()[0] == "ALLOWED" and shop.fixtures.one("select count(*) from refunds.outbox") == 0
     server.forever = None
-    shop.world.admin.execute("update refunds.effects set tried_at = tried_at - interval '1 minute'")
-    shop.world.make_due()
+    shop.fixtures.admin.execute("update refunds.effects set tried_at = tried_at - interval '1 minute'")
+    shop.fixtures.make_due()
     shop.run()
     assert shop.stands()[0] == "EXECUTED" and sum(server.done.values()) == 1

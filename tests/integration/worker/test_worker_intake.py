@@ -14,11 +14,11 @@ from sentinel.store.database import WORKER
 from tests.corpora import public_orders
 from tests.corpora.retail import make_retail_file
 from tests.support.fake_authority import FakeAuthority
-from tests.support.ledger_world import LedgerWorld
+from tests.support.ledger_fixtures import LedgerFixtures
 from tests.support.logins import program_url
 from worker.cli import main
-from worker.import_orders import NotTheFile, read_orders
-from worker.intake import Refusal, read_rows
+from worker.refunds.intake import Refusal, read_rows
+from worker.refunds.online_retail import WrongColumns, read_orders
 
 # Every field that the row's documentation shows, as its readers would send it.
 DOCUMENTED: dict[str, Any] = {
@@ -45,9 +45,9 @@ HEAD = "InvoiceNo,StockCode,Description,Quantity,InvoiceDate,UnitPrice,CustomerI
 
 
 @pytest.fixture
-def run(ledger_world: LedgerWorld, monkeypatch: pytest.MonkeyPatch) -> Any:
+def run(ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The `worker` command on the test's ledger."""
-    monkeypatch.setenv("WORKER_DATABASE_URL", program_url(ledger_world.url, WORKER))
+    monkeypatch.setenv("WORKER_DATABASE_URL", program_url(ledger_fixtures.url, WORKER))
     monkeypatch.setenv("SENTINEL_REFUND_AGENT_API_KEY", "key")
 
     def invoke(*arguments: str, text: str | bytes | None = None, url: str = "http://127.0.0.1:9") -> Result:
@@ -89,7 +89,7 @@ HALF = "a\ud800b"
      ({"amount": {"value": 1, "currency": "USD", HALF: 1}}, "amount")],
 )  # fmt: skip
 def test_half_a_surrogate_pair_is_refused_by_its_field_and_the_other_rows_are_kept(
-    run: Any, ledger_world: LedgerWorld, change: dict[str, Any], field: str
+    run: Any, ledger_fixtures: LedgerFixtures, change: dict[str, Any], field: str
 ) -> None:
     """Before, a half in a name ended the command with a traceback: its refusal could not be printed."""
     text = "\n".join([json.dumps({**GOOD, **change}), json.dumps({**GOOD, "ledger_entry_id": "lge_2"})])
@@ -97,7 +97,7 @@ def test_half_a_surrogate_pair_is_refused_by_its_field_and_the_other_rows_are_ke
     assert (done.exit_code, type(done.exception)) == (1, SystemExit)
     name = "" if "ledger_entry_id" in change else " (lge_1)"
     assert f"line 1{name}: {field}: h" in done.output and "half a surrogate pair" in done.output
-    assert ledger_world.states() == {"lge_2": "NEW"}
+    assert ledger_fixtures.states() == {"lge_2": "NEW"}
 
 
 @pytest.mark.parametrize(
@@ -119,23 +119,23 @@ def test_one_object_an_array_and_lines_are_the_same() -> None:
 
 
 def test_the_documented_sample_row_is_entered_and_executed(
-    run: Any, ledger_world: LedgerWorld, authority: FakeAuthority
+    run: Any, ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
     assert run("enqueue", "-", text=json.dumps(DOCUMENTED)).exit_code == 0
     result = run("run", "--once", url=authority.url)
     assert result.exit_code == 0, result.output
-    assert ledger_world.states() == {"lge_sample_001": "EXECUTED"}
-    assert ledger_world.one("select amount_minor from refunds.executions") == 12600
+    assert ledger_fixtures.states() == {"lge_sample_001": "EXECUTED"}
+    assert ledger_fixtures.one("select amount_minor from refunds.executions") == 12600
 
 
-def test_good_rows_are_kept_and_the_others_named_line_by_line(run: Any, ledger_world: LedgerWorld) -> None:
+def test_good_rows_are_kept_and_the_others_named_line_by_line(run: Any, ledger_fixtures: LedgerFixtures) -> None:
     bad = GOOD | {"ledger_entry_id": "lge_2", "amount": {"value": "1.005", "currency": "USD"}}
     lines = "\n".join(map(json.dumps, [GOOD, bad, GOOD | {"refund_id": "again"}, GOOD | {"ledger_entry_id": "lge_3"}]))
     result = run("enqueue", "-", text=lines)
     assert result.exit_code == 1
     assert "line 2 (lge_2): amount.value: has more than 2 decimal digits" in result.output
     assert "line 3 (lge_1): ledger_entry_id: is a duplicate of line 1" in result.output
-    assert set(ledger_world.states()) == {"lge_1", "lge_3"}
+    assert set(ledger_fixtures.states()) == {"lge_1", "lge_3"}
     again = run("enqueue", "-", "--json", text=json.dumps(GOOD))
     assert again.exit_code == 1
     assert json.loads(again.stdout)["refused"] == [
@@ -150,13 +150,13 @@ def test_good_rows_are_kept_and_the_others_named_line_by_line(run: Any, ledger_w
      ("mode", "price_dropp", 'did you mean "price_drop"?')],
 )  # fmt: skip
 def test_a_name_that_nobody_knows_is_refused_with_the_nearest_known_one_and_good_lines_are_kept(
-    run: Any, ledger_world: LedgerWorld, field: str, name: str, hint: str
+    run: Any, ledger_fixtures: LedgerFixtures, field: str, name: str, hint: str
 ) -> None:
     bad = GOOD | {"ledger_entry_id": "lge_2", field: name}
     result = run("enqueue", "-", text=f"{json.dumps(GOOD)}\n{json.dumps(bad)}\n")
     assert result.exit_code == 1
     assert f'line 2 (lge_2): {field}: unknown {field} "{name}"; {hint}' in result.output
-    assert set(ledger_world.states()) == {"lge_1"}
+    assert set(ledger_fixtures.states()) == {"lge_1"}
 
 
 def test_known_names_without_a_route_are_entered_for_a_person_to_look_at() -> None:
@@ -169,10 +169,10 @@ def test_known_names_without_a_route_are_entered_for_a_person_to_look_at() -> No
         assert refusals(json.dumps(GOOD | names)) == [], names
 
 
-def test_bytes_that_are_no_text_are_refused(run: Any, ledger_world: LedgerWorld) -> None:
+def test_bytes_that_are_no_text_are_refused(run: Any, ledger_fixtures: LedgerFixtures) -> None:
     result = run("enqueue", "-", text=b"\xff\xfe")
     assert result.exit_code == 2
-    assert ledger_world.states() == {}
+    assert ledger_fixtures.states() == {}
 
 
 def test_a_cancellation_finds_the_customers_earlier_invoice_with_the_same_codes() -> None:
@@ -205,7 +205,7 @@ def test_a_bad_invoice_is_left_out_whole_and_named(line: str) -> None:
 
 
 def test_two_shops_with_the_same_invoice_numbers_keep_their_orders_and_refunds_apart(
-    run: Any, ledger_world: LedgerWorld, authority: FakeAuthority, tmp_path: Path
+    run: Any, ledger_fixtures: LedgerFixtures, authority: FakeAuthority, tmp_path: Path
 ) -> None:
     """Before, the second shop's refunds were taken for the first one's, and none was entered."""
     file = tmp_path / "orders.csv"
@@ -218,16 +218,16 @@ def test_two_shops_with_the_same_invoice_numbers_keep_their_orders_and_refunds_a
         for entered in (1, 0):
             done = json.loads(run("import-orders", str(file), "--source", source, "--json").stdout)
             assert (done["orders_changed"], done["refunds_entered"]) == (entered, entered), source
-    assert ledger_world.all("select source, order_ref, paid_minor from refunds.order_budgets order by source desc") == [
+    assert ledger_fixtures.all("select source, order_ref, paid_minor from refunds.order_budgets order by source desc") == [
         ("south", "536365", 7000), ("north", "536365", 5000), ("", "536365", 9000),
     ]  # fmt: skip
     assert run("run", "--once", url=authority.url).exit_code == 0
-    assert ledger_world.all("select source, order_ref, ledger_entry_id, refund_id, amount_minor, status from refunds.ledger_entries order by amount_minor") == [
+    assert ledger_fixtures.all("select source, order_ref, ledger_entry_id, refund_id, amount_minor, status from refunds.ledger_entries order by amount_minor") == [
         ("north", "536365", "lge_retail_north:C536366", "rf_retail_north:C536366", 500, "EXECUTED"),
         ("south", "536365", "lge_retail_south:C536366", "rf_retail_south:C536366", 700, "EXECUTED"),
         ("", "536365", "lge_retail_C536366", "rf_retail_C536366", 900, "EXECUTED"),
     ]  # fmt: skip
-    assert ledger_world.all("select source, executed_minor from refunds.order_budgets order by 2") == [
+    assert ledger_fixtures.all("select source, executed_minor from refunds.order_budgets order by 2") == [
         ("north", 500), ("south", 700), ("", 900),
     ]  # fmt: skip
 
@@ -241,7 +241,7 @@ def test_a_source_that_no_order_could_name_is_refused(run: Any, tmp_path: Path, 
 
 
 def test_another_file_is_not_taken_for_the_data() -> None:
-    with pytest.raises(NotTheFile):
+    with pytest.raises(WrongColumns):
         read_orders(["a,b\n"])
 
 
@@ -260,7 +260,7 @@ def retail_cases() -> list[Any]:
 
 @pytest.mark.parametrize("case", retail_cases())
 def test_a_whole_file_runs_to_the_end_and_a_second_import_changes_nothing(
-    run: Any, ledger_world: LedgerWorld, authority: FakeAuthority, tmp_path: Path, case: RetailCase
+    run: Any, ledger_fixtures: LedgerFixtures, authority: FakeAuthority, tmp_path: Path, case: RetailCase
 ) -> None:
     file = tmp_path / "orders.csv"
     file.write_text(case.text, encoding="utf-8")
@@ -272,8 +272,8 @@ def test_a_whole_file_runs_to_the_end_and_a_second_import_changes_nothing(
         0, f"Nothing changed: {case.orders} orders and {refunds} refund rows are known.\n")  # fmt: skip
     result = run("run", "--once", "--json", url=authority.url)
     assert result.exit_code == 0, result.output
-    assert Counter(ledger_world.states().values()) == {"EXECUTED": case.executed, "APPROVAL_REQUIRED": case.waiting}
-    assert ledger_world.one("select sum(amount_minor) from refunds.executions") == case.executed_pence
+    assert Counter(ledger_fixtures.states().values()) == {"EXECUTED": case.executed, "APPROVAL_REQUIRED": case.waiting}
+    assert ledger_fixtures.one("select sum(amount_minor) from refunds.executions") == case.executed_pence
     summary = {(line["status"], line["sum"]) for line in json.loads(run("summary", "--json").stdout)}
     pounds = {status: f"{pence / 100:.2f}" for status, pence in
               (("EXECUTED", case.executed_pence), ("APPROVAL_REQUIRED", case.waiting_pence))}  # fmt: skip
@@ -297,13 +297,13 @@ def test_a_run_needs_to_be_told_how(run: Any) -> None:
 
 
 def test_rows_without_an_account_are_counted_where_they_are_entered(
-    ledger_world: LedgerWorld, monkeypatch: pytest.MonkeyPatch
+    ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Named by the row or by its order; the others share one budget, and who enters them is told (decision 0006)."""
-    monkeypatch.setenv("WORKER_DATABASE_URL", ledger_world.url)
-    ledger_world.admin.execute(
+    monkeypatch.setenv("WORKER_DATABASE_URL", ledger_fixtures.url)
+    ledger_fixtures.admin.execute(
         "insert into refunds.orders (tenant_id, channel, order_ref, account_ref, ordered_at, paid_minor, currency)"
-        " values (%s, 'retail', 'o-1', 'acct-1', now(), 10000, 'USD')", [ledger_world.tenant_id]
+        " values (%s, 'retail', 'o-1', 'acct-1', now(), 10000, 'USD')", [ledger_fixtures.tenant_id]
     )  # fmt: skip
     named = [{"account_ref": "acct"}, {"order_ref": "o-1"}, {}, {}, {"order_ref": "o-2"}]
     lines = [

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants import naive_worker
 from tests.support.fake_authority import FakeAuthority
-from tests.support.ledger_world import LedgerWorld, new_row, wait_until, worker_process
-from tests.twins import naive_worker
+from tests.support.ledger_fixtures import LedgerFixtures, new_row, wait_until, worker_process
 from worker.failpoints import Failpoint
-from worker.rows import NewRow
+from worker.refunds.rows import NewRow
 
 ALLOWED = ("a", "b", "c", "d")
 WANTED = {**dict.fromkeys(ALLOWED, "EXECUTED"), "wait": "APPROVAL_REQUIRED", "no": "DENIED"}
@@ -33,28 +33,28 @@ def doubles(names: list[str]) -> list[str]:
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
-def run_broken(world: LedgerWorld, authority: FakeAuthority, failpoint: str, **env: str) -> int:
+def run_broken(fixtures: LedgerFixtures, authority: FakeAuthority, failpoint: str, **env: str) -> int:
     """A worker process that breaks at a place; its exit status."""
     with worker_process(
-        ["--once"], database_url=world.url, authority_url=authority.url, SENTINEL_FAILPOINT=failpoint,
+        ["--once"], database_url=fixtures.url, authority_url=authority.url, SENTINEL_FAILPOINT=failpoint,
         SENTINEL_ALLOW_FAILPOINTS="1", WORKER_BATCH="2", WORKER_LANES="1", **env,
     ) as process:  # fmt: skip
         process.communicate(timeout=30)
     return process.returncode
 
 
-def finish(world: LedgerWorld, authority: FakeAuthority) -> None:
+def finish(fixtures: LedgerFixtures, authority: FakeAuthority) -> None:
     """What a successor does once the leases have lapsed."""
     for _ in range(2):
-        world.make_due()
-        with world.agent(authority.url) as agent:
+        fixtures.make_due()
+        with fixtures.agent(authority.url) as agent:
             agent.run_once()
 
 
-def check_nothing_lost_or_doubled(world: LedgerWorld, authority: FakeAuthority) -> None:
+def check_nothing_lost_or_doubled(fixtures: LedgerFixtures, authority: FakeAuthority) -> None:
     """Every row where it belongs, each allowed one executed once under the start the authority recorded, and told."""
-    assert world.states() == WANTED
-    executed = world.all("select ledger_entry_id, start_id::text, start_event_id::text from refunds.executions")
+    assert fixtures.states() == WANTED
+    executed = fixtures.all("select ledger_entry_id, start_id::text, start_event_id::text from refunds.executions")
     assert doubles([name for name, _, _ in executed]) == []
     for name, start_id, start_event_id in executed:
         operation = authority.operations[f"refund:{name}"]
@@ -65,49 +65,51 @@ def check_nothing_lost_or_doubled(world: LedgerWorld, authority: FakeAuthority) 
         )
     started = {key.removeprefix("refund:") for key, o in authority.operations.items() if o.start_id}
     assert started == {name for name, _, _ in executed} == set(ALLOWED)
-    assert world.one("select count(*) from refunds.outbox where acknowledged_at is null") == 0
-    assert world.one("select count(*) from refunds.outbox") == len(ALLOWED)
+    assert fixtures.one("select count(*) from refunds.outbox where acknowledged_at is null") == 0
+    assert fixtures.one("select count(*) from refunds.outbox") == len(ALLOWED)
 
 
 @pytest.mark.parametrize("place", Failpoint)
 def test_killed_at_any_place_nothing_is_doubled_and_every_row_arrives(
-    ledger_world: LedgerWorld, authority: FakeAuthority, place: Failpoint
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, place: Failpoint
 ) -> None:
-    ledger_world.add(*rows())
+    ledger_fixtures.add(*rows())
     # In the second batch: one is done, one is broken, one has not begun.
-    assert run_broken(ledger_world, authority, f"{place}:kill:2") == -signal.SIGKILL
-    finish(ledger_world, authority)
-    check_nothing_lost_or_doubled(ledger_world, authority)
+    assert run_broken(ledger_fixtures, authority, f"{place}:kill:2") == -signal.SIGKILL
+    finish(ledger_fixtures, authority)
+    check_nothing_lost_or_doubled(ledger_fixtures, authority)
 
 
-def test_killed_again_and_again_it_still_arrives(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
-    ledger_world.add(*rows())
+def test_killed_again_and_again_it_still_arrives(ledger_fixtures: LedgerFixtures, authority: FakeAuthority) -> None:
+    ledger_fixtures.add(*rows())
     for place in (
         Failpoint.AFTER_GUARD,
         Failpoint.AFTER_ALLOWED_RECORDED,
         Failpoint.AFTER_START,
         Failpoint.AFTER_REPORT,
     ):
-        assert run_broken(ledger_world, authority, f"{place}:kill:1") == -signal.SIGKILL
-        ledger_world.make_due()
-    finish(ledger_world, authority)
-    check_nothing_lost_or_doubled(ledger_world, authority)
+        assert run_broken(ledger_fixtures, authority, f"{place}:kill:1") == -signal.SIGKILL
+        ledger_fixtures.make_due()
+    finish(ledger_fixtures, authority)
+    check_nothing_lost_or_doubled(ledger_fixtures, authority)
 
 
-def test_a_worker_stopped_past_its_lease_cannot_act_late(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
-    ledger_world.add(*rows())
+def test_a_worker_stopped_past_its_lease_cannot_act_late(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    ledger_fixtures.add(*rows())
     with worker_process(
-        ["--once"], database_url=ledger_world.url, authority_url=authority.url,
+        ["--once"], database_url=ledger_fixtures.url, authority_url=authority.url,
         SENTINEL_FAILPOINT="before_execution:stop", SENTINEL_ALLOW_FAILPOINTS="1",
     ) as process:  # fmt: skip
         wait_until(lambda: is_stopped(process.pid))
-        finish(ledger_world, authority)
-        epochs = ledger_world.all("select ledger_entry_id, claim_epoch from refunds.executions order by 1")
+        finish(ledger_fixtures, authority)
+        epochs = ledger_fixtures.all("select ledger_entry_id, claim_epoch from refunds.executions order by 1")
         os.kill(process.pid, signal.SIGCONT)
         out, _ = process.communicate(timeout=30)
-    assert ledger_world.all("select ledger_entry_id, claim_epoch from refunds.executions order by 1") == epochs
-    check_nothing_lost_or_doubled(ledger_world, authority)
-    assert "another worker holds it now" in " ".join(out.split())
+    assert ledger_fixtures.all("select ledger_entry_id, claim_epoch from refunds.executions order by 1") == epochs
+    check_nothing_lost_or_doubled(ledger_fixtures, authority)
+    assert "another worker took the lease over" in " ".join(out.split())
 
 
 def is_stopped(pid: int) -> bool:
@@ -115,43 +117,43 @@ def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
 
 
-def test_the_naive_worker_pays_twice(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
-    """The broken twin: the same kill and the same check, and the check turns red."""
-    ledger_world.admin.execute(naive_worker.TABLES.encode())
-    ledger_world.admin.execute("insert into naive.entries (ledger_entry_id, amount) values ('a', 1), ('b', 2)")
+def test_the_naive_worker_pays_twice(ledger_fixtures: LedgerFixtures, authority: FakeAuthority) -> None:
+    """The mutant: the same kill and the same check, and the check turns red."""
+    ledger_fixtures.admin.execute(naive_worker.TABLES.encode())
+    ledger_fixtures.admin.execute("insert into naive.entries (ledger_entry_id, amount) values ('a', 1), ('b', 2)")
     for failpoint in ("after_execution_commit:kill", ""):
         with worker_process(
-            [], database_url=ledger_world.url, authority_url=authority.url, script=[naive_worker.__file__],
+            [], database_url=ledger_fixtures.url, authority_url=authority.url, script=[naive_worker.__file__],
             SENTINEL_FAILPOINT=failpoint, SENTINEL_ALLOW_FAILPOINTS="1",
         ) as process:  # fmt: skip
             _, err = process.communicate(timeout=30)
         assert process.returncode == (-signal.SIGKILL if failpoint else 0), err
-    assert doubles([name for (name,) in ledger_world.all("select ledger_entry_id from naive.executions")]) == ["a"]
+    assert doubles([name for (name,) in ledger_fixtures.all("select ledger_entry_id from naive.executions")]) == ["a"]
 
 
 def test_a_failpoint_without_the_permission_refuses_the_start(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
-    ledger_world.add(new_row("r"))
+    ledger_fixtures.add(new_row("r"))
     with worker_process(
-        ["--once"], database_url=ledger_world.url, authority_url=authority.url, SENTINEL_FAILPOINT="after_claim:kill"
+        ["--once"], database_url=ledger_fixtures.url, authority_url=authority.url, SENTINEL_FAILPOINT="after_claim:kill"
     ) as process:
         _, err = process.communicate(timeout=30)
     assert process.returncode == 2
     assert err == "error: SENTINEL_FAILPOINT is set without SENTINEL_ALLOW_FAILPOINTS=1: refusing to start\n"
-    assert ledger_world.state("r") == "NEW"
+    assert ledger_fixtures.state("r") == "NEW"
 
 
 @pytest.mark.parametrize("hangs_at", ["switches", "action/guard"])
 @pytest.mark.parametrize("mode", ["--once", "--loop"])
 def test_sigterm_ends_within_two_seconds_even_when_the_authority_hangs(
-    ledger_world: LedgerWorld, authority: FakeAuthority, mode: str, hangs_at: str
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, mode: str, hangs_at: str
 ) -> None:
-    ledger_world.add(*(new_row(f"r{n}") for n in range(20)))
+    ledger_fixtures.add(*(new_row(f"r{n}") for n in range(20)))
     # Hanging at the first question of all, or only at the one that matters.
     authority.misbehave = lambda exchange: exchange.path.endswith(hangs_at) and (bool(time.sleep(20)) or True)
     with worker_process(
-        [mode], database_url=ledger_world.url, authority_url=authority.url, WORKER_GUARD_TIMEOUT_SECONDS="10",
+        [mode], database_url=ledger_fixtures.url, authority_url=authority.url, WORKER_GUARD_TIMEOUT_SECONDS="10",
         WORKER_LEASE_SECONDS="30",
     ) as process:  # fmt: skip
         wait_until(lambda: hangs_at in authority.calls)
@@ -159,12 +161,14 @@ def test_sigterm_ends_within_two_seconds_even_when_the_authority_hangs(
         process.terminate()
         process.communicate(timeout=30)
         assert time.monotonic() - began < PROMISED + BUSY
-    assert set(ledger_world.states().values()) <= {"NEW"}
-    assert ledger_world.executions() == 0
+    assert set(ledger_fixtures.states().values()) <= {"NEW"}
+    assert ledger_fixtures.executions() == 0
 
 
-def test_an_exception_in_a_batch_costs_only_the_batch(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
-    ledger_world.add(*rows())
-    assert run_broken(ledger_world, authority, "after_start:raise:2") == 1
-    finish(ledger_world, authority)
-    check_nothing_lost_or_doubled(ledger_world, authority)
+def test_an_exception_in_a_batch_costs_only_the_batch(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    ledger_fixtures.add(*rows())
+    assert run_broken(ledger_fixtures, authority, "after_start:raise:2") == 1
+    finish(ledger_fixtures, authority)
+    check_nothing_lost_or_doubled(ledger_fixtures, authority)

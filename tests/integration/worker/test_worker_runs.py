@@ -8,37 +8,37 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 from tests.support.fake_authority import FakeAuthority
-from tests.support.ledger_world import LedgerWorld, claimed, looping, new_row, wait_until
-from worker.rows import Change, OrderFacts
-from worker.states import LedgerEvent, LedgerState
+from tests.support.ledger_fixtures import LedgerFixtures, claimed, looping, new_row, wait_until
+from worker.refunds.rows import Change, OrderFacts
+from worker.refunds.states import LedgerEvent, LedgerState
 
 
-def entry(world: LedgerWorld, name: str, columns: str) -> tuple[object, ...]:
+def entry(fixtures: LedgerFixtures, name: str, columns: str) -> tuple[object, ...]:
     """Columns of a row."""
-    return world.all(f"select {columns} from refunds.ledger_entries where ledger_entry_id = %s", name)[0]
+    return fixtures.all(f"select {columns} from refunds.ledger_entries where ledger_entry_id = %s", name)[0]
 
 
 def test_rows_end_as_the_authority_says_and_only_allowed_ones_are_executed(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
-    ledger_world.add(new_row("low"), new_row("mid", 42000), new_row("high", 200_000))
-    with ledger_world.agent(authority.url) as agent:
+    ledger_fixtures.add(new_row("low"), new_row("mid", 42000), new_row("high", 200_000))
+    with ledger_fixtures.agent(authority.url) as agent:
         outcome = agent.run_once()
-    assert ledger_world.states() == {"low": "EXECUTED", "mid": "APPROVAL_REQUIRED", "high": "DENIED"}
+    assert ledger_fixtures.states() == {"low": "EXECUTED", "mid": "APPROVAL_REQUIRED", "high": "DENIED"}
     assert not outcome.failed
     assert outcome.reported == 1
-    assert ledger_world.all("select ledger_entry_id from refunds.executions") == [("low",)]
+    assert ledger_fixtures.all("select ledger_entry_id from refunds.executions") == [("low",)]
     assert authority.operations["refund:low"].outcome == "success"
-    assert entry(ledger_world, "high", "decision, reason_code, proof_id") == ("DENY", "over_limit", "pf_x")
-    assert entry(ledger_world, "low", "permit_token, lease_until, last_error") == (None, None, None)
-    assert ledger_world.one("select count(*) from refunds.outbox where acknowledged_at is null") == 0
+    assert entry(ledger_fixtures, "high", "decision, reason_code, proof_id") == ("DENY", "over_limit", "pf_x")
+    assert entry(ledger_fixtures, "low", "permit_token, lease_until, last_error") == (None, None, None)
+    assert ledger_fixtures.one("select count(*) from refunds.outbox where acknowledged_at is null") == 0
 
 
 def test_the_question_has_a_start_step_the_derived_facts_and_none_of_the_customers_words(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
-    ledger_world.add(new_row("r", reason="it broke, I am so sad", order_ref="o1", channel="retail"))
-    with ledger_world.agent(authority.url) as agent:
+    ledger_fixtures.add(new_row("r", reason="it broke, I am so sad", order_ref="o1", channel="retail"))
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
     body = authority.operations["refund:r"].body
     assert body["resource"] == "refund/rf_r"
@@ -50,79 +50,83 @@ def test_the_question_has_a_start_step_the_derived_facts_and_none_of_the_custome
     assert "sad" not in str(body)
 
 
-def test_a_decided_approval_is_learnt_and_goes_on(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
-    ledger_world.add(new_row("yes", 42000), new_row("no", 43000), new_row("open", 44000))
-    with ledger_world.agent(authority.url) as agent:
+def test_a_decided_approval_is_learnt_and_goes_on(ledger_fixtures: LedgerFixtures, authority: FakeAuthority) -> None:
+    ledger_fixtures.add(new_row("yes", 42000), new_row("no", 43000), new_row("open", 44000))
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
     authority.approve("refund:yes")
     authority.approve("refund:no", "rejected")
-    with ledger_world.agent(authority.url) as agent:
+    with ledger_fixtures.agent(authority.url) as agent:
         assert len(agent.run_once().rows) == 2
-    assert ledger_world.states() == {"yes": "EXECUTED", "no": "DENIED", "open": "APPROVAL_REQUIRED"}
-    assert entry(ledger_world, "no", "reason_code") == ("approval_rejected",)
-    assert ledger_world.one("select since from refunds.approval_cursors") is not None
+    assert ledger_fixtures.states() == {"yes": "EXECUTED", "no": "DENIED", "open": "APPROVAL_REQUIRED"}
+    assert entry(ledger_fixtures, "no", "reason_code") == ("approval_rejected",)
+    assert ledger_fixtures.one("select since from refunds.approval_cursors") is not None
 
 
 def test_an_approval_that_nobody_decided_ends_when_it_runs_out(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
-    ledger_world.add(new_row("r", 42000))
-    with ledger_world.agent(authority.url) as agent:
+    ledger_fixtures.add(new_row("r", 42000))
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
     authority.operations["refund:r"].expires_at = datetime.now(UTC)
-    ledger_world.admin.execute("update refunds.ledger_entries set next_attempt_at = clock_timestamp()")
-    with ledger_world.agent(authority.url) as agent:
+    ledger_fixtures.admin.execute("update refunds.ledger_entries set next_attempt_at = clock_timestamp()")
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
-    assert entry(ledger_world, "r", "status, reason_code") == ("DENIED", "approval_expired")
+    assert entry(ledger_fixtures, "r", "status, reason_code") == ("DENIED", "approval_expired")
 
 
-def test_of_two_entries_for_one_refund_the_earlier_wins(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
-    ledger_world.add(new_row("first", refund_id="rf"))
-    ledger_world.add(new_row("second", refund_id="rf"))
-    with ledger_world.agent(authority.url) as agent:
+def test_of_two_entries_for_one_refund_the_earlier_wins(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    ledger_fixtures.add(new_row("first", refund_id="rf"))
+    ledger_fixtures.add(new_row("second", refund_id="rf"))
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
-    assert ledger_world.states() == {"first": "EXECUTED", "second": "DENIED"}
+    assert ledger_fixtures.states() == {"first": "EXECUTED", "second": "DENIED"}
     assert authority.operations["refund:second"].body["params"]["risk"]["duplicate_refund"] is True
 
 
-def test_a_refund_is_no_duplicate_of_one_that_was_denied(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
-    ledger_world.add(new_row("first", 500_000, refund_id="rf"))
-    with ledger_world.agent(authority.url) as agent:
+def test_a_refund_is_no_duplicate_of_one_that_was_denied(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    ledger_fixtures.add(new_row("first", 500_000, refund_id="rf"))
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
-        ledger_world.add(new_row("second", refund_id="rf"))
-    with ledger_world.agent(authority.url) as agent:
+        ledger_fixtures.add(new_row("second", refund_id="rf"))
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
-    assert ledger_world.states() == {"first": "DENIED", "second": "EXECUTED"}
+    assert ledger_fixtures.states() == {"first": "DENIED", "second": "EXECUTED"}
 
 
 def test_an_order_is_refunded_up_to_what_was_paid_and_not_one_cent_more(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
     ordered = datetime.now(UTC) - timedelta(days=3)
-    ledger_world.ledger.add_orders([OrderFacts("o1", ordered, 1000, "USD", account_ref="acct")])
+    ledger_fixtures.ledger.add_orders([OrderFacts("o1", ordered, 1000, "USD", account_ref="acct")])
     for name, value in (("a", 400), ("b", 600), ("c", 1)):
-        ledger_world.add(new_row(name, value, order_ref="o1", account_ref=None, risk={}))
-    with ledger_world.agent(authority.url) as agent:
+        ledger_fixtures.add(new_row(name, value, order_ref="o1", account_ref=None, risk={}))
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
-    assert ledger_world.states() == {"a": "EXECUTED", "b": "EXECUTED", "c": "APPROVAL_REQUIRED"}
+    assert ledger_fixtures.states() == {"a": "EXECUTED", "b": "EXECUTED", "c": "APPROVAL_REQUIRED"}
     assert authority.operations["refund:c"].asked_for == {"order_overdrawn"}
     assert authority.operations["refund:c"].body["params"]["account_ref"] == "acct"
 
 
 def test_a_window_is_stale_after_thirty_days_whatever_was_handed_in(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
     now = datetime.now(UTC)
     for name, age in (("old", timedelta(days=30, seconds=1)), ("just", timedelta(days=30))):
-        ledger_world.ledger.add_orders([OrderFacts(f"o_{name}", now - age, 10_000, "USD")])
-        ledger_world.add(new_row(name, order_ref=f"o_{name}", requested_at=now))
-    with ledger_world.agent(authority.url) as agent:
+        ledger_fixtures.ledger.add_orders([OrderFacts(f"o_{name}", now - age, 10_000, "USD")])
+        ledger_fixtures.add(new_row(name, order_ref=f"o_{name}", requested_at=now))
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
-    assert ledger_world.states() == {"old": "DENIED", "just": "EXECUTED"}
+    assert ledger_fixtures.states() == {"old": "DENIED", "just": "EXECUTED"}
 
 
 def test_attempts_are_counted_over_a_day_and_never_below_what_was_handed_in(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
     now = datetime.now(UTC)
     given = {
@@ -130,11 +134,11 @@ def test_attempts_are_counted_over_a_day_and_never_below_what_was_handed_in(
         "account_ref": "acct",
     }
     ages = {"too_old": 24 * 3600, "one": 23 * 3600, "two": 60, "three": 0}
-    ledger_world.add(*(new_row(n, requested_at=now - timedelta(seconds=s), **given) for n, s in ages.items()))
-    ledger_world.add(
+    ledger_fixtures.add(*(new_row(n, requested_at=now - timedelta(seconds=s), **given) for n, s in ages.items()))
+    ledger_fixtures.add(
         new_row("handed", risk={"duplicate_refund": False, "stale_window": False, "customer_attempts_24h": 9})
     )
-    with ledger_world.agent(authority.url) as agent:
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
     found = {
         k.removeprefix("refund:"): o.body["params"]["risk"]["customer_attempts_24h"]
@@ -143,49 +147,49 @@ def test_attempts_are_counted_over_a_day_and_never_below_what_was_handed_in(
     assert found == {"too_old": 1, "one": 2, "two": 3, "three": 3, "handed": 9}
 
 
-def test_a_fact_that_nobody_knows_is_left_out(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
-    ledger_world.add(new_row("r", risk={}, account_ref=None))
-    with ledger_world.agent(authority.url) as agent:
+def test_a_fact_that_nobody_knows_is_left_out(ledger_fixtures: LedgerFixtures, authority: FakeAuthority) -> None:
+    ledger_fixtures.add(new_row("r", risk={}, account_ref=None))
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
     assert authority.operations["refund:r"].body["params"]["risk"] == {"suspicious_reason": False}
-    assert entry(ledger_world, "r", "status, reason_code") == ("DENIED", "fact_missing")
+    assert entry(ledger_fixtures, "r", "status, reason_code") == ("DENIED", "fact_missing")
 
 
 def test_the_same_long_words_from_many_accounts_are_a_template(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
     words = "The parcel arrived with a broken seal and one of the items was missing."
     for number in range(5):
-        ledger_world.add(new_row(f"r{number}", reason=words.upper() if number % 2 else f"  {words}"))
-    with ledger_world.agent(authority.url) as agent:
+        ledger_fixtures.add(new_row(f"r{number}", reason=words.upper() if number % 2 else f"  {words}"))
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
     flags = [authority.operations[f"refund:r{n}"].body["params"]["risk"]["suspicious_reason"] for n in range(5)]
     assert flags == [False, False, False, True, True]
 
 
 def test_a_key_that_belongs_to_another_operation_needs_a_person(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
-    ledger_world.add(new_row("r"))
+    ledger_fixtures.add(new_row("r"))
     authority.operations["refund:r"] = authority._decide(
         {"params": {"amount": {"value": 1}}, "agent_id": "x", "action": "y"}
     )
-    with ledger_world.agent(authority.url) as agent:
+    with ledger_fixtures.agent(authority.url) as agent:
         assert agent.run_once().failed
-    assert entry(ledger_world, "r", "status") == ("ERROR",)
-    assert "key_conflict" in str(entry(ledger_world, "r", "last_error")[0])
+    assert entry(ledger_fixtures, "r", "status") == ("ERROR",)
+    assert "key_conflict" in str(entry(ledger_fixtures, "r", "last_error")[0])
 
 
 def test_an_operation_that_somebody_else_started_is_not_executed(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
-    ledger_world.add(new_row("r"))
+    ledger_fixtures.add(new_row("r"))
     authority.misbehave = lambda exchange: start_elsewhere(authority, exchange.path)
-    with ledger_world.agent(authority.url) as agent:
+    with ledger_fixtures.agent(authority.url) as agent:
         assert agent.run_once().failed
-    assert entry(ledger_world, "r", "status") == ("ERROR",)
-    assert "started_elsewhere" in str(entry(ledger_world, "r", "last_error")[0])
-    assert ledger_world.executions() == 0
+    assert entry(ledger_fixtures, "r", "status") == ("ERROR",)
+    assert "started_elsewhere" in str(entry(ledger_fixtures, "r", "last_error")[0])
+    assert ledger_fixtures.executions() == 0
 
 
 def start_elsewhere(authority: FakeAuthority, path: str) -> bool:
@@ -196,22 +200,22 @@ def start_elsewhere(authority: FakeAuthority, path: str) -> bool:
 
 
 def test_a_lost_start_receipt_is_found_again_with_the_stored_start_id(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
-    ledger_world.add(new_row("r"))
-    row = claimed(ledger_world, "r")
-    with ledger_world.agent(authority.url) as agent:
-        ledger_world.make_due()
+    ledger_fixtures.add(new_row("r"))
+    row = claimed(ledger_fixtures, "r")
+    with ledger_fixtures.agent(authority.url) as agent:
+        ledger_fixtures.make_due()
         authority.misbehave = lambda exchange: lose_start(authority, exchange)
         agent.run_once()
-    assert ledger_world.state("r") == "ALLOWED"
+    assert ledger_fixtures.state("r") == "ALLOWED"
     started_as = authority.operations["refund:r"].start_id
     authority.misbehave = lambda exchange: False
-    ledger_world.make_due()
-    with ledger_world.agent(authority.url) as agent:
+    ledger_fixtures.make_due()
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
-    assert ledger_world.state("r") == "EXECUTED"
-    assert str(ledger_world.one("select start_id from refunds.executions")) == started_as
+    assert ledger_fixtures.state("r") == "EXECUTED"
+    assert str(ledger_fixtures.one("select start_id from refunds.executions")) == started_as
     assert row.start_id is None
 
 
@@ -225,58 +229,58 @@ def lose_start(authority: FakeAuthority, exchange: object) -> bool:
 
 
 def test_a_halt_between_decision_and_start_stops_the_start_and_the_row_goes_back(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
-    ledger_world.add(new_row("r"))
+    ledger_fixtures.add(new_row("r"))
     authority.misbehave = lambda exchange: bool(setattr(authority, "halted", exchange.path.endswith("start")))
-    with ledger_world.agent(authority.url) as agent:
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
-    assert ledger_world.executions() == 0
-    assert ledger_world.state("r") == "NEW"
+    assert ledger_fixtures.executions() == 0
+    assert ledger_fixtures.state("r") == "NEW"
     authority.misbehave = lambda exchange: False
     authority.halted = False
-    ledger_world.make_due()
-    with ledger_world.agent(authority.url) as agent:
+    ledger_fixtures.make_due()
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
-    assert ledger_world.state("r") == "EXECUTED"
+    assert ledger_fixtures.state("r") == "EXECUTED"
 
 
 def test_a_halt_is_a_final_refusal_for_a_row_that_was_never_decided(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
     authority.halted = True
-    ledger_world.add(new_row("r"))
-    with ledger_world.agent(authority.url) as agent:
+    ledger_fixtures.add(new_row("r"))
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
-    assert entry(ledger_world, "r", "status, reason_code") == ("DENIED", "halted")
+    assert entry(ledger_fixtures, "r", "status, reason_code") == ("DENIED", "halted")
 
 
-def test_limit_is_how_many_rows_are_touched(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
-    ledger_world.add(*(new_row(f"r{n}") for n in range(7)))
-    with ledger_world.agent(authority.url, batch=2) as agent:
+def test_limit_is_how_many_rows_are_touched(ledger_fixtures: LedgerFixtures, authority: FakeAuthority) -> None:
+    ledger_fixtures.add(*(new_row(f"r{n}") for n in range(7)))
+    with ledger_fixtures.agent(authority.url, batch=2) as agent:
         assert len(agent.run_once(limit=5).rows) == 5
-    assert sorted(ledger_world.states().values()) == ["EXECUTED"] * 5 + ["NEW"] * 2
+    assert sorted(ledger_fixtures.states().values()) == ["EXECUTED"] * 5 + ["NEW"] * 2
 
 
-def test_a_report_is_repeated_until_it_is_received(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
-    ledger_world.add(new_row("r"))
+def test_a_report_is_repeated_until_it_is_received(ledger_fixtures: LedgerFixtures, authority: FakeAuthority) -> None:
+    ledger_fixtures.add(new_row("r"))
     authority.misbehave = lambda exchange: exchange.path.endswith("report") and not exchange.problem(500, "broken")
-    with ledger_world.agent(authority.url) as agent:
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
-    assert ledger_world.state("r") == "EXECUTED"
-    assert ledger_world.one("select last_error from refunds.outbox where acknowledged_at is null")
+    assert ledger_fixtures.state("r") == "EXECUTED"
+    assert ledger_fixtures.one("select last_error from refunds.outbox where acknowledged_at is null")
     authority.misbehave = lambda exchange: False
-    ledger_world.make_due()
-    with ledger_world.agent(authority.url) as agent:
+    ledger_fixtures.make_due()
+    with ledger_fixtures.agent(authority.url) as agent:
         assert agent.run_once().reported == 1
     assert authority.operations["refund:r"].outcome == "success"
 
 
-def test_workers_at_once_execute_every_row_once(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
-    ledger_world.add(*(new_row(f"r{n}") for n in range(60)))
+def test_workers_at_once_execute_every_row_once(ledger_fixtures: LedgerFixtures, authority: FakeAuthority) -> None:
+    ledger_fixtures.add(*(new_row(f"r{n}") for n in range(60)))
 
     def run() -> None:
-        with ledger_world.agent(authority.url, batch=5) as agent:
+        with ledger_fixtures.agent(authority.url, batch=5) as agent:
             agent.run_once()
 
     threads = [threading.Thread(target=run) for _ in range(3)]
@@ -284,38 +288,38 @@ def test_workers_at_once_execute_every_row_once(ledger_world: LedgerWorld, autho
         thread.start()
     for thread in threads:
         thread.join()
-    assert set(ledger_world.states().values()) == {"EXECUTED"}
-    assert ledger_world.executions() == 60
+    assert set(ledger_fixtures.states().values()) == {"EXECUTED"}
+    assert ledger_fixtures.executions() == 60
 
 
 def test_the_loop_works_answers_an_operator_and_ends_when_told(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
-    ledger_world.add(new_row("r"), new_row("wait", 42000))
+    ledger_fixtures.add(new_row("r"), new_row("wait", 42000))
     request_id = uuid.uuid4()
-    ledger_world.admin.execute(
+    ledger_fixtures.admin.execute(
         "insert into refunds.process_requests (tenant_id, request_id, requested_by) values (%s, %s, 'ann')",
-        [ledger_world.tenant_id, request_id],
+        [ledger_fixtures.tenant_id, request_id],
     )
-    with ledger_world.agent(authority.url) as agent, looping(agent) as thread:
-        wait_until(lambda: ledger_world.states() == {"r": "EXECUTED", "wait": "APPROVAL_REQUIRED"})
+    with ledger_fixtures.agent(authority.url) as agent, looping(agent) as thread:
+        wait_until(lambda: ledger_fixtures.states() == {"r": "EXECUTED", "wait": "APPROVAL_REQUIRED"})
         authority.approve("refund:wait")
-        wait_until(lambda: ledger_world.state("wait") == "EXECUTED")
-        wait_until(lambda: ledger_world.one("select finished_at from refunds.process_requests") is not None)
-        assert ledger_world.one("select status from refunds.workers") == "running"
+        wait_until(lambda: ledger_fixtures.state("wait") == "EXECUTED")
+        wait_until(lambda: ledger_fixtures.one("select finished_at from refunds.process_requests") is not None)
+        assert ledger_fixtures.one("select status from refunds.workers") == "running"
         began = time.monotonic()
         agent.request_stop()
         thread.join(5)
         assert time.monotonic() - began < 2
-    assert "processed" in ledger_world.one("select result from refunds.process_requests")
-    assert ledger_world.one("select status from refunds.workers") == "stopped"
+    assert "processed" in ledger_fixtures.one("select result from refunds.process_requests")
+    assert ledger_fixtures.one("select status from refunds.workers") == "stopped"
 
 
 def test_a_heartbeat_keeps_a_row_that_takes_longer_than_its_lease(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
-    holder, taker = ledger_world.ledger_of("holder", lease_seconds=0.3), ledger_world.ledger_of("taker")
-    ledger_world.add(new_row("r"))
+    holder, taker = ledger_fixtures.ledger_of("holder", lease_seconds=0.3), ledger_fixtures.ledger_of("taker")
+    ledger_fixtures.add(new_row("r"))
     row = holder.claim(1)[0]
     for _ in range(4):
         time.sleep(0.15)

@@ -6,43 +6,45 @@ import pytest
 
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_faults import FAULTS, always
-from tests.support.ledger_world import LedgerWorld, looping, new_row, wait_until, worker_settings
+from tests.support.ledger_fixtures import LedgerFixtures, looping, new_row, wait_until, worker_settings
 
 CALLS = ("action/guard", "action/guard/start")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_no_failing_answer_ever_leads_to_an_execution_and_the_row_recovers(
-    ledger_world: LedgerWorld, authority: FakeAuthority, fault: str
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, fault: str
 ) -> None:
-    ledger_world.add(new_row("r"), new_row("second"))
+    ledger_fixtures.add(new_row("r"), new_row("second"))
     for call in CALLS:
         authority.misbehave = always(FAULTS[fault], call)
-        with ledger_world.agent(authority.url, guard_timeout_seconds=0.3) as agent:
+        with ledger_fixtures.agent(authority.url, guard_timeout_seconds=0.3) as agent:
             outcome = agent.run_once()
-        assert ledger_world.executions() == 0
-        assert set(ledger_world.states().values()) <= {"NEW", "GUARDING", "ALLOWED"}, errors(ledger_world)
+        assert ledger_fixtures.executions() == 0
+        assert set(ledger_fixtures.states().values()) <= {"NEW", "GUARDING", "ALLOWED"}, errors(ledger_fixtures)
         assert outcome.failed
-        assert ledger_world.one("select last_error from refunds.ledger_entries")
-        ledger_world.make_due()
+        assert ledger_fixtures.one("select last_error from refunds.ledger_entries")
+        ledger_fixtures.make_due()
     authority.misbehave = lambda exchange: False
-    with ledger_world.agent(authority.url) as agent:
+    with ledger_fixtures.agent(authority.url) as agent:
         assert not agent.run_once().failed
-    assert set(ledger_world.states().values()) == {"EXECUTED"}
+    assert set(ledger_fixtures.states().values()) == {"EXECUTED"}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_switches_that_cannot_be_read_are_off(ledger_world: LedgerWorld, authority: FakeAuthority, fault: str) -> None:
-    ledger_world.add(new_row("r"))
+def test_switches_that_cannot_be_read_are_off(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, fault: str
+) -> None:
+    ledger_fixtures.add(new_row("r"))
     authority.misbehave = always(FAULTS[fault], "switches")
-    with ledger_world.agent(authority.url, guard_timeout_seconds=0.3) as agent:
+    with ledger_fixtures.agent(authority.url, guard_timeout_seconds=0.3) as agent:
         agent.run_once()
-    assert ledger_world.executions() == 0
-    assert ledger_world.state("r") in ("NEW", "APPROVAL_REQUIRED")
+    assert ledger_fixtures.executions() == 0
+    assert ledger_fixtures.state("r") in ("NEW", "APPROVAL_REQUIRED")
 
 
 def test_a_careless_worker_would_have_executed(authority: FakeAuthority) -> None:
-    """The broken twin: reading `decision` alone takes several of these answers for a permission."""
+    """The mutant: reading `decision` alone takes several of these answers for a permission."""
     import json
     import urllib.error
     import urllib.request
@@ -67,86 +69,91 @@ def test_a_careless_worker_would_have_executed(authority: FakeAuthority) -> None
     assert "500" in believed
 
 
-def test_a_put_back_row_waits_before_it_is_tried_again(ledger_world: LedgerWorld) -> None:
-    ledger_world.add(new_row("r"))
-    with ledger_world.agent("http://127.0.0.1:9", backoff_seconds=60, backoff_max_seconds=60) as agent:
+def test_a_put_back_row_waits_before_it_is_tried_again(ledger_fixtures: LedgerFixtures) -> None:
+    ledger_fixtures.add(new_row("r"))
+    with ledger_fixtures.agent("http://127.0.0.1:9", backoff_seconds=60, backoff_max_seconds=60) as agent:
         agent.run_once()
-    with ledger_world.agent("http://127.0.0.1:9") as agent:
+    with ledger_fixtures.agent("http://127.0.0.1:9") as agent:
         assert agent.run_once().rows == []
-    pause = ledger_world.one(
+    pause = ledger_fixtures.one(
         "select extract(epoch from next_attempt_at - clock_timestamp()) from refunds.ledger_entries"
     )
     assert 25 < pause <= 60
 
 
-def test_an_outage_costs_no_attempt_is_shown_and_ends_by_itself(ledger_world: LedgerWorld) -> None:
+def test_an_outage_costs_no_attempt_is_shown_and_ends_by_itself(ledger_fixtures: LedgerFixtures) -> None:
     rows = 40
-    ledger_world.add(*(new_row(f"r{n}") for n in range(rows)))
+    ledger_fixtures.add(*(new_row(f"r{n}") for n in range(rows)))
     fake = FakeAuthority()
     with fake.running() as up:
         url = up.url
         port = int(url.rsplit(":", 1)[1])
-    with ledger_world.agent(url, batch=10, lanes=1, max_attempts=4, backoff_max_seconds=0.5) as agent, looping(agent):
-        wait_until(lambda: ("authority_unreachable",) in ledger_world.all("select status from refunds.workers"))
-        assert ledger_world.one("select count(*) from refunds.ledger_entries where attempts = 0") >= rows - 2 * 10
+    with (
+        ledger_fixtures.agent(url, batch=10, lanes=1, max_attempts=4, backoff_max_seconds=0.5) as agent,
+        looping(agent),
+    ):
+        wait_until(lambda: ("authority_unreachable",) in ledger_fixtures.all("select status from refunds.workers"))
+        assert ledger_fixtures.one("select count(*) from refunds.ledger_entries where attempts = 0") >= rows - 2 * 10
         with fake.running(port):
-            wait_until(lambda: ledger_world.executions() == rows, 20)
-    assert ledger_world.one("select max(attempts) from refunds.ledger_entries") == 0
+            wait_until(lambda: ledger_fixtures.executions() == rows, 20)
+    assert ledger_fixtures.one("select max(attempts) from refunds.ledger_entries") == 0
 
 
 def test_a_start_without_an_answer_never_makes_the_row_new_again(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
-    ledger_world.add(new_row("r"))
+    ledger_fixtures.add(new_row("r"))
     authority.misbehave = always(FAULTS["closes at once"], "action/guard/start")
     for _ in range(3):
-        with ledger_world.agent(authority.url) as agent:
+        with ledger_fixtures.agent(authority.url) as agent:
             agent.run_once()
-        ledger_world.make_due()
-    assert ("GUARDING", "put_back", "NEW") not in ledger_world.all(
+        ledger_fixtures.make_due()
+    assert ("GUARDING", "put_back", "NEW") not in ledger_fixtures.all(
         "select from_status, event, to_status from refunds.ledger_events"
     )
 
 
 def test_the_question_of_a_retry_is_the_first_one_even_if_the_facts_moved_on(
-    ledger_world: LedgerWorld, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
-    ledger_world.add(new_row("r", account_ref="acct"))
+    ledger_fixtures.add(new_row("r", account_ref="acct"))
     authority.misbehave = always(FAULTS["500"], "action/guard")
-    with ledger_world.agent(authority.url) as agent:
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
-    first = ledger_world.one("select guard_request from refunds.ledger_entries where ledger_entry_id = 'r'")
-    ledger_world.add(new_row("later", 42000, account_ref="acct"))
+    first = ledger_fixtures.one("select guard_request from refunds.ledger_entries where ledger_entry_id = 'r'")
+    ledger_fixtures.add(new_row("later", 42000, account_ref="acct"))
     authority.misbehave = lambda exchange: False
-    ledger_world.make_due()
-    with ledger_world.agent(authority.url) as agent:
+    ledger_fixtures.make_due()
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
     assert authority.operations["refund:r"].body["params"] == first
 
 
-def test_a_dry_run_changes_nothing_at_all(ledger_world: LedgerWorld, authority: FakeAuthority) -> None:
+def test_a_dry_run_changes_nothing_at_all(ledger_fixtures: LedgerFixtures, authority: FakeAuthority) -> None:
     from sentinel.client import Client
-    from worker.connect import open_foreseer
+    from worker.refunds.build import open_simulator
 
-    ledger_world.add(new_row("low"), new_row("mid", 42000))
-    before = snapshot(ledger_world)
+    ledger_fixtures.add(new_row("low"), new_row("mid", 42000))
+    before = snapshot(ledger_fixtures)
     settings = worker_settings(authority_url=authority.url)
     with (
         Client(authority.url, "key", agent_id="a") as client,
-        open_foreseer(settings, ledger_world.ledger, client) as seer,
+        open_simulator(settings, ledger_fixtures.ledger, client) as seer,
     ):
         found = {row.ledger_entry_id: row.decision for row in seer.due(10)}
     assert found == {"low": "ALLOW", "mid": "APPROVAL_REQUIRED"}
-    assert snapshot(ledger_world) == before
+    assert snapshot(ledger_fixtures) == before
     assert set(authority.calls) == {"switches", "action/check"}
 
 
-def snapshot(world: LedgerWorld) -> list[object]:
+def snapshot(fixtures: LedgerFixtures) -> list[object]:
     """Everything in the refunds schema, with the system columns that any write would change."""
-    tables = [name for (name,) in world.all("select tablename from pg_tables where schemaname = 'refunds' order by 1")]
-    return [world.all(f"select xmin::text, ctid::text, t::text from refunds.{name} t order by 2") for name in tables]
+    tables = [
+        name for (name,) in fixtures.all("select tablename from pg_tables where schemaname = 'refunds' order by 1")
+    ]
+    return [fixtures.all(f"select xmin::text, ctid::text, t::text from refunds.{name} t order by 2") for name in tables]
 
 
-def errors(world: LedgerWorld) -> list[tuple[object, ...]]:
+def errors(fixtures: LedgerFixtures) -> list[tuple[object, ...]]:
     """What the rows say about themselves."""
-    return world.all("select ledger_entry_id, status, attempts, last_error from refunds.ledger_entries")
+    return fixtures.all("select ledger_entry_id, status, attempts, last_error from refunds.ledger_entries")

@@ -15,15 +15,15 @@ import pytest
 from sentinel.core.money import Money
 from tests.corpora import TextCorpus, text_corpora
 from tests.support.fake_authority import FakeAuthority
-from tests.support.ledger_world import LedgerWorld
+from tests.support.ledger_fixtures import LedgerFixtures
 from tests.support.scripted_server import ScriptedServer
-from tests.support.workflow_world import PUBLIC_FEE, Shop
+from tests.support.workflow_fixtures import PUBLIC_FEE, Shop
 from worker.critic.critic import Critic
 from worker.critic.model import ModelCritic
 from worker.images.recogniser import Recognised
-from worker.workflow.context import Context, StepResult
-from worker.workflow.graph import StepName
-from worker.workflow.steps.scenario_validate import ScenarioValidate
+from worker.refunds.workflow.context import RunContext, StepResult
+from worker.refunds.workflow.graph import StepName
+from worker.refunds.workflow.steps.scenario_validate import ScenarioValidate
 
 HARMLESS = "The parcel came late, please return the shipping fee."
 YES = {"approved": True, "reason_code": "ok", "reason": "fits"}
@@ -47,9 +47,9 @@ def outcomes(shop: Shop, texts: dict[str, str], place: str) -> dict[str, tuple[A
         for name, text in texts.items():
             shop.enter(PUBLIC_FEE, f"{kind}.{name}", **over, **PLACES[place](text))
     shop.run()
-    shop.answer(*(row for (row,) in shop.world.all(WAITING) if not row.startswith("silent")))
+    shop.answer(*(row for (row,) in shop.fixtures.all(WAITING) if not row.startswith("silent")))
     shop.run()
-    found = shop.world.all("select ledger_entry_id, amount_minor, currency, system from refunds.executions")
+    found = shop.fixtures.all("select ledger_entry_id, amount_minor, currency, system from refunds.executions")
     return {name: tuple(rest) for name, *rest in found}
 
 
@@ -62,10 +62,10 @@ def changed(paid: dict[str, tuple[Any, ...]]) -> list[str]:
 
 
 @pytest.fixture
-def shop(ledger_world: LedgerWorld, authority: FakeAuthority) -> Any:
+def shop(ledger_fixtures: LedgerFixtures, authority: FakeAuthority) -> Any:
     with ScriptedServer().running() as server:
         server.script = lambda asked: asked.say(COMPLETION)
-        shop = Shop(ledger_world, authority.url, settings={"concurrency": 8})
+        shop = Shop(ledger_fixtures, authority.url, settings={"concurrency": 8})
         shop.critic = Critic(model=ModelCritic(f"{server.url}/v1", "m", "", 10.0))
         shop.settings["batch"] = 64
         yield shop
@@ -79,7 +79,7 @@ def test_no_text_changes_a_money_outcome(shop: Shop, authority: FakeAuthority, c
     paid = outcomes(shop, {**texts, "harmless": HARMLESS}, place)
     assert paid["good.harmless"] == (400, "USD", "platform_backend"), "without a harmless payment this proves nothing"
     assert changed(paid) == []
-    assert {status for (status,) in shop.world.all("select distinct status from refunds.ledger_entries")} <= {
+    assert {status for (status,) in shop.fixtures.all("select distinct status from refunds.ledger_entries")} <= {
         "EXECUTED", "APPROVAL_REQUIRED", "DENIED"}  # fmt: skip
     assert sorted(name for _, _, name in shop.touches()) == sorted(paid)
     hostile = {name for name, one in corpus.texts.items() if one.is_hostile}
@@ -95,10 +95,10 @@ def test_no_text_changes_a_money_outcome(shop: Shop, authority: FakeAuthority, c
 
 
 def test_a_workflow_that_lets_itself_be_talked_to_is_caught(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broken twin: its validation believes a note that says so."""
+    """The mutant: its validation believes a note that says so."""
     real = ScenarioValidate.run
 
-    def gullible(self: ScenarioValidate, context: Context) -> StepResult:
+    def gullible(self: ScenarioValidate, context: RunContext) -> StepResult:
         note = (context.order.note if context.order else None) or ""
         return StepResult({}, StepName.LIMIT_CHECK) if "shop" in note else real(self, context)
 

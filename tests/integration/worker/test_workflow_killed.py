@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.fake_authority import FakeAuthority
-from tests.support.ledger_world import LedgerWorld, new_row, worker_process
-from tests.support.workflow_world import BRANCHES, FEE, SECRETS, Shop
+from tests.support.ledger_fixtures import LedgerFixtures, new_row, worker_process
+from tests.support.workflow_fixtures import BRANCHES, FEE, SECRETS, Shop
 from worker.failpoints import step_place
-from worker.images.labelled import LabelledImages
+from worker.images.labelled import LabelFileRecogniser
 from worker.images.proof import proof_image
-from worker.settings import WorkerSettings
+from worker.refunds.settings import WorkerSettings
+from worker.refunds.workflow.graph import StepName
 from worker.settlement.registry import Systems
-from worker.workflow.graph import StepName
 
 PICTURE = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR receipt"
 WANTED = {
@@ -37,14 +37,14 @@ def labels(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def shop(ledger_world: LedgerWorld, authority: FakeAuthority, labels: Path) -> Shop:
+def shop(ledger_fixtures: LedgerFixtures, authority: FakeAuthority, labels: Path) -> Shop:
     """Rows of every fate, as far as they are when their customers and a person have just answered."""
-    shop = Shop(ledger_world, authority.url)
-    shop.parts = {"systems": Systems.from_settings(WorkerSettings()), "recogniser": LabelledImages(labels)}
+    shop = Shop(ledger_fixtures, authority.url)
+    shop.parts = {"systems": Systems.from_settings(WorkerSettings()), "recogniser": LabelFileRecogniser(labels)}
     shop.enter(FEE, "fee")
     shop.enter(FEE, "photo", value=900, order={"shipping_fee_minor": 900})
     picture = proof_image("photo", PICTURE)
-    ledger_world.ledger.add_image("photo", picture.sha256, picture.media_type, picture.content)
+    ledger_fixtures.ledger.add_image("photo", picture.sha256, picture.media_type, picture.content)
     shop.enter(BRANCHES["private/compensation"], "coupon")
     shop.flag(shop.enter(FEE, "approved"), FEE, "open_complaint")
     shop.run()
@@ -54,7 +54,7 @@ def shop(ledger_world: LedgerWorld, authority: FakeAuthority, labels: Path) -> S
     shop.enter(FEE, "asked")
     shop.flag(shop.enter(FEE, "complaint"), FEE, "open_complaint")
     shop.enter(BRANCHES["private/price_diff"], "degraded")
-    shop.world.add(new_row("shop"), new_row("no", 200_000))
+    shop.fixtures.add(new_row("shop"), new_row("no", 200_000))
     return shop
 
 
@@ -64,10 +64,10 @@ def test_killed_around_any_step_nothing_is_doubled_lost_or_stuck(
 ) -> None:
     for passing in (1, 2):  # just before the step; and, by the next worker, just after it
         assert killed(shop, authority, labels, step, passing) == -signal.SIGKILL
-        assert shop.world.executions() <= len(PAID)
-        shop.world.make_due()
+        assert shop.fixtures.executions() <= len(PAID)
+        shop.fixtures.make_due()
     shop.run(times=2)
-    assert shop.world.states() == WANTED
+    assert shop.fixtures.states() == WANTED
     paid_once(shop, authority)
     trails_are_kept(shop)
     assert shop.cards() == 5, "nobody is asked twice"
@@ -76,10 +76,10 @@ def test_killed_around_any_step_nothing_is_doubled_lost_or_stuck(
 def killed(shop: Shop, authority: FakeAuthority, labels: Path, step: StepName, passing: int) -> int:
     """A worker process that dies there; its exit status."""
     with worker_process(
-        ["--once"], database_url=shop.world.url, authority_url=authority.url, WORKER_LANES="1",
+        ["--once"], database_url=shop.fixtures.url, authority_url=authority.url, WORKER_LANES="1",
         SENTINEL_FAILPOINT=f"{step_place(step)}:kill:{passing}", SENTINEL_ALLOW_FAILPOINTS="1",
         CONFIRM_SECRETS=",".join(SECRETS), WORKER_NOTIFIER="log", WORKER_RECOGNISER=f"labels:{labels}",
-        SENTINEL_TENANT_ID=str(shop.world.tenant_id),
+        SENTINEL_TENANT_ID=str(shop.fixtures.tenant_id),
     ) as process:  # fmt: skip
         _, err = process.communicate(timeout=30)
         assert "Traceback" not in err, err
@@ -88,7 +88,7 @@ def killed(shop: Shop, authority: FakeAuthority, labels: Path, step: StepName, p
 
 def paid_once(shop: Shop, authority: FakeAuthority) -> None:
     """One execution per paid row, by its system, under the start that the authority recorded; all told."""
-    rows = shop.world.all(
+    rows = shop.fixtures.all(
         "select ledger_entry_id, system, start_id::text, start_event_id::text from refunds.executions"
     )
     assert sorted((name, system) for name, system, _, _ in rows) == sorted(
@@ -99,7 +99,7 @@ def paid_once(shop: Shop, authority: FakeAuthority) -> None:
         found = (operation.start_id, operation.start_event_id, operation.outcome)
         assert found == (start_id, start_event_id, "success")
     assert {key.removeprefix("refund:") for key, one in authority.operations.items() if one.start_id} == PAID
-    assert shop.world.one("select count(*) from refunds.outbox where acknowledged_at is null") == 0
+    assert shop.fixtures.one("select count(*) from refunds.outbox where acknowledged_at is null") == 0
 
 
 def trails_are_kept(shop: Shop) -> None:
@@ -110,7 +110,7 @@ def trails_are_kept(shop: Shop) -> None:
     for name in WANTED:
         assert shop.steps(name)[-1]["step"] == last.get(name, "confirm"), name
         assert shop.steps(name)[0]["step"] == "kill_switch"
-    without = shop.world.one(
+    without = shop.fixtures.one(
         "select count(*) from refunds.ledger_events e where e.event in ('executed', 'denied', 'approval_required',"
         " 'awaiting_customer', 'gave_up') and not exists (select from refunds.step_trails t"
         " where t.ledger_entry_id = e.ledger_entry_id and t.claim_epoch = e.claim_epoch)"

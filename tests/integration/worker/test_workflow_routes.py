@@ -15,18 +15,18 @@ from sentinel.policy.errors import PolicyError
 from sentinel.policy.switches import SwitchFile
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_faults import FAULTS, always
-from tests.support.ledger_world import CLEAN, new_row
-from tests.support.workflow_world import BRANCHES, FEE, PUBLIC_FEE, Branch, Shop, Spy, executed_once
+from tests.support.ledger_fixtures import CLEAN, new_row
+from tests.support.workflow_fixtures import BRANCHES, FEE, PUBLIC_FEE, Branch, Shop, Spy, executed_once
 from worker.critic.critic import Critic
 from worker.critic.model import ModelCritic
-from worker.images.over_http import HttpRecogniser
+from worker.images.http_recogniser import HttpRecogniser
 from worker.images.recogniser import NoRecogniser
-from worker.rows import KnownFacts, LedgerRow
-from worker.settings import WorkerSettings
+from worker.refunds.rows import KnownFacts, LedgerRow
+from worker.refunds.settings import WorkerSettings
+from worker.refunds.workflow.directories import Found, NoDirectoryAnswer
+from worker.refunds.workflow.escalations import Escalation as E
+from worker.refunds.workflow.routes import Routes
 from worker.settlement.registry import Systems, system_names
-from worker.workflow.directories import Found, NoDirectoryAnswer
-from worker.workflow.reasons import Escalation as E
-from worker.workflow.routes import Routes
 
 NOBODY = "http://127.0.0.1:9"
 START = "action/guard/start"
@@ -63,7 +63,7 @@ def test_every_cell_goes_its_own_way_or_to_a_person_never_the_closest_one(shop: 
 
 
 def test_the_shipped_table_has_exactly_the_specified_cells() -> None:
-    switches = SwitchFile(policies_dir()).book.switches
+    switches = SwitchFile(policies_dir()).declared.switches
     found = Routes.load(policies_dir() / "routes.yaml", switches=switches, systems=system_names())
     assert {(route.channel, route.scenario, route.mode): route.settles_to for route in found.all} == {
         **{cell: branch.system for cell, branch in LEGAL.items()}, **dict.fromkeys(TO_PERSON, "")
@@ -133,7 +133,7 @@ def test_a_table_that_cannot_be_meant_is_refused(tmp_path: Path, old: str, new: 
 def load(folder: Path, text: str, old: str) -> Routes:
     assert old in TEXT, f"{old!r} is not in the table any more: bring this test up to date"
     written(folder).write_text(text)
-    return Routes.load(written(folder), switches=SwitchFile(policies_dir()).book.switches, systems=system_names())
+    return Routes.load(written(folder), switches=SwitchFile(policies_dir()).declared.switches, systems=system_names())
 
 
 def written(folder: Path) -> Path:
@@ -255,7 +255,7 @@ def test_a_link_that_cannot_be_sent_is_neither_an_error_nor_a_release(shop: Shop
     assert shop.stands() == ("APPROVAL_REQUIRED", "customer", "awaiting_customer")
     assert shop.nothing_paid()
     if notifier == "smtp":
-        assert shop.world.one("select last_delivery_error from refunds.confirmations")
+        assert shop.fixtures.one("select last_delivery_error from refunds.confirmations")
 
 
 # A row that says too little
@@ -267,8 +267,8 @@ def test_a_link_that_cannot_be_sent_is_neither_an_error_nor_a_release(shop: Shop
      ({"currency": "XXQ"}, "currency must be")],
 )  # fmt: skip
 def test_an_incomplete_row_ends_as_error_and_says_why(shop: Shop, row: dict[str, Any], says: str) -> None:
-    shop.world.add(new_row("r", **{"channel": "private", "scenario": "fee", "order_ref": "ord_r", **row}))
+    shop.fixtures.add(new_row("r", **{"channel": "private", "scenario": "fee", "order_ref": "ord_r", **row}))
     shop.run()
     assert shop.stands()[0] == "ERROR"
-    assert says in shop.world.one("select last_error from refunds.ledger_entries")
+    assert says in shop.fixtures.one("select last_error from refunds.ledger_entries")
     assert shop.nothing_paid()

@@ -25,70 +25,72 @@ from sentinel.cli.scratch import listening
 from sentinel.core.errors import SentinelError
 from sentinel.core.money import Money
 from sentinel.store.database import WORKER
+from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, digest_of, dump
-from tests.support.ledger_world import ROOT, LedgerWorld
+from tests.support.ledger_fixtures import ROOT, LedgerFixtures
 from tests.support.logins import program_url
-from tests.support.switch_world import BOOK, MASTER, on, passing_report
-from tests.support.workflow_world import BRANCHES, FEE, SECRETS, Branch, Shop, Spy, executed_once
-from tests.support.world import World
+from tests.support.switch_fixtures import BOOK, MASTER, on, passing_report
+from tests.support.workflow_fixtures import BRANCHES, FEE, SECRETS, Branch, Shop, Spy, executed_once
 from worker.images.recogniser import Recognised
-from worker.intake import parse_row
-from worker.settings import WorkerSettings
+from worker.refunds.intake import parse_row
+from worker.refunds.settings import WorkerSettings
 from worker.settlement import Refused
 from worker.settlement.registry import Systems
 
 RECEIPT = Recognised("fee_receipt", Money(2000, "USD"))
 
 
-def switch_on(world: World, name: str, percent: int = 100) -> None:
+def switch_on(fixtures: Fixtures, name: str, percent: int = 100) -> None:
     """As an administrator does it, with a passing launch-gate report where one is wanted."""
     declared = BOOK.switches[name]
     if declared.gate is not None:
-        digest = world.one("select policy_digest from sentinel.policies_in_force where policy_id = %s", declared.policy)
+        digest = fixtures.one(
+            "select policy_digest from sentinel.policies_in_force where policy_id = %s", declared.policy
+        )
         report = passing_report(digest, name, declared.gate)
-        record_gate_report(world.console_pool, actor(world, "approver"), BOOK, report)
-    on(world, name, min(percent, declared.first_canary))
-    on(world, name, percent)
+        record_gate_report(fixtures.console_pool, actor(fixtures, "approver"), BOOK, report)
+    on(fixtures, name, min(percent, declared.first_canary))
+    on(fixtures, name, percent)
 
 
 @pytest.fixture
-def shop(world: World) -> Iterator[Shop]:
+def shop(fixtures: Fixtures) -> Iterator[Shop]:
     """A shop whose authority is the real one, in this process, with every switch on."""
     for name in (MASTER, *(name for name in BOOK.switches if name.startswith("small_refund.") and name != MASTER)):
-        switch_on(world, name)
-    ledger = LedgerWorld(world.url, world.tenant_id)
-    with listening(world.app) as url:
-        yield Shop(ledger, url, world.key)
+        switch_on(fixtures, name)
+    ledger = LedgerFixtures(fixtures.url, fixtures.tenant_id)
+    with listening(fixtures.app) as url:
+        yield Shop(ledger, url, fixtures.key)
     ledger.close()
 
 
-def word(world: World, name: str, verdict: str = "approve", **rest: Any) -> None:
-    """A person's word on what the row waits for."""
-    approval = world.one("select approval_id from refunds.ledger_entries where ledger_entry_id = %s", name)
+def word(fixtures: Fixtures, name: str, verdict: str = "approve", **rest: Any) -> None:
+    """A person's vote on what the row waits for."""
+    approval = fixtures.one("select approval_id from refunds.ledger_entries where ledger_entry_id = %s", name)
     resolve_approval(
-        world.console_pool, actor(world, "approver"), approval, verdict=verdict, reason="looked at it",
-        digest=digest_of(world, approval), **rest,
+        fixtures.console_pool, actor(fixtures, "approver"), approval, verdict=verdict, reason="looked at it",
+        digest=digest_of(fixtures, approval), **rest,
     )  # fmt: skip
 
 
-def offers(world: World, name: str) -> tuple[Any, Any]:
+def offers(fixtures: Fixtures, name: str) -> tuple[Any, Any]:
     """(reasons, whether approving is offered) of what the row waits for."""
     query = (
         "select {} from sentinel.approvals join refunds.ledger_entries using (approval_id) where ledger_entry_id = %s"
     )
-    return world.one(query.format("reasons"), name), world.one(query.format("offers_approve"), name)
+    return fixtures.one(query.format("reasons"), name), fixtures.one(query.format("offers_approve"), name)
 
 
-def test_the_whole_way_of_a_private_fee(shop: Shop, world: World) -> None:
+def test_the_whole_way_of_a_private_fee(shop: Shop, fixtures: Fixtures) -> None:
     shop.enter(FEE)
     shop.run()
     assert shop.stands()[1:] == ("customer", "awaiting_customer")
-    assert world.one("select count(*) from sentinel.operations") == 0, "nothing is reserved for who may decline"
+    assert fixtures.one("select count(*) from sentinel.operations") == 0, "nothing is reserved for who may decline"
     shop.answer("r")
     shop.run()
     assert shop.stands()[0] == "EXECUTED"
     assert executed_once(shop, ["r"], "private_refund")
-    assert world.broken_invariants() == []
+    assert fixtures.broken_invariants() == []
 
 
 @pytest.mark.parametrize("limit", [1500, 3000])
@@ -118,42 +120,44 @@ def test_exactly_the_limit_is_paid_and_one_minor_unit_more_goes_to_a_person(shop
      ("public", "compensation", True), ("public", "compensation", False), ("retail", "fee", True)],
 )  # fmt: skip
 def test_a_row_that_no_route_takes_up_goes_to_a_person_whatever_is_known_of_it(
-    shop: Shop, world: World, channel: str, scenario: str, known: bool
+    shop: Shop, fixtures: Fixtures, channel: str, scenario: str, known: bool
 ) -> None:
     shop.enter(replace(FEE, channel=channel, scenario=scenario), has_order=known)
     shop.run()
     assert shop.stands()[:2] == ("APPROVAL_REQUIRED", "operator")
-    reasons, approve_offered = offers(world, "r")
+    reasons, approve_offered = offers(fixtures, "r")
     assert {"no_route", "order_unknown"} & set(reasons)
     assert not approve_offered
     assert shop.nothing_paid()
 
 
-def test_approved_it_asks_its_customer_and_passes_every_hard_rule_again(shop: Shop, world: World) -> None:
+def test_approved_it_asks_its_customer_and_passes_every_hard_rule_again(shop: Shop, fixtures: Fixtures) -> None:
     shop.flag(shop.enter(FEE, days_ago=8), FEE, "open_complaint")
     shop.run()
     asked = []
     while shop.stands()[1] == "operator":
         asked.append(shop.stands()[2])
-        word(world, "r")
+        word(fixtures, "r")
         shop.run()
     assert asked == ["open_complaint", "outside_window"]
     shop.answer("r")
-    world.admin.execute("update refunds.ledger_entries set risk = %s", [Jsonb({"customer_attempts_24h": 6})])
+    fixtures.admin.execute("update refunds.ledger_entries set risk = %s", [Jsonb({"customer_attempts_24h": 6})])
     shop.run()
     # The question was fixed when a person was first asked: what changes later is the next row's.
     assert shop.stands()[0] == "EXECUTED"
-    assert world.broken_invariants() == []
+    assert fixtures.broken_invariants() == []
 
 
-def test_under_a_halt_an_approval_pays_nothing(shop: Shop, world: World) -> None:
+def test_under_a_halt_an_approval_pays_nothing(shop: Shop, fixtures: Fixtures) -> None:
     shop.flag(shop.enter(FEE), FEE, "open_complaint")
     shop.run()
-    word(world, "r")
-    set_halt(world.console_pool, actor(world, "approver"), scope="tenant", target="", level="pause", reason="stop")
+    word(fixtures, "r")
+    set_halt(
+        fixtures.console_pool, actor(fixtures, "approver"), scope="tenant", target="", level="pause", reason="stop"
+    )
     for _ in range(3):
         shop.run()
-        shop.world.make_due()
+        shop.fixtures.make_due()
         assert shop.nothing_paid()
     assert shop.stands()[0] in ("NEW", "APPROVAL_REQUIRED", "DENIED")
     assert shop.cards() == 0
@@ -161,48 +165,48 @@ def test_under_a_halt_an_approval_pays_nothing(shop: Shop, world: World) -> None
 
 @pytest.mark.parametrize("branch, over", [(FEE, {"scenario": "quality"}), (BRANCHES["private/price_diff"], {})])
 def test_what_no_machine_can_pay_is_not_offered_for_approval(
-    shop: Shop, world: World, branch: Branch, over: dict[str, Any]
+    shop: Shop, fixtures: Fixtures, branch: Branch, over: dict[str, Any]
 ) -> None:
     shop.spies["price_difference"].ready = False
     shop.enter(branch, **over)
     shop.run()
     assert shop.stands()[1] == "operator"
-    reasons, may_approve = offers(world, "r")
+    reasons, may_approve = offers(fixtures, "r")
     assert may_approve is False and shop.stands()[2] in reasons
     with pytest.raises(SentinelError):
-        word(world, "r")
-    word(world, "r", "handled", reference="CASE-7")
+        word(fixtures, "r")
+    word(fixtures, "r", "handled", reference="CASE-7")
     shop.run()
     assert shop.stands() == ("DENIED", None, "handled_by_person")
     assert shop.nothing_paid()
-    assert world.broken_invariants() == []
+    assert fixtures.broken_invariants() == []
 
 
-def test_rejected_and_handled_rows_end(shop: Shop, world: World) -> None:
+def test_rejected_and_handled_rows_end(shop: Shop, fixtures: Fixtures) -> None:
     for name in ("rejected", "handled"):
         shop.flag(shop.enter(FEE, name), FEE, "open_complaint")
     shop.run()
-    word(world, "rejected", "reject")
-    word(world, "handled", "handled", reference="CASE-8")
+    word(fixtures, "rejected", "reject")
+    word(fixtures, "handled", "handled", reference="CASE-8")
     shop.run()
     assert shop.stands("rejected")[::2] == ("DENIED", "approval_rejected")
     assert shop.stands("handled")[::2] == ("DENIED", "handled_by_person")
     assert shop.nothing_paid()
 
 
-def test_a_switch_that_is_turned_off_counts_for_rows_that_were_asked_already(shop: Shop, world: World) -> None:
+def test_a_switch_that_is_turned_off_counts_for_rows_that_were_asked_already(shop: Shop, fixtures: Fixtures) -> None:
     shop.enter(FEE)
     shop.run()
     shop.answer("r")
-    turn_switch_off(world.console_pool, actor(world, "approver"), BOOK, "small_refund.refund_fee", reason="odd")
+    turn_switch_off(fixtures.console_pool, actor(fixtures, "approver"), BOOK, "small_refund.refund_fee", reason="odd")
     shop.run()
     assert shop.stands()[1:] == ("operator", "switch_off")
-    word(world, "r")
+    word(fixtures, "r")
     shop.run()
     assert executed_once(shop, ["r"], "private_refund")
 
 
-def test_a_permit_that_was_never_used_is_taken_back_when_its_system_goes_away(shop: Shop, world: World) -> None:
+def test_a_permit_that_was_never_used_is_taken_back_when_its_system_goes_away(shop: Shop, fixtures: Fixtures) -> None:
     shop.enter(FEE)
     shop.run()
     shop.answer("r")
@@ -211,15 +215,15 @@ def test_a_permit_that_was_never_used_is_taken_back_when_its_system_goes_away(sh
     assert shop.nothing_paid()
     for _ in range(3):
         shop.spies["private_refund"].ready = False
-        shop.world.make_due()
+        shop.fixtures.make_due()
         shop.run()
     assert shop.stands()[:2] == ("APPROVAL_REQUIRED", "operator")
-    assert offers(world, "r")[1] is False
-    assert world.broken_invariants() == []
+    assert offers(fixtures, "r")[1] is False
+    assert fixtures.broken_invariants() == []
 
 
 def test_what_its_system_refuses_for_good_is_in_doubt_at_once_and_its_budget_free_when_a_person_has_said_so(
-    shop: Shop, world: World
+    shop: Shop, fixtures: Fixtures
 ) -> None:
     """The account's day is 30.00: two fees of 15.00, of which one is refused, leave room for one more, and only then."""
     over = {"order": {"shipping_fee_minor": 2000, "account_ref": "acct"}, "account_ref": "acct", "image": RECEIPT}
@@ -231,39 +235,43 @@ def test_what_its_system_refuses_for_good_is_in_doubt_at_once_and_its_budget_fre
         shop.spies["private_refund"].says = [Refused("account closed")] if name == "refused" else []
         shop.run()
     assert shop.stands("refused") == ("ERROR", None, "settlement_refused")
-    (doubt,) = list_in_doubt(world.console_pool, world.tenant_id)
+    (doubt,) = list_in_doubt(fixtures.console_pool, fixtures.tenant_id)
     assert (doubt.resource, doubt.amount_minor, doubt.in_doubt_reason) == ("refund/rf_refused", 1500, "error_reported")
-    assert f"resolve {doubt.operation_id} --not-executed" in shop.world.one(
+    assert f"resolve {doubt.operation_id} --not-executed" in shop.fixtures.one(
         "select last_error from refunds.ledger_entries where ledger_entry_id = 'refused'"
     )
     shop.show(shop.enter(FEE, "before", value=1500, **over), RECEIPT)
     shop.run()
     assert shop.stands("before")[1:] == ("operator", "over_limit_early"), "what is in doubt holds its budget"
     assert "limit_exceeded" in str(shop.steps("before"))
-    word(world, "before", "reject")
-    admin = actor(world, "admin")
-    resolve_in_doubt(world.console_pool, admin, doubt.operation_id, executed=False, evidence="refused: account closed")
-    assert list_in_doubt(world.console_pool, world.tenant_id) == []
+    word(fixtures, "before", "reject")
+    admin = actor(fixtures, "admin")
+    resolve_in_doubt(
+        fixtures.console_pool, admin, doubt.operation_id, executed=False, evidence="refused: account closed"
+    )
+    assert list_in_doubt(fixtures.console_pool, fixtures.tenant_id) == []
     shop.show(shop.enter(FEE, "after", value=1500, **over), RECEIPT)
     shop.run()
     shop.answer("after")
     shop.run()
-    assert executed_ids(world) == ["after", "kept"] and shop.stands("refused")[0] == "ERROR"
-    assert ledger_load(shop.world.pool, world.tenant_id).failed == 1, "a person still sees the refund that was not made"
-    assert world.broken_invariants() == []
+    assert executed_ids(fixtures) == ["after", "kept"] and shop.stands("refused")[0] == "ERROR"
+    assert ledger_load(shop.fixtures.pool, fixtures.tenant_id).failed == 1, (
+        "a person still sees the refund that was not made"
+    )
+    assert fixtures.broken_invariants() == []
 
 
-def executed_ids(world: World) -> list[str]:
+def executed_ids(fixtures: Fixtures) -> list[str]:
     """The rows that were executed."""
-    return [row[0] for row in world.admin.execute("select ledger_entry_id from refunds.executions order by 1")]
+    return [row[0] for row in fixtures.admin.execute("select ledger_entry_id from refunds.executions order by 1")]
 
 
-def test_the_same_words_from_many_accounts_go_to_a_person(shop: Shop, world: World) -> None:
+def test_the_same_words_from_many_accounts_go_to_a_person(shop: Shop, fixtures: Fixtures) -> None:
     words = "The parcel was opened when it came and half of what was in it was not there any more."
     names = [shop.enter(BRANCHES["private/compensation"], f"n{number}", reason=words) for number in range(4)]
     shop.run()
     assert [shop.stands(name)[1] for name in names] == ["customer"] * 3 + ["operator"]
-    assert "suspicious_reason" in offers(world, "n3")[0]
+    assert "suspicious_reason" in offers(fixtures, "n3")[0]
 
 
 # Simulated
@@ -276,7 +284,7 @@ MIXED = {
 }  # fmt: skip
 
 
-def test_a_simulation_changes_nothing_and_says_what_the_run_then_does(shop: Shop, world: World) -> None:
+def test_a_simulation_changes_nothing_and_says_what_the_run_then_does(shop: Shop, fixtures: Fixtures) -> None:
     shop.spies["price_difference"].ready = False
     shop.parts["systems"] = Systems.from_settings(WorkerSettings())
     shop.enter(FEE, "confirmed")
@@ -287,12 +295,12 @@ def test_a_simulation_changes_nothing_and_says_what_the_run_then_does(shop: Shop
         if name != "confirmed":
             lines.append(line_of(shop, name, branch, dict(over)))
     shop.flag("complaint", FEE, "open_complaint")
-    before = dump(world.admin)
+    before = dump(fixtures.admin)
     done = simulated(shop, lines)
-    assert dump(world.admin) == before
+    assert dump(fixtures.admin) == before
     assert done == simulated(shop, lines), "asked again it says the same"
     for line in lines:
-        shop.world.add(parse_row(line))
+        shop.fixtures.add(parse_row(line))
     shop.run()
     became = {name: shop.stands(name) for name in done}
     says = {
@@ -310,7 +318,7 @@ def test_a_simulation_changes_nothing_and_says_what_the_run_then_does(shop: Shop
 
 def line_of(shop: Shop, name: str, branch: Branch, over: dict[str, Any]) -> dict[str, Any]:
     """The row as a line of a file; its order is told, the row itself not entered."""
-    with patch.object(shop.world, "add") as add:
+    with patch.object(shop.fixtures, "add") as add:
         shop.enter(branch, name, **over)
     (row,) = add.call_args.args
     fields = {
@@ -324,8 +332,8 @@ def simulated(shop: Shop, lines: list[dict[str, Any]]) -> dict[str, tuple[str, s
     """`worker workflow simulate`, as an operator runs it: row → (decision, reason)."""
     text = "".join(json.dumps(line) + "\n" for line in [*lines, CONFIRMED])
     env = {
-        "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "WORKER_DATABASE_URL": program_url(shop.world.url, WORKER), "SENTINEL_URL": shop.url,
-        "SENTINEL_REFUND_AGENT_API_KEY": shop.key, "SENTINEL_TENANT_ID": str(shop.world.tenant_id),
+        "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "WORKER_DATABASE_URL": program_url(shop.fixtures.url, WORKER), "SENTINEL_URL": shop.url,
+        "SENTINEL_REFUND_AGENT_API_KEY": shop.key, "SENTINEL_TENANT_ID": str(shop.fixtures.tenant_id),
         "CONFIRM_SECRETS": ",".join(SECRETS),
     }  # fmt: skip
     command = [sys.executable, "-m", "worker.cli", "workflow", "simulate", "-", "--json"]

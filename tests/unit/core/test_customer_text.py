@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from ops_console.confirm.translations import CATALOGUES as PAGES
-from sentinel.core.customer_text import LANGUAGES, language_of, moment_text, money_text, plainly
+from sentinel.core.customer_text import LANGUAGES, language_of, moment_text, money_text, visible_text
 from worker.notify.messages import CATALOGUES as MESSAGES
 
 
@@ -44,15 +44,15 @@ def test_the_first_wish_that_can_be_met_is_met(wishes: tuple[str | None, ...], l
 @pytest.mark.parametrize("hidden", ["\u202e", "\u2066", "\u200b", "\u200d", "\ufeff", "\u00ad", "\x00", "\x1b", "\n", "\r", "\t", "\u2028",
                                     "\u3164", "\U000e0041", "\ufe0f", "\ud800"])  # fmt: skip
 def test_what_would_be_invisible_is_written_out(hidden: str) -> None:
-    shown = plainly(f"ORD{hidden}1")
+    shown = visible_text(f"ORD{hidden}1")
     assert shown == f"ORD[U+{ord(hidden):04X}]1"
     assert shown.isprintable()
 
 
 def test_foreign_text_is_bounded_and_marks_cannot_pile_up() -> None:
-    assert plainly("é ORD-1 заказ 注文") == "é ORD-1 заказ 注文"
-    assert len(plainly("x" * 10_000)) == 201
-    assert plainly("a" + "\u0301" * 9).count("\u0301") == 2
+    assert visible_text("é ORD-1 заказ 注文") == "é ORD-1 заказ 注文"
+    assert len(visible_text("x" * 10_000)) == 201
+    assert visible_text("a" + "\u0301" * 9).count("\u0301") == 2
 
 
 @pytest.mark.parametrize("catalogues", [PAGES, MESSAGES], ids=["pages", "messages"])
@@ -78,7 +78,7 @@ def differences(catalogues: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 
 def test_a_catalogue_with_a_hole_would_be_caught() -> None:
-    """The broken twin."""
+    """The mutant."""
     german = {**PAGES["de"], "again": PAGES["en"]["again"], "answered": "ohne Zeitpunkt"}
     del german["card.next"]
     assert len(differences({"en": PAGES["en"], "de": german})) == 3

@@ -31,7 +31,7 @@ def plain(leaves: list[bytes]) -> bytes:
 
 def test_the_published_vectors() -> None:
     leaves = [bytes.fromhex(leaf) for leaf in LEAVES]
-    assert [TreeHead().grown(leaves[:size]).root.hex() for size in range(9)] == ROOTS
+    assert [TreeHead().extended(leaves[:size]).root.hex() for size in range(9)] == ROOTS
 
 
 def test_it_grows_in_any_steps_as_the_plain_definition() -> None:
@@ -41,6 +41,6 @@ def test_it_grows_in_any_steps_as_the_plain_definition() -> None:
         head, at = TreeHead(), 0
         while at < size:
             step = chance.randrange(1, 9)
-            head, at = head.grown(leaves[at : at + step]), at + step
+            head, at = head.extended(leaves[at : at + step]), at + step
         assert (head.size, head.root) == (size, plain(leaves))
         assert len(head.peaks) == size.bit_count()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import DIGITS, MAX_MINOR, Money, money_out, parse_money
-from sentinel.platform.http.strict_json import read_object
+from sentinel.platform.http.bodies import read_object
 from tests.acceptance.hostile import hostile_amounts
 
 CURRENCIES = st.sampled_from(sorted(DIGITS))

@@ -20,7 +20,7 @@ from sentinel.core.money import MAX_MINOR, Money, money_out
 from sentinel.core.operation import build_operation
 from sentinel.core.proof import (
     MAX_EVIDENCE_BYTES,
-    assemble,
+    assemble_pack,
     commitment,
     decision_basis,
     facts_commitment,
@@ -63,7 +63,7 @@ def made(library: PolicyLibrary, minor: int, salt: str, **params: Any) -> tuple[
     assert policy is not None
     decision = evaluate(policy, operation.facts(), datetime.now(UTC))
     parts = pack_parts(operation, decision, proof_id="pf_1", salt=salt)
-    text = assemble(
+    text = assemble_pack(
         parts,
         decided_at="2026-11-21T10:00:00.000000Z",
         decision="DENY",

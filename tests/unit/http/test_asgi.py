@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from sentinel.core.errors import InvalidInput
-from sentinel.platform.http.asgi import HotRoutes
-from sentinel.platform.http.strict_json import MAX_BYTES
+from sentinel.platform.http.asgi import HotRoutes, by_path
+from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.wire import Answer, Request
 from tests.support.harness import on_a_loop
 
@@ -103,3 +103,12 @@ def test_what_a_handler_raises_is_a_problem_and_nothing_else_gets_out() -> None:
 @pytest.mark.parametrize(("path", "method"), [("/hot", "GET"), ("/hot", "PUT"), ("/other", "POST"), ("/hot/", "POST")])
 def test_everything_else_goes_on(path: str, method: str) -> None:
     assert ask(app(), path=path, method=method)[0] == 299
+
+
+def test_with_a_slash_at_the_end_it_is_the_same_route() -> None:
+    routes = HotRoutes(rest, by_path({"/hot": echo}))
+    assert [ask(routes, path=path, headers=sized(b"{}"), parts=[b"{}"])[0] for path in ("/hot", "/hot/", "/hot//")] == [
+        200,
+        200,
+        299,
+    ]

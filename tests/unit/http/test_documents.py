@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sentinel.platform.http.asgi import ByListener, Documents
-from sentinel.platform.http.strict_json import MAX_BYTES
+from sentinel.platform.http.bodies import MAX_BYTES
 from tests.support.harness import on_a_loop
 
 

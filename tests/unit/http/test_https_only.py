@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from typing import Any
+
 import pytest
 from flask import Flask
 
-from sentinel.platform.http import https_only, problems
+from sentinel.core.errors import TooManyStreams
+from sentinel.platform.http import problems
+from sentinel.platform.http.asgi import Edge, by_path
+from sentinel.platform.http.https_only import HttpsOnly
+from sentinel.platform.http.wire import Answer, Request
+from tests.support.asgi_client import InProcessApp
 
 
 @pytest.mark.parametrize(
@@ -27,10 +35,40 @@ from sentinel.platform.http import https_only, problems
     ],
 )
 def test_what_came_over_tls_says_so(behind_tls: bool, proxies: int, scheme: str, told: str | None, said: bool) -> None:
-    app = Flask("https_only", static_folder=None)
-    https_only.install(app, behind_tls=behind_tls, trusted_proxies=proxies)
-    problems.register(app)
     headers = {} if told is None else {"X-Forwarded-Proto": told}
-    # 404: refusals say it too.
-    answer = app.test_client().get("/", headers=headers, base_url=f"{scheme}://console.example")
-    assert answer.headers.get("Strict-Transport-Security") == ("max-age=31536000" if said else None)
+    with closing(InProcessApp(edge(HttpsOnly(behind_tls, proxies)))) as app:
+        client = app.test_client()
+        for method, path, status in ANSWERS:
+            answer = client.open(path, method=method, json={}, headers=headers, base_url=f"{scheme}://console.example")
+            assert answer.status_code == status, path
+            assert answer.headers.get("Strict-Transport-Security") == ("max-age=31536000" if said else None), path
+
+
+ANSWERS = (
+    ("GET", "/page", 200), ("GET", "/nothing", 404), ("POST", "/hot", 200), ("POST", "/broken", 500), ("GET", "/hot", 404),
+    ("GET", "/stream", 200), ("GET", "/full", 503), ("GET", "/metrics", 404),
+)  # fmt: skip
+"""One of every kind: a page, a refusal of Flask's, a hot route and its refusal, a stream and its refusal, the listener's own."""
+
+
+def edge(https_only: HttpsOnly) -> Edge:
+    """An app with a route of every kind."""
+    flask = Flask("https_only", static_folder=None)
+    flask.add_url_rule("/page", "page", lambda: "a page")
+    problems.register(flask)
+
+    async def hot(request: Request) -> Answer:
+        return Answer(b"{}")
+
+    async def broken(request: Request) -> Answer:
+        raise RuntimeError
+
+    async def stream(environ: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def full(environ: Any, receive: Any, send: Any) -> None:
+        raise TooManyStreams("no more")
+
+    posts, streams = by_path({"/hot": hot, "/broken": broken}), by_path({"/stream": stream, "/full": full})
+    return Edge(flask, threads=1, posts=posts, streams=streams, https_only=https_only)

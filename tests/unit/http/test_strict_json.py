@@ -20,8 +20,7 @@ from sentinel.authority.api.schemas import (
     StartRequestSchema,
 )
 from sentinel.core.errors import BodyTooLarge, InvalidInput
-from sentinel.platform.http.bodies import _quick_load, load
-from sentinel.platform.http.strict_json import MAX_BYTES, MAX_DEPTH, read_object
+from sentinel.platform.http.bodies import MAX_BYTES, MAX_DEPTH, _quick_load, load, read_object
 from tests.acceptance.hostile import nested
 
 LEAVES = (

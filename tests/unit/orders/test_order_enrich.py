@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from sentinel.core.money import Money
+from tests.support.canned_answers import answering
 from tests.support.scripted_server import SLACK, ScriptedServer, deadline_for, faults, took
-from worker.order_review.addresses import ON_THIS_MACHINE, Outward
-from worker.order_review.enrich import Enricher, Lookup
-from worker.order_review.model import Order
+from worker.orders.enrich import Enricher, Lookup
+from worker.orders.order import Order
+from worker.outbound.public_addresses import LOOPBACK_CLIENT, PublicHttpClient
 
 ORDER = Order(source="demo", order_id="o-1", amount=Money(4990, "USD"), account_ref="acct/7")
 FIELDS = {"account_age_days": (("account", "days"),), "failed_payments": (("failed",),)}
@@ -43,7 +44,7 @@ def soon() -> float:
     return time.monotonic() + 8.0
 
 
-ENRICHER = Enricher(ON_THIS_MACHINE)
+ENRICHER = Enricher(LOOPBACK_CLIENT)
 
 
 def test_what_an_order_does_not_say_is_asked_for_once_with_the_key(server: ScriptedServer) -> None:
@@ -75,9 +76,10 @@ def test_every_fault_leaves_the_order_as_it_is_with_a_signal(server: ScriptedSer
 
 @pytest.mark.parametrize("body", [{}, {"account": None}, {"account": {"days": "12"}}, {"account": {"days": True}}, {"account": {"days": -1}},
                                   {"account": {"days": 10**9}}, {"account": {"days": 1.5}}, {"account": [12]}, {"days": 12}])  # fmt: skip
-def test_an_answer_without_a_number_is_unknown_and_not_zero(server: ScriptedServer, body: dict[str, Any]) -> None:
-    server.script = lambda asked: asked.say(body)
-    assert ENRICHER.enrich(ORDER, [lookup(server)], soon()).order == ORDER
+def test_an_answer_without_a_number_is_unknown_and_not_zero(body: dict[str, Any]) -> None:
+    with answering(body) as asked:
+        assert ENRICHER.enrich(ORDER, [Lookup("http://127.0.0.1/a", FIELDS, "k-1", 5.0)], soon()).order == ORDER
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("ref", [None, "..", "."])
@@ -101,7 +103,7 @@ def test_no_time_left_asks_nobody(server: ScriptedServer) -> None:
 
 
 def test_in_production_loopback_and_plain_http_are_not_asked(server: ScriptedServer) -> None:
-    for outward in (Outward(), Outward(("http", "https"), None)):
+    for outward in (PublicHttpClient(), PublicHttpClient(("http", "https"), None)):
         found = Enricher(outward).enrich(ORDER, [lookup(server)], soon())
         assert found.order == ORDER and found.signals
     assert server.asked == []

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 
 from sentinel.core.money import Money
 from sentinel.platform.resources import policies_dir
-from worker.order_review.facts import as_received, facts_of, missing_facts, order_of
-from worker.order_review.model import Band, Order, Score
-from worker.order_review.replay_cli import sources
-from worker.order_review.scoring import without_facts
-from worker.order_review.sources import FILE_NAME, PolicyError, Sources
+from worker.orders.facts import as_received, facts_of, missing_facts, order_of
+from worker.orders.order import Band, Order, Score
+from worker.orders.replay_cli import sources
+from worker.orders.scoring import without_facts
+from worker.orders.sources import FILE_NAME, PolicyError, Sources
 
 CAME = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

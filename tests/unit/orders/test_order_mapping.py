@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money
-from sentinel.platform.http.strict_json import read_object
+from sentinel.platform.http.bodies import read_object
 from sentinel.platform.resources import policies_dir
-from worker.order_review.facts import as_received
-from worker.order_review.mapping import MAX_ITEMS
-from worker.order_review.model import Item, Order
-from worker.order_review.sources import FILE_NAME, OrderSource, Sources
+from worker.orders.facts import as_received
+from worker.orders.mapping import MAX_ITEMS
+from worker.orders.order import Item, Order
+from worker.orders.sources import FILE_NAME, OrderSource, Sources
 
 SOURCES = Sources.load(policies_dir() / FILE_NAME, {})
 

@@ -17,11 +17,11 @@ from click.testing import CliRunner, Result
 from sentinel.platform.resources import policies_dir
 from tests.corpora.retail import retail_lines
 from tests.support.scripted_server import Asked, ScriptedServer
-from worker.order_review.real_orders import payload_of, read_real_orders
-from worker.order_review.replay import NO_LANE, Answer, Delivery, Tally, percentiles, replay
-from worker.order_review.replay_cli import replay_orders, sign, sources
-from worker.order_review.signatures import Verified
-from worker.order_review.sources import FILE_NAME, Sources
+from worker.orders.online_retail import payload_of, read_retail_orders
+from worker.orders.replay import NO_LANE, Delivery, DeliveryResult, ReplaySummary, percentiles, replay
+from worker.orders.replay_cli import replay_orders, sign, sources
+from worker.orders.signatures import Verified
+from worker.orders.sources import FILE_NAME, Sources
 
 SECRETS = {
     "ORDERS_DEMO_SECRET": "only-for-tests-0123456789abcdef", "SHOPIFY_WEBHOOK_SECRET": "only-for-tests-shopify-0123456789",
@@ -128,7 +128,9 @@ def test_redelivered_orders_have_one_lane_and_each_effect_once(intake: Intake, o
     assert found["replay_latency_ms"]["max"] > 0
 
 
-def test_twin_an_intake_that_forgets_does_it_twice_and_the_replay_sees_no_replays(intake: Intake, orders: Path) -> None:
+def test_mutant_an_intake_that_forgets_does_it_twice_and_the_replay_sees_no_replays(
+    intake: Intake, orders: Path
+) -> None:
     intake.forgets = True
     _, found = run(intake, orders, "--redeliver")
     assert found["replays"] == 0
@@ -212,21 +214,21 @@ def test_the_sources_are_listed_with_what_is_missing(monkeypatch: pytest.MonkeyP
 
 
 def test_two_lanes_for_one_order_are_never_reported_as_one() -> None:
-    def told(lane: str) -> Answer:
-        return Answer("o", 200, lane, False, 0.1, Counter())
+    def told(lane: str) -> DeliveryResult:
+        return DeliveryResult("o", 200, lane, False, 0.1, Counter())
 
-    assert Tally([told("low"), told("low")]).is_good
-    assert Tally([told("low"), told(NO_LANE)]).lanes == {"o": "low"}
-    assert Tally([told("low"), told("high")]).lanes == {"o": "different lanes"}
-    assert not Tally([told("low"), told("high")]).is_good
-    assert not Tally([told(NO_LANE)]).is_good
-    assert not Tally().is_good
+    assert ReplaySummary([told("low"), told("low")]).is_good
+    assert ReplaySummary([told("low"), told(NO_LANE)]).lanes == {"o": "low"}
+    assert ReplaySummary([told("low"), told("high")]).lanes == {"o": "different lanes"}
+    assert not ReplaySummary([told("low"), told("high")]).is_good
+    assert not ReplaySummary([told(NO_LANE)]).is_good
+    assert not ReplaySummary().is_good
 
 
 def test_sending_keeps_to_the_rate() -> None:
     slept: list[float] = []
     tally = replay(
-        [Delivery(str(n), b"") for n in range(5)], lambda d: Answer(d.order_id, 200, "low", False, 0.0, Counter()), per_second=10,
+        [Delivery(str(n), b"") for n in range(5)], lambda d: DeliveryResult(d.order_id, 200, "low", False, 0.0, Counter()), per_second=10,
         threads=2, now=lambda: sum(slept), pause=slept.append,
     )  # fmt: skip
     assert [round(pause, 3) for pause in slept] == [0.1] * 4
@@ -237,7 +239,7 @@ def test_sending_keeps_to_the_rate() -> None:
 
 @pytest.mark.parametrize("lines", retail_lines())
 def test_every_order_of_a_file_can_be_told_by_every_source(lines: list[str]) -> None:
-    found, imported = read_real_orders(lines, "demo")
+    found, imported = read_retail_orders(lines, "demo")
     assert (len(imported.orders) > 250, len(imported.refunds) > 25, imported.refused) == (True, True, [])
     assert len(found) > 250
     for source in Sources.load(policies_dir() / FILE_NAME, SECRETS).all:

@@ -12,11 +12,11 @@ import pytest
 from sentinel.core.money import Money
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.errors import PolicyError
-from worker.order_review.model import MAX_SIGNAL_CHARS, Band, Item, KnownAccount, Order
-from worker.order_review.rule_numbers import FILE_NAME, RuleNumbers
-from worker.order_review.rules import RANK, Code, RulesScore
+from worker.orders.order import MAX_SIGNAL_CHARS, Band, Item, KnownAccount, Order
+from worker.orders.rule_settings import FILE_NAME, RuleSettings
+from worker.orders.rules import RANK, Code, RulesScore
 
-RULES = RulesScore(RuleNumbers.load(policies_dir() / FILE_NAME))
+RULES = RulesScore(RuleSettings.load(policies_dir() / FILE_NAME))
 ORDER = Order(
     source="demo", order_id="1", amount=Money(4990, "USD"), email="someone@example.com", account_ref="a", account_age_days=400,
     billing_country="DE", shipping_country="DE", shipping_speed="standard", items=(Item("s", "Teapot", 1),), failed_payments=0,
@@ -169,7 +169,7 @@ def test_a_number_is_changed_in_the_file_and_not_in_code(
     assert old in text
     before = RULES.score(replace(ORDER, **order), KNOWN).band
     file.write_text(text.replace(old, new, 1))
-    after = RulesScore(RuleNumbers.load(file)).score(replace(ORDER, **order), KNOWN).band
+    after = RulesScore(RuleSettings.load(file)).score(replace(ORDER, **order), KNOWN).band
     assert (before is not band, after) == (True, band)
 
 
@@ -195,6 +195,6 @@ def test_what_is_wrong_is_named_with_its_line(file: Path, old: str, new: str, me
     assert old in text
     file.write_text(text.replace(old, new, 1))
     with pytest.raises(PolicyError) as caught:
-        RuleNumbers.load(file)
+        RuleSettings.load(file)
     assert message in str(caught.value)
     assert caught.value.line > 0

@@ -7,8 +7,8 @@ import os
 import pytest
 from click.testing import CliRunner
 
-from worker.order_review.cli import serve
-from worker.order_review.settings import load_order_settings
+from worker.orders.cli import serve
+from worker.orders.settings import load_order_settings
 
 HERE = "postgresql://sentinel_orders:hidden-word@db.example/sentinel"
 ELSEWHERE = "postgresql://sentinel_orders:hidden-word@db.example/orders"

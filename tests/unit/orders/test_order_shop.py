@@ -11,11 +11,11 @@ import pytest
 from tests.support.recording_server import problem
 from tests.support.scripted_server import SLACK, Asked, Script, deadline_for, faults, took
 from tests.support.shop_server import ShopServer, review
-from worker.order_review.effects import NOT_THERE, EffectKind, Tried, look, perform
-from worker.order_review.model import Review
-from worker.order_review.outlets import outlet_faults
-from worker.order_review.shop import HttpShop, Shop, Standing
-from worker.settlement.gateway import Answer, NoAnswer, Refused, Settled
+from worker.orders.order import Review
+from worker.orders.settings import outlet_faults
+from worker.orders.shop import HttpShop, Shop, ShopStatus
+from worker.orders.shop_effects import NOT_THERE, Attempts, EffectKind, look, perform
+from worker.outbound.effects import EffectResult, NoAnswer, Refused, Settled
 
 YES = ShopServer.yes()
 LONG_AGO = 3600.0
@@ -33,12 +33,12 @@ def naive() -> Iterator[ShopServer]:
         yield running
 
 
-def until_known(shop: Shop, one: Review, kind: EffectKind, *, tries: int = 5) -> Answer:
+def until_known(shop: Shop, one: Review, kind: EffectKind, *, tries: int = 5) -> EffectResult:
     """As the intake does it: again and again, each time long after the one before, until the shop's word is known."""
     operation_id = one.operation_id or uuid.uuid4()
-    answer: Answer = NoAnswer("not asked")
+    answer: EffectResult = NoAnswer("not asked")
     for number in range(tries):
-        answer = perform(shop, one, kind, operation_id, Tried(number, LONG_AGO if number else 0.0))
+        answer = perform(shop, one, kind, operation_id, Attempts(number, LONG_AGO if number else 0.0))
         if not isinstance(answer, NoAnswer):
             break
     return answer
@@ -62,7 +62,7 @@ def test_a_hold_is_another_call_and_one_does_not_stand_for_the_other(server: Sho
     one, shop = review(), HttpShop(server.url)
     assert perform(shop, one, EffectKind.HOLD, uuid.uuid4()) == Settled("S-1")
     assert server.http.asked[0].path == "/orders/o-1/hold"
-    assert shop.look(one) == Standing("held", server.keys["o-1", "hold"], "S-o-1")
+    assert shop.look(one) == ShopStatus("held", server.keys["o-1", "hold"], "S-o-1")
     assert isinstance(perform(shop, one, EffectKind.FULFIL, uuid.uuid4()), Refused)
     assert (server.shipped["o-1"], server.held["o-1"]) == (0, 1)
 
@@ -79,7 +79,7 @@ def test_any_order_id_stays_one_part_of_the_address(server: ShopServer, order_id
 def test_an_order_id_that_would_be_folded_away_is_never_sent(server: ShopServer, order_id: str) -> None:
     shop = HttpShop(server.url)
     assert isinstance(perform(shop, review(order_id), EffectKind.FULFIL, uuid.uuid4()), Refused)
-    assert shop.look(review(order_id)) == Standing("open")
+    assert shop.look(review(order_id)) == ShopStatus("open")
     assert server.http.asked == []
 
 
@@ -154,10 +154,10 @@ def test_while_the_look_says_nothing_nothing_is_asked_again(naive: ShopServer, l
     perform(shop, one, EffectKind.FULFIL, operation_id)
     naive.forever = ("GET", False, look_fault)
     for number in range(1, 4):
-        assert isinstance(perform(shop, one, EffectKind.FULFIL, operation_id, Tried(number, LONG_AGO)), NoAnswer)
+        assert isinstance(perform(shop, one, EffectKind.FULFIL, operation_id, Attempts(number, LONG_AGO)), NoAnswer)
     assert naive.shipped[one.order_id] == 1
     naive.forever = None
-    assert perform(shop, one, EffectKind.FULFIL, operation_id, Tried(4, LONG_AGO)) == Settled("S-o-1")
+    assert perform(shop, one, EffectKind.FULFIL, operation_id, Attempts(4, LONG_AGO)) == Settled("S-o-1")
     assert naive.shipped[one.order_id] == 1
 
 
@@ -166,9 +166,9 @@ def test_a_slow_shop_that_ships_after_the_deadline_ships_once(naive: ShopServer)
     naive.faults.append(("POST", False, _late))
     assert isinstance(perform(shop, one, EffectKind.FULFIL, operation_id), NoAnswer)
     # Nobody knows yet: it may be under way, and it is.
-    assert isinstance(perform(shop, one, EffectKind.FULFIL, operation_id, Tried(1, 1.0)), NoAnswer)
+    assert isinstance(perform(shop, one, EffectKind.FULFIL, operation_id, Attempts(1, 1.0)), NoAnswer)
     naive.do(naive.http.asked[0])
-    assert isinstance(perform(shop, one, EffectKind.FULFIL, operation_id, Tried(2, 1.0)), Settled)
+    assert isinstance(perform(shop, one, EffectKind.FULFIL, operation_id, Attempts(2, 1.0)), Settled)
     assert naive.shipped[one.order_id] == 1
 
 
@@ -179,17 +179,17 @@ def test_an_order_that_somebody_else_fulfilled_is_no_success_of_ours(server: Sho
     assert look(shop, one, EffectKind.FULFIL, other) == Refused("it was fulfilled under another operation")
     assert look(shop, one, EffectKind.HOLD, other) == Refused("it was fulfilled before it could be held")
     assert look(shop, review("o-9"), EffectKind.FULFIL, other) is NOT_THERE
-    assert isinstance(perform(shop, one, EffectKind.FULFIL, other, Tried(1, LONG_AGO)), Refused)
+    assert isinstance(perform(shop, one, EffectKind.FULFIL, other, Attempts(1, LONG_AGO)), Refused)
 
 
 class _NeverLooks(HttpShop):
-    """The twin: what it is unsure about it takes for not done."""
+    """The mutant: what it is unsure about it takes for not done."""
 
-    def look(self, review: Review) -> Standing | NoAnswer:
-        return Standing("open")
+    def look(self, review: Review) -> ShopStatus | NoAnswer:
+        return ShopStatus("open")
 
 
-def test_twin_that_does_not_look_ships_twice(naive: ShopServer) -> None:
+def test_mutant_that_does_not_look_ships_twice(naive: ShopServer) -> None:
     one = review()
     naive.faults.append(("POST", True, _lost))
     until_known(_NeverLooks(naive.url), one, EffectKind.FULFIL)
@@ -197,7 +197,7 @@ def test_twin_that_does_not_look_ships_twice(naive: ShopServer) -> None:
 
 
 class _Defective(HttpShop):
-    def fulfil(self, review: Review, operation_id: uuid.UUID) -> Answer:
+    def fulfil(self, review: Review, operation_id: uuid.UUID) -> EffectResult:
         raise RuntimeError("secret")
 
     look = fulfil  # type: ignore[assignment]
@@ -206,7 +206,7 @@ class _Defective(HttpShop):
 def test_a_defect_in_a_shops_adapter_is_no_answer_and_says_nothing_of_what_was_sent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    for tried in (Tried(), Tried(1, LONG_AGO)):
+    for tried in (Attempts(), Attempts(1, LONG_AGO)):
         answer = perform(_Defective("http://127.0.0.1:9"), review(), EffectKind.FULFIL, uuid.uuid4(), tried)
         assert isinstance(answer, NoAnswer)
         assert "secret" not in answer.detail + caplog.text

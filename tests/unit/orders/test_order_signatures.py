@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.support.harness import scaled, seeded
-from worker.order_review import signatures
-from worker.order_review.signatures import TOLERANCE, Scheme, Secret, Signing, Unverified, Verified
+from worker.orders import signatures
+from worker.orders.signatures import TOLERANCE, Scheme, Secret, Signing, Unverified, Verified
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 BODY = b'{"order": {"id": "1001", "total": {"value": "49.90", "currency": "EUR"}}, "note": "gr\xc3\xbc\xc3\x9fe"}'
@@ -127,7 +127,7 @@ def test_no_delivery_with_one_byte_changed_is_genuine(signing: Signing) -> None:
 
 
 def test_a_verifier_that_decodes_what_it_compares_takes_a_changed_signature() -> None:
-    """The broken twin: base64 has several spellings of the same bytes."""
+    """The mutant: base64 has several spellings of the same bytes."""
 
     def decoded(headers: Mapping[str, str], body: bytes) -> bool:
         try:
@@ -140,7 +140,7 @@ def test_a_verifier_that_decodes_what_it_compares_takes_a_changed_signature() ->
 
 
 def test_a_verifier_of_parsed_bodies_takes_a_changed_body() -> None:
-    """The broken twin: it signs what it understood, not what came."""
+    """The mutant: it signs what it understood, not what came."""
 
     def parsed(headers: Mapping[str, str], body: bytes) -> bool:
         try:
@@ -270,7 +270,7 @@ def test_a_rotation_refuses_nothing_and_the_old_secret_has_an_end() -> None:
 
 
 def test_a_receiver_with_one_secret_at_a_time_drops_deliveries() -> None:
-    """The broken twin: it changes its secret an hour before the sender does."""
+    """The mutant: it changes its secret an hour before the sender does."""
     one = {True: Signing(Scheme.BASE64, (Secret(OLD),), "X-Shopify-Hmac-Sha256"), False: SIGNINGS["base64"]}
     refused, _ = refused_in_rotation(lambda at: one[at < NOW + timedelta(hours=11)], 1)
     assert refused > 0

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.scripted_server import ScriptedServer
-from worker import outside
-from worker.order_review.addresses import ON_THIS_MACHINE, NotAllowed, Outward, is_public, look_up
-from worker.outside import Answered, NoAnswer, Resolver, Target, Trouble, exchange
+from worker.outbound import client
+from worker.outbound.client import FailureKind, NoResponse, Resolver, Response, Target, exchange
+from worker.outbound.public_addresses import LOOPBACK_CLIENT, NotAllowed, PublicHttpClient, is_public, look_up
 
 INSIDE = [
     # Loopback in every spelling that some reader takes.
@@ -83,7 +83,7 @@ def dialled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(address[0])
         raise ConnectionRefusedError
 
-    monkeypatch.setattr(outside._ClockedSocket, "connect", connect)
+    monkeypatch.setattr(client._BoundedSocket, "connect", connect)
     return found
 
 
@@ -98,7 +98,7 @@ def reached(call: Callable[[str], object], dialled: list[str]) -> list[str]:
 
 
 def test_none_of_many_spellings_of_inside_is_connected_to(dialled: list[str]) -> None:
-    outward = Outward(look_up=names)
+    outward = PublicHttpClient(look_up=names)
     print(f"{len(INSIDE)} addresses")
     assert len(INSIDE) >= 80
     assert reached(lambda url: outward.exchange("GET", url), dialled) == []
@@ -107,21 +107,21 @@ def test_none_of_many_spellings_of_inside_is_connected_to(dialled: list[str]) ->
 
 
 def test_a_call_without_the_check_connects_to_most_of_them(dialled: list[str]) -> None:
-    """The broken twin."""
+    """The mutant."""
     found = reached(lambda url: exchange("GET", url, deadline_seconds=5, max_bytes=1, resolve=names), dialled)
     assert len(found) > 60
     assert {"https://2130706433/", "https://[::ffff:127.0.0.1]/", "https://mixed.example.com/"} <= set(found)
 
 
 def test_a_check_for_private_addresses_alone_lets_several_through(dialled: list[str]) -> None:
-    """The broken twin: what `ipaddress` calls private is not all that is inside."""
-    weak = Outward(("https",), None, lambda address: not address.is_private and not address.is_loopback, names)
+    """The mutant: what `ipaddress` calls private is not all that is inside."""
+    weak = PublicHttpClient(("https",), None, lambda address: not address.is_private and not address.is_loopback, names)
     found = set(reached(lambda url: weak.exchange("GET", url), dialled))
     assert {"https://168.63.129.16/", "https://[64:ff9b::a00:1]/", "https://[2002:a9fe:a9fe::1]/"} <= found
 
 
 def test_an_outside_address_is_connected_to_and_nothing_else(dialled: list[str]) -> None:
-    outward = Outward(look_up=names)
+    outward = PublicHttpClient(look_up=names)
     for url in (
         "https://example.com/a?b=c",
         "https://example.com:8443",
@@ -129,7 +129,7 @@ def test_an_outside_address_is_connected_to_and_nothing_else(dialled: list[str])
         "https://[2a00:1450:4001::1]/",
     ):
         assert outward.fault(url) is None
-        assert outward.exchange("GET", url) == NoAnswer(Trouble.NOT_SENT)
+        assert outward.exchange("GET", url) == NoResponse(FailureKind.NOT_SENT)
     assert dialled == ["93.184.216.34"] * 3 + ["2a00:1450:4001::1"]
 
 
@@ -180,23 +180,23 @@ def no_outside(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ConnectionRefusedError
         real(link, address)
 
-    monkeypatch.setattr(outside._ClockedSocket, "connect", connect)
+    monkeypatch.setattr(client._BoundedSocket, "connect", connect)
 
 
 @pytest.mark.usefixtures("no_outside")
 def test_a_name_that_changes_after_the_check_leads_nowhere(inside: ScriptedServer) -> None:
     def pinned(url: str, resolve: Resolver) -> object:
-        return Outward(("http",), None, look_up=resolve).exchange("GET", url)
+        return PublicHttpClient(("http",), None, look_up=resolve).exchange("GET", url)
 
     assert not lured(pinned, inside)
     turning = Turning()
-    Outward(("http",), None, look_up=turning).exchange("GET", "http://rebind.example.com/")
+    PublicHttpClient(("http",), None, look_up=turning).exchange("GET", "http://rebind.example.com/")
     assert turning.asked == 1, "looked up once: what was checked is what is connected to"
 
 
 @pytest.mark.usefixtures("no_outside")
 def test_a_caller_that_checks_and_then_looks_up_again_is_led_inside(inside: ScriptedServer) -> None:
-    """The broken twin: check, then act."""
+    """The mutant: check, then act."""
 
     def checks_first(url: str, resolve: Resolver) -> object:
         found = resolve("rebind.example.com", inside.port, 5.0)
@@ -210,21 +210,23 @@ def test_a_caller_that_checks_and_then_looks_up_again_is_led_inside(inside: Scri
 def test_a_redirect_inside_is_an_answer_and_not_followed(inside: ScriptedServer) -> None:
     with ScriptedServer().running() as outer:
         outer.script = lambda asked: asked.answer(302, b"", Location=inside.url)
-        found = ON_THIS_MACHINE.exchange("GET", outer.url)
-    assert isinstance(found, Answered) and found.status == 302
+        found = LOOPBACK_CLIENT.exchange("GET", outer.url)
+    assert isinstance(found, Response) and found.status == 302
     assert inside.asked == []
 
 
 def test_an_answer_of_more_than_64_kib_is_none(inside: ScriptedServer) -> None:
     for size, whole in ((64 << 10, True), ((64 << 10) + 1, False)):
         inside.script = lambda asked, size=size: asked.answer(200, b"x" * size)
-        assert isinstance(ON_THIS_MACHINE.exchange("GET", inside.url), Answered) is whole
+        assert isinstance(LOOPBACK_CLIENT.exchange("GET", inside.url), Response) is whole
 
 
 def test_a_look_up_that_hangs_ends_with_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **options: time.sleep(3))
     began = time.monotonic()
-    assert Outward().exchange("GET", "https://example.com/", deadline_seconds=0.3) == NoAnswer(Trouble.NOT_SENT)
+    assert PublicHttpClient().exchange("GET", "https://example.com/", deadline_seconds=0.3) == NoResponse(
+        FailureKind.NOT_SENT
+    )
     assert time.monotonic() - began < 2.5
     with pytest.raises(TimeoutError):
         look_up("example.com", 443, 0.05)
@@ -237,7 +239,7 @@ def test_a_name_that_cannot_be_looked_up_is_a_value(monkeypatch: pytest.MonkeyPa
             raise error
 
         monkeypatch.setattr(socket, "getaddrinfo", failing)
-        assert Outward().exchange("GET", "https://example.com/") == NoAnswer(Trouble.NOT_SENT)
+        assert PublicHttpClient().exchange("GET", "https://example.com/") == NoResponse(FailureKind.NOT_SENT)
 
 
 # The name's own certificate
@@ -257,18 +259,20 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedSe
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    outside._tls.cache_clear()
+    client._tls.cache_clear()
     with ScriptedServer(context).running() as running:
         running.script = lambda asked: asked.say({"ok": 1})
         yield running
-    outside._tls.cache_clear()
+    client._tls.cache_clear()
 
 
 def test_the_pinned_address_must_still_prove_to_be_the_name(shop: ScriptedServer) -> None:
-    outward = Outward(("https",), None, lambda address: address.is_loopback, lambda h, p, s: targets(["127.0.0.1"], p))
+    outward = PublicHttpClient(
+        ("https",), None, lambda address: address.is_loopback, lambda h, p, s: targets(["127.0.0.1"], p)
+    )
     found = outward.exchange("GET", f"https://shop.example.com:{shop.port}/")
-    assert isinstance(found, Answered) and found.body == b'{"ok": 1}'
+    assert isinstance(found, Response) and found.body == b'{"ok": 1}'
     assert shop.asked[0].headers["host"] == f"shop.example.com:{shop.port}"
     shop.asked.clear()
-    assert isinstance(outward.exchange("GET", f"https://other.example.com:{shop.port}/"), NoAnswer)
+    assert isinstance(outward.exchange("GET", f"https://other.example.com:{shop.port}/"), NoResponse)
     assert shop.asked == []

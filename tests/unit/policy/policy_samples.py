@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sentinel.core.canonical import canonical_json
 from sentinel.policy.compile import CompiledPolicy, compile_file
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
@@ -28,19 +29,23 @@ numbers:
   allow_up_to: {USD: "10.00", JPY: "1000"}
 rules:
   - id: known_fraud
+    says: The customer is known for fraud.
     when: risk.known
     then: DENY
     reason: known_fraud
   - id: often
+    says: The customer asked three or more times.
     when: risk.count >= 3
     then: APPROVAL_REQUIRED
     reason: too_often
   - id: small
+    says: The amount is small.
     when: amount_minor <= numbers.allow_up_to
     then: ALLOW
     reason: small_amount
 limits:
   - id: account_day
+    says: What one account gets in a day.
     window: calendar_day
     per: [account, currency]
     cap: {USD: "20.00", JPY: "2000"}
@@ -61,6 +66,7 @@ numbers:
   allow_up_to: {USD: "10.00"}
 rules:
   - id: small
+    says: The amount is small.
     when: amount_minor <= numbers.allow_up_to && !risk.known
     then: ALLOW
     reason: small_amount
@@ -76,6 +82,14 @@ def compile_text(folder: Path, text: str, name: str = "sample.yaml") -> Compiled
     path = folder / name
     path.write_text(text)
     return compile_file(path, name=name)
+
+
+def without_sentences(policy: CompiledPolicy) -> str:
+    """The policy's canonical text as it was kept before rules and limits had to have a sentence."""
+    document = policy.policy.document()
+    for one in (*document["rules"], *document["limits"]):
+        one.pop("says", None)
+    return canonical_json(document)
 
 
 def money(minor: int, currency: str = "USD") -> dict[str, Any]:

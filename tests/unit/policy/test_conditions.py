@@ -1,4 +1,4 @@
-"""Conditions: only the object True is true. The broken twin, which trusts truthiness, fails open and is seen."""
+"""Conditions: only the object True is true. The mutant, which trusts truthiness, fails open and is seen."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNANSWERABLE: list[tuple[str, dict[str, Any]]] = [
 
 
 class Truthy(Condition):
-    """The broken twin: takes the engine's value for its truth."""
+    """The mutant: takes the engine's value for its truth."""
 
     __slots__ = ()
 
@@ -49,27 +49,27 @@ def test_what_cannot_be_answered_is_neither_true_nor_false() -> None:
     assert set(_unanswered(Condition)) == {None}
 
 
-def test_the_twin_that_trusts_truthiness_is_caught() -> None:
+def test_the_mutant_that_trusts_truthiness_is_caught() -> None:
     assert True in _unanswered(Truthy)
 
 
 @pytest.mark.parametrize("spoilt", UNANSWERABLE)
 def test_asking_all_at_once_gives_up_where_one_cannot_answer(spoilt: tuple[str, dict[str, Any]]) -> None:
     conditions = Conditions(VARIABLES)
-    together = conditions.together(["true", spoilt[0], "false"])
-    assert together is not None
-    assert together.answers(conditions.activation(spoilt[1])) is None
+    combined = conditions.combined(["true", spoilt[0], "false"])
+    assert combined is not None
+    assert combined.answers(conditions.activation(spoilt[1])) is None
 
 
 def test_asking_all_at_once_gives_the_answers_of_each() -> None:
     conditions = Conditions(VARIABLES)
     texts = ["n < 5", "n > 5 || flag", "name == 'a, b'", "flag ? n == 1 : n == 2", "!flag"]
-    together = conditions.together(texts)
-    assert together is not None
+    combined = conditions.combined(texts)
+    assert combined is not None
     for n in (1, 2, 9):
         for flag in (True, False):
             activation = conditions.activation({"n": n, "flag": flag, "name": "a, b"})
-            assert together.answers(activation) == [conditions.compile(text).holds(activation) for text in texts]
+            assert combined.answers(activation) == [conditions.compile(text).holds(activation) for text in texts]
 
 
 def test_what_an_answer_does_not_need_may_be_missing() -> None:

@@ -30,7 +30,7 @@ from sentinel.core.decision import Decision, Finding, Verdict
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.compile import CompiledPolicy, compile_file
 from sentinel.policy.evaluate import decide, evaluate
-from sentinel.policy.facts import gather
+from sentinel.policy.facts import extract_facts
 
 Evaluator = Callable[[CompiledPolicy, Mapping[str, Any], datetime], Decision]
 
@@ -186,7 +186,7 @@ def test_a_limit_narrowed_by_a_condition_goes_only_with_an_answered_no(tmp_path:
 
 
 def test_presence_is_carrying_anything_at_all(tmp_path: Path) -> None:
-    rule = "  - {id: asked, when: present.ordered_at, then: APPROVAL_REQUIRED, reason: asked}\nlimits:"
+    rule = "  - {id: asked, says: The time of the order is given., when: present.ordered_at, then: APPROVAL_REQUIRED, reason: asked}\nlimits:"
     policy = compile_text(tmp_path, POLICY.replace("limits:", rule, 1))
     assert evaluate(policy, sample_request(), NOW).verdict is Verdict.ALLOW
     assert evaluate(policy, sample_request(ordered_at=None), NOW).verdict is Verdict.ALLOW
@@ -293,7 +293,7 @@ def test_no_missing_or_malformed_fact_loosens_a_small_refund(small: CompiledPoli
 
 def _missing_is_zero(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime) -> Decision:
     """Broken twin: what is missing reads as false or zero."""
-    facts = gather(policy, request)
+    facts = extract_facts(policy, request)
     for name, kind in policy.conditions.variables.items():
         if kind in ("bool", "int"):
             facts.variables.setdefault(name, False if kind == "bool" else 0)
@@ -307,15 +307,15 @@ def _truthy(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime) -
         condition = Truthy.__new__(Truthy)
         condition._evaluate = rule.condition._evaluate
         rules.append(replace(rule, condition=condition))
-    return evaluate(replace(policy, rules=tuple(rules), together=None), request, now)
+    return evaluate(replace(policy, rules=tuple(rules), combined=None), request, now)
 
 
 def _skips_the_failed(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime) -> Decision:
     """Broken twin: a rule that cannot answer is passed over, so an ALLOW needs no whole set of rules."""
-    facts = gather(policy, request)
+    facts = extract_facts(policy, request)
     activation = policy.conditions.activation(facts.variables)
     answered = tuple(rule for rule in policy.rules if rule.condition.holds(activation) is not None)
-    return decide(replace(policy, rules=answered, together=None), facts, now)
+    return decide(replace(policy, rules=answered, combined=None), facts, now)
 
 
 def _caps_only_the_named(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime) -> Decision:
@@ -324,14 +324,16 @@ def _caps_only_the_named(policy: CompiledPolicy, request: Mapping[str, Any], now
     return replace(decision, limits=tuple(ask for ask in decision.limits if "~unknown" not in ask.subject))
 
 
-@pytest.mark.parametrize("twin", [_missing_is_zero, _truthy, _skips_the_failed, _caps_only_the_named])
-def test_the_twins_that_read_gaps_kindly_are_caught(twin: Evaluator, retail: CompiledPolicy, tmp_path: Path) -> None:
-    assert _find_loosening(_subjects(retail, tmp_path), twin) is not None
+@pytest.mark.parametrize("mutant", [_missing_is_zero, _truthy, _skips_the_failed, _caps_only_the_named])
+def test_the_mutants_that_read_gaps_kindly_are_caught(
+    mutant: Evaluator, retail: CompiledPolicy, tmp_path: Path
+) -> None:
+    assert _find_loosening(_subjects(retail, tmp_path), mutant) is not None
 
 
-@pytest.mark.parametrize("twin", [_missing_is_zero, _skips_the_failed, _caps_only_the_named])
-def test_the_twins_are_caught_on_small_refunds_too(twin: Evaluator, small: CompiledPolicy) -> None:
-    assert _find_loosening([(small, list(_small_refunds()))], twin) is not None
+@pytest.mark.parametrize("mutant", [_missing_is_zero, _skips_the_failed, _caps_only_the_named])
+def test_the_mutants_are_caught_on_small_refunds_too(mutant: Evaluator, small: CompiledPolicy) -> None:
+    assert _find_loosening([(small, list(_small_refunds()))], mutant) is not None
 
 
 # --- the same for policies that nobody wrote ----------------------------------------------------------------
@@ -366,7 +368,8 @@ SAMPLE_FACTS = (
 def _policy_of(rules: list[tuple[str, str]]) -> str:
     head, tail = POLICY.split("rules:\n")
     lines = [
-        f'  - {{id: r{at}, when: "{when}", then: {then}, reason: r{at}}}\n' for at, (when, then) in enumerate(rules)
+        f'  - {{id: r{at}, says: Rule {at}., when: "{when}", then: {then}, reason: r{at}}}\n'
+        for at, (when, then) in enumerate(rules)
     ]
     return head + "rules:\n" + "".join(lines) + tail[tail.index("limits:") :]
 
@@ -379,7 +382,7 @@ def test_in_any_policy_no_gap_loosens_and_asking_at_once_changes_nothing(
     tmp_path: Path, rules: list[tuple[str, str]], request_: dict[str, Any]
 ) -> None:
     policy = compile_text(tmp_path, _policy_of(rules))
-    one_by_one = replace(policy, together=None)
+    one_by_one = replace(policy, combined=None)
     before = evaluate(policy, request_, NOW)
     assert before == evaluate(one_by_one, request_, NOW)
     for what, changed in spoilt(request_, SAMPLE_FACTS):

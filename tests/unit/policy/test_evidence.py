@@ -22,16 +22,18 @@ from policy_samples import (
     with_evidence,
 )
 
+from sentinel.authority.reasons import ESCALATIONS, REASONS
 from sentinel.core.canonical import canonical_json
-from sentinel.core.decision import ESCALATIONS, REASONS, Decision, Verdict
+from sentinel.core.decision import Decision, Verdict
 from sentinel.core.operation import build_operation
 from sentinel.platform.resources import policies_dir
 from sentinel.policy import compile as compiling
 from sentinel.policy.compile import CompiledPolicy, compile_file
-from sentinel.policy.describe import describe, remarks
+from sentinel.policy.describe import describe, lint_policy
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.evaluate import evaluate
-from sentinel.policy.facts import declared_evidence, gather
+from sentinel.policy.facts import declared_evidence, extract_facts
+from worker.refunds.workflow.escalations import Escalation
 
 FACTS = """\
 facts:
@@ -40,8 +42,8 @@ facts:
 """
 RULES = """\
 rules:
-  - {id: asked, when: present.why, then: APPROVAL_REQUIRED, reason_from: why}
-  - {id: unready, when: present.ready && !ready, then: APPROVAL_REQUIRED, reason: not_ready, approvable: false}
+  - {id: asked, says: Somebody asks for a person., when: present.why, then: APPROVAL_REQUIRED, reason_from: why}
+  - {id: unready, says: The other system is not ready., when: present.ready && !ready, then: APPROVAL_REQUIRED, reason: not_ready, approvable: false}
 """
 ASKING = POLICY.replace("facts:\n", FACTS, 1).replace("rules:\n", RULES, 1)
 
@@ -105,7 +107,7 @@ def test_no_evidence_loosens_any_answer_of_a_shipped_policy(small: CompiledPolic
     assert _won_by_evidence((small, retail)) is None
 
 
-def test_the_twin_that_lets_an_allow_rest_on_evidence_is_caught(
+def test_the_mutant_that_lets_an_allow_rest_on_evidence_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (policies_dir() / "small_refund.yaml").read_text()
@@ -200,7 +202,7 @@ def test_a_policy_says_in_words_where_reasons_come_from_and_what_cannot_be_appro
     assert told["rules"][1]["words"].endswith("a person may reject it or handle it by hand, not approve it")
     assert [rule["approvable"] for rule in told["rules"][:3]] == [True, False, True]
     assert told["facts"][0]["one_of"] == ["halted", "late"]
-    assert not any("why" in remark for remark in remarks(asking))
+    assert not any("why" in remark for remark in lint_policy(asking))
 
 
 @pytest.mark.parametrize(
@@ -257,7 +259,9 @@ def test_what_is_kept_of_evidence_decides_as_all_of_it_and_holds_nothing_else(tm
     for _ in range(number):
         evidence = {name: rng.choice(values) for name in names if rng.random() < 0.6}
         kept = declared_evidence(policy, evidence)
-        whole, again = (gather(policy, {**sample_request(), "evidence_context": one}) for one in (evidence, kept))
+        whole, again = (
+            extract_facts(policy, {**sample_request(), "evidence_context": one}) for one in (evidence, kept)
+        )
         assert whole == again, evidence
         assert json.loads(canonical_json(kept)) == kept
         assert "other" not in kept
@@ -273,7 +277,7 @@ def test_both_refund_policies_know_every_escalation_and_every_reason_has_a_sente
 ) -> None:
     for policy in (small, retail):
         (fact,) = [fact for fact in policy.policy.facts if fact.name == "escalation"]
-        assert fact.one_of == frozenset(ESCALATIONS)
+        assert fact.one_of == frozenset(ESCALATIONS) == frozenset(Escalation)
         assert {rule.reason_code for rule in policy.policy.rules} <= set(REASONS)
     assert {"handled_by_person", "customer_declined", "confirmation_expired"} <= set(REASONS)
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from policy_samples import NOW, POLICY, compile_text, sample_request
+from policy_samples import NOW, POLICY, compile_text, sample_request, without_sentences
 
-from sentinel.core.canonical import canonical_json
+from sentinel.core.canonical import canonical_json, sha256_hex
 from sentinel.platform.resources import policies_dir
 from sentinel.policy import explain as explaining
 from sentinel.policy.compile import CompiledPolicy
+from sentinel.policy.describe import describe
 from sentinel.policy.evaluate import evaluate
-from sentinel.policy.explain import Said, explain
-from sentinel.policy.kept import compile_kept
+from sentinel.policy.explain import RuleAnswer, explain
 from sentinel.policy.library import PolicyLibrary
+from sentinel.policy.reevaluate import compile_stored_policy
 
 EVIDENCE_RULES = POLICY.replace(
     "numbers:\n",
@@ -26,22 +28,22 @@ EVIDENCE_RULES = POLICY.replace(
 ).replace(
     "rules:\n",
     "rules:\n"
-    "  - {id: asked, when: present.why, then: APPROVAL_REQUIRED, reason_from: why}\n"
-    "  - {id: unready, when: present.ready && !ready, then: APPROVAL_REQUIRED, reason: not_ready}\n"
-    "  - {id: known_or_unready, when: risk.known && !ready, then: DENY, reason: both}\n"
-    "  - {id: small_or_late, when: 'amount_minor < 100000 || why == \"late\"', then: APPROVAL_REQUIRED, reason_from: why}\n",
+    "  - {id: asked, says: Somebody asks for a person., when: present.why, then: APPROVAL_REQUIRED, reason_from: why}\n"
+    "  - {id: unready, says: The other system is not ready., when: present.ready && !ready, then: APPROVAL_REQUIRED, reason: not_ready}\n"
+    "  - {id: known_or_unready, says: Known and not ready., when: risk.known && !ready, then: DENY, reason: both}\n"
+    "  - {id: small_or_late, says: Small or late., when: 'amount_minor < 100000 || why == \"late\"', then: APPROVAL_REQUIRED, reason_from: why}\n",
     1,
 )
-KEPT = Said.EVIDENCE_NOT_KEPT
+KEPT = RuleAnswer.EVIDENCE_NOT_KEPT
 
 
 def kept(policy: CompiledPolicy) -> CompiledPolicy:
-    found = compile_kept(canonical_json(policy.policy.document()), policy.digest)
+    found = compile_stored_policy(canonical_json(policy.policy.document()), policy.digest)
     assert found is not None
     return found
 
 
-def said(policy: CompiledPolicy, request: dict[str, Any]) -> dict[str, tuple[Said, str]]:
+def said(policy: CompiledPolicy, request: dict[str, Any]) -> dict[str, tuple[RuleAnswer, str]]:
     return {one.rule_id: (one.said, one.reason_code) for one in explain(policy, request, NOW)}
 
 
@@ -63,35 +65,50 @@ def test_a_text_of_another_digest_or_that_cannot_be_asked_any_more_tells_nothing
     document = orjson.loads(text)
     for spoilt in ("", "[]", "{}", '"x"', "null", text.replace("known_fraud", "other_fraud"), text.replace(">= 3", ">= three"),
                    canonical_json({**document, "approval": None}), text.replace('"bool"', '"double"')):  # fmt: skip
-        assert compile_kept(spoilt, policy.digest) is None, spoilt[:40]
+        assert compile_stored_policy(spoilt, policy.digest) is None, spoilt[:40]
+
+
+def test_a_policy_kept_without_sentences_has_the_digest_it_always_had_and_is_told_by_its_conditions(
+    tmp_path: Path,
+) -> None:
+    policy = compile_text(tmp_path, POLICY)
+    text = without_sentences(policy)
+    assert "says" not in text and text != canonical_json(policy.policy.document())
+    older = compile_stored_policy(text, sha256_hex(text))
+    assert older is not None and canonical_json(older.policy.document()) == text
+    told = [*describe(older)["rules"], *describe(older)["limits"]]
+    assert [one["says"] for one in told] == [None] * 4
+    now, then = (explain(one, sample_request(), NOW) for one in (policy, older))
+    assert [replace(one, says=None) for one in now] == then
+    assert [one.says for one in now] == [one.says for one in policy.policy.rules]
 
 
 def test_a_rule_whose_answer_hangs_on_evidence_says_so_and_any_other_is_answered(tmp_path: Path) -> None:
     policy, request = kept(compile_text(tmp_path, EVIDENCE_RULES)), sample_request()
     found = said(policy, request)
     assert (found["asked"][0], found["unready"][0]) == (KEPT, KEPT)
-    assert found["known_or_unready"][0] is Said.DOES_NOT_HOLD, "no evidence could have made it hold"
+    assert found["known_or_unready"][0] is RuleAnswer.DOES_NOT_HOLD, "no evidence could have made it hold"
     assert found["small_or_late"][0] is KEPT, "it held, but which reason it gave stood in the evidence"
-    assert found["small"] == (Said.HOLDS, "small_amount")
+    assert found["small"] == (RuleAnswer.HOLDS, "small_amount")
     risky = {**request, "params": {**request["params"], "risk": {**request["params"]["risk"], "known": True}}}
     assert said(policy, risky)["known_or_unready"][0] is KEPT
     missing = {**request, "params": {**request["params"], "risk": {"known": False}}}
-    assert said(policy, missing)["often"] == (Said.COULD_NOT_ANSWER, "fact_missing")
+    assert said(policy, missing)["often"] == (RuleAnswer.COULD_NOT_ANSWER, "fact_missing")
 
 
 def test_what_the_operation_itself_carries_or_evidence_that_is_there_is_used(tmp_path: Path) -> None:
     policy, request = kept(compile_text(tmp_path, EVIDENCE_RULES)), sample_request()
     own = said(policy, {**request, "params": {**request["params"], "why": "late"}})
-    assert own["asked"] == (Said.HOLDS, "late")
+    assert own["asked"] == (RuleAnswer.HOLDS, "late")
     assert own["unready"][0] is KEPT
     there = said(policy, {**request, "evidence_context": {"ready": False}})
-    assert there["unready"] == (Said.HOLDS, "not_ready")
-    assert there["asked"][0] is Said.DOES_NOT_HOLD, "the evidence is there and says nothing of it"
+    assert there["unready"] == (RuleAnswer.HOLDS, "not_ready")
+    assert there["asked"][0] is RuleAnswer.DOES_NOT_HOLD, "the evidence is there and says nothing of it"
 
 
-def test_twin_that_takes_what_is_not_kept_for_silence_would_tell_of_an_escalation_that_it_was_none(
+def test_mutant_that_takes_what_is_not_kept_for_silence_would_tell_of_an_escalation_that_it_was_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = kept(compile_text(tmp_path, EVIDENCE_RULES))
     monkeypatch.setattr(explaining, "_is_on_record", lambda fact, request: True)
-    assert said(policy, sample_request())["asked"][0] is Said.DOES_NOT_HOLD
+    assert said(policy, sample_request())["asked"][0] is RuleAnswer.DOES_NOT_HOLD

@@ -8,9 +8,9 @@ import pytest
 from policy_samples import POLICY
 
 from sentinel.platform.resources import policies_dir, roles_sql
-from sentinel.policy.describe import describe, remarks
+from sentinel.policy.describe import describe, lint_policy
 from sentinel.policy.errors import PolicyError
-from sentinel.policy.library import NOT_POLICIES, PolicyHolder, PolicyLibrary, check_directory
+from sentinel.policy.library import NOT_POLICIES, PolicyLibrary, ReloadablePolicies, check_directory
 
 
 def _write(folder: Path, name: str, actions: str) -> None:
@@ -74,7 +74,7 @@ def test_a_folder_that_would_silently_cover_less_is_refused(tmp_path: Path) -> N
 def test_a_bad_file_at_reload_keeps_the_last_good_set(tmp_path: Path) -> None:
     path = tmp_path / "sample.yaml"
     path.write_text(POLICY)
-    holder = PolicyHolder(tmp_path)
+    holder = ReloadablePolicies(tmp_path)
     first = holder.library
     path.write_text(POLICY.replace("then: ALLOW", "then: MAYBE"))
     with pytest.raises(PolicyError, match="MAYBE"):
@@ -92,7 +92,7 @@ def test_a_bad_file_at_reload_keeps_the_last_good_set(tmp_path: Path) -> None:
 def test_the_first_load_needs_a_good_set(tmp_path: Path) -> None:
     (tmp_path / "sample.yaml").write_text("policy: sample")
     with pytest.raises(PolicyError):
-        PolicyHolder(tmp_path)
+        ReloadablePolicies(tmp_path)
 
 
 def test_the_shipped_policies_are_good_and_leave_unknown_actions_uncovered() -> None:
@@ -102,7 +102,7 @@ def test_the_shipped_policies_are_good_and_leave_unknown_actions_uncovered() -> 
     assert {_found(library, action) for action in ("unknown.action", "refund.cancel", "order.create", "refund")} == {
         None
     }
-    assert [compiled.policy.policy_id for compiled in library.policies if remarks(compiled)] == []
+    assert [compiled.policy.policy_id for compiled in library.policies if lint_policy(compiled)] == []
 
 
 def test_every_number_of_a_shipped_policy_has_a_comment() -> None:
@@ -122,7 +122,7 @@ def test_remarks_name_what_is_unlikely_to_be_meant(tmp_path: Path) -> None:
     text = POLICY.replace("when: risk.known", "when: '!present.ordered_at'").replace("then: DENY", "then: ALLOW", 1)
     (tmp_path / "sample.yaml").write_text(text.replace("numbers.allow_up_to", "1000"))
     [compiled] = PolicyLibrary.load(tmp_path).policies
-    found = "\n".join(remarks(compiled))
+    found = "\n".join(lint_policy(compiled))
     assert "risk.known" in found
     assert "numbers.allow_up_to" in found
     assert '"known_fraud" allows because a fact is absent' in found

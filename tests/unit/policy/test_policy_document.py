@@ -9,7 +9,7 @@ from sentinel.core.canonical import canonical_json
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe, describe_policy
-from sentinel.policy.document import covered_currencies, policy_of
+from sentinel.policy.document import covered_currencies, policy_from_document
 from sentinel.policy.library import PolicyLibrary
 
 SHIPPED = PolicyLibrary.load(policies_dir()).policies
@@ -17,7 +17,7 @@ SHIPPED = PolicyLibrary.load(policies_dir()).policies
 
 @pytest.mark.parametrize("compiled", SHIPPED, ids=lambda one: one.policy.policy_id)
 def test_what_is_kept_of_a_policy_tells_it_whole(compiled: CompiledPolicy) -> None:
-    read = policy_of(orjson.loads(canonical_json(compiled.policy.document())))
+    read = policy_from_document(orjson.loads(canonical_json(compiled.policy.document())))
     assert read.digest() == compiled.digest
     assert (read.rules, read.limits, read.approval) == (
         compiled.policy.rules, compiled.policy.limits, compiled.policy.approval,
@@ -32,4 +32,4 @@ def test_what_is_kept_of_a_policy_tells_it_whole(compiled: CompiledPolicy) -> No
 
 def test_a_document_that_none_of_ours_wrote_is_refused() -> None:
     with pytest.raises(KeyError):
-        policy_of({"policy": "x"})
+        policy_from_document({"policy": "x"})

@@ -11,6 +11,7 @@ from sentinel.policy.compile import check_file
 from sentinel.policy.errors import PolicyError
 
 RULE = "when: amount_minor <= numbers.allow_up_to"
+SENTENCE = "    says: The amount is small.\n"
 CAP = '    cap: {USD: "20.00", JPY: "2000"}\n'
 
 # what is replaced, by what, and what the message must contain: text, the line's text, the rule
@@ -101,6 +102,15 @@ REFUSED = {
     "reason_from_open_text": ("reason: too_often", "reason_from: account", "not a fact of type string with one_of", "often"),
     "approvable_denial": ("reason: known_fraud", "reason: known_fraud\n    approvable: false", "APPROVAL_REQUIRED", "known_fraud"),
     "approvable_word": ("reason: too_often", "reason: too_often\n    approvable: off", "must be true or false", "often"),
+    "rule_without_sentence": (SENTENCE, "", 'rule: "says" is missing', "small"),
+    "limit_without_sentence": ("    says: What one account gets in a day.\n", "", 'limit: "says" is missing', "account_day"),
+    "empty_sentence": (SENTENCE, '    says: ""\n', "says", "small"),
+    "blank_sentence": (SENTENCE, '    says: "  "\n', "one sentence of 1 to 200 characters", "small"),
+    "long_sentence": (SENTENCE, f"    says: {'x' * 201}\n", "one sentence of 1 to 200 characters", "small"),
+    "sentence_of_two_lines": (SENTENCE, "    says: |\n      The amount\n      is small.\n", "without line breaks", "small"),
+    "control_character_in_a_sentence": (SENTENCE, '    says: "The amount\\x07 is small."\n', "control characters", "small"),
+    "late_control_character_in_a_sentence": (SENTENCE, '    says: "The amount\\x9b is small."\n', "control characters", "small"),
+    "sentence_that_is_a_number": (SENTENCE, "    says: 7\n", "YAML reads this as int", "small"),
     "policy_none": ("policy: sample", "policy: none", "having no policy", None),
 }  # fmt: skip
 
@@ -124,12 +134,21 @@ def test_the_sample_itself_is_accepted(tmp_path: Path) -> None:
     assert compile_text(tmp_path, POLICY).policy.policy_id == "sample"
 
 
+def test_a_sentence_may_have_two_hundred_characters_and_be_folded(tmp_path: Path) -> None:
+    long = compile_text(tmp_path, POLICY.replace(SENTENCE, f"    says: {'é' * 200}\n"))
+    folded = compile_text(tmp_path, POLICY.replace(SENTENCE, "    says: >-\n      The amount\n      is small.\n"))
+    assert [one.says for policy in (long, folded) for one in policy.policy.rules[2:]] == [
+        "é" * 200,
+        "The amount is small.",
+    ]
+
+
 def test_an_error_is_explained_as_a_compiler_would(tmp_path: Path) -> None:
     with pytest.raises(PolicyError) as caught:
         compile_text(tmp_path, POLICY.replace("when: risk.count >= 3", "when: 5 > 3 && risk.cuont >= 3"))
     assert caught.value.explain().splitlines() == [
-        "sample.yaml:20:20: error: rule \"often\": when: undeclared reference to 'risk.cuont'",
-        "   20 |     when: 5 > 3 && risk.cuont >= 3",
+        "sample.yaml:22:20: error: rule \"often\": when: undeclared reference to 'risk.cuont'",
+        "   22 |     when: 5 > 3 && risk.cuont >= 3",
         "      |                    ^",
         '      = did you mean "risk.count"?',
     ]
@@ -138,11 +157,11 @@ def test_an_error_is_explained_as_a_compiler_would(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "line", "column"),
     [
-        ('when: "risk.knwon"', 16, 12),
-        ("when: 'risk.knwon'", 16, 12),
-        ("when: |\n      true &&\n        risk.knwon", 18, 9),
-        ("when: |\n      true &&\n", 17, 14),
-        ("when: >-\n      true &&\n      risk.knwon", 16, 11),
+        ('when: "risk.knwon"', 17, 12),
+        ("when: 'risk.knwon'", 17, 12),
+        ("when: |\n      true &&\n        risk.knwon", 19, 9),
+        ("when: |\n      true &&\n", 18, 14),
+        ("when: >-\n      true &&\n      risk.knwon", 17, 11),
     ],
 )
 def test_the_caret_finds_its_place_in_every_kind_of_yaml_text(
@@ -209,6 +228,8 @@ OTHER = {
     "action": ("[sample.pay]", "[sample.pay, sample.give]"),
     "one_of": ("from: params.account_ref", "from: params.account_ref, one_of: [a, b]"),
     "approvable": ("reason: too_often", "reason: too_often\n    approvable: false"),
+    "sentence": ("says: The amount is small.", "says: The amount is at most 10."),
+    "limits_sentence": ("says: What one account gets in a day.", "says: What an account gets in a day."),
 }
 
 

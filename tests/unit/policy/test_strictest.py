@@ -47,11 +47,11 @@ def test_one_more_failure_never_loosens_and_an_answer_that_fails_never_loosens()
             assert strictest((*findings[:at], spoilt, *findings[at + 1 :]))[0].rank >= rank
 
 
-def test_the_twin_that_lets_a_failed_allow_through_is_caught() -> None:
-    def twin(findings: tuple[Finding, ...]) -> Verdict:
+def test_the_mutant_that_lets_a_failed_allow_through_is_caught() -> None:
+    def mutant(findings: tuple[Finding, ...]) -> Verdict:
         return max((finding.verdict for finding in findings), key=lambda verdict: verdict.rank, default=Verdict.DENY)
 
-    assert any(twin(findings).rank < _in_words(findings).rank for findings in SETS)
+    assert any(mutant(findings).rank < _in_words(findings).rank for findings in SETS)
 
 
 @pytest.mark.parametrize("findings", [findings for findings in SETS if findings][:60])

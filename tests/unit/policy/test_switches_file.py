@@ -79,17 +79,17 @@ def test_a_gated_switch_begins_small_whether_or_not_its_file_says_so(tmp_path: P
 
 def test_the_file_is_read_again_when_it_changes_and_what_cannot_be_used_is_an_empty_book(tmp_path: Path) -> None:
     file = SwitchFile(tmp_path)
-    assert file.book.switches == {} and "cannot be read" in (file.book.fault or "")
+    assert file.declared.switches == {} and "cannot be read" in (file.declared.fault or "")
     written(tmp_path, GOOD)
-    assert list(file.book.switches) == ["a.one", "a.two"] and file.book.fault is None
-    assert file.book is file.book
+    assert list(file.declared.switches) == ["a.one", "a.two"] and file.declared.fault is None
+    assert file.declared is file.declared
     written(tmp_path, GOOD + "  bad\n")
-    assert file.book.switches == {} and file.book.fault
+    assert file.declared.switches == {} and file.declared.fault
     (tmp_path / FILE_NAME).unlink()
-    assert file.book.switches == {} and file.book.fault
-    assert SwitchFile(tmp_path / FILE_NAME / "x").book.switches == {}
+    assert file.declared.switches == {} and file.declared.fault
+    assert SwitchFile(tmp_path / FILE_NAME / "x").declared.switches == {}
 
 
 def test_a_misspelt_name_gets_the_nearest_one(tmp_path: Path) -> None:
     written(tmp_path, GOOD)
-    assert SwitchFile(tmp_path).book.hint("a.onne") == 'did you mean "a.one"?'
+    assert SwitchFile(tmp_path).declared.hint("a.onne") == 'did you mean "a.one"?'

@@ -12,14 +12,14 @@ import pytest
 from sentinel.core.decision import Verdict
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.compile import CompiledPolicy, check_file
-from sentinel.policy.document import policy_of
+from sentinel.policy.document import policy_from_document
 from sentinel.policy.evaluate import evaluate
-from sentinel.policy.facts import Asker
+from sentinel.policy.facts import Requester
 from sentinel.policy.library import PolicyLibrary
 from sentinel.policy.model import Voucher
 from tests.unit.policy.policy_samples import NOW, POLICY, compile_text, refund_request, sample_request, small_refund
 
-AN_AGENT, A_WORKER = Asker("agent"), Asker("worker", is_worker=True)
+AN_AGENT, WORKER_REQUESTER = Requester("agent"), Requester("worker", is_worker=True)
 SAID = ", vouched_by: worker"
 ALLOWING = {
     "by its value": "amount_minor <= 1000 && !risk.known",
@@ -43,7 +43,7 @@ def test_an_allow_that_rests_on_the_agents_word_is_named_with_file_line_rule_and
     text = POLICY.replace(SAID, "").replace("when: amount_minor <= numbers.allow_up_to", f'when: "{when}"')
     (told,) = problems(tmp_path, text)
     assert re.match(
-        r'sample\.yaml:24:\d+: rule "small": an ALLOW may not rest on "(account|risk\.known|risk\.count)"', told
+        r'sample\.yaml:27:\d+: rule "small": an ALLOW may not rest on "(account|risk\.known|risk\.count)"', told
     ), told
     assert "the agent vouches for it itself" in told
 
@@ -82,13 +82,13 @@ def test_every_fact_of_the_shipped_policies_says_who_vouches_and_is_read_back(tm
         text = path.read_text()
         assert text.count("vouched_by: ") >= text.count("{type: "), f"{path.name}: a fact that does not say who vouches"
     for compiled in PolicyLibrary.load(policies_dir()).policies:
-        assert policy_of(compiled.policy.document()) == compiled.policy
+        assert policy_from_document(compiled.policy.document()) == compiled.policy
 
 
 def _without_what_agents_say(policy: CompiledPolicy) -> CompiledPolicy:
     said = {fact.name for fact in policy.policy.facts if fact.vouched_by is Voucher.AGENT and not fact.is_asked}
     rules = tuple(rule for rule in policy.rules if not any(name in rule.rule.when for name in said))
-    return replace(policy, rules=rules, together=None)
+    return replace(policy, rules=rules, combined=None)
 
 
 def test_what_is_allowed_is_allowed_without_every_rule_that_hears_the_agent(tmp_path: Path) -> None:
@@ -113,7 +113,9 @@ def test_from_an_agents_key_the_workers_facts_only_tighten() -> None:
             request = make(attempts=attempts, **dict(zip(flags, values, strict=True)))
             policy = library.find(request["action"])
             assert policy is not None
-            agents, workers = (evaluate(policy, request, NOW, asker=asker) for asker in (AN_AGENT, A_WORKER))
+            agents, workers = (
+                evaluate(policy, request, NOW, requester=requester) for requester in (AN_AGENT, WORKER_REQUESTER)
+            )
             assert agents.verdict.rank >= workers.verdict.rank
             assert agents.verdict is not Verdict.ALLOW
             tried += 1
@@ -123,6 +125,6 @@ def test_from_an_agents_key_the_workers_facts_only_tighten() -> None:
 def test_an_account_that_is_only_claimed_shares_the_budget_of_the_unnamed() -> None:
     policy = PolicyLibrary.load(policies_dir()).find("refund.create")
     assert policy is not None
-    asked = {ask.limit_key: ask.subject for ask in evaluate(policy, refund_request(), NOW, asker=AN_AGENT).limits}
+    asked = {ask.limit_key: ask.subject for ask in evaluate(policy, refund_request(), NOW, requester=AN_AGENT).limits}
     assert asked["retail-refund/account_day|~unknown|USD"] == "~unknown|USD"
     assert asked["retail-refund/agent_day|retail-refund-agent|USD"] == "retail-refund-agent|USD"

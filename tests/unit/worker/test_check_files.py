@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.errors import PolicyError
-from worker.check import check_folder
+from worker.check_policies import check_folder
 from worker.cli import main
-from worker.connect import load_routes
 from worker.critic.bounds import load_bounds
+from worker.refunds.build import load_routes
 from worker.settlement.registry import system_names
 
 

@@ -99,7 +99,7 @@ def test_a_start_counts_only_when_it_says_so(authority: FakeAuthority, client: C
 
 
 def test_a_careless_reader_would_take_some_for_permissions() -> None:
-    """The broken twin: `decision == "ALLOW"` alone believes answers without a permit, and error answers."""
+    """The mutant: `decision == "ALLOW"` alone believes answers without a permit, and error answers."""
     believed = []
     for name, fault in FAULTS.items():
         said: list[Any] = []

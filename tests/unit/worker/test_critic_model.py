@@ -17,9 +17,10 @@ from sentinel.core.money import Money
 from tests.support.scripted_server import SLACK, Asked, ScriptedServer, deadline_for, faults, took
 from worker.critic.case import MAX_REASON, CriticCase, CriticCode, Opinion
 from worker.critic.critic import Critic, critic_from
-from worker.critic.model import DETAILS, MAX_ANSWER_BYTES, ModelCritic, question, read_answer
-from worker.outside import Answered
-from worker.settings import BadSettings, read_settings
+from worker.critic.model import DETAILS, ModelCritic, question, read_answer
+from worker.outbound.chat_completions import MAX_ANSWER_BYTES
+from worker.outbound.client import Response
+from worker.refunds.settings import BadSettings, read_settings
 
 CASE = CriticCase(
     channel="private", scenario="fee", requested=Money(490, "USD"), paid=Money(8000, "USD"),
@@ -131,14 +132,14 @@ def test_no_fault_of_the_endpoint_is_a_yes_or_takes_longer_than_the_deadline(
 
 @pytest.mark.parametrize("flaw", BAD_BODIES)
 def test_a_yes_with_any_flaw_is_malformed(flaw: str) -> None:
-    opinion = read_answer(Answered(200, "application/json", json.dumps(BAD_BODIES[flaw]).encode()))
+    opinion = read_answer(Response(200, "application/json", json.dumps(BAD_BODIES[flaw]).encode()))
     assert opinion.reason_code is CriticCode.MALFORMED
     assert re.fullmatch("[a-z_]+", opinion.detail_code)
     assert opinion.reason == ""
 
 
 def test_a_careless_reader_would_believe_many_of_them() -> None:
-    """The broken twin: it looks for the yes and at nothing else."""
+    """The mutant: it looks for the yes and at nothing else."""
     believed = []
     for flaw, body in BAD_BODIES.items():
         try:
@@ -152,7 +153,7 @@ def test_a_careless_reader_would_believe_many_of_them() -> None:
 @pytest.mark.parametrize("status", [100, 204, 301, 400, 401, 403, 404, 408, 429, 500, 502, 503])
 def test_only_200_is_an_answer(status: int) -> None:
     body = json.dumps(completion(YES)).encode()
-    assert read_answer(Answered(status, "application/json", body)) == Opinion(
+    assert read_answer(Response(status, "application/json", body)) == Opinion(
         CriticCode.ERROR, "model", f"http_{status}"
     )
 
@@ -177,12 +178,12 @@ JSON = st.recursive(
 
 @given(st.one_of(st.binary(max_size=200), JSON.map(lambda found: json.dumps(found).encode())))
 def test_no_body_makes_the_reader_raise_and_none_of_chance_is_a_yes(body: bytes) -> None:
-    assert not read_answer(Answered(200, "application/json", body)).approved
+    assert not read_answer(Response(200, "application/json", body)).approved
 
 
 @given(JSON)
 def test_no_content_makes_the_reader_raise_and_only_the_exact_object_is_a_yes(content: Any) -> None:
-    opinion = read_answer(Answered(200, "application/json", json.dumps(completion(json.dumps(content))).encode()))
+    opinion = read_answer(Response(200, "application/json", json.dumps(completion(json.dumps(content))).encode()))
     exact = isinstance(content, dict) and content.keys() == YES.keys() and content["approved"] is True
     assert not opinion.approved or exact
 

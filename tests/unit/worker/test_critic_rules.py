@@ -16,9 +16,9 @@ from worker.critic.amounts import amount_detail, named_amounts
 from worker.critic.case import CriticCase, CriticCode, Opinion
 from worker.critic.common_words import READABLE
 from worker.critic.critic import Critic, Judge
+from worker.critic.prompt_injection import InjectionSign, is_suspicious, suspicious_because
 from worker.critic.readings import MAX_LOOKED_AT, other_readings
 from worker.critic.rules import SPEAKS_OF_DECIDING, RulesCritic
-from worker.suspicion import Suspicion, is_suspicious, suspicious_because
 
 RULES = RulesCritic()
 
@@ -236,7 +236,7 @@ def test_no_text_makes_the_rules_raise_and_every_answer_is_from_the_list(
 def test_the_work_on_a_text_is_bounded_by_its_length(text: str) -> None:
     """Counted, not timed: how many characters are looked at in all its readings."""
     text = text[:MAX_LOOKED_AT]
-    if suspicious_because(text) is Suspicion.TOO_LONG:
+    if suspicious_because(text) is InjectionSign.TOO_LONG:
         return
     assert sum(map(len, other_readings(text))) <= 30 * MAX_LOOKED_AT
 
@@ -303,7 +303,7 @@ def test_a_model_that_always_says_yes_overrides_no_rule_and_is_not_even_asked() 
 
 
 def test_a_critic_that_takes_the_models_word_is_caught() -> None:
-    """The broken twin."""
+    """The mutant."""
 
     class Trusting(Critic):
         def judge(self, case: CriticCase, *, wants_model: bool) -> Opinion:

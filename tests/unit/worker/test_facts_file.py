@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from worker.facts_file import Blacklisted, Flag, read_facts
 from worker.images.proof import ProofImage
-from worker.intake import Refusal
-from worker.rows import OrderFacts
+from worker.refunds.facts_file import Blacklisted, Flag, read_facts
+from worker.refunds.intake import Refusal
+from worker.refunds.rows import OrderFacts
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 GOOD: dict[str, dict[str, Any]] = {

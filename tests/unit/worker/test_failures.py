@@ -10,15 +10,15 @@ import pytest
 
 from sentinel.client import KeyConflict, NoAnswerKind, Rejected, Unreachable
 from sentinel.client.client import _content
-from sentinel.client.transport import RawAnswer
+from sentinel.client.transport import RawResponse
 from tests.unit.worker.test_worker_parts import row
-from worker import next_steps
-from worker.failures import CODES, STATUSES, About, about, is_outside
-from worker.next_steps import Patience
-from worker.rows import Change, Lapse
-from worker.states import LedgerEvent
+from worker.refunds import transitions
+from worker.refunds.failures import CODES, STATUSES, FailureScope, failure_scope, is_outside
+from worker.refunds.rows import Change, ReleaseLease
+from worker.refunds.states import LedgerEvent
+from worker.refunds.transitions import RetryPolicy
 
-PATIENCE = Patience(3, 1.0, 60.0, random.Random(1))
+PATIENCE = RetryPolicy(3, 1.0, 60.0, random.Random(1))
 ABOUT_THE_ROW = {400, 409, 410, 413, 422}
 """Written down by hand: a status that is added to the table without a thought is noticed here."""
 ANSWERED = [status for status in range(100, 600) if status != 200]
@@ -28,16 +28,16 @@ def failure(status: int, code: str = "x") -> Unreachable | Rejected:
     """What the client makes of an answer with this status and a problem document."""
     body = f'{{"type": "urn:sentinel:problem:{code}", "title": "t", "detail": "d"}}'.encode()
     try:
-        _content(RawAnswer(status, "application/problem+json", None, False, body))
+        _content(RawResponse(status, "application/problem+json", None, False, body))
     except (Unreachable, Rejected) as error:
         return error
     raise AssertionError(status)
 
 
 def test_of_all_statuses_just_five_are_about_the_row() -> None:
-    found = {status for status in ANSWERED if about(failure(status)) is About.ROW}
+    found = {status for status in ANSWERED if failure_scope(failure(status)) is FailureScope.ROW}
     assert found == ABOUT_THE_ROW
-    assert {status for status, what in STATUSES.items() if what is About.ROW} == ABOUT_THE_ROW
+    assert {status for status, what in STATUSES.items() if what is FailureScope.ROW} == ABOUT_THE_ROW
 
 
 @pytest.mark.parametrize("kind", NoAnswerKind)
@@ -46,15 +46,15 @@ def test_no_answer_of_any_kind_is_about_the_outside(kind: NoAnswerKind) -> None:
 
 
 def test_a_refused_permit_is_about_the_row_and_a_refused_key_is_not() -> None:
-    assert about(failure(403, "permit-refused")) is About.ROW
-    assert about(failure(403, "forbidden")) is About.OUTSIDE
+    assert failure_scope(failure(403, "permit-refused")) is FailureScope.ROW
+    assert failure_scope(failure(403, "forbidden")) is FailureScope.OUTSIDE
     assert set(CODES) == {"permit-refused"}
 
 
-def outcomes(**over: Any) -> dict[int, Change | Lapse]:
+def outcomes(**over: Any) -> dict[int, Change | ReleaseLease]:
     """Status → what becomes of a row whose guard was answered with it, at its last attempt."""
     last = row(attempts=PATIENCE.max_attempts - 1, waits=500, **over)
-    return {status: next_steps.after_no_answer(last, failure(status), PATIENCE) for status in ANSWERED}
+    return {status: transitions.after_no_answer(last, failure(status), PATIENCE) for status in ANSWERED}
 
 
 def test_what_is_outside_never_ends_a_row_nor_counts_an_attempt() -> None:
@@ -66,7 +66,7 @@ def test_what_is_outside_never_ends_a_row_nor_counts_an_attempt() -> None:
 
 def test_a_row_that_may_have_started_stays_held_whatever_is_outside() -> None:
     found = {status: step for status, step in outcomes(start_id=uuid.uuid4()).items() if status not in ABOUT_THE_ROW}
-    assert all(isinstance(step, Lapse) and step.outside for step in found.values())
+    assert all(isinstance(step, ReleaseLease) and step.outside for step in found.values())
 
 
 def test_a_refusal_of_the_row_ends_it_at_once_with_the_reason() -> None:
@@ -76,10 +76,10 @@ def test_a_refusal_of_the_row_ends_it_at_once_with_the_reason() -> None:
         assert step.event is LedgerEvent.GAVE_UP
         assert (step.last_error or "").startswith("rejected_by_authority")
     conflict = KeyConflict(status=422, type="x", title="t", detail="d")
-    assert next_steps.after_no_answer(row(), conflict, PATIENCE).last_error == "key_conflict: 422 t: d"
+    assert transitions.after_no_answer(row(), conflict, PATIENCE).last_error == "key_conflict: 422 t: d"
 
 
 def test_a_wait_that_is_asked_for_is_kept_up_to_the_longest_pause() -> None:
     asked = {seconds: Unreachable(NoAnswerKind.BUSY, "429", retry_after_seconds=seconds) for seconds in (30.0, 9999.0)}
-    pauses = {n: next_steps.after_no_answer(row(), error, PATIENCE).due_in_seconds for n, error in asked.items()}
+    pauses = {n: transitions.after_no_answer(row(), error, PATIENCE).due_in_seconds for n, error in asked.items()}
     assert pauses == {30.0: 30.0, 9999.0: 60.0}

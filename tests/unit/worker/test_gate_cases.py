@@ -9,9 +9,9 @@ import pytest
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.switches import read_switches
+from worker.gates.case_inputs import EarlierRefund
 from worker.gates.cases import CaseFile, read_cases
-from worker.gates.given import Earlier
-from worker.workflow.reasons import Escalation
+from worker.refunds.workflow.escalations import Escalation
 
 HEAD = """scenario: fee
 systems: {private: private_refund}
@@ -78,7 +78,7 @@ def test_each_makes_one_case_per_combination_and_takes_fields_together(tmp_path:
     assert [(case.given.currency, case.given.paid_minor, case.given.amount_minor) for case in file.cases][1] == (
         "USD", 12345, 1234,
     )  # fmt: skip
-    assert all(case.given.before == (Earlier(100, "today"),) for case in file.cases)
+    assert all(case.given.before == (EarlierRefund(100, "today"),) for case in file.cases)
 
 
 def test_same_is_the_amount_that_is_asked_for(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from worker.gates.boundaries import Boundary, counts_in, of_case, wanted
+from worker.gates.case_inputs import AGO, CaseInputs, EarlierRefund
 from worker.gates.cases import Case, CaseFile, Want
-from worker.gates.given import AGO, Earlier, Given
-from worker.gates.job import Job, Window
-from worker.gates.judge import NOT_WIRED, Judgement, Result, Seen, judge, wilson
-from worker.gates.reconcile import Executed, Moved, Wrong, wrong_executions
-from worker.gates.stage import names_of
+from worker.gates.fixtures import names_of
+from worker.gates.judge import NOT_WIRED, GateCaseResult, GateResult, ReplayedRow, judge, wilson
+from worker.gates.run_request import RunRequest, Window
+from worker.gates.wrong_executions import Executed, MoneyMovement, WrongExecution, wrong_executions
 
 DAY = 86_400
 WINDOWS = (
@@ -25,7 +25,7 @@ WINDOWS = (
     Window("month", "EUR", "calendar_month", 0, "p/month|", 6000),
     Window("90d", "EUR", "rolling", 90 * DAY, "p/90d|", 12000),
 )
-JOB = Job(
+JOB = RunRequest(
     "fee",
     "refund.small.fee",
     "s.fee",
@@ -41,7 +41,7 @@ JOB = Job(
     {"EUR": 1500},
     WINDOWS,
 )
-GIVEN = Given(
+GIVEN = CaseInputs(
     "private", None, None, "EUR", 490, 20000, "known", "EUR", 490, None, None, 60, None, None, 0, frozenset(), (), "confirm", (),
     "on", False, None,
 )  # fmt: skip
@@ -59,8 +59,8 @@ def boundary_cases() -> list[Case]:
         case("cap", amount_minor=1500), case("over_cap", PERSON, amount_minor=1501),
     ]  # fmt: skip
     for ago, used in (("today", 2000), ("yesterday", 2000), ("this_month", 5000), ("older", 11000)):
-        found.append(case(f"w_{ago}", amount_minor=1000, before=(Earlier(used, ago),)))
-        found.append(case(f"over_{ago}", PERSON, amount_minor=1000, before=(Earlier(used + 1, ago),)))
+        found.append(case(f"w_{ago}", amount_minor=1000, before=(EarlierRefund(used, ago),)))
+        found.append(case(f"over_{ago}", PERSON, amount_minor=1000, before=(EarlierRefund(used + 1, ago),)))
     return found
 
 
@@ -69,12 +69,18 @@ def a_file(cases: Sequence[Case], number: int = 100) -> CaseFile:
     return CaseFile("c.yaml", "sha256:x", "fee", {"private": "private_refund"}, (*cases, *more))
 
 
-def as_wanted(file: CaseFile, over: Mapping[str, Seen] | None = None) -> dict[str, Seen]:
-    states = {"execute": Seen("EXECUTED"), "person": Seen("APPROVAL_REQUIRED", "operator"), "deny": Seen("DENIED")}
+def as_wanted(file: CaseFile, over: Mapping[str, ReplayedRow] | None = None) -> dict[str, ReplayedRow]:
+    states = {
+        "execute": ReplayedRow("EXECUTED"),
+        "person": ReplayedRow("APPROVAL_REQUIRED", "operator"),
+        "deny": ReplayedRow("DENIED"),
+    }
     return {**{one.id: states[one.want.end] for one in file.cases}, **(over or {})}
 
 
-def judged(file: CaseFile, over: Mapping[str, Seen] | None = None, wrong: Sequence[Wrong] = ()) -> Judgement:
+def judged(
+    file: CaseFile, over: Mapping[str, ReplayedRow] | None = None, wrong: Sequence[WrongExecution] = ()
+) -> GateResult:
     return judge(JOB, file, as_wanted(file, over), wrong)
 
 
@@ -85,23 +91,23 @@ def test_a_full_set_of_correct_cases_passes() -> None:
 
 def test_one_wrong_execution_fails_whatever_the_rate_is() -> None:
     file = a_file(boundary_cases(), 1000)
-    found = judged(file, wrong=[Wrong("plain1", "other_amount", "x")])
-    assert found.lower > 0.98 and not found.passed and found.results["plain1"] is Result.INCORRECT
-    assert not judged(file, wrong=[Wrong(None, "moved_without_execution", "x")]).passed
+    found = judged(file, wrong=[WrongExecution("plain1", "other_amount", "x")])
+    assert found.lower > 0.98 and not found.passed and found.results["plain1"] is GateCaseResult.INCORRECT
+    assert not judged(file, wrong=[WrongExecution(None, "moved_without_execution", "x")]).passed
 
 
 @pytest.mark.parametrize("reason", NOT_WIRED)
 def test_what_was_not_wired_counts_neither_as_right_nor_in_the_number(reason: str) -> None:
     file = a_file([*boundary_cases(), case("unwired"), case("unwired_no", Want("person", reason))])
-    seen = Seen("APPROVAL_REQUIRED", "operator", reason)
+    seen = ReplayedRow("APPROVAL_REQUIRED", "operator", reason)
     found = judged(file, {"unwired": seen, "unwired_no": seen})
-    assert found.count(Result.NOT_COVERED) == 2 and found.count(Result.CORRECT) == 98
+    assert found.count(GateCaseResult.NOT_COVERED) == 2 and found.count(GateCaseResult.CORRECT) == 98
     assert found.lower == wilson(98, 98)[0]
 
 
 def test_a_gate_of_which_nothing_was_wired_does_not_pass() -> None:
     file = a_file(boundary_cases())
-    seen = Seen("APPROVAL_REQUIRED", "operator", "system_not_ready")
+    seen = ReplayedRow("APPROVAL_REQUIRED", "operator", "system_not_ready")
     found = judged(file, {one.id: seen for one in file.cases if one.want == EXECUTE})
     assert not found.passed and "nothing was executed" in " ".join(found.problems) and found.open
 
@@ -115,7 +121,7 @@ def test_each_missing_side_of_a_limit_fails_and_is_named(left_out: str) -> None:
 
 
 def test_a_boundary_of_an_incorrect_case_is_not_covered() -> None:
-    found = judged(a_file(boundary_cases()), {"cap": Seen("APPROVAL_REQUIRED", "operator", "over_limit_early")})
+    found = judged(a_file(boundary_cases()), {"cap": ReplayedRow("APPROVAL_REQUIRED", "operator", "over_limit_early")})
     assert found.open == (Boundary("cap", "EUR", "exact"),) and not found.passed
 
 
@@ -127,11 +133,11 @@ def test_too_few_cases_prove_nothing() -> None:
 def test_a_case_is_right_only_with_its_end_and_its_reason() -> None:
     file = a_file([*boundary_cases(), case("why", Want("person", "halted"))])
     for seen, result in (
-        (Seen("APPROVAL_REQUIRED", "operator", "halted"), Result.CORRECT),
-        (Seen("APPROVAL_REQUIRED", "operator", "blacklisted"), Result.INCORRECT),
-        (Seen("APPROVAL_REQUIRED", "customer", "halted"), Result.INCORRECT),
-        (Seen("NEW"), Result.INCORRECT),
-        (Seen(None), Result.INCORRECT),
+        (ReplayedRow("APPROVAL_REQUIRED", "operator", "halted"), GateCaseResult.CORRECT),
+        (ReplayedRow("APPROVAL_REQUIRED", "operator", "blacklisted"), GateCaseResult.INCORRECT),
+        (ReplayedRow("APPROVAL_REQUIRED", "customer", "halted"), GateCaseResult.INCORRECT),
+        (ReplayedRow("NEW"), GateCaseResult.INCORRECT),
+        (ReplayedRow(None), GateCaseResult.INCORRECT),
     ):
         assert judged(file, {"why": seen}).results["why"] is result
 
@@ -139,7 +145,7 @@ def test_a_case_is_right_only_with_its_end_and_its_reason() -> None:
 def test_a_label_execute_without_a_row_is_incorrect_and_no_wrong_execution() -> None:
     file = a_file(boundary_cases())
     assert wrong_executions(file, []) == []
-    assert judged(file, {"plain1": Seen("DENIED")}).results["plain1"] is Result.INCORRECT
+    assert judged(file, {"plain1": ReplayedRow("DENIED")}).results["plain1"] is GateCaseResult.INCORRECT
 
 
 def executed(of: Case, **over: object) -> Executed:
@@ -169,7 +175,7 @@ def test_executed_against_the_label_twice_or_without_a_row_is_wrong() -> None:
     file = a_file([one, never], 2)
     assert [wrong.what for wrong in wrong_executions(file, [executed(never)])] == ["executed_against_label"]
     assert [wrong.what for wrong in wrong_executions(file, [executed(one)] * 2)] == ["executed_twice"]
-    moved = [Moved(names_of(one).entry, "platform_backend")]
+    moved = [MoneyMovement(names_of(one).entry, "platform_backend")]
     assert [wrong.what for wrong in wrong_executions(file, [executed(one)], moved * 2)] == ["moved_twice"]
     assert [wrong.what for wrong in wrong_executions(file, [], moved)] == ["moved_without_execution"]
     two = executed(never, ledger_entry_id="elsewhere", refund_id=names_of(one).refund)
@@ -201,4 +207,4 @@ def test_only_cases_exactly_at_a_limit_or_one_unit_over_it_stand_on_it() -> None
             of_case(case("off", PERSON if amount > 800 else EXECUTE, amount_minor=amount, paid_minor=8009), JOB)
             == set()
         )
-    assert of_case(case("two_over", PERSON, amount_minor=1000, before=(Earlier(2002, "today"),)), JOB) == set()
+    assert of_case(case("two_over", PERSON, amount_minor=1000, before=(EarlierRefund(2002, "today"),)), JOB) == set()

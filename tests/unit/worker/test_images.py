@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money
+from tests.support.canned_answers import PLACE, answering
 from tests.support.scripted_server import SLACK, ScriptedServer, deadline_for, faults, took
-from worker.images.choice import BadRecogniser
-from worker.images.labelled import BadLabels, LabelledImages
-from worker.images.over_http import HttpRecogniser
+from worker.images.http_recogniser import HttpRecogniser
+from worker.images.labelled import InvalidLabels, LabelFileRecogniser
 from worker.images.proof import MAX_IMAGE_BYTES, ImageRefused, ProofImage, check_image, proof_image
 from worker.images.recogniser import MAX_TEXT, NoRecogniser, Recognised, Recogniser, Unrecognised, read_label
-from worker.images.settings import recogniser_from
-from worker.outside import NoAnswer, Trouble
+from worker.images.select import InvalidRecogniser, recogniser_from
+from worker.outbound.client import FailureKind, NoResponse
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + b"\x00" * 20
 JPEG = b"\xff\xd8\xff\xe0" + b"\x00" * 20
@@ -89,10 +89,10 @@ def server(shared: ScriptedServer) -> ScriptedServer:
     return shared
 
 
-def labelled(tmp_path: Path, found: Any = None) -> LabelledImages:
+def labelled(tmp_path: Path, found: Any = None) -> LabelFileRecogniser:
     file = tmp_path / "labels.json"
     file.write_text(json.dumps({image().sha256: LABEL} if found is None else found))
-    return LabelledImages(file)
+    return LabelFileRecogniser(file)
 
 
 @pytest.fixture(params=["labels", "http"])
@@ -127,21 +127,23 @@ BAD_LABELS: tuple[Any, ...] = (
 
 
 @pytest.mark.parametrize("label", BAD_LABELS)
-def test_a_label_with_any_fault_is_no_reading(label: Any, server: ScriptedServer, tmp_path: Path) -> None:
+def test_a_label_with_any_fault_is_no_reading(label: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput):
         read_label(label)
-    with pytest.raises(BadLabels, match=image().sha256):
+    with pytest.raises(InvalidLabels, match=image().sha256):
         labelled(tmp_path, {image().sha256: label})
-    server.script = lambda asked: asked.say(label)
-    assert HttpRecogniser(server.url, timeout_seconds=8.0).recognise(image()) == NoAnswer(Trouble.BROKEN)
+    with answering(label) as asked:
+        assert HttpRecogniser(PLACE, timeout_seconds=8.0).recognise(image()) == NoResponse(FailureKind.BROKEN)
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("number", ["1e999999999", "1E5", "4." + "0" * 60, "-1.5"])
-def test_a_number_that_would_unfold_to_gigabytes_is_no_reading(number: str, server: ScriptedServer) -> None:
+def test_a_number_that_would_unfold_to_gigabytes_is_no_reading(number: str) -> None:
     body = f'{{"kind": "other", "amount": {{"value": {number}, "currency": "USD"}}}}'
-    server.script = lambda asked: asked.answer(200, body.encode())
-    found, seconds = took(lambda: HttpRecogniser(server.url, timeout_seconds=8.0).recognise(image()))
-    assert found == NoAnswer(Trouble.BROKEN)
+    with answering(body.encode()) as asked:
+        found, seconds = took(lambda: HttpRecogniser(PLACE, timeout_seconds=8.0).recognise(image()))
+    assert len(asked) == 1
+    assert found == NoResponse(FailureKind.BROKEN)
     assert seconds < SLACK
 
 
@@ -158,7 +160,7 @@ def test_no_fault_of_the_service_is_a_reading_or_takes_longer_than_the_deadline(
     server.script, known = FAULTS[fault]
     deadline = deadline_for(known)
     found, seconds = took(lambda: HttpRecogniser(server.url, timeout_seconds=deadline).recognise(image()))
-    assert isinstance(found, NoAnswer)
+    assert isinstance(found, NoResponse)
     assert seconds < deadline + SLACK
     assert len(server.asked) == 1
     assert found.kind.value in (known.split("|") if known != "answered" else ["broken"])
@@ -207,7 +209,7 @@ def test_a_setting_chooses_the_recogniser(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("setting", ["labels:", "labels", "http:", "http:nowhere", "ftp://x", "None", "http://u:p@h"])
 def test_a_setting_that_names_none_is_refused(setting: str) -> None:
-    with pytest.raises(BadRecogniser, match="labels:FILE"):
+    with pytest.raises(InvalidRecogniser, match="labels:FILE"):
         recogniser_from(setting)
 
 
@@ -217,8 +219,8 @@ def test_a_setting_that_names_none_is_refused(setting: str) -> None:
 def test_a_file_of_labels_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, content: str) -> None:
     file = tmp_path / "labels.json"
     file.write_text(content)
-    with pytest.raises(BadLabels) as refused:
-        LabelledImages(file)
+    with pytest.raises(InvalidLabels) as refused:
+        LabelFileRecogniser(file)
     assert str(file) in str(refused.value) and "\n" not in str(refused.value)
-    with pytest.raises(BadLabels):
-        LabelledImages(tmp_path / "missing.json")
+    with pytest.raises(InvalidLabels):
+        LabelFileRecogniser(tmp_path / "missing.json")

@@ -21,11 +21,11 @@ import pytest
 
 from worker.notify import Delivered, Failed, Message, Messenger, notifier_from
 from worker.notify.file_notifier import FILE_NAME, FileNotifier
-from worker.notify.log_notifier import LogNotifier
 from worker.notify.messages import confirm_message
 from worker.notify.messenger import pause_seconds
+from worker.notify.select import LogNotifier
 from worker.notify.smtp_notifier import SmtpAccount, SmtpNotifier
-from worker.settings import BadSettings, WorkerSettings, read_settings
+from worker.refunds.settings import BadSettings, WorkerSettings, read_settings
 
 CARD = uuid.UUID(int=7)
 LINK = "https://console.example/confirm/" + "s" * 140
@@ -72,7 +72,7 @@ def leaks(printed: str) -> list[str]:
 
 
 def test_a_notifier_that_logs_the_message_would_be_caught(caplog: pytest.LogCaptureFixture) -> None:
-    """The broken twin."""
+    """The mutant."""
     logging.getLogger("worker.notify").warning("%s", message().text)
     assert leaks(caplog.text)
 

@@ -15,10 +15,10 @@ import pytest
 from tests.support.effects_server import EffectsServer
 from tests.support.recording_server import problem
 from tests.support.scripted_server import faults, took
-from worker.rows import LedgerRow
-from worker.settings import BadSettings, WorkerSettings, read_settings
+from worker.refunds.rows import LedgerRow
+from worker.refunds.settings import BadSettings, WorkerSettings, read_settings
 from worker.settlement import NoAnswer, Refused, Settled, Systems, UnknownSystem, system_names
-from worker.settlement.attempt import take_back, try_once
+from worker.settlement.attempt import compensate, try_once
 from worker.settlement.http_system import HttpSystem
 
 INSIDE = ("simulated_refund", "private_refund", "coupon")
@@ -204,7 +204,7 @@ def test_an_adapter_that_raises_is_no_answer() -> None:
 
     answer = try_once(Broken(), ROW, uuid.uuid4())  # type: ignore[arg-type]
     assert answer == NoAnswer("its adapter failed: ValueError")
-    assert take_back(Broken(), uuid.uuid4()) == "its adapter failed: ZeroDivisionError"  # type: ignore[arg-type]
+    assert compensate(Broken(), uuid.uuid4()) == "its adapter failed: ZeroDivisionError"  # type: ignore[arg-type]
 
 
 def test_an_unknown_system_is_refused_with_the_nearest_name() -> None:

@@ -12,21 +12,22 @@ from typing import Any
 
 import pytest
 
-from ops_console.pages import ledger_life
+from ops_console.pages import ledger_timeline as ledger_life
 from sentinel.client import GuardAnswer, KeyConflict, NoAnswerKind, Rejected, Unreachable
 from tests.corpora import TextCorpus, text_corpora
-from worker import drawing, next_steps
-from worker.facts import risk_facts
-from worker.gate import AuthorityGate
-from worker.next_steps import Patience
-from worker.rows import Change, KnownFacts, Lapse, LedgerRow
-from worker.states import TERMINAL, TRANSITIONS, WAITING, LedgerEvent, LedgerState, NoSuchTransition, after
-from worker.suspicion import is_suspicious
-from worker.workflow.context import Context
-from worker.workflow.question import params_of
+from worker.critic.prompt_injection import is_suspicious
+from worker.diagrams import ledger_states
+from worker.refunds import transitions
+from worker.refunds.circuit_breaker import CircuitBreaker
+from worker.refunds.risk_facts import risk_facts
+from worker.refunds.rows import Change, KnownFacts, LedgerRow, ReleaseLease
+from worker.refunds.states import TERMINAL, TRANSITIONS, WAITING, LedgerEvent, LedgerState, NoSuchTransition, after
+from worker.refunds.transitions import RetryPolicy
+from worker.refunds.workflow.context import RunContext
+from worker.refunds.workflow.guard_request import params_of
 
 ROOT = Path(__file__).resolve().parents[3]
-PATIENCE = Patience(3, 1.0, 8.0, random.Random(1))
+PATIENCE = RetryPolicy(3, 1.0, 8.0, random.Random(1))
 FLAGS = ("duplicate_refund", "stale_window", "suspicious_reason")
 
 
@@ -85,12 +86,10 @@ def test_every_pair_outside_the_table_is_refused() -> None:
                 after(state, event)
 
 
-@pytest.mark.parametrize(
-    "name, draw", [(drawing.MERMAID_FILE, drawing.draw_mermaid), (drawing.SVG_FILE, drawing.draw_svg)]
-)
-def test_the_committed_drawing_is_the_one_of_the_code(name: str, draw: Any) -> None:
-    committed = (ROOT / "deploy" / name).read_text(encoding="utf-8")
-    assert committed == draw(), "run `worker states draw`"
+@pytest.mark.parametrize("ending, drawn", [("md", ledger_states().mermaid()), ("svg", ledger_states().svg())])
+def test_the_committed_drawing_is_the_one_of_the_code(ending: str, drawn: str) -> None:
+    committed = (ROOT / "deploy" / f"ledger-states.{ending}").read_text(encoding="utf-8")
+    assert committed == drawn, "run `worker states draw`"
 
 
 # Facts
@@ -129,7 +128,7 @@ def test_attempts_are_the_larger_number(given: int | None, derived: int | None, 
 
 
 def test_a_request_has_exact_money_and_no_words_of_the_customer() -> None:
-    params = params_of(Context(row(order_ref="o"), known(reason="please, it was for my daughter")))
+    params = params_of(RunContext(row(order_ref="o"), known(reason="please, it was for my daughter")))
     assert params["amount"] == {"value": "126.50", "currency": "USD"}
     assert "daughter" not in json.dumps(params)
 
@@ -184,7 +183,7 @@ def test_no_text_makes_the_rules_slow(text: str) -> None:
     ("completed", LedgerEvent.GAVE_UP),
 ])  # fmt: skip
 def test_each_answer_is_one_event(status: str, event: LedgerEvent) -> None:
-    change = next_steps.after_guard(row(), answer(status, approval_id="a" if status == "pending" else None), PATIENCE)
+    change = transitions.after_guard(row(), answer(status, approval_id="a" if status == "pending" else None), PATIENCE)
     assert change.event is event
     assert (change.start_id is not None) == (event is LedgerEvent.ALLOWED)
 
@@ -192,15 +191,15 @@ def test_each_answer_is_one_event(status: str, event: LedgerEvent) -> None:
 def test_an_own_start_goes_on_with_the_stored_ids() -> None:
     start_id = uuid.uuid4()
     mine = row(start_id=start_id, permit_token="stored")
-    change = next_steps.after_guard(mine, answer("already_started"), PATIENCE)
+    change = transitions.after_guard(mine, answer("already_started"), PATIENCE)
     assert (change.event, change.start_id, change.permit_token) == (LedgerEvent.ALLOWED, str(start_id), "stored")
-    assert next_steps.after_guard(mine, answer("completed"), PATIENCE).event is LedgerEvent.GAVE_UP
+    assert transitions.after_guard(mine, answer("completed"), PATIENCE).event is LedgerEvent.GAVE_UP
 
 
 def test_a_halt_puts_back_what_was_decided_before_and_refuses_what_was_not() -> None:
     halted = answer("denied", "DENY", reason_code="halted")
-    assert next_steps.after_guard(row(decision="ALLOW"), halted, PATIENCE).event is LedgerEvent.PUT_BACK
-    assert next_steps.after_guard(row(), halted, PATIENCE).event is LedgerEvent.DENIED
+    assert transitions.after_guard(row(decision="ALLOW"), halted, PATIENCE).event is LedgerEvent.PUT_BACK
+    assert transitions.after_guard(row(), halted, PATIENCE).event is LedgerEvent.DENIED
 
 
 def silence(**over: Any) -> Unreachable:
@@ -209,7 +208,7 @@ def silence(**over: Any) -> Unreachable:
 
 
 def test_no_answer_pauses_longer_each_time_up_to_a_bound_and_costs_nothing() -> None:
-    steps = [next_steps.after_no_answer(row(waits=n), silence(), PATIENCE) for n in range(1000)]
+    steps = [transitions.after_no_answer(row(waits=n), silence(), PATIENCE) for n in range(1000)]
     changes = [step for step in steps if isinstance(step, Change)]
     assert 0.5 <= (changes[0].due_in_seconds or 0) <= 1
     assert 1 <= (changes[1].due_in_seconds or 0) <= 2
@@ -219,8 +218,8 @@ def test_no_answer_pauses_longer_each_time_up_to_a_bound_and_costs_nothing() -> 
 
 
 def test_a_row_that_may_have_started_never_becomes_new_for_want_of_an_answer() -> None:
-    step = next_steps.after_no_answer(row(start_id=uuid.uuid4()), silence(), PATIENCE)
-    assert isinstance(step, Lapse)
+    step = transitions.after_no_answer(row(start_id=uuid.uuid4()), silence(), PATIENCE)
+    assert isinstance(step, ReleaseLease)
     assert step.outside
 
 
@@ -235,7 +234,7 @@ def rejected(status: int, code: str, kind: type[Rejected] = Rejected) -> Rejecte
     (rejected(403, "forbidden"), LedgerEvent.PUT_BACK),
 ])  # fmt: skip
 def test_a_refused_question_goes_to_a_person_and_a_refused_key_waits(error: Rejected, event: LedgerEvent) -> None:
-    step = next_steps.after_no_answer(row(), error, PATIENCE)
+    step = transitions.after_no_answer(row(), error, PATIENCE)
     assert isinstance(step, Change)
     assert step.event is event
 
@@ -245,13 +244,13 @@ def test_a_refused_question_goes_to_a_person_and_a_refused_key_waits(error: Reje
     (rejected(409, "already-started"), LedgerEvent.GAVE_UP), (rejected(400, "invalid-request"), LedgerEvent.GAVE_UP),
 ])  # fmt: skip
 def test_a_refused_start_leads_back_before_anything_else(error: Rejected, then: LedgerEvent) -> None:
-    first, second = next_steps.after_start_refused(row(), error, PATIENCE)
+    first, second = transitions.after_start_refused(row(), error, PATIENCE)
     assert (first.event, first.to_state) == (LedgerEvent.START_REFUSED, LedgerState.GUARDING)
     assert second.event is then
 
 
 def test_a_refused_settlement_ends_its_row_and_tells_the_authority_that_a_person_must_say() -> None:
-    step = next_steps.after_settlement_refused(
+    step = transitions.after_settlement_refused(
         row(start_id=uuid.uuid4()), "op-1", system="platform", reason="platform: 422 account closed " + "x" * 900
     )
     assert (step.from_state, step.event, step.to_state) == (
@@ -267,19 +266,19 @@ def test_a_refused_settlement_ends_its_row_and_tells_the_authority_that_a_person
     }  # fmt: skip
 
 
-# Gate
+# Circuit breaker
 
 
-def test_the_gate_lets_one_row_try_while_nobody_gets_an_answer() -> None:
-    gate = AuthorityGate(0.0, 0.0)
-    assert gate.claimable(64) == 64
-    gate.note(answered=0, silent=5, detail="t")
-    assert (gate.is_open, gate.claimable(64)) == (False, 1)
-    gate.note(answered=1, silent=0, detail=None)
-    assert (gate.is_open, gate.claimable(64)) == (True, 64)
+def test_the_circuit_breaker_lets_one_row_try_while_nobody_gets_an_answer() -> None:
+    breaker = CircuitBreaker(0.0, 0.0)
+    assert breaker.claimable(64) == 64
+    breaker.note(answered=0, unanswered=5, detail="t")
+    assert (breaker.is_closed, breaker.claimable(64)) == (False, 1)
+    breaker.note(answered=1, unanswered=0, detail=None)
+    assert (breaker.is_closed, breaker.claimable(64)) == (True, 64)
 
 
 def test_between_two_tries_nothing_is_claimed() -> None:
-    gate = AuthorityGate(5.0, 60.0)
-    gate.note(answered=0, silent=1, detail="t")
-    assert gate.claimable(64) == 0
+    breaker = CircuitBreaker(5.0, 60.0)
+    breaker.note(answered=0, unanswered=1, detail="t")
+    assert breaker.claimable(64) == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from worker.failpoints import BadFailpoint, Failpoint, FailpointHit, Failpoints
-from worker.settings import BadSettings, WorkerSettings, read_settings
+from worker.refunds.settings import BadSettings, WorkerSettings, read_settings
 
 
 @pytest.fixture

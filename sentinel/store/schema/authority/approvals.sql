@@ -1,5 +1,58 @@
 -- Approvals: asked for, decided once by the people they need, or run out.
 
+-- One question to people about one operation, with the terms under which their word is good.
+create table sentinel.approvals (
+  tenant_id             uuid not null,
+  approval_id           uuid not null,
+  operation_id          uuid not null,
+  principal_id          uuid not null,                                     -- who asked
+  requester_operator_id uuid,                                              -- the person answering for the asking key
+  agent_id              text not null,
+  action                text not null,
+  resource              text not null,
+  amount_minor          bigint,
+  currency              text,
+  digest                text not null,                                     -- of the operation: what was shown is what is approved
+  reasons               text[] not null,                                   -- the only reasons this approval can lift
+  policy_digest         text not null,
+  required_role         text not null check (required_role in ('approver', 'admin')),
+  required_people       integer not null check (required_people between 1 and 5), -- how many voices it takes
+  status                text not null default 'pending' check (status in ('pending', 'approved', 'rejected', 'expired')),
+  created_at            timestamptz not null,
+  expires_at            timestamptz not null,                              -- after this moment nobody can decide it
+  decided_at            timestamptz,
+  decided_by            text,                                              -- the deciding operators' addresses
+  reason                text,
+  -- False: a person may reject or handle by hand; approving would let the machine do what it cannot do now.
+  offers_approve        boolean not null default true,
+  handled_reference     text,                                              -- where it was handled, by whoever handled it
+  -- The approval that was asked before this one, under terms that were not enough any more: its votes are shown with this one.
+  follows               uuid,
+  primary key (tenant_id, approval_id),
+  constraint decided_has_time check ((status = 'pending') = (decided_at is null)),
+  constraint approved_in_time check (status <> 'approved' or decided_at <= expires_at),
+  constraint handled_is_rejected check (handled_reference is null or status = 'rejected'),
+  constraint handled_reference_length check (length(handled_reference) between 1 and 200)
+);
+create index approvals_pending on sentinel.approvals (tenant_id, expires_at) where status = 'pending';
+create index approvals_decided on sentinel.approvals (tenant_id, decided_at) where decided_at is not null;
+create index approvals_operation on sentinel.approvals (operation_id);
+
+-- What people said of it, each once. Append-only.
+create table sentinel.approval_votes (
+  tenant_id   uuid not null,
+  approval_id uuid not null,
+  operator_id uuid not null,
+  verdict     text not null check (verdict in ('approve', 'reject', 'handled')),
+  reason      text not null,
+  via         text not null check (via in ('console', 'local_administrator')), -- the page, or a command on the machine itself
+  voted_at    timestamptz not null,
+  primary key (tenant_id, approval_id, operator_id),                       -- one person, one voice
+  foreign key (tenant_id, approval_id) references sentinel.approvals
+);
+create trigger append_only before update or delete or truncate on sentinel.approval_votes
+  for each statement execute function sentinel.refuse_change();
+
 -- One transition, and none without the voices it takes: who cannot vote (the authority) cannot approve either. What does
 -- not offer "approve" is never approved, whatever a function says.
 create or replace function sentinel.check_approval() returns trigger language plpgsql as $$
@@ -80,14 +133,21 @@ begin
   return true;
 end $$;
 
+-- Whether it asks for a second administrator (protected_changes.sql) and not about an agent's operation.
+create or replace function sentinel.is_protected_change(a sentinel.approvals) returns boolean language sql stable as $$
+  select exists (select from sentinel.protected_changes c where c.tenant_id = a.tenant_id and c.approval_id = a.approval_id)
+$$;
+
 -- Whether an operator answers for who asked: at the time of asking, or by owning, making or rotating any key of the same
--- principal, before or since; and whoever's account is in the hands of somebody who does.
+-- principal, before or since; whoever's account is in the hands of somebody who does, and whoever has the asking operator's in hand.
 create or replace function sentinel.is_requester(a sentinel.approvals, operator uuid) returns boolean language sql stable as $$
   select exists (
     select from (select operator as hand
                  union all select p.changed_by from sentinel.operators p
                  where p.tenant_id = a.tenant_id and p.operator_id = operator and p.changed_by is not null) as h
     where h.hand = a.requester_operator_id or exists (
+      select from sentinel.operators r
+      where r.tenant_id = a.tenant_id and r.operator_id = a.requester_operator_id and r.changed_by = h.hand) or exists (
       select from sentinel.agent_keys k
       where k.tenant_id = a.tenant_id and k.principal_id = a.principal_id
         and (k.owner_operator_id = h.hand or h.hand = any(k.maker_ids))))
@@ -96,7 +156,7 @@ $$;
 -- result: approved | rejected | recorded | unknown | not_pending | expired | requester | too_new | same_hands | already_voted | role | changed
 create or replace function sentinel.resolve_approval(
   tenant uuid, approval uuid, operator uuid, vote text, why text, shown_digest text, how text, event uuid, second_event uuid,
-  elsewhere text default null
+  elsewhere text default null, third_event uuid default null
 ) returns table (result text, approvals_given integer, people_required integer) language plpgsql as $$
 declare
   a sentinel.approvals;
@@ -125,6 +185,7 @@ begin
       where q.operator_id <> operator and coalesce(q.changed_by, q.operator_id) = coalesce(person.changed_by, person.operator_id))
       then 'same_hands'
     when shown_digest is distinct from a.digest then 'changed'
+    when vote = 'handled' and sentinel.is_protected_change(a) then 'not_handled'
     when vote = 'approve' and not a.offers_approve then 'not_offered' end;
   if result is not null then
     if result = 'expired' then perform sentinel.expire_approval(tenant, approval, event, moment); end if;
@@ -155,17 +216,20 @@ begin
   perform sentinel.append_event(tenant, second_event, 'approval_' || result, a.operation_id, a.agent_id, moment,
     jsonb_build_object('approval_id', approval, 'decided_by', names, 'digest', a.digest, 'reasons', a.reasons,
                        'operator', case vote when 'handled' then person.email end, 'reference', elsewhere));
+  if result = 'approved' and sentinel.is_protected_change(a) then
+    perform sentinel.make_approved_change(tenant, approval, null, names, null, third_event);
+  end if;
   return next;
 end $$;
 
 -- By reasons and by the policy's own threshold for two people, because amounts of different currencies do not compare.
--- 1: two people are asked for, or a reason speaks of fraud or manipulation. 2: several reasons, a limit, a large amount or
+-- 1: two people are asked for, somebody is given power, or a reason speaks of fraud or manipulation. 2: several reasons, a limit, a large amount or
 -- a repeated attempt. 3: the rest. Within a rank, what runs out first. The page says it in the same words (approvals.html).
 create or replace function sentinel.risk_rank(required_people integer, reasons text[]) returns integer
 language sql immutable parallel safe as $$ select case
   when required_people > 1 or reasons && array['suspicious_reason', 'account_mismatch', 'blacklisted', 'refunded_before',
     'order_overdrawn', 'image_mismatch', 'critic_amount', 'critic_scenario', 'critic_instructions', 'critic_encoded_text',
-    'critic_repeated_text', 'critic_markup', 'critic_rejected', 'unknown_escalation']::text[] then 1
+    'critic_repeated_text', 'critic_markup', 'critic_rejected', 'unknown_escalation', 'second_administrator']::text[] then 1
   when cardinality(reasons) > 1 or reasons && array['limit_exceeded', 'account_unknown', 'over_limit_early', 'amount_needs_approval',
     'amount_needs_analyst', 'repeated_attempts', 'currency_not_covered', 'fact_missing', 'halted']::text[] then 2
   else 3 end
@@ -179,3 +243,10 @@ begin
     select a.reasons from sentinel.approvals a
     where a.tenant_id = s.tenant_id and a.approval_id = s.approval_id and a.status = 'approved'), '{}');
 end $$;
+
+create trigger check_approval before insert or update on sentinel.approvals
+  for each row execute function sentinel.check_approval();
+
+-- In the order in which people look at what waits.
+create index approvals_queue on sentinel.approvals (sentinel.risk_rank(required_people, reasons), expires_at, approval_id)
+  where status = 'pending';

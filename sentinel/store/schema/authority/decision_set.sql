@@ -1,4 +1,4 @@
--- Decisions recorded as one set: one statement, every table written once (deploy/decisions/0039-decisions-as-a-set.md).
+-- Decisions recorded as one set: one statement, every table written once (docs/decisions/0039-decisions-as-a-set.md).
 
 -- Records those new rows of a batch whose order cannot matter and answers them; the rest is left to be decided row by row
 -- (record_batch), which is exact. What is counted against a limit or a breaker is the whole batch, as if every row took its amount:

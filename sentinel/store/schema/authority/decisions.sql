@@ -1,94 +1,15 @@
--- Decisions: recorded once per idempotency key, replayed for whoever asks again.
+-- Decisions: recorded once per idempotency key; replays.sql answers whoever asks again.
+
+-- What one new operation came to: the answer, and the rows that are still to be written.
+create type sentinel.decided as (
+  answer sentinel.guard_output, event sentinel.events, state sentinel.operation_states, reservation sentinel.reservations,
+  start sentinel.events
+);
 
 create or replace function sentinel.stricter(one text, other text) returns text language sql immutable parallel safe as $$
   select case when 'DENY' in (one, other) then 'DENY' when 'APPROVAL_REQUIRED' in (one, other) then 'APPROVAL_REQUIRED'
          else 'ALLOW' end
 $$;
-
--- The recorded operation as the caller sees it now.
-create or replace function sentinel.guard_view(ask sentinel.guard_input, found_operation uuid, result text)
-returns sentinel.guard_output language sql stable as $$
-  select (ask.seq, result, o.operation_id, s.decision_event_id, s.decision, s.reason_code,
-          case when s.status in ('started', 'in_doubt') and s.outcome is null then 'already_started'
-               when s.status in ('started', 'in_doubt', 'completed') then 'completed' else s.status end,
-          s.policy_id, s.policy_version, s.policy_label, o.resource, o.risk_class, o.digest, null,
-          case when s.status in ('allowed', 'approved') then s.permit_id end,
-          case when s.status in ('allowed', 'approved') then s.permit_expires_at end,
-          s.approval_id, a.expires_at, case when a.status = 'approved' then a.decided_by end,
-          case when a.status = 'approved' then a.decided_at end, s.outcome, e.body, e.hash, e.occurred_at,
-          case when s.start_id = ask.start_id then s.start_event_id end, case when s.start_id = ask.start_id then s.start_hash end,
-          case when s.start_id = ask.start_id then true end
-         )::sentinel.guard_output
-  from sentinel.operations o
-  join sentinel.operation_states s using (tenant_id, operation_id)
-  join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id
-  left join sentinel.approvals a on a.tenant_id = s.tenant_id and a.approval_id = s.approval_id
-  where o.tenant_id = ask.tenant_id and o.operation_id = found_operation
-$$;
-
--- The recorded decision again. A permit that was not used is taken back from who asks for a person instead. What is new then is put
--- to somebody, by renew_permit. One that was got while asking for a person is exchanged on the straight way: whatever the
--- question to a person left open is asked there.
-create or replace function sentinel.replay(ask sentinel.guard_input, o sentinel.operations, moment timestamptz)
-returns sentinel.guard_output language plpgsql as $$
-declare
-  s sentinel.operation_states;
-  out sentinel.guard_output;
-begin
-  if o.digest <> ask.digest then
-    out.seq := ask.seq; out.result := 'key_reused'; out.request := o.request;
-    return out;
-  end if;
-  select * into s from sentinel.operation_states
-  where tenant_id = ask.tenant_id and operation_id = o.operation_id for update;
-  if sentinel.is_anothers(o, ask.principal_id, ask.bound_agent) then
-    -- What was decided may be read; to act on it is for whoever asked.
-    out := sentinel.guard_view(ask, o.operation_id, 'replayed');
-    out.permit_id := null; out.permit_expires_at := null;
-    out.start_event_id := null; out.start_hash := null; out.start_duplicate := null;
-    return out;
-  end if;
-  if s.not_executed_at is not null then
-    -- Nothing here says "go" any more, whoever asks and however.
-    out := sentinel.guard_view(ask, o.operation_id, 'not_executed');
-    out.start_event_id := null; out.start_hash := null; out.start_duplicate := null;
-    return out;
-  end if;
-  if s.start_id = ask.start_id then perform sentinel.extend_leave(s, ask.act_seconds, moment); end if;
-  if s.status = 'pending' and sentinel.expire_approval(s.tenant_id, s.approval_id, ask.second_event_id, moment) then
-    return sentinel.guard_view(ask, o.operation_id, 'replayed');
-  end if;
-  if s.status not in ('allowed', 'approved') then return sentinel.guard_view(ask, o.operation_id, 'replayed'); end if;
-
-  if sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is not null then
-    -- Refused now, not for ever: the recorded decision stands and the key may ask again when the halt is lifted.
-    out := sentinel.guard_view(ask, o.operation_id, 'replayed');
-    out.decision := 'DENY'; out.status := 'denied'; out.reason_code := 'halted';
-    out.permit_id := null; out.permit_expires_at := null;
-    return out;
-  end if;
-  if s.permit_id is not null and (s.permit_expires_at <= moment or sentinel.asks_for_person(ask, s)
-      or s.permit_for_person and not coalesce(ask.asks_person, false)) then
-    perform sentinel.settle_budget(s.tenant_id, s.permit_id, 'released', moment);
-    s.permit_id := null; s.once_live := s.once_live and s.approval_id is not null;
-    update sentinel.operation_states set permit_id = null, permit_expires_at = null, holds = null, once_live = s.once_live
-    where tenant_id = s.tenant_id and operation_id = s.operation_id;
-  end if;
-  if s.permit_id is null and s.approval_id is null and sentinel.leaves_permit_out(ask) and exists (
-      select from sentinel.crowded_keys c where c.principal_id = ask.principal_id and c.valid_until > moment) then
-    out.seq := ask.seq; out.result := 'too_many_open';
-    return out;
-  end if;
-  if s.permit_id is null then perform sentinel.renew_permit(ask, s, moment); end if;
-  out := sentinel.guard_view(ask, o.operation_id, 'replayed');
-  if (ask.hand_out_is_start or ask.start_id is not null) and out.permit_id is not null then
-    -- renew_permit may have used second_event_id only on the ways that hand out no permit.
-    out.start_hash := sentinel.start_on_hand_out(ask, o.operation_id, out.permit_id, moment);
-    if ask.start_id is null then out.start_hash := null;
-    else out.start_event_id := ask.second_event_id; out.start_duplicate := false; end if;
-  end if;
-  return out;
-end $$;
 
 -- The row with what it shares with others: its totals among its limits, and its breakers. To be asked alone.
 create or replace function sentinel.with_shared(ask sentinel.guard_input, shared_sets jsonb) returns sentinel.guard_input language plpgsql immutable as $$

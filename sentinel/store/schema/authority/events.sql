@@ -5,6 +5,51 @@ begin
   raise exception 'append-only: % on %.% is refused', tg_op, tg_table_schema, tg_table_name using errcode = 'insufficient_privilege';
 end $$;
 
+-- Evidence: one row per decision, start, outcome, approval and halt. Append-only.
+-- transaction_id lets the sequencer hand out positions in an order without gaps, outside the hot transaction.
+create table sentinel.events (
+  tenant_id      uuid not null,
+  event_id       uuid not null,
+  kind           text not null,                                            -- decision, start, outcome, approval_…, halt_…, operator_…
+  operation_id   uuid,                                                     -- null: about no operation
+  agent_id       text,
+  body           text not null,                                            -- canonical JSON (RFC 8785)
+  hash           text not null,                                            -- of the body: "sha256:" and hex
+  occurred_at    timestamptz not null,
+  transaction_id xid8 not null default pg_current_xact_id(),
+  primary key (tenant_id, event_id)
+);
+create index events_operation on sentinel.events (operation_id);
+create index events_transaction on sentinel.events (transaction_id, event_id);
+-- events: the log is read by its key; kinds that come seldom are found without looking through what every operation leaves
+create index events_seldom on sentinel.events (event_id) where kind not in ('decision', 'start', 'outcome');
+create trigger append_only before update or delete or truncate on sentinel.events
+  for each statement execute function sentinel.refuse_change();
+
+-- Position of each event within its tenant, 1, 2, 3, … : what readers poll and streams resume from.
+create table sentinel.feed (
+  tenant_id uuid not null,
+  position  bigint not null check (position > 0),
+  event_id  uuid not null,
+  primary key (tenant_id, position),
+  constraint feed_event_once unique (tenant_id, event_id)
+);
+create trigger append_only before update or delete or truncate on sentinel.feed
+  for each statement execute function sentinel.refuse_change();
+
+-- The last position that was given out, by tenant.
+create table sentinel.feed_heads (
+  tenant_id uuid primary key,
+  position  bigint not null
+);
+
+-- How far the sequencer is: every transaction before this one has its positions.
+create table sentinel.sequencer (
+  only_row       boolean primary key default true check (only_row),
+  transaction_id xid8 not null
+);
+insert into sentinel.sequencer (transaction_id) values ('0');
+
 create or replace function sentinel.utc_text(moment timestamptz) returns text language sql stable parallel safe as
   $$ select to_char(moment at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') $$;
 

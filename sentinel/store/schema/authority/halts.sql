@@ -1,5 +1,25 @@
 -- Halts: the kill switch, and the lock that orders it against decisions and starts.
 
+-- In force until it is lifted; one of a scope and target at a time.
+create table sentinel.halts (
+  tenant_id   uuid not null,                                               -- the nil uuid for a global halt
+  halt_id     uuid not null,
+  scope       text not null check (scope in ('global', 'tenant', 'agent', 'action', 'scenario', 'agent_action')),
+  target      text not null default '',                                    -- "AGENT ACTION" for one action of one agent: no name has a space
+  level       text not null default 'kill' check (level in ('pause', 'kill')), -- what heartbeats say: wait, or end
+  reason      text not null,
+  set_by      text not null,                                               -- a person's address, or what set it
+  set_at      timestamptz not null,
+  lifted_by   text,
+  lifted_at   timestamptz,
+  breaker_key text,                                                        -- the breaker that set it; null where a person did
+  primary key (tenant_id, halt_id),
+  constraint lifted_by_someone check ((lifted_at is null) = (lifted_by is null)),
+  constraint target_fits_scope check ((target = '') = (scope in ('global', 'tenant'))),
+  constraint halts_pair_target check ((scope = 'agent_action') = (strpos(target, ' ') > 0))
+);
+create unique index halts_in_force on sentinel.halts (tenant_id, scope, target) where lifted_at is null;
+
 create or replace function sentinel.halt_lock() returns bigint language sql immutable parallel safe as
   $$ select 7305013942711301::bigint $$;
 

@@ -21,6 +21,15 @@ begin
       approvals_expired := approvals_expired + 1;
     end if;
   end loop;
+  -- Those of a second administrator have no operation.
+  for due in select a.tenant_id, a.approval_id from sentinel.approvals a
+             where a.status = 'pending' and a.expires_at <= moment and sentinel.is_protected_change(a)
+             order by a.expires_at limit cardinality(event_ids) / 2 - used for update skip locked loop
+    used := used + 1;
+    if sentinel.expire_approval(due.tenant_id, due.approval_id, event_ids[used], moment) then
+      approvals_expired := approvals_expired + 1;
+    end if;
+  end loop;
   for due in select s.tenant_id, s.operation_id from sentinel.operation_states s
              where s.status = 'started' and s.started_at < moment - make_interval(secs => report_deadline_seconds)
              order by s.started_at limit cardinality(event_ids) / 2 for update skip locked loop

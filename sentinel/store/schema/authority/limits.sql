@@ -1,5 +1,49 @@
 -- Limits: budget used per limit and window part, held by permits, captured by reported successes.
 
+-- Budget used per limit and window part. held: reserved by live permits. captured: reported successes.
+-- override_*: what a person approved above the limit; counted, but outside the cap's invariant.
+create table sentinel.usage (
+  tenant_id               uuid not null,
+  limit_key               text not null,                                   -- "policy/limit|owner"
+  bucket                  timestamptz not null,                            -- start of the day, month or slice
+  window_seconds          integer not null,                                -- 0 for a calendar window
+  cap_minor               bigint not null,                                 -- as the policy said when it last was asked
+  held_minor              bigint not null default 0 check (held_minor >= 0),
+  captured_minor          bigint not null default 0 check (captured_minor >= 0),
+  override_held_minor     bigint not null default 0 check (override_held_minor >= 0),
+  override_captured_minor bigint not null default 0 check (override_captured_minor >= 0),
+  primary key (tenant_id, limit_key, bucket),
+  constraint usage_within_cap check (held_minor + captured_minor <= cap_minor)
+) with (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05);
+
+-- Budget held by one permit over all its limits; legs are parallel arrays in usage's key order.
+create table sentinel.reservations (
+  tenant_id    uuid not null,
+  permit_id    uuid not null,
+  operation_id uuid not null,
+  subject      text not null,                                              -- whom the first limit is about: agent, account, …
+  amount_minor bigint not null check (amount_minor > 0),
+  limit_keys   text[] not null,                                            -- the limits it is counted in
+  buckets      timestamptz[] not null,
+  overrides    boolean[] not null,                                         -- a person lifted this limit: held beside the cap
+  state        text not null check (state in ('held', 'captured', 'released')),
+  created_at   timestamptz not null,
+  settled_at   timestamptz,
+  primary key (tenant_id, permit_id)
+) with (fillfactor = 70);
+
+-- One limit of a request, as the policy declares it: a cap over a calendar window or a rolling one.
+create type sentinel.limit_ask as (
+  limit_key text, subject text, "window" text, window_seconds integer, bucket_seconds integer, zone text,
+  cap_minor bigint, verdict text, reason_code text
+);
+
+-- How full a limit's current part is, and whether the amount asked for still fits.
+create type sentinel.limit_state as (
+  limit_key text, bucket timestamptz, window_seconds integer, cap_minor bigint, used_minor bigint, fits boolean,
+  verdict text, reason_code text
+);
+
 -- Per limit: the window part being filled, and whether the amount still fits. A rolling window also counts the part it
 -- only half covers, so it is never shorter than promised.
 create or replace function sentinel.limit_states(tenant uuid, asks jsonb, amount bigint, moment timestamptz)

@@ -1,6 +1,6 @@
 -- Locks: their one order, their names, and waiting no longer than was promised.
 --
--- Every function takes what it needs in this order, so nobody waits in a circle (deploy/decisions/0021-lock-order.md):
+-- Every function takes what it needs in this order, so nobody waits in a circle (docs/decisions/0021-lock-order.md):
 --   1  the halt lock: shared by what decides and starts, alone for who sets or lifts a halt
 --   2  idempotency keys of new operations, ascending by tenant and key (the unique index is the lock)
 --   3  the locks of operations, budgets, once-keys and velocity breakers, ascending by number

@@ -1,5 +1,34 @@
 -- Operators: people and what they may do.
 
+-- A person's account.
+create table sentinel.operators (
+  tenant_id             uuid not null references sentinel.tenants,
+  operator_id           uuid not null,
+  email                 text not null check (email = lower(email)),
+  password_hash         text not null,                                     -- argon2id
+  role                  text not null check (role in ('viewer', 'approver', 'admin')), -- each may what the one before may
+  active                boolean not null default true,                     -- false: shut out
+  created_at            timestamptz not null default clock_timestamp(),
+  last_signed_in_at     timestamptz,
+  -- When another person last made or changed the account: it decides nothing that was asked before that.
+  changed_by_another_at timestamptz not null default clock_timestamp(),
+  -- A password that somebody else set works once, and only to set one's own.
+  password_one_time     boolean not null default false,
+  password_used_at      timestamptz,                                       -- when a one-time password was used
+  -- Whose hands the account is in: who made or last changed it, until a second administrator confirms it; null for its own.
+  changed_by            uuid,
+  -- Who deactivated an account, until it is active again: an administrator who deactivated the second one is not thereby the only one.
+  shut_out_by           uuid,
+  primary key (tenant_id, operator_id),
+  constraint operators_email_once unique (tenant_id, email),
+  constraint operators_only_one_time_used check (password_one_time or password_used_at is null),
+  constraint operators_changed_by_another foreign key (tenant_id, changed_by) references sentinel.operators,
+  constraint operators_change_others check (changed_by <> operator_id),
+  constraint operators_shut_out_by foreign key (tenant_id, shut_out_by) references sentinel.operators,
+  constraint operators_shut_out check (shut_out_by is null or not active)
+);
+create index operators_by_email on sentinel.operators (email);
+
 -- Changes to people go one after another within a tenant: else two admins could demote each other at once.
 create or replace function sentinel.operators_lock(tenant uuid) returns bigint language sql immutable as $$
   select hashtextextended('sentinel.operators ' || tenant, 0)
@@ -45,7 +74,8 @@ begin
   perform sentinel.take_operators_lock(tenant);
   select * into p from sentinel.operators where tenant_id = tenant and operator_id = person;
   if not found then return 'unknown'; end if;
-  if act = 'role_set' and p.role = given or act = 'shut_out' and not p.active or act = 'let_in' and p.active then
+  if act = 'role_set' and p.role = given or act = 'let_in' and p.active
+      or act = 'shut_out' and not p.active and (by_id is not null or p.shut_out_by is null) then
     return 'same';
   end if;
   if by_id = person then return 'self'; end if;
@@ -65,7 +95,8 @@ begin
   elsif act = 'role_set' then
     update sentinel.operators set role = given where tenant_id = tenant and operator_id = person;
   elsif act in ('shut_out', 'let_in') then
-    update sentinel.operators set active = act = 'let_in' where tenant_id = tenant and operator_id = person;
+    update sentinel.operators set active = act = 'let_in', shut_out_by = case act when 'shut_out' then by_id end
+    where tenant_id = tenant and operator_id = person;
   elsif act = 'password_reset' then
     update sentinel.operators set password_hash = given, password_one_time = true, password_used_at = null
     where tenant_id = tenant and operator_id = person;

@@ -1,4 +1,35 @@
--- Starts and outcomes: a permit is redeemed once, its outcome reported once; what nobody knows is in doubt.
+-- Starts and outcomes: a permit is redeemed once, its outcome reported once.
+
+-- Reports of actions that were only checked, not guarded (the partner of action/check). Append-only.
+create table sentinel.check_reports (
+  tenant_id   uuid not null,
+  request_id  text not null,                                               -- the caller's
+  digest      text not null,                                               -- of the report: another one contradicts it
+  event_id    uuid not null,
+  received_at timestamptz not null,
+  primary key (tenant_id, request_id)
+);
+create trigger append_only before update or delete or truncate on sentinel.check_reports
+  for each statement execute function sentinel.refuse_change();
+
+-- The answer to a start or a report; `field` is the one that differs.
+-- A start: started | duplicate | unknown | differs | already_started | not_startable | expired | halted.
+-- A report: received | duplicate | contradicts | unknown | differs | not_started.
+create type sentinel.receipt as (result text, field text, event_id uuid, hash text, operation_id uuid);
+
+-- Who starts or reports says the key's principal and the agent it is bound to.
+create type sentinel.start_input as (
+  seq integer, tenant_id uuid, idempotency_key text, action text, agent_id text, resource text, risk_class text,
+  permit_id uuid, digest text, start_id uuid, event_id uuid, act_seconds integer, principal_id uuid, bound_agent text
+);
+
+create type sentinel.report_input as (
+  seq integer, tenant_id uuid, idempotency_key text, action text, agent_id text, resource text, risk_class text,
+  permit_id uuid, outcome text, content_digest text, report_id uuid, event_id uuid, principal_id uuid, bound_agent text
+);
+
+-- What one start or report came to: the receipt, and the rows still to be written when it counts.
+create type sentinel.moved as (receipt sentinel.receipt, event sentinel.events, state sentinel.operation_states);
 
 -- A start under a start id, or, without one, of a caller for whom handing out the permit is the start.
 create or replace function sentinel.start_event(
@@ -222,85 +253,4 @@ begin
   select * into earlier from sentinel.check_reports where tenant_id = tenant and request_id = request;
   return row(case when earlier.digest = content_digest then 'duplicate' else 'contradicts' end, null, earlier.event_id,
     (select hash from sentinel.events e where e.tenant_id = tenant and e.event_id = earlier.event_id), null)::sentinel.receipt;
-end $$;
-
--- A success that is reported after a person said "not executed". One of the two is wrong and the money may have moved, so: it is
--- recorded, the budget and the once-key are held again, the operation is in doubt again, and this action of this agent is
--- halted until a person lifts it. With its owner's rights: no agent's program sets a halt by any other way.
--- The halt lock comes first and keeps every decision and start out, so that no other lock is needed.
-create or replace function sentinel.record_contradiction(ask sentinel.report_input, halt uuid, halt_event uuid)
-returns sentinel.receipt language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare
-  found_one sentinel.contradictions;
-  told sentinel.moved;
-  s sentinel.operation_states;
-  moment timestamptz;
-  hash text;
-  once_held boolean;
-begin
-  perform pg_advisory_xact_lock(sentinel.halt_lock());
-  told := sentinel.report_outcome(ask);
-  if (told.receipt).result <> 'resolved_not_executed' then return told.receipt; end if;
-  select * into found_one from sentinel.contradictions c
-  where c.tenant_id = ask.tenant_id and c.operation_id = (told.receipt).operation_id;
-  if found then
-    return row(case when found_one.report_digest = ask.content_digest then 'contradiction_repeated' else 'contradicts' end, null,
-      found_one.event_id, (select e.hash from sentinel.events e where e.tenant_id = ask.tenant_id and e.event_id = found_one.event_id),
-      found_one.operation_id)::sentinel.receipt;
-  end if;
-  select * into s from sentinel.operation_states t
-  where t.tenant_id = ask.tenant_id and t.operation_id = (told.receipt).operation_id for update;
-  moment := clock_timestamp();
-  update sentinel.operation_states t set status = 'in_doubt', in_doubt_since = moment, in_doubt_reason = 'contradiction',
-    outcome = 'success', report_digest = coalesce(t.report_digest, ask.content_digest), reported_at = coalesce(t.reported_at, moment),
-    report_event_id = coalesce(t.report_event_id, ask.event_id)
-  where t.tenant_id = s.tenant_id and t.operation_id = s.operation_id;
-  perform sentinel.hold_again(s.tenant_id, s.permit_id);
-  once_held := sentinel.live_again(s.tenant_id, s.operation_id);
-  select h.halt_id into halt from sentinel.put_halt(s.tenant_id, halt, 'agent_action', ask.agent_id || ' ' || ask.action, 'kill',
-    'success reported after "not executed": operation ' || s.operation_id, 'sentinel', halt_event, moment) h;
-  hash := sentinel.append_event(s.tenant_id, ask.event_id, 'contradiction', s.operation_id, ask.agent_id, moment,
-    jsonb_build_object('action', ask.action, 'agent_id', ask.agent_id, 'halt_id', halt, 'not_executed_at',
-      sentinel.utc_text(s.not_executed_at), 'once_held', once_held, 'outcome', 'success', 'report_id', ask.report_id));
-  update sentinel.operation_states t set report_hash = hash
-  where t.tenant_id = s.tenant_id and t.operation_id = s.operation_id and t.report_event_id = ask.event_id;
-  insert into sentinel.contradictions values (s.tenant_id, s.operation_id, ask.event_id, ask.content_digest, halt, once_held, moment);
-  return row('contradiction', null, ask.event_id, hash, s.operation_id)::sentinel.receipt;
-end $$;
-
--- Live again under its once-key, unless another holds it by now; false then. True without a once-key: there is none to miss.
-create or replace function sentinel.live_again(tenant uuid, operation uuid) returns boolean language plpgsql as $$
-begin
-  update sentinel.operation_states t set once_live = true
-  where t.tenant_id = tenant and t.operation_id = operation and t.once_key is not null;
-  return true;
-exception when unique_violation then
-  return false;
-end $$;
-
--- What a person found out. "Not executed" is final, and can be said only when nobody may act under the start any more.
--- result: resolved | unknown | not_in_doubt | still_acting (until `act_until`)
-create or replace function sentinel.resolve_in_doubt(
-  tenant uuid, operation uuid, executed boolean, who text, evidence text, event uuid
-) returns table (result text, act_until timestamptz) language plpgsql as $$
-#variable_conflict use_column
-declare
-  s sentinel.operation_states;
-  moment timestamptz;
-begin
-  perform sentinel.take_held_locks(tenant, operation);
-  select * into s from sentinel.operation_states t where t.tenant_id = tenant and t.operation_id = operation for update;
-  moment := clock_timestamp();
-  act_until := s.act_until;
-  result := case when s.operation_id is null then 'unknown' when s.status <> 'in_doubt' then 'not_in_doubt'
-                 when not executed and s.act_until > moment then 'still_acting' else 'resolved' end;
-  if result <> 'resolved' then return next; return; end if;
-  update sentinel.operation_states t set status = 'completed', outcome = case when executed then 'success' else 'error' end,
-    in_doubt_since = null, in_doubt_reason = null, once_live = t.once_live and executed,
-    not_executed_at = case when executed then t.not_executed_at else coalesce(t.not_executed_at, moment) end
-  where t.tenant_id = tenant and t.operation_id = operation and t.status = 'in_doubt';
-  perform sentinel.settle_budget(tenant, s.permit_id, case when executed then 'captured' else 'released' end, moment);
-  perform sentinel.append_event(tenant, event, 'in_doubt_resolved', operation, null, moment,
-    jsonb_build_object('act_until', sentinel.utc_text(s.act_until), 'evidence', evidence, 'executed', executed, 'resolved_by', who));
-  return next;
 end $$;

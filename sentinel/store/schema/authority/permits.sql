@@ -1,5 +1,13 @@
 -- Permits: renewed after everything was asked again, given back when they run out unused.
 
+-- Keys with so many permits out that they get no further one for now.
+create table sentinel.crowded_keys (
+  principal_id uuid primary key,
+  tenant_id    uuid not null,
+  open_permits integer not null,                                           -- how many are out
+  valid_until  timestamptz not null
+);
+
 -- A once-key without what a person may take for the same: case, and punctuation at the end. The alphabet of identifiers has
 -- no wide or accented letters; the tilde is no part of it and marks a second holder of one key, from before keys belonged to
 -- things. The same words as the generated column operation_states.once_folded.
@@ -140,7 +148,7 @@ end $$;
 
 -- A permit for an operation decided before: approved since, or its permit ran out un-started. Everything is asked again;
 -- an approval lifts the reasons it lists and nothing else, and only while the people who gave it are enough for the policy
--- of now (deploy/decisions/0028-approvals-bind-their-terms.md). What is new is a refusal or a new question to a person.
+-- of now (docs/decisions/0028-approvals-bind-their-terms.md). What is new is a refusal or a new question to a person.
 create or replace function sentinel.renew_permit(ask sentinel.guard_input, s sentinel.operation_states, moment timestamptz)
 returns void language plpgsql as $$
 declare

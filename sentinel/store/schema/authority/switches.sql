@@ -1,5 +1,44 @@
 -- Scenario switches and the gate reports that let them be turned on.
 
+-- Flips only: a switch without a row here is what policies/switches.yaml says.
+create table sentinel.switches (
+  tenant_id      uuid not null references sentinel.tenants,
+  name           text not null check (name ~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+$' and length(name) <= 64),
+  is_on          boolean not null,
+  canary_percent integer not null check (canary_percent between 0 and 100), -- share of what it covers, 0 to 100
+  changed_at     timestamptz not null,
+  changed_by     text not null,                                            -- a person's address, or what turned it off
+  reason         text not null,
+  proven_after   timestamptz,                                              -- only a gate report newer than this counts
+  primary key (tenant_id, name),
+  constraint off_is_for_nobody check (is_on or canary_percent = 0)
+);
+
+-- What a run of the labelled cases found: what lets a switch be turned on. Append-only.
+create table sentinel.gate_reports (
+  tenant_id        uuid not null references sentinel.tenants,
+  report_id        uuid not null,
+  scenario         text not null,
+  switch           text not null,
+  policy_digest    text not null check (policy_digest ~ '^sha256:[0-9a-f]{64}$'),
+  passed           boolean not null,
+  cases            integer not null check (cases > 0),                     -- labelled cases that were run
+  correct          integer not null check (correct >= 0),
+  lower_bound_ppm  integer not null check (lower_bound_ppm between 0 and 1000000), -- of the correct rate, 95 % interval
+  wrong_executions integer not null check (wrong_executions >= 0),
+  not_covered      integer not null check (not_covered >= 0),              -- cases that proved nothing
+  report           jsonb not null,                                         -- the whole report
+  created_at       timestamptz not null,
+  recorded_by      text not null,
+  primary key (tenant_id, report_id),
+  constraint counts_add_up check (correct + not_covered <= cases),
+  -- The bar of a launch gate, held here too: whoever writes the report cannot call it passed below it.
+  constraint passed_means_proven check (not passed or wrong_executions = 0 and correct > 0 and lower_bound_ppm >= 950000)
+);
+create index gate_reports_newest on sentinel.gate_reports (switch, created_at);
+create trigger append_only before update or delete or truncate on sentinel.gate_reports
+  for each statement execute function sentinel.refuse_change();
+
 -- How old a report may be: what customers ask for and how agents behave drifts faster than that.
 create or replace function sentinel.gate_report_lasts() returns interval language sql immutable parallel safe as
   $$ select interval '7 days' $$;
@@ -101,3 +140,6 @@ begin
     'report_digest', sentinel.sha256_text(document::text), 'scenario', scenario, 'switch', switch_name,
     'wrong_executions', wrong_count));
 end $$;
+
+create trigger check_switch before insert or update on sentinel.switches
+  for each row execute function sentinel.check_switch();

@@ -1,5 +1,26 @@
 -- Velocity breakers: a declared rate within minutes, which nobody passes and who tries is halted until a person lifts it.
 
+-- One row per breaker, part of its window and currency. Counted once for each operation when it is allowed and never given
+-- back: a rate is about what was set in motion. Lifting the halt takes the rows away, so that counting begins anew.
+create table sentinel.velocity (
+  tenant_id    uuid not null,
+  breaker_key  text not null,
+  bucket       timestamptz not null,
+  currency     text not null,                                              -- empty for what is no money
+  scope        text not null check (scope in ('agent', 'tenant')),
+  target       text not null,
+  operations   integer not null check (operations > 0),
+  amount_minor bigint not null check (amount_minor >= 0),
+  primary key (tenant_id, breaker_key, bucket, currency)
+) with (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05);
+create index velocity_bucket on sentinel.velocity (bucket);
+
+-- One breaker of a request, as the policy declares it; null limits nothing.
+create type sentinel.breaker_ask as (
+  breaker_key text, scope text, target text, window_seconds integer, bucket_seconds integer, most_operations integer, most_minor bigint,
+  declared text
+);
+
 -- The first breaker that this operation would pass, or null. The part of the window that is only half over counts too, so
 -- the window is never shorter than declared. Who decides holds the breaker's lock, so what is read here is all there is.
 create or replace function sentinel.passed_breaker(ask sentinel.guard_input, moment timestamptz)

@@ -1,5 +1,28 @@
 -- Alerts to people, delivered at least once.
 
+-- What people must be told, until a channel took it. One per order and kind and occasion: raising it again changes nothing.
+create table orders.alerts (
+  tenant_id       uuid not null,
+  alert_id        uuid not null default gen_random_uuid(),
+  kind            text not null check (length(kind) between 1 and 40 and kind !~ '[^a-z_]'),
+  source          text not null,
+  order_id        text not null,
+  occasion        text not null default '' check (length(occasion) <= 100), -- what makes two alerts of a kind two
+  summary         text not null check (length(summary) between 1 and 500),
+  details         jsonb not null default '{}',                             -- what a channel may show beside the summary
+  attempts        integer not null default 0,
+  next_attempt_at timestamptz not null default clock_timestamp(),
+  last_error      text check (length(last_error) <= 500),
+  delivered_at    timestamptz,
+  delivered_by    text,                                                    -- the channel that took it
+  created_at      timestamptz not null default clock_timestamp(),
+  primary key (tenant_id, alert_id),
+  constraint alerts_once unique (order_id, source, kind, occasion, tenant_id),
+  constraint alerts_delivered_by check ((delivered_at is null) = (delivered_by is null))
+) with (fillfactor = 70);
+create index alerts_open on orders.alerts (tenant_id, next_attempt_at) where delivered_at is null;
+create index alerts_newest on orders.alerts (tenant_id, created_at desc, alert_id);
+
 create or replace function orders.check_alert() returns trigger language plpgsql as $$
 begin
   if (new.tenant_id, new.alert_id, new.kind, new.source, new.order_id, new.occasion, new.summary, new.details, new.created_at)
@@ -22,3 +45,7 @@ create or replace function orders.raise_alerts(batch jsonb) returns void languag
   where i.alert ->> 'kind' is not null
   on conflict on constraint alerts_once do nothing
 $$;
+
+create trigger check_alert before update on orders.alerts for each row execute function orders.check_alert();
+create trigger never_forgotten before delete or truncate on orders.alerts
+  for each statement execute function refunds.refuse_change();

@@ -1,5 +1,47 @@
 -- What an analyst says about a queued order.
 
+-- What people said of an order, every time: a review holds the last word only. Append-only.
+create table orders.words (
+  tenant_id   uuid not null,
+  review_id   uuid not null,
+  word_id     bigint generated always as identity,
+  from_status text not null,                                               -- where the review stood
+  word        text not null check (word in ('fulfil', 'refund', 'hold', 'retry')),
+  operator_id uuid not null,
+  said_by     text not null,                                               -- the operator's address
+  reason      text not null,
+  via         text not null,
+  said_at     timestamptz not null default clock_timestamp(),
+  primary key (tenant_id, review_id, word_id),
+  foreign key (review_id, tenant_id) references orders.reviews
+);
+create trigger append_only before update or delete or truncate on orders.words
+  for each statement execute function refunds.refuse_change();
+
+-- The refunds that people filed of orders, each try of them, until its row has ended.
+create table orders.refunds (
+  tenant_id       uuid not null,
+  review_id       uuid not null,
+  attempt         integer not null check (attempt >= 1),                   -- 1, 2, …
+  ledger_entry_id text not null,                                           -- the row of the ledger
+  filed_by        uuid,                                                    -- null: filed before who did was kept by id
+  reason          text not null,
+  via             text not null,
+  state           text not null default 'filed' check (state in ('filed', 'paid', 'handled', 'refused', 'closed')),
+  carried_to      uuid,                                                    -- the approval that the word was carried to
+  carried_result  text,                                                    -- and what became of it there
+  refused_code    text,                                                    -- why the worker ended it
+  filed_at        timestamptz not null default clock_timestamp(),
+  ended_at        timestamptz,
+  primary key (tenant_id, review_id, attempt),
+  constraint refunds_row_once unique (tenant_id, ledger_entry_id),
+  constraint refunds_ended check ((state = 'filed') = (ended_at is null)),
+  foreign key (review_id, tenant_id) references orders.reviews
+);
+
+-- What is looked at again and again: as few as are open or back with a person.
+create index refunds_followed on orders.refunds (tenant_id, filed_at) where state in ('filed', 'refused');
+
 -- What a refund of an order is called; an order id that the ledger's names cannot hold goes in as its hash.
 create or replace function orders.refund_name(source text, order_id text) returns text language sql immutable parallel safe as $$
   select case when named ~ '^[A-Za-z0-9._:/@-]{1,120}$' then named else 'order:' || source || ':md5-' || md5(order_id) end

@@ -1,5 +1,35 @@
 -- What the shop is asked to do: fulfilments and holds, and the reports of them.
 
+-- What is done to an order in the shop; on record before it is tried. The operation is the shop's idempotency key.
+create table orders.effects (
+  tenant_id       uuid not null,
+  review_id       uuid not null,
+  kind            text not null check (kind in ('fulfil', 'hold')),
+  lane            text not null,                                           -- the review's
+  operation_id    uuid not null,
+  state           text not null default 'intended' check (state in ('intended', 'done', 'refused', 'cancelled')),
+  tries           integer not null default 0,
+  tried_at        timestamptz,
+  next_attempt_at timestamptz not null default clock_timestamp(),
+  shop_reference  text,                                                    -- the shop's own name for what it did
+  last_error      text check (length(last_error) <= 500),
+  -- what the authority is told of a fulfilment, until it has acknowledged it
+  report_due_at   timestamptz,
+  report_tries    integer not null default 0,
+  reported_at     timestamptz,
+  report_error    text check (length(report_error) <= 500),
+  created_at      timestamptz not null default clock_timestamp(),
+  updated_at      timestamptz not null default clock_timestamp(),
+  primary key (review_id, kind, tenant_id),
+  constraint effects_operation_once unique (operation_id, kind, tenant_id),
+  -- The lane travels with the effect, so no code anywhere can fulfil what was denied.
+  constraint effects_of_lane foreign key (review_id, tenant_id, lane)
+    references orders.reviews (review_id, tenant_id, lane) on update cascade,
+  constraint effects_no_fulfilment_of_high check (kind <> 'fulfil' or lane in ('low', 'medium') or state = 'cancelled')
+) with (fillfactor = 70);
+create index effects_due on orders.effects (next_attempt_at, tenant_id) where kind = 'hold' and state = 'intended';
+create index effects_reports on orders.effects (report_due_at, tenant_id) where report_due_at is not null and reported_at is null;
+
 create or replace function orders.check_effect() returns trigger language plpgsql as $$
 declare
   review orders.reviews;
@@ -150,3 +180,10 @@ returns table (review_id uuid, source text, order_id text, done boolean, operati
     r.currency, t.report_tries
   from taken t join orders.reviews r on r.tenant_id = t.tenant_id and r.review_id = t.review_id
 $$;
+
+create trigger check_effect before insert or update on orders.effects
+  for each row execute function orders.check_effect();
+create trigger never_forgotten before delete or truncate on orders.effects
+  for each statement execute function refunds.refuse_change();
+create constraint trigger check_fulfilled after update of status on orders.reviews deferrable initially deferred
+  for each row when (new.status = 'FULFILLED' and old.status <> 'FULFILLED') execute function orders.check_fulfilled();

@@ -1,4 +1,164 @@
--- Order reviews: the deliveries that bring them, the lanes they move in, the holders that work on them.
+-- Order review: one review per order for ever, the lanes it moves in, its trail, and the deliveries that were answered.
+-- The intake proposes; these constraints and triggers decide what can become a row. The first file of the schema `orders`.
+
+create schema orders;
+
+-- The table of worker/orders/lanes.py as data: a test holds the two equal. Anything else is refused, whoever asks.
+-- No lane ('-') until the authority has decided. A retired way is in trails of before; nothing goes it any more.
+create table orders.transitions (
+  from_lane   text not null,
+  from_status text not null,
+  event       text not null,
+  to_lane     text not null,
+  to_status   text not null,
+  retired     boolean not null default false,
+  primary key (from_lane, from_status, event)
+);
+insert into orders.transitions (from_lane, from_status, event, to_lane, to_status, retired) values
+  ('-', 'RECEIVED', 'scored', '-', 'SCORED', false),
+  ('-', 'SCORED', 'allowed', 'low', 'DECIDED', false),
+  ('-', 'SCORED', 'needs_analyst', 'medium', 'DECIDED', false),
+  ('-', 'SCORED', 'denied', 'high', 'DECIDED', false),
+  ('low', 'DECIDED', 'needs_analyst', 'medium', 'DECIDED', false),
+  ('low', 'DECIDED', 'denied', 'high', 'DECIDED', false),
+  ('low', 'DECIDED', 'started', 'low', 'STARTED', false),
+  ('low', 'STARTED', 'start_refused', 'low', 'DECIDED', false),
+  ('low', 'STARTED', 'fulfilled', 'low', 'FULFILLED', false),
+  ('low', 'STARTED', 'shop_refused', 'low', 'SHOP_REFUSED', false),
+  ('low', 'SHOP_REFUSED', 'retried', 'low', 'STARTED', false),
+  ('low', 'SHOP_REFUSED', 'held', 'low', 'HELD', false),
+  ('low', 'SHOP_REFUSED', 'refund_filed', 'low', 'REFUND_FILED', false),
+  ('low', 'REFUND_FILED', 'refund_refused', 'low', 'REFUND_REFUSED', false),
+  ('low', 'REFUND_REFUSED', 'refund_filed', 'low', 'REFUND_FILED', false),
+  ('low', 'REFUND_REFUSED', 'held', 'low', 'HELD', false),
+  ('medium', 'DECIDED', 'queued', 'medium', 'QUEUED', false),
+  ('medium', 'QUEUED', 'started', 'medium', 'STARTED', false),
+  ('medium', 'STARTED', 'start_refused', 'medium', 'QUEUED', false),
+  ('medium', 'STARTED', 'fulfilled', 'medium', 'FULFILLED', false),
+  ('medium', 'QUEUED', 'held', 'medium', 'HELD', false),
+  ('medium', 'QUEUED', 'rejected', 'medium', 'HELD', false),
+  ('medium', 'QUEUED', 'refund_filed', 'medium', 'REFUND_FILED', false),
+  ('medium', 'STARTED', 'shop_refused', 'medium', 'SHOP_REFUSED', false),
+  ('medium', 'SHOP_REFUSED', 'retried', 'medium', 'STARTED', false),
+  ('medium', 'SHOP_REFUSED', 'held', 'medium', 'HELD', false),
+  ('medium', 'SHOP_REFUSED', 'refund_filed', 'medium', 'REFUND_FILED', false),
+  ('medium', 'REFUND_FILED', 'refund_refused', 'medium', 'REFUND_REFUSED', false),
+  ('medium', 'REFUND_REFUSED', 'refund_filed', 'medium', 'REFUND_FILED', false),
+  ('medium', 'REFUND_REFUSED', 'held', 'medium', 'HELD', false),
+  ('high', 'DECIDED', 'held', 'high', 'HELD', false),
+  ('low', 'STARTED', 'gave_up', 'low', 'HELD', true),
+  ('low', 'HELD', 'reopened', 'low', 'SHOP_REFUSED', true),
+  ('medium', 'STARTED', 'gave_up', 'medium', 'HELD', true),
+  ('medium', 'HELD', 'reopened', 'medium', 'SHOP_REFUSED', true);
+
+-- One order of a source, and how far its review is.
+create table orders.reviews (
+  tenant_id         uuid not null,
+  review_id         uuid not null,
+  source            text not null check (length(source) between 1 and 64 and source !~ '[^A-Za-z0-9._-]'),
+  order_id          text not null check (length(order_id) between 1 and 128 and order_id !~ '[^A-Za-z0-9._:/@#-]'),
+  body_sha256       bytea not null check (length(body_sha256) = 32),       -- of the first body: another one is a conflict
+  amount_minor      bigint not null check (amount_minor between 0 and 1000000000000), -- 0: nothing to pay
+  currency          text not null check (currency ~ '^[A-Z]{3}$'),
+  account_ref       text check (length(account_ref) <= 200),               -- the customer, as the source calls them
+  order_facts       jsonb not null,                                        -- as the source's field map read it; never leaves this schema
+  status            text not null default 'RECEIVED' check (status in
+                      ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED', 'QUEUED', 'FULFILLED', 'HELD', 'REFUND_FILED',
+                       'SHOP_REFUSED', 'REFUND_REFUSED')),
+  lane              text check (lane in ('low', 'medium', 'high')),
+  last_event        text,                                                  -- what brought it here
+  -- who works on it
+  epoch             bigint not null default 1,                             -- grows with each holder: who has an older one writes nothing
+  holder            uuid,                                                  -- the process that works on it
+  lease_until       timestamptz,
+  attempts          integer not null default 0,                            -- that failed
+  next_attempt_at   timestamptz not null default clock_timestamp(),
+  last_error        text check (length(last_error) <= 500),
+  -- the score
+  band              text check (band in ('low', 'medium', 'high', 'unknown')),
+  signals           jsonb,                                                 -- what the score found
+  model             text check (model in ('not_asked', 'agreed', 'raised', 'fell_back')),
+  score_ms          integer,                                               -- milliseconds
+  guard_params      jsonb,                                                 -- fixed at the score: a retry asks the same
+  -- the authority's answer
+  operation_id      uuid,                                                  -- the authority's, as the next five
+  decision_event_id uuid,
+  decision          text check (decision in ('ALLOW', 'APPROVAL_REQUIRED', 'DENY')),
+  reason_code       text,
+  proof_id          text,
+  approval_id       uuid,
+  start_id          uuid,                                                  -- stored before the start is asked
+  decided_at        timestamptz,
+  due_at            timestamptz,                                           -- until when an analyst should have answered
+  -- the analyst's last word: all of them are in orders.words
+  resolution        text check (resolution in ('fulfil', 'refund', 'hold')),
+  resolved_by       text,
+  resolution_reason text,
+  resolved_at       timestamptz,
+  received_at       timestamptz not null default clock_timestamp(),
+  updated_at        timestamptz not null default clock_timestamp(),
+  -- Every index opens with what it is for, never with the tenant: a planner that knows nothing of a young table yet takes
+  -- any index that opens with a column of the question, and keeps to it.
+  primary key (review_id, tenant_id),
+  constraint reviews_order_once unique (order_id, source, tenant_id),
+  constraint reviews_lane unique (review_id, tenant_id, lane),
+  constraint reviews_lane_decided check ((lane is null) = (status in ('RECEIVED', 'SCORED'))),
+  constraint reviews_lane_answer check (lane is null or (decision is not null and operation_id is not null)),
+  constraint reviews_started check (status <> 'STARTED' or start_id is not null),
+  constraint reviews_scored check (status = 'RECEIVED' or (band is not null and guard_params is not null)),
+  constraint reviews_high_is_held check (lane <> 'high' or status in ('DECIDED', 'HELD')),
+  constraint reviews_resolved check ((resolution is null) = (resolved_at is null)),
+  -- What is started or fulfilled was permitted, and the low lane is the authority's ALLOW: whatever a program writes.
+  constraint reviews_low_is_allowed check (lane <> 'low' or decision = 'ALLOW'),
+  constraint reviews_started_is_permitted check (status not in ('STARTED', 'FULFILLED') or decision in ('ALLOW', 'APPROVAL_REQUIRED'))
+) with (fillfactor = 50);
+
+-- Over no column that a step changes, so that most steps are cheap (heap-only) updates: a finished one is due never.
+create index reviews_due on orders.reviews (next_attempt_at, tenant_id) where next_attempt_at < 'infinity';
+create index reviews_account on orders.reviews (account_ref, received_at) where account_ref is not null;
+create index reviews_approval on orders.reviews (approval_id) where approval_id is not null;
+create index reviews_newest on orders.reviews (received_at desc, review_id);
+
+-- The trail of a review: every change of lane or status, written by the trigger below and by nothing else. Append-only.
+create table orders.events (
+  tenant_id   uuid not null,
+  event_id    bigint generated always as identity,
+  review_id   uuid not null,
+  from_lane   text,
+  from_status text not null,
+  event       text not null,
+  to_lane     text,
+  to_status   text not null,
+  epoch       bigint not null,                                             -- of the holder that moved it
+  reason_code text,
+  occurred_at timestamptz not null default clock_timestamp(),
+  primary key (event_id)
+);
+create index events_review on orders.events (review_id, event_id);
+create trigger append_only before update or delete or truncate on orders.events
+  for each statement execute function refunds.refuse_change();
+
+-- What a delivery was answered, for its repeats; kept for a while. The order itself is in reviews, for ever.
+create table orders.deliveries (
+  tenant_id       uuid not null,
+  source          text not null,
+  order_id        text not null,
+  review_id       uuid not null,
+  response_status integer not null check (response_status between 200 and 299),
+  response_body   text not null,
+  is_final        boolean not null,                                        -- false: a repeat is told where the order stands now
+  recorded_at     timestamptz not null default clock_timestamp(),
+  expires_at      timestamptz not null,                                    -- a repeat after this moment is told where the order stands
+  primary key (order_id, source, tenant_id),
+  foreign key (review_id, tenant_id) references orders.reviews
+);
+create index deliveries_expiry on orders.deliveries (expires_at);
+
+-- From when on approvals decided by people matter to orders that wait.
+create table orders.approval_cursors (
+  tenant_id uuid primary key,
+  since     timestamptz not null
+);
 
 create or replace function orders.check_review() returns trigger language plpgsql as $$
 begin
@@ -58,263 +218,9 @@ begin
   return null;
 end $$;
 
-create or replace function orders.as_work(r orders.reviews) returns orders.work language plpgsql stable as $$
-declare
-  f orders.effects;
-begin
-  if r.status = 'STARTED' then
-    select * into f from orders.effects e where e.review_id = r.review_id and e.kind = 'fulfil' and e.tenant_id = r.tenant_id;
-  end if;
-  return row(r.review_id, r.source, r.order_id, r.amount_minor, r.currency, r.account_ref, r.order_facts, r.status, r.lane,
-    r.epoch, r.attempts, r.band, r.signals, r.model, r.guard_params, r.operation_id, r.decision_event_id, r.decision,
-    r.reason_code, r.approval_id, r.start_id, r.decided_at, r.due_at, r.resolution, r.last_error,
-    f.tries, case when f.review_id is not null then extract(epoch from clock_timestamp() - coalesce(f.tried_at, r.decided_at)) end,
-    r.received_at)::orders.work;
-end $$;
-
--- One of many equal deliveries takes the order; the others are told how it stands:
---   taken      it is this caller's, new or left behind by a holder that is gone
---   recorded   it was answered before; the answer is here
---   standing   it was finished without an answer on record
---   in_flight  somebody is at it
---   conflict   the order came before with another body
-create or replace function orders.take_deliveries(batch jsonb) returns table (
-  seq integer, outcome text, response_status integer, response_body text, is_final boolean,
-  velocity_24h bigint, amount_24h bigint, work orders.work
-) language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
-#variable_conflict use_column
-declare
-  i record;
-  r orders.reviews;
-  d orders.deliveries;
-begin
-  -- In one order for everybody, so that two batches never wait for each other in a circle. Most repeats end at the look.
-  insert into orders.reviews (tenant_id, review_id, source, order_id, body_sha256, amount_minor, currency, account_ref,
-    order_facts, holder, lease_until, next_attempt_at)
-  select x.tenant_id, x.token, x.source, x.order_id, decode(x.body_sha256, 'hex'), x.amount_minor, x.currency, x.account_ref,
-    x.order_facts, x.token, clock_timestamp() + make_interval(secs => x.lease_seconds),
-    clock_timestamp() + make_interval(secs => x.lease_seconds)
-  from jsonb_to_recordset(batch) x(tenant_id uuid, token uuid, source text, order_id text, body_sha256 text,
-    amount_minor bigint, currency text, account_ref text, order_facts jsonb, lease_seconds double precision)
-  where (select true from orders.reviews v
-         where v.order_id = x.order_id and v.source = x.source and v.tenant_id = x.tenant_id) is null
-  order by x.order_id, x.source, x.tenant_id
-  on conflict on constraint reviews_order_once do nothing;
-
-  for i in
-    select x.*, decode(x.body_sha256, 'hex') as digest, make_interval(secs => x.lease_seconds) as lease
-    from jsonb_to_recordset(batch) x(seq integer, tenant_id uuid, token uuid, source text, order_id text, body_sha256 text,
-      lease_seconds double precision)
-    order by x.order_id, x.source, x.tenant_id, x.seq
-  loop
-    seq := i.seq; velocity_24h := null; amount_24h := null; work := null; d := null;
-    select * into r from orders.reviews v where v.order_id = i.order_id and v.source = i.source and v.tenant_id = i.tenant_id;
-    if r.holder is distinct from i.token and r.body_sha256 = i.digest then
-      select * into d from orders.deliveries v where v.order_id = i.order_id and v.source = i.source and v.tenant_id = i.tenant_id;
-      if d.review_id is null and r.status in ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED')
-         and (r.lease_until is null or r.lease_until <= clock_timestamp()) then
-        -- Of the row as it is once it is ours to change; nothing comes back when somebody else was quicker.
-        update orders.reviews v set epoch = v.epoch + 1, holder = i.token,
-          lease_until = clock_timestamp() + i.lease, next_attempt_at = clock_timestamp() + i.lease
-        where v.review_id = r.review_id and v.tenant_id = i.tenant_id and v.epoch = r.epoch and v.status = r.status
-          and (v.lease_until is null or v.lease_until <= clock_timestamp()) returning * into r;
-      end if;
-    end if;
-    outcome := case when r.review_id is null then 'in_flight'
-      when r.body_sha256 <> i.digest then 'conflict'
-      when d.review_id is not null then 'recorded'
-      when r.holder = i.token then 'taken'
-      when r.status in ('QUEUED', 'FULFILLED', 'HELD', 'REFUND_FILED', 'SHOP_REFUSED', 'REFUND_REFUSED') then 'standing'
-      else 'in_flight' end;
-    response_status := d.response_status; response_body := d.response_body; is_final := d.is_final;
-    if outcome in ('taken', 'standing') or (outcome = 'recorded' and not d.is_final) then
-      work := orders.as_work(r);
-    end if;
-    if outcome = 'taken' and r.status = 'RECEIVED' and r.account_ref is not null then
-      select count(*), coalesce(sum(k.amount_minor) filter (where k.currency = r.currency), 0)::bigint
-      into velocity_24h, amount_24h
-      from (select o.amount_minor, o.currency from orders.reviews o
-            where o.account_ref = r.account_ref and o.received_at > r.received_at - interval '24 hours'
-              and o.tenant_id = r.tenant_id and o.review_id <> r.review_id limit 1000) k;
-    end if;
-    return next;
-  end loop;
-end $$;
-
-create or replace function orders.ids_of(batch jsonb) returns uuid[] language sql immutable as $$
-  select array_agg((b.value ->> 'review_id')::uuid) from jsonb_array_elements(batch) b
-$$;
-
--- Band, signals and the question, once and for all.
-create or replace function orders.score_reviews(batch jsonb) returns setof uuid language plpgsql
-  set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
-declare
-  ids uuid[] := orders.ids_of(batch);
-begin
-  return query update orders.reviews r set status = 'SCORED', last_event = 'scored', band = i.band, signals = i.signals,
-    model = i.model, score_ms = i.score_ms, guard_params = i.guard_params
-  from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, epoch bigint, band text, signals jsonb, model text,
-    score_ms integer, guard_params jsonb)
-  where r.review_id = any(ids)
-    and r.review_id = i.review_id and r.tenant_id = i.tenant_id and r.epoch = i.epoch and r.status = 'RECEIVED'
-  returning r.review_id;
-end $$;
-
--- The answers of the batch's deliveries, where there is one.
-create or replace function orders.record_deliveries(batch jsonb) returns void language sql as $$
-  insert into orders.deliveries (tenant_id, source, order_id, review_id, response_status, response_body, is_final, expires_at)
-  select i.tenant_id, i.source, i.order_id, i.review_id, (i.answered).response_status, (i.answered).response_body,
-    (i.answered).is_final, clock_timestamp() + make_interval(secs => (i.answered).keep_seconds)
-  from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, source text, order_id text, answered orders.answered)
-  where i.answered is not null and (i.answered).response_status is not null
-  on conflict (order_id, source, tenant_id) do nothing
-$$;
-
--- What a sender was told and whom to alert, of the batch's rows that are in `mine`.
-create or replace function orders.record_told(batch jsonb, mine uuid[]) returns void language plpgsql as $$
-declare
-  told jsonb;
-begin
-  if batch @? '$[*] ? (@.answered != null || @.alert != null)' then
-    select jsonb_agg(b.value) into told from jsonb_array_elements(batch) b where (b.value ->> 'review_id')::uuid = any(mine);
-    perform orders.record_deliveries(told);
-    if told @? '$[*] ? (@.alert != null)' then
-      perform orders.raise_alerts(told);
-    end if;
-  end if;
-end $$;
-
--- The authority's answer, and what follows from it at once: low is started, medium queued, high held.
--- Event: allowed, approved (a person said so), needs_analyst, denied, rejected (by a person or by time).
-create or replace function orders.decide_reviews(batch jsonb) returns setof uuid language plpgsql
-  set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
-#variable_conflict use_column
-declare
-  ids uuid[] := orders.ids_of(batch);
-  mine uuid[];
-  started uuid[];
-  held uuid[];
-begin
-  with moved as (
-    update orders.reviews r set
-      status = case when i.event = 'approved' then 'QUEUED' when i.event = 'rejected' then 'HELD' else 'DECIDED' end,
-      lane = case i.event when 'allowed' then 'low' when 'needs_analyst' then 'medium' when 'denied' then 'high' else r.lane end,
-      last_event = i.event, operation_id = coalesce(r.operation_id, i.operation_id), decision_event_id = i.decision_event_id,
-      decision = i.decision, reason_code = i.reason_code, proof_id = coalesce(i.proof_id, r.proof_id),
-      approval_id = coalesce(i.approval_id, r.approval_id), start_id = coalesce(r.start_id, i.start_id),
-      decided_at = clock_timestamp(), due_at = coalesce(i.due_at, r.due_at), last_error = null
-    from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, epoch bigint, event text, operation_id uuid,
-      decision_event_id uuid, decision text, reason_code text, proof_id text, approval_id uuid, start_id uuid,
-      due_at timestamptz)
-    where r.review_id = any(ids) and r.review_id = i.review_id and r.tenant_id = i.tenant_id and r.epoch = i.epoch
-      and case when i.event in ('approved', 'rejected') then r.status = 'QUEUED'
-               else r.status = 'SCORED' or (r.status = 'DECIDED' and r.lane = 'low') end
-    returning r.review_id, i.event)
-  select array_agg(review_id), array_agg(review_id) filter (where event in ('allowed', 'approved')),
-    array_agg(review_id) filter (where event in ('denied', 'rejected'))
-  into mine, started, held from moved;
-
-  if started is not null then
-    update orders.reviews r set status = 'STARTED', last_event = 'started' where r.review_id = any(started);
-    insert into orders.effects as f (tenant_id, review_id, kind, lane, operation_id)
-    select r.tenant_id, r.review_id, 'fulfil', r.lane, r.operation_id from orders.reviews r where r.review_id = any(started)
-    on conflict (review_id, kind, tenant_id) do update set state = 'intended' where f.state = 'cancelled';
-  end if;
-  if batch @? '$[*] ? (@.event == "needs_analyst")' then
-    -- Due at some time in any case: what waits is found by when it is due. What somebody has approved by now is due at once.
-    update orders.reviews r set status = 'QUEUED', last_event = 'queued', lease_until = null, holder = null, attempts = 0,
-      next_attempt_at = case when i.at_once then clock_timestamp()
-                             else coalesce(i.due_at, clock_timestamp() + interval '1 hour') + interval '1 second' end
-    from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, event text, due_at timestamptz, at_once boolean)
-    where r.review_id = any(mine) and r.review_id = i.review_id and r.tenant_id = i.tenant_id and i.event = 'needs_analyst';
-  end if;
-  if held is not null then
-    update orders.reviews r set status = 'HELD', last_event = 'held', lease_until = null, holder = null
-    where r.review_id = any(held) and r.status = 'DECIDED';
-    perform orders.hold_reviews(held);
-  end if;
-  perform orders.record_told(batch, mine);
-  return query select unnest(mine);
-end $$;
-
--- The start was refused, so surely nothing happened: back to where the authority is asked again.
-create or replace function orders.refuse_starts(batch jsonb) returns setof uuid language plpgsql
-  set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
-#variable_conflict use_column
-declare
-  ids uuid[] := orders.ids_of(batch);
-  mine uuid[];
-begin
-  with moved as (
-    update orders.reviews r set status = case r.lane when 'low' then 'DECIDED' else 'QUEUED' end, last_event = 'start_refused',
-      last_error = i.error
-    from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, epoch bigint, error text)
-    where r.review_id = any(ids) and r.review_id = i.review_id and r.tenant_id = i.tenant_id and r.epoch = i.epoch
-      and r.status = 'STARTED'
-    returning r.review_id)
-  select array_agg(review_id) into mine from moved;
-  update orders.effects f set state = 'cancelled', last_error = 'the start was refused'
-  where f.review_id = any(mine) and f.kind = 'fulfil' and f.state = 'intended';
-  return query select unnest(mine);
-end $$;
-
--- Not now: somebody takes it up again after a pause. With an answer it is on record; without, the sender comes again.
-create or replace function orders.put_off_reviews(batch jsonb) returns setof uuid language plpgsql
-  set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
-#variable_conflict use_column
-declare
-  ids uuid[] := orders.ids_of(batch);
-  mine uuid[];
-begin
-  with moved as (
-    update orders.reviews r set lease_until = null, holder = null, attempts = r.attempts + 1, last_error = i.error,
-      next_attempt_at = clock_timestamp() + make_interval(secs => i.pause_seconds)
-    from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, epoch bigint, error text, pause_seconds double precision)
-    where r.review_id = any(ids) and r.review_id = i.review_id and r.tenant_id = i.tenant_id and r.epoch = i.epoch
-      and r.status in ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED', 'QUEUED')
-    returning r.review_id)
-  select array_agg(review_id) into mine from moved;
-  update orders.effects f set tries = f.tries + 1, tried_at = clock_timestamp(), last_error = i.error
-  from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, error text, tried boolean)
-  where i.tried and f.review_id = any(mine) and f.review_id = i.review_id and f.tenant_id = i.tenant_id and f.kind = 'fulfil'
-    and f.state = 'intended';
-  perform orders.record_told(batch, mine);
-  return query select unnest(mine);
-end $$;
-
--- Orders that somebody left behind or put off, and queued ones about which something was decided.
-create or replace function orders.claim_reviews(tenant uuid, most integer, token uuid, lease_seconds double precision)
-returns setof orders.work language sql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-  set plan_cache_mode = force_generic_plan as $$
-  with due as materialized (
-    select r.tenant_id, r.review_id from orders.reviews r
-    where r.tenant_id = tenant and r.status in ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED', 'QUEUED')
-      and r.next_attempt_at <= statement_timestamp() and r.next_attempt_at < 'infinity' and (r.lease_until is null or r.lease_until <= statement_timestamp())
-    order by r.next_attempt_at limit most for update skip locked),
-  mine as (
-    update orders.reviews r set epoch = r.epoch + 1, holder = token,
-      lease_until = clock_timestamp() + make_interval(secs => lease_seconds),
-      next_attempt_at = clock_timestamp() + make_interval(secs => lease_seconds)
-    from due where r.tenant_id = due.tenant_id and r.review_id = due.review_id
-    returning r.*)
-  select (orders.as_work(m::orders.reviews)).* from mine m
-$$;
-
--- People decided: the orders that waited for it are due.
-create or replace function orders.wake_reviews(tenant uuid, approvals uuid[]) returns bigint language sql as $$
-  with woken as (
-    update orders.reviews r set next_attempt_at = clock_timestamp()
-    where r.approval_id = any(approvals) and r.tenant_id = tenant and r.status = 'QUEUED' returning 1)
-  select count(*) from woken
-$$;
-
--- Permissions and their fulfilment by the simulated shop, in one commit: the answers as for decide_reviews, the shop's word
--- as for settle_fulfilments. An order that stands otherwise in the shop is started and not settled.
-create or replace function orders.ship_reviews(decisions jsonb, settlements jsonb) returns table (review_id uuid, settled boolean)
-language plpgsql as $$
-declare
-  mine uuid[] := array(select orders.decide_reviews(decisions));
-  done uuid[] := array(select orders.settle_fulfilments(settlements));
-begin
-  return query select m, m = any(done) from unnest(mine) m;
-end $$;
+create trigger check_review before insert or update on orders.reviews
+  for each row execute function orders.check_review();
+create trigger write_events after update on orders.reviews referencing old table as moved_from new table as moved_to
+  for each statement execute function orders.write_events();
+create trigger never_forgotten before delete or truncate on orders.reviews
+  for each statement execute function refunds.refuse_change();

@@ -4,6 +4,40 @@
 -- of handling an entry passes it by, and the constraint `order_budget_not_exceeded` ends what would exceed it. Entries are
 -- locked before budgets, and budgets in the order of their key.
 
+-- One order's budget. Parts in the minor unit of `currency`; their sum is within what was paid, beside beyond_minor.
+create table refunds.order_budgets (
+  tenant_id         uuid not null,
+  channel           text not null,
+  source            text not null,
+  order_ref         text not null,
+  currency          text not null,
+  paid_minor        bigint check (paid_minor >= 0),                        -- null: not known; then nothing goes without a person
+  reserved_minor    bigint not null default 0 check (reserved_minor >= 0), -- permitted, or waits for a person's word
+  executed_minor    bigint not null default 0 check (executed_minor >= 0),
+  handled_minor     bigint not null default 0 check (handled_minor >= 0),  -- paid back by a person, elsewhere
+  in_doubt_minor    bigint not null default 0 check (in_doubt_minor >= 0), -- begun, and nobody knows whether it was paid
+  -- What the parts are more than was paid, through facts that no database can refuse: a person handled more than was left,
+  -- or the source has lowered what was paid. Never through a permission.
+  beyond_minor      bigint not null default 0 check (beyond_minor >= 0),
+  uncounted_entries integer not null default 0 check (uncounted_entries >= 0), -- in a part, in another currency: no sum holds them
+  primary key (tenant_id, channel, source, order_ref),
+  constraint order_budget_not_exceeded
+    check (reserved_minor + executed_minor + handled_minor + in_doubt_minor - beyond_minor <= paid_minor)
+) with (fillfactor = 70);
+
+-- Where an order is refunded once without a person's word, one entry takes it, in the statement that records the permission:
+-- entries that are looked at at the same time do not see each other.
+create table refunds.orders_taken (
+  tenant_id       uuid not null,
+  channel         text not null,
+  order_ref       text not null,
+  ledger_entry_id text not null,                                           -- the one entry that has it
+  taken_at        timestamptz not null default clock_timestamp(),
+  source          text not null default '',
+  primary key (order_ref, channel, source, tenant_id),
+  foreign key (tenant_id, ledger_entry_id) references refunds.ledger_entries
+);
+
 -- Which of these changes find room. A permission (`to_status` ALLOWED) that finds none is not given; a question to a person
 -- that finds some holds it, so that what the person does meanwhile, here or elsewhere, is not lent to another refund.
 -- What a person let pass although nobody knows what was paid comes with `unknown_lifted`.
@@ -176,14 +210,14 @@ create or replace function refunds.settle_doubts(tenant uuid, words jsonb) retur
   returning e.ledger_entry_id
 $$;
 
-create or replace trigger place_in_budget before update on refunds.ledger_entries for each row
+create trigger place_in_budget before update on refunds.ledger_entries for each row
   when (new.order_ref is not null and (new.status is distinct from old.status or new.budget_part is distinct from old.budget_part))
   execute function refunds.place_in_budget();
-create or replace trigger keep_order_budgets after update on refunds.ledger_entries
+create trigger keep_order_budgets after update on refunds.ledger_entries
   referencing old table as moved_from new table as moved_to for each statement execute function refunds.keep_order_budgets();
-create or replace trigger open_order_budgets after insert on refunds.ledger_entries
+create trigger open_order_budgets after insert on refunds.ledger_entries
   referencing new table as entered for each statement execute function refunds.open_order_budgets();
-create or replace trigger keep_order_paid_entered after insert on refunds.orders
+create trigger keep_order_paid_entered after insert on refunds.orders
   referencing new table as written for each statement execute function refunds.keep_order_paid();
-create or replace trigger keep_order_paid_corrected after update on refunds.orders
+create trigger keep_order_paid_corrected after update on refunds.orders
   referencing new table as written for each statement execute function refunds.keep_order_paid();

@@ -1,4 +1,45 @@
 -- Confirm cards: what a customer was asked, and the one answer.
+-- A card belongs to one row and one digest of what it shows. The worker opens cards and sends links; only
+-- `answer_confirmation` records an answer, and only the console may call it.
+
+-- One card. Contact and language are the customer's.
+create table refunds.confirmations (
+  tenant_id           uuid not null default refunds.default_tenant(),
+  confirmation_id     uuid not null default gen_random_uuid(),
+  ledger_entry_id     text not null,
+  refund_id           text not null,
+  digest              text not null check (length(digest) = 71 and digest ~ '^sha256:[0-9a-f]+$'), -- of everything the customer is shown
+  order_ref           text,
+  channel             text not null,
+  scenario            text not null,
+  amount_minor        bigint not null check (amount_minor between 1 and 1000000000000),
+  currency            text not null check (currency ~ '^[A-Z]{3}$'),
+  language            text check (language ~ '^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$'),
+  contact             text check (length(contact) between 1 and 320),      -- where the link goes: never shown, never logged
+  status              text not null default 'pending' check (status in
+                        ('pending', 'confirmed', 'declined', 'expired', 'superseded')),
+  created_at          timestamptz not null default clock_timestamp(),
+  expires_at          timestamptz not null,                                -- an answer counts before this moment only
+  answered_at         timestamptz,
+  delivered_at        timestamptz,                                         -- when the link was sent
+  delivery_attempts   integer not null default 0,                          -- tries to send it
+  next_delivery_at    timestamptz not null default clock_timestamp(),
+  last_delivery_error text,
+  primary key (tenant_id, confirmation_id),
+  foreign key (tenant_id, ledger_entry_id) references refunds.ledger_entries,
+  constraint confirmation_has_time check (expires_at > created_at),
+  constraint confirmation_answer_has_moment check ((status in ('confirmed', 'declined')) = (answered_at is not null)),
+  constraint confirmation_answered_in_time check (answered_at < expires_at)
+) with (fillfactor = 80);
+
+-- One question at a time, and one answer per question for ever: an expired or declined one is not asked again.
+create unique index confirmations_pending_once on refunds.confirmations (tenant_id, ledger_entry_id) where status = 'pending';
+create unique index confirmations_digest_once on refunds.confirmations (tenant_id, ledger_entry_id, digest)
+  where status <> 'superseded';
+create index confirmations_entry on refunds.confirmations (tenant_id, ledger_entry_id, created_at);
+create index confirmations_undelivered on refunds.confirmations (tenant_id, next_delivery_at)
+  where status = 'pending' and delivered_at is null;
+create index confirmations_answered on refunds.confirmations (tenant_id, answered_at) where answered_at is not null;
 
 create or replace function refunds.check_confirmation() returns trigger language plpgsql as $$
 begin
@@ -111,3 +152,8 @@ begin
     else 'superseded'
   end;
 end $$;
+
+create trigger check_confirmation before insert or update on refunds.confirmations
+  for each row execute function refunds.check_confirmation();
+create trigger stays before delete or truncate on refunds.confirmations
+  for each statement execute function refunds.refuse_confirmation_removal();

@@ -1,4 +1,56 @@
 -- Effects outside that belong to a refund: intended before they are done, taken back or in doubt.
+-- Each is on record before it is tried, so that a crash anywhere can be resolved.
+
+-- The table of worker/settlement/effects.py as data: a test holds the two equal. Anything else is refused here, whoever asks.
+create table refunds.effect_transitions (
+  from_state text not null,
+  to_state   text not null,
+  primary key (from_state, to_state)
+);
+insert into refunds.effect_transitions (from_state, to_state) values
+  ('intended', 'done'),
+  ('intended', 'refused'),
+  ('intended', 'in_doubt'),
+  ('in_doubt', 'intended'),
+  ('in_doubt', 'done'),
+  ('in_doubt', 'refused'),
+  ('in_doubt', 'compensating'),
+  ('done', 'compensating'),
+  ('compensating', 'compensated'),
+  ('compensating', 'in_doubt');
+
+-- One effect of one entry in one outside system.
+create table refunds.effects (
+  tenant_id           uuid not null default refunds.default_tenant(),
+  ledger_entry_id     text not null,
+  effect_number       smallint not null check (effect_number between 1 and 20),
+  operation_reference uuid not null,                                       -- the entry's start id: one for all its effects
+  system              text not null check (length(system) between 1 and 40 and system !~ '[^a-z_]'),
+  reference           uuid not null,                                       -- the idempotency key towards the system
+  best_effort         boolean not null default false,                      -- a notice: may fail without undoing anything
+  must_total          smallint not null check (must_total between 0 and 20), -- how many effects the entry needs done
+  state               text not null default 'intended',
+  system_reference    text check (length(system_reference) <= 200),        -- the system's own name for what it did
+  last_error          text check (length(last_error) <= 500),
+  claim_epoch         bigint not null,
+  tries               integer not null default 1,
+  tried_at            timestamptz not null default clock_timestamp(),
+  next_attempt_at     timestamptz not null default clock_timestamp(),      -- of a best-effort effect
+  created_at          timestamptz not null default clock_timestamp(),
+  updated_at          timestamptz not null default clock_timestamp(),
+  -- By entry and number, not by reference: an entry has its first effect once, whatever name it is tried under.
+  constraint effects_once primary key (tenant_id, ledger_entry_id, effect_number),
+  constraint effects_reference_once unique (tenant_id, system, reference),
+  constraint effects_state check (state in ('intended', 'done', 'refused', 'compensating', 'compensated', 'in_doubt')),
+  constraint effects_done_has_reference check (state <> 'done' or system_reference is not null),
+  constraint effects_trouble_has_text check (state not in ('refused', 'in_doubt') or last_error is not null),
+  constraint effects_notice_stays check (not best_effort or state not in ('compensating', 'compensated')),
+  foreign key (tenant_id, ledger_entry_id) references refunds.ledger_entries
+) with (fillfactor = 70);
+create index effects_operation on refunds.effects (tenant_id, operation_reference);
+create index effects_later on refunds.effects (tenant_id, next_attempt_at)
+  where best_effort and state in ('intended', 'in_doubt');
+create index effects_open on refunds.effects (tenant_id, updated_at) where state in ('compensating', 'in_doubt');
 
 create or replace function refunds.check_effect() returns trigger language plpgsql as $$
 begin
@@ -43,3 +95,13 @@ begin
     and not best_effort;
   return null;
 end $$;
+
+create trigger check_effect before insert or update on refunds.effects
+  for each row execute function refunds.check_effect();
+create trigger never_forgotten before delete or truncate on refunds.effects
+  for each statement execute function refunds.refuse_change();
+create trigger check_effects_done before insert on refunds.executions
+  for each row execute function refunds.check_effects_done();
+create trigger doubt_effects after update of status on refunds.ledger_entries
+  for each row when (new.status in ('ERROR', 'DENIED') and old.status <> new.status)
+  execute function refunds.doubt_effects();

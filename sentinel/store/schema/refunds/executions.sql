@@ -1,5 +1,44 @@
 -- Executions: written once, under a started permit, with everything that goes with them.
 
+-- The simulated money movement. One per ledger entry, per operation and per refund, for ever. Append-only.
+create table refunds.executions (
+  tenant_id       uuid not null default refunds.default_tenant(),
+  execution_id    uuid not null,
+  ledger_entry_id text not null,
+  refund_id       text not null,
+  amount_minor    bigint not null check (amount_minor > 0),
+  currency        text not null,
+  system          text not null default 'simulated_refund',                -- the settlement system that did it
+  operation_id    uuid not null,                                           -- the authority's
+  start_id        uuid not null,                                           -- under which the permit was redeemed
+  start_event_id  uuid not null,                                           -- the authority's receipt of the start
+  claim_epoch     bigint not null,                                         -- of the claim that executed
+  executed_at     timestamptz not null default clock_timestamp(),
+  primary key (tenant_id, execution_id),
+  constraint executions_entry_once unique (tenant_id, ledger_entry_id),
+  constraint executions_operation_once unique (tenant_id, operation_id),
+  foreign key (tenant_id, ledger_entry_id) references refunds.ledger_entries
+);
+create unique index executions_refund_once on refunds.executions (tenant_id, refund_id);
+create index executions_by_time on refunds.executions (tenant_id, executed_at);
+create trigger append_only before update or delete or truncate on refunds.executions
+  for each statement execute function refunds.refuse_change();
+
+-- What must be told to the authority, until it has acknowledged it.
+create table refunds.outbox (
+  tenant_id       uuid not null default refunds.default_tenant(),
+  outbox_id       uuid not null,                                           -- the report's id, the same over tries
+  ledger_entry_id text not null,
+  payload         jsonb not null,                                          -- the report as it is sent
+  attempts        integer not null default 0,
+  next_attempt_at timestamptz not null default clock_timestamp(),
+  last_error      text,
+  acknowledged_at timestamptz,                                             -- null: still to be told
+  created_at      timestamptz not null default clock_timestamp(),
+  primary key (tenant_id, outbox_id)
+) with (fillfactor = 70);
+create index outbox_open on refunds.outbox (tenant_id, next_attempt_at) where acknowledged_at is null;
+
 create or replace function refunds.check_execution() returns trigger language plpgsql as $$
 declare
   entry refunds.ledger_entries;
@@ -51,3 +90,6 @@ begin
     where e.tenant_id = tenant and e.ledger_entry_id = any (held)
     returning e.ledger_entry_id;
 end $$;
+
+create trigger check_execution before insert on refunds.executions
+  for each row execute function refunds.check_execution();

@@ -1,16 +1,147 @@
 -- The ledger: which state follows which, and the trail of it.
 
-create or replace function refunds.default_tenant() returns uuid language sql stable as
-  $$ select tenant_id from refunds.defaults $$;
+-- The table of worker/refunds/states.py as data: a test holds the two equal. Anything else is refused here, whoever asks.
+create table refunds.transitions (
+  from_status text not null,
+  event       text not null,
+  to_status   text not null,
+  primary key (from_status, event)
+);
+insert into refunds.transitions (from_status, event, to_status) values
+  ('NEW', 'claimed', 'GUARDING'),
+  ('APPROVAL_REQUIRED', 'claimed', 'GUARDING'),
+  ('GUARDING', 'reclaimed', 'GUARDING'),
+  ('ALLOWED', 'reclaimed', 'GUARDING'),
+  ('GUARDING', 'allowed', 'ALLOWED'),
+  ('GUARDING', 'approval_required', 'APPROVAL_REQUIRED'),
+  ('GUARDING', 'awaiting_customer', 'APPROVAL_REQUIRED'),
+  ('GUARDING', 'customer_ended', 'DENIED'),                                -- declined, or let the time run out
+  ('GUARDING', 'denied', 'DENIED'),
+  ('GUARDING', 'put_back', 'NEW'),
+  ('GUARDING', 'gave_up', 'ERROR'),
+  ('ALLOWED', 'executed', 'EXECUTED'),
+  ('ALLOWED', 'start_refused', 'GUARDING'),
+  ('ALLOWED', 'settlement_refused', 'ERROR'),                              -- refused for good: for a person
+  ('ALLOWED', 'not_executed', 'ERROR'),                                    -- a person had said so: nothing may happen any more
+  ('ERROR', 'retried', 'NEW');
 
 -- One key for texts that a person would call the same: repeated texts over accounts are found by it.
 create or replace function refunds.text_key(words text) returns text language sql immutable parallel safe as
   $$ select md5(lower(regexp_replace(btrim(words), '\s+', ' ', 'g'))) $$;
 
-create or replace function refunds.refuse_change() returns trigger language plpgsql as $$
-begin
-  raise exception 'append-only: % on %.% is refused', tg_op, tg_table_schema, tg_table_name using errcode = 'insufficient_privilege';
-end $$;
+-- One refund that was asked for, and how far it is.
+create table refunds.ledger_entries (
+  tenant_id         uuid not null default refunds.default_tenant(),
+  -- Patterns without counted repetition, here and below: such a one is unrolled and walked at every update.
+  ledger_entry_id   text not null check (length(ledger_entry_id) between 1 and 120 and ledger_entry_id !~ '[^A-Za-z0-9._:/@-]'),
+  refund_id         text not null check (length(refund_id) between 1 and 128 and refund_id !~ '[^A-Za-z0-9._:/@-]'),
+  agent_id          text not null default 'retail-refund-agent',           -- who asks the authority for it
+  action            text not null default 'refund.create',
+  status            text not null default 'NEW' check (status in
+                      ('NEW', 'GUARDING', 'ALLOWED', 'APPROVAL_REQUIRED', 'DENIED', 'EXECUTED', 'ERROR')),
+  last_event        text,                                                  -- what brought it to this status
+  event_number      bigint not null default 0,                             -- how many events it has had
+  amount_minor      bigint not null check (amount_minor between 1 and 1000000000000),
+  currency          text not null check (currency ~ '^[A-Z]{3}$'),
+  idempotency_key   text not null generated always as ('refund:' || ledger_entry_id) stored,
+  channel           text not null default 'retail',
+  scenario          text not null default 'standard',                      -- e.g. standard, fee, price_diff
+  account_ref       text,
+  order_ref         text,                                                  -- the source's id of the order
+  requested_at      timestamptz not null default clock_timestamp(),        -- by the customer
+  reason            text,                                                  -- the customer's words: never leave this schema
+  risk              jsonb not null default '{}',                           -- as handed in; the ledger's own facts win
+  redaction_status  text not null default 'customer data hidden',
+  -- the claim
+  claim_epoch       bigint not null default 0,                             -- grows with each claim: who has an older one writes nothing
+  claimed_by        text,                                                  -- the worker that holds it
+  lease_until       timestamptz,                                           -- until when the claim is its holder's
+  attempts          integer not null default 0,                            -- that failed; waits for the outside are counted apart
+  next_attempt_at   timestamptz not null default clock_timestamp(),        -- not taken before
+  -- what was asked and answered
+  guard_request     jsonb,                                                 -- fixed at the first ask: a retry asks the same
+  operation_id      uuid,                                                  -- the authority's, as the next five
+  decision_event_id uuid,
+  decision          text,
+  reason_code       text,
+  proof_id          text,
+  approval_id       uuid,
+  waiting_for       text check (waiting_for in ('operator', 'customer')),
+  permit_token      text,                                                  -- until it is used up
+  start_id          uuid,                                                  -- stored before start is asked
+  last_error        text,
+  created_at        timestamptz not null default clock_timestamp(),
+  updated_at        timestamptz not null default clock_timestamp(),
+  -- what came with the request
+  mode              text check (length(mode) between 1 and 40 and mode !~ '[^a-z_]'), -- how a scenario is meant to go, e.g. price_drop
+  language          text check (length(language) between 2 and 35 and language !~ '[^A-Za-z0-9-]'), -- in which the customer is written to
+  contact           text check (length(contact) <= 320),                   -- where the confirm link goes: never leaves this schema
+  source            text not null default '' check (source ~ '^[A-Za-z0-9._:/@-]{0,64}$'),
+  -- Which part of its order's budget the amount stands in; null: none, or the entry names no order.
+  budget_part       text check (budget_part in ('reserved', 'executed', 'handled', 'in_doubt')),
+  -- The worker's own end of its leave to act, by its database's clock; set with ALLOWED, before the start is asked.
+  -- Without one nothing is executed.
+  act_until         timestamptz,
+  waits             integer not null default 0,                            -- times put off because the outside did not answer
+  -- Why a person is asked, where whoever filed the row says so; it can only tighten.
+  escalation        text check (escalation ~ '^[a-z_]{1,64}$'),
+  primary key (tenant_id, ledger_entry_id),
+  constraint guarding_has_lease check (status not in ('GUARDING', 'ALLOWED') or lease_until is not null),
+  constraint waiting_has_someone check ((status = 'APPROVAL_REQUIRED') = (waiting_for is not null)),
+  constraint error_has_text check (status <> 'ERROR' or last_error is not null),
+  constraint allowed_has_permit check (status <> 'ALLOWED' or (operation_id is not null and decision_event_id is not null
+                                       and permit_token is not null and start_id is not null)),
+  -- What may be executed holds its part of the order, whoever writes it.
+  constraint ledger_permitted_holds_budget
+    check (order_ref is null or status not in ('ALLOWED', 'EXECUTED') or budget_part is not null)
+) with (fillfactor = 60);
+create index ledger_due on refunds.ledger_entries (tenant_id, next_attempt_at, ledger_entry_id)
+  where status in ('NEW', 'APPROVAL_REQUIRED');
+create index ledger_leased on refunds.ledger_entries (tenant_id, lease_until) where status in ('GUARDING', 'ALLOWED');
+create index ledger_refund on refunds.ledger_entries (refund_id);
+create index ledger_order on refunds.ledger_entries (order_ref, channel) where order_ref is not null;
+create index ledger_account on refunds.ledger_entries (account_ref, requested_at) where account_ref is not null;
+create index ledger_approval on refunds.ledger_entries (approval_id) where approval_id is not null;
+create index ledger_text on refunds.ledger_entries (refunds.text_key(reason)) where length(reason) >= 40;
+create index ledger_newest on refunds.ledger_entries (created_at desc, ledger_entry_id);
+-- What a worker gave up: a person has to look, among a hundred thousand rows that need nobody.
+create index ledger_failed on refunds.ledger_entries (updated_at) where status = 'ERROR';
+
+-- What was denied is looked for and counted; like the failed, not by an index that every step would pay for.
+create index ledger_denied on refunds.ledger_entries (created_at desc, ledger_entry_id) where status = 'DENIED';
+create index ledger_in_doubt on refunds.ledger_entries (tenant_id, updated_at) where budget_part = 'in_doubt';
+
+-- The trail of a row: every change of status, written by a trigger of ledger_entries and by nothing else. Append-only.
+create table refunds.ledger_events (
+  tenant_id       uuid not null,
+  event_id        bigint generated always as identity,
+  ledger_entry_id text not null,
+  from_status     text not null,
+  event           text not null,
+  to_status       text not null,
+  claim_epoch     bigint not null,
+  worker          text,                                                    -- or the person who brought it back
+  reason_code     text,                                                    -- of the decision, or of giving up
+  occurred_at     timestamptz not null default clock_timestamp(),
+  note            text,                                                    -- why a person did it
+  primary key (tenant_id, event_id)
+);
+create index ledger_events_entry on refunds.ledger_events (tenant_id, ledger_entry_id, event_id);
+create trigger append_only before update or delete or truncate on refunds.ledger_events
+  for each statement execute function refunds.refuse_change();
+
+-- The steps that a run of the workflow went, written with the event they led to. A row keeps all its runs.
+create table refunds.step_trails (
+  tenant_id       uuid not null,
+  ledger_entry_id text not null,
+  trail_id        bigint generated always as identity,
+  claim_epoch     bigint not null,
+  steps           jsonb not null,                                          -- [{step, …}] in the order in which they were gone
+  occurred_at     timestamptz not null default clock_timestamp(),
+  primary key (tenant_id, ledger_entry_id, trail_id)
+);
+create trigger append_only before update or delete or truncate on refunds.step_trails
+  for each statement execute function refunds.refuse_change();
 
 -- The trail of a ledger entry is written once per statement: many rows move in one. What may move is checked row by row.
 create or replace function refunds.check_transition() returns trigger language plpgsql as $$
@@ -80,6 +211,7 @@ begin
   return null;
 end $$;
 
--- A tenant's public name, for programs that may read nothing of the authority's; null where this database has none of it.
-create or replace function refunds.tenant_label(tenant uuid) returns text language sql stable security definer
-  set search_path = pg_catalog, pg_temp as $$ select t.label from sentinel.tenants t where t.tenant_id = tenant $$;
+create trigger check_transition before insert or update on refunds.ledger_entries
+  for each row execute function refunds.check_transition();
+create trigger write_ledger_events after update on refunds.ledger_entries
+  referencing old table as moved_from new table as moved_to for each statement execute function refunds.write_ledger_events();

@@ -1,5 +1,22 @@
 -- The way back out of ERROR: by a person, with a reason, and only for what surely has not been paid.
 
+-- Who brought a row back, and why. Append-only.
+create table refunds.retries (
+  tenant_id       uuid not null,
+  ledger_entry_id text not null,
+  event_number    bigint not null,                                         -- of the event in the row's trail
+  retried_by      text not null,                                           -- the person
+  login           text not null,                                           -- the database's login that did it
+  reason          text not null,
+  error_before    text not null,                                           -- what the row had ended with
+  retried_at      timestamptz not null default clock_timestamp(),
+  primary key (tenant_id, ledger_entry_id, event_number),
+  constraint retries_who_and_why check (btrim(retried_by) <> '' and btrim(reason) <> ''),
+  foreign key (tenant_id, ledger_entry_id) references refunds.ledger_entries
+);
+create trigger append_only before update or delete or truncate on refunds.retries
+  for each statement execute function refunds.refuse_change();
+
 -- Why a row may have been paid, or may yet be paid by what is under way; null where neither can be.
 create or replace function refunds.may_have_been_paid(e refunds.ledger_entries) returns text language plpgsql stable
   set search_path = pg_catalog, pg_temp as $$

@@ -1,0 +1,216 @@
+"""A person's vote on an approval, as pages offer and take it: the kinds of words, who may give which, and giving one.
+
+The rules are checked where the vote is recorded (`services/resolve_approval.py`, `resolve_order.py`); what is offered here
+only saves a person a refusal. The digest is what was shown and always goes along.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from ops_console import metrics
+from ops_console.context import Context
+from ops_console.pages.approval_facts import is_bound
+from ops_console.resolve_order import DECISIONS, FULFIL, HOLD, REFUND, refund_refusal, resolve_order
+from sentinel.authority import approval_queue
+from sentinel.authority.actor import Actor, has_role
+from sentinel.authority.approval_queue import ApprovalDetails
+from sentinel.authority.approvals import (
+    HANDLED,
+    ApprovalRow,
+    EarlierVote,
+    Vote,
+    earlier_votes,
+    find_approval,
+    resolve_approval,
+    votes,
+)
+from sentinel.core.errors import Conflict, InvalidInput, NotFound
+
+NEEDS_STEP_UP = ("approve", FULFIL, REFUND)
+"""Decisions with an effect outside: whoever makes one proves who it is (step-up)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A choice as a form offers it: its name, the button's label, and its effect in one sentence."""
+
+    name: str
+    label: str
+    follows: str
+
+
+@dataclass(frozen=True, slots=True)
+class VoteInput:
+    """A vote as a form sent it."""
+
+    verdict: str
+    reason: str
+    digest: str
+    reference: str | None = None
+
+
+CHOICES = {
+    word.name: word
+    for word in (
+        Choice("approve", "Approve", "The agent may do exactly this, once. Everything is asked again when it starts."),
+        Choice("reject", "Reject", "The agent is denied it for good. One vote is enough."),
+        Choice(
+            "handled", "Handled by a person", "Somebody did it elsewhere: the agent is denied it. Give the reference."
+        ),
+        Choice(FULFIL, "Fulfil", "The order goes out, exactly as it is bound here."),
+        Choice(
+            REFUND,
+            "Refund",
+            "The order does not go out; a refund is filed on your decision. If it is denied or fails, the order comes back.",
+        ),
+        Choice(HOLD, "Hold", "The order does not go out; the shop is told to hold it."),
+    )
+}
+_OF_CHANGE = {
+    "approve": Choice(
+        "approve",
+        "Approve",
+        "It is done exactly as it stands here. A password or key is given to who asked, and to nobody else.",
+    ),
+    "reject": Choice("reject", "Reject", "Nothing is changed. One vote is enough."),
+}
+_CHANGE_TOLD = {
+    "approved": "Approved. What ends in a password or key is done when who asked collects it; anything else is done.",
+    "rejected": "Rejected. Nothing was changed.",
+}
+_TOLD = {
+    "approved": "Approved. The agent may go on; everything is asked again when it starts.",
+    "rejected": "Rejected. The agent is denied it.",
+    "handled": "Recorded as handled by a person. The agent is denied it.",
+    FULFIL: "Released. The order goes out.",
+    REFUND: "A refund is filed on your decision. The order does not go out; if the refund is denied or fails, it comes back.",
+    HOLD: "Held. The shop is told so.",
+}
+UNBOUND = "What is stored is not what the digest names. Nobody should decide this; tell an administrator."
+REPEATED = "Your vote was recorded before. It counts once."
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalDetail:
+    """An approval with everything around it, as one moment of the database shows it."""
+
+    row: ApprovalRow
+    about: ApprovalDetails
+    voices: list[Vote]
+    earlier: list[EarlierVote]
+    refund_refused: str | None = None
+    """Why a refund of the order that this is about would be denied."""
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether what is shown is what the digest names."""
+        return is_bound(self.about.request, self.row)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is still pending."""
+        return self.row.status == "pending" and self.about.resolution is None
+
+    def vote_of(self, person: Actor) -> Vote | None:
+        """This person's recorded vote."""
+        return next((vote for vote in self.voices if vote.operator == person.email), None)
+
+    def cannot_vote_reason(self, person: Actor) -> str:
+        """Why this person has no say here, in a sentence; empty where there is one."""
+        if not self.is_open:
+            return "This was decided; nothing is left to say."
+        if not self.is_bound:
+            return UNBOUND
+        if self.about.requested_by_reader and self.row.change:
+            return "You asked for this, or hold the account that did: another administrator has to decide it."
+        if self.about.requested_by_reader:
+            return "You own the key that asks this, so another person has to decide it."
+        if self.vote_of(person) is not None:
+            return "You have voted. Another person has to decide."
+        if not has_role(person.role, self.row.required_role):
+            return f"This needs the role {self.row.required_role}; you can look."
+        return ""
+
+    def words(self) -> list[Choice]:
+        """What may be said now, by whoever has a say."""
+        offered = {**CHOICES, **_OF_CHANGE} if self.row.change else CHOICES
+        return [offered[name] for name in self._names()] if self.is_open else []
+
+    def _names(self) -> list[str]:
+        if self.about.kind != "order":
+            return self.row.offers
+        if self.about.order_status != "QUEUED":
+            return []
+        paid = (self.row.amount_minor or 0) > 0 and self.refund_refused is None
+        return [
+            name for name in DECISIONS if (name != FULFIL or "approve" in self.row.offers) and (name != REFUND or paid)
+        ]
+
+
+def approval_detail(context: Context, person: Actor, approval_id: uuid.UUID) -> ApprovalDetail:
+    """The approval and what is around it. Raises `NotFound`."""
+    row = find_approval(context.pool, person.tenant_id, approval_id)
+    about = approval_queue.card(context.pool, person.tenant_id, approval_id, person.operator_id)
+    if row is None or about is None:
+        raise NotFound("there is nothing of that id")
+    earlier = earlier_votes(context.pool, person.tenant_id, approval_id) if row.follows else []
+    is_order = about.kind == "order" and row.amount_minor is not None and row.currency is not None
+    refused = refund_refusal(context.inspector, row.amount_minor or 0, row.currency or "") if is_order else None
+    return ApprovalDetail(row, about, votes(context.pool, person.tenant_id, approval_id), earlier, refused)
+
+
+def cast_vote(context: Context, person: Actor, question: ApprovalDetail, given: VoteInput) -> str:
+    """Record one vote; the text to show. The same vote sent twice counts once and is no error.
+
+    Raises what `resolve_approval` and `resolve_order` raise, and `InvalidInput` for a decision of another kind.
+    """
+    is_order = question.about.kind == "order"
+    if (given.verdict in DECISIONS) != is_order or given.verdict not in CHOICES:
+        raise InvalidInput.of("verdict", "is not one of the decisions for this")
+    if not question.is_bound:
+        raise Conflict(UNBOUND)
+    try:
+        return (_resolve_order if is_order else _resolve)(context, person, question, given)
+    except Conflict:
+        if _is_repeat(approval_detail(context, person, question.row.approval_id), person, given):
+            return REPEATED
+        raise
+
+
+def _resolve(context: Context, person: Actor, question: ApprovalDetail, given: VoteInput) -> str:
+    done = resolve_approval(
+        context.pool, person, question.row.approval_id, verdict=given.verdict, reason=given.reason, digest=given.digest,
+        reference=given.reference if given.verdict == HANDLED else None,
+    )  # fmt: skip
+    metrics.RESOLVED.labels(done.result).inc()
+    told = _CHANGE_TOLD if question.row.change else _TOLD
+    return told.get(done.result) or _recorded(done.approvals_given, done.people_required)
+
+
+def _resolve_order(context: Context, person: Actor, question: ApprovalDetail, given: VoteInput) -> str:
+    about = question.about
+    assert about.source is not None and about.order_id is not None
+    done = resolve_order(
+        context.pool, person, about.source, about.order_id, word=given.verdict, reason=given.reason, digest=given.digest,
+        inspector=context.inspector,
+    )  # fmt: skip
+    metrics.ORDERS_RESOLVED.labels(done.result).inc()
+    return _TOLD.get(done.result) or _recorded(done.approvals_given or 0, done.people_required or 0)
+
+
+def _recorded(given: int, wanted: int) -> str:
+    return f"Your vote is recorded: {given} of {wanted} have approved. Another person has to decide."
+
+
+def _is_repeat(question: ApprovalDetail, person: Actor, given: VoteInput) -> bool:
+    """Whether exactly this word of this person is what is recorded: then a repeat changes nothing and hides nothing."""
+    mine = question.vote_of(person)
+    if mine is None or question.row.digest != given.digest:
+        return False
+    if given.verdict in (REFUND, HOLD):
+        return (question.about.resolution, question.about.resolved_by) == (given.verdict, person.email)
+    if given.verdict == HANDLED and question.row.handled_reference != given.reference:
+        return False
+    return mine.verdict == ("approve" if given.verdict == FULFIL else given.verdict)

@@ -1,0 +1,216 @@
+"""A ledger row's life as a page tells it: what happened, in order, from the worker's records and the authority's evidence.
+
+Pure: rows in, moments out. What may quote a customer is left out by naming what is shown, not what is hidden.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from ops_console.pages.text import money
+from ops_console.read_models.events import EventRow
+from ops_console.read_models.ledger_history import Card, Effect, Life, Trail
+from sentinel.authority.reasons import reason_text
+
+# What a step noted that is ours: codes, states, names of systems. Order references and a model's words are not among them.
+_NOTED = (
+    "switch", "lifted", "lifts", "degraded", "worker", "authority", "order", "route", "settles_to", "proof", "images", "scenario",
+    "look", "layer", "code", "detail", "card", "status", "escalation", "decision", "claim", "start", "settlement", "reference",
+    "report",
+)  # fmt: skip
+_TITLES = {
+    "claimed": "Claimed by a worker", "reclaimed": "Claimed again: the last claim had lapsed", "allowed": "The worker has its permit",
+    "approval_required": "Waits for a person", "awaiting_customer": "Waits for the customer", "customer_ended": "The customer ended it",
+    "denied": "Refused", "put_back": "Put back, to be tried again", "gave_up": "Given up", "executed": "Executed",
+    "start_refused": "The start was refused", "settlement_refused": "The settlement system refused for good",
+    "retried": "Tried again by a person",
+    "not_executed": "A person had said that it was not executed",
+}  # fmt: skip
+_EVIDENCE = {
+    "decision": "Decision", "start": "Start: the permit was redeemed", "outcome": "Outcome reported", "refused": "Refused when asked again",
+    "asked_again": "A person is asked again", "approval_vote": "A person's vote", "approval_approved": "Approved",
+    "approval_rejected": "Rejected", "approval_handled": "Handled by a person", "approval_expired": "Nobody decided in time",
+    "in_doubt": "In doubt", "in_doubt_resolved": "The doubt was resolved",
+    "contradiction": "Success reported after “not executed”",
+}  # fmt: skip
+# What an event's body says that its title does not, as label and member; a text that a person wrote is apart from it.
+_TOLD = (
+    ("by", "operator"), ("by", "decided_by"), ("by", "resolved_by"), ("reference", "reference"), ("latency", "latency_ms"),
+    ("policy", "policy_label"), ("start", "start_id"), ("executed", "executed"),
+)  # fmt: skip
+# What led to these is told by the decision beside them.
+_QUIET = frozenset({"claimed", "reclaimed", "allowed", "executed"})
+_CHIPS = ("decision", "outcome", "verdict")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of a run: its milliseconds, what it noted, and where it led; `following` None is where the run ended."""
+
+    name: str
+    at_ms: float
+    noted: tuple[tuple[str, str], ...]
+    message: str | None
+    tool: str | None
+    following: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One thing that happened. `chip` is a state or verdict, `words` what a person of ours wrote."""
+
+    at: datetime
+    source: str
+    title: str
+    chip: str | None = None
+    reason: str | None = None
+    facts: tuple[tuple[str, str], ...] = ()
+    words: str | None = None
+    steps: tuple[Step, ...] = ()
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The way of one run through the workflow."""
+
+    places: tuple[str, ...]
+    ways: tuple[tuple[str, str], ...]
+    end: str | None
+    told: str
+
+
+def timeline(life: Life) -> list[Moment]:
+    """Everything that happened, oldest first."""
+    found = [*_changes(life), *_runs(life), *evidence(life.evidence), *_cards(life.cards), *_settled(life)]
+    return sorted(found, key=lambda moment: moment.at)
+
+
+def last_way(trails: list[Trail]) -> Way | None:
+    """The way that the newest run took, or None before the first."""
+    if not trails:
+        return None
+    steps = steps_of(trails[-1])
+    places = tuple(step.name for step in steps)
+    ways = tuple((step.name, step.following) for step in steps if step.following is not None)
+    told = f"The last run passed {', '.join(places)}." if places else "The last run passed no step."
+    return Way(places, ways, places[-1] if places else None, told)
+
+
+def steps_of(trail: Trail) -> tuple[Step, ...]:
+    """The run's steps as a page tells them."""
+    return tuple(map(_step, trail.steps))
+
+
+def _step(noted: dict[str, Any]) -> Step:
+    output = noted.get("output") or {}
+    facts = tuple((name, _plain(output[name])) for name in _NOTED if output.get(name) not in (None, "", []))
+    return Step(str(noted.get("step")), float(noted.get("at_ms") or 0), facts, noted.get("message"), noted.get("tool"), noted.get("next"))  # fmt: skip
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _changes(life: Life) -> Iterator[Moment]:
+    for one in life.events:
+        who = "by" if one.event == "retried" else "worker"
+        facts = (("claim", str(one.claim_epoch)), *(((who, one.worker),) if one.worker else ()))
+        title = _TITLES.get(one.event, one.event.replace("_", " ").capitalize())
+        reason = one.reason_code if one.event not in _QUIET else None
+        yield Moment(one.occurred_at, "ledger", title, one.to_status, reason, facts, one.note)
+
+
+def _runs(life: Life) -> Iterator[Moment]:
+    claims = {one.claim_epoch: one.occurred_at for one in life.events if one.event in ("claimed", "reclaimed")}
+    for trail in life.trails:
+        steps = steps_of(trail)
+        # It was written down at its end; told at its beginning, which is after its claim, it stands where it belongs.
+        began = trail.occurred_at - timedelta(milliseconds=steps[-1].at_ms if steps else 0)
+        began = max(began, claims.get(trail.claim_epoch, began))
+        yield Moment(began, "workflow", "Run of the workflow", facts=(("claim", str(trail.claim_epoch)),), steps=steps)
+
+
+def evidence(events: list[EventRow]) -> Iterator[Moment]:
+    """What the authority has on record about an operation."""
+    for one in events:
+        body = json.loads(one.body)
+        chip = next((str(body[name]) for name in _CHIPS if body.get(name)), None)
+        facts = tuple((label, _told(name, body[name])) for label, name in _TOLD if body.get(name) is not None)
+        words = next(
+            (str(body[name]) for name in ("reason", "evidence") if one.kind != "in_doubt" and body.get(name)), None
+        )
+        reasons = body.get("reasons") if one.kind == "asked_again" else None
+        code = (
+            body.get("reason_code")
+            or (reasons[0] if reasons else None)
+            or (body.get("reason") if one.kind == "in_doubt" else None)
+        )
+        title = _EVIDENCE.get(one.kind, one.kind.replace("_", " ").capitalize())
+        yield Moment(one.occurred_at, "authority", title, chip, code, facts, words, event_id=str(one.event_id))  # fmt: skip
+
+
+def _told(name: str, value: Any) -> str:
+    return f"{value} ms" if name == "latency_ms" else _plain(value)
+
+
+def _cards(cards: list[Card]) -> Iterator[Moment]:
+    for card in cards:
+        asked = (
+            ("amount", money(card.amount_minor, card.currency)),
+            ("until", f"{card.expires_at:%Y-%m-%d %H:%M:%S} UTC"),
+        )
+        yield Moment(card.created_at, "customer", "Confirm card sent", "pending", facts=asked)
+        if card.answered_at is not None:
+            yield Moment(card.answered_at, "customer", "The customer answered", card.status)
+        elif card.status == "expired":
+            yield Moment(card.expires_at, "customer", "The customer did not answer in time", card.status)
+
+
+def _settled(life: Life) -> Iterator[Moment]:
+    for effect in life.effects:
+        yield Moment(
+            effect.created_at,
+            "settlement",
+            f"Effect {effect.effect_number} in {effect.system}",
+            effect.state,
+            facts=_effect(effect),
+        )
+    for one in life.executions:
+        facts = (
+            ("amount", money(one.amount_minor, one.currency)),
+            ("system", one.system),
+            ("execution", str(one.execution_id)),
+        )
+        yield Moment(one.executed_at, "settlement", "Execution recorded", facts=facts)
+    for report in life.reports:
+        trouble = (("last error", report.last_error),) if report.last_error and report.acknowledged_at is None else ()
+        yield Moment(
+            report.created_at,
+            "settlement",
+            "Report to the authority put in the outbox",
+            facts=(("tries", str(report.attempts)), *trouble),
+        )
+        if report.acknowledged_at is not None:
+            yield Moment(report.acknowledged_at, "settlement", "The authority acknowledged the report")
+    for wrong in life.wrong:
+        yield Moment(wrong.found_at, "reconciliation", f"Found wrong: {wrong.finding.replace('_', ' ')}", "error")
+
+
+def _effect(effect: Effect) -> tuple[tuple[str, str], ...]:
+    given = (
+        ("our reference", str(effect.reference)), ("its reference", effect.system_reference), ("tries", str(effect.tries)),
+        ("last error", effect.last_error), ("may fail", "yes" if effect.best_effort else None),
+    )  # fmt: skip
+    return tuple((label, value) for label, value in given if value)
+
+
+def reason_in_words(code: str | None) -> str | None:
+    """A reason code's sentence, or None where there is no code."""
+    return None if code is None else reason_text(code)

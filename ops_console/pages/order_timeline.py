@@ -1,0 +1,91 @@
+"""An order's life as a page tells it: its lanes and lane_states, the authority's evidence, what the shop and the channel did.
+
+Pure: rows in, moments out, as in `ledger_life.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ops_console.pages.ledger_timeline import Moment, Way, evidence
+from ops_console.read_models.events import EventRow
+from ops_console.read_models.order_views import AlertRow, EffectRow, OrderRow, OrderVoteRow
+from ops_console.read_models.order_views import EventRow as LaneEventRow
+
+_TITLES = {
+    "scored": "Scored", "allowed": "Low: may be fulfilled", "needs_analyst": "Medium: an analyst is needed", "denied": "High: not fulfilled",
+    "started": "Fulfilment begun", "start_refused": "The start was refused; asked again", "fulfilled": "Fulfilled by the shop",
+    "gave_up": "Given up: a person must look", "shop_refused": "The shop refused: back to a person", "retried": "A person has it tried again",
+    "reopened": "Back to a person", "refund_refused": "The refund was denied or failed: back to a person", "queued": "Queued for an analyst", "held": "Held", "rejected": "Rejected, or nobody spoke in time",
+    "refund_filed": "A refund was filed",
+}  # fmt: skip
+_DECISIONS = {
+    "fulfil": "An analyst lets it go",
+    "refund": "An analyst files a refund",
+    "hold": "An analyst has it held",
+    "retry": "An analyst has it tried again",
+}
+
+
+def timeline(
+    order: OrderRow, changes: list[LaneEventRow], effects: list[EffectRow], alerts: list[AlertRow], events: list[EventRow],
+    said: list[OrderVoteRow],
+) -> list[Moment]:  # fmt: skip
+    """Everything that happened to an order, oldest first."""
+    found = [
+        Moment(order.received_at, "webhook", "Received", facts=(("from", order.source),)),
+        *_changes(changes), *evidence(events), *_words(order, said), *_shop(effects), *_alerts(alerts),
+    ]  # fmt: skip
+    return sorted(found, key=lambda moment: moment.at)
+
+
+def way_of(order: OrderRow, changes: list[LaneEventRow]) -> Way:
+    """The way through the lanes, by the names of the drawing."""
+    ways = tuple((_standing(one.from_lane, one.from_status), _standing(one.to_lane, one.to_status)) for one in changes)
+    here = _standing(order.lane, order.status)
+    places = tuple(dict.fromkeys([_standing(None, "RECEIVED"), *(to for _, to in ways), here]))
+    told = f"It went {' → '.join(place.removeprefix('none-').replace('-', ' ') for place in places)}."
+    return Way(places, ways, here, told)
+
+
+def _standing(lane: str | None, status: str) -> str:
+    return f"{lane or 'none'}-{status}"
+
+
+def _changes(changes: list[LaneEventRow]) -> Iterator[Moment]:
+    for one in changes:
+        facts = (("lane", one.to_lane),) if one.to_lane else ()
+        yield Moment(one.occurred_at, "review", _TITLES.get(one.event, one.event.replace("_", " ").capitalize()), one.to_status, facts=facts)  # fmt: skip
+
+
+def _words(order: OrderRow, said: list[OrderVoteRow]) -> Iterator[Moment]:
+    for one in said:
+        yield Moment(
+            one.said_at, "analyst", _DECISIONS.get(one.word, one.word), None, None, (("by", one.said_by),), one.reason
+        )
+    if not said and order.resolved_at is not None and order.resolution is not None:
+        # Said before every word was kept.
+        by = (("by", order.resolved_by),) if order.resolved_by else ()
+        yield Moment(order.resolved_at, "analyst", _DECISIONS.get(order.resolution, order.resolution), None, None, by, order.resolution_reason)  # fmt: skip
+
+
+def _shop(effects: list[EffectRow]) -> Iterator[Moment]:
+    for one in effects:
+        if one.tried_at is not None:
+            given = (
+                ("tries", str(one.tries)),
+                ("the shop's reference", one.shop_reference),
+                ("last error", one.last_error),
+            )
+            facts = tuple((label, value) for label, value in given if value)
+            yield Moment(one.tried_at, "shop", f"The shop was told to {one.kind} it", one.state, facts=facts)
+        if one.reported_at is not None:
+            yield Moment(one.reported_at, "shop", "The authority acknowledged the report")
+
+
+def _alerts(alerts: list[AlertRow]) -> Iterator[Moment]:
+    for one in alerts:
+        yield Moment(one.created_at, "alert", f"Alert raised: {one.kind.replace('_', ' ')}")
+        if one.delivered_at is not None:
+            facts = (("by", one.delivered_by),) if one.delivered_by else ()
+            yield Moment(one.delivered_at, "alert", "Alert delivered", "success", facts=facts)

@@ -1,0 +1,172 @@
+"""The life of one ledger row: what the worker did with it, and what the authority has on record about its operation.
+
+Two databases perhaps: the ledger's and the authority's. Customers are left out: no account, no order, no address, no words.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ops_console.read_models.events import EventRow, events_of
+from sentinel.store.database import Pool
+from sentinel.store.ids import uuid_or_none
+from sentinel.store.queries import all_rows
+from sentinel.store.sql_template import SqlTemplate
+
+MOST = 200
+"""Of each kind, the newest: a row that is tried for days leaves many."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEvent:
+    """One change of the row's status."""
+
+    from_status: str
+    event: str
+    to_status: str
+    claim_epoch: int
+    worker: str | None
+    reason_code: str | None
+    occurred_at: datetime
+    note: str | None = None
+    """Why a person did it, in that person's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """One run of the workflow: its steps as the worker noted them, `at_ms` from the run's beginning."""
+
+    claim_epoch: int
+    steps: list[dict[str, Any]]
+    occurred_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Something done in an outside system; `reference` is our name for it there, `system_reference` the system's own."""
+
+    effect_number: int
+    system: str
+    best_effort: bool
+    state: str
+    reference: uuid.UUID
+    system_reference: str | None
+    last_error: str | None
+    tries: int
+    tried_at: datetime
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A confirm card that the customer was sent."""
+
+    confirmation_id: uuid.UUID
+    status: str
+    amount_minor: int
+    currency: str
+    created_at: datetime
+    expires_at: datetime
+    answered_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """The money movement; amounts in minor units."""
+
+    execution_id: uuid.UUID
+    system: str
+    amount_minor: int
+    currency: str
+    claim_epoch: int
+    executed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is told to the authority, until it has acknowledged it."""
+
+    outbox_id: uuid.UUID
+    attempts: int
+    last_error: str | None
+    acknowledged_at: datetime | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """A finding of the reconciliation about the row's execution."""
+
+    finding: str
+    found_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """Everything on record; each list oldest first."""
+
+    events: list[LedgerEvent]
+    trails: list[Trail]
+    effects: list[Effect]
+    cards: list[Card]
+    executions: list[Execution]
+    reports: list[Report]
+    wrong: list[Wrong]
+    evidence: list[EventRow]
+
+
+_OF_ENTRY = "tenant_id = %(tenant_id)s and ledger_entry_id = %(ledger_entry_id)s"
+EVENTS = SqlTemplate("""
+select from_status, event, to_status, claim_epoch, worker, reason_code, occurred_at, note from refunds.ledger_events
+where {of_entry} order by event_id desc limit %(most)s
+""").fill(of_entry=_OF_ENTRY)
+TRAILS = SqlTemplate("""
+select claim_epoch, steps, occurred_at from refunds.step_trails where {of_entry} order by trail_id desc limit %(most)s
+""").fill(of_entry=_OF_ENTRY)
+EFFECTS = SqlTemplate("""
+select effect_number, system, best_effort, state, reference, system_reference, last_error, tries, tried_at, created_at
+from refunds.effects where {of_entry} order by effect_number desc
+""").fill(of_entry=_OF_ENTRY)
+CARDS = SqlTemplate("""
+select confirmation_id, status, amount_minor, currency, created_at, expires_at, answered_at
+from refunds.confirmations where {of_entry} order by created_at desc limit %(most)s
+""").fill(of_entry=_OF_ENTRY)
+EXECUTIONS = SqlTemplate("""
+select execution_id, system, amount_minor, currency, claim_epoch, executed_at from refunds.executions where {of_entry}
+""").fill(of_entry=_OF_ENTRY)
+# By the names that the runs' trails give them: the outbox has no index by entry.
+REPORTS = SqlTemplate("""
+select outbox_id, attempts, last_error, acknowledged_at, created_at
+from refunds.outbox where {of_entry} and outbox_id = any(%(reports)s) order by created_at desc limit %(most)s
+""").fill(of_entry=_OF_ENTRY)
+WRONG = """
+select w.finding, w.found_at from refunds.wrong_executions w join refunds.executions x using (tenant_id, execution_id)
+where x.tenant_id = %(tenant_id)s and x.ledger_entry_id = %(ledger_entry_id)s order by w.found_at desc
+"""
+
+
+def history_of(
+    ledger: Pool, authority: Pool, tenant_id: uuid.UUID, *, ledger_entry_id: str, operation_id: uuid.UUID | None
+) -> Life:
+    """What happened to a row, from both databases; the newest `MOST` of each kind."""
+    fields = {"tenant_id": tenant_id, "ledger_entry_id": ledger_entry_id, "most": MOST}
+    evidence = [] if operation_id is None else events_of(authority, tenant_id, operation_id, limit=MOST)
+    trails = all_rows(ledger, Trail, TRAILS, fields)[::-1]
+    return Life(
+        all_rows(ledger, LedgerEvent, EVENTS, fields)[::-1],
+        trails,
+        all_rows(ledger, Effect, EFFECTS, fields)[::-1],
+        all_rows(ledger, Card, CARDS, fields)[::-1],
+        all_rows(ledger, Execution, EXECUTIONS, fields),
+        all_rows(ledger, Report, REPORTS, {**fields, "reports": _reports(trails)})[::-1],
+        all_rows(ledger, Wrong, WRONG, fields)[::-1],
+        evidence,
+    )
+
+
+def _reports(trails: list[Trail]) -> list[uuid.UUID]:
+    said = (step.get("output", {}).get("report") for trail in trails for step in trail.steps)
+    return [found for found in (uuid_or_none(str(one)) for one in said if one is not None) if found is not None]

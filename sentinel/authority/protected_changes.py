@@ -1,0 +1,197 @@
+"""Changes of who may do what: people, their roles and passwords, and keys. Every page and command goes through `request_change`.
+
+What gives somebody power waits for a second administrator once the tenant has two: an approval in the one queue. The password
+or key that comes of it is made when the asker collects it. The rules are the database's
+(`schema/authority/protected_changes.sql`); the console's role can write people and keys in no other way.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from sentinel.authority.actor import Actor
+from sentinel.core.canonical import canonical_json
+from sentinel.core.errors import Conflict, Forbidden, NotFound, SentinelError
+from sentinel.store.database import Pool
+from sentinel.store.ids import new_id
+from sentinel.store.queries import one_row, scalar
+
+WAITS = "waits"
+CREATE_OPERATOR, SET_ROLE, DEACTIVATE, REACTIVATE = (
+    "operator.create", "operator.set_role", "operator.deactivate", "operator.reactivate",
+)  # fmt: skip
+RESET_PASSWORD, RESET_SECOND_FACTOR = "operator.reset_password", "operator.reset_second_factor"
+END_SESSIONS, CONFIRM = "operator.end_sessions", "operator.confirm"
+ISSUE_KEY, ROTATE_KEY, REVOKE_KEY = "key.issue", "key.rotate", "key.revoke"
+LASTS_SECONDS = 3 * 86400
+"""How long a second administrator has: over a weekend."""
+
+
+class WaitsForAdministrator(Conflict):
+    """Not done yet: a second administrator has to approve it, as the approval `approval_id`."""
+
+    code = "waits-for-administrator"
+
+    def __init__(self, approval_id: uuid.UUID) -> None:
+        super().__init__(
+            f"nothing is changed yet: this waits for a second administrator, as approval {approval_id}; a password or key"
+            " that comes of it is collected there by who asked"
+        )
+        self.approval_id = approval_id
+
+
+REFUSALS: dict[str, SentinelError] = {
+    "unknown": NotFound("there is nothing of that id"),
+    "role": Forbidden("this needs the role admin"),
+    "not_yours": Forbidden("who asked for it collects it"),
+    "not_approved": Conflict("this is not approved"),
+    "too_late": Conflict("this was approved more than a day ago; ask again"),
+    "collected": Conflict("this was collected before; it was shown then, and only then"),
+    "taken": Conflict("somebody has that address by now"),
+    "repeated": Conflict("this operator was added before"),
+    "changed": Conflict("this operator has another role by now; look again"),
+    "made_before": Conflict("a key of that id was made before"),
+    "over": Conflict("the key is revoked or expired; make a new one"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What became of a request: `waits_for` is the approval's id where the result is "waits"."""
+
+    result: str
+    waits_for: uuid.UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectedChange:
+    """A change that waited, as it was asked; `request` is canonical JSON. `collectable`: a password or key waits to be made."""
+
+    request: str
+    action: str
+    asked_by: uuid.UUID | None
+    outcome: str | None
+    collectable: bool
+
+
+REQUEST_CHANGE = """
+select result, waits_for from sentinel.request_change(%(tenant_id)s, %(by_id)s, %(by)s, %(via)s, %(request)s, %(given)s::jsonb,
+  %(approval_id)s, %(event_id)s, %(lasts_seconds)s)
+"""
+MAKE_APPROVED = """
+select sentinel.make_approved_change(%(tenant_id)s, %(approval_id)s, %(by_id)s, %(by)s, %(given)s::jsonb, %(event_id)s)
+"""
+FIND_CHANGE = """
+select c.request, a.action, c.asked_by, c.outcome,
+  c.done_at is null and sentinel.makes_secret(a.action) and sentinel.is_collectable(a) as collectable
+from sentinel.protected_changes c join sentinel.approvals a using (tenant_id, approval_id)
+where c.tenant_id = %(tenant_id)s and c.approval_id = %(approval_id)s
+"""
+CHANGE_WAITS = "select sentinel.change_waits(%(tenant_id)s, %(by_id)s)"
+
+
+def request_change(
+    pool: Pool,
+    actor: Actor,
+    action: str,
+    resource: str,
+    params: Mapping[str, Any],
+    given: Mapping[str, Any] | None = None,
+) -> str:
+    """Do one of the actions above; what the database answers about it, "done" mostly.
+
+    `params` say exactly what is asked and are shown to who approves; `given` is what is kept of a password or key. Raises
+    `WaitsForAdministrator`, and `Forbidden` for who is no administrator.
+    """
+    actor.must_be("admin")
+    asked = {
+        "action": action, "resource": resource, "requested_by": actor.name,
+        "params": {name: _plain(value) for name, value in params.items() if value is not None},
+    }  # fmt: skip
+    answer = _ask(
+        pool, tenant_id=actor.tenant_id, by_id=actor.operator_id, by=actor.name, via=actor.via, request=canonical_json(asked),
+        given=given or {}, approval_id=new_id(), event_id=new_id(), lasts_seconds=LASTS_SECONDS,
+    )  # fmt: skip
+    if answer.result == WAITS:
+        assert answer.waits_for is not None
+        raise WaitsForAdministrator(answer.waits_for)
+    if answer.result == "role":
+        raise Forbidden("this needs the role admin")
+    return answer.result
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _ask(
+    pool: Pool,
+    *,
+    tenant_id: uuid.UUID,
+    by_id: uuid.UUID | None,
+    by: str,
+    via: str,
+    request: str,
+    given: Mapping[str, Any],
+    approval_id: uuid.UUID,
+    event_id: uuid.UUID,
+    lasts_seconds: int,
+) -> Asked:
+    """Do `request` (canonical JSON), or have it wait under `approval_id`; `given` is what is kept of a secret, never shown."""
+    found = one_row(pool, Asked, REQUEST_CHANGE, {
+        "tenant_id": tenant_id, "by_id": by_id, "by": by, "via": via, "request": request, "given": orjson.dumps(given).decode(),
+        "approval_id": approval_id, "event_id": event_id, "lasts_seconds": lasts_seconds,
+    })  # fmt: skip
+    assert found is not None
+    return found
+
+
+def make_approved(
+    pool: Pool,
+    *,
+    tenant_id: uuid.UUID,
+    approval_id: uuid.UUID,
+    by_id: uuid.UUID | None,
+    by: str,
+    given: Mapping[str, Any],
+    event_id: uuid.UUID,
+) -> str:
+    """Do an approved change whose secret its asker collects; what `sentinel.make_approved_change` answers."""
+    return str(scalar(pool, MAKE_APPROVED, {
+        "tenant_id": tenant_id, "approval_id": approval_id, "by_id": by_id, "by": by, "given": orjson.dumps(given).decode(),
+        "event_id": event_id,
+    }))  # fmt: skip
+
+
+def find_change(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> ProtectedChange | None:
+    """What that approval is about, where it is about a change of people or keys."""
+    return one_row(pool, ProtectedChange, FIND_CHANGE, {"tenant_id": tenant_id, "approval_id": approval_id})
+
+
+def change_waits(pool: Pool, tenant_id: uuid.UUID, by_id: uuid.UUID | None) -> bool:
+    """Whether what this operator asks that gives somebody power would wait now."""
+    return bool(scalar(pool, CHANGE_WAITS, {"tenant_id": tenant_id, "by_id": by_id}))
+
+
+ADDRESS_OF = "select email from sentinel.operators where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s"
+
+
+def address_of(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID) -> str | None:
+    """An operator's address, for who reads what was asked."""
+    found: str | None = scalar(pool, ADDRESS_OF, {"tenant_id": tenant_id, "operator_id": operator_id})
+    return found
+
+
+def outcome_text(outcome: str) -> str:
+    """What became of an approved change, as a sentence."""
+    if outcome == "done":
+        return "it was done"
+    refusal = REFUSALS.get(outcome)
+    return refusal.detail if refusal else f"it could not be done: {outcome.replace('_', ' ')}"

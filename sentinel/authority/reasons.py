@@ -1,0 +1,59 @@
+"""Every reason code with its sentence for people: the decision core's own, and the escalations that the shipped policies declare."""
+
+from __future__ import annotations
+
+from sentinel.core.decision import REASONS as DECISION_REASONS
+
+ESCALATIONS: dict[str, str] = {
+    # Why a workflow hands a row to a person → sentence. Policies take these codes as the reason of a decision
+    # (`reason_from`), so each of them is public and stable.
+    "halted": "A halt covers this action.",
+    "switch_off": "This scenario is switched off.",
+    "outside_canary": "This account is not in the share for which the scenario is switched on.",
+    "system_not_proven": "The launch gate of this scenario saw a simulation of the system that would settle it, not the real one.",
+    "open_complaint": "The order has an open complaint.",
+    "delayed_shipment": "The shipment is delayed; that is compensated, not refunded.",
+    "account_mismatch": "Another account than the ordering one asks.",
+    "blacklisted": "The account is on the blacklist.",
+    "refunded_before": "This order was refunded before.",
+    "order_overdrawn": "More would be paid back for this order than was paid for it.",
+    "order_other_currency": "The order was paid in another currency.",
+    "order_paid_unknown": "What was paid for this order is not known.",
+    "analyst_refund": "An analyst filed this refund of an order under review; their decision lifts it.",
+    "order_missing": "The row names no order.",
+    "order_unknown": "The order is not known.",
+    "order_directory_unavailable": "The order could not be looked up.",
+    "no_route": "There is no route for this channel, scenario and mode.",
+    "image_missing": "The proof image is missing.",
+    "image_unrecognised": "The proof image could not be recognised.",
+    "image_mismatch": "The proof image shows something else than what is claimed.",
+    "recogniser_unavailable": "The proof image could not be looked at.",
+    "outside_window": "The time for this scenario is over.",
+    "fee_not_charged": "The fee was not charged.",
+    "price_not_dropped": "The price did not drop.",
+    "not_in_scenario": "The case does not fit its scenario.",
+    "mode_needs_person": "This mode is always handled by a person.",
+    "over_limit_early": "An early look found a limit that would be exceeded.",
+    "critic_amount": "The amount does not fit the case.",
+    "critic_scenario": "The text tells of another scenario.",
+    "critic_instructions": "The text gives instructions to the machine.",
+    "critic_encoded_text": "The text is encoded or disguised.",
+    "critic_repeated_text": "Several accounts use the same text.",
+    "critic_long_text": "The text is longer than a customer would write.",
+    "critic_markup": "The text has tags, code or a header of a role in it.",
+    "critic_language": "The text is in a script or language that the rules cannot read.",
+    "critic_rejected": "The second look did not agree.",
+    "critic_timeout": "The second look took too long.",
+    "critic_error": "The second look failed.",
+    "critic_malformed": "The second look gave no usable answer.",
+    "system_not_ready": "The system that would settle this is not ready.",
+    "step_refused": "The workflow came to a step that is not declared.",
+    "unknown_escalation": "A person is asked for a reason that is not known.",
+}
+
+REASONS: dict[str, str] = {**DECISION_REASONS, **ESCALATIONS}
+
+
+def reason_text(code: str) -> str:
+    """The sentence for a reason code; a policy's own code reads as its words."""
+    return REASONS.get(code) or code.replace("_", " ").capitalize() + "."

@@ -1,0 +1,63 @@
+"""Signed tokens: every text that we hand out and later believe because we signed it (itsdangerous, HMAC-SHA-256).
+
+A token is `payload.signature`, both base64url without padding, and has exactly one spelling. Each purpose has a salt of
+its own, so that what a secret signed for one purpose is worth nothing for another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from enum import StrEnum
+
+from itsdangerous import BadData, Signer
+from itsdangerous.encoding import base64_decode, base64_encode
+
+
+class Purpose(StrEnum):
+    """What a token is for: the salt of its key. A changed value makes every token of that purpose worthless."""
+
+    PERMIT = "sentinel/permit/v1"
+    CONFIRM_LINK = "sentinel/confirm-link/v1"
+    KNOWN_DEVICE = "sentinel/known-device/v1"
+
+
+class TokenSigner:
+    """Signs and reads the tokens of one purpose.
+
+    `secrets`, newest first: the first signs, all verify, so that one can be rotated. `size`: bytes of every payload.
+    Without secrets nothing can be signed (`ValueError`) and every token is a stranger's.
+    """
+
+    def __init__(self, secrets: Sequence[str], purpose: Purpose, *, size: int) -> None:
+        derived = Signer(list(secrets), salt=purpose, key_derivation="hmac", digest_method=hashlib.sha256)
+        # Derived once and not at every token; itsdangerous wants the newest last.
+        keys = [derived.derive_key(secret) for secret in reversed(secrets)]
+        self._signer = Signer(keys, key_derivation="none", digest_method=hashlib.sha256) if keys else None
+        self._size = size
+        self._length = len(base64_encode(bytes(size))) + 1 + len(base64_encode(bytes(32)))
+
+    def sign(self, payload: bytes, *, bound_to: bytes = b"") -> str:
+        """The token: the same arguments always give the same one. `bound_to` is signed too, but not told by the token."""
+        if self._signer is None:
+            raise ValueError("no secret to sign with")
+        return (base64_encode(payload) + b"." + self._signer.get_signature(bound_to + payload)).decode()
+
+    def read(self, token: str, *, bound_to: bytes = b"") -> bytes | None:
+        """The payload of a genuine token signed with the same `bound_to`; None for anything else."""
+        if self._signer is None or len(token) != self._length:
+            return None
+        head, _, signature = token.partition(".")
+        payload = _decoded(head)
+        if payload is None or len(payload) != self._size or _decoded(signature) is None:
+            return None
+        return payload if self._signer.verify_signature(bound_to + payload, signature) else None
+
+
+def _decoded(text: str) -> bytes | None:
+    """The bytes of a base64url text; None where it is not the one spelling of them."""
+    try:
+        data = base64_decode(text)
+    except BadData:
+        return None
+    return data if base64_encode(data).decode() == text else None

@@ -1,0 +1,110 @@
+"""Maps database driver errors to retries, `StillDeciding` and `EngineUnavailable`.
+
+Every function of the schema is one transaction and idempotent by key, so one retry on a fresh connection is safe even
+when the lost reply was the one to COMMIT: the second call finds what the first recorded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.rows import class_row
+
+from sentinel.core.errors import EngineUnavailable, StillDeciding
+from sentinel.store.database import DatabaseUnreachable, Pool, QueryDeadline, first_line
+
+Result = TypeVar("Result")
+
+LOCK_WAIT_SECONDS = 2.0
+"""How long a caller waits for locks over all attempts; then it must retry (docs/CONTRACT.md §2)."""
+
+_TRIES = 4
+
+
+def call_with_retry(pool: Pool, call: Callable[[psycopg.Connection[Any]], Result]) -> Result:
+    """Run `call` on a pooled connection; retry a lost connection once, a deadlock up to three times.
+
+    Raises `StillDeciding` when somebody else holds a needed lock longer than the lock timeout, and
+    `EngineUnavailable` for every other failure of the database.
+    """
+    return call_with_retry_within(pool, lambda connection, _: call(connection), LOCK_WAIT_SECONDS)
+
+
+def call_with_retry_within(
+    pool: Pool, call: Callable[[psycopg.Connection[Any], float], Result], wait_seconds: float
+) -> Result:
+    """`call_with_retry` whose call gets the remaining seconds to wait for locks: `wait_seconds` less earlier attempts."""
+    lost = False
+    until = time.monotonic() + wait_seconds
+    patience: QueryDeadline | None = None
+    for attempt in range(_TRIES):
+        try:
+            with pool.connection() as connection:
+                patience = pool.watch(connection)
+                try:
+                    return call(connection, max(0.0, until - time.monotonic()))
+                finally:
+                    pool.unwatch(patience)
+        except pg.LockNotAvailable as error:
+            raise StillDeciding("this operation is still being decided; ask again") from error
+        except (pg.DeadlockDetected, pg.SerializationFailure) as error:
+            if time.monotonic() > until:
+                raise StillDeciding("this operation is still being decided; ask again") from error
+            if attempt == _TRIES - 1:
+                raise EngineUnavailable("the database could not order this transaction") from error
+        except pg.QueryCanceled as error:
+            raise EngineUnavailable("the database took too long") from error
+        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            if patience is not None and patience.over:
+                raise DatabaseUnreachable("the database fell silent") from error
+            if lost:
+                raise EngineUnavailable(f"the database cannot be reached: {first_line(error)}") from error
+            lost = True
+        except psycopg.Error as error:
+            raise EngineUnavailable(f"the database refused: {first_line(error)}") from error
+    raise EngineUnavailable("the database cannot be reached")
+
+
+Row = TypeVar("Row")
+
+
+def all_rows(
+    pool: Pool,
+    shape: type[Row],
+    statement: str,
+    fields: Mapping[str, Any] | None = None,
+    *,
+    plan_anew: bool = False,
+) -> list[Row]:
+    """Every row of one statement as `shape`, a dataclass named like the columns. Raises `EngineUnavailable`.
+
+    `plan_anew`: not prepared, so that the plan fits the values: for searches whose best index depends on what is looked for.
+    """
+
+    def call(connection: Any) -> list[Row]:
+        with connection.cursor(row_factory=class_row(shape)) as cursor:
+            return list(cursor.execute(statement, fields, prepare=False if plan_anew else None).fetchall())
+
+    return call_with_retry(pool, call)
+
+
+def one_row(pool: Pool, shape: type[Row], statement: str, fields: Mapping[str, Any] | None = None) -> Row | None:
+    """The only row of one statement as `shape`, or None."""
+    found = all_rows(pool, shape, statement, fields)
+    return found[0] if found else None
+
+
+def changed(pool: Pool, statement: str, fields: Mapping[str, Any]) -> int:
+    """How many rows one changing statement touched."""
+    count: int = call_with_retry(pool, lambda connection: connection.execute(statement, fields).rowcount)
+    return count
+
+
+def scalar(pool: Pool, statement: str, fields: Mapping[str, Any] | None = None) -> Any:
+    """The first column of the first row, or None."""
+    row = call_with_retry(pool, lambda connection: connection.execute(statement, fields).fetchone())
+    return row[0] if row else None

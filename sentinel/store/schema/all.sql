@@ -1,0 +1,54 @@
+-- The whole schema as it is now, in an order that an empty database takes. `sentinel migrate` reads it; by hand, as the role
+-- that is to own it: psql --single-transaction --file all.sql
+-- What a file needs of another stands above it: row types, trigger functions, functions of an index or a default. Bodies
+-- are not looked into before they run, so they may name what stands below.
+
+set local check_function_bodies = off;
+
+\ir version.sql
+
+\ir authority/tenants.sql
+\ir authority/events.sql
+\ir authority/operators.sql
+\ir authority/agent_keys.sql
+\ir authority/policies.sql
+\ir authority/operations.sql
+\ir authority/limits.sql
+\ir authority/approvals.sql
+\ir authority/protected_changes.sql
+\ir authority/permits.sql
+\ir authority/halts.sql
+\ir authority/velocity.sql
+\ir authority/outcomes.sql
+\ir authority/in_doubt.sql
+\ir authority/decisions.sql
+\ir authority/decision_set.sql
+\ir authority/replays.sql
+\ir authority/switches.sql
+\ir authority/locks.sql
+\ir authority/housekeeping.sql
+
+\ir console/sessions.sql
+\ir console/sign_in.sql
+\ir console/gauges.sql
+\ir console/public_ids.sql
+\ir console/board.sql
+
+\ir refunds/defaults.sql
+\ir refunds/ledger.sql
+\ir refunds/orders.sql
+\ir refunds/budgets.sql
+\ir refunds/executions.sql
+\ir refunds/effects.sql
+\ir refunds/confirmations.sql
+\ir refunds/retries.sql
+\ir refunds/proof_images.sql
+\ir refunds/reconcile.sql
+\ir refunds/workers.sql
+
+\ir orders/reviews.sql
+\ir orders/steps.sql
+\ir orders/effects.sql
+\ir orders/shop.sql
+\ir orders/alerts.sql
+\ir orders/analysts.sql

@@ -1,0 +1,128 @@
+-- Operations: one exact action under one idempotency key, and how far it is.
+
+-- Identity of an operation. Append-only.
+create table sentinel.operations (
+  tenant_id       uuid not null,
+  operation_id    uuid not null,
+  idempotency_key text not null,
+  principal_id    uuid not null,                                           -- whose key asked first
+  agent_id        text not null,
+  action          text not null,
+  resource        text not null,                                           -- what it is about, e.g. "refund/rf_1"
+  risk_class      text not null,
+  digest          text not null,                                           -- of the canonical operation
+  request         text not null,                                           -- the canonical operation itself
+  salt            text not null,                                           -- 32 random bytes, hex: opens the commitments
+  scenario        text,                                                    -- what a halt or a switch may name
+  once_key        text,                                                    -- what may happen only once, e.g. "refund|rf_1"
+  amount_minor    bigint check (amount_minor between 1 and 1000000000000),
+  currency        text check ((currency is null) = (amount_minor is null)),
+  created_at      timestamptz not null,
+  -- What the decision looked at beside the operation (sentinel/core/proof.py, decision_basis), with the salt that its
+  -- commitment needs: who erases the row takes both. Null for what was decided before it was kept.
+  basis           text,
+  primary key (operation_id, tenant_id),
+  constraint operations_key_once unique (idempotency_key, tenant_id)
+);
+create trigger append_only before update or delete or truncate on sentinel.operations
+  for each statement execute function sentinel.refuse_change();
+
+-- The life of an operation: the one row that moves.
+create table sentinel.operation_states (
+  tenant_id         uuid not null,
+  operation_id      uuid not null,
+  status            text not null check (status in
+                      ('allowed', 'pending', 'approved', 'expired', 'denied', 'started', 'in_doubt', 'completed')),
+  decision          text not null check (decision in ('ALLOW', 'APPROVAL_REQUIRED', 'DENY')),
+  reason_code       text not null,                                         -- why it stands so
+  policy_id         text not null,
+  policy_version    text not null,
+  policy_label      text not null,
+  policy_digest     text not null,                                         -- of the text that decided
+  decision_event_id uuid not null,                                         -- the proof pack's event
+  once_key          text,
+  once_live         boolean not null default false,                        -- holds what may happen only once
+  approval_id       uuid,                                                  -- the question asked last
+  permit_id         uuid,                                                  -- the permit handed out last
+  permit_expires_at timestamptz,
+  start_id          uuid,                                                  -- the caller's name of its one start
+  started_at        timestamptz,
+  start_event_id    uuid,
+  start_hash        text,
+  outcome           text check (outcome in ('success', 'error')),          -- as reported; error: unknown whether it happened
+  report_digest     text,                                                  -- of the first report: another one contradicts it
+  reported_at       timestamptz,
+  report_event_id   uuid,
+  report_hash       text,
+  in_doubt_since    timestamptz,
+  in_doubt_reason   text,
+  permit_for_person boolean not null default false,                        -- a permit that was got with a question to a person
+  -- Until when whoever was told "started" may act: moved forward by every answered start, ended by a report of "error".
+  act_until         timestamptz,
+  -- When a person said that it was not executed. Set once; nothing starts after it.
+  not_executed_at   timestamptz,
+  -- What a permit holds, where whoever looks for it finds it: the key that asked, and the locks of its budgets.
+  principal_id      uuid,
+  holds             bigint[],
+  once_folded       text generated always as (rtrim(lower(once_key collate "C"), '._:/@-~')) stored, -- finds other spellings
+  -- Ids of what tightened a decision in its own transaction: limits that were full, a halt, a once-key. Null: nothing did.
+  tightened         text[],
+  primary key (operation_id, tenant_id),
+  constraint started_has_time check ((started_at is not null) = (status in ('started', 'in_doubt', 'completed'))),
+  constraint permit_has_end check ((permit_id is null) = (permit_expires_at is null)),
+  constraint doubt_has_reason check (status <> 'in_doubt' or in_doubt_reason is not null),
+  constraint started_may_act check (status <> 'started' or act_until is not null),
+  constraint not_executed_was_started check (not_executed_at is null or status in ('in_doubt', 'completed')),
+  -- Whoever answers a start must move act_until past now: with this, no answer can say "go" after "not executed", nor can
+  -- that be said while an answer still says "go".
+  constraint not_executed_is_final check (act_until <= not_executed_at)
+) with (fillfactor = 60);
+
+-- One index for both: unique by the exact key (the folded one follows from it), found by the folded one.
+create unique index operation_states_once on sentinel.operation_states (tenant_id, once_folded, once_key) where once_live;
+
+-- Permits that are out; one that is redeemed in the commit that gives it is in neither of these two indexes.
+create index operation_states_permits on sentinel.operation_states (principal_id, permit_expires_at)
+  where status in ('allowed', 'approved') and permit_id is not null;
+-- "holds is not null" follows from the question for a budget and from no other, so that no other plan takes this index.
+create index operation_states_holds on sentinel.operation_states using gin (holds) with (fastupdate = off)
+  where status in ('allowed', 'approved') and holds is not null;
+create index operation_states_started on sentinel.operation_states (started_at) where status = 'started';
+create index operation_states_in_doubt on sentinel.operation_states (tenant_id, in_doubt_since) where status = 'in_doubt';
+
+-- One question to the authority, as its caller hands it over: the operation, what the policy said, and ids made in advance.
+create type sentinel.guard_input as (
+  seq integer,                                                             -- its place in the batch
+  tenant_id uuid, principal_id uuid, owner_operator_id uuid, idempotency_key text,
+  -- ids to be used for what is written; second_event_id for what runs out or starts with it
+  operation_id uuid, event_id uuid, permit_id uuid, approval_id uuid, second_event_id uuid,
+  -- the operation
+  agent_id text, action text, resource text, risk_class text, scenario text, digest text, request text, salt text, once_key text,
+  amount_minor bigint, currency text,
+  hand_out_is_start boolean,                                               -- a caller without a start step
+  -- what the policy said, before halts, once-keys and limits
+  verdict text, reason_code text, reasons text[], policy_id text, policy_version text, policy_label text, policy_digest text,
+  limits jsonb,                                                            -- [limit_ask…]
+  required_role text, required_people integer, approval_seconds integer, permit_seconds integer,
+  pack_parts text[],                                                       -- the proof pack's text around what is not known yet
+  elapsed_ms integer,                                                      -- spent before the database was asked
+  approvable boolean,                                                      -- null: true
+  asks_person boolean,                                                     -- null: false
+  start_id uuid,                                                           -- a permission is redeemed with the answer
+  act_seconds integer,                                                     -- how long the caller may act after a start
+  basis text,                                                              -- as operations.basis
+  facts_commitment text,                                                   -- where nothing tightens; else the database makes its own
+  breakers jsonb,                                                          -- [breaker_ask…]; null: none
+  bound_agent text,                                                        -- the agent that the key is bound to
+  shared integer                                                           -- place of what rows of a batch share; null: nothing
+);
+
+-- result: decided | replayed | key_reused. decision and reason_code are what holds now; pack is what was recorded.
+create type sentinel.guard_output as (
+  seq integer, result text, operation_id uuid, decision_event_id uuid, decision text, reason_code text, status text,
+  policy_id text, policy_version text, policy_label text, resource text, risk_class text, digest text, request text,
+  permit_id uuid, permit_expires_at timestamptz, approval_id uuid, approval_expires_at timestamptz, approver text,
+  approved_at timestamptz, outcome text, pack text, pack_hash text, decided_at timestamptz,
+  -- the receipt of a start under the caller's own start id; start_duplicate when an earlier answer had it already
+  start_event_id uuid, start_hash text, start_duplicate boolean
+);

@@ -1,0 +1,217 @@
+-- Everything that changes who may do what: people, their roles and passwords, and keys. Every way leads through request_change;
+-- what gives somebody power waits for a second administrator once there are two. The console's role writes these tables by these
+-- functions only (deploy/roles.sql).
+
+-- One row beside each approval that asks for a second administrator: exactly what was asked. It holds no secret: passwords and
+-- keys are made when the asker collects what was approved.
+create table sentinel.protected_changes (
+  tenant_id   uuid not null,
+  approval_id uuid not null,
+  request     text not null,                                               -- canonical JSON; its SHA-256 is the approval's digest
+  asked_by    uuid,                                                        -- null: on the machine itself, in nobody's name
+  done_at     timestamptz,
+  outcome     text,                                                        -- done, or why it could not be done when it was approved
+  primary key (tenant_id, approval_id),
+  foreign key (tenant_id, approval_id) references sentinel.approvals,
+  constraint protected_changes_done_once check ((done_at is null) = (outcome is null))
+);
+
+-- What waits; taking power away (deactivating, ending sessions, revoking) never does.
+create or replace function sentinel.gives_power(action text) returns boolean language sql immutable parallel safe as $$
+  select action in ('operator.create', 'operator.set_role', 'operator.reactivate', 'operator.reset_password',
+    'operator.reset_second_factor', 'key.issue', 'key.rotate')
+$$;
+
+-- What ends in a password or key, which is made when the asker collects it.
+create or replace function sentinel.makes_secret(action text) returns boolean language sql immutable parallel safe as $$
+  select action in ('operator.create', 'operator.reset_password', 'key.issue', 'key.rotate')
+$$;
+
+-- Whether what this operator asks waits: once there are two administrators. One whom the asker has shut out alone counts on.
+-- Nobody's account is the machine itself; with the login of the schema's owner it waits for nobody, for who holds that login can
+-- write every table.
+create or replace function sentinel.change_waits(tenant uuid, by_id uuid) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select (by_id is not null or not pg_has_role(session_user, 'sentinel_owner', 'member')) and 2 <= (
+    select count(*) from sentinel.operators o
+    where o.tenant_id = tenant and o.role = 'admin' and (o.active or o.shut_out_by = by_id))
+$$;
+
+-- Keeps a new key. Answers done, or made_before for an id that is taken.
+create or replace function sentinel.add_key(
+  tenant uuid, p jsonb, given jsonb, by_id uuid, who text, event uuid
+) returns text language plpgsql as $$
+declare
+  k sentinel.agent_keys;
+begin
+  insert into sentinel.agent_keys
+    (tenant_id, key_id, principal_id, key_hash, hint, label, agent_id, scopes, owner_operator_id, maker_ids, expires_at)
+  values (tenant, (p ->> 'key_id')::uuid, (given ->> 'principal_id')::uuid, decode(given ->> 'key_hash', 'hex'), given ->> 'hint',
+    coalesce(p ->> 'label', ''), p ->> 'agent_id', array(select jsonb_array_elements_text(p -> 'scopes')),
+    (p ->> 'owner_operator_id')::uuid, array_remove(array[by_id], null),
+    clock_timestamp() + make_interval(secs => (p ->> 'expires_seconds')::integer))
+  on conflict do nothing returning * into k;
+  if not found then return 'made_before'; end if;
+  perform sentinel.append_event(tenant, event, 'key_created', null, k.agent_id, clock_timestamp(), sentinel.key_facts(k, who));
+  return 'done';
+end $$;
+
+-- Keeps a usable key's successor, which takes everything over from it; the old one ends after the overlap, never later than it
+-- would have. Answers done, unknown, made_before or over.
+create or replace function sentinel.rotate_key(
+  tenant uuid, p jsonb, given jsonb, by_id uuid, who text, event uuid
+) returns text language plpgsql as $$
+declare
+  old sentinel.agent_keys;
+  k sentinel.agent_keys;
+begin
+  select * into old from sentinel.agent_keys where tenant_id = tenant and key_id = (p ->> 'old_key_id')::uuid for update;
+  if not found then return 'unknown'; end if;
+  if exists (select from sentinel.agent_keys where tenant_id = tenant and key_id = (p ->> 'key_id')::uuid) then return 'made_before'; end if;
+  if old.revoked_at is not null or old.expires_at <= clock_timestamp() then return 'over'; end if;
+  update sentinel.agent_keys
+  set expires_at = least(expires_at, clock_timestamp() + make_interval(secs => (p ->> 'overlap_seconds')::integer))
+  where tenant_id = tenant and key_id = old.key_id returning * into old;
+  insert into sentinel.agent_keys
+    (tenant_id, key_id, principal_id, key_hash, hint, label, agent_id, scopes, owner_operator_id, maker_ids, expires_at)
+  values (tenant, (p ->> 'key_id')::uuid, old.principal_id, decode(given ->> 'key_hash', 'hex'), given ->> 'hint', old.label, old.agent_id,
+    old.scopes, old.owner_operator_id, array_remove(old.maker_ids || by_id, null),
+    clock_timestamp() + make_interval(secs => (p ->> 'expires_seconds')::integer)) returning * into k;
+  perform sentinel.append_event(tenant, event, 'key_rotated', null, k.agent_id, clock_timestamp(), sentinel.key_facts(k, who)
+    || jsonb_build_object('old_key_id', old.key_id, 'old_expires_at', sentinel.utc_text(old.expires_at)));
+  return 'done';
+end $$;
+
+-- Ends a key now. Answers done, unknown, or same for one that was revoked before.
+create or replace function sentinel.revoke_key(tenant uuid, key uuid, who text, event uuid) returns text language plpgsql as $$
+declare
+  k sentinel.agent_keys;
+begin
+  update sentinel.agent_keys set revoked_at = clock_timestamp()
+  where tenant_id = tenant and key_id = key and revoked_at is null returning * into k;
+  if not found then
+    return case when exists (select from sentinel.agent_keys where tenant_id = tenant and key_id = key) then 'same' else 'unknown' end;
+  end if;
+  perform sentinel.append_event(tenant, event, 'key_revoked', null, k.agent_id, clock_timestamp(), sentinel.key_facts(k, who));
+  return 'done';
+end $$;
+
+create or replace function sentinel.key_facts(k sentinel.agent_keys, who text) returns jsonb language sql stable as $$
+  select jsonb_build_object('by', who, 'key_id', k.key_id, 'agent_id', k.agent_id, 'scopes', k.scopes,
+    'owner_operator_id', k.owner_operator_id, 'expires_at', sentinel.utc_text(k.expires_at))
+$$;
+
+-- Does what `request` says, whoever asked; `given` holds what is kept of a password or key. Only the functions below call it, in
+-- a transaction that holds the lock of the tenant's people. `agreed`: a second administrator has.
+create or replace function sentinel.make_change(
+  tenant uuid, by_id uuid, who text, request jsonb, given jsonb, agreed boolean, event uuid
+) returns text language plpgsql as $$
+declare
+  act text := request ->> 'action';
+  p jsonb := request -> 'params';
+  person uuid := (p ->> 'operator_id')::uuid;
+  hands uuid;
+  said text;
+begin
+  if act = 'operator.create' then
+    said := sentinel.add_operator(tenant, person, p ->> 'email', given ->> 'password_hash', p ->> 'role',
+      coalesce((given ->> 'one_time')::boolean, true), by_id, who, event);
+    return case said when 'added' then 'done' else said end;
+  elsif act = 'key.issue' then return sentinel.add_key(tenant, p, given, by_id, who, event);
+  elsif act = 'key.rotate' then return sentinel.rotate_key(tenant, p, given, by_id, who, event);
+  elsif act = 'key.revoke' then return sentinel.revoke_key(tenant, (p ->> 'key_id')::uuid, who, event);
+  end if;
+  select changed_by into hands from sentinel.operators where tenant_id = tenant and operator_id = person;
+  said := sentinel.change_operator(tenant, person,
+    case act when 'operator.set_role' then 'role_set' when 'operator.deactivate' then 'shut_out' when 'operator.reactivate' then 'let_in'
+      when 'operator.reset_password' then 'password_reset' when 'operator.reset_second_factor' then 'second_factor_reset'
+      when 'operator.end_sessions' then 'sessions_ended' when 'operator.confirm' then 'confirmed' end,
+    coalesce(p ->> 'role', given ->> 'password_hash'), p ->> 'seen', by_id, who, event);
+  -- What two administrators did, without a secret that one of them then has, puts the account in nobody's hands.
+  if agreed and said = 'done' and not sentinel.makes_secret(act) then
+    update sentinel.operators set changed_by = hands where tenant_id = tenant and operator_id = person;
+  end if;
+  return said;
+end $$;
+
+-- The one way to all of it. Does what is asked at once, or, where it waits, tries it and undoes it, and opens an approval for a
+-- second administrator. The result is what the act answers, or waits; asking the same again while it waits is the same approval.
+create or replace function sentinel.request_change(
+  tenant uuid, by_id uuid, who text, via text, asked text, given jsonb, approval uuid, event uuid, lasts_seconds integer
+) returns table (result text, waits_for uuid) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  request jsonb := asked::jsonb;
+  act text := request ->> 'action';
+  moment timestamptz;
+begin
+  perform sentinel.take_operators_lock(tenant);
+  if not sentinel.gives_power(act) or not sentinel.change_waits(tenant, by_id) then
+    result := sentinel.make_change(tenant, by_id, who, request, given, false, event);
+    return next; return;
+  end if;
+  if by_id is not null and not sentinel.is_active_admin(tenant, by_id) then result := 'role'; return next; return; end if;
+  select c.approval_id into waits_for from sentinel.protected_changes c join sentinel.approvals a using (tenant_id, approval_id)
+  where c.tenant_id = tenant and c.request = asked and c.asked_by is not distinct from by_id and c.done_at is null
+    and (a.status = 'pending' and a.expires_at > clock_timestamp() or sentinel.is_collectable(a));
+  if found then result := 'waits'; return next; return; end if;
+  begin
+    result := sentinel.make_change(tenant, by_id, who, request, given, false, event);
+    raise exception 'tried' using errcode = 'triggered_action_exception';
+  exception when triggered_action_exception then null;
+  end;
+  if result <> 'done' then return next; return; end if;
+  moment := clock_timestamp();
+  insert into sentinel.approvals
+    (tenant_id, approval_id, operation_id, principal_id, requester_operator_id, agent_id, action, resource, digest, reasons, policy_digest,
+     required_role, required_people, offers_approve, created_at, expires_at)
+  values (tenant, approval, approval, approval, by_id, via, act, request ->> 'resource', sentinel.sha256_text(asked),
+     array['second_administrator'], 'built_in', 'admin', 1, true, moment, moment + make_interval(secs => lasts_seconds));
+  insert into sentinel.protected_changes (tenant_id, approval_id, request, asked_by) values (tenant, approval, asked, by_id);
+  perform sentinel.append_event(tenant, event, 'change_asked', approval, via, moment, jsonb_build_object(
+    'approval_id', approval, 'by', who, 'digest', sentinel.sha256_text(asked), 'request', request));
+  result := 'waits'; waits_for := approval;
+  return next;
+end $$;
+
+create or replace function sentinel.is_active_admin(tenant uuid, person uuid) returns boolean language sql stable as $$
+  select exists (select from sentinel.operators o
+    where o.tenant_id = tenant and o.operator_id = person and o.role = 'admin' and o.active)
+$$;
+
+-- For how long an approved password or key is there to be collected.
+create or replace function sentinel.is_collectable(a sentinel.approvals) returns boolean language sql stable as $$
+  select a.status = 'approved' and a.decided_at > clock_timestamp() - interval '1 day'
+$$;
+
+-- Does what was approved, once: at the vote that approved it (`given` null), or when the asker collects a password or key. Answers
+-- what the act answers, or unknown, not_yours, not_approved, too_late, collected or role; nothing for what waits to be collected.
+create or replace function sentinel.make_approved_change(
+  tenant uuid, approval uuid, by_id uuid, who text, given jsonb, event uuid
+) returns text language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  c sentinel.protected_changes;
+  a sentinel.approvals;
+  said text;
+begin
+  select * into c from sentinel.protected_changes where tenant_id = tenant and approval_id = approval;
+  if not found then return 'unknown'; end if;
+  perform sentinel.take_operators_lock(tenant);
+  select * into c from sentinel.protected_changes where tenant_id = tenant and approval_id = approval for update;
+  select * into a from sentinel.approvals where tenant_id = tenant and approval_id = approval;
+  if given is null and sentinel.makes_secret(a.action) then return null; end if;
+  said := case
+    when given is not null and c.asked_by is distinct from by_id then 'not_yours'
+    when c.done_at is not null then 'collected'
+    when a.status <> 'approved' or a.digest <> sentinel.sha256_text(c.request)
+      or (select count(*) from sentinel.voices_for(a, a.required_role)) < a.required_people then 'not_approved'
+    when not sentinel.is_collectable(a) then 'too_late'
+    when c.asked_by is not null and not sentinel.is_active_admin(tenant, c.asked_by) then 'role' end;
+  if said is null then
+    said := sentinel.make_change(tenant, c.asked_by, who, c.request::jsonb, given, true, event);
+  elsif given is not null or said = 'collected' then
+    return said;
+  end if;
+  update sentinel.protected_changes set done_at = clock_timestamp(), outcome = said
+  where tenant_id = tenant and approval_id = approval and done_at is null;
+  return said;
+end $$;

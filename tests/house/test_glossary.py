@@ -1,0 +1,182 @@
+"""House rules on names: modules, classes, public functions and tables use the words of docs/GLOSSARY.md."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+PACKAGES = ("sentinel", "worker", "ops_console", "tests")
+
+BETTER = {
+    "again": "reevaluate, retry, resend: what is done again",
+    "asker": "requester",
+    "book": "inspector, declared_switches, ledger: what it holds",
+    "crew": "worker_pool",
+    "crowd": "in_flight",
+    "crowded": "at_permit_limit",
+    "door": "sign_in, authenticator",
+    "doorkeeper": "authenticator",
+    "errand": "periodic_task",
+    "errands": "periodic_tasks",
+    "foreseer": "simulator",
+    "foresight": "simulation",
+    "fullest": "highest_usage",
+    "fullness": "limit_usage",
+    "gathering": "batching, batch_commit",
+    "glance": "status",
+    "hands": "lease_keeper",
+    "hindrance": "unavailable_reason, obstacle",
+    "house": "housekeeping",
+    "judged": "raise_if_refused, checked",
+    "knowing": "context_loader",
+    "lapse": "release_lease",
+    "lately": "in_window, recent",
+    "minter": "public_id_generator",
+    "minters": "public_id_generators",
+    "patience": "retry_policy, query_deadline, lock_wait",
+    "places": "addresses, slots, steps: what they are",
+    "said": "answer, vote, statement",
+    "shelf": "policy_files",
+    "standing": "status, state",
+    "standings": "states",
+    "tell": "notify, render, report",
+    "together": "combined, batch",
+    "told": "response, message, description",
+    "twin": "mutant, duplicate",
+    "twins": "mutants, duplicates",
+    "word": "vote, decision",
+    "world": "fixtures, environment",
+}
+"""Words that no module, class, public function or table is named with, and the better ones."""
+
+NOT_YET: dict[str, frozenset[str]] = {
+    "sentinel/platform": frozenset({"told"}),
+    "tables": frozenset({"crowded"}),
+    "tests/acceptance": frozenset({"again", "crowd", "door", "places", "tell", "told"}),
+    "tests/browser": frozenset({"said"}),
+    "tests/faults": frozenset({"places", "told"}),
+    "tests/integration": frozenset({"again", "book", "said", "tell", "together", "told", "word"}),
+    "tests/support": frozenset({"again", "said", "standing"}),
+    "tests/unit": frozenset({"judged", "said", "standing", "told"}),
+    "worker/critic": frozenset({"word"}),
+    "worker/orders": frozenset({"places"}),
+}
+"""By folder, what is still named with such words there. Remove a word when its names are gone; never add one."""
+
+TABLES = re.compile(r"create (?:unlogged )?table (?:if not exists )?\w+\.(\w+)", re.IGNORECASE)
+
+
+def words(name: str) -> set[str]:
+    """The words of an identifier, in small letters: "PolicyBook" and "policy_book" are policy and book."""
+    return {part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+
+
+def named(path: Path) -> Iterator[str]:
+    """The module's name, its classes and its public functions and methods; a test's own name is a sentence."""
+    if path.stem != "__init__":
+        yield path.stem
+    for node in ast.walk(ast.parse(path.read_text())):
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if isinstance(node, ast.ClassDef) or (is_function and not node.name.startswith(("_", "test_"))):
+            yield node.name
+
+
+def of(path: Path) -> str:
+    """The folder that a file counts to: the package and the room in it."""
+    return "/".join(path.relative_to(REPO).parts[:-1][:2])
+
+
+def offences() -> Iterator[tuple[str, str, str]]:
+    """(folder, name, word) of every name with such a word; modules of tests are named like sentences too."""
+    for package in PACKAGES:
+        for path in sorted((REPO / package).rglob("*.py")):
+            for name in named(path):
+                if not name.startswith("test_"):
+                    yield from ((of(path), name, word) for word in sorted(words(name) & BETTER.keys()))
+    for path in sorted((REPO / "sentinel" / "store").rglob("*.sql")):
+        for table in TABLES.findall(path.read_text()):
+            yield from (("tables", table, word) for word in sorted(words(table) & BETTER.keys()))
+
+
+def test_names_use_the_glossarys_words() -> None:
+    bad = [
+        f"{folder}: {name} (better: {BETTER[word]})"
+        for folder, name, word in offences()
+        if word not in NOT_YET.get(folder, frozenset())
+    ]
+    assert not bad, "docs/GLOSSARY.md has the word for it:\n" + "\n".join(bad)
+
+
+def test_words_that_are_still_allowed_are_still_used() -> None:
+    used = {(folder, word) for folder, _, word in offences()}
+    stale = sorted((folder, word) for folder, found in NOT_YET.items() for word in found if (folder, word) not in used)
+    assert not stale, f"nothing is named so any more, remove it from NOT_YET: {stale}"
+
+
+def test_every_name_is_seen_in_words() -> None:
+    assert words("PolicyBook") == words("policy_book") == {"policy", "book"}
+    assert words("HTTPTwins2") == {"http", "twins"} and words("says_bookkeeping") == {"says", "bookkeeping"}
+
+
+SHARED_CLASSES = frozenset(
+    {
+        "Agent",
+        "AlreadyStarted",
+        "Answer",
+        "Asked",
+        "Authority",
+        "Context",
+        "Counted",
+        "Effect",
+        "EventRow",
+        "Execution",
+        "Fact",
+        "Finding",
+        "Given",
+        "Handler",
+        "HotRoutes",
+        "LedgerEvent",
+        "LedgerRow",
+        "Line",
+        "NoAnswer",
+        "NoSuchTransition",
+        "Outcome",
+        "QueryDeadline",
+        "Pipeline",
+        "Refused",
+        "Report",
+        "Result",
+        "Standing",
+        "Step",
+        "Tried",
+        "Undelivered",
+        "Verdict",
+        "Wrong",
+    }
+)
+"""Class names that still stand for several things. Remove one when it does not; never add one."""
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    found = Counter(
+        node.name
+        for package in PACKAGES[:-1]
+        for path in (REPO / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    shared = {name for name, count in found.items() if count > 1}
+    assert shared <= SHARED_CLASSES, f"one word, one meaning: rename all but one of {sorted(shared - SHARED_CLASSES)}"
+
+
+def test_the_glossary_has_one_line_per_word() -> None:
+    lines = [line for line in (REPO / "docs" / "GLOSSARY.md").read_text().splitlines() if line.startswith("* ")]
+    entries = [re.fullmatch(r"\* \*\*([a-z -]+)\*\*: (.+)", line) for line in lines]
+    assert all(entries), "a line is `* **word**: meaning`"
+    terms = [entry[1] for entry in entries if entry]
+    assert len(terms) == len(set(terms)) > 50
+    assert not {word for term in terms for word in words(term)} & BETTER.keys()

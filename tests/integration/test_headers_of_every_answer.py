@@ -1,0 +1,106 @@
+"""What every answer of every listener carries, whoever made it: the event loop, Flask, the listener, or the server's reader (G27)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ops_console.app import create_app as create_console
+from ops_console.audience import Audience
+from ops_console.settings import ConsoleSettings
+from sentinel.authority.app import create_app
+from sentinel.authority.settings import Settings
+from sentinel.platform.http.asgi import Edge
+from sentinel.platform.http.rate_limit import SharedRateLimit
+from sentinel.platform.serving.event_worker import _Connection
+from tests.support.asgi_client import InProcessApp
+from tests.support.fixtures import SECRET, Fixtures, guard_body
+from tests.support.order_fixtures import make_intake, order_body, signed
+
+ADDRESS, HEALTH = "http://127.0.0.1:7000", "http://127.0.0.1:7001"
+SAID = "max-age=31536000"
+TLS = {"behind_tls": True, "health_port": 7001}
+
+Asked = tuple[str, str, dict[str, Any], int]
+"""Method, path, what `Client.open` is given, the status wanted."""
+EVERYWHERE: tuple[Asked, ...] = (
+    ("GET", "/docs", {}, 200), ("GET", "/healthz", {}, 200), ("PUT", "/healthz", {}, 405),
+    ("GET", "/nothing", {}, 404), ("GET", "/metrics", {}, 404), ("GET", "/metrics", {"base_url": HEALTH}, 200),
+    ("GET", "/docs", {"base_url": HEALTH}, 404), ("GET", "/docs", {"headers": {"Host": "a b"}}, 400),
+)  # fmt: skip
+
+
+@contextmanager
+def authority(fixtures: Fixtures) -> Iterator[tuple[InProcessApp, list[Asked]]]:
+    limit = SharedRateLimit(per_second=1000, burst=1000)
+    edge = create_app(Settings(secret_keys=(SECRET,), **TLS), fixtures.authority, limit, stopping=lambda: True)
+    key, guard = {"headers": {"X-API-Key": fixtures.key}}, "/api/sentinel/action/guard"
+    stream = "/api/sentinel/approvals/stream"
+    with closing(InProcessApp(edge)) as app:
+        yield app, [
+            ("POST", guard, {**key, "json": guard_body()}, 200), ("POST", guard, {"json": guard_body()}, 401),
+            ("POST", f"{guard}/batch", {**key, "json": {"requests": [guard_body()]}}, 200), ("GET", guard, {}, 405),
+            ("POST", guard, {**key, "data": b"x"}, 415), ("GET", stream, key, 200), ("GET", stream, {}, 401),
+            ("GET", "/api/sentinel/heartbeat?agent_id=a", key, 200),
+        ]  # fmt: skip
+
+
+@contextmanager
+def console(fixtures: Fixtures, face: Audience) -> Iterator[tuple[InProcessApp, list[Asked]]]:
+    more = {"board_health_port": 7001, "require_second_factor": "nobody"}
+    edge = create_console(
+        ConsoleSettings(database_url=fixtures.url, **TLS, **more), audience=face, stopping=lambda: True
+    )
+    parts = edge.flask.extensions["console"]
+    with ExitStack() as stack:
+        for pool in (parts.pool, parts.board.pool):
+            stack.callback(pool.close)
+        yield stack.enter_context(closing(InProcessApp(edge))), [
+            ("POST", "/ops/api/session", {"json": {"email": "a@b.example", "password": "x"}}, 401),
+            ("GET", "/ops/sign-in", {}, 200),
+        ] if face is Audience.OPERATORS else [
+            ("GET", "/live", {}, 200), ("GET", "/ops/api/live/feed", {}, 200),
+            ("GET", "/ops/api/live/stream", {}, 200), ("GET", "/verify/pf_x.json", {}, 404),
+        ]  # fmt: skip
+
+
+@contextmanager
+def orders(fixtures: Fixtures) -> Iterator[tuple[InProcessApp, list[Asked]]]:
+    with closing(make_intake(fixtures, "http://127.0.0.1:1", **TLS)) as made:
+        body, path = order_body(), "/webhooks/demo/orders"
+        yield made.app, [
+            ("POST", path, {"data": body, "headers": {"Content-Type": "application/json"}}, 401),
+            ("POST", path, {"data": body, "headers": signed(body)}, 503),
+        ]  # fmt: skip
+
+
+LISTENERS: dict[str, Callable[[Fixtures], Any]] = {
+    "authority": authority, "operators": lambda fixtures: console(fixtures, Audience.OPERATORS),
+    "board": lambda fixtures: console(fixtures, Audience.PUBLIC), "orders": orders,
+}  # fmt: skip
+
+
+def unread(edge: Edge) -> str:
+    """What the server answers to bytes that it could not read as a request."""
+    connection, written = _Connection.__new__(_Connection), list[bytes]()
+    connection.worker, connection._safe_write = SimpleNamespace(asgi=edge), written.append
+    connection._send_error_response(400, "two Hosts")
+    return written[0].decode()
+
+
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_behind_tls_every_answer_says_so_and_has_its_id(fixtures: Fixtures, listener: str) -> None:
+    with LISTENERS[listener](fixtures) as (app, own):
+        for method, path, given, status in (*EVERYWHERE, *own):
+            answer = app.test_client().open(path, method=method, **{"base_url": ADDRESS, **given})
+            assert answer.status_code == status, (method, path, answer.text)
+            assert answer.headers.getlist("Strict-Transport-Security") == [SAID], (method, path)
+            assert len(answer.headers.getlist("X-Request-ID")) == 1, (method, path)
+            if listener in ("operators", "board"):
+                assert answer.headers.getlist("X-Content-Type-Options") == ["nosniff"], (method, path)
+                assert len(answer.headers.getlist("Content-Security-Policy")) == 1, (method, path)
+        assert f"\r\nStrict-Transport-Security: {SAID}\r\n" in unread(app.edge)

@@ -1,0 +1,82 @@
+"""Builders for tests of the analysts' side of order review: orders in the queue, on a console's fixtures."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from typing import Any
+
+_numbers = itertools.count(1)
+SIGNALS = '[{"code": "country_mismatch", "detail": "billing GB, shipping NG"}]'
+
+
+def queued(fixtures: Any, order_id: str | None = None, *, approval_id: Any = None, source: str = "demo") -> str:
+    """The id of a medium order that waits for an analyst, 200.00 USD."""
+    order_id = order_id or f"ord-{next(_numbers)}"
+    approval_id = approval_id or fixtures.approval("200.00")
+    review_id = _received(fixtures, order_id, source)
+    _move(
+        fixtures,
+        review_id,
+        "scored",
+        "SCORED",
+        f"band = 'medium', signals = '{SIGNALS}', model = 'not_asked', guard_params = '{{}}'",
+    )
+    operation = fixtures.sql("select operation_id from sentinel.approvals where approval_id = %s", approval_id)[0][0]
+    _move(fixtures, review_id, "needs_analyst", "DECIDED",
+          f"lane = 'medium', decision = 'APPROVAL_REQUIRED', reason_code = 'needs_analyst', operation_id = '{operation}',"
+          f" approval_id = '{approval_id}', decided_at = clock_timestamp()")  # fmt: skip
+    _move(fixtures, review_id, "queued", "QUEUED", "due_at = clock_timestamp() + interval '1 day'")
+    return order_id
+
+
+def held(fixtures: Any, order_id: str | None = None, *, source: str = "demo") -> str:
+    """The id of a high order that was held."""
+    order_id = order_id or f"ord-{next(_numbers)}"
+    review_id = _received(fixtures, order_id, source)
+    _move(
+        fixtures,
+        review_id,
+        "scored",
+        "SCORED",
+        f"band = 'high', signals = '{SIGNALS}', model = 'raised', guard_params = '{{}}'",
+    )
+    _move(fixtures, review_id, "denied", "DECIDED",
+          f"lane = 'high', decision = 'DENY', reason_code = 'high_risk', operation_id = '{uuid.uuid4()}'")  # fmt: skip
+    _move(fixtures, review_id, "held", "HELD", "last_error = null")
+    return order_id
+
+
+def refused_by_shop(fixtures: Any, order_id: str | None = None, *, source: str = "demo") -> str:
+    """The id of a low order that its shop refused to fulfil: a person decides what now."""
+    order_id = order_id or f"ord-{next(_numbers)}"
+    review_id = _received(fixtures, order_id, source)
+    fixtures.sql(
+        "set session_replication_role = replica; update orders.reviews set status = 'SHOP_REFUSED', lane = 'low', band = 'low',"
+        " decision = 'ALLOW', reason_code = 'low_risk', signals = '[]', model = 'not_asked', guard_params = '{}',"
+        f" operation_id = gen_random_uuid(), start_id = gen_random_uuid(), decided_at = clock_timestamp() where review_id = '{review_id}';"
+        " set session_replication_role = origin"
+    )
+    return order_id
+
+
+def _received(fixtures: Any, order_id: str, source: str) -> uuid.UUID:
+    review_id = uuid.uuid4()
+    fixtures.sql(
+        "insert into orders.reviews (tenant_id, review_id, source, order_id, body_sha256, amount_minor, currency, account_ref,"
+        " order_facts) values (%s, %s, %s, %s, sha256('x'), 20000, 'USD', 'acct-secret', '{\"email\": \"secret@x.example\"}')",
+        fixtures.tenant_id, review_id, source, order_id,
+    )  # fmt: skip
+    return review_id
+
+
+def _move(fixtures: Any, review_id: uuid.UUID, event: str, status: str, more: str) -> None:
+    fixtures.sql(
+        f"update orders.reviews set last_event = '{event}', status = '{status}', {more} where review_id = %s", review_id
+    )
+
+
+def standing(fixtures: Any, order_id: str) -> tuple[str, str | None]:
+    """(status, resolution) as stored."""
+    found = fixtures.sql("select status, resolution from orders.reviews where order_id = %s", order_id)
+    return found[0]

@@ -1,0 +1,130 @@
+"""Processes of the worker's commands that begin with everything imported: a second of every start is imports.
+
+`WarmProcess` is a `Popen` whose process is forked from one that has imported the worker and done nothing else. From then on
+it is as any other: own arguments, environment and pipes, to be waited for and killed. What a start itself may do wrong
+(imports, the interpreter's options) is tried by the tests that start commands the plain way, those of `tests/acceptance`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).resolve().parents[2]
+IMPORTED = ("worker.retail_refund_agent", "worker.cli")
+_REQUEST_BYTES = 1 << 20
+
+
+class WarmProcess(subprocess.Popen[str]):
+    """`Popen([python, script, …])` or `Popen([python, "-m", module, …])`, with an `env`; text goes through pipes."""
+
+    def _execute_child(self, args: list[str], *rest: Any) -> None:
+        env, (p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite) = rest[5], rest[9:15]
+        ours, its = socket.socketpair()
+        with its, open(os.devnull) as nothing:
+            stdin = p2cread if p2cread >= 0 else nothing.fileno()
+            request = json.dumps({"argv": args[1:], "env": env}).encode()
+            socket.send_fds(_template(), [request], [its.fileno(), stdin, c2pwrite, errwrite])
+        for end in (p2cread, c2pwrite, errwrite):
+            if end >= 0:
+                os.close(end)
+        del p2cwrite, c2pread, errread  # kept by Popen
+        self._told = ours.makefile("rb")
+        ours.close()
+        self.pid = int(self._told.readline())
+        self._child_created = True
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        return self._ended(0)
+
+    def _wait(self, timeout: float | None) -> int:
+        ended = self._ended(timeout)
+        if ended is None:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        return ended
+
+    def _ended(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._told], [], [], timeout)[0]:
+            self.returncode = int(self._told.readline() or -signal.SIGKILL)
+            self._told.close()
+        return self.returncode
+
+
+@functools.cache
+def _template() -> socket.socket:
+    """The line to the process that forks; that one ends with the line."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.support.warm_process", str(its.fileno())]
+    with its:
+        process = subprocess.Popen(command, env=clean, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
+    atexit.register(process.wait)
+    atexit.register(ours.close)
+    return ours
+
+
+def _serve(line: socket.socket) -> None:
+    for name in IMPORTED:
+        __import__(name)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a keeper's end interests nobody
+    while True:
+        request, fds, _, _ = socket.recv_fds(line, _REQUEST_BYTES, 4)
+        if not request:
+            return
+        if not os.fork():
+            line.close()
+            _keep(json.loads(request), fds)
+        for fd in fds:
+            os.close(fd)
+
+
+def _keep(request: dict[str, Any], fds: list[int]) -> NoReturn:
+    """In a process of its own: fork the wanted one, tell its id, and how it ended. Does not come back."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    told, *pipes = fds
+    pid = os.fork()
+    if not pid:
+        os.close(told)
+        _become(request, pipes)
+    for fd in pipes:
+        os.close(fd)
+    os.write(told, f"{pid}\n".encode())
+    _, status = os.waitpid(pid, 0)
+    os.write(told, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    os._exit(0)
+
+
+def _become(request: dict[str, Any], pipes: list[int]) -> NoReturn:
+    """Run the command and end as the interpreter would, with what is registered for its exit."""
+    for standard, pipe in enumerate(pipes):
+        os.dup2(pipe, standard)
+        os.close(pipe)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    _run(request["argv"])
+    sys.exit()
+
+
+def _run(argv: list[str]) -> None:
+    if argv[0] == "-m":
+        sys.argv = argv[1:]
+        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = argv
+        sys.path[0] = str(Path(argv[0]).parent)
+        runpy.run_path(argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))

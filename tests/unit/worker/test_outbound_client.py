@@ -1,0 +1,200 @@
+"""One exchange with a server that is not ours: whatever it does is a value, in time and within bounds."""
+
+from __future__ import annotations
+
+import gzip
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests.support.scripted_server import SLACK, ScriptedServer, deadline_for, faults, took
+from worker.outbound import client
+from worker.outbound.client import FailureKind, NoResponse, Readiness, Response, exchange, is_http_url, post_json
+
+FAULTS = faults(b'{"ok": true}')
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[ScriptedServer]:
+    with ScriptedServer().running() as running:
+        yield running
+
+
+@pytest.fixture
+def server(shared: ScriptedServer) -> ScriptedServer:
+    shared.asked.clear()
+    return shared
+
+
+def ask(url: str, *, seconds: float = 8.0, max_bytes: int = 64 << 10) -> Response | NoResponse:
+    return post_json(url, {"a": 1}, headers={"X-Key": "k"}, deadline_seconds=seconds, max_bytes=max_bytes)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_is_a_value_within_the_deadline_after_one_try(server: ScriptedServer, fault: str) -> None:
+    server.script, expected = FAULTS[fault]
+    deadline = deadline_for(expected)
+    found, seconds = took(lambda: ask(server.url, seconds=deadline))
+    known = "answered" if isinstance(found, Response) else found.kind.value
+    assert known in expected.split("|")
+    assert seconds < deadline + SLACK
+    assert len(server.asked) == 1
+
+
+def test_a_usual_client_would_be_held_by_a_dripping_head(server: ScriptedServer) -> None:
+    """The mutant: a time limit per receive instead of one for the whole exchange."""
+    server.script = lambda asked: asked.drip(b"HTTP/1.1 200 OK\r\n" + b"X-A: b\r\n" * 18 + b"\r\n")
+    _, seconds = took(lambda: requests.post(server.url, json={}, timeout=0.6, stream=True).close())
+    assert seconds > 0.6 + SLACK
+
+
+def test_a_good_answer_comes_whole_and_the_question_was_as_given(server: ScriptedServer) -> None:
+    server.script = lambda asked: asked.answer(200, b'{"ok": 1}', "Application/JSON; charset=utf-8")
+    assert ask(server.url + "/a?b=c") == Response(200, "application/json", b'{"ok": 1}')
+    [asked] = server.asked
+    assert (asked.method, asked.path, asked.json) == ("POST", "/a?b=c", {"a": 1})
+    assert asked.headers["x-key"] == "k"
+    assert asked.headers["content-type"] == "application/json"
+    assert asked.headers["accept-encoding"] == "identity"
+
+
+def test_chunks_are_put_together_and_the_bound_is_exact(server: ScriptedServer) -> None:
+    server.script = lambda asked: asked.raw(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1f4\r\n"
+        + b"a" * 500
+        + b"\r\n1f4\r\n"
+        + b"b" * 500
+        + b"\r\n0\r\n\r\n"
+    )
+    assert ask(server.url, max_bytes=1000) == Response(200, "", b"a" * 500 + b"b" * 500)
+    server.script = lambda asked: asked.answer(200, b"a" * 1001)
+    assert ask(server.url, max_bytes=1000) == NoResponse(FailureKind.TOO_LARGE)
+
+
+def test_the_body_of_a_redirect_is_not_unpacked(server: ScriptedServer) -> None:
+    bomb = gzip.compress(b"0" * (8 << 20))
+    server.script = lambda asked: asked.answer(302, bomb, Location="/next", Content_Encoding="gzip")
+    assert ask(server.url) == Response(302, "application/json", bomb)
+
+
+def test_nobody_there_is_known_as_not_asked() -> None:
+    with ScriptedServer().running() as gone:
+        url = gone.url
+    assert ask(url) == NoResponse(FailureKind.NOT_SENT)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "nonsense", "ftp://127.0.0.1/", "http://", "http://[", "http://127.0.0.1:99999/", "http://\u2028/"]
+)
+def test_an_address_that_is_none_is_a_value(url: str) -> None:
+    assert ask(url) == NoResponse(FailureKind.NOT_SENT)
+    assert not is_http_url(url)
+
+
+def test_what_cannot_be_sent_is_a_value(server: ScriptedServer) -> None:
+    for body, headers in (({1, 2}, {}), ({"a": "\ud800"}, {}), ({}, {"X": "a\r\nY: b"}), ({}, {"X\n": "a"})):
+        found = post_json(server.url, body, headers=headers, deadline_seconds=8, max_bytes=10)
+        assert found == NoResponse(FailureKind.NOT_SENT)
+    assert not server.asked
+
+
+def test_addresses_with_credentials_or_queries_are_not_taken() -> None:
+    assert is_http_url("https://critic.example/v1")
+    assert is_http_url("http://127.0.0.1:8000")
+    for url in ("http://a:b@host", "http://host?x=1", "http://host/#f", "file:///etc/passwd"):
+        assert not is_http_url(url)
+
+
+def test_proxies_and_credentials_of_the_environment_are_not_used(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login someone password secret\n")
+    netrc.chmod(0o600)
+    with ScriptedServer().running() as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.setenv("ALL_PROXY", proxy.url)
+        monkeypatch.setenv("NETRC", str(netrc))
+        server.script = lambda asked: asked.say({})
+        assert ask(server.url) == Response(200, "application/json", b"{}")
+        assert not proxy.asked
+    assert "authorization" not in server.asked[0].headers
+
+
+def test_cookies_of_one_answer_are_not_sent_with_the_next_question(server: ScriptedServer) -> None:
+    server.script = lambda asked: asked.answer(200, b"{}", Set_Cookie="a=b; Path=/")
+    ask(server.url)
+    ask(server.url)
+    assert "cookie" not in server.asked[1].headers
+
+
+def test_a_large_body_to_a_server_that_does_not_read_ends_in_time() -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
+        found, seconds = took(lambda: exchange("POST", url, b"x" * (30 << 20), deadline_seconds=0.6, max_bytes=10))
+    assert found == NoResponse(FailureKind.TIMEOUT)
+    assert seconds < 0.6 + SLACK
+
+
+def test_readiness_is_asked_again_only_after_five_seconds(server: ScriptedServer) -> None:
+    now = [0.0]
+    server.script = lambda asked: asked.answer(200, b"")
+    ready = Readiness(server.url, now=lambda: now[0])
+    assert ready() and ready() and len(server.asked) == 1
+    server.script = lambda asked: asked.answer(503, b"")
+    now[0] = 4.9
+    assert ready()
+    now[0] = 5.1
+    assert not ready()
+    assert len(server.asked) == 2
+
+
+@pytest.fixture
+def tls_server(tmp_path: Path) -> Iterator[tuple[ScriptedServer, Path]]:
+    """A server with a certificate of its own, and that certificate's file."""
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    if made.returncode:
+        pytest.skip("no openssl to make a certificate with")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with ScriptedServer(context).running() as running:
+        yield running, certificate
+
+
+@pytest.fixture
+def fresh_tls() -> Iterator[None]:
+    client._tls.cache_clear()
+    yield
+    client._tls.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_tls")
+def test_a_server_that_cannot_prove_itself_hears_nothing(tls_server: tuple[ScriptedServer, Path]) -> None:
+    server, _ = tls_server
+    assert ask(server.url) == NoResponse(FailureKind.BROKEN)
+    assert not server.asked
+
+
+@pytest.mark.usefixtures("fresh_tls")
+def test_the_bounds_hold_over_tls(tls_server: tuple[ScriptedServer, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    server, certificate = tls_server
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    server.script = lambda asked: asked.say({"ok": 1})
+    assert ask(server.url) == Response(200, "application/json", b'{"ok": 1}')
+    for fault in ("drips its head", "drips its body", "never ends", "is cut off"):
+        server.script, expected = FAULTS[fault]
+        deadline = 2 * deadline_for(expected)
+        found, seconds = took(lambda: ask(server.url, seconds=deadline))
+        assert isinstance(found, NoResponse) and found.kind.value == expected
+        assert seconds < deadline + SLACK

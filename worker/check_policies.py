@@ -1,0 +1,54 @@
+"""Checks every file of a policies folder that the worker and the order intake read, before they start.
+
+`routes.yaml`, `critic.yaml`, `order_sources.yaml`, `order_signals.yaml`, `gates/`, and the switches that routes name. Policies
+themselves are compiled by `sentinel policy check`, which runs this too. A missing file is not a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from pathlib import Path
+
+from sentinel.policy.errors import PolicyError, first_fault
+from sentinel.policy.switches import FILE_NAME as SWITCHES
+from sentinel.policy.switches import load_declared_switches, read_switches
+from worker.critic.bounds import FILE_NAME as CRITIC
+from worker.critic.bounds import Bounds
+from worker.gates.cases import read_cases
+from worker.orders.rule_settings import FILE_NAME as SIGNALS
+from worker.orders.rule_settings import RuleSettings
+from worker.orders.sources import FILE_NAME as SOURCES
+from worker.orders.sources import Sources
+from worker.refunds.workflow.routes import SCENARIOS, Routes
+from worker.settlement.registry import system_names
+
+_READERS: tuple[tuple[str, Callable[[Path], object]], ...] = (
+    (SWITCHES, lambda path: read_switches(path, gates=SCENARIOS)),
+    ("routes.yaml", lambda path: Routes.load(path, switches=_switches(path.parent), systems=system_names())),
+    (SOURCES, Sources.load),
+    (SIGNALS, RuleSettings.load),
+    (CRITIC, Bounds.load),
+)
+
+
+def check_folder(directory: Path) -> Iterator[tuple[str, list[PolicyError]]]:
+    """(name within the folder, what is wrong with it: its first fault or nothing) of every file that is there."""
+    for name, read in _READERS:
+        path = directory / name
+        if path.exists():
+            yield name, first_fault(partial(read, path))
+    for path in sorted((directory / "gates").glob("*")):
+        if path.suffix in (".yaml", ".yml", ".jsonl", ".json"):
+            yield f"gates/{path.name}", first_fault(partial(_read_gate, path))
+
+
+def _switches(directory: Path) -> Collection[str] | None:
+    """The switches' names; None where the file cannot be read: that is reported on its own."""
+    return load_declared_switches(directory).switches or None
+
+
+def _read_gate(path: Path) -> object:
+    if path.suffix not in (".yaml", ".jsonl"):
+        raise PolicyError("is not read under this name", file=str(path), hint="rename it to .yaml or .jsonl")
+    return read_cases(path)

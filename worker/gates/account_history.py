@@ -1,0 +1,136 @@
+"""Gives accounts earlier refunds: made through the ordinary calls to the authority, then moved back in time by SQL.
+
+Only the database's clock decides which part of a window a refund counts in, and it cannot be set; so the budget is reserved
+and captured as usual, and the usage is then moved into an earlier part of those windows in which it must not count.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from sentinel.client import Client, GuardAnswer, GuardQuestion, Outcome
+from sentinel.core.money import Money, money_out
+from worker.gates.boundaries import counts_in
+from worker.gates.cases import Case
+from worker.gates.fixtures import names_of
+from worker.gates.run_request import RunRequest
+from worker.refunds.rows import RISK_CLASS
+
+_AT_ONCE = 32
+_CLEAN = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}
+
+# moves: [{operation_id, key_prefix, back}]; back is how far a leg goes. A part that is filled already takes it in.
+MOVE = """
+with legs as (
+  select distinct u.tenant_id, u.limit_key, u.bucket, m.back::interval as back
+  from jsonb_to_recordset(%(moves)s) as m (operation_id uuid, key_prefix text, back text)
+  join sentinel.reservations r on r.tenant_id = %(tenant_id)s and r.operation_id = m.operation_id
+  cross join lateral unnest(r.limit_keys, r.buckets) as leg (limit_key, bucket)
+  join sentinel.usage u on u.tenant_id = r.tenant_id and u.limit_key = leg.limit_key and u.bucket = leg.bucket
+  where starts_with(leg.limit_key, m.key_prefix)
+), gone as (
+  delete from sentinel.usage u using legs
+  where u.tenant_id = legs.tenant_id and u.limit_key = legs.limit_key and u.bucket = legs.bucket
+  returning u.tenant_id, u.limit_key, u.bucket - legs.back as bucket, u.window_seconds, u.cap_minor, u.captured_minor
+)
+insert into sentinel.usage as u (tenant_id, limit_key, bucket, window_seconds, cap_minor, captured_minor)
+select * from gone
+on conflict (tenant_id, limit_key, bucket) do update set captured_minor = u.captured_minor + excluded.captured_minor,
+  cap_minor = greatest(u.cap_minor, u.captured_minor + excluded.captured_minor)
+"""
+
+
+class AccountHistoryFailed(Exception):
+    """An earlier refund of a case was not allowed: the case's past cannot be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    case: Case
+    number: int
+    money: Money
+    ago: str
+
+    @property
+    def key(self) -> str:
+        return f"past/{self.case.id}/{self.number}"
+
+
+def make_account_history(
+    client: Client, admin: psycopg.Connection[Any], job: RunRequest, cases: Iterable[Case]
+) -> None:
+    """Refund everything that was refunded before, in pieces of at most the cap. Raises `AccountHistoryFailed`."""
+    pasts = [pieces for case in cases if (pieces := _pieces(case, job))]
+    # One piece of every case at a time: each must be out of the way before the next one fits.
+    for number in range(max(map(len, pasts), default=0)):
+        batch = [pieces[number] for pieces in pasts if number < len(pieces)]
+        for start in range(0, len(batch), _AT_ONCE):
+            _refund(client, admin, job, batch[start : start + _AT_ONCE])
+
+
+def _pieces(case: Case, job: RunRequest) -> list[_Piece]:
+    currency, found = case.given.currency, list[_Piece]()
+    for earlier in case.given.before:
+        left, most = earlier.amount_minor, job.caps.get(currency, 0)
+        if most <= 0:
+            raise AccountHistoryFailed(f"{case.where}: the policy has no numbers for {currency}")
+        while left > 0:
+            found.append(_Piece(case, len(found), Money(min(left, most), currency), earlier.ago))
+            left -= found[-1].money.amount_minor
+    return found
+
+
+def _refund(client: Client, admin: psycopg.Connection[Any], job: RunRequest, batch: Sequence[_Piece]) -> None:
+    answers = client.guard_many([_question(piece, job) for piece in batch])
+    permits: list[GuardAnswer] = []
+    for piece, answer in zip(batch, answers, strict=True):
+        if not isinstance(answer, GuardAnswer) or answer.status != "allowed":
+            why = answer.reason_code if isinstance(answer, GuardAnswer) else answer
+            raise AccountHistoryFailed(f"{piece.case.where}: {piece.money} before could not be refunded: {why}")
+        permits.append(answer)
+    client.start_many([(permit, str(uuid.uuid4())) for permit in permits])
+    client.report_many([_report(piece, job) for piece in batch])
+    moves = [
+        {
+            "operation_id": permit.operation_id,
+            "key_prefix": window.key_prefix,
+            "back": _back(window.kind, window.seconds),
+        }
+        for piece, permit in zip(batch, permits, strict=True)
+        for window in job.windows
+        if window.currency == piece.money.currency and not counts_in(piece.ago, window)
+    ]
+    if moves:
+        admin.execute(MOVE, {"tenant_id": job.tenant_id, "moves": Jsonb(moves)})
+
+
+def _question(piece: _Piece, job: RunRequest) -> GuardQuestion:
+    given = piece.case.given
+    paid = Money(piece.money.amount_minor * 10, piece.money.currency)
+    params = {
+        "amount": money_out(piece.money), "ledger_entry_id": piece.key, "refund_id": f"rf/{piece.key}", "channel": given.channel,
+        "scenario": job.scenario, "account_ref": names_of(piece.case).account, "order": {"paid": money_out(paid)},
+        "risk": _CLEAN,
+    }  # fmt: skip
+    return {
+        "action": job.action, "params": params, "idempotency_key": piece.key, "resource": f"refund/rf/{piece.key}",
+        "risk_class": RISK_CLASS,
+    }  # fmt: skip
+
+
+def _report(piece: _Piece, job: RunRequest) -> Outcome:
+    return {
+        "idempotency_key": piece.key, "action": job.action, "outcome": "success", "resource": f"refund/rf/{piece.key}",
+        "risk_class": RISK_CLASS,
+    }  # fmt: skip
+
+
+def _back(kind: str, seconds: int) -> str:
+    """Out of the window by a whole number of its parts."""
+    return {"calendar_day": "1 day", "calendar_month": "1 month"}.get(kind, f"{2 * seconds} seconds")

@@ -1,0 +1,94 @@
+"""Simulated outside systems for a run: three settlement systems and a model critic that approves.
+
+They serve the real HTTP interfaces, so that nothing of the workflow is replaced. Their effects are kept, to be compared with
+the execution rows.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+NAMES = ("price_difference", "platform_backend", "ticket", "model_critic")
+MONEY = ("price_difference", "platform_backend")
+_YES = json.dumps({"approved": True, "reason_code": "ok", "reason": "simulated"})
+
+
+@dataclass(slots=True)
+class SimulatedSystems:
+    """`effects`: (system, reference) → the body that asked for it, while it stands."""
+
+    url: str = ""
+    effects: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+
+    def money(self) -> list[tuple[str, dict[str, Any]]]:
+        """(system, body) of everything that moved money."""
+        return [(system, body) for (system, _), body in self.effects.items() if system in MONEY]
+
+
+@contextmanager
+def serve_simulated_systems() -> Iterator[SimulatedSystems]:
+    """They listen on loopback inside."""
+    book = SimulatedSystems()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(book))
+    server.daemon_threads = True
+    book.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield book
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(2)
+
+
+def _handler(book: SimulatedSystems) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            system, rest = self._place()
+            if rest == "ready":
+                self._say(200, {"status": "ready"})
+            elif (system, rest.removeprefix("effects/")) in book.effects:
+                self._say(200, {"status": "done", "reference": rest.removeprefix("effects/")})
+            else:
+                self._say(404, {"title": "not there"}, "application/problem+json")
+
+        def do_POST(self) -> None:
+            system, rest = self._place()
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if rest == "chat/completions":
+                message = {"role": "assistant", "content": _YES}
+                self._say(200, {"choices": [{"index": 0, "finish_reason": "stop", "message": message}]})
+                return
+            book.effects.setdefault((system, body["reference"]), body)
+            self._say(201, {"status": "done", "reference": body["reference"]})
+
+        def do_DELETE(self) -> None:
+            system, rest = self._place()
+            book.effects.pop((system, rest.removeprefix("effects/")), None)
+            self._say(200, {"status": "undone"})
+
+        def _place(self) -> tuple[str, str]:
+            system, _, rest = self.path.strip("/").partition("/")
+            return system, rest
+
+        def _say(self, status: int, body: object, kind: str = "application/json") -> None:
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing: the report says what happened."""
+
+    return Handler

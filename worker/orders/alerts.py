@@ -1,0 +1,245 @@
+"""Alerts to a channel of people: an outbox, retried until the channel takes them, counted and shown until then.
+
+An alert is raised in the database (`RAISE`) in the transaction of its cause; this module delivers it. At least once: an
+alert may come twice when the channel took it and the answer was lost. It is never dropped.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+import orjson
+import psycopg
+import structlog
+from prometheus_client import Counter
+from psycopg.rows import class_row, scalar_row
+from psycopg.types.json import Jsonb
+
+from sentinel.core.errors import EngineUnavailable
+from sentinel.store.database import Pool, first_line
+from worker.outbound.client import Response
+from worker.outbound.effects import one_line
+from worker.outbound.public_addresses import NotAllowed, PublicHttpClient, public_client
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 3600.0
+MAX_ANSWER_BYTES = 16 << 10
+_MAX_SUMMARY = 500
+OUTSIDE = PublicHttpClient()
+
+ALERTS = Counter("orders_alerts", "Tries to deliver an alert by result: sent or failed.", ["result"])
+log = structlog.get_logger("worker.orders")
+
+# For any transaction of order review. Raised again (a retry, a second delivery) it stays the one that it was.
+RAISE = """
+insert into orders.alerts (tenant_id, kind, source, order_id, occasion, summary, details)
+values (%(tenant_id)s, %(kind)s, %(source)s, %(order_id)s, %(occasion)s, %(summary)s, %(details)s)
+on conflict on constraint alerts_once do nothing
+"""
+# Taken for one try: the next try of anybody is after the pause, so that a sender that dies holds nothing up for long.
+_TAKE = """
+with due as materialized (
+  select tenant_id, alert_id from orders.alerts
+  where tenant_id = %(tenant_id)s and delivered_at is null and next_attempt_at <= statement_timestamp()
+  order by next_attempt_at, alert_id limit %(limit)s for update skip locked)
+update orders.alerts a set attempts = a.attempts + 1,
+  next_attempt_at = clock_timestamp() + make_interval(secs => %(hold_seconds)s)
+from due where a.tenant_id = due.tenant_id and a.alert_id = due.alert_id
+returning a.alert_id, a.kind, a.source, a.order_id, a.summary, a.details, a.attempts
+"""
+_MARK = """
+update orders.alerts set delivered_at = clock_timestamp(), delivered_by = %(channel)s, last_error = null
+where tenant_id = %(tenant_id)s and alert_id = %(alert_id)s and delivered_at is null returning alert_id
+"""
+_POSTPONE = """
+update orders.alerts set last_error = %(error)s, next_attempt_at = clock_timestamp() + make_interval(secs => %(pause)s)
+where tenant_id = %(tenant_id)s and alert_id = %(alert_id)s and delivered_at is null
+"""
+_OPEN = """
+select count(*)::integer as waiting,
+  coalesce(extract(epoch from clock_timestamp() - min(created_at)), 0)::double precision as oldest_seconds
+from orders.alerts where tenant_id = %(tenant_id)s and delivered_at is null
+"""
+
+
+class AlertKind(StrEnum):
+    """What happened."""
+
+    ORDER_HELD = "order_held"
+    BODY_CONFLICT = "body_conflict"
+    """A known order id came again with another body."""
+    SHOP_REFUSED = "shop_refused"
+    """The shop will not do what the lane says."""
+    SHOP_LATE = "shop_late"
+    """The shop has not taken a fulfilment or a hold for long; it is tried on."""
+    REFUND_REFUSED = "refund_refused"
+    """A refund that an analyst filed was denied, or failed: the order is back with a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One that is to be delivered; `details` are strings and lists, signals among them."""
+
+    alert_id: uuid.UUID
+    kind: str
+    source: str
+    order_id: str
+    summary: str
+    details: Mapping[str, Any]
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlertBacklog:
+    """Alerts not delivered yet, and the oldest one's age in seconds."""
+
+    waiting: int
+    oldest_seconds: float
+
+
+class Channel(Protocol):
+    """Where alerts go. Thread-safe."""
+
+    name: str
+
+    def send(self, alert: Alert) -> str | None:
+        """None when it was taken, else what went wrong, in a word or two without the address."""
+
+
+class LogChannel:
+    """A line in the log, where no channel is configured. The order's id and codes, no details."""
+
+    name = "log"
+
+    def send(self, alert: Alert) -> str | None:
+        """Always taken."""
+        log.warning("order_alert", kind=alert.kind, source=alert.source, order_id=alert.order_id)
+        return None
+
+
+def channel_from(*, slack_webhook_url: str, on_this_machine: bool = False) -> Channel:
+    """The channel at the address, else the log."""
+    return (
+        SlackChannel(slack_webhook_url, public_client(loopback_only=on_this_machine))
+        if slack_webhook_url
+        else LogChannel()
+    )
+
+
+class SlackChannel:
+    """An incoming webhook as Slack has them: POST {"text"} → 2xx. The address is a secret and is in no message of ours."""
+
+    name = "slack"
+
+    def __init__(self, url: str, alert_client: PublicHttpClient = OUTSIDE, deadline_seconds: float = 5.0) -> None:
+        self._url, self._outward, self._deadline_seconds = url, alert_client, deadline_seconds
+
+    def send(self, alert: Alert) -> str | None:
+        """One try."""
+        body, headers = orjson.dumps({"text": text_of(alert)}), {"Content-Type": "application/json"}
+        found = self._outward.exchange(
+            "POST",
+            self._url,
+            body,
+            headers=headers,
+            deadline_seconds=self._deadline_seconds,
+            max_bytes=MAX_ANSWER_BYTES,
+        )
+        if isinstance(found, Response):
+            return _fault(found)
+        return f"not_allowed: {found.why}" if isinstance(found, NotAllowed) else found.kind.value
+
+
+def _fault(answered: Response) -> str | None:
+    if not 200 <= answered.status < 300:
+        return f"http_{answered.status}"
+    # A page is a portal's or a proxy's, whatever its status says.
+    return "a web page" if answered.content_type == "text/html" else None
+
+
+def text_of(alert: Alert) -> str:
+    """The message: what, which order, why. Untrusted text cannot become links or mentions."""
+    lines = [f"*{_plain(alert.summary)}*", f"order {_plain(alert.order_id)} of {_plain(alert.source)}"]
+    lines += [f"• {_plain(_worded(signal))}" for signal in alert.details.get("signals", [])[:20]]
+    return "\n".join(lines)
+
+
+def _worded(signal: Any) -> str:
+    if isinstance(signal, Mapping):
+        return f"{signal.get('code')}: {signal.get('detail')}"
+    return str(signal)
+
+
+def _plain(text: str) -> str:
+    """One line, Slack's three control characters as entities (its own rule for text that is not to be interpreted)."""
+    return one_line(text, _MAX_SUMMARY).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def pause_seconds(attempts: int, spread: float = 0.0) -> float:
+    """After so many tries in vain: 5 s, doubling, at most an hour; `spread` (0 to 1) adds up to a quarter."""
+    return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(attempts - 1, 10)) * (1 + spread / 4)
+
+
+def alert_fields(
+    kind: AlertKind, source: str, order_id: str, summary: str, details: Mapping[str, Any] | None = None, *,
+    occasion: str = "",
+) -> dict[str, Any]:  # fmt: skip
+    """The parameters of `RAISE` but the tenant. `occasion` (≤ 100 characters) makes a second alert of a kind possible."""
+    return {
+        "kind": kind.value, "source": source, "order_id": order_id, "occasion": occasion[:100],
+        "summary": one_line(summary, _MAX_SUMMARY) or kind.value, "details": Jsonb(dict(details or {}), dumps=orjson.dumps),
+    }  # fmt: skip
+
+
+class Alerts:
+    """The outbox of one tenant. Raises `EngineUnavailable` when the database does not answer."""
+
+    def __init__(
+        self, pool: Pool, tenant_id: uuid.UUID, channel: Channel, *, spread: Callable[[], float] = random.random
+    ) -> None:
+        self._pool, self._tenant_id, self._channel, self._spread = pool, tenant_id, channel, spread
+
+    def raise_alert(self, fields: Mapping[str, Any]) -> None:
+        """Put one into the outbox; `fields` are `alert_fields`'. The same again changes nothing."""
+        self._run(RAISE, **fields)
+
+    def deliver_due(self, limit: int = 20) -> int:
+        """One try for each alert that is due; returns how many were taken by the channel."""
+        due = self._run(_TAKE, class_row(Alert), limit=limit, hold_seconds=60.0)
+        return sum(self._deliver(alert) for alert in due)
+
+    def waiting(self) -> AlertBacklog:
+        """What is not delivered yet."""
+        found: AlertBacklog = self._run(_OPEN, class_row(AlertBacklog))[0]
+        return found
+
+    def _deliver(self, alert: Alert) -> bool:
+        error = self._sent(alert)
+        ALERTS.labels("failed" if error else "sent").inc()
+        if error is None:
+            return bool(self._run(_MARK, scalar_row, alert_id=alert.alert_id, channel=self._channel.name))
+        pause = pause_seconds(alert.attempts, self._spread())
+        self._run(_POSTPONE, alert_id=alert.alert_id, error=error[:500], pause=pause)
+        log.warning(
+            "alert_not_sent", alert_id=str(alert.alert_id), kind=alert.kind, attempt=alert.attempts, error=error
+        )
+        return False
+
+    def _sent(self, alert: Alert) -> str | None:
+        try:
+            return self._channel.send(alert)
+        except Exception as error:
+            # A channel with a defect must not stop the other alerts; its text could hold the address.
+            return f"defect: {type(error).__name__}"
+
+    def _run(self, statement: str, row_factory: Any = scalar_row, **fields: Any) -> list[Any]:
+        try:
+            with self._pool.connection() as connection, connection.cursor(row_factory=row_factory) as cursor:
+                cursor.execute(statement.encode(), {"tenant_id": self._tenant_id, **fields})
+                return cursor.fetchall() if cursor.description else []
+        except psycopg.Error as error:
+            raise EngineUnavailable(first_line(error)) from error

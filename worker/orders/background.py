@@ -1,0 +1,141 @@
+"""Periodic work besides deliveries: orders to resume, decided approvals, holds, outcome reports and alerts that are due.
+
+One thread per process. Each item is leased in the database, so several processes share the work and another process takes
+over from one that died.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import structlog
+
+from sentinel.client import ClientError
+from sentinel.core.errors import SentinelError
+from worker.orders.alerts import Alerts
+from worker.orders.claims import ClaimedOrder, DueHold
+from worker.orders.processor import OrderProcessor
+from worker.orders.shop_effects import Attempts
+
+_AT_ONCE = 8
+_HOUSE_SECONDS = 600.0
+
+log = structlog.get_logger("worker.orders")
+T = TypeVar("T")
+
+
+class Background:
+    """Runs periodic tasks. Call `start` and `stop` once each; `once` is one round, for tests and for the thread."""
+
+    def __init__(self, pipeline: OrderProcessor, alerts: Alerts, *, poll_seconds: float) -> None:
+        self._processor, self._alerts, self._poll_seconds = pipeline, alerts, poll_seconds
+        self._store, self._reports = pipeline.store, pipeline.reports
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._housekeeping_at = 0.0
+
+    def start(self) -> None:
+        """Begin, in threads that do not hold up the end of the process."""
+        for name, target in (("order-rounds", self._run), ("order-reports", self._reports.run)):
+            thread = threading.Thread(target=target, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        """End soon; everything in progress is recorded."""
+        self._stopping.set()
+        self._reports.stop()
+        for thread in self._threads:
+            thread.join(2.0)
+
+    def once(self) -> int:
+        """One round; returns how many orders and holds were taken up. A failing task does not stop the others."""
+        taken = 0
+        for errand in (
+            self._learn_approvals,
+            self._resume,
+            self._hold,
+            self._follow,
+            self._report,
+            self._alert,
+            self._housekeeping,
+        ):
+            taken += _tried(errand)
+        return taken
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            # After a full round more may be due at once.
+            if not self.once():
+                self._stopping.wait(self._poll_seconds)
+
+    def _learn_approvals(self) -> int:
+        since = self._store.approvals_wanted_since()
+        while since is not None:
+            decided = self._processor.authority.approvals_since(since)
+            if decided:
+                self._store.wake([decision.request_id for decision in decided])
+                self._store.move_cursor(decided[-1].decided_at)
+            more = len(decided) >= 500 and decided[-1].decided_at > since
+            since = decided[-1].decided_at if more else None
+        return 0
+
+    def _resume(self) -> int:
+        return self._each(self._resume_one, self._store.claim(_AT_ONCE))
+
+    def _resume_one(self, work: ClaimedOrder) -> None:
+        self._processor.run(work)
+
+    def _hold(self) -> int:
+        return self._each(self._hold_one, self._store.claim_holds(_AT_ONCE))
+
+    def _hold_one(self, due: DueHold) -> None:
+        # The process that recorded it may have died in its first try: the shop is looked at first.
+        self._processor.hold(due.work, Attempts(max(1, due.tries), due.seconds_ago))
+
+    def _follow(self) -> int:
+        return self._store.follow_refunds(_AT_ONCE)
+
+    def _each(self, do: Callable[[T], None], found: list[T]) -> int:
+        if not found:
+            return 0
+        with ThreadPoolExecutor(min(_AT_ONCE, len(found)), thread_name_prefix="order") as worker_pool:
+            list(worker_pool.map(lambda one: _quietly(do, one), found))
+        return len(found)
+
+    def _report(self) -> int:
+        self._reports.sweep()
+        return 0
+
+    def _alert(self) -> int:
+        self._alerts.deliver_due()
+        return 0
+
+    def _housekeeping(self) -> int:
+        if time.monotonic() - self._housekeeping_at > _HOUSE_SECONDS:
+            self._housekeeping_at = time.monotonic()
+            self._store.forget_deliveries()
+        return 0
+
+
+def _tried(errand: Callable[[], int]) -> int:
+    try:
+        return errand()
+    except (SentinelError, ClientError) as error:
+        log.warning("errand_failed", errand=errand.__name__.strip("_"), error=error.detail)
+    except Exception:
+        log.exception("errand_failed", errand=errand.__name__.strip("_"))
+    return 0
+
+
+def _quietly(do: Callable[[T], None], one: T) -> None:
+    try:
+        do(one)
+    except SentinelError as error:
+        log.info("order_waits", error=error.detail)
+    except Exception:
+        log.exception("order_failed")

@@ -1,0 +1,136 @@
+"""Builds order review from the settings: the one place where settings become objects."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from dataclasses import dataclass
+
+from sentinel.client import Client
+from sentinel.platform.settings import UnsafeConfiguration
+from sentinel.store.database import ORDERS, Pool, with_role
+from worker.failpoints import BadFailpoint, Failpoints
+from worker.key_check import KeyCheck
+from worker.orders.alerts import Alerts, channel_from
+from worker.orders.authority_client import AuthorityClient
+from worker.orders.background import Background
+from worker.orders.enrich import Enricher, Lookup
+from worker.orders.failpoints import OrderFailpoint
+from worker.orders.group_commit import InFlight
+from worker.orders.key_check import key_check, trying_client
+from worker.orders.model_score import ModelScore
+from worker.orders.order import AGENT_ID
+from worker.orders.processor import Enriching, OrderProcessor, Scoring
+from worker.orders.reporter import OutcomeReporter
+from worker.orders.rule_settings import RuleSettings
+from worker.orders.rules import RulesScore
+from worker.orders.scoring import Scorer
+from worker.orders.settings import OrderReviewSettings
+from worker.orders.shop import HttpShop, Shop
+from worker.orders.simulated_shop import SimulatedShop
+from worker.orders.sources import FILE_NAME, PolicyError, SourcesFile
+from worker.orders.store import OrderStore, default_tenant
+
+SIGNALS_FILE = "order_signals.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class OrderReview:
+    """The parts of one process."""
+
+    pool: Pool
+    sources: SourcesFile
+    store: OrderStore
+    pipeline: OrderProcessor
+    background: Background
+    key: KeyCheck
+
+
+def read_sources(settings: OrderReviewSettings) -> SourcesFile:
+    """The declared sources. Raises `UnsafeConfiguration` with what is wrong in the file."""
+    try:
+        return SourcesFile(settings.policies_dir / FILE_NAME)
+    except PolicyError as error:
+        raise UnsafeConfiguration(str(error)) from None
+
+
+def read_failpoints(settings: OrderReviewSettings) -> Failpoints:
+    """The armed place, if any. Raises `UnsafeConfiguration`."""
+    try:
+        return Failpoints.parse(settings.failpoint, allowed=settings.failpoints_allowed, places=tuple(OrderFailpoint))
+    except BadFailpoint as error:
+        raise UnsafeConfiguration(str(error)) from None
+
+
+def make_scorer(settings: OrderReviewSettings) -> Scorer:
+    """Rules, and the model where one is named. Raises `UnsafeConfiguration` with what is wrong in the numbers."""
+    try:
+        rules = RulesScore(RuleSettings.load(settings.policies_dir / SIGNALS_FILE))
+    except PolicyError as error:
+        raise UnsafeConfiguration(str(error)) from None
+    model = None
+    if settings.model_url:
+        model = ModelScore(settings.model_url, settings.model_name, settings.model_key, settings.model_timeout_seconds)
+    return Scorer(rules, model)
+
+
+def build_order_review(
+    settings: OrderReviewSettings, sources: SourcesFile, *, failpoints: Failpoints | None = None,
+    scorer: Scoring | None = None, enricher: Enriching | None = None, shop: Shop | None = None,
+) -> OrderReview:  # fmt: skip
+    """The parts for one process; what is handed in replaces what the settings say.
+
+    Raises `UnsafeConfiguration`, or `EngineUnavailable` without a database.
+    """
+    pool = Pool(with_role(settings.database_url, ORDERS, application_name="order-review"), size=settings.pool_size)
+    tenant_id = settings.tenant_id or _tenant(pool)
+    in_flight = InFlight()
+    store = OrderStore(pool, tenant_id, lease_seconds=settings.lease_seconds, in_flight=in_flight)
+    client = Client(
+        settings.authority_url, settings.api_key, agent_id=AGENT_ID, tenant_id=tenant_id,
+        timeout_seconds=settings.authority_timeout_seconds,
+    )  # fmt: skip
+    authority = AuthorityClient(client, in_flight, act_within_seconds=act_within_seconds(settings))
+    failpoints = failpoints or read_failpoints(settings)
+    scorer = scorer or make_scorer(settings)
+    if shop is None and settings.shop_url:
+        shop = HttpShop(settings.shop_url, settings.shop_key, settings.shop_timeout_seconds)
+    shop = shop or SimulatedShop(pool, tenant_id)
+    pipeline = OrderProcessor(
+        store=store, authority=authority, scorer=scorer, enricher=enricher or Enricher(), shop=shop,
+        reports=OutcomeReporter(store, authority, failpoints), lookups=lambda name: _lookups(sources, name),
+        always=lambda name: _always(sources, name), failpoints=failpoints, budget_seconds=settings.budget_seconds,
+        act_seconds=settings.lease_seconds, under_way_seconds=settings.shop_under_way_seconds,
+        scores_at_once=isinstance(scorer, Scorer) and scorer.asks_nobody and enricher is None,
+        ships_here=isinstance(shop, SimulatedShop), in_flight=in_flight,
+    )  # fmt: skip
+    channel = channel_from(
+        slack_webhook_url=settings.slack_webhook_url, on_this_machine=settings.alerts_on_this_machine
+    )
+    background = Background(pipeline, Alerts(pool, tenant_id, channel), poll_seconds=settings.poll_seconds)
+    return OrderReview(
+        pool, sources, store, pipeline, background, key_check(trying_client(settings), pool, tenant_id)
+    )  # fmt: skip
+
+
+def act_within_seconds(settings: OrderReviewSettings) -> int:
+    """What a start declares: an order's lease, and the calls to the shop that may be under way at its end."""
+    under_way = max(settings.shop_under_way_seconds, 3 * settings.shop_timeout_seconds)
+    return math.ceil(settings.lease_seconds + settings.shop_timeout_seconds + under_way)
+
+
+def _tenant(pool: Pool) -> uuid.UUID:
+    tenant_id = default_tenant(pool)
+    if tenant_id is None:
+        raise UnsafeConfiguration("no tenant yet: create one first, or set SENTINEL_TENANT_ID")
+    return tenant_id
+
+
+def _always(sources: SourcesFile, name: str) -> tuple[str, ...]:
+    source = sources.current().find(name)
+    return source.always if source else ()
+
+
+def _lookups(sources: SourcesFile, name: str) -> tuple[Lookup, ...]:
+    source = sources.current().find(name)
+    return source.lookups if source else ()

@@ -1,0 +1,87 @@
+"""`worker order-review`: serve the intake, send orders to it, draw the lanes.
+
+Exit status: 0 all well, 1 something was refused or failed, 2 usage or settings, 3 no database.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sentinel.core.errors import EngineUnavailable, SentinelError
+from sentinel.platform.command_line import Command, OneLineCommand, errors_on_one_line
+from sentinel.platform.settings import UnsafeConfiguration
+from worker.diagrams import order_lanes
+from worker.orders.replay_cli import replay_orders, sign, sources
+
+FAILED, MISUSED, NO_DATABASE = 1, 2, 3
+
+
+def _one_line_errors(command: Command) -> Command:
+    return errors_on_one_line(command, _status)
+
+
+def _status(error: SentinelError) -> int:
+    if isinstance(error, EngineUnavailable):
+        return NO_DATABASE
+    return MISUSED if isinstance(error, UnsafeConfiguration) else FAILED
+
+
+@click.group()
+def order_review() -> None:
+    """Order review in three lanes: webhooks in; fulfilled, asked or held."""
+
+
+@order_review.command(cls=OneLineCommand)
+@click.option("--host", help="Address to listen on.  [SENTINEL_ORDERS_HOST, default 127.0.0.1]")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on.  [SENTINEL_ORDERS_PORT, default 7862]")
+@click.option(
+    "--graceful-seconds", type=click.IntRange(0, 300), default=20, show_default=True,
+    help="How long SIGTERM waits for orders in hand.",
+)  # fmt: skip
+@_one_line_errors
+def serve(graceful_seconds: int, **options: Any) -> None:
+    """Run the intake until SIGTERM or Ctrl-C, on ORDERS_DATABASE_URL, SENTINEL_DATABASE_URL or the embedded PostgreSQL."""
+    from worker.orders.serving import serve as run
+    from worker.orders.settings import load_order_settings
+
+    with _database_url() as url:
+        run(load_order_settings(database_url=url, **options), graceful_seconds=graceful_seconds)
+
+
+@order_review.group()
+def lanes() -> None:
+    """The table of an order's lanes."""
+
+
+@lanes.command()
+@click.option(
+    "--folder", type=click.Path(path_type=Path, file_okay=False, exists=True), default=Path("deploy"), show_default=True
+)
+def draw(folder: Path) -> None:
+    """Write the drawing of the lanes (Mermaid and SVG) into a folder."""
+    for file in order_lanes().write(folder):
+        click.echo(str(file))
+
+
+@contextlib.contextmanager
+def _database_url() -> Iterator[str]:
+    """The configured address, else the embedded server of SENTINEL_DATA_DIR, started if need be."""
+    given = os.environ.get("ORDERS_DATABASE_URL") or os.environ.get("SENTINEL_DATABASE_URL")
+    if given:
+        yield given
+        return
+    from sentinel.store.database import ORDERS
+    from sentinel.store.embedded import running
+
+    with running(Path(os.environ.get("SENTINEL_DATA_DIR") or "var")) as server:
+        yield server.url(user=ORDERS)
+
+
+for command in (replay_orders, sign, sources):
+    order_review.add_command(command)

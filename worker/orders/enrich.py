@@ -1,0 +1,105 @@
+"""Enrichment: looks up missing facts of an order with GETs to addresses of the sources file, within the order's time.
+
+A look-up that fails, is late or answers in another form leaves its facts unknown and adds a signal. Facts of the signed
+delivery are never overwritten.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import quote
+
+from sentinel.core.errors import SentinelError
+from sentinel.platform.http.bodies import read_object
+from worker.orders.mapping import MAX_COUNT, FieldMap, at_path
+from worker.orders.order import Order, Signal
+from worker.outbound.client import NoResponse, Response
+from worker.outbound.public_addresses import MAX_BYTES, NotAllowed, PublicHttpClient
+
+PLACEHOLDERS = ("order_id", "account_ref")
+PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+UNAVAILABLE = "enrichment_unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """One address to ask, and where in its answer the fields are. `key` is sent as a bearer key where there is one."""
+
+    url: str
+    fields: FieldMap
+    key: str = field(default="", repr=False)
+    timeout_seconds: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Enriched:
+    """The enriched order, and a signal for each look-up that failed."""
+
+    order: Order
+    signals: tuple[Signal, ...] = ()
+
+
+class Enricher:
+    """Asks the look-ups of a source, one after the other. Thread-safe."""
+
+    def __init__(self, outward: PublicHttpClient | None = None, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._outward, self._now = outward or PublicHttpClient(), now
+
+    def enrich(self, order: Order, lookups: Sequence[Lookup], deadline: float) -> Enriched:
+        """`deadline` is an instant of `time.monotonic`. Never raises."""
+        signals: list[Signal] = []
+        for place, lookup in enumerate(lookups, 1):
+            if not _missing(order, lookup):
+                continue
+            found = self._ask(order, lookup, deadline)
+            if isinstance(found, str):
+                signals.append(Signal(UNAVAILABLE, f"look-up {place}: {found}"))
+            else:
+                order = _with(order, lookup, found)
+        return Enriched(order, tuple(signals))
+
+    def _ask(self, order: Order, lookup: Lookup, deadline: float) -> Mapping[str, Any] | str:
+        """The answer, or a code for why there is none."""
+        url = _url(order, lookup.url)
+        seconds = min(lookup.timeout_seconds, deadline - self._now())
+        if url is None or seconds <= 0:
+            return "nothing to ask with" if url is None else "no time left"
+        headers = {"Authorization": f"Bearer {lookup.key}"} if lookup.key else {}
+        found = self._outward.exchange("GET", url, headers=headers, deadline_seconds=seconds, max_bytes=MAX_BYTES)
+        if isinstance(found, NoResponse | NotAllowed):
+            return str(found.kind if isinstance(found, NoResponse) else found.why)
+        return _object(found)
+
+
+def _object(found: Response) -> Mapping[str, Any] | str:
+    if found.status != 200 or found.content_type != "application/json":
+        return f"http_{found.status}"
+    try:
+        return read_object(found.body)
+    except SentinelError:
+        return "malformed"
+
+
+def _missing(order: Order, lookup: Lookup) -> bool:
+    return any(getattr(order, name) is None for name in lookup.fields)
+
+
+def _url(order: Order, template: str) -> str | None:
+    """The address with its placeholders filled in; None where one is unknown."""
+    values = {name: getattr(order, name) for name in PLACEHOLDER.findall(template)}
+    # A value of dots alone would climb out of its place in the path, and no quoting changes that.
+    if any(not value or not value.strip(".") for value in values.values()):
+        return None
+    return PLACEHOLDER.sub(lambda found: quote(values[found[1]], safe=""), template)
+
+
+def _with(order: Order, lookup: Lookup, found: Mapping[str, Any]) -> Order:
+    for name, paths in lookup.fields.items():
+        value = next((value for path in paths if (value := at_path(found, path)) is not None), None)
+        if getattr(order, name) is None and type(value) is int and 0 <= value <= MAX_COUNT:
+            order = replace(order, **{name: value})  # type: ignore[arg-type]
+    return order

@@ -1,0 +1,49 @@
+"""Checks the intake's key: refuses to start with another tenant's or agent's; readiness goes on checking it."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+
+import structlog
+
+from sentinel.client import Client
+from sentinel.platform.settings import UnsafeConfiguration
+from sentinel.store.database import ORDERS, Pool, with_role
+from worker.key_check import KeyCheck, tenant_label
+from worker.orders.order import AGENT_ID
+from worker.orders.settings import OrderReviewSettings
+from worker.orders.store import default_tenant
+
+log = structlog.get_logger("worker.orders")
+
+_SECONDS = 1.5
+
+
+def refuse_wrong_key(settings: OrderReviewSettings) -> None:
+    """Raise `UnsafeConfiguration` for it. A key that cannot be checked now is logged and checked again later: until then orders go to people."""
+    pool = Pool(with_role(settings.database_url, ORDERS, application_name="order-review"), size=1)
+    client = trying_client(settings)
+    with contextlib.closing(pool), contextlib.closing(client):
+        tenant_id = settings.tenant_id or default_tenant(pool)
+        if tenant_id is None:
+            return  # told where the parts are put together
+        fault = key_check(client, pool, tenant_id).fault()
+    if fault is None:
+        return
+    if fault.surely:
+        raise UnsafeConfiguration(fault.text)
+    log.warning("key_not_tried", why=fault.text)
+
+
+def trying_client(settings: OrderReviewSettings) -> Client:
+    """A client that names no tenant, so that the answer says whose the key is; with a short timeout."""
+    return Client(settings.authority_url, settings.api_key, agent_id=AGENT_ID, timeout_seconds=_SECONDS, retries=0)
+
+
+def key_check(client: Client, pool: Pool, tenant_id: uuid.UUID) -> KeyCheck:
+    """What tries the key against this tenant."""
+    return KeyCheck(
+        client, variable="SENTINEL_ORDERS_API_KEY", tenant_id=tenant_id, tenant=lambda: tenant_label(pool, tenant_id),
+        agent_id=AGENT_ID,
+    )  # fmt: skip

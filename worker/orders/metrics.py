@@ -1,0 +1,92 @@
+"""Order review's Prometheus metrics. Over several processes PROMETHEUS_MULTIPROC_DIR must be set before this is imported.
+
+Labels come from closed sets, so a sender cannot grow the series: a source is one of the declared ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, multiprocess
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import REGISTRY, Collector
+
+from sentinel.core.errors import SentinelError
+from worker.orders.claims import ClaimedOrder, OrderFigures
+from worker.orders.order import Score
+from worker.orders.store import OrderStore
+
+ANSWERS = Counter("orders_deliveries", "Deliveries by source and what came of them.", ["source", "result"])
+SIGNATURE_FAILURES = Counter("orders_signature_failures", "Deliveries that were not genuine.", ["why"])
+RATE_LIMITED = Counter("orders_rate_limited", "Deliveries refused by a limit: address or source.", ["limit"])
+LANES = Counter("orders_decided", "Orders by lane and what the authority's answer was.", ["lane", "event"])
+SETTLED = Counter("orders_settled", "Fulfilments by how they ended.", ["status"])
+PUT_OFF = Counter("orders_put_off", "Orders put off by where they stood.", ["status"])
+NO_AUTHORITY = Counter("orders_without_authority", "Times the authority gave no usable answer.")
+MODEL = Counter("orders_model", "What the model said to the rules' score.", ["answer"])
+REPORTS = Counter("orders_reports", "Reports to the authority by result.", ["result"])
+SECONDS = Histogram(
+    "orders_delivery_seconds", "From a delivery's arrival to its answer.",
+    buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)  # fmt: skip
+SCORE_SECONDS = Histogram(
+    "orders_score_seconds", "Enriching and scoring an order.",
+    buckets=(0.0005, 0.001, 0.005, 0.02, 0.1, 0.5, 1, 2.5, 5, 15),
+)  # fmt: skip
+
+_OPEN = {
+    "queued": "Orders that wait for an analyst.",
+    "oldest_queued_seconds": "How long the oldest of them has waited.",
+    "under_way": "Orders between their delivery and their lane's end.",
+    "holds_open": "Holds that the shop has not taken yet.",
+    "reports_open": "Outcomes that the authority has not acknowledged.",
+    "alerts_open": "Alerts that no channel has taken yet.",
+}
+
+
+def scored(score: Score, seconds: float) -> None:
+    """One order was scored."""
+    SCORE_SECONDS.observe(seconds)
+    MODEL.labels(score.model).inc()
+
+
+def decided(work: ClaimedOrder, event: str) -> None:
+    """The authority has answered."""
+    LANES.labels(work.lane, event).inc()
+
+
+def settled(work: ClaimedOrder) -> None:
+    """A fulfilment ended."""
+    SETTLED.labels(work.status).inc()
+
+
+class _OrderGauges(Collector):
+    """Gauges that the database knows, read at each scrape."""
+
+    def __init__(self, store: OrderStore) -> None:
+        self._store = store
+
+    def collect(self) -> Iterable[Metric]:
+        """The figures, or nothing but `orders_database_up 0`."""
+        try:
+            found: OrderFigures | None = self._store.figures()
+        except SentinelError:
+            found = None
+        yield GaugeMetricFamily(
+            "orders_database_up", "1 when the database answered this scrape.", float(found is not None)
+        )
+        if found is not None:
+            for name, text in _OPEN.items():
+                yield GaugeMetricFamily(f"orders_{name}", text, float(getattr(found, name)))
+
+
+def exposition(store: OrderStore) -> bytes:
+    """The Prometheus text of all processes and of the database."""
+    registry = REGISTRY
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    figures = CollectorRegistry()
+    figures.register(_OrderGauges(store))
+    return generate_latest(registry) + generate_latest(figures)

@@ -1,0 +1,190 @@
+"""Sends orders to an intake as a source would: signed, at a rate, with retries.
+
+409, 429 and 503 are retried after the `Retry-After` they carry; every other answer is final.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from threading import Lock, local
+from typing import Any
+from urllib.parse import quote
+
+import requests
+
+from worker.orders.sources import OrderSource
+
+ASK_AGAIN = frozenset({409, 429, 503})
+MOST_TRIES = 60
+_LONGEST_PAUSE_SECONDS = 5.0
+REPLAYED = "X-Sentinel-Idempotent-Replay"
+HAS_LANE = (200, 202)
+NO_LANE = "no lane"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One order's payload, to be sent once; equal ones are deliveries of the same order."""
+
+    order_id: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryResult:
+    """What one delivery came to; `seconds` is its last try alone. `status` 0: no answer at all."""
+
+    order_id: str
+    status: int
+    lane: str
+    is_replay: bool
+    seconds: float
+    asked_again: Counter[int]
+
+
+@dataclass(slots=True)
+class ReplaySummary:
+    """What a replay came to."""
+
+    answers: list[DeliveryResult] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def lanes(self) -> dict[str, str]:
+        """Order → its lane; "different lanes" where two deliveries got two, which must not happen."""
+        found: dict[str, str] = {}
+        for answer in self.answers:
+            lane = found.setdefault(answer.order_id, answer.lane)
+            if NO_LANE in (lane, answer.lane):
+                found[answer.order_id] = lane if answer.lane == NO_LANE else answer.lane
+            elif lane != answer.lane:
+                found[answer.order_id] = "different lanes"
+        return found
+
+    @property
+    def is_good(self) -> bool:
+        """Every order has exactly one lane."""
+        return bool(self.answers) and not {NO_LANE, "different lanes"} & set(self.lanes.values())
+
+    def count(self, status: int) -> int:
+        """How often a status was answered, tries that were repeated included."""
+        return sum(answer.asked_again[status] + (answer.status == status) for answer in self.answers)
+
+    def as_json(self) -> dict[str, Any]:
+        """For scripts; latencies in milliseconds."""
+        return {
+            "orders": len(self.lanes), "deliveries": len(self.answers), "seconds": round(self.seconds, 3),
+            "lanes": dict(sorted(Counter(self.lanes.values()).items())),
+            "statuses": {str(k): n for k, n in sorted(Counter(answer.status for answer in self.answers).items())},
+            "replays": sum(answer.is_replay for answer in self.answers), "in_flight": self.count(409),
+            "other_body": self.count(422), "rate_limited": self.count(429), "unavailable": self.count(503),
+            "latency_ms": percentiles([a.seconds for a in self.answers if a.status in HAS_LANE and not a.is_replay]),
+            "replay_latency_ms": percentiles([a.seconds for a in self.answers if a.is_replay]),
+        }  # fmt: skip
+
+
+def percentiles(seconds: Sequence[float]) -> dict[str, float]:
+    """p50, p95, p99 and the longest, in milliseconds."""
+    ordered = sorted(seconds)
+    if not ordered:
+        return {}
+    places = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+    return {
+        name: round(ordered[min(len(ordered) - 1, int(part * len(ordered)))] * 1000, 1) for name, part in places.items()
+    }
+
+
+class Sender:
+    """Sends to one source of the intake at `url`. Thread-safe."""
+
+    def __init__(
+        self,
+        url: str,
+        source: OrderSource,
+        *,
+        timeout_seconds: float = 35.0,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._url = f"{url.rstrip('/')}/webhooks/{quote(source.name, safe='')}/orders"
+        self._source, self._timeout_seconds, self._pause = source, timeout_seconds, pause
+        self._own = local()
+
+    def send(self, delivery: Delivery) -> DeliveryResult:
+        """Until it is answered. Never raises."""
+        again: Counter[int] = Counter()
+        delivery_id = f"msg_{uuid.uuid4().hex}"
+        for _ in range(MOST_TRIES):
+            began = time.perf_counter()
+            reply = self._post(delivery, delivery_id)
+            seconds = time.perf_counter() - began
+            status = 0 if reply is None else reply.status_code
+            if status != 0 and status not in ASK_AGAIN:
+                break
+            again[status] += 1
+            self._pause(_retry_after(reply))
+        is_replay = reply is not None and reply.headers.get(REPLAYED) == "true"
+        return DeliveryResult(delivery.order_id, status, _lane(reply), is_replay, seconds, again)
+
+    def _post(self, delivery: Delivery, delivery_id: str) -> requests.Response | None:
+        # Signed anew at each try: a signature with a time in it grows stale.
+        headers = self._source.signing.sign(delivery.body, datetime.now(UTC), delivery_id)
+        headers["Content-Type"] = "application/json"
+        try:
+            return self._session().post(
+                self._url, data=delivery.body, headers=headers, timeout=self._timeout_seconds, allow_redirects=False
+            )
+        except requests.RequestException:
+            return None
+
+    def _session(self) -> requests.Session:
+        if not hasattr(self._own, "session"):
+            self._own.session = requests.Session()
+            self._own.session.trust_env = False
+        session: requests.Session = self._own.session
+        return session
+
+
+def _retry_after(reply: requests.Response | None) -> float:
+    text = "" if reply is None else reply.headers.get("Retry-After", "")
+    seconds = float(text) if text.isascii() and text.isdigit() else 0.5
+    return min(max(seconds, 0.05), _LONGEST_PAUSE_SECONDS)
+
+
+def _lane(reply: requests.Response | None) -> str:
+    if reply is None or reply.status_code not in HAS_LANE:
+        return NO_LANE
+    try:
+        found = reply.json()
+    except ValueError:
+        return NO_LANE
+    lane = found.get("lane") if isinstance(found, dict) else None
+    return lane if isinstance(lane, str) else NO_LANE
+
+
+def replay(
+    deliveries: Iterable[Delivery], send: Callable[[Delivery], DeliveryResult], *, per_second: float, threads: int,
+    on_answer: Callable[[DeliveryResult], None] = lambda answer: None, now: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> ReplaySummary:  # fmt: skip
+    """Send all, beginning at most `per_second`, at most `threads` under way at once."""
+    tally, lock, began = ReplaySummary(), Lock(), now()
+
+    def one(delivery: Delivery) -> None:
+        answer = send(delivery)
+        with lock:
+            tally.answers.append(answer)
+            on_answer(answer)
+
+    with ThreadPoolExecutor(threads) as worker_pool:
+        for number, delivery in enumerate(deliveries):
+            if (left := began + number / per_second - now()) > 0:
+                pause(left)
+            worker_pool.submit(one, delivery)
+    tally.seconds = now() - began
+    return tally

@@ -1,0 +1,66 @@
+"""The intake's process: refuses to start with an unsafe configuration, then serves in the foreground until SIGTERM."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import structlog
+
+from sentinel.platform.http.rate_limit import SharedRateLimit
+from sentinel.platform.logs import configure_logs
+from sentinel.platform.serving.server import Listener, Server, metrics_folder
+from sentinel.store.database import ORDERS
+from sentinel.store.safety import require_ready
+from worker.orders.key_check import refuse_wrong_key
+from worker.orders.settings import OrderReviewSettings
+
+log = structlog.get_logger("worker.orders")
+
+
+def serve(settings: OrderReviewSettings, *, graceful_seconds: int = 20) -> None:
+    """Run the intake until SIGTERM. Raises one-line refusals before anything listens."""
+    configure_logs(settings.log_level, program="order-review")
+    listener = Listener(
+        settings.host, settings.port, settings.max_connections, settings.max_connections_per_address, "--port or SENTINEL_ORDERS_PORT",
+        "SENTINEL_ORDERS_HEALTH_PORT", "SENTINEL_ORDERS_MAX_CONNECTIONS", health=(settings.health_host, settings.health_port),
+        behind_proxies=settings.trusted_proxies > 0,
+    )  # fmt: skip
+    listener.require()
+    require_ready(settings.database_url, ORDERS, connections=settings.processes * settings.pool_size)
+    refuse_wrong_key(settings)
+    with metrics_folder():
+        _run(settings, listener, graceful_seconds)
+
+
+def _run(settings: OrderReviewSettings, listener: Listener, graceful_seconds: int) -> None:
+    # What counts is imported only once the folder of the shared counters is there.
+    from worker.orders.app import create_app
+    from worker.orders.background import Background
+    from worker.orders.build import build_order_review, make_scorer, read_failpoints, read_sources
+    from worker.orders.intake import Intake
+
+    limit = SharedRateLimit(per_second=settings.address_per_second, burst=settings.address_burst)
+    sources = read_sources(settings)
+    make_scorer(settings), read_failpoints(settings)
+    backgrounds: list[Background] = []
+
+    def make_app(_worker: Any) -> Any:
+        parts = build_order_review(settings, read_sources(settings))
+        parts.background.start()
+        backgrounds.append(parts.background)
+        threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="deliver")
+        intake = Intake(parts.pipeline, parts.sources, limit, threads, settings.trusted_proxies)
+        return create_app(intake, parts.store, parts.key, settings)
+
+    def stop() -> None:
+        for background in backgrounds:
+            background.stop()
+
+    for name in sources.current().closed():
+        log.warning("source_without_secret", source=name)
+    log.info("serving", address=listener.url, process=os.getpid())
+    Server(
+        make_app, listener, processes=settings.processes, graceful_seconds=graceful_seconds, on_worker_exit=stop,
+    ).run()  # fmt: skip

@@ -1,0 +1,223 @@
+"""Order review's settings: one frozen value, read from the environment once, every fault reported at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from environs import Env
+from marshmallow.validate import Length, OneOf, Range
+
+from sentinel.platform.resources import policies_dir
+from sentinel.platform.settings import BEHIND_TLS, HEALTH_HELP, malformed, readable, refuse_unsafe, setting
+from sentinel.store.database import POOLER, POOLER_HELP, POOLERS, describe, same_database
+from worker.outbound.client import is_http_url
+from worker.outbound.public_addresses import public_client
+
+
+@dataclass(frozen=True, slots=True)
+class OrderReviewSettings:
+    """What the intake runs with."""
+
+    authority_url: str = setting("SENTINEL_URL", "Address of the authority.", "http://127.0.0.1:7860")
+    api_key: str = setting("SENTINEL_ORDERS_API_KEY", "The agent key of order review. Required.", "")
+    database_url: str = setting(
+        "ORDERS_DATABASE_URL",
+        "PostgreSQL with the orders schema: the authority's, the console's and the ledger's, or analysts could not decide;"
+        " default SENTINEL_DATABASE_URL, else the embedded one.",
+        "",
+    )
+    database_pooler: str = setting(POOLER, POOLER_HELP, "none")
+    tenant_id: uuid.UUID | None = setting("SENTINEL_TENANT_ID", "Tenant; default: the ledger's default tenant.")
+    policies_dir: Path = setting(
+        "SENTINEL_POLICIES_DIR", "Folder with order_sources.yaml and order_signals.yaml.", policies_dir()
+    )
+    host: str = setting("SENTINEL_ORDERS_HOST", "Address the intake listens on.", "127.0.0.1")
+    port: int = setting("SENTINEL_ORDERS_PORT", "Port of the intake.", 7862)
+    processes: int = setting("SENTINEL_ORDERS_PROCESSES", "Server processes of the intake.", 1)
+    threads: int = setting("SENTINEL_ORDERS_THREADS", "Threads per process; an order in hand takes one.", 48)
+    health_host: str = setting("SENTINEL_ORDERS_HEALTH_HOST", "Address of the health port.", "127.0.0.1")
+    health_port: int = setting("SENTINEL_ORDERS_HEALTH_PORT", HEALTH_HELP, 0)
+    max_connections: int = setting(
+        "SENTINEL_ORDERS_MAX_CONNECTIONS",
+        "Connections per process; beyond it one that waits makes room. Each takes an open file, whose limit is raised at start.",
+        2000,
+    )
+    max_connections_per_address: int = setting(
+        "SENTINEL_ORDERS_MAX_CONNECTIONS_PER_ADDRESS",
+        "Of these from one address; as many as in all behind trusted proxies, which are one address.",
+        200,
+    )
+    pool_size: int = setting("SENTINEL_ORDERS_POOL_SIZE", "Database connections per process.", 16)
+    trusted_proxies: int = setting(
+        "SENTINEL_TRUSTED_PROXIES",
+        "How many proxies in front set X-Forwarded-For and -Proto; senders are told apart by it.",
+        0,
+    )
+    behind_tls: bool = setting(
+        "SENTINEL_BEHIND_TLS",
+        f"{BEHIND_TLS} Where trusted proxies set X-Forwarded-Proto, they tell it of each request.",
+        False,
+    )
+    address_per_second: int = setting(
+        "SENTINEL_ORDERS_ADDRESS_PER_SECOND",
+        "Deliveries per second and address, genuine or not, over all processes.",
+        100,
+    )
+    address_burst: int = setting("SENTINEL_ORDERS_ADDRESS_BURST", "Deliveries an address may make at once.", 600)
+    budget_seconds: float = setting(
+        "SENTINEL_ORDERS_BUDGET_SECONDS", "What one order may take in all; out of time, a person looks.", 30.0
+    )
+    lease_seconds: float = setting(
+        "SENTINEL_ORDERS_LEASE_SECONDS",
+        "How long an order stays with a process that does not finish it; more than the budget.", 35.0,
+    )  # fmt: skip
+    authority_timeout_seconds: float = setting(
+        "SENTINEL_ORDERS_AUTHORITY_TIMEOUT_SECONDS", "Longest call to the authority, retries included.", 5.0
+    )
+    poll_seconds: float = setting(
+        "SENTINEL_ORDERS_POLL_SECONDS", "How often the background looks for what was left, decided or is due.", 0.5
+    )
+    shop_url: str = setting(
+        "SENTINEL_SHOP_URL",
+        "Address of the shop, {source} in its path becomes the source; without it a simulated shop writes rows.",
+        "",
+    )
+    shop_key: str = setting("SENTINEL_SHOP_KEY", "Bearer key for the shop; none: sent without.", "")
+    shop_timeout_seconds: float = setting("SENTINEL_SHOP_TIMEOUT_SECONDS", "Longest call to the shop.", 3.0)
+    shop_under_way_seconds: float = setting(
+        "SENTINEL_SHOP_UNDER_WAY_SECONDS", "For so long after a try without an answer the shop is only looked at.", 10.0
+    )
+    slack_webhook_url: str = setting(
+        "SLACK_WEBHOOK_URL", "Slack-compatible incoming webhook for alerts; without it they go to the log.", ""
+    )
+    alerts_on_this_machine: bool = setting(
+        "SENTINEL_ALERTS_ON_THIS_MACHINE", "1: the alert webhook may be on this machine; demo and tests only.", False
+    )
+    model_url: str = setting(
+        "SENTINEL_ORDERS_MODEL_URL",
+        "OpenAI-compatible endpoint that may raise a score, the part before /chat/completions; none: rules only.",
+        "",
+    )
+    model_name: str = setting("SENTINEL_ORDERS_MODEL", "Name of the model there; needed with the address.", "")
+    model_key: str = setting("SENTINEL_ORDERS_MODEL_API_KEY", "Bearer key for it; none: sent without.", "")
+    model_timeout_seconds: float = setting(
+        "SENTINEL_ORDERS_MODEL_TIMEOUT_SECONDS", "Longest wait for the model, repairs included.", 3.0
+    )
+    log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
+    failpoint: str = setting("SENTINEL_FAILPOINT", "name:action[:nth] of a failpoint; tests only.", "")
+    failpoints_allowed: bool = setting(
+        "SENTINEL_ALLOW_FAILPOINTS", "1 lets SENTINEL_FAILPOINT work; tests only.", False
+    )
+
+
+_ENV = {field.name: field.metadata["env"] for field in dataclasses.fields(OrderReviewSettings)}
+_TEXTS = ("authority_url", "api_key", "database_url", "shop_url", "shop_key", "slack_webhook_url", "model_url", "model_name",
+          "model_key", "failpoint")  # fmt: skip
+_COUNTS = ("processes", "threads", "max_connections", "max_connections_per_address", "pool_size", "address_per_second", "address_burst")  # fmt: skip
+_SECONDS = ("budget_seconds", "lease_seconds", "authority_timeout_seconds", "poll_seconds", "shop_timeout_seconds",
+            "shop_under_way_seconds", "model_timeout_seconds")  # fmt: skip
+
+
+def load_order_settings(*, needs_authority: bool = True, **overrides: Any) -> OrderReviewSettings:
+    """Settings from the environment; `overrides` are a command's options. Raises `UnsafeConfiguration` with every fault."""
+    env, default = Env(eager=False), OrderReviewSettings()
+    values: dict[str, Any] = {name: env.str(_ENV[name], getattr(default, name)).strip() for name in _TEXTS}
+    values |= {
+        name: env.int(_ENV[name], getattr(default, name), validate=Range(min=1, max=1_000_000)) for name in _COUNTS
+    }
+    values |= {
+        name: env.float(_ENV[name], getattr(default, name), validate=Range(min=0, max=3600, min_inclusive=False))
+        for name in _SECONDS
+    }
+    values |= {
+        "tenant_id": env.uuid(_ENV["tenant_id"], None) if os.environ.get(_ENV["tenant_id"]) else None,
+        "database_pooler": env.str(_ENV["database_pooler"], default.database_pooler, validate=OneOf(POOLERS)),
+        "policies_dir": env.path(_ENV["policies_dir"], default.policies_dir),
+        "host": env.str(_ENV["host"], default.host, validate=Length(min=1)),
+        "port": env.int(_ENV["port"], default.port, validate=Range(min=1, max=65535)),
+        "health_host": env.str(_ENV["health_host"], default.health_host, validate=Length(min=1)),
+        "health_port": env.int(_ENV["health_port"], 0, validate=Range(min=0, max=65535)),
+        "trusted_proxies": env.int(_ENV["trusted_proxies"], default.trusted_proxies, validate=Range(min=0, max=5)),
+        "behind_tls": env.bool(_ENV["behind_tls"], default.behind_tls),
+        "alerts_on_this_machine": env.bool(_ENV["alerts_on_this_machine"], default.alerts_on_this_machine),
+        "failpoints_allowed": env.bool(_ENV["failpoints_allowed"], default.failpoints_allowed),
+        "log_level": env.str(
+            _ENV["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])
+        ),
+    }
+    bad = malformed(env)
+    values = readable(OrderReviewSettings, values, bad)
+    values |= {key: value for key, value in overrides.items() if value is not None}
+    values["database_url"] = values["database_url"] or os.environ.get("SENTINEL_DATABASE_URL", "")
+    settings = OrderReviewSettings(**values)
+    refuse_unsafe(bad, _elsewhere(settings.database_url) + unsafe(settings, needs_authority=needs_authority))
+    return settings
+
+
+def unsafe(settings: OrderReviewSettings, *, needs_authority: bool = True) -> list[str]:
+    """What must not run, a line each."""
+    faults = _authority_faults(settings) if needs_authority else []
+    if settings.lease_seconds <= settings.budget_seconds:
+        # Else a healthy process could lose an order to another while it still works on it.
+        faults.append("SENTINEL_ORDERS_LEASE_SECONDS: must be more than SENTINEL_ORDERS_BUDGET_SECONDS")
+    if settings.model_url and not is_http_url(settings.model_url):
+        faults.append("SENTINEL_ORDERS_MODEL_URL: must look like https://host or https://host/path")
+    if bool(settings.model_url) != bool(settings.model_name):
+        faults.append("SENTINEL_ORDERS_MODEL_URL and SENTINEL_ORDERS_MODEL: both or neither")
+    return faults + outlet_faults(
+        shop_url=settings.shop_url, shop_key=settings.shop_key, shop_timeout_seconds=settings.shop_timeout_seconds,
+        slack_webhook_url=settings.slack_webhook_url, alerts_on_this_machine=settings.alerts_on_this_machine,
+    )  # fmt: skip
+
+
+def _elsewhere(database_url: str) -> list[str]:
+    """An analyst's decision changes an order, its approval and a refund's row in one transaction: they share a database."""
+    faults = []
+    for variable, whose in (("SENTINEL_DATABASE_URL", "approvals"), ("WORKER_DATABASE_URL", "refunds")):
+        other = os.environ.get(variable, "").strip()
+        if database_url and other and not same_database(database_url, other):
+            faults.append(
+                f"ORDERS_DATABASE_URL ({describe(database_url)}) and {variable} ({describe(other)}): orders and their"
+                f" {whose} must be in one database"
+            )
+    return faults
+
+
+def _authority_faults(settings: OrderReviewSettings) -> list[str]:
+    faults = []
+    if not is_http_url(settings.authority_url):
+        faults.append("SENTINEL_URL: must look like http://host:port")
+    key = settings.api_key
+    if not key:
+        faults.append(
+            "SENTINEL_ORDERS_API_KEY: no agent key; `sentinel keys create --worker --agent-id order-review` makes one"
+        )
+    elif not key.isascii() or not key.isprintable() or " " in key:
+        faults.append("SENTINEL_ORDERS_API_KEY: must be printable ASCII without spaces")
+    return faults
+
+
+def outlet_faults(
+    *, shop_url: str, shop_key: str, shop_timeout_seconds: float, slack_webhook_url: str, alerts_on_this_machine: bool
+) -> list[str]:
+    """One text per fault; none of them repeats a secret."""
+    found = []
+    if shop_url and not is_http_url(shop_url.replace("{source}", "source")):
+        found.append(
+            "SENTINEL_SHOP_URL must look like https://host or https://host/path; {source} may stand in the path"
+        )
+    if shop_key and not shop_url:
+        found.append("SENTINEL_SHOP_KEY is of no use without SENTINEL_SHOP_URL")
+    if shop_key and (not shop_key.isascii() or not shop_key.isprintable() or " " in shop_key):
+        found.append("SENTINEL_SHOP_KEY must be printable ASCII without spaces")
+    if not 0 < shop_timeout_seconds <= 10:
+        # Two calls and a look must fit into an order's 30 seconds.
+        found.append("SENTINEL_SHOP_TIMEOUT_SECONDS must be more than 0 and at most 10")
+    if slack_webhook_url and (why := public_client(loopback_only=alerts_on_this_machine).fault(slack_webhook_url)):
+        found.append(f"SLACK_WEBHOOK_URL cannot be used ({why}): it must be https and an outside address")
+    return found

@@ -1,0 +1,317 @@
+"""Reads `policies/order_sources.yaml`: who may send orders, how each source signs, its field map and its look-ups.
+
+The file names environment variables, never secrets. It is read strictly: an unknown name is refused with its line and the
+nearest known one. A source without a secret is closed: nothing verifies. `SourcesFile` reads the file again when it has
+changed and keeps the last good one otherwise.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from sentinel.policy.errors import PolicyError
+from sentinel.policy.source import Listing, Node, Source, Table, read_source
+from worker.orders.enrich import PLACEHOLDER, PLACEHOLDERS, Lookup
+from worker.orders.mapping import FIELDS, REQUIRED, FieldMap, order_id, to_order
+from worker.orders.order import Order
+from worker.orders.signatures import Scheme, Secret, Signing, Unverified, Verified
+from worker.outbound.public_addresses import PublicHttpClient
+
+FILE_NAME = "order_sources.yaml"
+LEAST_BYTES, LEAST_STANDARD_BYTES = 16, 24
+"""Shorter secrets can be guessed; Standard Webhooks itself asks for 24."""
+
+_KEYS = ("about", "scheme", "header", "prefix", "secret", "old_secret", "rate", "fields", "lookups", "always")
+_LOOKUP_KEYS = ("url", "key", "fields", "timeout_ms")
+_ENRICHABLE = ("account_age_days", "failed_payments")
+ALWAYS = (
+    "email", "account_ref", "account_age_days", "account_created_at", "billing_country", "shipping_country",
+    "shipping_speed", "items", "failed_payments", "placed_at",
+)  # fmt: skip
+"""Facts that a source may promise."""
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}", re.ASCII)
+_HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}", re.ASCII)
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{2,63}", re.ASCII)
+_PATH = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){0,9}", re.ASCII)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """`burst` deliveries at once, `per_second` in the long run."""
+
+    burst: int = 120
+    per_second: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class OrderSource:
+    """One sender."""
+
+    name: str
+    signing: Signing
+    fields: FieldMap
+    rate: Rate = Rate()
+    lookups: tuple[Lookup, ...] = ()
+    always: tuple[str, ...] = ()
+    """Facts that every order of it has; one without goes to a person."""
+    about: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a secret at all."""
+        return bool(self.signing.secrets)
+
+    def verify(self, headers: Mapping[str, str], body: bytes, now: datetime) -> Verified | Unverified:
+        """Is it from this source? `body` raw, `now` with its zone. Never raises."""
+        return self.signing.verify(headers, body, now)
+
+    def order_id(self, payload: Mapping[str, Any]) -> str:
+        """The order's id alone. Raises `InvalidInput` naming the path."""
+        return order_id(self.fields, payload)
+
+    def to_order(self, payload: Mapping[str, Any]) -> Order:
+        """The order of a strictly read payload. Raises `InvalidInput` naming the path of what is wrong."""
+        return to_order(self.name, self.fields, payload)
+
+
+class Sources:
+    """The table; immutable."""
+
+    def __init__(self, sources: Collection[OrderSource]) -> None:
+        self.all = tuple(sources)
+        self._by_name = {source.name: source for source in sources}
+
+    @classmethod
+    def load(cls, path: Path, env: Mapping[str, str] | None = None) -> Sources:
+        """Read the file, secrets from `env` (the process's). Raises the first `PolicyError` in it."""
+        source, root = read_source(path)
+        table = source.fields(root, "the file", known=("sources",), required=("sources",))
+        reader = _File(source, os.environ if env is None else env)
+        named = source.table(table.entries["sources"], "sources")
+        if not named.entries:
+            raise source.error(named.place, "sources must not be empty")
+        return cls([reader.one(name, node, named) for name, node in named.entries.items()])
+
+    def find(self, name: str) -> OrderSource | None:
+        """The source of this name."""
+        return self._by_name.get(name)
+
+    def verify(self, name: str, headers: Mapping[str, str], body: bytes, now: datetime) -> Verified | Unverified:
+        """As `OrderSource.verify`; a source that is not there verifies nothing, like one that was not signed for."""
+        source = self.find(name)
+        return Unverified("no_source") if source is None else source.verify(headers, body, now)
+
+    def closed(self) -> tuple[str, ...]:
+        """Names of sources without a secret."""
+        return tuple(source.name for source in self.all if not source.is_open)
+
+
+class SourcesFile:
+    """The sources in force. `current` looks at most once a second whether the file has changed. Thread-safe."""
+
+    def __init__(
+        self, path: Path, env: Mapping[str, str] | None = None, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Load for the first time; raises `PolicyError`, as there is nothing good to fall back on."""
+        self.path, self._env, self._now = path, env, now
+        self._stamp = _stamp(path)
+        self._sources = Sources.load(path, env)
+        self._look_at = now() + 1.0
+        self.error: PolicyError | None = None
+        """What is wrong with the file as it is now, while the last good one is in force."""
+
+    def current(self) -> Sources:
+        """Take it once per request. Never raises."""
+        now = self._now()
+        if now >= self._look_at:
+            self._look_at = now + 1.0
+            if (stamp := _stamp(self.path)) != self._stamp:
+                self._stamp = stamp
+                self._reload()
+        return self._sources
+
+    def _reload(self) -> None:
+        try:
+            self._sources, self.error = Sources.load(self.path, self._env), None
+        except PolicyError as error:
+            self.error = error
+            _log.error("order sources: %s; the last good file stays in force", error)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+class _File:
+    """Reads the nodes of one open file."""
+
+    def __init__(self, source: Source, env: Mapping[str, str]) -> None:
+        self._source, self._env = source, env
+        self._seen: dict[bytes, str] = {}
+
+    def one(self, name: str, node: Node, named: Table) -> OrderSource:
+        source = self._source.within(name)
+        if not _NAME.fullmatch(name):
+            raise source.error(named.keys[name], "a source's name is a-z, 0-9, _ and -, at most 32 characters")
+        at = source.fields(node, "a source", known=_KEYS, required=("scheme", "secret", "fields")).entries
+        fields = self._field_map(source, at["fields"])
+        lookups = tuple(self._lookup(source, n) for n in _items(source, at, "lookups"))
+        return OrderSource(
+            name,
+            self._signing(source, name, at),
+            fields,
+            _rate(source, at["rate"]) if "rate" in at else Rate(),
+            lookups,
+            tuple(_always(source, n, fields, lookups) for n in _items(source, at, "always")),
+            source.text(at["about"], "about") if "about" in at else "",
+        )
+
+    def _signing(self, source: Source, name: str, at: Mapping[str, Node]) -> Signing:
+        scheme = Scheme(source.one_of(at["scheme"], "scheme", tuple(Scheme)))
+        secrets = self._secrets(source, name, at, scheme)
+        if scheme is Scheme.STANDARD:
+            for key in ("header", "prefix"):
+                if key in at:
+                    raise source.error(at[key].place, f"standard_webhooks names its own headers: no {key} here")
+            return Signing(scheme, secrets)
+        if "header" not in at:
+            raise source.error(at["scheme"].place, f'"header" is missing: where does {scheme} put its signature?')
+        header = source.text(at["header"], "header", form=_HEADER, means="the name of a header")
+        return Signing(scheme, secrets, header, _prefix(source, at["prefix"]) if "prefix" in at else "")
+
+    def _secrets(self, source: Source, name: str, at: Mapping[str, Node], scheme: Scheme) -> tuple[Secret, ...]:
+        found = [Secret(key) for key in [self._secret(source, name, at["secret"], scheme)] if key]
+        if "old_secret" in at:
+            old = source.fields(
+                at["old_secret"], "old_secret", known=("env", "until"), required=("env", "until")
+            ).entries
+            until = _time(source, old["until"])
+            if key := self._secret(source, name, old["env"], scheme):
+                found.append(Secret(key, until))
+        return tuple(found)
+
+    def _secret(self, source: Source, name: str, node: Node, scheme: Scheme) -> bytes | None:
+        variable = source.text(node, "secret", form=_VARIABLE, means="the name of an environment variable")
+        text = self._env.get(variable, "").strip()
+        if not text:
+            return None
+        key = _standard_key(text) if scheme is Scheme.STANDARD else text.encode()
+        if key is None:
+            raise source.error(node.place, f"{variable} must hold whsec_ and base64")
+        least = LEAST_STANDARD_BYTES if scheme is Scheme.STANDARD else LEAST_BYTES
+        if len(key) < least:
+            raise source.error(node.place, f"{variable} holds a secret of less than {least} bytes")
+        # Else a delivery for one source would be genuine for the other too, and its order another order there.
+        owner = self._seen.setdefault(hmac.digest(key, b"order source", "sha256"), name)
+        if owner != name:
+            raise source.error(node.place, f'{variable} holds the secret of source "{owner}" too')
+        return key
+
+    def _field_map(self, source: Source, node: Node) -> FieldMap:
+        table = source.fields(node, "fields", known=FIELDS, required=REQUIRED)
+        return {field: _paths(source, field, value) for field, value in table.entries.items()}
+
+    def _lookup(self, source: Source, node: Node) -> Lookup:
+        at = source.fields(node, "a lookup", known=_LOOKUP_KEYS, required=("url", "fields")).entries
+        url = source.text(at["url"], "url")
+        if (fault := _url_fault(url)) is not None:
+            raise source.error(at["url"].place, fault)
+        fields = source.fields(at["fields"], "fields of a lookup", known=_ENRICHABLE)
+        timeout = source.integer(at["timeout_ms"], "timeout_ms", least=50, most=5000) if "timeout_ms" in at else 1000
+        return Lookup(
+            url,
+            {field: _paths(source, field, value) for field, value in fields.entries.items()},
+            self._bearer(source, at["key"]) if "key" in at else "",
+            timeout / 1000,
+        )
+
+    def _bearer(self, source: Source, node: Node) -> str:
+        variable = source.text(node, "key", form=_VARIABLE, means="the name of an environment variable")
+        key = self._env.get(variable, "").strip()
+        if not (key.isascii() and (key.isprintable() or not key) and " " not in key):
+            raise source.error(node.place, f"{variable} must be printable ASCII without spaces")
+        return key
+
+
+def _standard_key(text: str) -> bytes | None:
+    try:
+        return base64.b64decode(text.removeprefix("whsec_"), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _prefix(source: Source, node: Node) -> str:
+    text = getattr(node, "text", None)
+    if text is None or getattr(node, "kind", "") != "str" or not text.isascii() or len(text) > 32:
+        raise source.error(node.place, 'prefix must be text of at most 32 ASCII characters, "" for none')
+    return str(text)
+
+
+def _time(source: Source, node: Node) -> datetime:
+    text = source.text(node, "until")
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise source.error(node.place, 'until must be a time with its zone, like "2026-12-31T12:00:00Z"')
+    return found
+
+
+def _rate(source: Source, node: Node) -> Rate:
+    at = source.fields(node, "rate", known=("burst", "per_second"), required=("burst", "per_second")).entries
+    return Rate(
+        source.integer(at["burst"], "burst", least=1, most=100_000),
+        source.integer(at["per_second"], "per_second", least=1, most=100_000),
+    )
+
+
+def _paths(source: Source, field: str, node: Node) -> tuple[tuple[str, ...], ...]:
+    nodes = source.listing(node, field) if isinstance(node, Listing) else (node,)
+    means = "a dotted path like order.customer.id"
+    return tuple(tuple(source.text(item, field, form=_PATH, means=means).split(".")) for item in nodes)
+
+
+def _always(source: Source, node: Node, fields: FieldMap, lookups: Collection[Lookup]) -> str:
+    """A fact that can be there at all: mapped, looked up, or derived from what is mapped."""
+    name = source.one_of(node, "always", ALWAYS)
+    known = {*fields, *(field for lookup in lookups for field in lookup.fields)}
+    known |= {"account_age_days"} if "account_created_at" in known else set()
+    if name not in known:
+        raise source.error(node.place, f"always names {name}, and neither fields nor lookups say where it is")
+    return name
+
+
+def _items(source: Source, at: Mapping[str, Node], key: str) -> tuple[Node, ...]:
+    return source.listing(at[key], key) if key in at else ()
+
+
+def _url_fault(url: str) -> str | None:
+    """What is wrong with the address of a look-up; its placeholders may stand behind the host only."""
+    unknown = [name for name in PLACEHOLDER.findall(url) if name not in PLACEHOLDERS]
+    if unknown:
+        return f"unknown placeholder {{{unknown[0]}}}; known: {', '.join(PLACEHOLDERS)}"
+    host_ends = url.find("/", len("https://"))
+    if "{" in url[: host_ends if host_ends > 0 else len(url)]:
+        return "a placeholder may not choose the host"
+    fault = PublicHttpClient().fault(PLACEHOLDER.sub("x", url))
+    return None if fault is None else f"may not be called ({fault}): https, a public name and port 443 or 8443"
+
+
+__all__ = ["FILE_NAME", "OrderSource", "PolicyError", "Rate", "Sources", "SourcesFile"]

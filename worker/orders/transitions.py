@@ -1,0 +1,166 @@
+"""The event that an answer of the authority leads to: pure functions from an answer to what is stored.
+
+Only a start under the order's own start id leads to STARTED. What is unsure is postponed; what was started elsewhere is
+held.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sentinel.client import GuardAnswer
+from sentinel.core.money import Money, money_out
+from worker.orders.claims import ClaimedOrder
+from worker.orders.lanes import LaneEvent
+from worker.orders.order import Lane, ReviewStatus, Score, order_key
+from worker.orders.scoring import FACTS_MISSING
+from worker.orders.shop_effects import SHIPPED_BEFORE
+from worker.outbound.effects import EffectResult, Refused, Settled
+
+APPROVED = "approved"
+"""A person said yes: the review stays QUEUED for a moment and is started in the same transaction."""
+
+LONGEST_PAUSE_SECONDS = 300.0
+_UNDECIDED = (ReviewStatus.SCORED, ReviewStatus.DECIDED)
+
+
+def guard_params(work: ClaimedOrder, score: Score) -> dict[str, Any]:
+    """What the authority is asked. Stored with the score and asked the same ever after."""
+    return asked_params(work.source, work.order_id, work.amount, work.account_ref, score)
+
+
+def asked_params(source: str, order_id: str, amount: Money, account_ref: str | None, score: Score) -> dict[str, Any]:
+    """The question about an order; of the signals only the codes."""
+    # Money is more than nothing (`docs/CONTRACT.md` §1): an order without any says so instead of an amount.
+    money = {"amount": money_out(amount)} if amount.amount_minor else {"nothing_to_pay": True}
+    return {
+        **money, "order_id": order_id, "source": source,
+        "order_key": order_key(source, order_id), "band": score.band.value, "model": score.model,
+        "signals": sorted({signal.code for signal in score.signals}),
+        **({"facts_missing": True} if any(signal.code == FACTS_MISSING for signal in score.signals) else {}),
+        **({"account_ref": account_ref} if account_ref else {}),
+    }  # fmt: skip
+
+
+def event_of(work: ClaimedOrder, answer: GuardAnswer) -> str | None:
+    """The event that a guard's answer is; None: not now, ask again later."""
+    undecided = work.status in _UNDECIDED
+    if is_started(answer):
+        if not undecided:
+            return APPROVED
+        # Approved before we had it queued: it is queued first, its way is the medium lane's, and goes on at once.
+        return LaneEvent.ALLOWED if answer.decision == "ALLOW" else LaneEvent.NEEDS_ANALYST
+    match answer.status:
+        case "pending":
+            return LaneEvent.NEEDS_ANALYST if undecided else None
+        case "denied" if answer.reason_code == "halted" and recorded_decision(answer) != "DENY":
+            # Decided before the halt: refused now, not for ever.
+            return None
+        case _:
+            return LaneEvent.DENIED if undecided else LaneEvent.REJECTED
+
+
+def is_started(answer: GuardAnswer) -> bool:
+    """Started under the order's start id, by this question or an earlier one, and no person has said that it was not done."""
+    return answer.start is not None and not (answer.status == "completed" and answer.outcome == "error")
+
+
+def recorded_decision(answer: GuardAnswer) -> str:
+    """What was decided, whatever a halt makes of it now: the proof's decision, where there is a proof."""
+    return str((answer.proof_pack or {}).get("decision") or answer.decision)
+
+
+def is_settled_elsewhere(answer: GuardAnswer) -> bool:
+    """Started elsewhere, or resolved by a person: nothing may be started any more."""
+    return answer.status in ("already_started", "completed") and not is_started(answer)
+
+
+def row_of(work: ClaimedOrder, answer: GuardAnswer, event: str) -> dict[str, Any]:
+    """What is stored with the event."""
+    return {
+        "event": event, "operation_id": answer.operation_id, "decision_event_id": answer.decision_event_id,
+        "decision": answer.decision, "reason_code": reason_of(answer), "proof_id": answer.proof_id,
+        "approval_id": answer.approval_id, "start_id": work.own_start_id if answer.start else None,
+        "due_at": answer.expires_at if event == LaneEvent.NEEDS_ANALYST else None, "at_once": answer.start is not None,
+    }  # fmt: skip
+
+
+def reason_of(answer: GuardAnswer) -> str:
+    """The authority's reason, or why an answer that is none of its refusals counts as one."""
+    if answer.status == "expired":
+        return "approval_expired"
+    if answer.resolution is not None:
+        return f"resolved_{answer.resolution}"
+    if answer.status in ("already_started", "completed"):
+        return "started_elsewhere"
+    return answer.reason_code
+
+
+def status_after(work: ClaimedOrder, event: str) -> tuple[str, str | None]:
+    """(status, lane) once `orders.decide_reviews` has stored the event."""
+    match event:
+        case LaneEvent.ALLOWED:
+            return ReviewStatus.STARTED, Lane.LOW
+        case "approved":
+            return ReviewStatus.STARTED, work.lane
+        case LaneEvent.NEEDS_ANALYST:
+            return ReviewStatus.QUEUED, Lane.MEDIUM
+        case LaneEvent.DENIED:
+            return ReviewStatus.HELD, Lane.HIGH
+        case _:
+            return ReviewStatus.HELD, work.lane
+
+
+def seconds_until(moment: datetime | None) -> float:
+    """Until just after `moment`, at least one second; an hour where there is none."""
+    return 3600.0 if moment is None else max(1.0, (moment - datetime.now(UTC)).total_seconds() + 1.0)
+
+
+def pause_seconds(attempts: int, spread: float) -> float:
+    """The pause after so many tries in vain: 2 s, doubling, at most five minutes; `spread` (0 to 1) adds up to a quarter."""
+    return min(LONGEST_PAUSE_SECONDS, 2.0 * 2.0 ** min(attempts, 10)) * (1 + spread / 4)
+
+
+def held_alert(work: ClaimedOrder, reason: str) -> dict[str, Any]:
+    """The alert about an order that is held, with its signals."""
+    return _alert("order_held", f"order held: {reason}", work, reason)
+
+
+def refused_alert(work: ClaimedOrder, verb: str, reason: str) -> dict[str, Any]:
+    """The alert about a shop that will not do what the lane says."""
+    return _alert("shop_refused", f"the shop refused to {verb}: {reason}", work, reason) | {"occasion": verb}
+
+
+LATE_TRIES = 6
+"""So many tries in vain, some two minutes, and people hear of it; it goes on being tried."""
+
+
+def late_alert(work: ClaimedOrder, verb: str, tries_before: int, why: str) -> dict[str, Any] | None:
+    """The alert about an effect that the shop has not taken for long; None before that."""
+    if tries_before + 1 < LATE_TRIES:
+        return None
+    summary = f"the shop has not taken the {verb} after {tries_before + 1} tries: {why}"
+    return _alert("shop_late", summary, work, why) | {"occasion": verb}
+
+
+def hold_row(work: ClaimedOrder, answer: EffectResult, tries_before: int, spread: float) -> dict[str, Any]:
+    """What is stored of a try of a hold: it is repeated until the shop has it, or has shipped the order before."""
+    if isinstance(answer, Settled):
+        return {"state": "done", "reference": answer.reference[:200]}
+    why = answer.reason if isinstance(answer, Refused) else answer.detail
+    if answer is SHIPPED_BEFORE:
+        return {"state": "refused", "error": why, "alert": refused_alert(work, "hold", why)}
+    refused = refused_alert(work, "hold", why) if isinstance(answer, Refused) else None
+    return {
+        "state": "intended", "pause_seconds": pause_seconds(tries_before, spread), "error": why[:500],
+        "alert": refused or late_alert(work, "hold", tries_before, why),
+    }  # fmt: skip
+
+
+def _alert(kind: str, summary: str, work: ClaimedOrder, reason: str) -> dict[str, Any]:
+    details = {
+        "reason": reason, "lane": work.lane, "band": work.band, "amount": money_out(work.amount),
+        "operation_id": work.operation_id, "signals": list(work.signals or ()),
+    }  # fmt: skip
+    return {"kind": kind, "summary": summary[:500], "details": details}

@@ -1,0 +1,108 @@
+"""One request to a chat model behind an OpenAI-compatible endpoint, and the one finished message of its answer as strict JSON.
+
+The answer is untrusted. Whatever is not exactly what was asked for is `BadCompletion`, named by a code of ours; nothing
+of the answer itself is in the error.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+from worker.outbound.client import NoResponse, Response, post_json
+
+MAX_ANSWER_BYTES = 64 << 10
+
+
+class BadCompletion(Exception):
+    """Not the answer that was asked for; `detail` is a code of ours."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+class ChatEndpoint:
+    """The endpoint at `url` (the part before /chat/completions). Thread-safe."""
+
+    def __init__(self, url: str, api_key: str = "") -> None:
+        self._url = url.rstrip("/") + "/chat/completions"
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+    def ask(self, body: Mapping[str, Any], *, deadline_seconds: float) -> Response | NoResponse:
+        """One try, one deadline. Never raises."""
+        return post_json(
+            self._url, body, headers=self._headers, deadline_seconds=deadline_seconds, max_bytes=MAX_ANSWER_BYTES
+        )
+
+
+def chat_request(
+    model: str, *, system: str, user: str, schema_name: str, schema: Mapping[str, Any], max_tokens: int
+) -> dict[str, Any]:
+    """The body of a request for one message that is a JSON object of `schema`."""
+    return {
+        "model": model,
+        "temperature": 0,
+        "n": 1,
+        "stream": False,
+        "max_tokens": max_tokens,
+        "messages": [{"role": "system", "content": system}, {"role": "user", "content": user}],
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": schema_name, "strict": True, "schema": schema},
+        },
+    }
+
+
+def content_of(answer: Response) -> str:
+    """The text of the one finished message of an answer with status 200. Raises `BadCompletion`."""
+    if answer.content_type != "application/json":
+        raise BadCompletion("content_type")
+    return _content(strict_load(answer.body))
+
+
+def strict_load(text: str | bytes) -> Any:
+    """Strict JSON: no name twice, no NaN. Raises `BadCompletion`."""
+    try:
+        whole = text.decode("utf-8") if isinstance(text, bytes) else text
+        return json.loads(whole, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise BadCompletion("json") from None
+
+
+def shown(text: str, longest: int) -> str:
+    """A model's text for people: at most `longest` characters, on one line, nothing invisible in them."""
+    kept = "".join(c if unicodedata.category(c)[0] != "C" else " " for c in text[:longest])
+    return " ".join(kept.split())
+
+
+def _content(body: Any) -> str:
+    choices = body.get("choices") if isinstance(body, dict) else None
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
+        raise BadCompletion("choices")
+    choice, message = choices[0], choices[0].get("message")
+    if choice.get("finish_reason") != "stop":
+        raise BadCompletion("not_finished")
+    if not isinstance(message, dict) or message.get("role", "assistant") != "assistant":
+        raise BadCompletion("message")
+    if message.get("refusal") is not None:
+        raise BadCompletion("refusal")
+    if message.get("tool_calls") or message.get("function_call"):
+        raise BadCompletion("tool_call")
+    content = message.get("content")
+    if not isinstance(content, str):
+        raise BadCompletion("content")
+    return content
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise BadCompletion("json")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)

@@ -1,0 +1,142 @@
+"""Effects asked of an outside system: what comes back, as values, and the one table that says what an answer means.
+
+Only a problem document (RFC 9457) about the effect itself refuses it for good. A refusal of the request (a key being
+replaced, a route, a rate limit, the same key under way) and whatever this table does not know is `NoAnswer`: asked again
+later. A refusal is believed only after the system was asked what it did.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+from worker.outbound import client
+
+JSON, PROBLEM = "application/json", "application/problem+json"
+MAX_BYTES = 64 << 10
+
+DONE = frozenset({200, 201})
+"""It says so in its body; the adapter reads that."""
+FOR_GOOD = frozenset({400, 402, 406, 410, 411, 412, 413, 414, 415, 416, 417, 422, 426, 428, 431, 451})
+"""The same request is refused again, however often it is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Done, once; `reference` is the system's own name for it."""
+
+    reference: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Surely not done; from a look-up: surely not there.
+
+    From `settle` it is final: asking again under the same reference is refused again, so the refund ends there. What
+    a later try may lift (a limit, a key, a busy system), and what is only not there yet, is `NoAnswer`.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """Not known: it may have been done."""
+
+    detail: str
+
+
+EffectResult = Settled | Refused | NoAnswer
+
+
+class Verdict(StrEnum):
+    """What an answer says about the effect that was asked for."""
+
+    DONE = "done"
+    REFUSED = "refused"
+    """Not done, and not by asking again either."""
+    NOT_NOW = "not_now"
+    """Refused for what a later try may not meet."""
+    UNKNOWN = "unknown"
+    """No answer of ours: a page, a redirect, a failure on the way."""
+
+
+def verdict_of(status: int, *, is_problem: bool) -> Verdict:
+    """The table."""
+    if status in DONE:
+        return Verdict.DONE
+    if not is_problem or not 400 <= status < 600:
+        return Verdict.UNKNOWN
+    return Verdict.REFUSED if status in FOR_GOOD else Verdict.NOT_NOW
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer that came whole and in time; `body` is empty unless it is a JSON object that says it is one."""
+
+    status: int
+    is_problem: bool
+    body: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, found: client.Response | client.NoResponse) -> Reply | NoAnswer:
+        """What came of an exchange."""
+        if isinstance(found, client.NoResponse):
+            return NoAnswer(str(found.kind))
+        body: Any = None
+        if found.content_type in (JSON, PROBLEM):
+            try:
+                body = orjson.loads(found.body)
+            except orjson.JSONDecodeError:
+                body = None
+        is_object = isinstance(body, dict)
+        return cls(found.status, is_object and found.content_type == PROBLEM, body if is_object else {})
+
+    @property
+    def verdict(self) -> Verdict:
+        """By the table."""
+        return verdict_of(self.status, is_problem=self.is_problem)
+
+    @property
+    def is_absence(self) -> bool:
+        """Says of what was looked for that it is not there."""
+        return self.status in (404, 410) and self.is_problem
+
+    @property
+    def why(self) -> str:
+        """Status and title, in one short line."""
+        title = one_line(self.body.get("title") or "", 100) if self.is_problem else ""
+        return f"{self.status} {title}".strip()
+
+    def not_done(self) -> Refused | NoAnswer:
+        """The answer where it does not say done."""
+        return Refused(self.why) if self.verdict is Verdict.REFUSED else NoAnswer(self.why)
+
+
+class EffectClient:
+    """Asks one server at `url` for effects, with a bearer key where there is one. Thread-safe; nothing raises."""
+
+    def __init__(self, url: str, api_key: str = "", timeout_seconds: float = 5.0) -> None:
+        self.url = url.rstrip("/")
+        self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._timeout_seconds = timeout_seconds
+
+    def call(self, method: str, path: str, key: uuid.UUID | None = None, body: object = None) -> Reply | NoAnswer:
+        """One request to `url` + `path`; `key` is the idempotency key, a `body` is sent as JSON."""
+        data = None if body is None else orjson.dumps(body)
+        headers = self.headers | ({} if key is None else {"Idempotency-Key": str(key)})
+        headers |= {} if data is None else {"Content-Type": JSON}
+        found = client.exchange(
+            method, self.url + path, data, headers=headers, deadline_seconds=self._timeout_seconds, max_bytes=MAX_BYTES
+        )
+        return Reply.of(found)
+
+
+def one_line(text: object, most: int = 200) -> str:
+    """Untrusted text as one printable line of at most `most` characters."""
+    return "".join(c if c.isprintable() else " " for c in str(text)[: 2 * most]).strip()[:most]

@@ -1,0 +1,171 @@
+"""The outbound client for addresses that others chose (SSRF protection): only public addresses, checked and pinned.
+
+A name is looked up once, every address that comes back must be a public one, and exactly these are connected to, so that a
+name server that answers differently a moment later (DNS rebinding) changes nothing. Under TLS the certificate is still the
+name's. No redirects, no credentials in the address, few ports (`GUARANTEES.md` G39).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import queue
+import re
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from worker.outbound.client import NoResponse, Resolver, Response, Target, exchange
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+MAX_BYTES = 64 << 10
+DEADLINE_SECONDS = 5.0
+
+# Besides what `is_global` knows: addresses of clouds' own services that are public by number only, relays and mappings
+# that lead to an IPv4 address of the sender's choice, and what is reserved or only for examples.
+_CLOSED_4 = tuple(
+    ipaddress.IPv4Network(block)
+    for block in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16",
+        "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24",
+        "192.168.0.0/16", "192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4",
+        "240.0.0.0/4",
+    )
+)  # fmt: skip
+_OPEN_6 = ipaddress.IPv6Network("2000::/3")
+_CLOSED_6 = tuple(
+    ipaddress.IPv6Network(block)
+    for block in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "2620:4f:8000::/48")
+)
+_ISATAP = (0x00005EFE, 0x02005EFE)
+
+# One spelling of an address, so that no two readers of it can see two hosts in it.
+_URL = re.compile(
+    r"(?P<scheme>https?)://(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9.-]{1,253})(?::(?P<port>[0-9]{1,5}))?"
+    r"(?:[/?][A-Za-z0-9._~:/?@!$&'()*+,;=%-]{0,2000})?",
+    re.ASCII,
+)
+_LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?", re.ASCII)
+_NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*", re.ASCII)
+_INSIDE_NAMES = frozenset({"localhost", "localdomain", "local", "internal", "intranet", "lan", "home", "corp", "private",
+                           "arpa", "onion"})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class NotAllowed:
+    """The call was not made, and will not be: `why` is a code. "inside_address" was found by looking the name up."""
+
+    why: str
+
+
+def is_public(address: Address) -> bool:
+    """Whether an address is a public one in this very form: not mapped, relayed or reserved."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address.is_global and not any(address in block for block in _CLOSED_4)
+    if address.scope_id is not None or address not in _OPEN_6 or any(address in block for block in _CLOSED_6):
+        return False
+    return address.is_global and (int(address) >> 32) & 0xFFFFFFFF not in _ISATAP
+
+
+def look_up(host: str, port: int, seconds: float) -> Sequence[Target]:
+    """`socket.getaddrinfo` within a time limit. Raises `OSError`."""
+    box: queue.SimpleQueue[Sequence[Target] | Exception] = queue.SimpleQueue()
+    # The system's own look-up has no deadline: it is left behind in its thread when time is over.
+    threading.Thread(target=_look_up_into, args=(box, host, port), daemon=True).start()
+    try:
+        found = box.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError("the name was not looked up in time") from None
+    if isinstance(found, Exception):
+        raise OSError("the name cannot be looked up") from found
+    return found
+
+
+def _look_up_into(box: queue.SimpleQueue[Sequence[Target] | Exception], host: str, port: int) -> None:
+    try:
+        box.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    except Exception as error:  # a name can be one that the system's codecs do not like
+        box.put(error)
+
+
+@dataclass(frozen=True, slots=True)
+class PublicHttpClient:
+    """What may be called. Frozen and shared; thread-safe."""
+
+    schemes: tuple[str, ...] = ("https",)
+    ports: tuple[int, ...] | None = (443, 8443)
+    """None: any."""
+    may_reach: Callable[[Address], bool] = is_public
+    look_up: Resolver = look_up
+
+    def fault(self, url: str) -> str | None:
+        """Why this address may not be called as it is written, as a code; None: it may be looked up."""
+        found = _URL.fullmatch(url)
+        if found is None:
+            return "form"
+        if found["scheme"] not in self.schemes:
+            return "scheme"
+        port = int(found["port"] or (443 if found["scheme"] == "https" else 80))
+        if not 0 < port < 65536 or (self.ports is not None and port not in self.ports):
+            return "port"
+        return self._host_fault(found["host"])
+
+    def _host_fault(self, host: str) -> str | None:
+        if host.startswith("[") or _NUMBER.fullmatch(host.rpartition(".")[2]):
+            # What ends in a number is an address to every reader; only the plain form of one is taken.
+            address = _address(host.strip("[]"))
+            if address is None or (address.version == 6) != host.startswith("["):
+                return "host"
+            return None if self.may_reach(address) else "inside_address"
+        labels = host.split(".")
+        if len(labels) < 2 or not all(_LABEL.fullmatch(label) for label in labels):
+            return "host"
+        return "inside_name" if labels[-1].lower() in _INSIDE_NAMES else None
+
+    def exchange(
+        self,
+        method: str,
+        url: str,
+        data: bytes | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        deadline_seconds: float = DEADLINE_SECONDS,
+        max_bytes: int = MAX_BYTES,
+    ) -> Response | NoResponse | NotAllowed:
+        """One request as `worker.outbound.client.exchange` makes it, to checked addresses only. Never raises."""
+        if (why := self.fault(url)) is not None:
+            return NotAllowed(why)
+        refused: list[str] = []
+
+        def checked(host: str, port: int, seconds: float) -> Sequence[Target]:
+            found = self.look_up(host, port, seconds)
+            # One inside address among outside ones is how rebinding begins: then none of them is taken.
+            if not found or not all(self._is_open(target) for target in found):
+                refused.append(host)
+                raise PermissionError("not an outside address")
+            return found
+
+        answer = exchange(
+            method, url, data, headers=headers, deadline_seconds=deadline_seconds, max_bytes=max_bytes, resolve=checked
+        )
+        return NotAllowed("inside_address") if refused else answer
+
+    def _is_open(self, target: Target) -> bool:
+        address = _address(str(target[4][0]))
+        return address is not None and self.may_reach(address)
+
+
+def _address(text: str) -> Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+LOOPBACK_CLIENT = PublicHttpClient(("http", "https"), None, lambda address: address.is_loopback)
+"""For tests and for a demo on one machine: loopback and nothing else."""
+
+
+def public_client(*, loopback_only: bool) -> PublicHttpClient:
+    """The client for addresses from settings: loopback alone for a demo and for tests, else the public ones."""
+    return LOOPBACK_CLIENT if loopback_only else PublicHttpClient()

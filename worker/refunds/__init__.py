@@ -1,0 +1,1 @@
+"""Refund rows: claimed from the ledger, decided by the authority, executed and reported."""

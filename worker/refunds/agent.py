@@ -1,0 +1,311 @@
+"""The refund agent's loop: claims due rows, renews leases, learns approvals, sends reports, answers operators' requests.
+
+`run_once` ends when nothing is due; `run_loop` ends when it is told to. Both survive outages of the authority and of the
+database: rows in progress then come back when their lease expires, and nothing is assumed about them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from sentinel.client import Client, Rejected, Unreachable
+from worker.refunds.batch import BatchProcessor, BatchResult
+from worker.refunds.circuit_breaker import CircuitBreaker
+from worker.refunds.leases import LeaseKeeper
+from worker.refunds.ledger import Ledger, LedgerUnavailable
+from worker.refunds.reporter import Reporter
+from worker.refunds.rows import LedgerRow
+from worker.refunds.run_results import RowResult, RunResult
+from worker.refunds.settings import WorkerSettings
+from worker.refunds.worker_pool import WorkerPool
+
+_log = logging.getLogger("worker")
+
+_FINISH_SECONDS = 1.2
+"""How long rows in progress may take after a stop; then open calls are aborted."""
+_SHOW_SECONDS = 2.0
+_WAKE_WITHIN_SECONDS = 2.0
+"""Over how long the rows that waited for an outage come back, so that they do not all ask at once."""
+_SWEEP_SECONDS = 2.0
+_FRESH_SECONDS = 5.0
+"""Younger reports are still being sent by the batch that executed them."""
+
+OnRow = Callable[[RowResult], None]
+PeriodicTask = Callable[[], object]
+"""One round of something that is due, apart from the rows; raises `LedgerUnavailable`."""
+
+
+class Agent:
+    """One worker process. `on_row` is called with every processed row, from any thread."""
+
+    def __init__(
+        self, settings: WorkerSettings, *, ledger: Ledger, client: Client, worker_pool: WorkerPool, reporter: Reporter,
+        pipeline: BatchProcessor, periodic_tasks: Sequence[PeriodicTask], stopping: threading.Event, on_row: OnRow = lambda row: None,
+    ) -> None:  # fmt: skip
+        self._settings, self._ledger, self._client, self._on_row = settings, ledger, client, on_row
+        self._worker_pool, self._reporter, self._processor, self._periodic_tasks = (
+            worker_pool,
+            reporter,
+            pipeline,
+            periodic_tasks,
+        )
+        self._stopping = stopping
+        self._breaker = CircuitBreaker(settings.backoff_seconds, settings.backoff_max_seconds)
+        self._leases = LeaseKeeper(ledger, settings.heartbeat_seconds)
+        self._mode = "loop"
+        self._last: tuple[str | None, str | None] = (None, None)
+
+    @property
+    def reaches_authority(self) -> bool:
+        """Whether the authority answered last."""
+        return self._breaker.is_closed
+
+    def request_stop(self) -> None:
+        """Finish the rows in progress and end; safe in a signal handler."""
+        self._stopping.set()
+        breaker = threading.Timer(_FINISH_SECONDS, self._client.abort)
+        breaker.daemon = True
+        breaker.start()
+
+    # Once
+
+    def run_once(self, limit: int | None = None) -> RunResult:
+        """Process what is due, at most `limit` rows. Raises `LedgerUnavailable`."""
+        self._mode = "once"
+        outcome = RunResult()
+        with self._running():
+            not_learnt = self._learn_approvals()
+            self._wake_if_answered()
+            self._run_due_tasks()
+            outcome.reported += self._reporter.sweep(older_than_seconds=0.0)
+            # Rows that this run itself puts back or releases are for the next one: a row is tried once per run.
+            budget, until = RowLimit(limit), self._ledger.now()
+            with ThreadPoolExecutor(self._settings.lanes, thread_name_prefix="lane") as lanes:
+                running = [lanes.submit(self._drain, outcome, budget, until) for _ in range(self._settings.lanes)]
+            for lane in running:
+                lane.result()
+            self._run_due_tasks()
+            outcome.trouble = outcome.trouble or not_learnt
+            outcome.open = self._ledger.open_counts()
+        return outcome
+
+    def _drain(self, outcome: RunResult, budget: RowLimit, until: datetime) -> None:
+        """One lane: batch after batch until nothing is left of what was due."""
+        while not self._stopping.is_set() and outcome.trouble is None:
+            allowed = budget.take(self._settings.batch)
+            rows = self._ledger.claim(allowed, until) if allowed else []
+            budget.give_back(allowed - len(rows))
+            if not rows:
+                return
+            batch = self._process(rows)
+            outcome.rows += batch.rows
+            outcome.reported += batch.reported
+            if batch.unanswered and not batch.answered:
+                # Asking for the rest would only keep them waiting.
+                outcome.trouble = f"the authority gives no answer: {batch.detail}"
+
+    # Loop
+
+    def run_loop(self, limit: int | None = None) -> RunResult:
+        """Process rows as they come until told to stop, or until `limit` rows are done."""
+        outcome, budget = RunResult(), RowLimit(limit)
+        with self._running():
+            lanes = [
+                threading.Thread(target=self._lane, args=(budget,), daemon=True, name=f"lane-{n}")
+                for n in range(self._settings.lanes)
+            ]
+            periodic_tasks = threading.Thread(
+                target=self._run_periodic_tasks, args=(budget,), daemon=True, name="periodic-tasks"
+            )
+            for thread in (*lanes, periodic_tasks):
+                thread.start()
+            self._maintain(budget)
+            deadline = time.monotonic() + _FINISH_SECONDS + 0.5
+            for thread in (*lanes, periodic_tasks):
+                thread.join(max(deadline - time.monotonic(), 0.01))
+        return outcome
+
+    def _lane(self, budget: RowLimit) -> None:
+        """Batch after batch; a failure of one is logged and costs a pause, never the lane."""
+        while not self._stopping.is_set() and not budget.is_spent:
+            try:
+                idle = not self._process_one_batch(budget)
+            except LedgerUnavailable as error:
+                _log.warning("the database does not answer: %s", error)
+                idle = True
+            except Exception:
+                # Whatever it was, the rows come back by their lease.
+                _log.exception("a batch was dropped")
+                idle = True
+            if idle:
+                self._stopping.wait(self._settings.poll_seconds)
+
+    def _process_one_batch(self, budget: RowLimit) -> bool:
+        allowed = budget.take(self._breaker.claimable(self._settings.batch))
+        rows = self._ledger.claim(allowed) if allowed else []
+        budget.give_back(allowed - len(rows))
+        if not rows:
+            if allowed and not self._breaker.is_closed:
+                self._probe()
+            return False
+        self._process(rows)
+        return True
+
+    def _probe(self) -> None:
+        """Nothing is due to probe with: send a heartbeat instead."""
+        try:
+            self._client.heartbeat()
+            self._record_answers(answered=1, unanswered=0, detail=None)
+        except (Unreachable, Rejected) as error:
+            self._breaker.note(answered=0, unanswered=1, detail=error.detail)
+
+    def _maintain(self, budget: RowLimit) -> None:
+        """Everything that is not a batch: approvals, operators' requests, left-over reports, the worker's status."""
+        shown = swept = 0.0
+        shown_as = ""
+        while not self._stopping.is_set() and not budget.is_spent:
+            try:
+                status = "running" if self._breaker.is_closed else "authority_unreachable"
+                if status != shown_as or time.monotonic() - shown >= _SHOW_SECONDS:
+                    self._publish_status(status)
+                    shown, shown_as = time.monotonic(), status
+                self._answer_operator()
+                if self._breaker.is_closed:
+                    if (detail := self._learn_approvals()) is not None:
+                        self._breaker.note(answered=0, unanswered=1, detail=detail)
+                    if time.monotonic() - swept >= _SWEEP_SECONDS:
+                        self._reporter.sweep(older_than_seconds=_FRESH_SECONDS)
+                        swept = time.monotonic()
+            except LedgerUnavailable as error:
+                _log.warning("the database does not answer: %s", error)
+            except Exception:
+                _log.exception("the round was dropped")
+            self._stopping.wait(self._settings.poll_seconds)
+
+    def _run_periodic_tasks(self, budget: RowLimit) -> None:
+        while not self._stopping.is_set() and not budget.is_spent:
+            try:
+                self._run_due_tasks()
+            except LedgerUnavailable as error:
+                _log.warning("the database does not answer: %s", error)
+            except Exception:
+                _log.exception("a periodic task was dropped")
+            self._stopping.wait(self._settings.poll_seconds)
+
+    def _run_due_tasks(self) -> None:
+        for task in self._periodic_tasks:
+            task()
+
+    def _answer_operator(self) -> None:
+        """An operator requested that one entry be processed now: one, and the result says what happened."""
+        request_id = self._ledger.take_process_request()
+        if request_id is None:
+            return
+        rows = self._ledger.claim(1)
+        result: dict[str, Any] = {"processed": 0, "detail": "nothing is due"}
+        if rows:
+            batch = self._process(rows)
+            result = {"processed": len(rows), **(batch.rows[0].as_json() if batch.rows else {})}
+        self._ledger.finish_process_request(request_id, result)
+
+    # Shared
+
+    def _process(self, rows: list[LedgerRow]) -> BatchResult:
+        with self._leases.holding([row.ledger_entry_id for row in rows]):
+            batch = self._processor.process(rows)
+        self._record_answers(answered=batch.answered, unanswered=batch.unanswered, detail=batch.detail)
+        for row in batch.rows:
+            self._on_row(row)
+            if row.decision:
+                self._last = (f"{row.ledger_entry_id} {row.state}", row.decision)
+        return batch
+
+    def _record_answers(self, *, answered: int, unanswered: int, detail: str | None) -> None:
+        """Record the results of some calls; when the authority is back, wake the rows that waited for it."""
+        if self._breaker.note(answered=answered, unanswered=unanswered, detail=detail):
+            self._ledger.wake_put_off(_WAKE_WITHIN_SECONDS)
+
+    def _wake_if_answered(self) -> None:
+        """A single run wakes what an earlier one postponed, when the authority answers again."""
+        if not self._ledger.open_counts().put_off:
+            return
+        try:
+            self._client.heartbeat()
+        except (Unreachable, Rejected):
+            return
+        self._ledger.wake_put_off(0.0)
+
+    def _learn_approvals(self) -> str | None:
+        """Wake the rows whose approval was decided; returns what went wrong, which is no failure of a row."""
+        agent_id = self._settings.agent_id
+        since = self._ledger.approvals_wanted_since(agent_id)
+        try:
+            while since is not None:
+                decided = self._client.approvals_since(since, 500)
+                if decided:
+                    self._ledger.wake_decided([decision.request_id for decision in decided])
+                    self._ledger.move_cursor(agent_id, decided[-1].decided_at)
+                # A full page whose last line is no later than what was asked for would come again for ever.
+                more = len(decided) >= 500 and decided[-1].decided_at > since
+                since = decided[-1].decided_at if more else None
+        except (Unreachable, Rejected) as error:
+            return f"decided approvals could not be learnt: {error.detail}"
+        return None
+
+    def _publish_status(self, status: str) -> None:
+        action, decision = self._last
+        self._ledger.show_worker(
+            agent_id=self._settings.agent_id, mode=self._mode, status=status, last_action=action, last_decision=decision
+        )
+
+    @contextmanager
+    def _running(self) -> Any:
+        try:
+            try:
+                self._publish_status("running")
+            except LedgerUnavailable as error:
+                # A loop waits for its database; a single run finds out with its first claim.
+                _log.warning("the database does not answer yet: %s", error)
+            with self._leases.heartbeat():
+                yield
+        finally:
+            self._worker_pool.close()
+            try:
+                self._publish_status("stopped")
+            except LedgerUnavailable as error:
+                _log.warning("the end could not be shown: %s", error)
+
+
+class RowLimit:
+    """How many rows may still be claimed, over all lanes; None is without end."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._left = limit
+        self._lock = threading.Lock()
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing may be claimed any more."""
+        return self._left is not None and self._left <= 0
+
+    def take(self, wanted: int) -> int:
+        """How many of `wanted` may be claimed; takes them off the limit."""
+        with self._lock:
+            if self._left is None:
+                return wanted
+            granted = max(min(wanted, self._left), 0)
+            self._left -= granted
+            return granted
+
+    def give_back(self, unused: int) -> None:
+        """Return what was granted and not claimed."""
+        with self._lock:
+            if self._left is not None:
+                self._left += unused

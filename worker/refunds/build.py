@@ -1,0 +1,235 @@
+"""Builds the worker from its settings: database, ledger, client and agent. The one place where settings become objects."""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import socket
+import threading
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
+from pathlib import Path
+from random import Random
+
+from sentinel.client import Client
+from sentinel.core.errors import EngineUnavailable
+from sentinel.policy.errors import PolicyError
+from sentinel.policy.switches import FILE_NAME as SWITCHES
+from sentinel.policy.switches import SwitchFile, read_switches
+from sentinel.store.database import WORKER, Pool, with_role
+from sentinel.store.safety import UnsafeDatabase, database_status
+from worker.critic.critic import critic_from
+from worker.critic.settings import branches
+from worker.failpoints import Failpoints
+from worker.images.labelled import InvalidLabels
+from worker.images.select import InvalidRecogniser, recogniser_from
+from worker.key_check import KeyCheck, tenant_label
+from worker.notify.messenger import Messenger
+from worker.notify.select import notifier_from
+from worker.refunds.agent import Agent, OnRow, PeriodicTask
+from worker.refunds.batch import BatchProcessor
+from worker.refunds.confirmations import confirmations_from
+from worker.refunds.in_doubt import InDoubtPoller
+from worker.refunds.ledger import Ledger, LedgerUnavailable, default_tenant
+from worker.refunds.reconcile import Reconciler
+from worker.refunds.reporter import Reporter
+from worker.refunds.settings import BadSettings, WorkerSettings
+from worker.refunds.transitions import RetryPolicy
+from worker.refunds.worker_pool import WorkerPool
+from worker.refunds.workflow.build import Dependencies, build_runner, build_simulator
+from worker.refunds.workflow.context_loader import ContextLoader
+from worker.refunds.workflow.directories import directories
+from worker.refunds.workflow.routes import SCENARIOS, Routes
+from worker.refunds.workflow.simulation import Simulator
+from worker.settlement.best_effort import deliver_best_effort
+from worker.settlement.effects import Effects
+from worker.settlement.registry import Systems
+from worker.settlement.saga import in_flight_seconds
+
+_KEY_CHECK_SECONDS = 1.5
+
+
+@contextmanager
+def open_ledger(settings: WorkerSettings) -> Iterator[Ledger]:
+    """The ledger of the settings' database and tenant. Raises `LedgerUnavailable`, `BadSettings`, `EmbeddedError`."""
+    with _database_url(settings) as url:
+        pool = Pool(with_role(url, WORKER, application_name="worker"), size=settings.lanes + 3)
+        try:
+            tenant_id = settings.tenant_id or default_tenant(pool)
+            if tenant_id is None:
+                raise BadSettings("no tenant yet: create one first, or set SENTINEL_TENANT_ID")
+            yield Ledger(
+                pool, tenant_id, worker_id=_worker_id(), lease_seconds=settings.lease_seconds,
+                act_seconds=settings.act_seconds,
+            )  # fmt: skip
+        finally:
+            pool.close()
+
+
+def open_client(settings: WorkerSettings, tenant_id: uuid.UUID) -> Client:
+    """The client of the authority; every call names the tenant, so that no other tenant's key serves it."""
+    return Client(
+        settings.authority_url, settings.api_key, agent_id=settings.agent_id, tenant_id=tenant_id,
+        timeout_seconds=settings.guard_timeout_seconds, pool_size=settings.concurrency + 2,
+    )  # fmt: skip
+
+
+@contextmanager
+def open_key_check(settings: WorkerSettings, ledger: Ledger) -> Iterator[KeyCheck]:
+    """Checks the agent's key. The client names no tenant, so that the answer says whose the key is."""
+    with Client(
+        settings.authority_url, settings.api_key, agent_id=settings.agent_id,
+        timeout_seconds=min(settings.guard_timeout_seconds, _KEY_CHECK_SECONDS), retries=0, pool_size=1,
+    ) as client:  # fmt: skip
+        yield KeyCheck(
+            client, variable="SENTINEL_REFUND_AGENT_API_KEY", tenant_id=ledger.tenant_id,
+            tenant=lambda: tenant_label(ledger.pool, ledger.tenant_id), agent_id=settings.agent_id,
+        )  # fmt: skip
+
+
+def refuse_wrong_key(check: KeyCheck) -> None:
+    """Raise `BadSettings` where the key is surely another's."""
+    fault = check.fault()
+    if fault is not None and fault.surely:
+        raise BadSettings(fault.text)
+
+
+def refuse_unsafe_database(ledger: Ledger) -> None:
+    """Raise `UnsafeDatabase` where the connection is not what is meant; a database that is away is waited for."""
+    with suppress(EngineUnavailable):
+        faults = database_status(ledger.pool, WORKER).faults
+        if faults:
+            raise UnsafeDatabase("; ".join(faults))
+
+
+def make_agent(
+    settings: WorkerSettings, ledger: Ledger, client: Client, *, failpoints: Failpoints, retry_policy: RetryPolicy | None = None,
+    on_row: OnRow = lambda row: None,
+) -> Agent:  # fmt: skip
+    """The agent with its workflow. Raises `BadSettings` for files that cannot be used."""
+    retry_policy = retry_policy or _retry_policy(settings)
+    worker_pool, stopping = WorkerPool(settings.concurrency), threading.Event()
+    parts = make_dependencies(settings, ledger, client, worker_pool=worker_pool, retry_policy=retry_policy)
+    reporter = Reporter(ledger, client, worker_pool, retry_policy, failpoints)
+    pipeline = BatchProcessor(
+        ledger=ledger, context_loader=ContextLoader(parts.routes, parts.confirmations),
+        runner=build_runner(parts, failpoints=failpoints, stopping=stopping), reporter=reporter, retry_policy=retry_policy,
+        failpoints=failpoints,
+    )  # fmt: skip
+    return Agent(
+        settings, ledger=ledger, client=client, worker_pool=worker_pool, reporter=reporter, pipeline=pipeline,
+        periodic_tasks=_periodic_tasks(settings, ledger, parts), stopping=stopping, on_row=on_row,
+    )  # fmt: skip
+
+
+def _periodic_tasks(settings: WorkerSettings, ledger: Ledger, parts: Dependencies) -> Sequence[PeriodicTask]:
+    book = Effects(ledger.pool, ledger.tenant_id)
+    # Reconciliation first: no other task's failure may keep it from running.
+    reconciler = Reconciler(ledger.pool, ledger.tenant_id, parts.client, parts.routes, settings.policies_dir)
+    in_doubt = InDoubtPoller(ledger, parts.client)
+    periodic_tasks: list[PeriodicTask] = [
+        reconciler.run_due,
+        lambda: deliver_best_effort(book, parts.systems.adapters),
+        in_doubt.run_due,
+    ]
+    if parts.confirmations is not None:
+        periodic_tasks.append(Messenger(parts.confirmations, notifier_from(settings)).deliver_due)
+    return periodic_tasks
+
+
+def make_reconciler(settings: WorkerSettings, ledger: Ledger, client: Client) -> Reconciler:
+    """What looks for wrong executions. Raises `BadSettings` for a route table that cannot be used."""
+    try:
+        routes = load_routes(settings.policies_dir, Systems.from_settings(settings).names())
+    except PolicyError as error:
+        raise BadSettings(str(error)) from error
+    return Reconciler(ledger.pool, ledger.tenant_id, client, routes, settings.policies_dir)
+
+
+@contextmanager
+def open_simulator(settings: WorkerSettings, ledger: Ledger, client: Client) -> Iterator[Simulator]:
+    """What simulates rows. Raises `BadSettings` for files that cannot be used."""
+    worker_pool = WorkerPool(settings.concurrency)
+    try:
+        parts = make_dependencies(
+            settings, ledger, client, worker_pool=worker_pool, retry_policy=_retry_policy(settings)
+        )
+        yield Simulator(ledger, ContextLoader(parts.routes, parts.confirmations), build_simulator(parts))
+    finally:
+        worker_pool.close()
+
+
+def _retry_policy(settings: WorkerSettings) -> RetryPolicy:
+    return RetryPolicy(settings.max_attempts, settings.backoff_seconds, settings.backoff_max_seconds, Random())
+
+
+def make_dependencies(
+    settings: WorkerSettings, ledger: Ledger, client: Client, *, worker_pool: WorkerPool, retry_policy: RetryPolicy
+) -> Dependencies:
+    """What the workflow is made of, as these settings say. Raises `BadSettings` for files that cannot be used."""
+    try:
+        systems = Systems.from_settings(settings, Effects(ledger.pool, ledger.tenant_id))
+        routes = load_routes(settings.policies_dir, systems.names())
+        critic = critic_from(settings)
+        recogniser = recogniser_from(
+            settings.recogniser,
+            api_key=settings.recogniser_api_key,
+            timeout_seconds=settings.recogniser_timeout_seconds,
+        )
+    except (PolicyError, InvalidRecogniser, InvalidLabels) as error:
+        raise BadSettings(str(error)) from error
+    return Dependencies(
+        ledger=ledger, client=client, worker_pool=worker_pool, retry_policy=retry_policy, routes=routes, systems=systems,
+        critic=critic, recogniser=recogniser, confirmations=confirmations_from(settings, ledger.pool, ledger.tenant_id),
+        directories=directories(public_is_connected=settings.public_orders_imported),
+        model_branches=model_branches(settings.critic_branches, routes),
+        act_within_seconds=act_within_seconds(settings),
+    )  # fmt: skip
+
+
+def act_within_seconds(settings: WorkerSettings) -> int:
+    """What a start declares: the time to begin calls and commits in, and the time that one begun at its end is under way."""
+    return math.ceil(settings.act_seconds + in_flight_seconds(settings.settlement_timeout_seconds))
+
+
+def load_routes(policies: Path, systems: Collection[str]) -> Routes:
+    """The route table of a policies folder. Raises `PolicyError`, also for a switch whose gate is no scenario.
+
+    Where the switches cannot be read, everything is off, and no name of one can be checked.
+    """
+    switches = SwitchFile(policies).declared.switches
+    if switches:
+        read_switches(policies / SWITCHES, gates=SCENARIOS)
+    return Routes.load(policies / "routes.yaml", switches=switches or None, systems=systems)
+
+
+def model_branches(text: str, routes: Routes) -> frozenset[str]:
+    """The branches that are to have the model critic too. Raises `BadSettings` naming the nearest known one."""
+    known = {route.name for route in routes.all} | {"all"}
+    for name in sorted(wanted := branches(text)):
+        if name not in known:
+            near = get_close_matches(name, known, n=1, cutoff=0.0)[0]
+            raise BadSettings(f'SENTINEL_CRITIC_BRANCHES: there is no branch "{name}"; did you mean "{near}"?')
+    return wanted
+
+
+@contextmanager
+def _database_url(settings: WorkerSettings) -> Iterator[str]:
+    if settings.database_url:
+        yield settings.database_url
+        return
+    from sentinel.store.embedded import running
+
+    with running(settings.data_dir) as server:
+        yield server.url(user=WORKER)
+
+
+def _worker_id() -> str:
+    """Unique per process, so that a successor on the same machine is never taken for the one before."""
+    return f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+__all__ = ["BadSettings", "LedgerUnavailable", "make_agent", "open_client", "open_ledger", "open_simulator"]

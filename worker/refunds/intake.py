@@ -1,0 +1,269 @@
+"""Reads refund requests from JSON: strict, line by line; every refusal names the field and the rule it breaks.
+
+One object, one array, or JSON lines; rows as in `docs/CONTRACT.md` §6. Money never passes a binary float. An unknown channel,
+scenario or mode is a misspelling and is refused; a known one without a route goes to a person, as the route table says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from sentinel.core.errors import InvalidInput
+from sentinel.core.money import parse_money
+from sentinel.core.operation import check_identifier
+from sentinel.platform.http.bodies import check_unicode
+from sentinel.policy.errors import nearest
+from worker.refunds.rows import NewRow
+from worker.refunds.workflow.routes import CHANNELS, MODES, SCENARIOS
+
+_FIELDS = frozenset(
+    {"ledger_entry_id", "refund_id", "agent_id", "action", "status", "amount", "idempotency_key", "channel", "scenario",
+     "account_ref", "source", "order_ref", "requested_at", "reason", "risk", "redaction_status", "mode", "language", "contact"}
+)  # fmt: skip
+_FLAGS = ("duplicate_refund", "stale_window", "suspicious_reason")
+_COUNT = "customer_attempts_24h"
+_HIDDEN = "customer data hidden"
+_MODE = re.compile(r"[a-z_]{1,40}", re.ASCII)
+_LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8}){0,2}", re.ASCII)
+_CONTACT = re.compile(r"[!-~]{3,320}", re.ASCII)
+_MAX_ENTRY_ID, _MAX_REFUND_ID, _MAX_NAME, _MAX_REASON, _MAX_DEPTH = 120, 128, 64, 2000, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a row was not entered. `line` counts from 1: the line of a JSON-lines file, else the place in the array."""
+
+    line: int
+    field: str
+    rule: str
+    ledger_entry_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A well-formed row and where it stood."""
+
+    line: int
+    row: NewRow
+
+
+def read_rows(text: str) -> Iterator[Accepted | Refusal]:
+    """Every row of a file, good or refused, in order. A second row of the same id within the file is refused."""
+    seen: dict[str, int] = {}
+    for line, found in read_objects(text):
+        if isinstance(found, Refusal):
+            yield found
+            continue
+        try:
+            row = parse_row(found)
+        except InvalidInput as error:
+            (field, rule), *_ = error.errors.items()
+            yield Refusal(line, field, rule, _name(found))
+            continue
+        if row.ledger_entry_id in seen:
+            rule = f"is a duplicate of line {seen[row.ledger_entry_id]}"
+            yield Refusal(line, "ledger_entry_id", rule, row.ledger_entry_id)
+            continue
+        seen[row.ledger_entry_id] = line
+        yield Accepted(line, row)
+
+
+def parse_row(found: Any) -> NewRow:
+    """One JSON object → `NewRow`. Raises `InvalidInput` naming the first field and the rule it breaks."""
+    if not isinstance(found, dict):
+        raise InvalidInput.of("row", "must be an object")
+    for field in sorted(found.keys() - _FIELDS):
+        raise InvalidInput.of(field[:60], "is not a field of a ledger row")
+    given = {name: value for name, value in found.items() if value is not None}
+    entry_id = _identifier(given, "ledger_entry_id", _MAX_ENTRY_ID)
+    _constant(given, "status", "NEW")
+    _constant(given, "idempotency_key", f"refund:{entry_id}")
+    _constant(given, "redaction_status", _HIDDEN)
+    amount = _amount(given)
+    return NewRow(
+        ledger_entry_id=entry_id,
+        refund_id=_identifier(given, "refund_id", _MAX_REFUND_ID),
+        amount_minor=amount[0],
+        currency=amount[1],
+        agent_id=_identifier(given, "agent_id", _MAX_NAME, "retail-refund-agent"),
+        action=_identifier(given, "action", _MAX_NAME, "refund.create"),
+        channel=known_name(_identifier(given, "channel", _MAX_NAME, "retail"), "channel", CHANNELS),
+        scenario=known_name(_identifier(given, "scenario", _MAX_NAME, "standard"), "scenario", SCENARIOS),
+        account_ref=_maybe_identifier(given, "account_ref"),
+        order_ref=_maybe_identifier(given, "order_ref"),
+        source=_source(given),
+        requested_at=_moment(given),
+        reason=_reason(given),
+        risk=_risk(given.get("risk", {})),
+        mode=_mode(given),
+        language=_form(given, "language", _LANGUAGE, "a language tag like en or de-AT"),
+        contact=_form(given, "contact", _CONTACT, "an address of at most 320 printable characters without spaces"),
+    )
+
+
+def known_name(name: str, field: str, known: Collection[str]) -> str:
+    """`name` if it is a known one; else `InvalidInput` with the nearest that is."""
+    if name in known:
+        return name
+    raise InvalidInput.of(field, f'unknown {field} "{name}"; {nearest(name, known) or "known: " + ", ".join(known)}')
+
+
+def read_objects(text: str) -> Iterator[tuple[int, Any]]:
+    """(line, value or Refusal). A file that is one JSON value is that value, or the elements of that array.
+
+    What holds half a surrogate pair, which JSON can write and nothing can store, is a Refusal that names the field.
+    """
+    for line, found in _read_values(text):
+        try:
+            check_unicode(found, whole="row")
+        except InvalidInput as error:
+            (field, rule), *_ = error.errors.items()
+            yield line, Refusal(line, field, rule, _name(found))
+        else:
+            yield line, found
+
+
+def _read_values(text: str) -> Iterator[tuple[int, Any]]:
+    try:
+        whole = _decode(text)
+    except ValueError:
+        whole = None
+    if isinstance(whole, list):
+        yield from enumerate(whole, 1)
+    elif whole is not None:
+        yield 1, whole
+    else:
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.strip():
+                yield number, _line(number, line)
+
+
+def _line(number: int, line: str) -> Any:
+    try:
+        return _decode(line)
+    except (ValueError, RecursionError) as error:
+        return Refusal(number, "row", f"is not JSON: {str(error).splitlines()[0][:100]}")
+
+
+def _decode(text: str) -> Any:
+    """Strict JSON: no duplicate keys, no NaN, fractions as `Decimal`. Raises `ValueError`."""
+    if text.count("[") + text.count("{") > _MAX_DEPTH and _depth(text) > _MAX_DEPTH:
+        raise ValueError(f"nested deeper than {_MAX_DEPTH}")
+    return json.loads(text, object_pairs_hook=_unique, parse_float=Decimal, parse_constant=_no_constant)
+
+
+def _depth(text: str) -> int:
+    """An upper bound is enough: brackets inside strings are counted too."""
+    deepest = now = 0
+    for character in text:
+        now += (character in "[{") - (character in "]}")
+        deepest = max(deepest, now)
+    return deepest
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _name(found: Any) -> str | None:
+    name = found.get("ledger_entry_id") if isinstance(found, dict) else None
+    return (
+        name if isinstance(name, str) and name.isascii() and name.isprintable() and len(name) <= _MAX_ENTRY_ID else None
+    )
+
+
+def _identifier(given: dict[str, Any], name: str, most: int, default: str | None = None) -> str:
+    if name not in given:
+        if default is None:
+            raise InvalidInput.of(name, "is required")
+        return default
+    return check_identifier(given[name], name, most)
+
+
+def _maybe_identifier(given: dict[str, Any], name: str) -> str | None:
+    return check_identifier(given[name], name, _MAX_REFUND_ID) if name in given else None
+
+
+def _source(given: dict[str, Any]) -> str:
+    """The shop whose order it is; without an order it would say nothing."""
+    if "source" in given and "order_ref" not in given:
+        raise InvalidInput.of("source", "says whose order_ref it is; there is none")
+    return _identifier(given, "source", _MAX_NAME, "")
+
+
+def _constant(given: dict[str, Any], name: str, wanted: str) -> None:
+    if name in given and given[name] != wanted:
+        raise InvalidInput.of(name, f'must be "{wanted}"')
+
+
+def _amount(given: dict[str, Any]) -> tuple[int, str]:
+    amount = given.get("amount")
+    if not isinstance(amount, dict):
+        raise InvalidInput.of("amount", "must be {value, currency}")
+    for extra in sorted(amount.keys() - {"value", "currency"}):
+        raise InvalidInput.of(f"amount.{extra[:60]}", "is not a field of an amount")
+    money = parse_money(amount.get("value"), amount.get("currency"))
+    return money.amount_minor, money.currency
+
+
+def _moment(given: dict[str, Any]) -> datetime | None:
+    if "requested_at" not in given:
+        return None
+    try:
+        moment = datetime.fromisoformat(given["requested_at"])
+    except (ValueError, TypeError):
+        raise InvalidInput.of("requested_at", "must be an RFC 3339 time") from None
+    if moment.tzinfo is None:
+        raise InvalidInput.of("requested_at", "must have a time zone")
+    return moment
+
+
+def _reason(given: dict[str, Any]) -> str | None:
+    """Free text is looked at later by the rules; here only what the database cannot hold is refused."""
+    reason = given.get("reason")
+    if reason is None:
+        return None
+    if not isinstance(reason, str) or len(reason) > _MAX_REASON:
+        raise InvalidInput.of("reason", f"must be text of at most {_MAX_REASON} characters")
+    if "\x00" in reason or any("\ud800" <= character <= "\udfff" for character in reason):
+        raise InvalidInput.of("reason", "must not hold NUL or half a character")
+    return reason
+
+
+def _form(given: dict[str, Any], name: str, form: re.Pattern[str], means: str) -> str | None:
+    found = given.get(name)
+    if found is not None and not (isinstance(found, str) and form.fullmatch(found)):
+        raise InvalidInput.of(name, f"must be {means}")
+    return found
+
+
+def _mode(given: dict[str, Any]) -> str | None:
+    mode = _form(given, "mode", _MODE, "a word of a-z and _, at most 40 characters")
+    return None if mode is None else known_name(mode, "mode", MODES)
+
+
+def _risk(found: Any) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise InvalidInput.of("risk", "must be an object")
+    for extra in sorted(found.keys() - {*_FLAGS, _COUNT}):
+        raise InvalidInput.of(f"risk.{extra[:60]}", "is not a risk fact")
+    for name in _FLAGS:
+        if not isinstance(found.get(name, False), bool):
+            raise InvalidInput.of(f"risk.{name}", "must be true or false")
+    attempts = found.get(_COUNT, 0)
+    if isinstance(attempts, bool) or not isinstance(attempts, int) or not 0 <= attempts <= 1_000_000:
+        raise InvalidInput.of(f"risk.{_COUNT}", "must be an integer from 0 to 1000000")
+    return found

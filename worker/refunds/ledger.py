@@ -1,0 +1,354 @@
+"""The refunds schema as typed calls, each a single statement and so a single transaction.
+
+A row that is no longer in the expected state and epoch is missing from the result: its claim was lost to another worker.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, TypeVar
+
+import orjson
+import psycopg
+from psycopg import errors as pg
+from psycopg.rows import class_row, dict_row, scalar_row, tuple_row
+from psycopg.types.json import Jsonb
+
+from sentinel.core.errors import EngineUnavailable
+from sentinel.store.database import Pool, first_line
+from worker.refunds import sql
+from worker.refunds.rows import (
+    Change,
+    Execution,
+    KeptImage,
+    KnownFacts,
+    LedgerFigures,
+    LedgerRow,
+    NewRow,
+    OpenCounts,
+    OrderFacts,
+    ReleaseLease,
+    Report,
+    SummaryLine,
+    WithoutAccount,
+)
+
+_TRIES = 4
+_CHUNK = 1000
+
+Value = TypeVar("Value")
+
+
+class LedgerUnavailable(Exception):
+    """The worker's database did not answer; whether the last statement was committed is not known."""
+
+
+class Ledger:
+    """The ledger of one tenant, as one worker. Thread-safe. Every call raises `LedgerUnavailable`."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        tenant_id: uuid.UUID,
+        *,
+        worker_id: str,
+        lease_seconds: float = 30.0,
+        act_seconds: float = 120.0,
+    ) -> None:
+        self.pool, self.tenant_id = pool, tenant_id
+        self._who: dict[str, Any] = {
+            "tenant_id": tenant_id, "worker_id": worker_id, "lease_seconds": float(lease_seconds),
+            "act_seconds": float(act_seconds),
+        }  # fmt: skip
+        # When the database last failed to answer here: leases that expired meanwhile expired for that reason.
+        self._away_at = -math.inf
+
+    # Claims
+
+    def claim(self, limit: int, until: datetime | None = None) -> list[LedgerRow]:
+        """Claim up to `limit` rows for one lease: those with an expired lease first, then what is due.
+
+        With `until`, only what was due at that moment: what this run puts back is then left to the next one.
+        """
+        blames = time.monotonic() - self._away_at > 2 * self._who["lease_seconds"]
+        lapsed = self._rows(LedgerRow, sql.CLAIM_EXPIRED, limit=limit, until=until, blames=blames)
+        if len(lapsed) == limit:
+            return lapsed
+        return lapsed + self._rows(LedgerRow, sql.CLAIM_DUE, limit=limit - len(lapsed), until=until)
+
+    def now(self) -> datetime:
+        """The database's clock: the only one that decides."""
+        moment: datetime = self._one(sql.NOW)
+        return moment
+
+    def peek(self, limit: int) -> list[LedgerRow]:
+        """What a claim would take; changes nothing."""
+        return self._rows(LedgerRow, sql.PEEK_DUE, limit=limit)
+
+    def extend(self, ids: Iterable[str]) -> None:
+        """Another lease for those of `ids` that are still ours."""
+        self._run(sql.EXTEND_LEASES, ids=list(ids))
+
+    # The life of a claimed row
+
+    def facts(self, ids: Sequence[str]) -> dict[str, KnownFacts]:
+        """What is known about the rows, by ledger entry id."""
+        return {found.ledger_entry_id: found for found in self._rows(KnownFacts, sql.GATHER_FACTS, ids=list(ids))}
+
+    def facts_of_new(self, rows: Sequence[NewRow]) -> tuple[list[LedgerRow], dict[str, KnownFacts]]:
+        """Rows that are not entered and what would be known about them; entered for a moment and taken back.
+
+        An id that is in the ledger already is that row, as it stands.
+        """
+        ids = [row.ledger_entry_id for row in rows]
+        new = [{"position": n, **asdict(row), "risk": row.risk or {}} for n, row in enumerate(rows)]
+        try:
+            with self.pool.connection() as connection, connection.transaction(force_rollback=True):
+                connection.execute(sql.ADD_ROWS.encode(), {**self._who, "rows": _json(new)})
+                with connection.cursor(row_factory=class_row(LedgerRow)) as cursor:
+                    found = cursor.execute(sql.FIND_ROWS.encode(), {**self._who, "ids": ids}).fetchall()
+                with connection.cursor(row_factory=class_row(KnownFacts)) as facts_cursor:
+                    known = facts_cursor.execute(sql.GATHER_FACTS.encode(), {**self._who, "ids": ids}).fetchall()
+        except (psycopg.OperationalError, EngineUnavailable) as error:
+            raise LedgerUnavailable(first_line(error)) from error
+        return found, {facts.ledger_entry_id: facts for facts in known}
+
+    def fix_requests(self, rows: Sequence[LedgerRow], requests: Mapping[str, Mapping[str, Any]]) -> set[str]:
+        """Store what will be asked, once and for all; returns the ids that are still ours."""
+        batch = [
+            {"ledger_entry_id": r.ledger_entry_id, "epoch": r.claim_epoch, "request": requests[r.ledger_entry_id]}
+            for r in rows
+        ]
+        return set(self._column(sql.FIX_REQUESTS, requests=_json(batch)))
+
+    def apply(self, changes: Sequence[Change]) -> dict[str, uuid.UUID | None]:
+        """Apply events; returns id → the row's start id, for those that were where they were expected.
+
+        One that `takes_order` is not applied where another row has taken the order, and no permission where the order's
+        budget has no room for it; `why_refused` tells.
+        """
+        if not changes:
+            return {}
+        found = self._run(sql.APPLY_CHANGES, changes=_json([change.as_json() for change in changes]))
+        return dict(found)
+
+    def why_refused(self, ids: Sequence[str]) -> dict[str, str]:
+        """id → why its permission was not taken, for those whose order stands in the way."""
+        found = self._run(sql.FIND_REFUSED, ids=list(ids)) if ids else []
+        return {row_id: reason for row_id, reason in found if reason is not None}
+
+    def in_doubt(self) -> list[LedgerRow]:
+        """Rows that ended in doubt and count against their order, the oldest first."""
+        return self._rows(LedgerRow, sql.FIND_IN_DOUBT)
+
+    def settle_in_doubt(self, words: Mapping[str, bool]) -> list[str]:
+        """id → whether it was executed after all; returns those that were still in doubt."""
+        batch = [{"ledger_entry_id": row_id, "executed": executed} for row_id, executed in words.items()]
+        return self._column(sql.SETTLE_DOUBTS, words=_json(batch)) if batch else []
+
+    def release_leases(self, releases: Sequence[ReleaseLease]) -> None:
+        """Let rows go whose outcome is not known here."""
+        if releases:
+            self._run(sql.RELEASE_LEASES, rows=_json([release.as_json() for release in releases]))
+
+    def retry(self, ids: Sequence[str] | None, *, who: str, why: str) -> dict[str, str | None]:
+        """Bring rows in ERROR back to NEW, or all of them with None; id → None, or the code of why it stays."""
+        return dict(self._run(sql.RETRY_ENTRIES, ids=None if ids is None else list(ids), who=who, why=why))
+
+    def wake_put_off(self, within_seconds: float) -> None:
+        """What waits for something outside becomes due within so many seconds: it answers again."""
+        self._run(sql.WAKE_PUT_OFF, within_seconds=within_seconds)
+
+    def record_executions(self, executions: Sequence[Execution]) -> set[str]:
+        """Execution, EXECUTED and report, all or nothing per call; returns the ids that were executed.
+
+        Raises `psycopg.errors.IntegrityError` when a row's execution is impossible: then nothing of the call was written.
+        """
+        if not executions:
+            return set()
+        settled = _json([execution.as_json() for execution in executions])
+        return set(self._column(sql.RECORD_EXECUTIONS, settled=settled))
+
+    def executed(self, ids: Sequence[str]) -> set[str]:
+        """Which of `ids` have an execution."""
+        return set(self._column(sql.FIND_EXECUTED, ids=list(ids)))
+
+    # Reports
+
+    def take_reports(self, limit: int, *, retry_seconds: float, older_than_seconds: float = 0.0) -> list[Report]:
+        """Open reports for one try each."""
+        return self._rows(
+            Report, sql.TAKE_REPORTS, limit=limit, retry_seconds=retry_seconds, older_than_seconds=older_than_seconds
+        )
+
+    def acknowledge(self, ids: Sequence[uuid.UUID]) -> None:
+        """These reports were received."""
+        if ids:
+            self._run(sql.ACKNOWLEDGE_REPORTS, ids=list(ids))
+
+    def postpone_reports(self, failures: Mapping[uuid.UUID, tuple[str, float | None]]) -> None:
+        """id → (what happened, seconds until the next try; None: a person must look)."""
+        if failures:
+            batch = [
+                {"outbox_id": outbox_id, "last_error": text, "due_in_seconds": seconds}
+                for outbox_id, (text, seconds) in failures.items()
+            ]
+            self._run(sql.POSTPONE_REPORTS, reports=_json(batch))
+
+    # Approvals
+
+    def approvals_wanted_since(self, agent_id: str) -> datetime | None:
+        """From when on decisions matter to rows that wait; None when none waits."""
+        found: datetime | None = self._one(sql.APPROVALS_WANTED_SINCE, agent_id=agent_id)
+        return found
+
+    def wake_decided(self, approval_ids: Sequence[str]) -> int:
+        """Make the waiting rows of these approvals due; returns how many there were."""
+        return len(self._column(sql.WAKE_DECIDED, approval_ids=list(approval_ids)))
+
+    def move_cursor(self, agent_id: str, since: datetime) -> None:
+        """Remember that decisions up to `since` have been learnt."""
+        self._run(sql.MOVE_CURSOR, agent_id=agent_id, since=since)
+
+    # Workers and operators
+
+    def show_worker(
+        self, *, agent_id: str, mode: str, status: str, last_action: str | None = None, last_decision: str | None = None
+    ) -> None:
+        """Publish this worker's status and what it did last."""
+        self._run(
+            sql.SHOW_WORKER, agent_id=agent_id, mode=mode, status=status, last_action=last_action, last_decision=last_decision
+        )  # fmt: skip
+
+    def take_process_request(self) -> uuid.UUID | None:
+        """An operator's request that one entry be processed now, or None."""
+        found = self._column(sql.TAKE_PROCESS_REQUEST)
+        return found[0] if found else None
+
+    def finish_process_request(self, request_id: uuid.UUID, result: Mapping[str, Any]) -> None:
+        """Answer it."""
+        self._run(sql.FINISH_PROCESS_REQUEST, request_id=request_id, result=_json(result))
+
+    # Intake and overview
+
+    def add_rows(self, rows: Sequence[NewRow]) -> set[str]:
+        """Enter rows as NEW; returns the ids that were not there before. All or nothing per 1,000 rows."""
+        added: set[str] = set()
+        for start in range(0, len(rows), _CHUNK):
+            part = [
+                {"position": n, **asdict(row), "risk": row.risk or {}} for n, row in enumerate(rows[start : start + _CHUNK])
+            ]  # fmt: skip
+            added.update(self._column(sql.ADD_ROWS, rows=_json(part)))
+        return added
+
+    def without_account(self, ids: Iterable[str]) -> list[WithoutAccount]:
+        """Which of the rows name no account, by currency: they share the budget of one."""
+        return self._rows(WithoutAccount, sql.COUNT_WITHOUT_ACCOUNT, ids=list(ids))
+
+    def add_orders(self, orders: Sequence[OrderFacts]) -> set[str]:
+        """Enter or correct order facts; returns the order refs that changed anything."""
+        changed: set[str] = set()
+        for start in range(0, len(orders), _CHUNK):
+            part = [asdict(order) for order in orders[start : start + _CHUNK]]
+            changed.update(self._column(sql.ADD_ORDERS, orders=_json(part)))
+        return changed
+
+    def flag_orders(self, flags: Sequence[Mapping[str, Any]]) -> int:
+        """{channel, source, order_ref, flag, closed}: a complaint or a delay, or its end."""
+        return len(self._column(sql.FLAG_ORDERS, flags=_json(list(flags)))) if flags else 0
+
+    def blacklist(self, accounts: Sequence[Mapping[str, Any]]) -> int:
+        """{channel, account_ref}: nothing without a person from now on."""
+        return len(self._column(sql.BLACKLIST_ACCOUNTS, accounts=_json(list(accounts)))) if accounts else 0
+
+    def add_image(self, ledger_entry_id: str, sha256: str, media_type: str, content: bytes) -> None:
+        """Keep a proof image; the same one twice is one."""
+        self._run(
+            sql.ADD_IMAGE, ledger_entry_id=ledger_entry_id, sha256=sha256, media_type=media_type, content=content
+        )  # fmt: skip
+
+    def images(self, ids: Sequence[str]) -> dict[str, list[KeptImage]]:
+        """The proof images of rows, with what was read in them before."""
+        found: dict[str, list[KeptImage]] = {}
+        for image in self._rows(KeptImage, sql.FIND_IMAGES, ids=list(ids)):
+            found.setdefault(image.ledger_entry_id, []).append(image)
+        return found
+
+    def keep_reading(self, image: KeptImage, recogniser: str, reading: Mapping[str, Any]) -> None:
+        """What a recogniser read, once and for all."""
+        self._run(
+            sql.KEEP_READING, ledger_entry_id=image.ledger_entry_id, sha256=image.sha256, recogniser=recogniser,
+            reading=_json(reading),
+        )  # fmt: skip
+
+    def explain(self, ledger_entry_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
+        """(the row, its events and steps by time), or None where there is no such row."""
+        entry = self._run(sql.EXPLAIN_ENTRY, dict_row, id=ledger_entry_id)
+        return (entry[0], self._run(sql.EXPLAIN_EVENTS, dict_row, id=ledger_entry_id)) if entry else None
+
+    def summary(self) -> list[SummaryLine]:
+        """Counts and sums by status, decision, reason and currency."""
+        return self._rows(SummaryLine, sql.SUMMARISE)
+
+    def open_counts(self) -> OpenCounts:
+        """What is not finished."""
+        return self._rows(OpenCounts, sql.COUNT_OPEN)[0]
+
+    def figures(self) -> LedgerFigures:
+        """How the ledger stands, for gauges."""
+        return self._rows(LedgerFigures, sql.FIGURES)[0]
+
+    # Running
+
+    def _rows(self, kind: type[Value], statement: str, **fields: Any) -> list[Value]:
+        return self._run(statement, class_row(kind), **fields)
+
+    def _column(self, statement: str, **fields: Any) -> list[Any]:
+        return self._run(statement, scalar_row, **fields)
+
+    def _one(self, statement: str, **fields: Any) -> Any:
+        found = self._column(statement, **fields)
+        return found[0] if found else None
+
+    def _run(self, statement: str, row_factory: Any = tuple_row, **fields: Any) -> list[Any]:
+        """One statement; a deadlock is tried again, and so is a connection that turned out to be dead, once.
+
+        Repeating is safe: a second claim takes other rows, and every change names the epoch it expects.
+        """
+        lost = False
+        for attempt in range(_TRIES):
+            try:
+                with self.pool.connection() as connection, connection.cursor(row_factory=row_factory) as cursor:
+                    cursor.execute(statement.encode(), {**self._who, **fields})
+                    return cursor.fetchall() if cursor.description else []
+            except (pg.DeadlockDetected, pg.SerializationFailure) as error:
+                if attempt == _TRIES - 1:
+                    raise LedgerUnavailable(first_line(error)) from error
+            except (pg.QueryCanceled, pg.LockNotAvailable, EngineUnavailable) as error:
+                self._away_at = time.monotonic()
+                raise LedgerUnavailable(first_line(error)) from error
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                self._away_at = time.monotonic()
+                if lost:
+                    raise LedgerUnavailable(first_line(error)) from error
+                lost = True
+        raise LedgerUnavailable("the database cannot order this statement")
+
+
+def default_tenant(pool: Pool) -> uuid.UUID | None:
+    """The tenant that rows belong to when nothing says otherwise. Raises `LedgerUnavailable`."""
+    try:
+        with pool.connection() as connection:
+            row = connection.execute(sql.DEFAULT_TENANT.encode()).fetchone()
+    except (psycopg.Error, EngineUnavailable) as error:
+        raise LedgerUnavailable(first_line(error)) from error
+    return row[0] if row else None
+
+
+def _json(value: Any) -> Jsonb:
+    return Jsonb(value, dumps=orjson.dumps)

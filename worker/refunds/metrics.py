@@ -1,0 +1,71 @@
+"""The worker's Prometheus metrics: counters of events, and gauges read from the ledger at each scrape.
+
+Labels come from closed sets: states, events' outcomes and kinds of failure, never a row's or a customer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from worker.refunds.ledger import Ledger, LedgerUnavailable
+from worker.refunds.rows import LedgerFigures
+from worker.refunds.run_results import RowResult
+
+_OPEN = {
+    "due": "Rows whose time has come and that nobody holds.",
+    "lag_seconds": "How long the longest due row has been due.",
+    "waiting": "Rows that wait for a person or a customer.",
+    "put_off": "Rows that wait for something outside: the authority, a settlement system.",
+    "held": "Rows that a worker holds by a lease.",
+    "lapsed": "Rows whose holder is gone and that nobody has taken again.",
+    "errors": "Rows in ERROR, for a person.",
+    "outbox_open": "Reports that the authority has not acknowledged.",
+    "outbox_parked": "Reports that the authority refused, for a person.",
+}
+
+
+class WorkerMetrics:
+    """The counters of one worker process. `is_reachable` says whether the authority answered last."""
+
+    def __init__(self, ledger: Ledger, is_reachable: Callable[[], bool]) -> None:
+        self._registry = CollectorRegistry()
+        self._rows = Counter(
+            "worker_rows", "Rows by the state a run left them in, and whether they wait for something outside.",
+            ["state", "put_off"], registry=self._registry,
+        )  # fmt: skip
+        self._registry.register(_LedgerCollector(ledger, is_reachable))
+
+    def count(self, row: RowResult) -> None:
+        """One row is done with for now."""
+        self._rows.labels(str(row.state), "yes" if row.put_off else "no").inc()
+
+    def exposition(self) -> bytes:
+        """The Prometheus text."""
+        return generate_latest(self._registry)
+
+
+class _LedgerCollector(Collector):
+    """Gauges read at each scrape."""
+
+    def __init__(self, ledger: Ledger, is_reachable: Callable[[], bool]) -> None:
+        self._ledger, self._is_reachable = ledger, is_reachable
+
+    def collect(self) -> Iterable[Metric]:
+        """The figures, or nothing but `worker_database_up 0`."""
+        yield GaugeMetricFamily(
+            "worker_authority_reachable", "1 while the authority answers this worker.", float(self._is_reachable())
+        )
+        try:
+            found: LedgerFigures | None = self._ledger.figures()
+        except LedgerUnavailable:
+            found = None
+        yield GaugeMetricFamily(
+            "worker_database_up", "1 when the database answered this scrape.", float(found is not None)
+        )
+        if found is not None:
+            for name, text in _OPEN.items():
+                yield GaugeMetricFamily(f"worker_{name}", text, float(getattr(found, name)))

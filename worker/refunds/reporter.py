@@ -1,0 +1,81 @@
+"""Sends outcome reports from the outbox to the authority until acknowledged. Sending twice is harmless, never sending is not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import orjson
+
+from sentinel.client import Client, Rejected, ReportReceipt, Unreachable
+from worker.failpoints import Failpoint, Failpoints
+from worker.refunds.ledger import Ledger
+from worker.refunds.rows import Report
+from worker.refunds.transitions import RetryPolicy
+from worker.refunds.worker_pool import WorkerPool
+
+_log = logging.getLogger("worker")
+
+_CONTRADICTED = (400, 409, 422)
+"""Refused for what it says: another try says the same, so a person must look."""
+
+SWEEP = 128
+AT_ONCE = 32
+"""Reports per call to the authority."""
+
+Failure = tuple[str, float | None]
+
+
+class Reporter:
+    """Sends reports and records the result."""
+
+    def __init__(
+        self, ledger: Ledger, client: Client, worker_pool: WorkerPool, retry_policy: RetryPolicy, failpoints: Failpoints
+    ) -> None:
+        self._ledger, self._client, self._worker_pool = ledger, client, worker_pool
+        self._retry_policy, self._failpoints = retry_policy, failpoints
+
+    def deliver(self, reports: Sequence[Report]) -> int:
+        """Send and acknowledge; returns how many were received. What failed stays in the outbox."""
+        failures = {
+            report.outbox_id: failure
+            for report, failure in zip(reports, self._worker_pool.map_chunks(self._send, reports, AT_ONCE), strict=True)
+            if failure is not None
+        }
+        received = [report.outbox_id for report in reports if report.outbox_id not in failures]
+        self._ledger.acknowledge(received)
+        self._ledger.postpone_reports(failures)
+        if received:
+            self._failpoints.hit(Failpoint.AFTER_ACK)
+        return len(received)
+
+    def sweep(self, *, older_than_seconds: float) -> int:
+        """Send what is open and due. Stops at the first round in which nothing was received."""
+        total = 0
+        while reports := self._ledger.take_reports(
+            SWEEP, retry_seconds=self._retry_policy.pause_seconds(3), older_than_seconds=older_than_seconds
+        ):
+            received = self.deliver(reports)
+            total += received
+            if not received or len(reports) < SWEEP:
+                break
+        return total
+
+    def _send(self, reports: Sequence[Report]) -> Sequence[Failure | None]:
+        self._failpoints.hit(Failpoint.BEFORE_REPORT)
+        found = self._client.report_many([orjson.loads(report.payload) for report in reports])
+        self._failpoints.hit(Failpoint.AFTER_REPORT)
+        return [self._failure(report, one) for report, one in zip(reports, found, strict=True)]
+
+    def _failure(self, report: Report, answer: ReportReceipt | Unreachable | Rejected) -> Failure | None:
+        """None when received, else (what happened, seconds until the next try or None for never)."""
+        if isinstance(answer, Unreachable):
+            pause = self._retry_policy.pause_seconds(report.attempts, answer.retry_after_seconds or 0.0)
+            return answer.detail[:500], pause
+        if isinstance(answer, Rejected):
+            refused_for_good = answer.status in _CONTRADICTED
+            return answer.detail[:500], None if refused_for_good else self._retry_policy.pause_seconds(report.attempts)
+        if answer.contradiction:
+            # Received, and people are called there: nothing to repeat.
+            _log.error("entry %s was resolved as not executed before it was reported as done", report.ledger_entry_id)
+        return None

@@ -1,0 +1,329 @@
+"""Value types between the worker's parts: a claimed row, the known facts about it, and changes to be applied."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import orjson
+
+from sentinel.core.money import Money
+from worker.refunds.states import LedgerEvent, LedgerState, after
+
+RISK_CLASS = "standard"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """A ledger row as its holder sees it; `claim_epoch` is the holder's fence. The customer's text is not in it."""
+
+    ledger_entry_id: str
+    refund_id: str
+    agent_id: str
+    action: str
+    amount_minor: int
+    currency: str
+    idempotency_key: str
+    channel: str
+    scenario: str
+    mode: str | None
+    account_ref: str | None
+    order_ref: str | None
+    claim_epoch: int
+    attempts: int
+    guard_request: str | None
+    operation_id: uuid.UUID | None
+    decision_event_id: uuid.UUID | None
+    decision: str | None
+    reason_code: str | None
+    permit_token: str | None
+    start_id: uuid.UUID | None
+    last_error: str | None
+    source: str = ""
+    """The shop that `order_ref` is an order of; "" where none is named."""
+    waits: int = 0
+    """Tries in a row that came to nothing for what is outside; `attempts` are those that speak of the row."""
+
+    @property
+    def failed_before(self) -> bool:
+        """Whether an earlier try came to nothing."""
+        return self.attempts > 0 or self.waits > 0
+
+    @property
+    def money(self) -> Money:
+        """The amount asked for."""
+        return Money(self.amount_minor, self.currency)
+
+    @property
+    def resource(self) -> str:
+        """What the operation is about, as the authority names it."""
+        return f"refund/{self.refund_id}"
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """The params of the fixed question."""
+        found: Mapping[str, Any] = orjson.loads(self.guard_request or "{}")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFacts:
+    """What the ledger and the orders say about a row; None where they cannot know. `risk` is JSON text as handed in.
+
+    `order_budget` says whether the order has room for the row's amount, None where it names no order: an early look, the
+    row's permission takes from the budget itself. `order` is the order as JSON text, or None when the ledger has none; `request_age_seconds` is from its delivery (or
+    purchase) to the request. `reason` and `contact` are the customer's: they leave this process only where the customer
+    sent them.
+    """
+
+    ledger_entry_id: str
+    risk: str
+    reason: str | None
+    account_ref: str | None
+    is_stale: bool | None
+    refund_seen: bool
+    order_budget: Literal["enough", "exceeded", "unknown", "other_currency"] | None
+    attempts_24h: int | None
+    same_text_accounts: int
+    open_complaint: bool = False
+    delayed_shipment: bool = False
+    account_mismatch: bool = False
+    blacklisted: bool = False
+    refunded_before: bool = False
+    order: str | None = None
+    request_age_seconds: float | None = None
+    images: int = 0
+    language: str | None = None
+    contact: str | None = None
+    escalation: str | None = None
+    """Why the row was filed for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One event on one row: applied only from `from_state` and this epoch. None means: leave as it is.
+
+    `due_at` is RFC 3339 text or "infinity"; `due_in_seconds` counts from the database's now.
+    """
+
+    row: LedgerRow
+    from_state: LedgerState
+    event: LedgerEvent
+    decision: str | None = None
+    reason_code: str | None = None
+    operation_id: str | None = None
+    decision_event_id: str | None = None
+    proof_id: str | None = None
+    approval_id: str | None = None
+    permit_token: str | None = None
+    start_id: str | None = None
+    takes_order: bool = False
+    """Only applied if no other row has taken the order, which is then taken for good."""
+    unknown_lifted: bool = False
+    """A person approved it although what was paid for the order is unknown."""
+    in_doubt: bool = False
+    """It ends the row, and the amount may have been paid."""
+    last_error: str | None = None
+    failures: int = 0
+    outside: bool = False
+    """Whether the row waits for something that says nothing about it; counted apart, and never an end."""
+    due_at: str | None = None
+    due_in_seconds: float | None = None
+    waiting_for: str | None = None
+    report_id: uuid.UUID | None = None
+    report: Mapping[str, Any] | None = None
+    """The report to the authority, put into the outbox by the same statement."""
+    steps: Sequence[Mapping[str, Any]] | None = None
+
+    @property
+    def to_state(self) -> LedgerState:
+        """Where the event leads; an event that cannot happen there is a defect and raises `NoSuchTransition`."""
+        return after(self.from_state, self.event)
+
+    def as_json(self) -> dict[str, Any]:
+        """One element of APPLY_CHANGES' batch."""
+        return {
+            "ledger_entry_id": self.row.ledger_entry_id, "epoch": self.row.claim_epoch, "from_status": self.from_state,
+            "event": self.event, "to_status": self.to_state, "decision": self.decision, "reason_code": self.reason_code,
+            "operation_id": self.operation_id, "decision_event_id": self.decision_event_id, "proof_id": self.proof_id,
+            "approval_id": self.approval_id, "permit_token": self.permit_token, "start_id": self.start_id,
+            "takes_order": self.takes_order, "unknown_lifted": self.unknown_lifted, "in_doubt": self.in_doubt,
+            "last_error": self.last_error, "failures": self.failures, "outside": self.outside, "due_at": self.due_at,
+            "due_in_seconds": self.due_in_seconds, "waiting_for": self.waiting_for, "report_id": self.report_id,
+            "report": self.report, "steps": self.steps,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseLease:
+    """Release a row's lease without an event: it is claimed again after `due_in_seconds`, and asked about again."""
+
+    row: LedgerRow
+    last_error: str
+    due_in_seconds: float
+    outside: bool = False
+    steps: Sequence[Mapping[str, Any]] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """One element of RELEASE_LEASES' batch."""
+        return {
+            "ledger_entry_id": self.row.ledger_entry_id, "epoch": self.row.claim_epoch, "last_error": self.last_error,
+            "due_in_seconds": self.due_in_seconds, "outside": self.outside, "steps": self.steps,
+        }  # fmt: skip
+
+
+def report_body(
+    row: LedgerRow, report_id: uuid.UUID, outcome: Literal["success", "error"], **told: Any
+) -> dict[str, Any]:
+    """A report to the authority; `told` is `result` or `error`. It says what was guarded, so that nothing else is meant.
+
+    The authority recognises a repeated report by its content, people by its id.
+    """
+    return {
+        "idempotency_key": row.idempotency_key, "action": row.action, "agent_id": row.agent_id, "outcome": outcome, **told,
+        "resource": row.resource, "risk_class": RISK_CLASS, "report_id": str(report_id),
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One report to the authority, from the outbox. `payload` is JSON text, the same at every try."""
+
+    outbox_id: uuid.UUID
+    ledger_entry_id: str
+    payload: str
+    attempts: int
+
+    @classmethod
+    def just_written(cls, row: LedgerRow, report_id: uuid.UUID, body: Mapping[str, Any]) -> Report:
+        """One that came into the outbox this moment, for sending it at once."""
+        return cls(report_id, row.ledger_entry_id, orjson.dumps(body).decode(), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """A refund that may be written down: the row, its start and the report to come."""
+
+    row: LedgerRow
+    execution_id: uuid.UUID
+    start_event_id: str
+    system: str
+    report_id: uuid.UUID
+    report: Mapping[str, Any]
+    steps: Sequence[Mapping[str, Any]] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """One element of RECORD_EXECUTIONS' batch."""
+        return {
+            "ledger_entry_id": self.row.ledger_entry_id, "epoch": self.row.claim_epoch,
+            "execution_id": self.execution_id, "start_event_id": self.start_event_id, "system": self.system,
+            "report_id": self.report_id, "report": self.report, "steps": self.steps,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class NewRow:
+    """A refund request to be entered; amounts in minor units. `requested_at` None means now."""
+
+    ledger_entry_id: str
+    refund_id: str
+    amount_minor: int
+    currency: str
+    agent_id: str = "retail-refund-agent"
+    action: str = "refund.create"
+    channel: str = "retail"
+    scenario: str = "standard"
+    account_ref: str | None = None
+    order_ref: str | None = None
+    source: str = ""
+    """The shop that `order_ref` is an order of; "" where none is named."""
+    requested_at: datetime | None = None
+    reason: str | None = None
+    risk: Mapping[str, Any] | None = None
+    mode: str | None = None
+    language: str | None = None
+    contact: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OrderFacts:
+    """What is known of an order; amounts in minor units of `currency`, None where the shop did not say.
+
+    `item_paid_minor` and `price_now_minor` are about the item in question; `note` is somebody's words.
+    """
+
+    order_ref: str
+    ordered_at: datetime
+    paid_minor: int
+    currency: str
+    account_ref: str | None = None
+    channel: str = "retail"
+    delivered_at: datetime | None = None
+    shipping_fee_minor: int | None = None
+    item_paid_minor: int | None = None
+    price_now_minor: int | None = None
+    note: str | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptImage:
+    """A proof image as kept; `recognised` is JSON text of what was read in it, None until then."""
+
+    ledger_entry_id: str
+    sha256: str
+    media_type: str
+    content: bytes
+    recognised: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryLine:
+    """How many entries, and how much, stand in one status for one reason in one currency."""
+
+    status: str
+    decision: str | None
+    reason_code: str | None
+    currency: str
+    entries: int
+    amount_minor: int
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutAccount:
+    """How many entries of one currency name no account, and how much they ask for."""
+
+    currency: str
+    entries: int
+    amount_minor: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFigures:
+    """How the ledger stands at a scrape: counts, and seconds for how long the longest due row has been due."""
+
+    due: int
+    lag_seconds: float
+    waiting: int
+    put_off: int
+    held: int
+    lapsed: int
+    errors: int
+    outbox_open: int
+    outbox_parked: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCounts:
+    """What is not finished: due now, paused after a failure, waiting for a person, held by a claim, not yet reported."""
+
+    due: int
+    paused: int
+    waiting: int
+    held: int
+    unreported: int
+    put_off: int
+    """Of all these, what waits for something outside (`failures.py`)."""

@@ -1,0 +1,320 @@
+"""The worker's settings, read once from the environment; everything missing or wrong is reported at once.
+
+The metadata of each field (`env`, `help`) is the source of the documented table.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from environs import Env, EnvError
+
+from sentinel.platform.resources import policies_dir
+from sentinel.platform.settings import confirm_secrets, is_weak, without_faults_about
+from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
+from worker.critic.settings import faults as critic_faults
+from worker.settlement.settings import faults as settlement_faults
+
+_KEY_NAMES = ("SENTINEL_REFUND_AGENT_API_KEY", "HALTSTATE_REFUND_AGENT_API_KEY")
+
+
+class BadSettings(Exception):
+    """One line that names every setting that is missing or wrong."""
+
+
+def _setting(env: str, help: str, default: Any = None) -> Any:
+    return field(default=default, metadata={"env": env, "help": help})
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """All settings of the worker."""
+
+    # Where to ask; the only way to the authority.
+    authority_url: str = _setting("SENTINEL_URL", "address of the authority", "http://127.0.0.1:7860")
+    # The ledger's database; the authority's own is the default because the demo keeps both in one.
+    database_url: str | None = _setting(
+        "WORKER_DATABASE_URL", "database with the refunds schema; default SENTINEL_DATABASE_URL, else the embedded one"
+    )
+    # A pooler in transaction pooling keeps nothing of a session: what we say at the start is lost there.
+    database_pooler: str = _setting(POOLER, POOLER_HELP, "none")
+    # Where the embedded PostgreSQL lives when no address is given.
+    data_dir: Path = _setting("SENTINEL_DATA_DIR", "folder of the embedded PostgreSQL", Path("var"))
+    # One worker serves one tenant.
+    tenant_id: uuid.UUID | None = _setting("SENTINEL_TENANT_ID", "tenant; default: the ledger's default tenant")
+    # The agent's key; never in a log, never on a command line.
+    api_key: str = _setting(
+        "SENTINEL_REFUND_AGENT_API_KEY", "the agent's key (or HALTSTATE_REFUND_AGENT_API_KEY, or --api-key-file)", ""
+    )
+    # The name under which this worker asks for approvals and shows itself.
+    agent_id: str = _setting("WORKER_AGENT_ID", "name of this agent", "retail-refund-agent")
+    # Rows per claim: enough to make the statements cheap, few enough to be finished within a lease.
+    batch: int = _setting("WORKER_BATCH", "rows per claim", 64)
+    # Calls to the authority at the same time.
+    concurrency: int = _setting("WORKER_CONCURRENCY", "calls to the authority at the same time", 16)
+    # Batches at the same time: while one waits for its commit, the other asks.
+    lanes: int = _setting("WORKER_LANES", "batches under way at the same time", 2)
+    # After this without a heartbeat another worker may take a row.
+    lease_seconds: float = _setting("WORKER_LEASE_SECONDS", "how long a claim lasts", 30.0)
+    heartbeat_seconds: float = _setting("WORKER_HEARTBEAT_SECONDS", "how often claims are renewed", 10.0)
+    # One call to the authority, retries included.
+    guard_timeout_seconds: float = _setting("WORKER_GUARD_TIMEOUT_SECONDS", "longest call to the authority", 5.0)
+    # Between asking for a start and the last call or commit of it; over, the start is asked again. Until this and a call under
+    # way are over, nobody can tell the authority that it was not executed.
+    act_seconds: float = _setting(
+        "WORKER_ACT_SECONDS", "how long a row may be acted on after each answered start", 120.0
+    )
+    # How often a row may fail for what it is itself before a person must look; an outage counts nothing.
+    max_attempts: int = _setting(
+        "WORKER_MAX_ATTEMPTS",
+        "attempts at a row before ERROR: starts refused, workers that ended with it; no outage counts",
+        8,
+    )
+    # Pause after a failed attempt: doubling from the first to the second, with jitter.
+    backoff_seconds: float = _setting("WORKER_BACKOFF_SECONDS", "first pause after no answer", 1.0)
+    backoff_max_seconds: float = _setting(
+        "WORKER_BACKOFF_MAX_SECONDS",
+        "longest pause after no answer; when the authority is back, what waits for it is asked about within seconds",
+        60.0,
+    )
+    # How often an idle worker looks for work and for decided approvals.
+    poll_seconds: float = _setting("WORKER_POLL_SECONDS", "how often an idle worker looks", 0.5)
+    # /healthz, /readyz and /metrics of a worker that runs on; not for the public.
+    health_host: str = _setting(
+        "WORKER_HEALTH_HOST", "address of the worker's own /healthz, /readyz and /metrics", "127.0.0.1"
+    )
+    health_port: int = _setting(
+        "WORKER_HEALTH_PORT", "port of them with --loop, one per worker on a machine; 0: they are off", 0
+    )
+    # What signs the links of confirm cards; the console must have the same.
+    confirm_secrets: tuple[str, ...] = _setting(
+        "CONFIRM_SECRETS",
+        "secrets that sign confirm links, comma separated, at least 32 characters each, newest first; the console needs the same; default SENTINEL_SECRET_KEYS, else the embedded database's; without one no customer can be asked",
+        (),
+    )
+    # Where the console is for customers: what links begin with.
+    confirm_base_url: str = _setting(
+        "CONFIRM_BASE_URL",
+        "address of the console as customers reach it; confirm links begin with it",
+        "http://127.0.0.1:7863",
+    )
+    # After this an unanswered card ends its row as DENIED.
+    confirm_expires_seconds: int = _setting(
+        "CONFIRM_EXPIRES_SECONDS", "how long a customer can answer a confirm card", 86400
+    )
+    # How a link gets to its customer.
+    notifier: str = _setting(
+        "WORKER_NOTIFIER", "how confirm links go out: file, smtp, or log (which sends nothing)", "file"
+    )
+    outbox_dir: Path = _setting(
+        "WORKER_OUTBOX_DIR", "folder of the file outbox, confirmations.jsonl", Path("var/outbox")
+    )
+    smtp_host: str = _setting("SMTP_HOST", "mail server; required with WORKER_NOTIFIER=smtp", "")
+    smtp_port: int = _setting("SMTP_PORT", "port of the mail server", 587)
+    smtp_security: str = _setting("SMTP_SECURITY", "starttls, tls, or none (loopback only)", "starttls")
+    smtp_username: str = _setting("SMTP_USERNAME", "account on the mail server; none: no login", "")
+    smtp_password: str = _setting("SMTP_PASSWORD", "password of that account", "")
+    smtp_from: str = _setting("SMTP_FROM", "address that mail comes from; required with WORKER_NOTIFIER=smtp", "")
+    smtp_timeout_seconds: float = _setting("SMTP_TIMEOUT_SECONDS", "longest time for one mail, altogether", 10.0)
+    # The model critic: an OpenAI-compatible endpoint. Without it the rules critic judges alone.
+    critic_url: str = _setting(
+        "SENTINEL_CRITIC_URL", "address of the model critic, the part before /chat/completions; none: rules only", ""
+    )
+    critic_model: str = _setting("SENTINEL_CRITIC_MODEL", "name of the model there; needed with the address", "")
+    critic_api_key: str = _setting("SENTINEL_CRITIC_API_KEY", "bearer key for it; none: sent without", "")
+    # In all, however slowly the answer drips; then the row goes to a person.
+    critic_timeout_seconds: float = _setting(
+        "SENTINEL_CRITIC_TIMEOUT_SECONDS", "longest wait for the model critic", 3.0
+    )
+    critic_branches: str = _setting(
+        "SENTINEL_CRITIC_BRANCHES",
+        "branches that the model judges besides those of the route table, e.g. private/fee, comma separated; or all",
+        "",
+    )
+    # The folder with the route table and the declared switches.
+    policies_dir: Path = _setting(
+        "SENTINEL_POLICIES_DIR",
+        "folder of the policy files, the switches, the route table and the bounds of the critic",
+        policies_dir(),
+    )
+    # A marketplace's orders count once the settings say that they are imported.
+    public_orders_imported: bool = _setting(
+        "WORKER_PUBLIC_ORDERS",
+        "1: orders of the public channel are imported into the ledger; else its rows go to a person",
+        False,
+    )
+    # What reads proof images.
+    recogniser: str = _setting("WORKER_RECOGNISER", "what reads proof images: none, labels:FILE or http:URL", "none")
+    recogniser_api_key: str = _setting("WORKER_RECOGNISER_API_KEY", "bearer key for it; none: sent without", "")
+    recogniser_timeout_seconds: float = _setting(
+        "WORKER_RECOGNISER_TIMEOUT_SECONDS", "longest wait for a recogniser", 5.0
+    )
+    # Settlement systems outside the ledger; one without an address is not ready, and its refunds go to a person.
+    price_difference_url: str | None = _setting(
+        "WORKER_PRICE_DIFFERENCE_URL", "address of the price-difference system; unset: it is not ready"
+    )
+    price_difference_key: str | None = _setting("WORKER_PRICE_DIFFERENCE_KEY", "API key of the price-difference system")
+    platform_url: str | None = _setting(
+        "WORKER_PLATFORM_URL", "address of the platform's backend for refunds; unset: it is not ready"
+    )
+    platform_key: str | None = _setting("WORKER_PLATFORM_KEY", "API key of the platform's backend")
+    ticket_url: str | None = _setting("WORKER_TICKET_URL", "address of the ticket system; unset: it is not ready")
+    ticket_key: str | None = _setting("WORKER_TICKET_KEY", "API key of the ticket system")
+    settlement_timeout_seconds: float = _setting(
+        "WORKER_SETTLEMENT_TIMEOUT_SECONDS", "longest call to a settlement system, slow answers included", 5.0
+    )
+    # Test harnesses only: where to break (see failpoints.py).
+    failpoint: str | None = _setting("SENTINEL_FAILPOINT", "name:action[:nth] of a failpoint; tests only")
+    failpoints_allowed: bool = _setting(
+        "SENTINEL_ALLOW_FAILPOINTS", "1 lets SENTINEL_FAILPOINT work; tests only", False
+    )
+
+
+def _text(env: Env, name: str, default: Any) -> Any:
+    return env.str(name, default)
+
+
+_READERS: Mapping[str, Callable[[Env, str, Any], Any]] = {
+    **dict.fromkeys(("data_dir", "outbox_dir", "policies_dir"), lambda env, name, default: Path(env.str(name, str(default)))),
+    **dict.fromkeys(("confirm_expires_seconds", "smtp_port", "health_port"), lambda env, name, default: env.int(name, default)),
+    "smtp_timeout_seconds": lambda env, name, default: env.float(name, default),
+    **dict.fromkeys(
+        ("critic_timeout_seconds", "recogniser_timeout_seconds", "settlement_timeout_seconds"),
+        lambda env, name, default: env.float(name, default),
+    ),
+    "tenant_id": lambda env, name, _: env.uuid(name, None),
+    **dict.fromkeys(
+        ("failpoints_allowed", "public_orders_imported"), lambda env, name, default: env.bool(name, default)
+    ),
+    **dict.fromkeys(("batch", "concurrency", "lanes", "max_attempts"), lambda env, n, d: env.int(n, d)),
+    **dict.fromkeys(
+        ("lease_seconds", "heartbeat_seconds", "guard_timeout_seconds", "backoff_seconds", "backoff_max_seconds",
+         "poll_seconds", "act_seconds"), lambda env, n, d: env.float(n, d)),
+}  # fmt: skip
+
+
+def read_settings(*, api_key_file: Path | None = None, needs_authority: bool = True) -> WorkerSettings:
+    """Settings from the environment. Raises `BadSettings` with everything that is wrong in one line."""
+    bad: dict[str, str] = {}
+    values = _values(bad)
+    problems = [f"{variable} {text}" for variable, text in bad.items()]
+    values["confirm_secrets"] = confirm_secrets()
+    values["database_url"] = values["database_url"] or os.environ.get("SENTINEL_DATABASE_URL") or None
+    if needs_authority:
+        values["api_key"] = _api_key(api_key_file, problems)
+    settings = WorkerSettings(**values)
+    faults = _contradictions(settings) + _confirm_faults(settings) + critic_faults(settings)
+    problems += without_faults_about(bad, faults + settlement_faults(settings))
+    if problems:
+        raise BadSettings("settings: " + "; ".join(problems))
+    return settings
+
+
+def _values(bad: dict[str, str]) -> dict[str, Any]:
+    """Every field's value; where a variable cannot be read its default stands in, and `bad` says why."""
+    env, values = Env(), {}
+    for name, spec in WorkerSettings.__dataclass_fields__.items():
+        variable = spec.metadata["env"]
+        values[name] = spec.default
+        # An empty variable is how compose files and shells say "not set".
+        if not os.environ.get(variable):
+            continue
+        try:
+            read = _READERS.get(name, _text)
+            values[name] = read(env, variable, spec.default)
+        except EnvError:
+            bad[variable] = f"is not a valid {spec.type.split(' ')[0]}"
+    return values
+
+
+def _api_key(file: Path | None, problems: list[str]) -> str:
+    if file is not None:
+        try:
+            key = file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            problems.append(f"--api-key-file cannot be read ({getattr(error, 'strerror', None) or 'not text'})")
+            return ""
+    else:
+        key = next((os.environ[name].strip() for name in _KEY_NAMES if os.environ.get(name)), "")
+    if not key:
+        problems.append(f"no agent key: set {_KEY_NAMES[0]} or give --api-key-file")
+    elif not key.isascii() or not key.isprintable() or " " in key:
+        problems.append("the agent key must be printable ASCII without spaces")
+    return key
+
+
+def _contradictions(settings: WorkerSettings) -> list[str]:
+    found = []
+    address = urlsplit(settings.authority_url)
+    if address.scheme not in ("http", "https") or not address.hostname:
+        found.append("SENTINEL_URL must look like http://host:port")
+    for name in ("batch", "concurrency", "lanes", "max_attempts"):
+        if getattr(settings, name) < 1:
+            found.append(f"{_variable(name)} must be at least 1")
+    for name in ("lease_seconds", "heartbeat_seconds", "guard_timeout_seconds", "backoff_seconds", "poll_seconds"):
+        if not 0 < getattr(settings, name) < 86400:
+            found.append(f"{_variable(name)} must be more than 0 and less than a day")
+    if settings.database_pooler not in POOLERS:
+        found.append(f"{POOLER} must be {' or '.join(POOLERS)}")
+    if not 0 <= settings.health_port <= 65535:
+        found.append("WORKER_HEALTH_PORT must be 0 to 65535")
+    if not settings.backoff_seconds <= settings.backoff_max_seconds < 86400:
+        found.append("WORKER_BACKOFF_MAX_SECONDS must not be less than WORKER_BACKOFF_SECONDS")
+    shortest_act = settings.guard_timeout_seconds + settings.settlement_timeout_seconds
+    if not shortest_act <= settings.act_seconds <= 3000:
+        # Less is over before the first settlement call is; the authority takes an hour, calls under way included.
+        found.append(
+            "WORKER_ACT_SECONDS must be at least WORKER_GUARD_TIMEOUT_SECONDS + WORKER_SETTLEMENT_TIMEOUT_SECONDS"
+            f" = {shortest_act:g} and at most 3000"
+        )
+    least = 2 * settings.guard_timeout_seconds + settings.heartbeat_seconds
+    if settings.lease_seconds < least:
+        # Else a healthy worker could lose a row to another while it still waits for the authority.
+        found.append(
+            f"WORKER_LEASE_SECONDS must be at least 2 × WORKER_GUARD_TIMEOUT_SECONDS + WORKER_HEARTBEAT_SECONDS = {least:g}"
+        )
+    return found
+
+
+def _confirm_faults(settings: WorkerSettings) -> list[str]:
+    """What is wrong with how customers are asked."""
+    found = []
+    if any(is_weak(secret) for secret in settings.confirm_secrets):
+        found.append("CONFIRM_SECRETS needs at least 32 characters that nobody can guess in every secret")
+    address = urlsplit(settings.confirm_base_url)
+    if address.scheme not in ("http", "https") or not address.hostname or address.query or address.fragment:
+        found.append("CONFIRM_BASE_URL must look like https://host or https://host/path")
+    if not 60 <= settings.confirm_expires_seconds <= 90 * 86400:
+        found.append("CONFIRM_EXPIRES_SECONDS must be at least 60 and at most 90 days")
+    if settings.notifier not in ("log", "file", "smtp"):
+        found.append("WORKER_NOTIFIER must be log, file or smtp")
+    return found + (_smtp_faults(settings) if settings.notifier == "smtp" else [])
+
+
+def _smtp_faults(settings: WorkerSettings) -> list[str]:
+    found = [
+        f"{_variable(name)} is needed for WORKER_NOTIFIER=smtp"
+        for name in ("smtp_host", "smtp_from")
+        if not getattr(settings, name)
+    ]
+    if settings.smtp_security not in ("starttls", "tls", "none"):
+        found.append("SMTP_SECURITY must be starttls, tls or none")
+    if settings.smtp_security == "none" and settings.smtp_host not in ("127.0.0.1", "::1", "localhost", ""):
+        # A link is a bearer secret: it does not travel in the clear.
+        found.append("SMTP_SECURITY=none is for a mail server on this machine only")
+    if not 1 <= settings.smtp_port <= 65535:
+        found.append("SMTP_PORT must be 1 to 65535")
+    if not 0 < settings.smtp_timeout_seconds <= 60:
+        found.append("SMTP_TIMEOUT_SECONDS must be more than 0 and at most 60")
+    return found
+
+
+def _variable(name: str) -> str:
+    variable: str = WorkerSettings.__dataclass_fields__[name].metadata["env"]
+    return variable

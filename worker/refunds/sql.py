@@ -1,0 +1,470 @@
+"""All SQL of the refunds schema, one named constant per statement; `ledger.py` has the typed calls.
+
+`statement_timestamp()` stands where an index must be usable (it is fixed for the statement), `clock_timestamp()` where
+the moment itself counts. Every change of a row names the state and the epoch it expects.
+"""
+
+from __future__ import annotations
+
+from sentinel.store.sql_template import SqlTemplate
+
+ROW_COLUMNS = """e.ledger_entry_id, e.refund_id, e.agent_id, e.action, e.amount_minor, e.currency, e.idempotency_key,
+  e.channel, e.scenario, e.mode, e.account_ref, e.source, e.order_ref, e.claim_epoch, e.attempts, e.waits, e.guard_request::text as guard_request,
+  e.operation_id, e.decision_event_id, e.decision, e.reason_code, e.permit_token, e.start_id, e.last_error"""
+
+# Rows whose holder is gone. The CTE is one table only: SKIP LOCKED over a join can hand out more than it locked.
+# An attempt is counted where the holder went with the row in hand, for the row may be what ended it; not where it let the
+# row go, nor where the database was away, as the claimer (`blames`) or the server's own start can tell.
+CLAIM_EXPIRED = SqlTemplate("""
+with due as materialized (
+  select tenant_id, ledger_entry_id from refunds.ledger_entries
+  where tenant_id = %(tenant_id)s and status in ('GUARDING', 'ALLOWED') and lease_until <= least(statement_timestamp(), %(until)s)
+  order by lease_until, ledger_entry_id limit %(limit)s for update skip locked)
+update refunds.ledger_entries e set status = 'GUARDING', last_event = 'reclaimed', event_number = e.event_number + 1,
+  claim_epoch = e.claim_epoch + 1,
+  claimed_by = %(worker_id)s, lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s),
+  attempts = e.attempts + (%(blames)s and e.claimed_by is not null
+    and pg_postmaster_start_time() < e.lease_until - make_interval(secs => %(lease_seconds)s))::integer
+from due where e.tenant_id = due.tenant_id and e.ledger_entry_id = due.ledger_entry_id
+returning {row_columns}
+""").fill(row_columns=ROW_COLUMNS)
+
+# Rows whose time has come: new ones, put-back ones, and approvals that were decided or ran out.
+CLAIM_DUE = SqlTemplate("""
+with due as materialized (
+  select tenant_id, ledger_entry_id from refunds.ledger_entries
+  where tenant_id = %(tenant_id)s and status in ('NEW', 'APPROVAL_REQUIRED')
+    and next_attempt_at <= least(statement_timestamp(), %(until)s)
+  order by next_attempt_at, ledger_entry_id limit %(limit)s for update skip locked)
+update refunds.ledger_entries e set status = 'GUARDING', last_event = 'claimed', event_number = e.event_number + 1,
+  claim_epoch = e.claim_epoch + 1,
+  claimed_by = %(worker_id)s, lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s),
+  waiting_for = null
+from due where e.tenant_id = due.tenant_id and e.ledger_entry_id = due.ledger_entry_id
+returning {row_columns}
+""").fill(row_columns=ROW_COLUMNS)
+
+# What the next claims would take; changes nothing.
+PEEK_DUE = SqlTemplate("""
+select {row_columns} from refunds.ledger_entries e
+where e.tenant_id = %(tenant_id)s and e.status in ('NEW', 'APPROVAL_REQUIRED') and e.next_attempt_at <= statement_timestamp()
+order by e.next_attempt_at, e.ledger_entry_id limit %(limit)s
+""").fill(row_columns=ROW_COLUMNS)
+
+FIND_ROWS = SqlTemplate("""
+select {row_columns} from refunds.ledger_entries e
+where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[]) order by array_position(%(ids)s::text[], e.ledger_entry_id)
+""").fill(row_columns=ROW_COLUMNS)
+
+# My rows stay mine for another lease, as long as I still have them.
+EXTEND_LEASES = """
+update refunds.ledger_entries set lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
+where tenant_id = %(tenant_id)s and ledger_entry_id = any (%(ids)s::text[]) and claimed_by = %(worker_id)s
+  and status in ('GUARDING', 'ALLOWED') and lease_until > clock_timestamp()
+"""
+
+# The facts of rows, from the ledger, the orders and what stands against them. What the ledger cannot know is null.
+# The earlier entry wins: an entry is a duplicate of what came before it, or of what is already being paid. Counts are
+# capped, so that one busy account or text cannot make every row expensive; the policy's thresholds are far below.
+GATHER_FACTS = """
+select e.ledger_entry_id, e.risk::text as risk, e.reason, f.account_ref,
+  o.ordered_at + interval '30 days' < e.requested_at as is_stale,
+  exists (
+    select from refunds.ledger_entries x
+    where x.tenant_id = e.tenant_id and x.refund_id = e.refund_id and x.ledger_entry_id <> e.ledger_entry_id
+      and (x.status in ('ALLOWED', 'EXECUTED') or x.status in ('NEW', 'GUARDING', 'APPROVAL_REQUIRED')
+           and (x.created_at, x.ledger_entry_id) < (e.created_at, e.ledger_entry_id))) as refund_seen,
+  case when e.order_ref is null then null
+    when b.currency is distinct from e.currency then 'other_currency'
+    when e.budget_part is not null and b.beyond_minor = 0 then 'enough'
+    when b.paid_minor is null or b.uncounted_entries > 0 then 'unknown'
+    when b.paid_minor >= b.reserved_minor + b.executed_minor + b.handled_minor + b.in_doubt_minor
+         + case when e.budget_part is null then e.amount_minor else 0 end then 'enough'
+    else 'exceeded'
+  end as order_budget,
+  case when f.account_ref is not null then (
+    select count(*)::integer from (
+      (select 1 from refunds.ledger_entries a
+       where a.tenant_id = e.tenant_id and a.account_ref = f.account_ref
+         and a.requested_at > e.requested_at - interval '24 hours' and a.requested_at <= e.requested_at limit 100)
+      union all
+      (select 1 from refunds.orders ao join refunds.ledger_entries a
+         on a.tenant_id = ao.tenant_id and a.channel = ao.channel and a.source = ao.source and a.order_ref = ao.order_ref
+           and a.account_ref is null
+       where ao.tenant_id = e.tenant_id and ao.account_ref = f.account_ref
+         and a.requested_at > e.requested_at - interval '24 hours' and a.requested_at <= e.requested_at limit 100)
+    ) as tries)
+  -- A person who files a refund of an order without an account knows of none: then the order's own tries are counted.
+  when e.escalation is not null and e.order_ref is not null then (
+    select count(*)::integer from (
+      select 1 from refunds.ledger_entries a
+      where a.tenant_id = e.tenant_id and a.channel = e.channel and a.source = e.source and a.order_ref = e.order_ref
+        and a.requested_at > e.requested_at - interval '24 hours' and a.requested_at <= e.requested_at limit 100) as tries)
+  end as attempts_24h,
+  case when length(e.reason) >= 40 then (
+    select count(distinct s.account_ref)::integer from (
+      select x.account_ref from refunds.ledger_entries x
+      where x.tenant_id = e.tenant_id and length(x.reason) >= 40
+        and refunds.text_key(x.reason) = refunds.text_key(e.reason)
+        and x.requested_at > e.requested_at - interval '7 days' and x.account_ref <> f.account_ref
+        and (x.created_at, x.ledger_entry_id) < (e.created_at, e.ledger_entry_id) limit 200) as s)
+  else 0 end as same_text_accounts,
+  e.order_ref is not null and exists (
+    select from refunds.order_flags g where g.tenant_id = e.tenant_id and g.channel = e.channel and g.source = e.source
+      and g.order_ref = e.order_ref and g.flag = 'open_complaint' and g.closed_at is null) as open_complaint,
+  e.order_ref is not null and exists (
+    select from refunds.order_flags g where g.tenant_id = e.tenant_id and g.channel = e.channel and g.source = e.source
+      and g.order_ref = e.order_ref and g.flag = 'delayed_shipment' and g.closed_at is null) as delayed_shipment,
+  coalesce(e.account_ref <> o.account_ref, false) as account_mismatch,
+  exists (select from refunds.blacklist b where b.tenant_id = e.tenant_id and b.channel = e.channel
+          and b.account_ref in (e.account_ref, o.account_ref)) as blacklisted,
+  e.order_ref is not null and exists (
+    select from refunds.ledger_entries x
+    where x.tenant_id = e.tenant_id and x.channel = e.channel and x.source = e.source and x.order_ref = e.order_ref
+      and x.ledger_entry_id <> e.ledger_entry_id and x.status in ('ALLOWED', 'EXECUTED')) as refunded_before,
+  case when o.order_ref is not null then jsonb_build_object(
+    'order_ref', o.order_ref, 'channel', o.channel, 'source', o.source, 'account_ref', o.account_ref, 'ordered_at', o.ordered_at,
+    'delivered_at', o.delivered_at, 'paid_minor', o.paid_minor, 'currency', o.currency,
+    'shipping_fee_minor', o.shipping_fee_minor, 'item_paid_minor', o.item_paid_minor,
+    'price_now_minor', o.price_now_minor, 'note', o.note)::text end as "order",
+  extract(epoch from e.requested_at - coalesce(o.delivered_at, o.ordered_at))::double precision as request_age_seconds,
+  (select count(*)::integer from refunds.proof_images i
+   where i.tenant_id = e.tenant_id and i.ledger_entry_id = e.ledger_entry_id) as images,
+  e.language, e.contact, e.escalation
+from refunds.ledger_entries e
+left join refunds.orders o on o.tenant_id = e.tenant_id and o.channel = e.channel and o.source = e.source and o.order_ref = e.order_ref
+left join refunds.order_budgets b on b.tenant_id = e.tenant_id and b.channel = e.channel and b.source = e.source and b.order_ref = e.order_ref
+cross join lateral (select coalesce(e.account_ref, o.account_ref) as account_ref) f
+where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])
+"""
+
+# The guard request is fixed before it is first sent, and is the same at every try.
+FIX_REQUESTS = """
+update refunds.ledger_entries e set guard_request = q.request
+from jsonb_to_recordset(%(requests)s) as q (ledger_entry_id text, epoch bigint, request jsonb)
+where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = q.ledger_entry_id and e.status = 'GUARDING'
+  and e.claim_epoch = q.epoch and e.guard_request is null
+returning e.ledger_entry_id
+"""
+
+# What happened to rows, each from the state and the epoch it is expected in; the others are left alone, and so are those
+# whose order another one has taken, or has no room for them (`schema/refunds/budgets.sql`). ALLOWED begins its time to act,
+# before the start is asked. What the authority is to be told of it comes into the outbox with it, or not at all.
+APPLY_CHANGES = """
+with room as materialized (select r.ledger_entry_id, r.fits from refunds.room_in_budgets(%(tenant_id)s, %(changes)s) r),
+taken as (
+  insert into refunds.orders_taken (tenant_id, channel, source, order_ref, ledger_entry_id)
+  select e.tenant_id, e.channel, e.source, e.order_ref, e.ledger_entry_id
+  from jsonb_to_recordset(%(changes)s) as c (ledger_entry_id text, epoch bigint, from_status text, takes_order boolean)
+  join room r on r.ledger_entry_id = c.ledger_entry_id and r.fits
+  join refunds.ledger_entries e on e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id
+    and e.claim_epoch = c.epoch and e.status = c.from_status
+  where c.takes_order order by e.order_ref, e.channel, e.source, e.created_at, e.ledger_entry_id
+  on conflict do nothing returning ledger_entry_id),
+trails as (
+  insert into refunds.step_trails (tenant_id, ledger_entry_id, claim_epoch, steps)
+  select %(tenant_id)s, c.ledger_entry_id, c.epoch, c.steps
+  from jsonb_to_recordset(%(changes)s) as c (ledger_entry_id text, epoch bigint, from_status text, steps jsonb)
+  join refunds.ledger_entries e on e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id
+    and e.claim_epoch = c.epoch and e.status = c.from_status
+  where c.steps is not null),
+changed as (
+update refunds.ledger_entries e set
+  status = c.to_status, last_event = c.event, event_number = e.event_number + 1, decision = coalesce(c.decision, e.decision),
+  reason_code = coalesce(c.reason_code, e.reason_code), operation_id = coalesce(c.operation_id, e.operation_id),
+  decision_event_id = coalesce(c.decision_event_id, e.decision_event_id), proof_id = coalesce(c.proof_id, e.proof_id),
+  approval_id = coalesce(c.approval_id, e.approval_id), permit_token = coalesce(c.permit_token, e.permit_token),
+  start_id = coalesce(e.start_id, c.start_id), last_error = c.last_error,
+  act_until = case when c.to_status = 'ALLOWED' then clock_timestamp() + make_interval(secs => %(act_seconds)s) else e.act_until end,
+  attempts = case when c.to_status = 'APPROVAL_REQUIRED' then 0 else e.attempts + c.failures end,
+  waits = case when c.outside then e.waits + 1 when c.to_status in ('GUARDING', 'ALLOWED') then e.waits else 0 end,
+  waiting_for = case when c.to_status = 'APPROVAL_REQUIRED' then coalesce(c.waiting_for, 'operator') end,
+  claimed_by = case when c.to_status in ('GUARDING', 'ALLOWED') then e.claimed_by end,
+  lease_until = case when c.to_status in ('GUARDING', 'ALLOWED') then e.lease_until end,
+  next_attempt_at = coalesce(c.due_at, clock_timestamp() + make_interval(secs => c.due_in_seconds), e.next_attempt_at),
+  budget_part = case when c.in_doubt then 'in_doubt' when r.fits then coalesce(e.budget_part, 'reserved') else e.budget_part end
+from jsonb_to_recordset(%(changes)s) as c (ledger_entry_id text, epoch bigint, from_status text, event text, to_status text,
+  decision text, reason_code text, operation_id uuid, decision_event_id uuid, proof_id text, approval_id uuid,
+  permit_token text, start_id uuid, last_error text, failures integer, outside boolean, due_at timestamptz, due_in_seconds double precision,
+  waiting_for text, takes_order boolean, in_doubt boolean, report_id uuid, report jsonb)
+left join room r on r.ledger_entry_id = c.ledger_entry_id
+where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id and e.status = c.from_status
+  and e.claim_epoch = c.epoch
+  and (c.to_status <> 'ALLOWED' or e.order_ref is null or r.fits)
+  and (not c.takes_order or e.ledger_entry_id in (select ledger_entry_id from taken) or exists (
+    select from refunds.orders_taken t where t.order_ref = e.order_ref and t.channel = e.channel and t.source = e.source
+      and t.tenant_id = e.tenant_id and t.ledger_entry_id = e.ledger_entry_id))
+returning e.ledger_entry_id, e.start_id, c.report_id, c.report),
+reports as (
+  insert into refunds.outbox (tenant_id, outbox_id, ledger_entry_id, payload)
+  select %(tenant_id)s, report_id, ledger_entry_id, report from changed where report_id is not null)
+select ledger_entry_id, start_id from changed
+"""
+# Why a permission was not taken: the order's budget has no room for it, or another row has taken the order.
+FIND_REFUSED = """
+select e.ledger_entry_id, case
+  when b.currency <> e.currency then 'order_other_currency'
+  when e.budget_part is null and b.paid_minor is null then 'order_paid_unknown'
+  when b.paid_minor < b.reserved_minor + b.executed_minor + b.handled_minor + b.in_doubt_minor
+    + case when e.budget_part is null then e.amount_minor else 0 end then 'order_overdrawn'
+  when e.budget_part is null and b.uncounted_entries > 0 then 'order_paid_unknown'
+  when t.ledger_entry_id <> e.ledger_entry_id then 'refunded_before' end as reason
+from refunds.ledger_entries e
+join refunds.order_budgets b on b.tenant_id = e.tenant_id and b.channel = e.channel and b.source = e.source and b.order_ref = e.order_ref
+left join refunds.orders_taken t
+  on t.order_ref = e.order_ref and t.channel = e.channel and t.source = e.source and t.tenant_id = e.tenant_id
+where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])
+"""
+
+# Rows that ended in doubt; at a time no more than one look can ask about. Where the doubt is about a person's "not executed"
+# itself, that word settles nothing.
+FIND_IN_DOUBT = SqlTemplate("""
+select {row_columns} from refunds.ledger_entries e
+where e.tenant_id = %(tenant_id)s and e.budget_part = 'in_doubt' and e.guard_request is not null
+  and e.reason_code is distinct from 'not_executed' order by e.updated_at limit 200
+""").fill(row_columns=ROW_COLUMNS)
+SETTLE_DOUBTS = "select refunds.settle_doubts(%(tenant_id)s, %(words)s)"
+
+# The outcome is not known here: let go without a word, so that the row is taken again and asks again.
+RELEASE_LEASES = """
+with trails as (
+  insert into refunds.step_trails (tenant_id, ledger_entry_id, claim_epoch, steps)
+  select %(tenant_id)s, c.ledger_entry_id, c.epoch, c.steps
+  from jsonb_to_recordset(%(rows)s) as c (ledger_entry_id text, epoch bigint, steps jsonb)
+  join refunds.ledger_entries e on e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id
+    and e.claim_epoch = c.epoch and e.status in ('GUARDING', 'ALLOWED')
+  where c.steps is not null)
+update refunds.ledger_entries e set claimed_by = null, last_error = c.last_error, waits = e.waits + c.outside::integer,
+  lease_until = clock_timestamp() + make_interval(secs => c.due_in_seconds)
+from jsonb_to_recordset(%(rows)s) as c (ledger_entry_id text, epoch bigint, last_error text, due_in_seconds double precision,
+  outside boolean)
+where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id and e.claim_epoch = c.epoch
+  and e.status in ('GUARDING', 'ALLOWED')
+returning e.ledger_entry_id
+"""
+
+# Rows in ERROR that a person has tried again; per row null or why it stays.
+RETRY_ENTRIES = """
+select ledger_entry_id, refusal from refunds.retry_entries(%(tenant_id)s, %(ids)s::text[], %(who)s, %(why)s)
+"""
+
+# What waited for the outside is due now that it answers, a little apart so that not all ask at once.
+WAKE_PUT_OFF = """
+with woken as (
+  update refunds.ledger_entries set next_attempt_at = clock_timestamp() + random() * make_interval(secs => %(within_seconds)s)
+  where tenant_id = %(tenant_id)s and status = 'NEW' and waits > 0
+    and next_attempt_at > clock_timestamp() + make_interval(secs => %(within_seconds)s)
+  returning 1)
+update refunds.ledger_entries set lease_until = clock_timestamp() + random() * make_interval(secs => %(within_seconds)s)
+where tenant_id = %(tenant_id)s and status in ('GUARDING', 'ALLOWED') and claimed_by is null and waits > 0
+  and lease_until > clock_timestamp() + make_interval(secs => %(within_seconds)s)
+"""
+
+# Executions with EXECUTED and their reports, one transaction, fenced by epoch and lease in the function.
+RECORD_EXECUTIONS = "select refunds.record_executions(%(tenant_id)s, %(settled)s)"
+
+# What became of rows whose commit got no answer.
+FIND_EXECUTED = """
+select ledger_entry_id from refunds.executions where tenant_id = %(tenant_id)s and ledger_entry_id = any (%(ids)s::text[])
+"""
+
+# Open reports, taken for one try: the next try of anybody is after the pause.
+TAKE_REPORTS = """
+with due as materialized (
+  select tenant_id, outbox_id from refunds.outbox
+  where tenant_id = %(tenant_id)s and acknowledged_at is null and next_attempt_at <= statement_timestamp()
+    and created_at <= statement_timestamp() - make_interval(secs => %(older_than_seconds)s)
+  order by next_attempt_at limit %(limit)s for update skip locked)
+update refunds.outbox o set attempts = o.attempts + 1,
+  next_attempt_at = clock_timestamp() + make_interval(secs => %(retry_seconds)s)
+from due where o.tenant_id = due.tenant_id and o.outbox_id = due.outbox_id
+returning o.outbox_id, o.ledger_entry_id, o.payload::text as payload, o.attempts
+"""
+
+ACKNOWLEDGE_REPORTS = """
+update refunds.outbox set acknowledged_at = clock_timestamp(), last_error = null
+where tenant_id = %(tenant_id)s and outbox_id = any (%(ids)s::uuid[]) and acknowledged_at is null
+"""
+
+# A report that failed is due again after a pause; one that was refused waits for a person.
+POSTPONE_REPORTS = """
+update refunds.outbox o set last_error = p.last_error,
+  next_attempt_at = case when p.due_in_seconds is null then 'infinity'
+                         else clock_timestamp() + make_interval(secs => p.due_in_seconds) end
+from jsonb_to_recordset(%(reports)s) as p (outbox_id uuid, last_error text, due_in_seconds double precision)
+where o.tenant_id = %(tenant_id)s and o.outbox_id = p.outbox_id and o.acknowledged_at is null
+"""
+
+# The oldest row that waits for a decision which this worker has not learnt yet; null when none waits.
+# A minute of overlap, because decisions may become visible out of order.
+APPROVALS_WANTED_SINCE = """
+select greatest(min(e.created_at), (select c.since from refunds.approval_cursors c
+    where c.tenant_id = %(tenant_id)s and c.agent_id = %(agent_id)s)) - interval '60 seconds'
+from refunds.ledger_entries e
+where e.tenant_id = %(tenant_id)s and e.status = 'APPROVAL_REQUIRED' and e.waiting_for = 'operator'
+  and e.next_attempt_at > statement_timestamp()
+"""
+# Only who waits for a person: the same decision is learnt more than once, and a customer is not hurried by it.
+WAKE_DECIDED = """
+update refunds.ledger_entries set next_attempt_at = clock_timestamp()
+where tenant_id = %(tenant_id)s and approval_id = any (%(approval_ids)s::uuid[]) and status = 'APPROVAL_REQUIRED'
+  and waiting_for = 'operator'
+  and next_attempt_at > clock_timestamp()
+returning ledger_entry_id
+"""
+MOVE_CURSOR = """
+insert into refunds.approval_cursors as c (tenant_id, agent_id, since) values (%(tenant_id)s, %(agent_id)s, %(since)s)
+on conflict (tenant_id, agent_id) do update set since = greatest(c.since, excluded.since)
+"""
+
+SHOW_WORKER = """
+insert into refunds.workers as w (tenant_id, worker_id, agent_id, mode, status, last_action, last_decision)
+values (%(tenant_id)s, %(worker_id)s, %(agent_id)s, %(mode)s, %(status)s, %(last_action)s, %(last_decision)s)
+on conflict (tenant_id, worker_id) do update set status = excluded.status, last_seen_at = clock_timestamp(),
+  last_action = coalesce(excluded.last_action, w.last_action), last_decision = coalesce(excluded.last_decision, w.last_decision)
+"""
+
+# One question of an operator, for one worker at a time.
+TAKE_PROCESS_REQUEST = """
+with due as materialized (
+  select tenant_id, request_id from refunds.process_requests
+  where tenant_id = %(tenant_id)s and finished_at is null
+    and (lease_until is null or lease_until <= statement_timestamp())
+  order by requested_at limit 1 for update skip locked)
+update refunds.process_requests r set claimed_by = %(worker_id)s,
+  lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
+from due where r.tenant_id = due.tenant_id and r.request_id = due.request_id
+returning r.request_id
+"""
+FINISH_PROCESS_REQUEST = """
+update refunds.process_requests set finished_at = clock_timestamp(), result = %(result)s
+where tenant_id = %(tenant_id)s and request_id = %(request_id)s and claimed_by = %(worker_id)s and finished_at is null
+"""
+
+# Rows as they come in; the account is the order's where the row does not say.
+ADD_ROWS = """
+insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, agent_id, action, amount_minor, currency, channel,
+  scenario, account_ref, source, order_ref, requested_at, reason, risk, mode, language, contact)
+select %(tenant_id)s, r.ledger_entry_id, r.refund_id, r.agent_id, r.action, r.amount_minor, r.currency, r.channel, r.scenario,
+  coalesce(r.account_ref, o.account_ref), r.source, r.order_ref, coalesce(r.requested_at, clock_timestamp()), r.reason, r.risk,
+  r.mode, r.language, r.contact
+from jsonb_to_recordset(%(rows)s) as r (position integer, ledger_entry_id text, refund_id text, agent_id text, action text,
+  amount_minor bigint, currency text, channel text, scenario text, account_ref text, source text, order_ref text,
+  requested_at timestamptz, reason text, risk jsonb, mode text, language text, contact text)
+left join refunds.orders o on o.tenant_id = %(tenant_id)s and o.channel = r.channel and o.source = r.source and o.order_ref = r.order_ref
+order by r.position
+on conflict (tenant_id, ledger_entry_id) do nothing
+returning ledger_entry_id
+"""
+# Those of the rows that name no account, nor does the order they belong to: they share one budget (decision 0006).
+COUNT_WITHOUT_ACCOUNT = """
+select currency, count(*)::integer as entries, sum(amount_minor)::bigint as amount_minor from refunds.ledger_entries
+where tenant_id = %(tenant_id)s and ledger_entry_id = any (%(ids)s::text[]) and account_ref is null
+group by currency order by currency
+"""
+# A second import of the same order changes nothing; a corrected one replaces what it says and keeps what it leaves out.
+ADD_ORDERS = """
+insert into refunds.orders as o (tenant_id, channel, source, order_ref, account_ref, ordered_at, paid_minor, currency, delivered_at,
+  shipping_fee_minor, item_paid_minor, price_now_minor, note)
+select %(tenant_id)s, n.channel, n.source, n.order_ref, n.account_ref, n.ordered_at, n.paid_minor, n.currency, n.delivered_at,
+  n.shipping_fee_minor, n.item_paid_minor, n.price_now_minor, n.note
+from jsonb_to_recordset(%(orders)s) as n (channel text, source text, order_ref text, account_ref text, ordered_at timestamptz,
+  paid_minor bigint, currency text, delivered_at timestamptz, shipping_fee_minor bigint, item_paid_minor bigint,
+  price_now_minor bigint, note text)
+on conflict (tenant_id, channel, source, order_ref) do update set account_ref = excluded.account_ref,
+  ordered_at = excluded.ordered_at, paid_minor = excluded.paid_minor, currency = excluded.currency,
+  delivered_at = coalesce(excluded.delivered_at, o.delivered_at),
+  shipping_fee_minor = coalesce(excluded.shipping_fee_minor, o.shipping_fee_minor),
+  item_paid_minor = coalesce(excluded.item_paid_minor, o.item_paid_minor),
+  price_now_minor = coalesce(excluded.price_now_minor, o.price_now_minor),
+  note = coalesce(excluded.note, o.note), recorded_at = clock_timestamp()
+where (o.account_ref, o.ordered_at, o.paid_minor, o.currency) is distinct from
+      (excluded.account_ref, excluded.ordered_at, excluded.paid_minor, excluded.currency)
+   or (excluded.delivered_at, excluded.shipping_fee_minor, excluded.item_paid_minor, excluded.price_now_minor, excluded.note)
+      is distinct from (o.delivered_at, o.shipping_fee_minor, o.item_paid_minor, o.price_now_minor, o.note)
+returning order_ref
+"""
+# What stands against orders and accounts; said again it stays, `closed` ends it, and what has ended ended then.
+FLAG_ORDERS = """
+insert into refunds.order_flags as f (tenant_id, channel, source, order_ref, flag, closed_at)
+select %(tenant_id)s, n.channel, coalesce(n.source, ''), n.order_ref, n.flag, case when n.closed then clock_timestamp() end
+from jsonb_to_recordset(%(flags)s) as n (channel text, source text, order_ref text, flag text, closed boolean)
+on conflict (tenant_id, channel, source, order_ref, flag) do update set
+  closed_at = case when excluded.closed_at is not null then coalesce(f.closed_at, excluded.closed_at) end,
+  since = case when f.closed_at is not null and excluded.closed_at is null then clock_timestamp() else f.since end
+returning order_ref
+"""
+BLACKLIST_ACCOUNTS = """
+insert into refunds.blacklist (tenant_id, channel, account_ref)
+select %(tenant_id)s, n.channel, n.account_ref from jsonb_to_recordset(%(accounts)s) as n (channel text, account_ref text)
+on conflict (tenant_id, channel, account_ref) do nothing
+returning account_ref
+"""
+ADD_IMAGE = """
+insert into refunds.proof_images (tenant_id, ledger_entry_id, sha256, media_type, content)
+values (%(tenant_id)s, %(ledger_entry_id)s, %(sha256)s, %(media_type)s, %(content)s)
+on conflict (tenant_id, ledger_entry_id, sha256) do nothing
+"""
+FIND_IMAGES = """
+select ledger_entry_id, sha256, media_type, content, recognised::text as recognised from refunds.proof_images
+where tenant_id = %(tenant_id)s and ledger_entry_id = any (%(ids)s::text[]) order by ledger_entry_id, received_at, sha256
+"""
+KEEP_READING = """
+update refunds.proof_images set recognised = %(reading)s, recognised_by = %(recogniser)s
+where tenant_id = %(tenant_id)s and ledger_entry_id = %(ledger_entry_id)s and sha256 = %(sha256)s and recognised is null
+"""
+
+# A row's life for `worker workflow explain`: its events and the steps that led to them, by time.
+EXPLAIN_ENTRY = SqlTemplate("""
+select {row_columns}, e.status, e.waiting_for, e.next_attempt_at from refunds.ledger_entries e
+where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = %(id)s
+""").fill(row_columns=ROW_COLUMNS)
+EXPLAIN_EVENTS = """
+select kind, occurred_at, claim_epoch, title, event, reason_code, worker, steps, note from (
+select 'event' as kind, occurred_at, claim_epoch, from_status || ' → ' || to_status as title, event, reason_code, worker,
+  null::jsonb as steps, note
+from refunds.ledger_events where tenant_id = %(tenant_id)s and ledger_entry_id = %(id)s
+union all
+select 'steps', occurred_at, claim_epoch, null, null, null, null, steps, null
+from refunds.step_trails where tenant_id = %(tenant_id)s and ledger_entry_id = %(id)s) life
+order by claim_epoch, case when event in ('claimed', 'reclaimed') then 0 when event = 'allowed' then 1 when kind = 'steps' then 2
+  else 3 end, occurred_at
+"""
+
+SUMMARISE = """
+select status, decision, reason_code, currency, count(*) as entries, sum(amount_minor)::bigint as amount_minor
+from refunds.ledger_entries where tenant_id = %(tenant_id)s
+group by status, decision, reason_code, currency order by status, decision, reason_code, currency
+"""
+# What is not finished and why a run did not touch it.
+COUNT_OPEN = """
+select count(*) filter (where status in ('NEW', 'APPROVAL_REQUIRED') and next_attempt_at <= statement_timestamp()) as due,
+  count(*) filter (where status = 'NEW' and next_attempt_at > statement_timestamp()) as paused,
+  count(*) filter (where status = 'APPROVAL_REQUIRED') as waiting,
+  count(*) filter (where status in ('GUARDING', 'ALLOWED')) as held,
+  (select count(*) from refunds.outbox where tenant_id = %(tenant_id)s and acknowledged_at is null) as unreported,
+  count(*) filter (where waits > 0 and (status = 'NEW' and next_attempt_at > statement_timestamp()
+                                        or status in ('GUARDING', 'ALLOWED') and claimed_by is null)) as put_off
+from refunds.ledger_entries
+where tenant_id = %(tenant_id)s and status in ('NEW', 'APPROVAL_REQUIRED', 'GUARDING', 'ALLOWED')
+"""
+# The worker's gauges: open rows by their partial indexes, never the whole ledger.
+FIGURES = """
+select o.due, o.lag_seconds, o.waiting, o.put_off, o.held, o.lapsed, f.errors, r.outbox_open, r.outbox_parked from
+  (select count(*) filter (where is_due) as due,
+     coalesce(extract(epoch from statement_timestamp() - min(next_attempt_at) filter (where is_due)), 0)::double precision as lag_seconds,
+     count(*) filter (where status = 'APPROVAL_REQUIRED') as waiting,
+     count(*) filter (where waits > 0 and (status = 'NEW' or claimed_by is null)) as put_off,
+     count(*) filter (where status in ('GUARDING', 'ALLOWED') and claimed_by is not null and not has_lapsed) as held,
+     count(*) filter (where status in ('GUARDING', 'ALLOWED') and has_lapsed) as lapsed
+   from (select status, next_attempt_at, waits, claimed_by,
+           status in ('NEW', 'APPROVAL_REQUIRED') and next_attempt_at <= statement_timestamp() as is_due,
+           coalesce(lease_until <= statement_timestamp(), false) as has_lapsed
+         from refunds.ledger_entries
+         where tenant_id = %(tenant_id)s and status in ('NEW', 'APPROVAL_REQUIRED', 'GUARDING', 'ALLOWED')) e) o,
+  (select count(*) as errors from refunds.ledger_entries where tenant_id = %(tenant_id)s and status = 'ERROR') f,
+  (select count(*) as outbox_open, count(*) filter (where next_attempt_at = 'infinity') as outbox_parked
+   from refunds.outbox where tenant_id = %(tenant_id)s and acknowledged_at is null) r
+"""
+NOW = "select clock_timestamp()"
+DEFAULT_TENANT = "select refunds.default_tenant()"

@@ -1,0 +1,235 @@
+"""The event that an answer of the authority leads to: pure functions from a row and an answer to a change of the row.
+
+Not a decision on money: only a well-formed permission leads to ALLOWED; every doubt leads back to NEW or to a person.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from random import Random
+
+from sentinel.client import GuardAnswer, KeyConflict, Rejected, Unreachable
+from worker.outbound.effects import NoAnswer, Settled
+from worker.refunds.failures import FailureScope, failure_scope
+from worker.refunds.rows import Change, LedgerRow, ReleaseLease, report_body
+from worker.refunds.states import LedgerEvent, LedgerState
+
+_GUARDING, _ALLOWED = LedgerState.GUARDING, LedgerState.ALLOWED
+_OVER_BY = timedelta(seconds=1)
+"""A pending approval is asked about again this long after it ran out."""
+
+ENDED = "the worker ended"
+"""Why a row was let go although nothing was wrong with it."""
+
+REFUSED = "settlement_refused"
+"""The reason of a row whose settlement was refused for good."""
+
+STARTED_ELSEWHERE = "started_elsewhere"
+"""The reason of a row whose operation was started, and not under its own start id: it may have been paid."""
+RESOLVED = "resolved-not-executed"
+"""The code of a start that is refused because a person said that it was not executed."""
+
+NOT_EXECUTED = "not_executed"
+"""The reason of a row about which a person said so, before it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How long and how often to try: pauses double from the first to the longest, each with jitter."""
+
+    max_attempts: int
+    first_seconds: float
+    longest_seconds: float
+    random: Random
+
+    def pause_seconds(self, failures: int, at_least: float = 0.0) -> float:
+        """The pause after so many failures (0 is the first), between half and the whole of its nominal length."""
+        nominal = min(self.longest_seconds, self.first_seconds * 2.0 ** min(failures, 30))
+        return max(nominal * self.random.uniform(0.5, 1.0), min(at_least, self.longest_seconds))
+
+
+def is_begun(answer: GuardAnswer) -> bool:
+    """Whether a start under the row's own start id is still to be asked about: its answer says how it goes on."""
+    return answer.status == "already_started" or answer.resolution == NOT_EXECUTED
+
+
+def after_guard(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> Change:
+    """The event that a guard's answer is."""
+    match answer.status:
+        case "allowed" | "approved":
+            return _allowed(row, answer, answer.permit_token)
+        case "already_started" | "completed" if (
+            is_begun(answer) and row.start_id is not None and row.permit_token is not None
+        ):
+            # Our own start, whose receipt was lost with its holder: the stored start id gets the recorded receipt, or the
+            # refusal after which nothing may happen any more.
+            return _allowed(row, answer, row.permit_token)
+        case "already_started" | "completed":
+            outcome = f", outcome {answer.outcome}" if answer.outcome else ""
+            return give_up(
+                row,
+                f"{STARTED_ELSEWHERE}: the operation is {answer.status}{outcome}",
+                reason=STARTED_ELSEWHERE,
+                in_doubt=True,
+            )
+        case "pending":
+            return _waiting(row, answer)
+        case "denied" if answer.reason_code == "halted" and row.decision in ("ALLOW", "APPROVAL_REQUIRED"):
+            # Decided before the halt: refused now, not for ever.
+            return put_back(row, "halted", retry_policy.longest_seconds, failures=0)
+        case _:
+            return Change(
+                row, _GUARDING, LedgerEvent.DENIED, decision=answer.decision, reason_code=_final_reason(answer),
+                operation_id=answer.operation_id, decision_event_id=answer.decision_event_id, proof_id=answer.proof_id,
+                approval_id=answer.approval_id,
+            )  # fmt: skip
+
+
+def after_no_answer(row: LedgerRow, error: Unreachable | Rejected, retry_policy: RetryPolicy) -> Change | ReleaseLease:
+    """No usable answer to a guard. What says nothing about the row costs it only time; else a person must look."""
+    if isinstance(error, KeyConflict):
+        return give_up(row, f"key_conflict: {error.detail}")
+    if failure_scope(error) is FailureScope.ROW:
+        return give_up(row, f"rejected_by_authority: {error.detail}")
+    wait = (error.retry_after_seconds if isinstance(error, Unreachable) else None) or 0.0
+    return postpone(row, error.detail, retry_policy, at_least=wait)
+
+
+def postpone(row: LedgerRow, why: str, retry_policy: RetryPolicy, *, at_least: float = 0.0) -> Change | ReleaseLease:
+    """Retry later without counting an attempt; pauses grow with the waits in a row."""
+    pause = retry_policy.pause_seconds(row.waits, at_least)
+    if row.start_id is not None:
+        # It may have been started: it stays held, and is taken again, but it does not become NEW.
+        return ReleaseLease(row, why, pause, outside=True)
+    return replace(put_back(row, why, pause, failures=0), outside=True)
+
+
+def after_start_refused(row: LedgerRow, refused: Rejected, retry_policy: RetryPolicy) -> tuple[Change, Change]:
+    """The authority refused this start itself, so surely nothing happened under its id: back, or to a person.
+
+    A start that was refused for something outside (`failures.failure_scope`) is `after_unknown_outcome`: an earlier one may have begun.
+    """
+    back = start_refused(row, refused.detail)
+    if refused.code == "already-started":
+        return back, give_up(row, f"{STARTED_ELSEWHERE}: {refused.detail}", reason=STARTED_ELSEWHERE, in_doubt=True)
+    if refused.status in (400, 422):
+        return back, give_up(row, f"rejected_by_authority: {refused.detail}")
+    if row.attempts + 1 >= retry_policy.max_attempts:
+        return back, give_up(row, f"start refused {row.attempts + 1} times: {refused.detail}")
+    return back, put_back(row, refused.detail, retry_policy.pause_seconds(row.attempts), failures=1)
+
+
+def start_refused(row: LedgerRow, why: str) -> Change:
+    """Surely nothing happened under this start now."""
+    return Change(row, _ALLOWED, LedgerEvent.START_REFUSED, last_error=why[:500])
+
+
+def after_not_executed(row: LedgerRow) -> Change:
+    """A person said "not executed", and nothing was: the row ends, and its budget is free."""
+    why = "a person said that this refund was not executed, before it was; nothing was paid. To pay it, enter it anew"
+    return Change(row, _ALLOWED, LedgerEvent.NOT_EXECUTED, last_error=why, failures=1, reason_code=NOT_EXECUTED)
+
+
+def after_not_executed_but(row: LedgerRow, found: Settled | NoAnswer, *, system: str) -> Change:
+    """A person said "not executed", but the settlement system did it, or does not say: for a person, and nothing is freed.
+
+    That it was done is reported: the authority then has it in doubt again and halts this action of this agent.
+    """
+    if isinstance(found, NoAnswer):
+        return give_up(
+            row,
+            f"resolved as not executed, but {system} may have done it: {found.detail}. Ask it before anything is paid",
+            reason=NOT_EXECUTED,
+            in_doubt=True,
+        )
+    report = uuid.uuid4()
+    why = f"resolved as not executed, but {system} did it: {found.reference}. The authority is told"
+    return replace(
+        give_up(row, why, reason=NOT_EXECUTED, in_doubt=True), report_id=report,
+        report=report_body(row, report, "success", result={"system": system, "reference": found.reference}),
+    )  # fmt: skip
+
+
+def after_unknown_outcome(row: LedgerRow, detail: str, retry_policy: RetryPolicy) -> ReleaseLease:
+    """A start or settlement whose outcome is unknown: release the lease, and find out with the same ids."""
+    return ReleaseLease(row, detail, retry_policy.pause_seconds(row.waits), outside=True)
+
+
+def after_settlement_refused(row: LedgerRow, operation_id: str | None, *, system: str, reason: str) -> Change:
+    """Its settlement system refused a started refund for good: ERROR at once, and a report that leaves it in doubt.
+
+    Nothing happened, but an agent's word frees no budget: a person reads the refusal here and says so to the authority.
+    """
+    report = uuid.uuid4()
+    why = (
+        f"{system} refused: {reason.removeprefix(f'{system}: ')[:300]}. Nothing was executed; an administrator "
+        f"says so: `sentinel in-doubt resolve {operation_id} --not-executed`"
+    )
+    return Change(
+        row, _ALLOWED, LedgerEvent.SETTLEMENT_REFUSED, last_error=why, failures=1, reason_code=REFUSED, report_id=report,
+        report=report_body(row, report, "error", error=f"{system} refused, nothing was executed"),
+    )  # fmt: skip
+
+
+def await_customer(row: LedgerRow, expires_at: datetime) -> Change:
+    """The customer has until then; the answer makes the row due earlier."""
+    return Change(
+        row, _GUARDING, LedgerEvent.AWAITING_CUSTOMER, reason_code="awaiting_customer",
+        due_at=(expires_at + _OVER_BY).isoformat(), waiting_for="customer",
+    )  # fmt: skip
+
+
+def end_by_customer(row: LedgerRow, reason_code: str) -> Change:
+    """The customer declined, or never answered."""
+    return Change(row, _GUARDING, LedgerEvent.CUSTOMER_ENDED, decision="DENY", reason_code=reason_code)
+
+
+def release_at_stop(row: LedgerRow) -> Change | ReleaseLease:
+    """The worker ends: the row is free at once and no attempt is counted. What may have started stays claimed."""
+    return put_back(row, ENDED, 0.0, failures=0) if row.start_id is None else ReleaseLease(row, ENDED, 0.0)
+
+
+def permit_instead_of_approval(row: LedgerRow, reason: str, retry_policy: RetryPolicy) -> Change:
+    """A person was asked for and a permit came back, which is not taken: paid is only what went the straight way."""
+    return put_back(row, f"{reason}: the authority put nobody in charge", retry_policy.longest_seconds, failures=1)
+
+
+def attempts_exhausted(row: LedgerRow) -> str:
+    """Why a row that was taken up again and again is given up."""
+    doubt = "; it may have been started: see `sentinel in-doubt list`" if row.start_id is not None else ""
+    return f"gave up after {row.attempts} attempts, the last: {row.last_error or 'its worker ended'}{doubt}"
+
+
+def put_back(row: LedgerRow, why: str, seconds: float, *, failures: int) -> Change:
+    """Back to NEW, due after `seconds`."""
+    return Change(row, _GUARDING, LedgerEvent.PUT_BACK, last_error=why[:500], failures=failures, due_in_seconds=seconds)
+
+
+def give_up(row: LedgerRow, why: str, *, reason: str | None = None, in_doubt: bool = False) -> Change:
+    """ERROR, for a person; `why` says what to look for. `in_doubt`: it may have been paid elsewhere."""
+    return Change(
+        row, _GUARDING, LedgerEvent.GAVE_UP, last_error=why[:500], failures=1, reason_code=reason, in_doubt=in_doubt
+    )
+
+
+def _allowed(row: LedgerRow, answer: GuardAnswer, permit_token: str | None) -> Change:
+    return Change(
+        row, _GUARDING, LedgerEvent.ALLOWED, decision=answer.decision, reason_code=answer.reason_code,
+        operation_id=answer.operation_id, decision_event_id=answer.decision_event_id, proof_id=answer.proof_id,
+        approval_id=answer.approval_id, permit_token=permit_token, start_id=str(row.start_id or uuid.uuid4()),
+    )  # fmt: skip
+
+
+def _waiting(row: LedgerRow, answer: GuardAnswer) -> Change:
+    due_at = (answer.expires_at + _OVER_BY).isoformat() if answer.expires_at else "infinity"
+    return Change(
+        row, _GUARDING, LedgerEvent.APPROVAL_REQUIRED, decision=answer.decision, reason_code=answer.reason_code,
+        operation_id=answer.operation_id, decision_event_id=answer.decision_event_id, proof_id=answer.proof_id,
+        approval_id=answer.approval_id, due_at=due_at,
+    )  # fmt: skip
+
+
+def _final_reason(answer: GuardAnswer) -> str:
+    return "approval_expired" if answer.status == "expired" else answer.reason_code

@@ -1,0 +1,104 @@
+"""Builds the workflow: every step of the graph with its dependencies."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from sentinel.client import Client
+from worker.critic.critic import Critic
+from worker.failpoints import Failpoints
+from worker.images.recogniser import Recogniser
+from worker.refunds.confirmations import Confirmations
+from worker.refunds.ledger import Ledger
+from worker.refunds.transitions import RetryPolicy
+from worker.refunds.worker_pool import WorkerPool
+from worker.refunds.workflow.context import Step
+from worker.refunds.workflow.directories import OrderDirectory
+from worker.refunds.workflow.graph import StepName
+from worker.refunds.workflow.routes import Routes
+from worker.refunds.workflow.runner import Runner
+from worker.refunds.workflow.simulation import CheckAuthority, ReadConfirmCard, UnreachableStep
+from worker.refunds.workflow.steps.ask_authority import AskAuthority
+from worker.refunds.workflow.steps.check_params import CheckParams
+from worker.refunds.workflow.steps.collect_image import CollectImage
+from worker.refunds.workflow.steps.confirm import Confirm
+from worker.refunds.workflow.steps.confirm_card import ConfirmCard
+from worker.refunds.workflow.steps.critic_check import CriticCheck
+from worker.refunds.workflow.steps.execute_by_system import ExecuteBySystem
+from worker.refunds.workflow.steps.gate_common import GateCommon
+from worker.refunds.workflow.steps.kill_switch import KillSwitch, SwitchCache
+from worker.refunds.workflow.steps.limit_check import LimitCheck
+from worker.refunds.workflow.steps.query_order import QueryOrder
+from worker.refunds.workflow.steps.recognise_image import RecogniseImage
+from worker.refunds.workflow.steps.route_mode_scenario import RouteModeScenario
+from worker.refunds.workflow.steps.scenario_validate import ScenarioValidate
+from worker.refunds.workflow.steps.transfer_to_human import TransferToHuman
+from worker.settlement.registry import Systems
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """What steps are made of."""
+
+    ledger: Ledger
+    client: Client
+    worker_pool: WorkerPool
+    retry_policy: RetryPolicy
+    routes: Routes
+    systems: Systems
+    critic: Critic
+    recogniser: Recogniser
+    confirmations: Confirmations | None
+    directories: Mapping[str, OrderDirectory]
+    model_branches: Collection[str]
+    act_within_seconds: int = 150
+
+
+def build_runner(parts: Dependencies, *, failpoints: Failpoints, stopping: threading.Event) -> Runner:
+    """A runner with the real steps."""
+    card = ConfirmCard(parts.confirmations, parts.systems)
+    acting: list[Step] = [
+        RecogniseImage(parts.ledger, parts.worker_pool, parts.recogniser),
+        card,
+        AskAuthority(
+            ledger=parts.ledger, client=parts.client, worker_pool=parts.worker_pool, retry_policy=parts.retry_policy, systems=parts.systems,
+            failpoints=failpoints, stopping=stopping,
+        ),
+        ExecuteBySystem(
+            ledger=parts.ledger, client=parts.client, worker_pool=parts.worker_pool, retry_policy=parts.retry_policy, systems=parts.systems,
+            failpoints=failpoints, act_within_seconds=parts.act_within_seconds,
+        ),
+        Confirm(parts.ledger, parts.retry_policy, failpoints),
+    ]  # fmt: skip
+    return Runner([*_looking(parts, card, stopping), *acting], failpoints)
+
+
+def build_simulator(parts: Dependencies) -> Runner:
+    """A runner that ends before anything is recorded, sent or moved."""
+    card = ConfirmCard(parts.confirmations, parts.systems)
+    looking: list[Step] = [
+        RecogniseImage(parts.ledger, parts.worker_pool, parts.recogniser, keeps=False),
+        ReadConfirmCard(card, parts.systems),
+        CheckAuthority(parts.client, parts.worker_pool, parts.systems),
+        UnreachableStep(StepName.EXECUTE_BY_SYSTEM),
+        UnreachableStep(StepName.CONFIRM),
+    ]
+    return Runner([*_looking(parts, card, threading.Event()), *looking])
+
+
+def _looking(parts: Dependencies, card: ConfirmCard, stopping: threading.Event) -> list[Step]:
+    """The steps that change nothing outside."""
+    return [
+        KillSwitch(SwitchCache(parts.client), parts.routes, parts.systems, parts.retry_policy, stopping),
+        CheckParams(),
+        GateCommon(),
+        QueryOrder(parts.directories),
+        RouteModeScenario(),
+        CollectImage(parts.ledger),
+        ScenarioValidate(),
+        LimitCheck(parts.client, parts.worker_pool, parts.retry_policy, card.asks_customer),
+        CriticCheck(parts.critic, parts.worker_pool, parts.model_branches),
+        TransferToHuman(),
+    ]

@@ -1,0 +1,129 @@
+"""`worker workflow`: draw the graph, explain a row's path through it, simulate rows."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+from rich.text import Text
+from rich.tree import Tree
+
+from worker.diagrams import refund_workflow
+from worker.presentation import out, simulation_table
+from worker.refunds.build import open_client, open_ledger, open_simulator
+from worker.refunds.intake import Accepted, Refusal, read_rows
+from worker.refunds.settings import read_settings
+from worker.retail_refund_agent import FAILED, refusals
+
+
+@click.group()
+def workflow() -> None:
+    """The refund workflow: its graph, a row's way through it, and where rows would end."""
+
+
+@workflow.command()
+@click.option(
+    "--folder", type=click.Path(path_type=Path, file_okay=False, exists=True), default=Path("deploy"), show_default=True
+)
+def draw(folder: Path) -> None:
+    """Write the drawing of the graph (Mermaid and SVG) into a folder."""
+    for file in refund_workflow().write(folder):
+        click.echo(str(file))
+
+
+@workflow.command()
+@click.argument("row")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def explain(row: str, as_json: bool) -> None:
+    """Print the life of ROW (a ledger entry id): its events, and the steps that led to each.
+
+    \b
+    Example:
+      worker workflow explain lge_demo_low_001
+    """
+    with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
+        found = ledger.explain(row)
+    if found is None:
+        click.echo(f"error: there is no ledger entry {row}", err=True)
+        sys.exit(FAILED)
+    entry, events = found
+    if as_json:
+        click.echo(json.dumps({"row": _shown(entry), "life": [_shown(event) for event in events]}, default=str))
+    else:
+        out().print(_tree(entry, events))
+
+
+@workflow.command()
+@click.argument("file", type=click.File("rb"))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with every row's trail.")
+def simulate(file: BinaryIO, as_json: bool) -> None:
+    """Say where the rows of FILE would end now. Nothing is entered, asked for good, sent or paid.
+
+    FILE is as for `worker enqueue`, and lines are refused as there; a row that is in the ledger already is simulated as it
+    stands there.
+
+    \b
+    Example:
+      worker workflow simulate rows.jsonl
+    """
+    found = list(read_rows(file.read().decode("utf-8-sig", "replace")))
+    refused = [each for each in found if isinstance(each, Refusal)]
+    rows = [each.row for each in found if isinstance(each, Accepted)]
+    settings = None
+    with refusals():
+        settings = read_settings()
+        with (
+            open_ledger(settings) as ledger,
+            open_client(settings, ledger.tenant_id) as client,
+            open_simulator(settings, ledger, client) as simulator,
+        ):
+            seen = simulator.new(rows) if rows else []
+    for refusal in refused:
+        click.echo(f"line {refusal.line}: {refusal.field}: {refusal.rule}", err=True)
+    if as_json:
+        click.echo(json.dumps({"rows": [each.as_json() for each in seen]}, default=str))
+    else:
+        out().print(simulation_table(seen))
+        out().print("Nothing was changed.")
+    sys.exit(FAILED if refused or any(each.decision is None for each in seen) else 0)
+
+
+_HIDDEN = ("permit_token",)
+
+
+def _shown(found: dict[str, Any]) -> dict[str, Any]:
+    """Without what is empty, and without the bearer slip."""
+    return {name: value for name, value in found.items() if value is not None and name not in _HIDDEN}
+
+
+def _tree(entry: dict[str, Any], events: list[dict[str, Any]]) -> Tree:
+    waiting = f", waits for the {entry['waiting_for']}" if entry["waiting_for"] else ""
+    title = f"{entry['ledger_entry_id']}  {entry['channel']}/{entry['scenario']}  {entry['status']}{waiting}"
+    tree = Tree(Text(title, style="bold"))
+    for event in events:
+        when = event["occurred_at"].strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        if event["kind"] == "event":
+            reason = f"  {event['reason_code']}" if event["reason_code"] else ""
+            why = f"  by {event['worker']}: {event['note']}" if event["note"] else ""
+            tree.add(Text(f"{when}  {event['title']}  ({event['event']}){reason}{why}", style="cyan"))
+        else:
+            run = tree.add(Text(f"{when}  run of claim {event['claim_epoch']}"))
+            for step in event["steps"]:
+                run.add(_step_line(step))
+    return tree
+
+
+def _step_line(step: dict[str, Any]) -> Text:
+    facts = ", ".join(f"{name} {value}" for name, value in step.get("output", {}).items())
+    parts = [
+        f"{step['at_ms']:>8.2f} ms  {step['step']}",
+        f"→ {step['next']}" if "next" in step else "ends here",
+        f"[{step['message']}]" if step.get("message") else "",
+        facts,
+        f"by {step['tool']}" if step.get("tool") else "",
+    ]
+    style = "yellow" if step.get("next") == "transfer_to_human" else ""
+    return Text("  ".join(part for part in parts if part), style=style)

@@ -1,0 +1,59 @@
+"""The declared graph: which step may follow which. The runner refuses every other transition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+
+class StepName(StrEnum):
+    """Every step, in the order in which a row passes them."""
+
+    KILL_SWITCH = "kill_switch"
+    CHECK_PARAMS = "check_params"
+    GATE_COMMON = "gate_common"
+    QUERY_ORDER = "query_order"
+    ROUTE_MODE_SCENARIO = "route_mode_scenario"
+    COLLECT_IMAGE = "collect_image"
+    RECOGNISE_IMAGE = "recognise_image"
+    SCENARIO_VALIDATE = "scenario_validate"
+    LIMIT_CHECK = "limit_check"
+    CRITIC_CHECK = "critic_check"
+    CONFIRM_CARD = "confirm_card"
+    TRANSFER_TO_HUMAN = "transfer_to_human"
+    ASK_AUTHORITY = "ask_authority"
+    EXECUTE_BY_SYSTEM = "execute_by_system"
+    CONFIRM = "confirm"
+
+
+_S = StepName
+FIRST = _S.KILL_SWITCH
+
+_CHAIN: Mapping[StepName, tuple[StepName, ...]] = {
+    _S.KILL_SWITCH: (_S.CHECK_PARAMS,),
+    _S.CHECK_PARAMS: (_S.GATE_COMMON,),
+    _S.GATE_COMMON: (_S.QUERY_ORDER,),
+    _S.QUERY_ORDER: (_S.ROUTE_MODE_SCENARIO,),
+    _S.ROUTE_MODE_SCENARIO: (_S.COLLECT_IMAGE, _S.SCENARIO_VALIDATE),
+    _S.COLLECT_IMAGE: (_S.RECOGNISE_IMAGE, _S.SCENARIO_VALIDATE),
+    _S.RECOGNISE_IMAGE: (_S.SCENARIO_VALIDATE,),
+    _S.SCENARIO_VALIDATE: (_S.LIMIT_CHECK,),
+    _S.LIMIT_CHECK: (_S.CRITIC_CHECK,),
+    _S.CRITIC_CHECK: (_S.CONFIRM_CARD, _S.ASK_AUTHORITY),
+    _S.CONFIRM_CARD: (_S.ASK_AUTHORITY,),
+    # Approved for one reason: from the start again, with that reason lifted and every other step asked anew.
+    _S.ASK_AUTHORITY: (_S.EXECUTE_BY_SYSTEM, FIRST),
+    _S.EXECUTE_BY_SYSTEM: (_S.CONFIRM,),
+    _S.CONFIRM: (),
+}
+_ALSO_TO_A_PERSON = frozenset(_CHAIN) - {_S.CONFIRM}
+
+SUCCESSORS: Mapping[StepName, frozenset[StepName]] = MappingProxyType(
+    {
+        step: frozenset(following) | ({_S.TRANSFER_TO_HUMAN} if step in _ALSO_TO_A_PERSON else frozenset())
+        for step, following in _CHAIN.items()
+    }
+    | {_S.TRANSFER_TO_HUMAN: frozenset({_S.ASK_AUTHORITY})}
+)
+"""Step → the steps that may follow. A step may also end the run for now."""

@@ -1,0 +1,200 @@
+"""The route table: (channel, scenario, mode) → what a refund must pass and where it settles (`policies/routes.yaml`).
+
+Everything named in the file is checked when it is read: an unknown channel, step, switch or system is refused with its
+line and the nearest known name. What the table does not have has no route.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sentinel.core.errors import InvalidInput
+from sentinel.core.money import DIGITS, Money, parse_money
+from sentinel.policy.errors import PolicyError, nearest
+from sentinel.policy.source import Node, Scalar, Source, Table, read_source
+from worker.refunds.workflow.escalations import Escalation
+from worker.refunds.workflow.graph import StepName
+
+CHANNELS = ("retail", "private", "public")
+SCENARIOS = ("standard", "fee", "price_diff", "compensation", "defect", "quality")
+MODES = ("rebuy", "price_drop")
+CRITICS = ("rules", "model")
+IN_PARTS = ("retail",)
+"""Channels whose orders may be refunded in parts: there the policy's duplicate rule counts against what was paid."""
+MAY_BE_UNKNOWN = ("retail",)
+"""At the counter a refund need not name an order; one that it names and that is unknown goes to a person."""
+UNROUTED_ACTION = "refund.small.unrouted"
+"""What is asked about a row that no route takes up: nothing settles it."""
+GENERAL_ACTION = "refund.create"
+"""What a row asks for that leaves it to its route which refund it is."""
+
+_STEPS: Mapping[str, tuple[StepName, ...]] = {
+    "image": (StepName.COLLECT_IMAGE, StepName.RECOGNISE_IMAGE),
+    "scenario_validate": (StepName.SCENARIO_VALIDATE,),
+    "limit_check": (StepName.LIMIT_CHECK,),
+}
+_MUST = ("scenario_validate", "limit_check")
+_KEYS = ("channel", "scenario", "mode", "action", "switch", "chain", "within_days", "no_proof_up_to", "confirm_card", "critic",
+         "settles_to", "to_person")  # fmt: skip
+_ACTION = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One branch. `to_person` set: it ends there, and nothing else counts. `settles_to` names a settlement system.
+
+    `no_proof_up_to` is in minor units by currency: above it, or without a number, an image is wanted.
+    """
+
+    channel: str
+    scenario: str
+    mode: str | None
+    action: str
+    switch: str
+    wants_image: bool = False
+    within_days: int | None = None
+    no_proof_up_to: Mapping[str, int] | None = None
+    confirm_card: bool = False
+    critic: str = "rules"
+    settles_to: str = ""
+    to_person: Escalation | None = None
+
+    @property
+    def name(self) -> str:
+        """ "private/fee" or "public/price_diff/rebuy"."""
+        return "/".join(part for part in (self.channel, self.scenario, self.mode) if part)
+
+    def needs_proof(self, money: Money) -> bool:
+        """Whether an image must prove this amount."""
+        free = (self.no_proof_up_to or {}).get(money.currency)
+        return self.wants_image and (free is None or money.amount_minor > free)
+
+
+class Routes:
+    """The table; immutable."""
+
+    def __init__(self, routes: Collection[Route]) -> None:
+        self.all = tuple(routes)
+        self._by_cell = {(route.channel, route.scenario, route.mode): route for route in routes}
+
+    @classmethod
+    def load(cls, path: Path, *, switches: Collection[str] | None, systems: Collection[str]) -> Routes:
+        """Read the file. Raises the first `PolicyError` in it. `switches` None: which there are is not known."""
+        source, root = read_source(path)
+        table = source.fields(root, "the file", known=("routes",), required=("routes",))
+        found: dict[tuple[str, str, str | None], Route] = {}
+        for node in source.listing(table.entries["routes"], "routes"):
+            route = _route(source, node, switches, systems)
+            cell = (route.channel, route.scenario, route.mode)
+            if cell in found:
+                raise source.error(node.place, f"there are two routes for {route.name}")
+            found[cell] = route
+        return cls(found.values())
+
+    def find(self, channel: str, scenario: str, mode: str | None) -> Route | None:
+        """The one route of exactly this cell. A mode that a cell does not know is another cell."""
+        return self._by_cell.get((channel, scenario, mode))
+
+    def action_of(self, action: str, channel: str, scenario: str, mode: str | None) -> str:
+        """What is asked of the authority: the route's action, unless the row itself asks for a particular one.
+
+        A row without a route is a question for a person, whatever is not known of it.
+        """
+        if action != GENERAL_ACTION:
+            return action
+        route = self.find(channel, scenario, mode)
+        return UNROUTED_ACTION if route is None else route.action
+
+
+def _route(source: Source, node: Node, switches: Collection[str] | None, systems: Collection[str]) -> Route:
+    table = source.fields(node, "a route", known=_KEYS, required=("channel", "scenario", "action", "switch"))
+    at = table.entries
+    channel = source.one_of(at["channel"], "channel", CHANNELS)
+    scenario = source.one_of(at["scenario"], "scenario", SCENARIOS)
+    mode = source.one_of(at["mode"], "mode", MODES) if "mode" in at else None
+    action = source.text(at["action"], "action", form=_ACTION, means="an action")
+    switch = (
+        source.text(at["switch"], "switch") if switches is None else source.one_of(at["switch"], "switch", switches)
+    )
+    if switches is not None:
+        _check_master(source, at["switch"], switch, switches)
+    if "to_person" in at:
+        _only(source, table, ("channel", "scenario", "mode", "action", "switch", "to_person"))
+        reason = Escalation(source.one_of(at["to_person"], "to_person", tuple(Escalation)))
+        return Route(channel, scenario, mode, action, switch, to_person=reason)
+    for key in ("chain", "critic", "settles_to"):
+        if key not in at:
+            raise source.error(table.place, f'a route: "{key}" is missing')
+    chain = [source.one_of(step, "a step of the chain", tuple(_STEPS)) for step in source.listing(at["chain"], "chain")]
+    if chain != [step for step in _STEPS if step in chain] or not set(_MUST) <= set(chain):
+        raise source.error(
+            at["chain"].place, f"chain must be, in this order: {', '.join(_STEPS)}; only image may be left out"
+        )
+    return Route(
+        channel, scenario, mode, action, switch, wants_image="image" in chain,
+        within_days=source.integer(at["within_days"], "within_days", least=1, most=365) if "within_days" in at else None,
+        no_proof_up_to=_amounts(source, at["no_proof_up_to"]) if "no_proof_up_to" in at else None,
+        confirm_card=_flag(source, at["confirm_card"]) if "confirm_card" in at else False,
+        critic=source.one_of(at["critic"], "critic", CRITICS),
+        settles_to=source.one_of(at["settles_to"], "settles_to", systems),
+    )  # fmt: skip
+
+
+def _check_master(source: Source, node: Node, switch: str, switches: Collection[str]) -> None:
+    """A family's master that is not declared is off for ever, and with it every switch of the family."""
+    master = master_of(switch)
+    if master is not None and master not in switches:
+        message = f'switch: "{switch}" stands under "{master}", which is not declared'
+        raise source.error(node.place, message, nearest(master, switches))
+
+
+def master_of(switch: str) -> str | None:
+    """The switch that must be on as well; the shop's ordinary refunds have none."""
+    family = switch.partition(".")[0]
+    return None if family == "retail" else f"{family}.enabled"
+
+
+def _only(source: Source, table: Table, keys: Collection[str]) -> None:
+    for key in table.entries:
+        if key not in keys:
+            raise source.error(table.keys[key], f'a route that goes to a person has no "{key}"')
+
+
+def _flag(source: Source, node: Node) -> bool:
+    if not isinstance(node, Scalar) or node.text not in ("true", "false"):
+        raise source.error(node.place, "confirm_card must be true or false")
+    return node.text == "true"
+
+
+def _amounts(source: Source, node: Node) -> Mapping[str, int]:
+    table = source.table(node, "no_proof_up_to")
+    for currency, place in table.keys.items():
+        if currency not in DIGITS:
+            raise source.error(place, f'no_proof_up_to: "{currency}" is no currency', nearest(currency, DIGITS))
+    return {currency: _minor(source, currency, value) for currency, value in table.entries.items()}
+
+
+def _minor(source: Source, currency: str, node: Node) -> int:
+    text = source.text(node, f"no_proof_up_to {currency}")
+    if text.strip("0.") == "":
+        return 0
+    try:
+        return parse_money(text, currency).amount_minor
+    except InvalidInput as error:
+        raise source.error(node.place, f"no_proof_up_to {currency}: {error.detail}") from error
+
+
+__all__ = [
+    "CHANNELS",
+    "GENERAL_ACTION",
+    "IN_PARTS",
+    "MAY_BE_UNKNOWN",
+    "MODES",
+    "SCENARIOS",
+    "PolicyError",
+    "Route",
+    "Routes",
+]

@@ -1,0 +1,152 @@
+"""Dry run: where rows would end, through the same graph with its last steps only checking instead of acting.
+
+No claim, no card, no recorded question, no execution. Rows need not be in the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sentinel.client import CheckAnswer, CheckQuestion, Client, Rejected, Unreachable
+from sentinel.core.money import Money, money_out
+from worker.refunds.ledger import Ledger
+from worker.refunds.rows import Change, KnownFacts, LedgerRow, NewRow
+from worker.refunds.states import LedgerEvent
+from worker.refunds.worker_pool import WorkerPool
+from worker.refunds.workflow.context import PureStep, RunContext, StepResult
+from worker.refunds.workflow.context_loader import ContextLoader
+from worker.refunds.workflow.escalations import Escalation
+from worker.refunds.workflow.graph import StepName
+from worker.refunds.workflow.guard_request import evidence_of, params_of
+from worker.refunds.workflow.runner import Runner
+from worker.refunds.workflow.steps.confirm_card import ConfirmCard
+from worker.settlement.registry import Systems
+
+AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """Where a row would end now. `decision` is None without an answer or where none would be asked for; `step` is the last."""
+
+    ledger_entry_id: str
+    refund_id: str
+    money: Money
+    decision: str | None
+    reason_code: str | None
+    detail: str | None
+    step: str | None = None
+    trail: Sequence[dict[str, Any]] = field(default=(), repr=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "ledger_entry_id": self.ledger_entry_id, "refund_id": self.refund_id, "amount": money_out(self.money),
+            "decision": self.decision, "reason_code": self.reason_code, "detail": self.detail, "step": self.step,
+            "trail": list(self.trail),
+        }  # fmt: skip
+
+
+class ReadConfirmCard(PureStep):
+    """confirm_card without asking anybody."""
+
+    name = StepName.CONFIRM_CARD
+
+    def __init__(self, card: ConfirmCard, systems: Systems) -> None:
+        self._card, self._systems = card, systems
+
+    def run(self, context: RunContext) -> StepResult:
+        """On with a confirmation that is there already; else this is where the row would wait."""
+        route = context.route
+        if route is None or not self._systems.get(route.settles_to).is_ready():
+            name = route.settles_to if route else "none"
+            return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
+        if self._card.is_confirmed(context):
+            return StepResult({"status": "confirmed"}, StepName.ASK_AUTHORITY)
+        return StepResult({}, None, "awaiting_customer")
+
+
+class CheckAuthority:
+    """ask_authority by `check`: nothing is recorded, and nothing can be executed on the answer."""
+
+    name = StepName.ASK_AUTHORITY
+
+    def __init__(self, client: Client, worker_pool: WorkerPool, systems: Systems) -> None:
+        self._client, self._worker_pool, self._systems = client, worker_pool, systems
+
+    def prepare(self, contexts: Sequence[RunContext]) -> None:
+        """Ask about all of them."""
+        for context, answer in zip(contexts, self._worker_pool.map_chunks(self._check, contexts, AT_ONCE), strict=True):
+            context.check_answer = answer
+
+    def _check(self, contexts: Sequence[RunContext]) -> Sequence[CheckAnswer | Unreachable | Rejected]:
+        return self._client.check_many([self._question(context) for context in contexts])
+
+    def _question(self, context: RunContext) -> CheckQuestion:
+        system = context.route.settles_to if context.route else ""
+        is_ready = bool(system) and self._systems.get(system).is_ready()
+        return {
+            "action": context.row.action, "agent_id": context.row.agent_id, "params": params_of(context),
+            "evidence_context": evidence_of(context, system=system or None, is_ready=is_ready),
+        }  # fmt: skip
+
+    def run(self, context: RunContext) -> StepResult:
+        """The end in any case."""
+        answer = context.check_answer
+        if isinstance(answer, CheckAnswer):
+            return StepResult({"decision": answer.decision, "code": answer.reason_code}, None)
+        return StepResult({"authority": "no answer"}, None)
+
+
+class UnreachableStep(PureStep):
+    """A step that a simulation must not reach."""
+
+    def __init__(self, name: StepName) -> None:
+        self.name = name
+
+    def run(self, context: RunContext) -> StepResult:
+        """Reached, it is a defect: the runner reports it."""
+        raise RuntimeError(f"a simulation reached {self.name}")
+
+
+def simulation_of(context: RunContext) -> Simulation:
+    """What a simulated run came to."""
+    row, answer, last = context.row, context.check_answer, context.trail[-1]
+    ends_asking = last["step"] == StepName.ASK_AUTHORITY
+    decision = reason = detail = None
+    if isinstance(context.event, Change) and context.event.event is LedgerEvent.GAVE_UP:
+        decision, detail = "ERROR", context.event.last_error
+    elif ends_asking and isinstance(answer, CheckAnswer):
+        decision, reason = answer.decision, answer.reason_code
+        detail = f"escalated: {context.escalation}" if context.escalation else None
+    elif last.get("message") == "awaiting_customer":
+        decision, reason = "APPROVAL_REQUIRED", "awaiting_customer"
+    else:
+        error = context.switches_error or (answer if isinstance(answer, Unreachable | Rejected) else None)
+        detail = error.detail if error is not None else "no answer"
+    return Simulation(
+        row.ledger_entry_id, row.refund_id, row.money, decision, reason, detail, str(last["step"]), tuple(context.trail)
+    )
+
+
+class Simulator:
+    """Simulates rows. Every call raises `LedgerUnavailable`."""
+
+    def __init__(self, ledger: Ledger, context_loader: ContextLoader, runner: Runner) -> None:
+        self._ledger, self._context_loader, self._runner = ledger, context_loader, runner
+
+    def due(self, limit: int) -> list[Simulation]:
+        """Up to `limit` rows that a claim would take."""
+        rows = self._ledger.peek(limit)
+        return self._simulated(rows, self._ledger.facts([row.ledger_entry_id for row in rows]) if rows else {})
+
+    def new(self, rows: Sequence[NewRow]) -> list[Simulation]:
+        """Rows that are not in the ledger, against what it knows."""
+        return self._simulated(*self._ledger.facts_of_new(rows))
+
+    def _simulated(self, rows: Sequence[LedgerRow], known: Mapping[str, KnownFacts]) -> list[Simulation]:
+        contexts = self._context_loader.contexts(rows, known)
+        self._runner.run(contexts)
+        return [simulation_of(context) for context in contexts]

@@ -1,0 +1,185 @@
+"""execute_by_system: stores and redeems the permit, then asks the branch's settlement system, in this order."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sentinel.client import Client, GuardAnswer, Rejected, StartReceipt, Unreachable
+from worker.failpoints import Failpoint, Failpoints
+from worker.refunds import run_results, transitions
+from worker.refunds.failures import is_outside
+from worker.refunds.ledger import Ledger
+from worker.refunds.rows import Change
+from worker.refunds.states import LedgerState
+from worker.refunds.transitions import RetryPolicy
+from worker.refunds.worker_pool import WorkerPool
+from worker.refunds.workflow.context import RunContext, StepResult
+from worker.refunds.workflow.escalations import Escalation
+from worker.refunds.workflow.graph import StepName
+from worker.refunds.workflow.routes import IN_PARTS
+from worker.settlement import NoAnswer, Refused, Settled, SettlementSystem
+from worker.settlement.registry import Systems
+
+AT_ONCE = 32
+
+
+class ExecuteBySystem:
+    """Records ALLOWED, starts, settles. A system that is not ready is not started for."""
+
+    name = StepName.EXECUTE_BY_SYSTEM
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        client: Client,
+        worker_pool: WorkerPool,
+        retry_policy: RetryPolicy,
+        systems: Systems,
+        failpoints: Failpoints,
+        act_within_seconds: int = 150,
+    ) -> None:
+        self._act_within_seconds = act_within_seconds
+        self._ledger, self._client, self._worker_pool = ledger, client, worker_pool
+        self._retry_policy, self._systems, self._failpoints = retry_policy, systems, failpoints
+
+    def prepare(self, contexts: Sequence[RunContext]) -> None:
+        """Everything up to the effect; each stage hands on only rows that are still ours."""
+        permitted = self._record_allowed([context for context in contexts if self._may_start(context)])
+        self._start(permitted)
+        started = [context for context in permitted if isinstance(context.started, StartReceipt)]
+        self._worker_pool.map(self._settle, started)
+
+    def _may_start(self, context: RunContext) -> bool:
+        """What has been started is seen through, whatever its system says now: an effect may be under way."""
+        begun = isinstance(context.answer, GuardAnswer) and transitions.is_begun(context.answer)
+        return begun or self._system(context).is_ready()
+
+    def _settle(self, context: RunContext) -> None:
+        context.execution_id = uuid.uuid4()
+        # The start id is what a system knows this refund by: the same for every try of it.
+        assert context.row.start_id is not None
+        context.settled = self._system(context).settle(context.row, context.row.start_id)
+
+    def _system(self, context: RunContext) -> SettlementSystem:
+        return self._systems.get(context.route.settles_to if context.route else "")
+
+    def _record_allowed(self, contexts: Sequence[RunContext]) -> list[RunContext]:
+        start_ids = self._ledger.apply(
+            [_taking(each, each.event) for each in contexts if isinstance(each.event, Change)]
+        )
+        left = [
+            context.row.ledger_entry_id for context in contexts if start_ids.get(context.row.ledger_entry_id) is None
+        ]
+        refused = self._ledger.why_refused(left)
+        permitted = []
+        for context in contexts:
+            change = context.event
+            context.event = None
+            start_id = start_ids.get(context.row.ledger_entry_id)
+            if context.row.ledger_entry_id in refused:
+                context.not_taken = Escalation(refused[context.row.ledger_entry_id])
+                continue
+            if not isinstance(change, Change) or start_id is None:
+                context.outcome = run_results.lease_lost(context.row, LedgerState.GUARDING)
+                continue
+            # The stored start id counts, not the proposed one: it may be an earlier holder's.
+            context.row = replace(
+                context.row, start_id=start_id, decision=change.decision, reason_code=change.reason_code,
+                permit_token=change.permit_token,
+            )  # fmt: skip
+            permitted.append(context)
+        if permitted:
+            self._failpoints.hit(Failpoint.AFTER_ALLOWED_RECORDED)
+        return permitted
+
+    def _start(self, permitted: Sequence[RunContext]) -> None:
+        receipts = self._worker_pool.map_chunks(
+            self._redeem, permitted, AT_ONCE, alone=lambda each: each.row.failed_before
+        )
+        for context, receipt in zip(permitted, receipts, strict=True):
+            context.started = receipt
+
+    def _redeem(self, permitted: Sequence[RunContext]) -> Sequence[StartReceipt | Unreachable | Rejected]:
+        self._failpoints.hit(Failpoint.BEFORE_START)
+        receipts = self._client.start_many(
+            [(_permit(context), context.row.start_id or "") for context in permitted],
+            act_within_seconds=self._act_within_seconds,
+        )
+        self._failpoints.hit(Failpoint.AFTER_START)
+        return receipts
+
+    def run(self, context: RunContext) -> StepResult:
+        """On when settled; a refused start goes back, an unknown outcome is found out with the same ids.
+
+        A refused settlement is final and ends the row; what only may have been refused is no answer.
+        """
+        row, name = context.row, self._system(context).name
+        if context.outcome is not None:
+            return StepResult({"claim": "lost"})
+        if context.not_taken is not None:
+            # Another row of this order was quicker: the permit is given back with the question to a person.
+            context.event = None
+            return StepResult({"order": "taken"}, StepName.TRANSFER_TO_HUMAN, context.not_taken)
+        if context.started is None:
+            # Became unready after the decision: the permit is given back with the question to a person.
+            context.event = None
+            return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
+        if is_outside(context.started):
+            context.event = transitions.after_unknown_outcome(row, context.started.detail, self._retry_policy)
+            return StepResult({"start": "no answer"})
+        if isinstance(context.started, Rejected) and context.started.code == transitions.RESOLVED:
+            return self._not_executed(context, name)
+        if isinstance(context.started, Rejected):
+            back, context.event = transitions.after_start_refused(row, context.started, self._retry_policy)
+            self._ledger.apply([back])
+            return StepResult({"start": "refused", "code": context.started.code})
+        return self._settled(context, name)
+
+    def _not_executed(self, context: RunContext, name: str) -> StepResult:
+        """A person said that it was not executed: the row ends. What its system did all the same is reported."""
+        row, system = context.row, self._system(context)
+        assert row.start_id is not None
+        # What settles in the ledger settles by the execution, and an ALLOWED row has none.
+        in_ledger = getattr(system, "settles_in_ledger", False)
+        found = Refused("never tried") if in_ledger else system.look_up(row.start_id)
+        if isinstance(found, Refused):
+            context.event = transitions.after_not_executed(row)
+        else:
+            self._ledger.apply([transitions.start_refused(row, "a person said that this was not executed")])
+            context.event = transitions.after_not_executed_but(row, found, system=name)
+        return StepResult({"start": "refused", "code": transitions.RESOLVED, "found": type(found).__name__})
+
+    def _settled(self, context: RunContext, name: str) -> StepResult:
+        row, settled = context.row, context.settled
+        if isinstance(settled, Settled):
+            return StepResult({"reference": settled.reference}, StepName.CONFIRM, tool_used=name)
+        if isinstance(settled, Refused):
+            operation_id = _permit(context).operation_id
+            context.event = event = transitions.after_settlement_refused(
+                row, operation_id, system=name, reason=settled.reason
+            )
+            return StepResult({"settlement": "refused", "report": str(event.report_id)}, tool_used=name)
+        why = f"{name}: {settled.detail}" if isinstance(settled, NoAnswer) else f"{name}: no usable answer"
+        context.event = transitions.after_unknown_outcome(row, why, self._retry_policy)
+        return StepResult({"settlement": "no answer" if isinstance(settled, NoAnswer) else "failed"}, tool_used=name)
+
+
+def _taking(context: RunContext, change: Change) -> Change:
+    unknown_lifted = Escalation.ORDER_PAID_UNKNOWN in context.lifted
+    return replace(change, takes_order=_takes_order(context), unknown_lifted=unknown_lifted)
+
+
+def _takes_order(context: RunContext) -> bool:
+    """Whether this is the one refund that its order gets without a person."""
+    row = context.row
+    return (
+        row.order_ref is not None and row.channel not in IN_PARTS and Escalation.REFUNDED_BEFORE not in context.lifted
+    )
+
+
+def _permit(context: RunContext) -> GuardAnswer:
+    assert isinstance(context.answer, GuardAnswer)
+    return replace(context.answer, permit_token=context.row.permit_token)

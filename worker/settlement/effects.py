@@ -1,0 +1,255 @@
+"""The record of effects in outside systems, as typed calls: an effect is recorded before it is tried.
+
+Every change names the state it expects and is fenced by epoch and lease: it happens only while the caller's claim still
+holds the ledger row. A caller that lost its claim changes nothing and gets `False`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.rows import class_row, kwargs_row, scalar_row
+
+from sentinel.core.errors import EngineUnavailable
+from sentinel.store.database import Pool, first_line
+from sentinel.store.sql_template import SqlTemplate
+from worker.refunds.ledger import LedgerUnavailable
+from worker.refunds.rows import LedgerRow
+from worker.refunds.sql import ROW_COLUMNS
+
+Value = TypeVar("Value")
+
+
+class EffectState(StrEnum):
+    """Where an effect stands."""
+
+    INTENDED = "intended"
+    """On record and perhaps tried: after a crash only the system knows."""
+    DONE = "done"
+    REFUSED = "refused"
+    """Surely not done."""
+    COMPENSATING = "compensating"
+    """Done, and about to be taken back."""
+    COMPENSATED = "compensated"
+    IN_DOUBT = "in_doubt"
+    """Asked, and not known; stays until a system or a person says."""
+
+
+_S = EffectState
+TRANSITIONS: Mapping[EffectState, frozenset[EffectState]] = MappingProxyType(
+    {
+        _S.INTENDED: frozenset({_S.DONE, _S.REFUSED, _S.IN_DOUBT}),
+        _S.IN_DOUBT: frozenset({_S.INTENDED, _S.DONE, _S.REFUSED, _S.COMPENSATING}),
+        _S.DONE: frozenset({_S.COMPENSATING}),
+        _S.COMPENSATING: frozenset({_S.COMPENSATED, _S.IN_DOUBT}),
+        _S.REFUSED: frozenset(),
+        _S.COMPENSATED: frozenset(),
+    }
+)
+"""State → the states that may follow. The database holds the same table (`refunds.effect_transitions`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedEffect:
+    """An effect to be recorded; `reference` is the key towards `system`, `must_total` how many the entry needs done."""
+
+    effect_number: int
+    operation_reference: uuid.UUID
+    system: str
+    reference: uuid.UUID
+    must_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class EffectRecord:
+    """An effect as it is on record; `quiet_seconds` is how long ago it was last tried."""
+
+    ledger_entry_id: str
+    effect_number: int
+    operation_reference: uuid.UUID
+    system: str
+    reference: uuid.UUID
+    best_effort: bool
+    must_total: int
+    state: EffectState
+    system_reference: str | None
+    last_error: str | None
+    tries: int
+    quiet_seconds: float
+
+    @property
+    def plan(self) -> PlannedEffect:
+        """What was planned, to be compared with what is planned now."""
+        return PlannedEffect(self.effect_number, self.operation_reference, self.system, self.reference, self.must_total)
+
+
+_COLUMNS = """f.ledger_entry_id, f.effect_number, f.operation_reference, f.system, f.reference, f.best_effort, f.must_total,
+  f.state, f.system_reference, f.last_error, f.tries, extract(epoch from clock_timestamp() - f.tried_at)::float as quiet_seconds"""
+
+# The fence. Locking the row makes a takeover wait for the change or the change see the takeover.
+_HELD = """
+with held as materialized (
+  select tenant_id, ledger_entry_id, claim_epoch, start_id, act_until from refunds.ledger_entries
+  where tenant_id = %(tenant_id)s and ledger_entry_id = %(entry)s and claim_epoch = %(epoch)s and status = 'ALLOWED'
+    and lease_until > clock_timestamp() for update)"""
+
+_OF_ENTRY = SqlTemplate("""
+select {columns} from refunds.effects f
+where f.tenant_id = %(tenant_id)s and f.ledger_entry_id = %(entry)s order by f.effect_number""").fill(columns=_COLUMNS)
+
+_OF_OPERATION = SqlTemplate("""
+select {columns} from refunds.effects f
+where f.tenant_id = %(tenant_id)s and f.operation_reference = %(reference)s order by f.effect_number""").fill(
+    columns=_COLUMNS
+)
+
+# Only while the row's time to act runs; the call may then be under way for as long as `saga.in_flight_seconds`, which the start
+# has declared on top. First try or one more, of exactly the same effect. The operation's reference must be the row's own start id: a reference
+# that is made up anew at every try protects from nothing.
+_INTEND = SqlTemplate("""{held}
+insert into refunds.effects as f (tenant_id, ledger_entry_id, effect_number, operation_reference, system, reference, must_total,
+  claim_epoch)
+select h.tenant_id, h.ledger_entry_id, %(effect_number)s, h.start_id, %(system)s, %(reference)s, %(must_total)s, h.claim_epoch
+from held h where h.start_id = %(operation_reference)s and h.act_until > clock_timestamp()
+on conflict on constraint effects_once do update set state = 'intended', tries = f.tries + 1, tried_at = clock_timestamp(),
+  claim_epoch = excluded.claim_epoch
+where f.state in ('intended', 'in_doubt') and f.system = excluded.system and f.reference = excluded.reference
+returning f.effect_number
+""").fill(held=_HELD)
+
+_MOVE = SqlTemplate("""{held}
+update refunds.effects f set state = %(to_state)s, claim_epoch = h.claim_epoch, last_error = %(last_error)s,
+  system_reference = coalesce(%(system_reference)s, f.system_reference)
+from held h
+where f.tenant_id = h.tenant_id and f.ledger_entry_id = h.ledger_entry_id and f.effect_number = %(effect_number)s
+  and f.state = any (%(from_states)s::text[])
+returning f.effect_number
+""").fill(held=_HELD)
+
+# Best-effort effects are on record before the execution is, and tried only once it is there.
+_PLAN_LATER = SqlTemplate("""{held}
+insert into refunds.effects (tenant_id, ledger_entry_id, effect_number, operation_reference, system, reference, best_effort,
+  must_total, claim_epoch, tries)
+select h.tenant_id, h.ledger_entry_id, %(effect_number)s, h.start_id, %(system)s, %(reference)s, true, %(must_total)s,
+  h.claim_epoch, 0
+from held h where h.start_id = %(operation_reference)s
+on conflict on constraint effects_once do nothing
+""").fill(held=_HELD)
+
+# For one try each; the next one is due after a pause that doubles up to an hour, whatever becomes of this one.
+_TAKE_LATER = SqlTemplate("""
+with due as materialized (
+  select f.tenant_id, f.ledger_entry_id, f.effect_number from refunds.effects f
+  where f.tenant_id = %(tenant_id)s and f.best_effort and f.state in ('intended', 'in_doubt')
+    and f.next_attempt_at <= statement_timestamp()
+    and exists (select from refunds.executions x where x.tenant_id = f.tenant_id and x.ledger_entry_id = f.ledger_entry_id)
+  order by f.next_attempt_at limit %(limit)s for update of f skip locked)
+update refunds.effects f set tries = f.tries + 1, tried_at = clock_timestamp(),
+  next_attempt_at = clock_timestamp() + make_interval(secs => least(3600, %(retry_seconds)s * 2.0 ^ least(f.tries, 20)))
+from due where f.tenant_id = due.tenant_id and f.ledger_entry_id = due.ledger_entry_id and f.effect_number = due.effect_number
+returning {columns}
+""").fill(columns=_COLUMNS)
+
+# The number of the try is the fence here: the row has ended and is not claimed any more.
+_FINISH_LATER = """
+update refunds.effects set state = %(to_state)s, last_error = %(last_error)s,
+  system_reference = coalesce(%(system_reference)s, system_reference)
+where tenant_id = %(tenant_id)s and ledger_entry_id = %(entry)s and effect_number = %(effect_number)s and best_effort
+  and tries = %(tries)s and state in ('intended', 'in_doubt')
+returning effect_number
+"""
+
+_ROWS = SqlTemplate("""
+select {row_columns} from refunds.ledger_entries e
+where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])""").fill(row_columns=ROW_COLUMNS)
+
+
+class Effects:
+    """The effects of one tenant. Thread-safe. Every call is one transaction and raises `LedgerUnavailable`."""
+
+    def __init__(self, pool: Pool, tenant_id: uuid.UUID) -> None:
+        self._pool, self._tenant_id = pool, tenant_id
+
+    def of_entry(self, ledger_entry_id: str) -> list[EffectRecord]:
+        """What is on record for an entry, in the order of the plan."""
+        return self._records(_OF_ENTRY, entry=ledger_entry_id)
+
+    def of_operation(self, reference: uuid.UUID) -> list[EffectRecord]:
+        """What is on record under an operation's reference, in the order of the plan."""
+        return self._records(_OF_OPERATION, reference=reference)
+
+    def intend(self, row: LedgerRow, plan: PlannedEffect) -> bool:
+        """Record that it is tried now, for the first time or again. False: not ours, out of time to act, or no longer open."""
+        return self._changed(_INTEND, row, **_fields(plan))
+
+    def move(
+        self, row: LedgerRow, effect_number: int, from_states: Sequence[EffectState], to_state: EffectState, *,
+        system_reference: str | None = None, last_error: str | None = None,
+    ) -> bool:  # fmt: skip
+        """What became of it. False: not ours any more, or in none of `from_states`."""
+        return self._changed(
+            _MOVE, row, effect_number=effect_number, from_states=list(from_states), to_state=to_state,
+            system_reference=system_reference, last_error=_cut(last_error),
+        )  # fmt: skip
+
+    def plan_best_effort(self, row: LedgerRow, plan: PlannedEffect) -> None:
+        """Record a best-effort effect; once the row's execution is there `claim_best_effort` hands it out."""
+        self._run(_PLAN_LATER, scalar_row, entry=row.ledger_entry_id, epoch=row.claim_epoch, **_fields(plan))
+
+    def claim_best_effort(self, limit: int, *, retry_seconds: float) -> list[tuple[LedgerRow, EffectRecord]]:
+        """Best-effort effects that are due, with their rows, for one try each."""
+        taken = self._records(_TAKE_LATER, limit=limit, retry_seconds=retry_seconds)
+        ids = [record.ledger_entry_id for record in taken]
+        rows = {row.ledger_entry_id: row for row in self._run(_ROWS, class_row(LedgerRow), ids=ids)} if ids else {}
+        return [(rows[record.ledger_entry_id], record) for record in taken]
+
+    def finish_best_effort(
+        self, record: EffectRecord, to_state: EffectState, *, system_reference: str | None = None,
+        last_error: str | None = None,
+    ) -> bool:  # fmt: skip
+        """What became of the try that `record` was handed out for. False: it was taken again meanwhile."""
+        found = self._run(
+            _FINISH_LATER, scalar_row, entry=record.ledger_entry_id, effect_number=record.effect_number, tries=record.tries,
+            to_state=to_state, system_reference=system_reference, last_error=_cut(last_error),
+        )  # fmt: skip
+        return bool(found)
+
+    def _records(self, statement: str, **fields: Any) -> list[EffectRecord]:
+        return self._run(statement, kwargs_row(_record), **fields)
+
+    def _changed(self, statement: str, row: LedgerRow, **fields: Any) -> bool:
+        return bool(self._run(statement, scalar_row, entry=row.ledger_entry_id, epoch=row.claim_epoch, **fields))
+
+    def _run(self, statement: str, row_factory: Any, **fields: Any) -> list[Any]:
+        """One statement, tried twice: repeating is safe, because a change that was made is not found again to be made."""
+        failed: Exception | None = None
+        for _ in range(2):
+            try:
+                with self._pool.connection() as connection, connection.cursor(row_factory=row_factory) as cursor:
+                    cursor.execute(statement.encode(), {"tenant_id": self._tenant_id, **fields})
+                    return cursor.fetchall() if cursor.description else []
+            except (psycopg.OperationalError, psycopg.InterfaceError, EngineUnavailable) as error:
+                failed = error
+            except psycopg.Error as error:
+                # Refused by a constraint: nothing was written, and the caller goes on no further.
+                raise LedgerUnavailable(first_line(error)) from error
+        assert failed is not None
+        raise LedgerUnavailable(first_line(failed)) from failed
+
+
+def _record(*, state: str, **fields: Any) -> EffectRecord:
+    return EffectRecord(state=EffectState(state), **fields)
+
+
+def _fields(plan: PlannedEffect) -> dict[str, Any]:
+    return {name: getattr(plan, name) for name in PlannedEffect.__dataclass_fields__}
+
+
+def _cut(text: str | None) -> str | None:
+    return text and text[:500]
