@@ -108,7 +108,7 @@ def _gauges(
     stops = drawn(samples, lambda one: one.halts, now=len(halts), least_top=1)
     return [
         Gauge("Oldest question", "/ops/approvals", span(oldest) if waiting else "none",
-              f"{_counted(waiting, 'waits', 'wait')} for a word", _at_most(ages, span), ages),
+              f"{waiting:,} pending", _at_most(ages, span), ages),
         Gauge("In doubt", "/ops/in-doubt", f"{doubt.entries:,}", "started, outcome unknown", _at_most(doubts, _whole), doubts),
         Gauge("Worker lag", "/ops/ledger?status=NEW", span(load.overdue_seconds) if load.due else "none",
               f"{_counted(load.due, 'entry', 'entries')} due and not begun", _at_most(lags, span), lags),
