@@ -32,7 +32,7 @@ FRAMED = "top.widget"
 def create_app(
     settings: ConsoleSettings, *, audience: Audience = Audience.BOTH, stopping: Callable[[], bool] = lambda: False
 ) -> Edge:
-    """The app with every route of `face`: streams on the event loop, all else in threads.
+    """The app with every route of `audience`: streams on the event loop, all else in threads.
 
     Nothing connects before the first request. `stopping` turns true when it drains. Its parts are the Flask app's extension
     "console".

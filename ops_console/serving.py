@@ -1,6 +1,6 @@
 """The console's processes: refuse to start unsafe, then serve operators and the public apart. In the foreground until SIGTERM.
 
-Each face has a listener, processes, threads and database connections of its own: whatever the public does to its listener,
+Each audience has a listener, processes, threads and database connections of its own: whatever the public does to its listener,
 the kill switch is on the other.
 """
 
@@ -58,7 +58,7 @@ def serve(
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What one face has of its own."""
+    """What the server of one audience has of its own."""
 
     audience: Audience
     listener: Listener

@@ -55,7 +55,7 @@ class Devices:
     def known(self, value: str, email: str) -> bytes | None:
         """What its attempts are counted under; None for a browser that never came in as `email`.
 
-        Whether that is too long ago the database says (`store/known_devices.py`).
+        Whether that is too long ago the database says (`is_known`).
         """
         name = self._tokens.read(value, bound_to=email.encode()) if self._tokens else None
         return None if name is None else hashlib.sha256(b"device " + name).digest()

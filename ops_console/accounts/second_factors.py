@@ -1,4 +1,4 @@
-"""Second factors: one a person, encrypted by `services/second_factor.py`, and the step of the code that was used last.
+"""Second factors: one a person, encrypted by `totp.py`, and the step of the code that was used last.
 
 Steps are counted by the database's clock, 30 seconds each. A code opens once: using one is an UPDATE that wants the step
 to be later than the last.

@@ -1,6 +1,6 @@
 """A person's vote on an approval, as pages offer and take it: the kinds of words, who may give which, and giving one.
 
-The rules are checked where the vote is recorded (`services/resolve_approval.py`, `resolve_order.py`); what is offered here
+The rules are checked where the vote is recorded (`authority/approvals.py`, `resolve_order.py`); what is offered here
 only saves a person a refusal. The digest is what was shown and always goes along.
 """
 

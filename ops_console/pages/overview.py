@@ -129,7 +129,7 @@ def _counted(count: int, one: str, several: str) -> str:
 
 
 def _by_machine(is_on: bool, changed_by: str) -> bool:
-    """Whether an agent took this from itself (`services/flip_switch.py` writes who it was)."""
+    """Whether an agent took this from itself (`authority/switches.py` writes who it was)."""
     return not is_on and changed_by.startswith("agent ")
 
 

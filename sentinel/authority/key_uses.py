@@ -1,6 +1,6 @@
 """When keys were used, gathered in memory and written by the housekeeper: a decision never waits for it or writes it.
 
-What is gathered is as coarse as the memory of keys (`api/identity.py`); a process writes a key at most once a minute, and a
+What is gathered is as coarse as the memory of keys (`authority/api/identity.py`); a process writes a key at most once a minute, and a
 process that is killed forgets at most that minute.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import MutableMapping
@@ -23,9 +24,19 @@ class Loop:
         return self
 
     def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run_coroutine_threadsafe(self._end_tasks(), self.loop).result(5)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout=5)
         self.loop.close()
+
+    @staticmethod
+    async def _end_tasks() -> None:
+        """Cancel what is still running and wait for it to end."""
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
 
     def view(self, handler: StreamHandler, **environ: str) -> Viewer:
         """Somebody new who asks `handler` for its stream."""

@@ -25,7 +25,7 @@ class Request:
         return found
 
     def json(self) -> dict[str, Any]:
-        """The body as a JSON object, strictly read. Raises the refusals of `bodies` and `strict_json`."""
+        """The body as a JSON object, strictly read. Raises the refusals of `bodies`."""
         return read_object(body_bytes(self.environ))
 
 

@@ -8,7 +8,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import psycopg
@@ -31,6 +31,9 @@ from sentinel.store.ids import new_id
 from tests.support.asgi_client import AsgiClient, InProcessApp
 from tests.support.fixtures import quick_hash
 from tests.support.verbs import guarded
+
+if TYPE_CHECKING:
+    from tests.integration.console.second_administrator import Two
 
 PASSWORD = "correct horse battery staple"
 ADD_OPERATOR = (
@@ -252,3 +255,11 @@ def fixtures(database_url: str) -> Iterator[Fixtures]:
     made = Fixtures(database_url, pool, authority, create_tenant(pool, "public-demo"), quick_hash(PASSWORD))
     yield made
     made.close()
+
+
+@pytest.fixture
+def two(fixtures: Fixtures) -> Two:
+    """Two administrators."""
+    from tests.integration.console.second_administrator import Two as made
+
+    return made(fixtures)

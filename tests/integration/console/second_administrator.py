@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
+
+from sentinel.authority.keys import issue_key
+from tests.integration.console.second_factors import with_secrets
 
 
 def waiting(answer: Any) -> str:
@@ -26,3 +30,49 @@ def agreed(fixtures: Any, asker: Any, answer: Any, second: Any) -> Any:
     made = asker.submit(f"/ops/approvals/{approval_id}/collect")
     assert made.status_code in (200, 201), made.get_data(as_text=True)
     return made
+
+
+FIRST = "a first password of three words"
+SECRETLESS = ("role", "let-in", "reset-second-factor")
+ACTS = ("create", "password", "issue", "rotate", *SECRETLESS)
+
+
+class Two:
+    """Two administrators' browsers, somebody whom they can change, and a key."""
+
+    def __init__(self, fixtures: Any, bobs_role: str = "viewer") -> None:
+        self.fixtures, self.app = fixtures, with_secrets(fixtures)
+        self.ada = fixtures.browser("ada", "admin", self.app, proved=True)
+        self.bea = fixtures.browser("bea", "admin", self.app, proved=True)
+        self.bob = fixtures.operator("bob", bobs_role)
+        self.key_id = issue_key(fixtures.pool, fixtures.tenant_id, agent_id="an-agent").key_id
+        fixtures.sql(
+            "insert into sentinel.second_factors (tenant_id, operator_id, secret, confirmed_at) values (%s, %s, 'x', now())",
+            fixtures.tenant_id, self.bob.operator_id)  # fmt: skip
+
+    def ask(self, act: str, by: Any = None) -> Any:
+        """The answer to asking for it by the pages."""
+        by, bob = by or self.ada, f"/ops/operators/{self.bob.operator_id}"
+        if act == "let-in":
+            self.fixtures.sql(
+                "update sentinel.operators set active = false where operator_id = %s", self.bob.operator_id
+            )
+        return {
+            "create": lambda: by.submit("/ops/operators", operator_id=str(uuid.uuid4()), email="eve@demo.local", role="approver"),
+            "password": lambda: by.submit(f"{bob}/password", password=FIRST),
+            "issue": lambda: by.submit("/ops/keys", key_id=str(uuid.uuid4()), agent_id="a-b", scopes=["guard", "heartbeat"], label="one"),
+            "rotate": lambda: by.submit(f"/ops/keys/{self.key_id}/rotate", key_id=str(uuid.uuid4()), overlap_hours="1"),
+            "role": lambda: by.submit(f"{bob}/role", role="admin", seen="viewer"),
+            "let-in": lambda: by.submit(f"{bob}/let-in"),
+            "reset-second-factor": lambda: by.submit(f"{bob}/reset-second-factor"),
+        }[act]()  # fmt: skip
+
+
+def power(fixtures: Any) -> set[tuple[str, str]]:
+    """Who may do what: accounts with role and password, the factors that guard them, and keys that work."""
+    people = fixtures.sql("select operator_id::text, role || active || md5(password_hash) from sentinel.operators")
+    guards = fixtures.sql("select operator_id::text, secret from sentinel.second_factors")
+    works = fixtures.sql(
+        "select key_id::text, coalesce(expires_at::text, '') from sentinel.agent_keys where revoked_at is null"
+    )
+    return {*people, *guards, *works}

@@ -24,7 +24,7 @@ from sentinel.core.proof import is_intact, pack_hash
 from sentinel.core.public_ids import Kind, PublicIdGenerator, is_public_id
 from sentinel.core.publication import EVENT_FIELDS, PACK_FIELDS, DecisionRecord, Publisher
 from sentinel.store.ids import new_id, proof_id_of
-from tests.integration.console.test_console_public import found_in
+from tests.integration.console.test_public_leaks import found_in
 from tests.support.asgi_client import InProcessApp
 from tests.support.feeds import minted
 from tests.support.streaming import Loop
