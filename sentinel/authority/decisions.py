@@ -11,20 +11,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import orjson
+from psycopg import pq
+from psycopg.adapt import Transformer
+from psycopg.errors import error_from_result
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
+from sentinel.authority.batch_packing import TYPES, pack_batch, with_element_types
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 from sentinel.store.queries import LOCK_WAIT_SECONDS, call_with_retry, call_with_retry_within
 
-# The whole decision in one round trip; the batch is one jsonb value because arrays of text would be escaped in Python.
-RECORD_DECISIONS = "select * from sentinel.record_decisions(%b, %b)"
+# The whole decision in one round trip, its parameters in binary (batch_packing.py).
+RECORD_DECISIONS = b"select * from sentinel.record_decisions($1, $2, $3, $4, $5, $6)"
+TYPE_NUMBERS = """
+select t.typarray, t.oid from unnest(%s::text[]) with ordinality as wanted (name, place)
+join pg_type t on t.oid = wanted.name::regtype order by wanted.place
+"""
 PEEK_DECISIONS = "select seq, decision, reason_code from sentinel.peek_decisions(%b)"
 START_OPERATIONS = "select seq, (receipt).* from sentinel.start_operations(%b, %b)"
 REPORT_OUTCOMES = "select seq, (receipt).* from sentinel.report_outcomes(%b, %b)"
+INT4 = 23
 RECORD_CONTRADICTION = """
 select %(seq)s::integer as seq, r.* from sentinel.record_contradiction(
   jsonb_populate_record(null::sentinel.report_input, %(ask)s), %(halt_id)s, %(halt_event_id)s) r
@@ -109,7 +119,38 @@ def record_decisions(
 
     Others' locks are waited for `wait_seconds` in all, here and in what follows; then `StillDeciding` is raised.
     """
-    return _together(pool, RECORD_DECISIONS, batch_of(rows), Recorded, wait_seconds)
+
+
+    def call(connection: Any, left_seconds: float) -> list[Recorded]:
+        return _recorded(connection, rows, max(1, int(left_seconds * 1000)))
+
+    return sorted(call_with_retry_within(pool, call, wait_seconds), key=lambda answer: answer.seq)
+
+
+_numbers: WeakKeyDictionary[Any, tuple[list[int], list[int]]] = WeakKeyDictionary()
+
+
+def _type_numbers(connection: Any) -> tuple[list[int], list[int]]:
+    """The numbers of the parameters' types in this connection's database, and of their elements'."""
+    found = _numbers.get(connection)
+    if found is None:
+        rows = connection.execute(TYPE_NUMBERS, [list(TYPES)]).fetchall()
+        found = _numbers[connection] = ([array for array, _ in rows], [element for _, element in rows])
+    return found
+
+
+def _recorded(connection: Any, rows: Sequence[Mapping[str, Any]], milliseconds: int) -> list[Recorded]:
+    """One call of `record_decisions`, prepared once in each connection. Raises as psycopg does."""
+    arrays, elements = _type_numbers(connection)
+    parameters = with_element_types(pack_batch(rows, milliseconds), elements)
+    result = connection.pgconn.exec_params(
+        RECORD_DECISIONS, parameters, [*arrays, INT4], [pq.Format.BINARY] * len(parameters), pq.Format.BINARY
+    )
+    if result.status != pq.ExecStatus.TUPLES_OK:
+        raise error_from_result(result, encoding="utf-8")
+    transformer = Transformer(connection)
+    transformer.set_pgresult(result)
+    return transformer.load_rows(0, result.ntuples, lambda values: Recorded(*values))
 
 
 def try_decision(pool: Pool, row: Mapping[str, Any], within_seconds: float) -> bool:
@@ -119,8 +160,7 @@ def try_decision(pool: Pool, row: Mapping[str, Any], within_seconds: float) -> b
     def call(connection: Any) -> bool:
         with connection.transaction(force_rollback=True), connection.cursor(binary=True) as cursor:
             cursor.execute(TRY_TERMS, {"ms": str(milliseconds), "tenant_id": row["tenant_id"]})
-            recorded = cursor.execute(RECORD_DECISIONS, [_json(batch_of([row])), milliseconds]).rowcount
-            return bool(recorded == 1)
+            return len(_recorded(connection, [row], milliseconds)) == 1
 
     return call_with_retry(pool, call)
 
