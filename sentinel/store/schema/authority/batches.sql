@@ -43,7 +43,7 @@ begin
       r.seq, t.tenant_id, t.principal_id, t.owner_operator_id, r.idempotency_key, r.operation_id, r.event_id, r.permit_id, r.approval_id,
       r.second_event_id, t.agent_id, t.action, r.resource, t.risk_class, t.scenario, r.digest, r.request, r.salt, r.once_key, r.amount_minor,
       t.currency, t.hand_out_is_start, t.verdict, t.reason_code, t.reasons, t.policy_id, t.policy_version, t.policy_label, t.policy_digest,
-      (select coalesce(jsonb_agg(to_jsonb(l) || jsonb_build_object('limit_key', g.limit_key, 'subject', g.subject) order by g.shared nulls first, nth), '[]')
+      (select coalesce(jsonb_agg(to_jsonb(l) || jsonb_build_object('limit_key', g.limit_key, 'subject', g.subject, 'is_total', g.shared is not null) order by g.shared nulls first, nth), '[]')
        from unnest(asks_of.legs) with ordinality as g (seq, shared, limit_place, limit_key, subject, nth) join unnest(asks_of.limits) as l on l.place = g.limit_place
        where g.seq = r.seq or g.shared = t.shared),
       t.required_role, t.required_people, t.approval_seconds, t.permit_seconds, array[r.part1, r.part2, r.part3], r.elapsed_ms, t.approvable,

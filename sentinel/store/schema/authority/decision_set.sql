@@ -168,7 +168,8 @@ begin
     where d.allowed and d.amount_minor is not null
   ), holding as materialized (
     select seq, array_agg(limit_key order by shared nulls first, limit_key) as keys, array_agg(bucket order by shared nulls first, limit_key) as buckets,
-           array_agg(false) as besides, array_agg(distinct sentinel.budget_lock(tenant_id, subject)) as locks,
+           array_agg(false) as besides, array_agg(distinct sentinel.budget_lock(tenant_id, subject)) filter (where shared is null) as locks,
+           array_agg(distinct sentinel.budget_lock(tenant_id, subject)) filter (where shared is not null) as total_locks,
            (array_agg(subject order by shared nulls first, limit_key))[1] as subject
     from held group by seq
   ), write_operations as (
@@ -184,14 +185,14 @@ begin
     insert into sentinel.operation_states
       (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label, policy_digest,
        decision_event_id, once_key, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at, start_event_id,
-       start_hash, principal_id, holds, act_until)
+       start_hash, principal_id, holds, total_holds, act_until)
     select d.tenant_id, d.operation_id,
        case when d.start_hash is not null then 'started' when d.allowed then 'allowed' when d.verdict = 'DENY' then 'denied' else 'pending' end,
        d.verdict, d.reason_code, d.policy_id, d.policy_version, d.policy_label, d.policy_digest, d.event_id, d.once_key,
        d.once_key is not null and d.verdict <> 'DENY',
        case when d.verdict = 'APPROVAL_REQUIRED' then d.approval_id end, case when d.allowed then d.permit_id end,
        case when d.allowed then moment + make_interval(secs => d.permit_seconds) end, case when d.allowed then d.start_id end,
-       case when d.start_hash is not null then moment end, d.start_event_id, d.start_hash, case when d.allowed then d.principal_id end, h.locks,
+       case when d.start_hash is not null then moment end, d.start_event_id, d.start_hash, case when d.allowed then d.principal_id end, h.locks, h.total_locks,
        case when d.start_hash is not null then sentinel.leave_until(d.act_seconds, moment) end
     from decided as d left join holding as h on h.seq = d.seq
   ), write_usage as (

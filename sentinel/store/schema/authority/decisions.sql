@@ -149,7 +149,8 @@ begin
     s.principal_id := ask.principal_id;
     if cardinality(states) > 0 then perform sentinel.hold_usage(ask.tenant_id, ask.amount_minor, states); end if;
     if cardinality(states) > 0 then
-      s.holds := sentinel.locks_of_limits(ask.tenant_id, ask.limits);
+      s.holds := sentinel.locks_of_limits(ask.tenant_id, ask.limits, false);
+      s.total_holds := sentinel.locks_of_limits(ask.tenant_id, ask.limits, true);
       held := sentinel.reservation_of(ask.tenant_id, ask.permit_id, ask.operation_id, ask.limits -> 0 ->> 'subject',
         ask.amount_minor, states, moment);
     end if;
@@ -192,10 +193,10 @@ begin
   insert into sentinel.operation_states
     (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label, policy_digest,
      decision_event_id, once_key, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at, start_event_id,
-     start_hash, principal_id, holds, tightened, act_until)
+     start_hash, principal_id, holds, total_holds, tightened, act_until)
   select s.tenant_id, s.operation_id, s.status, s.decision, s.reason_code, s.policy_id, s.policy_version, s.policy_label,
      s.policy_digest, s.decision_event_id, s.once_key, s.once_live, s.approval_id, s.permit_id, s.permit_expires_at,
-     s.start_id, s.started_at, s.start_event_id, s.start_hash, s.principal_id, s.holds, s.tightened, s.act_until
+     s.start_id, s.started_at, s.start_event_id, s.start_hash, s.principal_id, s.holds, s.total_holds, s.tightened, s.act_until
   from unnest(states) as s;
   if cardinality(held) > 0 then insert into sentinel.reservations select * from unnest(held); end if;
 end $$;

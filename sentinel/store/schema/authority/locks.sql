@@ -26,12 +26,13 @@ create or replace function sentinel.operation_lock(tenant uuid, key text) return
 create or replace function sentinel.velocity_lock(tenant uuid, breaker text) returns bigint language sql immutable parallel safe as
   $$ select hashtextextended('velocity/' || tenant::text || '/' || breaker, 1) $$;
 
--- The locks of the budgets under these limits, which a permit holds: kept with the operation's state, so that whoever
+-- The locks of the budgets under these limits, totals or the rest, which a permit holds: kept with the operation's state, so that whoever
 -- gives them back finds the permit by the budget and the budgets by the permit.
-create or replace function sentinel.locks_of_limits(tenant uuid, asks jsonb) returns bigint[] language plpgsql immutable as $$
+create or replace function sentinel.locks_of_limits(tenant uuid, asks jsonb, totals boolean) returns bigint[] language plpgsql immutable as $$
 begin
-  return array(select sentinel.budget_lock(tenant, o.subject)
-               from (select distinct ask ->> 'subject' as subject from jsonb_array_elements(asks) as ask) as o);
+  return (select array_agg(sentinel.budget_lock(tenant, o.subject))
+          from (select distinct ask ->> 'subject' as subject from jsonb_array_elements(asks) as ask
+                where coalesce((ask ->> 'is_total')::boolean, false) = totals) as o);
 end $$;
 
 -- What decisions on a batch read before they write, told by the rows themselves: no caller can leave one out. A replay may give back
@@ -58,7 +59,7 @@ begin
     union all
     select sentinel.velocity_lock(t.tenant_id, b.breaker_key) from unnest(breakers) as b join unnest(terms) as t on t.shared = b.shared
     union all
-    select unnest(s.holds || sentinel.once_lock(s.tenant_id, s.once_key)) from a
+    select unnest(s.holds || s.total_holds || sentinel.once_lock(s.tenant_id, s.once_key)) from a
     cross join lateral (select from_key.operation_id from sentinel.operations from_key
                         where from_key.idempotency_key = a.idempotency_key and from_key.tenant_id = a.tenant_id offset 0) as known
     cross join lateral (select * from sentinel.operation_states one
@@ -83,7 +84,7 @@ begin
   return array(
     select sentinel.operation_lock(k.tenant_id, k.idempotency_key) from unnest(tenants, keys) as k (tenant_id, idempotency_key)
     union all
-    select unnest(s.holds || sentinel.once_lock(s.tenant_id, s.once_key)) from unnest(tenants, keys) as k (tenant_id, idempotency_key)
+    select unnest(s.holds || s.total_holds || sentinel.once_lock(s.tenant_id, s.once_key)) from unnest(tenants, keys) as k (tenant_id, idempotency_key)
     join sentinel.operations o on o.idempotency_key = k.idempotency_key and o.tenant_id = k.tenant_id
     join sentinel.operation_states s on s.operation_id = o.operation_id and s.tenant_id = o.tenant_id);
 end $$;
@@ -123,7 +124,7 @@ end $$;
 create or replace function sentinel.take_held_locks(tenant uuid, operation uuid) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  perform sentinel.take_locks(o.holds, clock_timestamp() + interval '2 seconds') from sentinel.operation_states o
+  perform sentinel.take_locks(o.holds || o.total_holds, clock_timestamp() + interval '2 seconds') from sentinel.operation_states o
   where o.tenant_id = tenant and o.operation_id = operation;
 end $$;
 
