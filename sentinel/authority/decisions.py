@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import orjson
 from psycopg import pq
@@ -130,6 +130,9 @@ def record_decisions(
 _numbers: WeakKeyDictionary[Any, tuple[list[int], list[int]]] = WeakKeyDictionary()
 
 
+_prepared: WeakSet[Any] = WeakSet()
+
+
 def _type_numbers(connection: Any) -> tuple[list[int], list[int]]:
     """The numbers of the parameters' types in this connection's database, and of their elements'."""
     found = _numbers.get(connection)
@@ -143,9 +146,14 @@ def _recorded(connection: Any, rows: Sequence[Mapping[str, Any]], milliseconds: 
     """One call of `record_decisions`, prepared once in each connection. Raises as psycopg does."""
     arrays, elements = _type_numbers(connection)
     parameters = with_element_types(pack_batch(rows, milliseconds), elements)
-    result = connection.pgconn.exec_params(
-        RECORD_DECISIONS, parameters, [*arrays, INT4], [pq.Format.BINARY] * len(parameters), pq.Format.BINARY
-    )
+    types, binary = [*arrays, INT4], [pq.Format.BINARY] * len(parameters)
+    if connection.prepare_threshold is None:
+        result = connection.pgconn.exec_params(RECORD_DECISIONS, parameters, types, binary, pq.Format.BINARY)
+    else:
+        if connection not in _prepared:
+            connection.pgconn.prepare(b"record_decisions", RECORD_DECISIONS, types)
+            _prepared.add(connection)
+        result = connection.pgconn.exec_prepared(b"record_decisions", parameters, binary, pq.Format.BINARY)
     if result.status != pq.ExecStatus.TUPLES_OK:
         raise error_from_result(result, encoding="utf-8")
     transformer = Transformer(connection)
