@@ -155,6 +155,7 @@ declare
   decided_text text;
   took_ms integer;
   asks sentinel.guard_input[];
+  one sentinel.guard_output;
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     raise exception 'record_decisions needs READ COMMITTED' using errcode = 'invalid_transaction_state';
@@ -168,6 +169,10 @@ begin
   perform sentinel.take_locks(locks, deadline);
 
   moment := clock_timestamp();
+  if cardinality(batch) = 1 then
+    one := sentinel.record_one(terms[1], batch[1], limits, legs, breakers, crowded, began, moment);
+    if one.seq is not null then return next one; return; end if;
+  end if;
   plain := sentinel.plain_rows(terms, batch, limits, legs, breakers, crowded, moment);
   if cardinality(plain) > 0 then
     started := sentinel.write_seldom(terms, batch, plain, moment);
