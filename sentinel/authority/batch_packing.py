@@ -11,6 +11,7 @@ import struct
 import uuid
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -20,84 +21,72 @@ TYPES = (
 )  # fmt: skip
 """Element types of the first five parameters; the sixth is an int4."""
 
-Row = Mapping[str, Any]
-
 _BOOL, _INT8, _INT4, _TEXT, _TEXTS, _UUID = 16, 20, 23, 25, 1009, 2950
 _field = struct.Struct("!Ii").pack
 _int4_field, _int8_field = struct.Struct("!Iii").pack, struct.Struct("!Iiq").pack
-_array = struct.Struct("!iiIii").pack
+_array, _no_elements = struct.Struct("!iiIii").pack, struct.Struct("!iiI").pack
+_element_type = struct.Struct("!I").pack
 _int4 = struct.Struct("!i").pack
 _NO_TEXT, _NO_UUID, _NO_INT4, _NO_INT8, _NO_BOOL = (_field(oid, -1) for oid in (_TEXT, _UUID, _INT4, _INT8, _BOOL))
 _TRUE, _FALSE, _UUID_HEAD = _field(_BOOL, 1) + b"\1", _field(_BOOL, 1) + b"\0", _field(_UUID, 16)
 
 
-def pack_batch(rows: Sequence[Row], milliseconds: int) -> list[bytes | None]:
-    """The parameters of `record_decisions` for rows as `decided_row` makes them; `milliseconds` is how long locks may be waited for."""
+def pack_batch(rows: Sequence[Any], milliseconds: int) -> list[bytes | None]:
+    """The parameters of `record_decisions` for decided rows; `milliseconds` is how long locks may be waited for."""
     terms: dict[bytes, int] = {}
     limits: dict[bytes, int] = {}
     shared: dict[bytes, int] = {}
-    packed, legs, breakers = [], [], []
-    for seq, row in enumerate(rows):
-        common = row["shared"]
-        if common is not None and common not in shared:
-            shared[common] = len(shared)
-            totals, rates = _shared(common)
-            legs += [_leg(None, shared[common], limits.setdefault(cap, len(limits)), *names) for cap, *names in totals]
-            breakers += [_record(_int(shared[common]), rate, count=9) for rate in rates]
-        group = None if common is None else shared[common]
-        packed.append(_row(seq, terms.setdefault(_terms(row, group), len(terms)), row))
+    packed: list[bytes] = []
+    legs: list[bytes] = []
+    breakers: list[list[bytes]] = []
+    for seq, row in enumerate(map(_as_row, rows)):
+        group = None
+        if row.terms.shared is not None:
+            group = shared.setdefault(row.terms.shared, len(shared))
+            if len(shared) > len(breakers):
+                totals, rates = _shared(row.terms.shared)
+                legs += [_leg(None, group, limits.setdefault(cap, len(limits)), *names) for cap, *names in totals]
+                breakers.append([_record(_int(group), rate, count=9) for rate in rates])
+        packed.append(_row(seq, terms.setdefault(_terms(row.terms, group), len(terms)), row))
         legs += [
-            _leg(seq, None, limits.setdefault(_limit(ask), len(limits)), ask["limit_key"], ask["subject"])
-            for ask in row["limits"]
+            _leg(seq, None, limits.setdefault(_limit(ask), len(limits)), ask.limit_key, ask.subject)
+            for ask in row.limits
         ]
     return [
-        _numbered(terms, 25), _elements(packed), _numbered(limits, 8), _elements(legs), _elements(breakers), _int4(milliseconds),
+        _numbered(terms, 25), _elements(packed), _numbered(limits, 8), _elements(legs), _elements(list(chain(*breakers))), _int4(milliseconds),
     ]  # fmt: skip
 
 
 def with_element_types(parameters: Sequence[bytes | None], oids: Sequence[int]) -> list[bytes | None]:
     """The parameters with the number of each array's element type put in its place."""
     return [
-        value if value is None or place >= len(oids) else value[:8] + struct.pack("!I", oids[place]) + value[12:]
+        value if value is None or place >= len(oids) else value[:8] + _element_type(oids[place]) + value[12:]
         for place, value in enumerate(parameters)
     ]
 
 
-def _row(seq: int, terms: int, row: Row) -> bytes:
-    one, two, three = row["pack_parts"]
+def _row(seq: int, terms: int, row: Any) -> bytes:
+    one, two, three = row.pack_parts
     return _record(
-        _int(seq), _int(terms), _text(row["idempotency_key"]), _text(row["once_key"]), _uuid(row["operation_id"]), _uuid(row["event_id"]),
-        _uuid(row["second_event_id"]), _uuid(row["permit_id"]), _uuid(row["approval_id"]), _bigint(row["amount_minor"]),
-        _int(row["elapsed_ms"]), _uuid(row["start_id"]), _int(row["act_seconds"]), _text(row["resource"]), _text(row["digest"]),
-        _text(row["salt"]), _text(row["facts_commitment"]), _text(row["basis"]), _text(row["request"]), _text(one), _text(two), _text(three),
-        count=22,
-    )  # fmt: skip
-
-
-def _terms(row: Row, group: int | None) -> bytes:
-    # Without its place, which stands first.
-    return _kept_terms(
-        row["tenant_id"], row["principal_id"], row["owner_operator_id"], row["agent_id"], row["action"], row["risk_class"],
-        row["scenario"], row["policy_id"], row["policy_version"], row["policy_label"], row["policy_digest"], row["currency"],
-        row["verdict"], row["reason_code"], tuple(row["reasons"]), row["required_role"], row["required_people"], row["approval_seconds"],
-        row["permit_seconds"], row["hand_out_is_start"], row.get("approvable"), row.get("asks_person"), row.get("bound_agent"), group,
+        _int(seq), _int(terms), _text(row.idempotency_key), _text(row.once_key), _uuid(row.operation_id), _uuid(row.event_id),
+        _uuid(row.second_event_id), _uuid(row.permit_id), _uuid(row.approval_id), _bigint(row.amount_minor), _int(row.elapsed_ms),
+        _uuid(row.start_id), _int(row.act_seconds), _text(row.resource), _text(row.digest), _text(row.salt), _text(row.facts_commitment),
+        _text(row.basis), _text(row.request), _text(one), _text(two), _text(three), count=22,
     )  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
-def _kept_terms(
-    tenant: uuid.UUID, principal: uuid.UUID, owner: uuid.UUID | None, agent: str, action: str, risk: str, scenario: str | None,
-    policy: str, version: str, label: str, digest: str, currency: str | None, verdict: str, code: str, reasons: tuple[str, ...],
-    role: str, people: int, approval_seconds: int, permit_seconds: int, hands_out: bool, approvable: bool | None,
-    asks_person: bool | None, bound_agent: str | None, group: int | None,
-) -> bytes:  # fmt: skip
-    texts = b"".join(_int4(len(one.encode())) + one.encode() for one in reasons)
-    array = _array(1 if reasons else 0, 0, _TEXT, len(reasons), 1) if reasons else struct.pack("!iiI", 0, 0, _TEXT)
-    why = _field(_TEXTS, len(array) + len(texts)) + array + texts
+def _terms(terms: Any, group: int | None) -> bytes:
+    """All of a `sentinel.guard_terms` but its place, which stands first."""
+    texts = b"".join(_int4(len(one.encode())) + one.encode() for one in terms.reasons)
+    array = _array(1, 0, _TEXT, len(terms.reasons), 1) if terms.reasons else _no_elements(0, 0, _TEXT)
     return b"".join((
-        _uuid(tenant), _uuid(principal), _uuid(owner), *map(_text, (agent, action, risk, scenario, policy, version, label, digest, currency, verdict, code)),
-        why, _text(role), _int(people), _int(approval_seconds), _int(permit_seconds), _bool(hands_out), _bool(approvable),
-        _bool(asks_person), _text(bound_agent), _int(group),
+        _uuid(terms.tenant_id), _uuid(terms.principal_id), _uuid(terms.owner_operator_id), _text(terms.agent_id), _text(terms.action),
+        _text(terms.risk_class), _text(terms.scenario), _text(terms.policy_id), _text(terms.policy_version), _text(terms.policy_label),
+        _text(terms.policy_digest), _text(terms.currency), _text(terms.verdict), _text(terms.reason_code),
+        _field(_TEXTS, len(array) + len(texts)) + array + texts,
+        _text(terms.required_role), _int(terms.required_people), _int(terms.approval_seconds), _int(terms.permit_seconds),
+        _bool(terms.hand_out_is_start), _bool(terms.approvable), _bool(terms.asks_person), _text(terms.bound_agent), _int(group),
     ))  # fmt: skip
 
 
@@ -105,7 +94,7 @@ def _kept_terms(
 def _shared(common: bytes) -> tuple[list[tuple[bytes, str, str]], list[bytes]]:
     """The totals (limit, limit key, subject) and breakers of who asks, from their JSON."""
     read = orjson.loads(common)
-    totals = [(_limit(ask), ask["limit_key"], ask["subject"]) for ask in read["totals"]]
+    totals = [(_limit(_Fields(**ask)), ask["limit_key"], ask["subject"]) for ask in read["totals"]]
     rates = [
         b"".join((
             _text(rate["breaker_key"]), _text(rate["scope"]), _text(rate["target"]), _int(rate["window_seconds"]), _int(rate["bucket_seconds"]),
@@ -116,9 +105,9 @@ def _shared(common: bytes) -> tuple[list[tuple[bytes, str, str]], list[bytes]]:
     return totals, rates
 
 
-def _limit(ask: Row) -> bytes:
+def _limit(ask: Any) -> bytes:
     return _kept_limit(
-        ask["window"], ask["window_seconds"], ask["bucket_seconds"], ask["zone"], ask["cap_minor"], ask["verdict"], ask["reason_code"]
+        ask.window, ask.window_seconds, ask.bucket_seconds, ask.zone, ask.cap_minor, ask.verdict, ask.reason_code
     )  # fmt: skip
 
 
@@ -139,7 +128,7 @@ def _numbered(values: Mapping[bytes, int], count: int) -> bytes:
 def _elements(values: Sequence[bytes]) -> bytes:
     """An array of one dimension; its element type is left 0."""
     if not values:
-        return struct.pack("!iiI", 0, 0, 0)
+        return _no_elements(0, 0, 0)
     return _array(1, 0, 0, len(values), 1) + b"".join(values)
 
 
@@ -169,3 +158,31 @@ def _bigint(value: int | None) -> bytes:
 
 def _bool(value: bool | None) -> bytes:
     return _NO_BOOL if value is None else _TRUE if value else _FALSE
+
+
+class _Fields:
+    """Values by name, one object for what is equal: a row that is still a mapping, in the shape of a value."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.__dict__.update(fields)
+
+
+_TERMS = (
+    "tenant_id", "principal_id", "owner_operator_id", "agent_id", "action", "risk_class", "scenario", "policy_id", "policy_version",
+    "policy_label", "policy_digest", "currency", "verdict", "reason_code", "reasons", "required_role", "required_people",
+    "approval_seconds", "permit_seconds", "hand_out_is_start", "approvable", "asks_person", "bound_agent", "shared",
+)  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _one_of(*values: Any) -> _Fields:
+    return _Fields(**dict(zip(_TERMS, values, strict=True)))
+
+
+def _as_row(row: Any) -> Any:
+    if not isinstance(row, Mapping):
+        return row
+    common = {**row, "reasons": tuple(row["reasons"])}
+    return _Fields(**{
+        **row, "terms": _one_of(*map(common.get, _TERMS)), "limits": [_Fields(**ask) for ask in row["limits"]],
+    })  # fmt: skip
