@@ -113,7 +113,9 @@ def _limit(ask: Any) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _kept_limit(window: str, seconds: int, bucket: int, zone: str, cap: int, verdict: str, code: str) -> bytes:
-    return b"".join((_text(window), _int(seconds), _int(bucket), _text(zone), _bigint(cap), _text(verdict), _text(code)))
+    return b"".join(
+        (_text(window), _int(seconds), _int(bucket), _text(zone), _bigint(cap), _text(verdict), _text(code))
+    )
 
 
 def _leg(seq: int | None, group: int | None, limit: int, key: str, subject: str) -> bytes:

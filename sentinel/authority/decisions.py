@@ -120,7 +120,6 @@ def record_decisions(
     Others' locks are waited for `wait_seconds` in all, here and in what follows; then `StillDeciding` is raised.
     """
 
-
     def call(connection: Any, left_seconds: float) -> list[Recorded]:
         return _recorded(connection, rows, max(1, int(left_seconds * 1000)))
 
