@@ -32,6 +32,7 @@ from worker.refunds.settings import read_settings
 from worker.refunds.workflow.cli import workflow
 from worker.retail_refund_agent import FAILED, MISUSED, refusals
 from worker.retail_refund_agent import main as run
+from worker.settlement.findings import SettlementFindings
 
 _STEP = 500
 _HELP = {"help_option_names": ["-h", "--help"]}
@@ -96,6 +97,8 @@ def reconcile(as_json: bool) -> None:
 
     Also names the orders that were given back more than was paid, by a person's hand, with the parts of their budget.
 
+    And what a settlement system told afterwards: refunds that a bank sent back, and those made elsewhere.
+
     A running worker does this for what is new, every few seconds.
     """
     settings = None
@@ -105,22 +108,33 @@ def reconcile(as_json: bool) -> None:
             reconciler = make_reconciler(settings, ledger, client)
             told = {(one.execution_id, one.finding) for one in reconciler.look()}
             found, budgets = reconciler.find(since_last=False), reconciler.budgets()
+            elsewhere = SettlementFindings(ledger.pool, ledger.tenant_id).all()
     if as_json:
         lines = [
             {"ledger_entry_id": one.ledger_entry_id, "execution_id": str(one.execution_id), "finding": one.finding,
              "switch": one.switch, "new": (one.execution_id, one.finding) in told}
             for one in found
         ]  # fmt: skip
-        click.echo(json.dumps({"wrong": lines, "orders": [asdict(one) for one in budgets]}))
+        click.echo(
+            json.dumps(
+                {
+                    "wrong": lines,
+                    "orders": [asdict(one) for one in budgets],
+                    "settlement": [asdict(one) for one in elsewhere],
+                }
+            )
+        )
     else:
         for one in found:
             click.echo(f"wrong: {one}; its switch is {one.switch}", err=True)
-        for order in budgets:
-            click.echo(f"wrong: {order}", err=True)
+        for line in (*budgets, *elsewhere):
+            click.echo(f"wrong: {line}", err=True)
         click.echo(f"{len(found)} wrong executions." if found else "Every execution is as it should be.")
         if budgets:
             click.echo(f"{len(budgets)} orders whose budget a person must look at.")
-    sys.exit(FAILED if found or budgets else 0)
+        if elsewhere:
+            click.echo(f"{len(elsewhere)} refunds at a settlement system that a person must look at.")
+    sys.exit(FAILED if found or budgets or elsewhere else 0)
 
 
 @main.command()
