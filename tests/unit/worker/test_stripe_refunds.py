@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.harness import scaled
 from tests.support.scripted_server import Script, faults
 from tests.support.stripe_server import StripeServer, stripe_error
 from worker.outbound.effects import NoAnswer, Refused, Settled
@@ -246,7 +247,7 @@ _ERRORS: tuple[Any, ...] = (
 @pytest.mark.parametrize("seed", range(8))
 def test_no_refund_is_made_twice_and_none_is_lost_whatever_fails(book: Book, seed: int) -> None:
     """Entries tried until they end, with failures before and after the effect, in any order, and keys that are forgotten."""
-    chance, entries = random.Random(seed), 40
+    chance, entries = random.Random(seed), scaled(40)
     with StripeServer().running() as server:
         stripe = system(server, book)
         for number in range(entries):
