@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 import orjson
+import psycopg
 from psycopg import pq
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
@@ -141,6 +142,14 @@ def _type_numbers(connection: Any) -> tuple[list[int], list[int]]:
     return found
 
 
+def _raise_if_failed(connection: Any, result: pq.abc.PGresult) -> None:
+    if result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+        return
+    if connection.pgconn.status == pq.ConnStatus.BAD:
+        raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
+    raise error_from_result(result, encoding="utf-8")
+
+
 def _recorded(connection: Any, rows: Sequence[Mapping[str, Any]], milliseconds: int) -> list[Recorded]:
     """One call of `record_decisions`, prepared once in each connection. Raises as psycopg does."""
     arrays, elements = _type_numbers(connection)
@@ -150,11 +159,10 @@ def _recorded(connection: Any, rows: Sequence[Mapping[str, Any]], milliseconds: 
         result = connection.pgconn.exec_params(RECORD_DECISIONS, parameters, types, binary, pq.Format.BINARY)
     else:
         if connection not in _prepared:
-            connection.pgconn.prepare(b"record_decisions", RECORD_DECISIONS, types)
+            _raise_if_failed(connection, connection.pgconn.prepare(b"record_decisions", RECORD_DECISIONS, types))
             _prepared.add(connection)
         result = connection.pgconn.exec_prepared(b"record_decisions", parameters, binary, pq.Format.BINARY)
-    if result.status != pq.ExecStatus.TUPLES_OK:
-        raise error_from_result(result, encoding="utf-8")
+    _raise_if_failed(connection, result)
     transformer = Transformer(connection)
     transformer.set_pgresult(result)
     return transformer.load_rows(0, result.ntuples, lambda values: Recorded(*values))
