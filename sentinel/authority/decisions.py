@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import orjson
 import psycopg
@@ -130,9 +130,6 @@ def record_decisions(
 _numbers: WeakKeyDictionary[Any, tuple[list[int], list[int]]] = WeakKeyDictionary()
 
 
-_prepared: WeakSet[Any] = WeakSet()
-
-
 def _type_numbers(connection: Any) -> tuple[list[int], list[int]]:
     """The numbers of the parameters' types in this connection's database, and of their elements'."""
     found = _numbers.get(connection)
@@ -143,7 +140,7 @@ def _type_numbers(connection: Any) -> tuple[list[int], list[int]]:
 
 
 def _raise_if_failed(connection: Any, result: pq.abc.PGresult) -> None:
-    if result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+    if result.status == pq.ExecStatus.TUPLES_OK:
         return
     if connection.pgconn.status == pq.ConnStatus.BAD:
         raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
@@ -151,17 +148,13 @@ def _raise_if_failed(connection: Any, result: pq.abc.PGresult) -> None:
 
 
 def _recorded(connection: Any, rows: Sequence[Mapping[str, Any]], milliseconds: int) -> list[Recorded]:
-    """One call of `record_decisions`, prepared once in each connection. Raises as psycopg does."""
+    """One call of `record_decisions`. Raises as psycopg does."""
     arrays, elements = _type_numbers(connection)
     parameters = with_element_types(pack_batch(rows, milliseconds), elements)
-    types, binary = [*arrays, INT4], [pq.Format.BINARY] * len(parameters)
-    if connection.prepare_threshold is None:
-        result = connection.pgconn.exec_params(RECORD_DECISIONS, parameters, types, binary, pq.Format.BINARY)
-    else:
-        if connection not in _prepared:
-            _raise_if_failed(connection, connection.pgconn.prepare(b"record_decisions", RECORD_DECISIONS, types))
-            _prepared.add(connection)
-        result = connection.pgconn.exec_prepared(b"record_decisions", parameters, binary, pq.Format.BINARY)
+    # Not prepared: psycopg forgets all that is prepared where a transaction is undone, as the probe's is.
+    result = connection.pgconn.exec_params(
+        RECORD_DECISIONS, parameters, [*arrays, INT4], [pq.Format.BINARY] * len(parameters), pq.Format.BINARY
+    )
     _raise_if_failed(connection, result)
     transformer = Transformer(connection)
     transformer.set_pgresult(result)
