@@ -22,7 +22,7 @@ from sentinel.platform.http.bodies import load
 from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.problems import problem_of
 from sentinel.platform.http.wire import Answer, Handler, Request, request_id_of
-from sentinel.store.group_commit import GroupCommit
+from sentinel.store.batch_commit import BatchCommitter
 
 _batch = BatchRequestSchema()
 
@@ -37,7 +37,7 @@ class Call:
 
     scope: str
     prepare: Callable[[Caller, Mapping[str, Any], float], tuple[dict[str, Any], Any]]
-    commit: GroupCommit[Any]
+    commit: BatchCommitter[Any, Any]
     render: Callable[[Caller, Any, Any, str], Answer]
 
 
@@ -84,7 +84,7 @@ async def _many(context: Context, call: Call, request: Request) -> Answer:
             answers[place] = Answer(*problem_of(error, request_id))
         await asyncio.sleep(0)  # let others come between: a batch may take ten milliseconds of the loop
     with _counted():
-        recorded = await context.in_thread(call.commit.record_all, [row for _, row, _ in ready])
+        recorded = await call.commit.recorded_all([row for _, row, _ in ready])
     for (place, _, prepared), one in zip(ready, recorded, strict=True):
         try:
             if isinstance(one, Exception):
