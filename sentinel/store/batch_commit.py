@@ -164,7 +164,12 @@ class _Line:
     """The rows that wait on one event loop, and the commits that take them."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, commit: Commit[Any, Any], most: int, slow_seconds: float, max_parallel: int
+        self,
+        loop: asyncio.AbstractEventLoop,
+        commit: Commit[Any, Any],
+        most: int,
+        slow_seconds: float,
+        max_parallel: int,
     ) -> None:
         self._loop, self._commit = loop, commit
         self._most, self._slow_seconds, self._max_parallel = most, slow_seconds, max_parallel
@@ -194,8 +199,7 @@ class _Line:
     def _may_begin(self) -> bool:
         """Whether no commit is in flight, or only slow ones that leave room for another."""
         return not self._in_hand or (
-            len(self._in_hand) < self._max_parallel
-            and time.monotonic() - self._latest_began >= self._slow_seconds
+            len(self._in_hand) < self._max_parallel and time.monotonic() - self._latest_began >= self._slow_seconds
         )
 
     def _next_batch(self) -> list[Pending]:
@@ -242,7 +246,9 @@ class _Line:
             try:
                 row.tell()
             except Exception as error:  # one that cannot be told must not keep the others from their answers
-                self._loop.call_exception_handler({"message": "a row could not be told its outcome", "exception": error})
+                self._loop.call_exception_handler(
+                    {"message": "a row could not be told its outcome", "exception": error}
+                )
 
     def _sweep(self) -> None:
         """Refuse rows that waited too long; those that no commit took are never committed."""

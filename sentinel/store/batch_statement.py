@@ -87,4 +87,3 @@ def commit_rows(
 def jsonb(text: bytes) -> bytes:
     """A jsonb parameter in binary: its version, then its text."""
     return b"\x01" + text
-

@@ -109,7 +109,11 @@ class _OfLoop:
         """An open connection, to be given back. Raises `DatabaseUnreachable` where there is none."""
         try:
             # Without a time limit where nobody waits: it costs more than the rest of this.
-            await (asyncio.wait_for(self._places.acquire(), FREE_WAIT_SECONDS) if self._places.locked() else self._places.acquire())
+            await (
+                asyncio.wait_for(self._places.acquire(), FREE_WAIT_SECONDS)
+                if self._places.locked()
+                else self._places.acquire()
+            )
         except TimeoutError:
             raise DatabaseUnreachable("every database connection is busy") from None
         if self._free:
@@ -149,9 +153,7 @@ class _OfLoop:
 class LoopConnection:
     """One connection, read by the running loop. `on_close(self)` is called once, when it is closed or found broken."""
 
-    def __init__(
-        self, connection: psycopg.AsyncConnection[Any], on_close: Callable[[LoopConnection], None]
-    ) -> None:
+    def __init__(self, connection: psycopg.AsyncConnection[Any], on_close: Callable[[LoopConnection], None]) -> None:
         self.is_open = True
         self.is_silent = False
         """The server did not answer within its deadline."""
@@ -164,9 +166,7 @@ class LoopConnection:
         self._pg.nonblocking = 1
         self._loop.add_reader(self._socket, self._readable)
 
-    async def run(
-        self, statement: BatchStatement[Row, Result], rows: Sequence[Row], milliseconds: int
-    ) -> list[Result]:
+    async def run(self, statement: BatchStatement[Row, Result], rows: Sequence[Row], milliseconds: int) -> list[Result]:
         """The results of one execution. Raises `psycopg.Error`."""
         oids = self._oids.get(statement.name)
         if oids is None:
