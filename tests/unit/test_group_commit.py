@@ -118,14 +118,6 @@ def test_alone_a_row_is_a_batch_of_one_and_waits_for_nobody() -> None:
     assert commit.batches == [[0], [1], [2], [3], [4]]
 
 
-def test_a_callers_own_batch_is_one_commit_with_an_answer_or_error_per_row() -> None:
-    commit = Store(poisoned=[2])
-    answers = GroupCommit(commit).record_all([{"n": n} for n in range(4)])
-    assert [answers[n] for n in (0, 1, 3)] == [0, 1, 3]
-    assert isinstance(answers[2], EngineUnavailable)
-    assert GroupCommit(commit).record_all([]) == []
-
-
 def test_a_row_that_waited_too_long_is_refused_and_the_lead_is_not_lost_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

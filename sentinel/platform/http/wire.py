@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +43,20 @@ class Answer:
 
 Handler = Callable[[Request], Awaitable[Answer]]
 """Answers one request. Raises refusals, which become problem documents."""
+
+
+class QuickHandler(ABC):
+    """A handler that needs no task of its own: the edge's hot way calls `begin`, every other way awaits the handler."""
+
+    @abstractmethod
+    def begin(self, request: Request, reply: Callable[[Answer], None]) -> None:
+        """Call `reply` once on the running loop, now or later. Raises refusals of what is known at once."""
+
+    async def __call__(self, request: Request) -> Answer:
+        """The answer; raises refusals."""
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.begin(request, lambda answer: None if answered.done() else answered.set_result(answer))
+        return await answered
 
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/@-]{1,128}")

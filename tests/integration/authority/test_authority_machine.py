@@ -41,6 +41,7 @@ from sentinel.core.errors import EngineUnavailable, SentinelError
 from tests import mutants
 from tests.support.authority_model import CAPS, REPORT_SECONDS, Action, Model
 from tests.support.clock import set_clock, take_over
+from tests.support.commit_loop import record
 from tests.support.fixtures import ACTION, AGENT, Fixtures, add_tenant, guard_body, make_fixtures, unique
 from tests.support.harness import Desk, caller_of, desks, digest_of, scaled
 
@@ -150,7 +151,7 @@ class Machine(RuleBasedStateMachine):
     def check(self, tenant: int, account: str, refund: str, minor: int) -> None:
         desk = self.tenants[tenant].desk
         operation = to_asked(self.body(f"{self.stamp}-check", account, refund, minor)).operation
-        got = desk.authority.checks.record(check_row(desk.authority, desk.caller, operation))
+        got = record(desk.authority.checks, check_row(desk.authority, desk.caller, operation))
         assert (got.decision, got.reason_code) == self.model.foresee(tenant, account, refund, minor)
 
     @precondition(lambda self: any(asked.permits for asked in self.asked.values()))

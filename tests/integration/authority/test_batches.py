@@ -19,6 +19,7 @@ from sentinel.authority.guard import decided_row
 from sentinel.authority.halts import set_halt
 from sentinel.core.errors import EngineUnavailable
 from tests import mutants
+from tests.support.commit_loop import record_all
 from tests.support.fixtures import Fixtures, four_keys, guard_body, make_fixtures
 from tests.support.harness import caller_of, decide, let_permits_expire, scaled, seeded
 from tests.support.roomy import roomy_policies
@@ -246,7 +247,7 @@ def test_a_batch_with_a_row_the_database_refuses_keeps_nothing_of_it(fixtures: F
     with pytest.raises(EngineUnavailable):
         record_decisions(fixtures.authority.pool, rows)
     assert fixtures.one("select count(*) from sentinel.operations") == 0
-    assert isinstance(fixtures.authority.decisions.record_all(rows)[0], Recorded), (
+    assert isinstance(record_all(fixtures.authority.decisions, rows)[0], Recorded), (
         "the writer then records each for itself"
     )
     assert fixtures.one("select count(*) from sentinel.operations") == 1
