@@ -6,7 +6,7 @@ corrupting a fact never loosens the decision (a condition that asks `present.<fa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -44,19 +44,18 @@ def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
         raise ValueError("now needs a time zone")
     if "now" in policy.used:
         facts.variables["now"] = now
-    activation = policy.conditions.activation(facts.variables)
+    heard, known = policy.rule_conditions.answers(facts.variables), facts.variables
     if facts.claimed:
-        vouched = policy.conditions.activation(facts.vouched())
-        findings = _evaluate_rules_with_claims(policy, facts.variables, activation, vouched)
-        activation = vouched
+        known = facts.vouched()
+        findings = _findings_with_claims(policy, facts.variables, heard, policy.rule_conditions.answers(known))
     else:
-        findings = evaluate_rules(policy, facts.variables, activation)
+        findings = _findings(policy, known, heard)
     if policy.policy.once_per and facts.once_value is None:
         findings.append(_ONCE_MISSING)
     asks: tuple[ReservationRequest, ...] = ()
     breakers: tuple[BreakerCheck, ...] = ()
     if not any(finding.verdict is Verdict.DENY for finding in findings):
-        asks, unasked = _reservation_requests(policy, facts, activation)
+        asks, unasked = _reservation_requests(policy, facts, known)
         breakers, uncounted = _breaker_checks(policy, facts)
         findings += unasked + uncounted
     verdict, reason_code, reasons = strictest(tuple(findings))
@@ -79,26 +78,21 @@ def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
     )
 
 
-def evaluate_rules(policy: CompiledPolicy, variables: Mapping[str, Any], activation: Any) -> list[Finding]:
+def _findings(policy: CompiledPolicy, variables: Mapping[str, Any], answers: Sequence[bool | None]) -> list[Finding]:
     """The rules' findings, in the policy's order; a rule that does not apply makes none."""
-    answers: list[bool] | None = policy.combined.answers(activation) if policy.combined else None
-    if answers is not None:
-        return [rule.finding(variables) for rule, holds in zip(policy.rules, answers, strict=True) if holds]
-    findings = []
-    for rule in policy.rules:
-        answer = rule.condition.holds(activation)
-        if answer is not False:
-            findings.append(rule.finding(variables) if answer is True else rule.failed)
-    return findings
+    return [
+        rule.failed if answer is None else rule.finding(variables)
+        for rule, answer in zip(policy.rules, answers, strict=True)
+        if answer is not False
+    ]
 
 
-def _evaluate_rules_with_claims(
-    policy: CompiledPolicy, said: Mapping[str, Any], heard: Any, vouched: Any
+def _findings_with_claims(
+    policy: CompiledPolicy, said: Mapping[str, Any], heard: Sequence[bool | None], vouched: Sequence[bool | None]
 ) -> list[Finding]:
     """Findings where the request has facts that its sender cannot vouch for: the stricter of with and without them."""
     findings = [
-        _finding_with_claims(rule, said, rule.condition.holds(heard), rule.condition.holds(vouched))
-        for rule in policy.rules
+        _finding_with_claims(rule, said, *both) for rule, *both in zip(policy.rules, heard, vouched, strict=True)
     ]
     # Real findings come before `fact_not_vouched`, which says less to an operator.
     return sorted((one for one in findings if one is not None), key=lambda one: one.reason_code == "fact_not_vouched")
@@ -138,17 +132,14 @@ def _breaker(compiled: CompiledBreaker, facts: FactSet, most_minor: int | None) 
 
 
 def _reservation_requests(
-    policy: CompiledPolicy, facts: FactSet, activation: Any
+    policy: CompiledPolicy, facts: FactSet, known: Mapping[str, Any]
 ) -> tuple[tuple[ReservationRequest, ...], list[Finding]]:
     asks, unasked = [], []
     subjects = {per: _subject(per, facts) for per in policy.subjects}
-    answers: dict[str | None, bool | None] = {None: True}
+    answers = policy.limit_conditions.answers(known)
     for compiled in policy.limits:
-        when = compiled.limit.when
-        if compiled.condition is not None and when not in answers:
-            answers[when] = compiled.condition.holds(activation)  # once, however many limits share it
         # Only an answered "no" removes a limit; one whose condition has no answer applies.
-        if answers[when] is False:
+        if compiled.condition is not None and answers[compiled.condition] is False:
             continue
         cap = None if facts.currency is None else compiled.limit.cap.get(facts.currency)
         if cap is None:
