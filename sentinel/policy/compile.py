@@ -56,7 +56,7 @@ class CompiledRule:
         return self.by_value.get(value, self.matched)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CompiledLimit:
     """A limit and the finding of a limit that cannot be applied.
 
@@ -71,7 +71,7 @@ class CompiledLimit:
     is_total: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CompiledBreaker:
     """A breaker, its key, its rate as text by currency, and the finding for a currency it has no amount for."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from sentinel.core.decision import (
@@ -113,21 +114,21 @@ def _finding_with_claims(
 def _breaker_checks(policy: CompiledPolicy, facts: FactSet) -> tuple[tuple[BreakerCheck, ...], list[Finding]]:
     asks, uncounted = [], []
     for compiled in policy.breakers:
-        most_minor = compiled.breaker.amount.get(facts.currency or "")
-        if compiled.breaker.amount and most_minor is None:
+        if compiled.breaker.amount and compiled.breaker.amount.get(facts.currency or "") is None:
             uncounted.append(compiled.failed)
         else:
-            asks.append(_breaker(compiled, facts, most_minor))
+            # A halt of the whole tenant names no target.
+            target = "" if compiled.breaker.per == "tenant" else facts.who["agent"] or UNKNOWN
+            asks.append(_breaker(compiled, target, facts.currency or ""))
     return tuple(asks), uncounted
 
 
-def _breaker(compiled: CompiledBreaker, facts: FactSet, most_minor: int | None) -> BreakerCheck:
+@lru_cache(maxsize=4096)
+def _breaker(compiled: CompiledBreaker, target: str, currency: str) -> BreakerCheck:
     breaker = compiled.breaker
-    # A halt of the whole tenant names no target.
-    target = "" if breaker.per == "tenant" else facts.who["agent"] or UNKNOWN
     return BreakerCheck(
         f"{compiled.key}|{target}", breaker.per, target, breaker.window_seconds, breaker.bucket_seconds, breaker.count,
-        most_minor, compiled.declared[facts.currency or "" if breaker.amount else ""],
+        breaker.amount.get(currency), compiled.declared[currency if breaker.amount else ""],
     )  # fmt: skip
 
 
@@ -145,7 +146,8 @@ def _reservation_requests(
         if cap is None:
             unasked.append(compiled.failed)
         else:
-            asks.append(_ask(policy, compiled, subjects[compiled.limit.per], cap))
+            ask = _total if compiled.is_total else _ask
+            asks.append(ask(compiled, policy.policy.zone, subjects[compiled.limit.per], cap))
     return tuple(asks), unasked
 
 
@@ -160,28 +162,26 @@ def _part(name: str, facts: FactSet) -> str | None:
     return None if name in facts.claimed else identifier(facts.variables.get(name))
 
 
-def _ask(policy: CompiledPolicy, compiled: CompiledLimit, subject: str, cap_minor: int) -> ReservationRequest:
+def _ask(compiled: CompiledLimit, zone: str, subject: str, cap_minor: int) -> ReservationRequest:
     limit = compiled.limit
     return ReservationRequest(
-        f"{compiled.key_prefix}{subject}",
-        subject,
-        limit.window,
-        limit.window_seconds,
-        limit.bucket_seconds,
-        policy.policy.zone,
-        cap_minor,
-        limit.verdict,
-        _exceeded_reason(limit, subject),
-        compiled.is_total,
-    )
+        compiled.key_prefix + subject, subject, limit.window, limit.window_seconds, limit.bucket_seconds, zone, cap_minor,
+        limit.verdict, _exceeded_reason(limit, subject), compiled.is_total,
+    )  # fmt: skip
+
+
+_total = lru_cache(maxsize=4096)(_ask)
+"""A limit of who asks: the same for most requests."""
 
 
 def _exceeded_reason(limit: Limit, subject: str) -> str:
     """The reason code of an exceeded limit; `<fact>_unknown` where the shared budget of requests without that fact is used."""
+    if UNKNOWN not in subject:
+        return limit.reason_code
     missing = [name for name, value in zip(limit.per, subject.split("|"), strict=False) if value == UNKNOWN]
-    if missing:
-        return f"{'account' if 'account' in missing else missing[0]}_unknown".replace(".", "_")
-    return limit.reason_code
+    if not missing:
+        return limit.reason_code
+    return f"{'account' if 'account' in missing else missing[0]}_unknown".replace(".", "_")
 
 
 def _once_key(policy: CompiledPolicy, facts: FactSet) -> str | None:
