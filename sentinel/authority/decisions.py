@@ -18,6 +18,7 @@ from psycopg import pq
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
+from sentinel.authority.guard_rows import GuardRow
 from sentinel.store.batch_statement import BatchStatement, commit_rows, jsonb, pack_int4, shaped_rows
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
@@ -103,12 +104,12 @@ def _numbered(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [{**row, "seq": place} for place, row in enumerate(rows)]
 
 
-def batch_of(rows: Sequence[Row]) -> dict[str, Any]:
+def batch_of(rows: Sequence[GuardRow]) -> dict[str, Any]:
     """The batch that `record_decisions` of the schema takes: the totals and breakers that rows have in common stand once, under their place."""
     places: dict[bytes, int] = {}
-    numbered = _numbered(rows)
+    numbered = _numbered([row.as_input() for row in rows])
     for row in numbered:
-        shared = row.pop("shared", None)
+        shared = row.pop("shared")
         if shared is not None:
             row["shared"] = places.setdefault(shared, len(places))
     return {"rows": numbered, "shared": [orjson.Fragment(text) for text in places]}
@@ -146,23 +147,21 @@ def _json(value: Any) -> Jsonb:
     return Jsonb(value, dumps=orjson.dumps)
 
 
-def record_decisions(
-    pool: Pool, rows: Sequence[Mapping[str, Any]], wait_seconds: float = LOCK_WAIT_SECONDS
-) -> list[Recorded]:
-    """Commit decided operations (rows of `sentinel.guard_input`) together; answers in the order of `rows`.
+def record_decisions(pool: Pool, rows: Sequence[GuardRow], wait_seconds: float = LOCK_WAIT_SECONDS) -> list[Recorded]:
+    """Commit decided operations together; answers in the order of `rows`.
 
     Others' locks are waited for `wait_seconds` in all, here and in what follows; then `StillDeciding` is raised.
     """
     return commit_rows(pool, RECORD_DECISIONS, rows, wait_seconds)
 
 
-def try_decision(pool: Pool, row: Mapping[str, Any], within_seconds: float) -> bool:
+def try_decision(pool: Pool, row: GuardRow, within_seconds: float) -> bool:
     """Whether a decision could be recorded now, each statement within `within_seconds`; it is undone. Raises as `record_decisions`."""
     milliseconds = max(1, int(within_seconds * 1000))
 
     def call(connection: Any) -> bool:
         with connection.transaction(force_rollback=True), connection.cursor(binary=True) as cursor:
-            cursor.execute(TRY_TERMS, {"ms": str(milliseconds), "tenant_id": row["tenant_id"]})
+            cursor.execute(TRY_TERMS, {"ms": str(milliseconds), "tenant_id": row.terms.tenant_id})
             recorded = cursor.execute(TRY_DECISION, [_json(batch_of([row])), milliseconds]).rowcount
             return bool(recorded == 1)
 

@@ -8,12 +8,15 @@ a type other than BOOL, doubles, `dyn`, `has(` (on dotted variables it answers f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from cel_expr_python import cel
+
+from sentinel.policy.checked_tree import Node, NodeKind, NotCovered, checked_tree
+from sentinel.policy.condition_function import AskEngine, condition_function
 
 MAX_TEXT = 2000
 TYPES = {
@@ -88,12 +91,13 @@ def references(text: str, declared: Mapping[str, Any]) -> frozenset[str]:
 
 
 class Condition:
-    """One compiled condition."""
+    """One compiled condition. `tree` is what the engine checked, None where it is not translated into Python."""
 
-    __slots__ = ("_evaluate",)
+    __slots__ = ("_evaluate", "tree")
 
-    def __init__(self, expression: Any) -> None:
+    def __init__(self, expression: Any, tree: Node | None = None) -> None:
         self._evaluate = expression.eval
+        self.tree = tree
 
     def holds(self, activation: Any) -> bool | None:
         """True, False, or None where it could not answer."""
@@ -107,23 +111,44 @@ class Condition:
         return False if value is False else None
 
 
-class CombinedConditions:
-    """All conditions of a policy as one expression, a list: one call into the engine instead of one for each."""
+class ConditionSet:
+    """Several conditions of a policy, asked at once: by one Python function, and by the engine where that cannot answer.
 
-    __slots__ = ("_count", "_evaluate")
+    `by_engine` are the places of those that only the engine can answer.
+    """
 
-    def __init__(self, expression: Any, count: int) -> None:
-        self._evaluate, self._count = expression.eval, count
+    __slots__ = ("_activation", "_conditions", "_function", "by_engine")
 
-    def answers(self, activation: Any) -> list[bool] | None:
-        """An answer for each, in order; None where any of them could not answer: then ask one by one."""
+    def __init__(
+        self, conditions: Sequence[Condition], activation: Callable[[Mapping[str, Any]], Any], types: Mapping[str, str]
+    ) -> None:
+        self._conditions, self._activation = tuple(conditions), activation
+        trees = [condition.tree or _NO_ANSWER for condition in conditions]
         try:
-            values = self._evaluate(activation).plain_value()
-        except Exception:  # as for one condition
-            return None
-        if type(values) is not list or len(values) != self._count:
-            return None
-        return values if all(value is True or value is False for value in values) else None
+            self._function = condition_function(trees, types)
+            self.by_engine = frozenset(place for place, one in enumerate(conditions) if one.tree is None)
+        except NotCovered:  # each is translated, but not all of them together
+            self._function = condition_function((_NO_ANSWER,) * len(trees), types)
+            self.by_engine = frozenset(range(len(trees)))
+
+    def answers(self, values: Mapping[str, Any]) -> Sequence[bool | None]:
+        """An answer for each, in order: True, False, or None where it could not answer."""
+        try:
+            found = self._function(values)
+        except AskEngine:
+            activation = self._activation(values)
+            return [condition.holds(activation) for condition in self._conditions]
+        if not self.by_engine:
+            return found
+        activation = self._activation(values)
+        return tuple(
+            condition.holds(activation) if place in self.by_engine else answer
+            for place, (condition, answer) in enumerate(zip(self._conditions, found, strict=True))
+        )
+
+
+_NO_ANSWER = Node(NodeKind.CONSTANT, False)
+"""Stands in the function for a condition that the engine answers."""
 
 
 class Conditions:
@@ -145,15 +170,19 @@ class Conditions:
             raise _explained(text, str(error)) from error
         if expression.return_type() != cel.Type.BOOL:
             raise ConditionError(f"must be true or false, but is of type {expression.return_type().name()}")
-        return Condition(expression)
+        return Condition(expression, self._tree(expression))
 
-    def combined(self, texts: Sequence[str]) -> CombinedConditions | None:
-        """Conditions that each compile, as one; None where the whole is more than the engine takes."""
+    def together(self, conditions: Sequence[Condition]) -> ConditionSet:
+        """Conditions that were compiled here, to be asked at once."""
+        return ConditionSet(conditions, self.activation, self.variables)
+
+    def _tree(self, expression: Any) -> Node | None:
         try:
-            expression = self._environment.compile("[" + ", ".join(f"({normalised(text)})" for text in texts) + "]")
-        except Exception:
+            tree = checked_tree(expression.serialize())
+            condition_function([tree], self.variables)
+        except NotCovered:
             return None
-        return CombinedConditions(expression, len(texts))
+        return tree
 
     def activation(self, values: Mapping[str, Any]) -> Any:
         """The values of one request, made once and shared by all conditions of the policy."""

@@ -13,9 +13,18 @@ _LOW = (1 << 62) - 1
 
 def new_id() -> uuid.UUID:
     """A UUIDv7: 48 bits of milliseconds, 74 random bits."""
-    random = int.from_bytes(random_bytes(10), "big")
-    value = (time.time_ns() // 1_000_000) << 80 | 0x7 << 76 | (random >> 68) << 64 | 0x2 << 62 | random & _LOW
-    return uuid.UUID(int=value)
+    return uuid7(unix_milliseconds(), random_bytes(10))
+
+
+def unix_milliseconds() -> int:
+    """The time of this process, for ids."""
+    return time.time_ns() // 1_000_000
+
+
+def uuid7(milliseconds: int, random: bytes) -> uuid.UUID:
+    """The UUIDv7 of a time and 10 random bytes."""
+    bits = int.from_bytes(random, "big")
+    return uuid.UUID(int=milliseconds << 80 | 0x7 << 76 | (bits >> 68) << 64 | 0x2 << 62 | bits & _LOW)
 
 
 def first_id_at(moment: datetime) -> uuid.UUID:

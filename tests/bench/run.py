@@ -113,7 +113,7 @@ def pgbench_script(bench: Bench, folder: Path, *, hot: bool) -> Path:
     operation = build_operation(**body, params=fields["params"])
     row = decided_row(authority, caller, operation, has_start_step=True, elapsed_ms=0)
     for place, name in enumerate(("operation_id", "event_id", "second_event_id", "permit_id", "approval_id")):
-        row[name] = f"0000000{place}-0000-7000-8000-@N@"
+        setattr(row, name, f"0000000{place}-0000-7000-8000-@N@")
     text = orjson.dumps(batch_of([row])).decode()
     # pgbench takes ":name" for a variable, even inside a literal: a space after a colon between name and value, an escape
     # for one inside a string.

@@ -21,6 +21,7 @@ from sentinel.platform.http.asgi import refusal
 from sentinel.platform.http.bodies import load
 from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.problems import problem_of
+from sentinel.platform.http.quick_bodies import BodyReader
 from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request, request_id_of
 from sentinel.store.batch_commit import BatchCommitter, PendingRow
 
@@ -31,12 +32,13 @@ _batch = BatchRequestSchema()
 class Call:
     """One route's work in three parts, so that one request or many can share the middle one.
 
-    `prepare` turns a request object into a row and what is needed to render it (raises refusals); `commit` records rows;
-    `render` turns a row's recorded answer into the response (raises refusals).
+    `reader` reads a request's body; `prepare` turns it into a row and what is needed to render it (raises refusals); `commit`
+    records rows; `render` turns a row's recorded answer into the response (raises refusals).
     """
 
     scope: str
-    prepare: Callable[[Caller, Mapping[str, Any], float], tuple[dict[str, Any], Any]]
+    reader: BodyReader[Any]
+    prepare: Callable[[Caller, Any, float], tuple[Any, Any]]
     commit: BatchCommitter[Any, Any]
     render: Callable[[Caller, Any, Any, str], Answer]
 
@@ -76,7 +78,7 @@ class _Single(QuickHandler):
             reply(refusal(error, request.environ))
 
     def _commit(self, caller: Caller, request: Request, reply: Callable[[Answer], None], began: float) -> None:
-        row, prepared = self._call.prepare(caller, request.json(), began)
+        row, prepared = self._call.prepare(caller, self._call.reader.read(request.body()), began)
 
         def committed(pending: PendingRow[Any, Any]) -> None:
             try:
@@ -98,14 +100,15 @@ async def _many(context: Context, call: Call, request: Request) -> Answer:
     """Every request gets the answer it would have had alone; what can be recorded is recorded in one commit."""
     began = time.perf_counter()
     caller = await context.identity.waited_for(call.scope, request.environ)
-    bodies = load(_batch, request.json())["requests"]
+    bodies = call.reader.quick_batch(request.body()) or load(_batch, request.json())["requests"]
     context.identity.charge(request.environ[KEY_HASH], len(bodies) - 1)
     request_id = request_id_of(request.environ)
     answers: list[Answer | None] = [None] * len(bodies)
-    ready: list[tuple[int, dict[str, Any], Any]] = []
+    ready: list[tuple[int, Any, Any]] = []
     for place, body in enumerate(bodies):
         try:
-            ready.append((place, *call.prepare(caller, body, began)))
+            asked = call.reader.of_object(body) if isinstance(body, dict) else body
+            ready.append((place, *call.prepare(caller, asked, began)))
         except SentinelError as error:
             answers[place] = Answer(*problem_of(error, request_id))
         await asyncio.sleep(0)  # let others come between: a batch may take ten milliseconds of the loop

@@ -28,7 +28,11 @@ class Request:
 
     def json(self) -> dict[str, Any]:
         """The body as a JSON object, strictly read. Raises the refusals of `bodies`."""
-        return read_object(body_bytes(self.environ))
+        return read_object(self.body())
+
+    def body(self) -> bytes:
+        """The body. Raises the refusals of `body_bytes`."""
+        return body_bytes(self.environ)
 
 
 @dataclass(slots=True)

@@ -54,22 +54,24 @@ def test_the_mutant_that_trusts_truthiness_is_caught() -> None:
 
 
 @pytest.mark.parametrize("spoilt", UNANSWERABLE)
-def test_asking_all_at_once_gives_up_where_one_cannot_answer(spoilt: tuple[str, dict[str, Any]]) -> None:
+def test_asked_at_once_one_that_cannot_answer_is_no_answer_and_the_others_are(
+    spoilt: tuple[str, dict[str, Any]],
+) -> None:
     conditions = Conditions(VARIABLES)
-    combined = conditions.combined(["true", spoilt[0], "false"])
-    assert combined is not None
-    assert combined.answers(conditions.activation(spoilt[1])) is None
+    together = conditions.together([conditions.compile(text) for text in ("true", spoilt[0], "false")])
+    assert tuple(together.answers(spoilt[1])) == (True, None, False)
 
 
-def test_asking_all_at_once_gives_the_answers_of_each() -> None:
+def test_asked_at_once_each_answers_as_alone() -> None:
     conditions = Conditions(VARIABLES)
-    texts = ["n < 5", "n > 5 || flag", "name == 'a, b'", "flag ? n == 1 : n == 2", "!flag"]
-    combined = conditions.combined(texts)
-    assert combined is not None
+    alone = [conditions.compile(text) for text in ("n < 5", "n > 5 || flag", "name == 'a, b'", "flag ? n == 1 : n == 2", "!flag", "name.matches('a.*')")]  # fmt: skip
+    together = conditions.together(alone)
+    assert together.by_engine == {5}
     for n in (1, 2, 9):
         for flag in (True, False):
-            activation = conditions.activation({"n": n, "flag": flag, "name": "a, b"})
-            assert combined.answers(activation) == [conditions.compile(text).holds(activation) for text in texts]
+            values = {"n": n, "flag": flag, "name": "a, b"}
+            activation = conditions.activation(values)
+            assert list(together.answers(values)) == [condition.holds(activation) for condition in alone]
 
 
 def test_what_an_answer_does_not_need_may_be_missing() -> None:

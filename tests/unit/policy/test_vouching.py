@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,15 @@ from sentinel.policy.evaluate import evaluate
 from sentinel.policy.facts import Requester
 from sentinel.policy.library import PolicyLibrary
 from sentinel.policy.model import Voucher
-from tests.unit.policy.policy_samples import NOW, POLICY, compile_text, refund_request, sample_request, small_refund
+from tests.unit.policy.policy_samples import (
+    NOW,
+    POLICY,
+    compile_text,
+    refund_request,
+    sample_request,
+    small_refund,
+    with_rules,
+)
 
 AN_AGENT, WORKER_REQUESTER = Requester("agent"), Requester("worker", is_worker=True)
 SAID = ", vouched_by: worker"
@@ -88,7 +95,7 @@ def test_every_fact_of_the_shipped_policies_says_who_vouches_and_is_read_back(tm
 def _without_what_agents_say(policy: CompiledPolicy) -> CompiledPolicy:
     said = {fact.name for fact in policy.policy.facts if fact.vouched_by is Voucher.AGENT and not fact.is_asked}
     rules = tuple(rule for rule in policy.rules if not any(name in rule.rule.when for name in said))
-    return replace(policy, rules=rules, combined=None)
+    return with_rules(policy, rules)
 
 
 def test_what_is_allowed_is_allowed_without_every_rule_that_hears_the_agent(tmp_path: Path) -> None:
