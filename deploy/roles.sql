@@ -43,7 +43,7 @@ grant insert on sentinel.operations, sentinel.operation_states, sentinel.usage, 
   sentinel.events, sentinel.feed, sentinel.feed_heads, sentinel.check_reports, sentinel.policies to sentinel_authority;
 grant update (status, decision, reason_code, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at,
   start_event_id, start_hash, outcome, report_digest, reported_at, report_event_id, report_hash, in_doubt_since,
-  in_doubt_reason, principal_id, holds, act_until) on sentinel.operation_states to sentinel_authority;
+  in_doubt_reason, principal_id, holds, total_holds, act_until) on sentinel.operation_states to sentinel_authority;
 grant update (cap_minor, held_minor, captured_minor, override_held_minor, override_captured_minor)
   on sentinel.usage to sentinel_authority;
 grant update (state, settled_at) on sentinel.reservations to sentinel_authority;

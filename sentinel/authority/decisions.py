@@ -18,8 +18,16 @@ from psycopg import pq
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
+from sentinel.authority.batch_packing import TYPES, pack_batch
 from sentinel.authority.guard_rows import GuardRow
-from sentinel.store.batch_statement import BatchStatement, commit_rows, jsonb, pack_int4, shaped_rows
+from sentinel.store.batch_statement import (
+    BatchStatement,
+    commit_rows,
+    jsonb,
+    pack_int4,
+    run_statement,
+    shaped_rows,
+)
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 from sentinel.store.loop_connections import LoopConnections
@@ -34,7 +42,6 @@ TRY_TERMS = """
 select set_config('lock_timeout', %(ms)s, true), set_config('statement_timeout', %(ms)s, true),
   sentinel.take_locks(array[sentinel.budget_lock(%(tenant_id)s, 'readiness')], clock_timestamp() + %(ms)s::integer * interval '1 ms')
 """
-TRY_DECISION = "select * from sentinel.record_decisions(%b, %b)"
 # A report of a checked action: the first one is kept, an equal repeat finds it, a different one finds its digest.
 RECORD_CHECK_REPORT = """
 select 0 as seq, * from sentinel.record_check_report(%(tenant_id)s, %(request_id)s, %(digest)s, %(event_id)s, %(agent_id)s,
@@ -125,11 +132,11 @@ def _in_order(shape: type[Answer]) -> Callable[[pq.abc.PGresult], list[Answer]]:
 
 
 # Each is the whole work of a batch in one round trip.
-RECORD_DECISIONS: BatchStatement[Row, Recorded] = BatchStatement(
-    "record_decisions", b"select * from sentinel.record_decisions($1, $2)", ("jsonb", "int4"),
-    _parameters(batch_of), _in_order(Recorded),
+RECORD_DECISIONS: BatchStatement[GuardRow, Recorded] = BatchStatement(
+    "record_decisions", b"select * from sentinel.record_decisions($1, $2, $3, $4, $5, $6)",
+    (*(f"{name}[]" for name in TYPES), "int4"), pack_batch, _in_order(Recorded), element_types=TYPES,
 )  # fmt: skip
-PEEK_DECISIONS: BatchStatement[Row, Peeked] = BatchStatement(
+PEEK_DECISIONS: BatchStatement[GuardRow, Peeked] = BatchStatement(
     "peek_decisions", b"select seq, decision, reason_code from sentinel.peek_decisions($1)", ("jsonb",),
     lambda rows, _: [jsonb(orjson.dumps(batch_of(rows)))], _in_order(Peeked),
 )  # fmt: skip
@@ -162,8 +169,7 @@ def try_decision(pool: Pool, row: GuardRow, within_seconds: float) -> bool:
     def call(connection: Any) -> bool:
         with connection.transaction(force_rollback=True), connection.cursor(binary=True) as cursor:
             cursor.execute(TRY_TERMS, {"ms": str(milliseconds), "tenant_id": row.terms.tenant_id})
-            recorded = cursor.execute(TRY_DECISION, [_json(batch_of([row])), milliseconds]).rowcount
-            return bool(recorded == 1)
+            return len(run_statement(connection, RECORD_DECISIONS, [row], milliseconds)) == 1
 
     return call_with_retry(pool, call)
 

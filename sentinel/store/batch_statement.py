@@ -22,6 +22,7 @@ BINARY = 1
 OID_OF_TYPE = b"select $1::regtype::oid"
 
 pack_int4 = struct.Struct("!i").pack
+_oid = struct.Struct("!I").pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class BatchStatement(Generic[Row, Result]):
 
     `name` is the prepared statement's, `sql` has $1, $2, …; `types` names the parameters' types ("jsonb", "int4", "sentinel.guard_row[]"),
     which each connection resolves. `encode` takes rows and the milliseconds that locks may be waited for, and gives binary
-    parameters; `decode` takes the answer in binary and gives results in the order of the rows.
+    parameters; `decode` takes the answer in binary and gives results in the order of the rows. `element_types` name those of the
+    first parameters, where these are arrays of row types: their numbers differ from database to database, so `encode` leaves 0.
     """
 
     name: str
@@ -38,6 +40,7 @@ class BatchStatement(Generic[Row, Result]):
     types: tuple[str, ...]
     encode: Callable[[Sequence[Row], int], list[bytes | None]]
     decode: Callable[[pq.abc.PGresult], list[Result]]
+    element_types: tuple[str, ...] = ()
 
 
 def milliseconds_of(wait_seconds: float) -> int:
@@ -66,22 +69,40 @@ def shaped_rows(result: pq.abc.PGresult, shape: Callable[..., Shape]) -> list[Sh
     return transformer.load_rows(0, result.ntuples, lambda values: shape(**dict(zip(names, values, strict=True))))
 
 
+def with_element_types(parameters: list[bytes | None], oids: Sequence[int]) -> list[bytes | None]:
+    """Parameters in binary with the number of each array's element type put in its place."""
+    for place, oid in enumerate(oids):
+        value = parameters[place]
+        if value is not None:
+            parameters[place] = value[:8] + _oid(oid) + value[12:]
+    return parameters
+
+
 def commit_rows(
     pool: Pool, statement: BatchStatement[Row, Result], rows: Sequence[Row], wait_seconds: float
 ) -> list[Result]:
     """Commit `rows` together, for callers without an event loop. Raises as `call_with_retry_within`."""
 
     def call(connection: Any, left_seconds: float) -> list[Result]:
-        def oid(name: str) -> int:
-            found = builtin_oid(name)
-            return connection.execute("select %s::regtype::oid", [name]).fetchone()[0] if found is None else found
-
-        parameters = statement.encode(rows, milliseconds_of(left_seconds))
-        types = [oid(name) for name in statement.types]
-        result = connection.pgconn.exec_params(statement.sql, parameters, types, [BINARY] * len(types), BINARY)
-        return statement.decode(raise_if_failed(result))
+        return run_statement(connection, statement, rows, milliseconds_of(left_seconds))
 
     return call_with_retry_within(pool, call, wait_seconds)
+
+
+def run_statement(
+    connection: Any, statement: BatchStatement[Row, Result], rows: Sequence[Row], milliseconds: int
+) -> list[Result]:
+    """One execution on a connection, within its transaction. Raises `psycopg.Error`."""
+
+    def oid(name: str) -> int:
+        found = builtin_oid(name)
+        return connection.execute("select %s::regtype::oid", [name]).fetchone()[0] if found is None else found
+
+    types = [oid(name) for name in statement.types]
+    elements = [oid(name) for name in statement.element_types]
+    parameters = with_element_types(statement.encode(rows, milliseconds), elements)
+    result = connection.pgconn.exec_params(statement.sql, parameters, types, [BINARY] * len(types), BINARY)
+    return statement.decode(raise_if_failed(result))
 
 
 def jsonb(text: bytes) -> bytes:

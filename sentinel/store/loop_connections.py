@@ -24,6 +24,7 @@ from sentinel.store.batch_statement import (
     builtin_oid,
     milliseconds_of,
     raise_if_failed,
+    with_element_types,
 )
 from sentinel.store.database import DatabaseUnreachable, behind_pooler, first_line
 from sentinel.store.queries import Attempts
@@ -161,17 +162,16 @@ class LoopConnection:
         self._loop = asyncio.get_running_loop()
         self._socket = self._pg.socket
         self._answer: asyncio.Future[pq.abc.PGresult] | None = None
-        self._oids: dict[str, list[int]] = {}
+        self._oids: dict[str, tuple[list[int], list[int]]] = {}
         self._prepares = not behind_pooler()
         self._pg.nonblocking = 1
         self._loop.add_reader(self._socket, self._readable)
 
     async def run(self, statement: BatchStatement[Row, Result], rows: Sequence[Row], milliseconds: int) -> list[Result]:
         """The results of one execution. Raises `psycopg.Error`."""
-        oids = self._oids.get(statement.name)
-        if oids is None:
-            oids = await self._introduce(statement)
-        parameters = statement.encode(rows, milliseconds)
+        found = self._oids.get(statement.name)
+        oids, elements = await self._introduce(statement) if found is None else found
+        parameters = with_element_types(statement.encode(rows, milliseconds), elements)
         formats = [BINARY] * len(parameters)
         if self._prepares:
             self._pg.send_query_prepared(statement.name.encode(), parameters, formats, BINARY)
@@ -179,14 +179,15 @@ class LoopConnection:
             self._pg.send_query_params(statement.sql, parameters, oids, formats, BINARY)
         return statement.decode(await self._answered())
 
-    async def _introduce(self, statement: BatchStatement[Any, Any]) -> list[int]:
-        """Resolve the types of a statement that is new to this connection, and prepare it where that is done."""
+    async def _introduce(self, statement: BatchStatement[Any, Any]) -> tuple[list[int], list[int]]:
+        """The types of a statement that is new to this connection and those of its arrays' elements; prepared where that is done."""
         oids = [await self._oid(name) for name in statement.types]
+        elements = [await self._oid(name) for name in statement.element_types]
         if self._prepares:
             self._pg.send_prepare(statement.name.encode(), statement.sql, oids)
             await self._answered()
-        self._oids[statement.name] = oids
-        return oids
+        self._oids[statement.name] = oids, elements
+        return oids, elements
 
     async def _oid(self, name: str) -> int:
         found = builtin_oid(name)

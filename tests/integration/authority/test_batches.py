@@ -38,14 +38,14 @@ def two_worlds(fixtures: Fixtures, policies: Path | None = None) -> Iterator[tup
     fixtures.admin.execute(f"create database {name} template template_sentinel strategy file_copy".encode())
     other = make_fixtures(make_conninfo(fixtures.url, dbname=name), policies=policies)
     try:
-        mutants.cut(other, "sentinel.record_batch", "if cardinality(fresh) > 0 then", "if false then")
+        mutants.cut(other, "sentinel.record_batch", "if cardinality(plain) > 0 then", "plain := array[]::integer[]; if false then")
         fixtures.admin.execute("create sequence sentinel.sets minvalue 0 start 0")
         fixtures.admin.execute("grant usage, update on sequence sentinel.sets to public")
         mutants.cut(
             fixtures,
             "sentinel.record_batch",
-            "if taken = cardinality(asks)",
-            "perform setval('sentinel.sets', nextval('sentinel.sets') - 1 + taken); if taken = cardinality(asks)",
+            "if cardinality(plain) = cardinality(batch)",
+            "perform setval('sentinel.sets', nextval('sentinel.sets') - 1 + cardinality(plain)); if cardinality(plain) = cardinality(batch)",
         )
         yield fixtures, other
     finally:
@@ -229,7 +229,7 @@ def test_mutants_of_the_set_that_overlook_something_are_caught(fixtures: Fixture
     with two_worlds(fixtures) as (batched, single):
         mutants.without_constraint(batched, "sentinel.usage", "usage_within_cap")
         batched.admin.execute("drop index sentinel.operation_states_once")
-        mutants.cut(batched, "sentinel.record_set", fence, instead)
+        mutants.cut(batched, "sentinel.plain_rows", fence, instead)
         assert differences(batched, single, seeded(32, 4 * 6), 4, 6, make) != []
 
 

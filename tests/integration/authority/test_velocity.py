@@ -217,9 +217,9 @@ def test_mutant_that_counts_without_the_lock_passes_the_rate_and_is_caught(datab
     try:
         mutants.cut(
             fixtures,
-            "sentinel.locks_of_asks",
-            "jsonb_array_elements(shared_sets -> g.shared -> 'breakers')",
-            "jsonb_array_elements(null::jsonb)",
+            "sentinel.locks_of_batch",
+            "unnest(breakers) as b join",
+            "unnest(array[]::sentinel.shared_breaker[]) as b join",
         )
         mutants.slow_events(fixtures, 0.2)
         answers = flood(fixtures, threads=4, batches=1, rows=1)

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import pytest
 from flask import Flask, request
+from uvicorn.server import ServerState
 
 from sentinel.core.errors import InvalidInput
 from sentinel.platform.http.asgi import Edge
@@ -24,7 +25,6 @@ from sentinel.platform.serving.connection_bounds import Connections, Stage
 from sentinel.platform.serving.event_worker import protocol_config
 from sentinel.platform.serving.http_protocol import HttpProtocol
 from tests.support.harness import on_a_loop
-from uvicorn.server import ServerState
 
 
 class Hot(QuickHandler):
@@ -226,7 +226,7 @@ def test_a_body_in_pieces_arrives_whole_also_in_the_last_request() -> None:
 
 def test_while_requests_wait_for_their_turn_no_more_is_read() -> None:
     async def scene(world: World) -> None:
-        reader, writer = await world.connect()
+        _reader, writer = await world.connect()
         whole = post({"n": 0, "text": "x" * 50_000}) * 4000
         writer.write(whole)
         with contextlib.suppress(TimeoutError):

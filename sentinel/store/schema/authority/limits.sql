@@ -66,6 +66,16 @@ begin
     order by ask.limit_key);
 end $$;
 
+-- The locks of the budgets that are too tight, totals or the rest.
+create or replace function sentinel.tight_locks(ask sentinel.guard_input, states sentinel.limit_state[], totals boolean) returns bigint[]
+language plpgsql stable as $$
+begin
+  return array(
+    select distinct sentinel.budget_lock(ask.tenant_id, l ->> 'subject') from unnest(states) as tight
+    join jsonb_array_elements(ask.limits) as l on l ->> 'limit_key' = tight.limit_key
+    where not tight.fits and coalesce((l ->> 'is_total')::boolean, false) = totals);
+end $$;
+
 -- Budget left for this request, after giving back what expired permits still hold of it, whoever held them.
 create or replace function sentinel.fitted_limits(ask sentinel.guard_input, moment timestamptz)
 returns sentinel.limit_state[] language plpgsql as $$
@@ -74,9 +84,9 @@ declare
   most integer := 100;
 begin
   states := sentinel.limit_states(ask.tenant_id, ask.limits, ask.amount_minor, moment);
-  while exists (select from unnest(states) where not fits) and sentinel.release_expired_holding(array(
-      select distinct sentinel.budget_lock(ask.tenant_id, l ->> 'subject') from unnest(states) as tight
-      join jsonb_array_elements(ask.limits) as l on l ->> 'limit_key' = tight.limit_key where not tight.fits), most) > 0 loop
+  while exists (select from unnest(states) where not fits)
+      and sentinel.release_expired_holding(sentinel.tight_locks(ask, states, false), most)
+        + sentinel.release_expired_of_totals(ask.tenant_id, sentinel.tight_locks(ask, states, true), most) > 0 loop
     states := sentinel.limit_states(ask.tenant_id, ask.limits, ask.amount_minor, moment);
     most := least(2 * most, 1000);
   end loop;
