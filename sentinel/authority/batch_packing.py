@@ -2,7 +2,7 @@
 
 What repeats from row to row (terms, limits without whose budget, totals and breakers) stands once in a batch; its binary form is
 kept from batch to batch. PostgreSQL's binary form of an array names its element type by a number that differs from database to
-database: it is left 0 here and put in by each connection (`BatchStatement.element_types`).
+database: it is left 0 here and put in by each connection.
 """
 
 from __future__ import annotations

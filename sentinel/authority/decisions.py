@@ -134,7 +134,7 @@ def _in_order(shape: type[Answer]) -> Callable[[pq.abc.PGresult], list[Answer]]:
 # Each is the whole work of a batch in one round trip.
 RECORD_DECISIONS: BatchStatement[GuardRow, Recorded] = BatchStatement(
     "record_decisions", b"select * from sentinel.record_decisions($1, $2, $3, $4, $5, $6)",
-    (*(f"{name}[]" for name in TYPES), "int4"), pack_batch, _in_order(Recorded), element_types=TYPES,
+    (*(f"{name}[]" for name in TYPES), "int4"), pack_batch, _in_order(Recorded),
 )  # fmt: skip
 PEEK_DECISIONS: BatchStatement[GuardRow, Peeked] = BatchStatement(
     "peek_decisions", b"select seq, decision, reason_code from sentinel.peek_decisions($1)", ("jsonb",),

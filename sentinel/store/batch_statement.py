@@ -19,10 +19,10 @@ Result = TypeVar("Result")
 Shape = TypeVar("Shape")
 
 BINARY = 1
-OID_OF_TYPE = b"select $1::regtype::oid"
+TYPE_NUMBERS = b"select oid, typelem from pg_type where oid = $1::regtype"
 
+_UINT4 = struct.Struct("!I")
 pack_int4 = struct.Struct("!i").pack
-_oid = struct.Struct("!I").pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,7 @@ class BatchStatement(Generic[Row, Result]):
 
     `name` is the prepared statement's, `sql` has $1, $2, …; `types` names the parameters' types ("jsonb", "int4", "sentinel.guard_row[]"),
     which each connection resolves. `encode` takes rows and the milliseconds that locks may be waited for, and gives binary
-    parameters; `decode` takes the answer in binary and gives results in the order of the rows. `element_types` name those of the
-    first parameters, where these are arrays of row types: their numbers differ from database to database, so `encode` leaves 0.
+    parameters, arrays with 0 for their element's type; `decode` takes the answer in binary and gives results in the order of the rows.
     """
 
     name: str
@@ -40,7 +39,6 @@ class BatchStatement(Generic[Row, Result]):
     types: tuple[str, ...]
     encode: Callable[[Sequence[Row], int], list[bytes | None]]
     decode: Callable[[pq.abc.PGresult], list[Result]]
-    element_types: tuple[str, ...] = ()
 
 
 def milliseconds_of(wait_seconds: float) -> int:
@@ -48,10 +46,28 @@ def milliseconds_of(wait_seconds: float) -> int:
     return max(1, int(wait_seconds * 1000))
 
 
-def builtin_oid(name: str) -> int | None:
-    """The number of a type that every database has, else None."""
+TypeNumbers = tuple[int, bytes]
+"""A type's number in one database, and that of its elements as an array's header has it; empty where it is no array."""
+
+
+def known_type(name: str) -> TypeNumbers | None:
+    """The numbers of a type that every database has, else None; of arrays the database is asked."""
     found = adapters.types.get(name)
-    return None if found is None else found.oid
+    return None if found is None or name.endswith("[]") else (found.oid, b"")
+
+
+def found_type(result: pq.abc.PGresult) -> TypeNumbers:
+    """The answer to TYPE_NUMBERS, in text."""
+    number, element = (int(result.get_value(0, column) or b"0") for column in (0, 1))
+    return number, _UINT4.pack(element) if element else b""
+
+
+def with_element_types(parameters: list[bytes | None], types: Sequence[TypeNumbers]) -> list[bytes | None]:
+    """Encoded parameters with their arrays' element types, which differ from database to database."""
+    return [
+        value[:8] + element + value[12:] if element and value is not None else value
+        for value, (_, element) in zip(parameters, types, strict=True)
+    ]
 
 
 def raise_if_failed(result: pq.abc.PGresult) -> pq.abc.PGresult:
@@ -69,15 +85,6 @@ def shaped_rows(result: pq.abc.PGresult, shape: Callable[..., Shape]) -> list[Sh
     return transformer.load_rows(0, result.ntuples, lambda values: shape(**dict(zip(names, values, strict=True))))
 
 
-def with_element_types(parameters: list[bytes | None], oids: Sequence[int]) -> list[bytes | None]:
-    """Parameters in binary with the number of each array's element type put in its place."""
-    for place, oid in enumerate(oids):
-        value = parameters[place]
-        if value is not None:
-            parameters[place] = value[:8] + _oid(oid) + value[12:]
-    return parameters
-
-
 def commit_rows(
     pool: Pool, statement: BatchStatement[Row, Result], rows: Sequence[Row], wait_seconds: float
 ) -> list[Result]:
@@ -93,16 +100,13 @@ def run_statement(
     connection: Any, statement: BatchStatement[Row, Result], rows: Sequence[Row], milliseconds: int
 ) -> list[Result]:
     """One execution on a connection, within its transaction. Raises `psycopg.Error`."""
-
-    def oid(name: str) -> int:
-        found = builtin_oid(name)
-        return connection.execute("select %s::regtype::oid", [name]).fetchone()[0] if found is None else found
-
-    types = [oid(name) for name in statement.types]
-    elements = [oid(name) for name in statement.element_types]
-    parameters = with_element_types(statement.encode(rows, milliseconds), elements)
-    result = connection.pgconn.exec_params(statement.sql, parameters, types, [BINARY] * len(types), BINARY)
-    return statement.decode(raise_if_failed(result))
+    ask = connection.pgconn.exec_params
+    types = [
+        known_type(name) or found_type(raise_if_failed(ask(TYPE_NUMBERS, [name.encode()]))) for name in statement.types
+    ]
+    parameters = with_element_types(statement.encode(rows, milliseconds), types)
+    oids = [oid for oid, _ in types]
+    return statement.decode(raise_if_failed(ask(statement.sql, parameters, oids, [BINARY] * len(oids), BINARY)))
 
 
 def jsonb(text: bytes) -> bytes:

@@ -19,9 +19,11 @@ from psycopg import pq
 from sentinel.store import database
 from sentinel.store.batch_statement import (
     BINARY,
-    OID_OF_TYPE,
+    TYPE_NUMBERS,
     BatchStatement,
-    builtin_oid,
+    TypeNumbers,
+    found_type,
+    known_type,
     milliseconds_of,
     raise_if_failed,
     with_element_types,
@@ -162,39 +164,36 @@ class LoopConnection:
         self._loop = asyncio.get_running_loop()
         self._socket = self._pg.socket
         self._answer: asyncio.Future[pq.abc.PGresult] | None = None
-        self._oids: dict[str, tuple[list[int], list[int]]] = {}
+        self._types: dict[str, list[TypeNumbers]] = {}
         self._prepares = not behind_pooler()
         self._pg.nonblocking = 1
         self._loop.add_reader(self._socket, self._readable)
 
     async def run(self, statement: BatchStatement[Row, Result], rows: Sequence[Row], milliseconds: int) -> list[Result]:
         """The results of one execution. Raises `psycopg.Error`."""
-        found = self._oids.get(statement.name)
-        oids, elements = await self._introduce(statement) if found is None else found
-        parameters = with_element_types(statement.encode(rows, milliseconds), elements)
+        types = self._types.get(statement.name)
+        if types is None:
+            types = await self._introduce(statement)
+        parameters = with_element_types(statement.encode(rows, milliseconds), types)
         formats = [BINARY] * len(parameters)
         if self._prepares:
             self._pg.send_query_prepared(statement.name.encode(), parameters, formats, BINARY)
         else:
-            self._pg.send_query_params(statement.sql, parameters, oids, formats, BINARY)
+            self._pg.send_query_params(statement.sql, parameters, [oid for oid, _ in types], formats, BINARY)
         return statement.decode(await self._answered())
 
-    async def _introduce(self, statement: BatchStatement[Any, Any]) -> tuple[list[int], list[int]]:
-        """The types of a statement that is new to this connection and those of its arrays' elements; prepared where that is done."""
-        oids = [await self._oid(name) for name in statement.types]
-        elements = [await self._oid(name) for name in statement.element_types]
+    async def _introduce(self, statement: BatchStatement[Any, Any]) -> list[TypeNumbers]:
+        """Resolve the types of a statement that is new to this connection, and prepare it where that is done."""
+        types = [known_type(name) or await self._look_up_type(name) for name in statement.types]
         if self._prepares:
-            self._pg.send_prepare(statement.name.encode(), statement.sql, oids)
+            self._pg.send_prepare(statement.name.encode(), statement.sql, [oid for oid, _ in types])
             await self._answered()
-        self._oids[statement.name] = oids, elements
-        return oids, elements
+        self._types[statement.name] = types
+        return types
 
-    async def _oid(self, name: str) -> int:
-        found = builtin_oid(name)
-        if found is None:
-            self._pg.send_query_params(OID_OF_TYPE, [name.encode()])
-            found = int((await self._answered()).get_value(0, 0) or b"0")
-        return found
+    async def _look_up_type(self, name: str) -> TypeNumbers:
+        self._pg.send_query_params(TYPE_NUMBERS, [name.encode()])
+        return found_type(await self._answered())
 
     async def _answered(self) -> pq.abc.PGresult:
         """The answer to what was just handed over. Raises `psycopg.Error`; after SILENCE_SECONDS the connection is closed."""

@@ -49,7 +49,9 @@ class Identity:
 
         A key in use is found anew in the background before it is too old, so that no request waits for it.
         """
-        hashed = _hashed(environ)
+        # Its form need not be looked at: what is remembered had the right one.
+        presented = _presented_key(environ)
+        hashed = key_hash(presented) if presented is not None else b""
         known = self._known.get(hashed)
         age = _REMEMBER_SECONDS if known is None else self._clock() - known[0]
         if known is None or age >= _REMEMBER_SECONDS:

@@ -8,11 +8,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from sentinel.core.errors import InvalidInput
 from sentinel.platform.http.bodies import body_bytes, read_object
-from sentinel.platform.randomness import random_uuid
+from sentinel.platform.randomness import random_bytes
 
 
 @dataclass(slots=True)
@@ -71,7 +72,7 @@ def request_id_of(environ: dict[str, Any]) -> str:
     found = environ.get("sentinel.request_id")
     if found is None:
         given = environ.get("HTTP_X_REQUEST_ID", "")
-        found = environ["sentinel.request_id"] = given if _REQUEST_ID.fullmatch(given) else random_uuid().hex
+        found = environ["sentinel.request_id"] = given if _REQUEST_ID.fullmatch(given) else random_bytes(16).hex()
     return str(found)
 
 
@@ -91,8 +92,11 @@ def require_host(environ: Mapping[str, Any]) -> None:
 
 def is_host(text: str) -> bool:
     """Whether it is a name of ASCII labels or an address (IPv6 in brackets), with a port up to 65535 or none."""
-    if len(text) > _MOST:
-        return False
+    return len(text) <= _MOST and _is_host(text)
+
+
+@lru_cache(maxsize=256)
+def _is_host(text: str) -> bool:
     found = _NAME.fullmatch(text) or _ADDRESS.fullmatch(text)
     if found is None or int((found["port"] or ":")[1:] or "0") > 65535:
         return False

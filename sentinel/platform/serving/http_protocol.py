@@ -111,10 +111,11 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _see_stage(self) -> None:
         """What the connection is doing now, and by when its client must have gone on."""
-        if self._is_in_body:
+        in_hand = self._in_hand
+        if in_hand is not None and not (self._is_in_body and isinstance(in_hand, tuple) and in_hand[0] is self.cycle):
+            stage, seconds = Stage.ANSWERED, None  # also while we let the rest of the next request wait
+        elif self._is_in_body:
             stage, seconds = Stage.BODY, BODY_SECONDS
-        elif self._in_hand is not None:
-            stage, seconds = Stage.ANSWERED, None
         elif self._is_in_head:
             stage, seconds = Stage.NEW, HEAD_SECONDS
         else:

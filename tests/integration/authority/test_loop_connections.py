@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
@@ -68,7 +69,7 @@ def test_one_connection_serves_what_comes_in_turn_and_prepares_once(fixtures: Fi
             assert await connections.commit(DOUBLED, [n], 1.0) == [2 * n]
         (mine,) = connections._of_loop.values()
         (one,) = mine._all
-        assert (connections.in_use, one._oids) == (0, {"tried": [23]})
+        assert (connections.in_use, one._types) == (0, {"tried": [(23, b"")]})
 
     on(use)
 
@@ -88,8 +89,9 @@ def test_behind_a_pooler_nothing_is_prepared(on: Any, monkeypatch: pytest.Monkey
 
 
 def test_a_type_of_our_own_is_found_by_its_name(fixtures: Fixtures, on: Any) -> None:
+    empty = struct.pack("!iiI", 0, 0, 0)
     named: BatchStatement[int, int] = BatchStatement(
-        "typed", b"select coalesce(array_length($1, 1), 7)", ("sentinel.guard_input[]",), lambda rows, ms: [None],
+        "typed", b"select coalesce(array_length($1, 1), 7)", ("sentinel.guard_input[]",), lambda rows, ms: [empty],
         lambda result: [int.from_bytes(result.get_value(0, 0), "big")],
     )  # fmt: skip
 

@@ -89,7 +89,9 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def listening(*, behind_tls: bool = False, bounds: tuple[int, int] = (50, 50), health: bool = False) -> AsyncIterator[World]:
+async def listening(
+    *, behind_tls: bool = False, bounds: tuple[int, int] = (50, 50), health: bool = False
+) -> AsyncIterator[World]:
     hot, loop = Hot(), asyncio.get_running_loop()
     made: list[HttpProtocol] = []
     worker = SimpleNamespace(
@@ -193,7 +195,13 @@ def test_pipelined_requests_of_all_kinds_are_answered_in_their_order() -> None:
         world.hot.let_go(2)
         got = [await answer(reader) for _ in range(6)]
         assert [one.status for one in got] == [200, 200, 200, 400, 200, 200]
-        assert [got[0].json, got[1].body, got[2].json, got[4].body, got[5].json] == [{"n": 1}, b"cold", {"n": 2}, b"cold", {"n": 3}]
+        assert [got[0].json, got[1].body, got[2].json, got[4].body, got[5].json] == [
+            {"n": 1},
+            b"cold",
+            {"n": 2},
+            b"cold",
+            {"n": 3},
+        ]
         writer.write(COLD + post({"n": 4, "now": True}))
         assert [(await answer(reader)).body for _ in range(2)] == [b"cold", b'{"n":4}']
 
@@ -311,7 +319,11 @@ def test_what_two_readers_could_read_differently_is_refused_as_a_problem(sent: b
         reader, writer = await world.connect()
         writer.write(sent)
         got = await answer(reader)
-        assert (got.status, got.headers["content-type"], got.json["status"]) == (status, "application/problem+json", status)
+        assert (got.status, got.headers["content-type"], got.json["status"]) == (
+            status,
+            "application/problem+json",
+            status,
+        )
         assert got.json["instance"] == got.headers["x-request-id"]
         assert world.hot.begun == []
 
