@@ -29,7 +29,7 @@ from sentinel.platform.randomness import random_bytes
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.facts import Requester, check_once, declared_evidence
 from sentinel.policy.model import EVIDENCE
-from sentinel.store.ids import new_id, proof_id_of, unix_milliseconds, uuid7
+from sentinel.store.ids import new_id, proof_id_of, unix_milliseconds, uuid4, uuid7
 
 
 def raise_if_refused(operation: Operation, recorded: Recorded, *, asks_start: bool = False) -> Recorded:
@@ -88,7 +88,7 @@ def decided_row(
         terms, operation.idempotency_key, operation.resource, operation.digest, operation.canonical, salt, basis,
         facts_commitment(salt, operation_canonical=operation.canonical, basis=basis, tightened=()), decision.once_key,
         operation_id=uuid7(now, random[42:52]), event_id=event_id, second_event_id=uuid7(now, random[52:62]),
-        permit_id=uuid.UUID(bytes=random[62:78], version=4), approval_id=uuid7(now, random[78:]),
+        permit_id=uuid4(random[62:78]), approval_id=uuid7(now, random[78:]),
         amount_minor=amount["amount_minor"] if amount else None, limits=[ask for ask in decision.limits if not ask.is_total],
         pack_parts=pack_parts(operation, decision, proof_id=proof_id_of(event_id), salt=salt), elapsed_ms=elapsed_ms,
         start_id=start_id, act_seconds=leave_seconds(authority, act_seconds),

@@ -55,7 +55,7 @@ def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
         findings.append(_ONCE_MISSING)
     asks: tuple[ReservationRequest, ...] = ()
     breakers: tuple[BreakerCheck, ...] = ()
-    if not any(finding.verdict is Verdict.DENY for finding in findings):
+    if Verdict.DENY not in [finding.verdict for finding in findings]:
         asks, unasked = _reservation_requests(policy, facts, known)
         breakers, uncounted = _breaker_checks(policy, facts)
         findings += unasked + uncounted

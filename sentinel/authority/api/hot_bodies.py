@@ -121,9 +121,9 @@ _check, _guard, _start, _report = (
 def _guard_of(body: Mapping[str, Any]) -> GuardBody:
     """A guard's JSON object, read by its schema. Raises `InvalidInput`."""
     fields = load(_guard, without_nulls(body))
-    if not START_STEP_KEYS.isdisjoint(body):
+    if START_STEP_KEYS.isdisjoint(fields) and not START_STEP_KEYS.isdisjoint(body):
         # Null is absent, but who sends the name knows of a start step; an empty context is as good as none.
-        fields.setdefault("evidence_context", {})
+        fields["evidence_context"] = {}
     return GuardBody(**fields)
 
 
