@@ -23,6 +23,7 @@ set local check_function_bodies = off;
 \ir authority/in_doubt.sql
 \ir authority/batches.sql
 \ir authority/decisions.sql
+\ir authority/decision_one.sql
 \ir authority/decision_set.sql
 \ir authority/replays.sql
 \ir authority/switches.sql

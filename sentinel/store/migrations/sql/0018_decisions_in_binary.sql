@@ -32,3 +32,7 @@ create index operation_states_budget on sentinel.operation_states ((holds[1]), p
   where status in ('allowed', 'approved') and holds is not null;
 create index operation_states_budgets on sentinel.operation_states using gin (holds) with (fastupdate = off)
   where status in ('allowed', 'approved') and holds[2] is not null;
+
+create type sentinel.held_parts as (
+  keys text[], buckets timestamptz[], since timestamptz[], caps bigint[], seconds integer[], locks bigint[], total_locks bigint[], subject text
+);

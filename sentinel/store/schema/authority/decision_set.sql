@@ -16,8 +16,7 @@ $$;
 -- Whether a total or a breaker of who asks is too tight for all of the batch.
 create or replace function sentinel.is_rate_tight(
   terms sentinel.guard_terms[], batch sentinel.guard_row[], breakers sentinel.shared_breaker[], moment timestamptz
-) returns boolean language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_mergejoin = off as $$
+) returns boolean language plpgsql as $$
 #variable_conflict use_column
 begin
   if cardinality(breakers) = 0 then return false; end if;
@@ -47,8 +46,7 @@ end $$;
 create or replace function sentinel.plain_rows(
   terms sentinel.guard_terms[], batch sentinel.guard_row[], limits sentinel.limit_terms[], legs sentinel.limit_leg[],
   breakers sentinel.shared_breaker[], crowded uuid[], moment timestamptz
-) returns integer[] language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_mergejoin = off as $$
+) returns integer[] language plpgsql as $$
 #variable_conflict use_column
 declare
   any_halt boolean := exists (select from sentinel.halts where lifted_at is null);
@@ -83,20 +81,20 @@ begin
     where not exists (select from tight where is_total)
       -- Asked for each row by itself (offset 0): a join would read all that is there.
       and not exists (select from sentinel.operations o where o.idempotency_key = a.idempotency_key and o.tenant_id = a.tenant_id offset 0)
-      and not exists (select from a as other where other.idempotency_key = a.idempotency_key and other.tenant_id = a.tenant_id and other.seq <> a.seq)
+      and (a.tenant_id, a.idempotency_key) not in (select tenant_id, idempotency_key from a group by 1, 2 having count(*) > 1)
       and not a.is_crowded
       and not (any_halt and sentinel.halt_over(a.tenant_id, a.agent_id, a.action, a.scenario) is not null)
-      and not exists (select from asked g join tight t on t.tenant_id = g.tenant_id and t.limit_key = g.limit_key where g.seq = a.seq)
+      and not a.seq = any(array(
+        select g.seq from asked g join tight t on t.tenant_id = g.tenant_id and t.limit_key = g.limit_key where g.seq is not null))
       and (a.once is null or not exists (
              select from sentinel.operation_states s where s.tenant_id = a.tenant_id and s.once_folded = a.once and s.once_live offset 0)
-           and not exists (select from a as other where other.tenant_id = a.tenant_id and other.once = a.once and other.seq <> a.seq)));
+           and (a.tenant_id, a.once) not in (select tenant_id, once from a where once is not null group by 1, 2 having count(*) > 1)));
 end $$;
 
 -- What is written only for some decisions of a set: starts that come with the answer, and questions to people. The starts are returned.
 create or replace function sentinel.write_seldom(
   terms sentinel.guard_terms[], batch sentinel.guard_row[], plain integer[], moment timestamptz
-) returns sentinel.events[] language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+) returns sentinel.events[] language plpgsql as $$
 #variable_conflict use_column
 declare
   started sentinel.events[] := array(
@@ -121,8 +119,7 @@ end $$;
 -- Counts what is allowed of a set against the breakers of who asks.
 create or replace function sentinel.count_velocity_of_set(
   terms sentinel.guard_terms[], batch sentinel.guard_row[], breakers sentinel.shared_breaker[], plain integer[], moment timestamptz
-) returns void language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_mergejoin = off as $$
+) returns void language plpgsql as $$
 #variable_conflict use_column
 begin
   if cardinality(breakers) = 0 then return; end if;
@@ -138,80 +135,149 @@ begin
     operations = v.operations + excluded.operations, amount_minor = v.amount_minor + excluded.amount_minor;
 end $$;
 
--- Records the plain rows of a batch and answers them; the rest is left to be decided row by row (record_rows), which is exact.
-create or replace function sentinel.record_set(
+-- One or many decisions in one transaction: what is plain as one set, the rest row by row in key order, which is exact.
+-- Waits for others' locks for patience_ms in all. The settings are for all that it calls: the plans must not depend on how much there
+-- was when they were made.
+create or replace function sentinel.record_batch(
   terms sentinel.guard_terms[], batch sentinel.guard_row[], limits sentinel.limit_terms[], legs sentinel.limit_leg[],
-  breakers sentinel.shared_breaker[], plain integer[], began timestamptz, moment timestamptz
+  breakers sentinel.shared_breaker[], patience_ms integer, alone boolean
 ) returns setof sentinel.guard_output language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
-  took_ms integer := ceil(extract(epoch from clock_timestamp() - began) * 1000);
-  decided_text text := sentinel.utc_text(moment);
-  started sentinel.events[] := sentinel.write_seldom(terms, batch, plain, moment);
+  began timestamptz := clock_timestamp();
+  deadline timestamptz := began + make_interval(secs => patience_ms / 1000.0);
+  locks bigint[];
+  crowded uuid[];
+  plain integer[];                                                         -- seqs of what is recorded as a set
+  started sentinel.events[];                                               -- of the set: starts that come with the answer
+  moment timestamptz;
+  decided_text text;
+  took_ms integer;
+  asks sentinel.guard_input[];
+  one sentinel.guard_output;
 begin
-  perform sentinel.count_velocity_of_set(terms, batch, breakers, plain, moment);
-  return query
-  with decided as materialized (
-    select r.*, t.*, t.verdict = 'ALLOW' as allowed, s.event_id as start_event_id, s.hash as start_hash,
-           r.part1 || decided_text || '","decision":"' || t.verdict || '","facts_commitment":"' || r.facts_commitment
-             || '","latency_ms":' || (r.elapsed_ms + took_ms) || r.part2 || t.reason_code || r.part3 as body
-    from unnest(batch) as r join unnest(terms) as t on t.place = r.terms_place
-    left join unnest(started) as s on s.event_id = r.second_event_id
-    where r.seq = any(plain)
-  -- Each limit of what is allowed, with the part of its window that is being filled. A total stands once for each row.
-  ), held as materialized (
-    select d.seq, d.tenant_id, d.amount_minor, g.limit_key, g.subject, g.shared, l.window_seconds, l.cap_minor,
-           sentinel.part_of(l."window", l.bucket_seconds, l.zone, moment) as bucket
-    from unnest(legs) as g join unnest(limits) as l on l.place = g.limit_place
-    join decided as d on d.seq = g.seq or d.shared = g.shared
-    where d.allowed and d.amount_minor is not null
-  ), holding as materialized (
-    select seq, array_agg(limit_key order by shared nulls first, limit_key) as keys, array_agg(bucket order by shared nulls first, limit_key) as buckets,
-           array_agg(false) as besides, array_agg(distinct sentinel.budget_lock(tenant_id, subject)) filter (where shared is null) as locks,
-           array_agg(distinct sentinel.budget_lock(tenant_id, subject)) filter (where shared is not null) as total_locks,
-           (array_agg(subject order by shared nulls first, limit_key))[1] as subject
-    from held group by seq
-  ), write_operations as (
-    insert into sentinel.operations
-      (tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class, digest, request, basis, salt,
-       scenario, once_key, amount_minor, currency, created_at)
-    select tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class, digest, request, basis, salt,
-       scenario, once_key, amount_minor, currency, began from decided
-  ), write_events as (
-    insert into sentinel.events (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at)
-    select tenant_id, event_id, 'decision', operation_id, agent_id, body, 'sha256:' || encode(sha256(convert_to(body, 'UTF8')), 'hex'), moment from decided
-  ), write_states as (
-    insert into sentinel.operation_states
-      (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label, policy_digest,
-       decision_event_id, once_key, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at, start_event_id,
-       start_hash, principal_id, holds, total_holds, act_until)
-    select d.tenant_id, d.operation_id,
-       case when d.start_hash is not null then 'started' when d.allowed then 'allowed' when d.verdict = 'DENY' then 'denied' else 'pending' end,
-       d.verdict, d.reason_code, d.policy_id, d.policy_version, d.policy_label, d.policy_digest, d.event_id, d.once_key,
-       d.once_key is not null and d.verdict <> 'DENY',
-       case when d.verdict = 'APPROVAL_REQUIRED' then d.approval_id end, case when d.allowed then d.permit_id end,
-       case when d.allowed then moment + make_interval(secs => d.permit_seconds) end, case when d.allowed then d.start_id end,
-       case when d.start_hash is not null then moment end, d.start_event_id, d.start_hash, case when d.allowed then d.principal_id end, h.locks, h.total_locks,
-       case when d.start_hash is not null then sentinel.leave_until(d.act_seconds, moment) end
-    from decided as d left join holding as h on h.seq = d.seq
-  ), write_usage as (
-    insert into sentinel.usage as u (tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor)
-    select tenant_id, limit_key, bucket, min(window_seconds), min(cap_minor), sum(amount_minor) from held group by 1, 2, 3 order by 1, 2, 3
-    on conflict (tenant_id, limit_key, bucket) do update set held_minor = u.held_minor + excluded.held_minor, cap_minor = excluded.cap_minor
-  ), write_reservations as (
-    insert into sentinel.reservations
-    select d.tenant_id, d.permit_id, d.operation_id, h.subject, d.amount_minor, h.keys, h.buckets, h.besides, 'held', moment, null
-    from holding as h join decided as d on d.seq = h.seq
-  )
-  select d.seq, 'decided', d.operation_id, d.event_id, d.verdict, d.reason_code,
-         case when d.allowed then 'allowed' when d.verdict = 'DENY' then 'denied' else 'pending' end,
-         d.policy_id, d.policy_version, d.policy_label, d.resource, d.risk_class, d.digest, null::text,
-         case when d.allowed then d.permit_id end, case when d.allowed then moment + make_interval(secs => d.permit_seconds) end,
-         case when d.verdict = 'APPROVAL_REQUIRED' then d.approval_id end,
-         case when d.verdict = 'APPROVAL_REQUIRED' then moment + make_interval(secs => d.approval_seconds) end,
-         null::text, null::timestamptz, null::text, d.body, 'sha256:' || encode(sha256(convert_to(d.body, 'UTF8')), 'hex'), moment,
-         case when d.start_id is not null then d.start_event_id end, case when d.start_id is not null then d.start_hash end,
-         case when d.start_id is not null and d.start_hash is not null then false end
-  from decided as d;
+  if current_setting('transaction_isolation') <> 'read committed' then
+    raise exception 'record_decisions needs READ COMMITTED' using errcode = 'invalid_transaction_state';
+  end if;
+  if patience_ms < 1900 then perform sentinel.wait_until(deadline); end if;
+  if alone then perform pg_advisory_xact_lock(sentinel.halt_lock());
+  else perform pg_advisory_xact_lock_shared(sentinel.halt_lock()); end if;
+
+  crowded := array(select c.principal_id from sentinel.crowded_keys c where c.valid_until > began);
+  locks := sentinel.locks_of_batch(terms, batch, legs, breakers);
+  perform sentinel.take_locks(locks, deadline);
+
+  moment := clock_timestamp();
+  if cardinality(batch) = 1 then
+    one := sentinel.record_one(terms[1], batch[1], limits, legs, breakers, crowded, began, moment);
+    if one.seq is not null then return next one; return; end if;
+  end if;
+  plain := sentinel.plain_rows(terms, batch, limits, legs, breakers, crowded, moment);
+  if cardinality(plain) > 0 then
+    started := sentinel.write_seldom(terms, batch, plain, moment);
+    perform sentinel.count_velocity_of_set(terms, batch, breakers, plain, moment);
+    decided_text := sentinel.utc_text(moment);
+    took_ms := ceil(extract(epoch from moment - began) * 1000);
+    return query
+    -- What is allowed takes its amount of each limit, in the part of the window that is being filled: of its own limits (seq), and of
+    -- the totals that all who name `shared` have in common.
+    with taking as materialized (
+      select r.seq, t.shared, t.tenant_id, r.amount_minor from unnest(batch) as r join unnest(terms) as t on t.place = r.terms_place
+      where t.verdict = 'ALLOW' and r.amount_minor is not null and r.seq = any(plain)
+    ), windows as materialized (
+      select l.place, l.window_seconds, l.cap_minor, sentinel.part_of(l."window", l.bucket_seconds, l.zone, moment) as bucket from unnest(limits) as l
+    ), parts as materialized (
+      select g.seq, null::integer as shared, k.tenant_id, g.limit_key, g.subject, w.bucket, w.window_seconds, w.cap_minor, k.amount_minor
+      from unnest(legs) as g join taking as k on k.seq = g.seq join windows as w on w.place = g.limit_place
+      union all
+      select null, g.shared, k.tenant_id, g.limit_key, g.subject, w.bucket, w.window_seconds, w.cap_minor, k.amount_minor
+      from unnest(legs) as g
+      join (select shared, tenant_id, sum(amount_minor)::bigint as amount_minor from taking where shared is not null group by 1, 2) as k on k.shared = g.shared
+      join windows as w on w.place = g.limit_place
+    ), holding as materialized (
+      select seq, shared, array_agg(limit_key order by limit_key) as keys, array_agg(bucket order by limit_key) as buckets, array_agg(false) as besides,
+             array_agg(distinct sentinel.budget_lock(tenant_id, subject)) as locks, min(subject) as subject
+      from parts group by seq, shared
+    ), decided as materialized (
+      select r.*, t.*, t.verdict = 'ALLOW' as allowed, s.event_id as start_event_id, s.hash as start_hash,
+             own.locks, common.locks as total_locks, coalesce(own.subject, common.subject) as subject, own.keys || common.keys as keys,
+             own.buckets || common.buckets as buckets, own.besides || common.besides as besides,
+             r.part1 || decided_text || '","decision":"' || t.verdict || '","facts_commitment":"' || r.facts_commitment
+               || '","latency_ms":' || (r.elapsed_ms + took_ms) || r.part2 || t.reason_code || r.part3 as body
+      from unnest(batch) as r join unnest(terms) as t on t.place = r.terms_place
+      left join unnest(started) as s on s.event_id = r.second_event_id
+      left join taking as k on k.seq = r.seq
+      left join holding as own on own.seq = k.seq left join holding as common on common.shared = k.shared
+      where r.seq = any(plain)
+    ), write_operations as (
+      insert into sentinel.operations
+        (tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class, digest, request, basis, salt,
+         scenario, once_key, amount_minor, currency, created_at)
+      select tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class, digest, request, basis, salt,
+         scenario, once_key, amount_minor, currency, began from decided
+    ), write_events as (
+      insert into sentinel.events (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at)
+      select tenant_id, event_id, 'decision', operation_id, agent_id, body, 'sha256:' || encode(sha256(convert_to(body, 'UTF8')), 'hex'), moment from decided
+    ), write_states as (
+      insert into sentinel.operation_states
+        (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label, policy_digest,
+         decision_event_id, once_key, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at, start_event_id,
+         start_hash, principal_id, holds, total_holds, act_until)
+      select d.tenant_id, d.operation_id,
+         case when d.start_hash is not null then 'started' when d.allowed then 'allowed' when d.verdict = 'DENY' then 'denied' else 'pending' end,
+         d.verdict, d.reason_code, d.policy_id, d.policy_version, d.policy_label, d.policy_digest, d.event_id, d.once_key,
+         d.once_key is not null and d.verdict <> 'DENY',
+         case when d.verdict = 'APPROVAL_REQUIRED' then d.approval_id end, case when d.allowed then d.permit_id end,
+         case when d.allowed then moment + make_interval(secs => d.permit_seconds) end, case when d.allowed then d.start_id end,
+         case when d.start_hash is not null then moment end, d.start_event_id, d.start_hash, case when d.allowed then d.principal_id end, d.locks, d.total_locks,
+         case when d.start_hash is not null then sentinel.leave_until(d.act_seconds, moment) end
+      from decided as d
+    -- Under the locks of their budgets: nobody else puts in or moves these rows.
+    ), used as materialized (
+      select tenant_id, limit_key, bucket, min(window_seconds) as window_seconds, min(cap_minor) as cap_minor, sum(amount_minor)::bigint as amount_minor
+      from parts group by 1, 2, 3
+    ), write_usage as (
+      update sentinel.usage u set held_minor = u.held_minor + o.amount_minor, cap_minor = o.cap_minor
+      from used as o where u.tenant_id = o.tenant_id and u.limit_key = o.limit_key and u.bucket = o.bucket
+      returning u.tenant_id, u.limit_key
+    ), write_new_usage as (
+      insert into sentinel.usage (tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor)
+      select o.tenant_id, o.limit_key, o.bucket, o.window_seconds, o.cap_minor, o.amount_minor from used as o
+      where not exists (select from write_usage w where w.tenant_id = o.tenant_id and w.limit_key = o.limit_key)
+    ), write_reservations as (
+      insert into sentinel.reservations
+      select tenant_id, permit_id, operation_id, subject, amount_minor, keys, buckets, besides, 'held', moment, null from decided where keys is not null
+    )
+    select d.seq, 'decided', d.operation_id, d.event_id, d.verdict, d.reason_code,
+           case when d.allowed then 'allowed' when d.verdict = 'DENY' then 'denied' else 'pending' end,
+           d.policy_id, d.policy_version, d.policy_label, d.resource, d.risk_class, d.digest, null::text,
+           case when d.allowed then d.permit_id end, case when d.allowed then moment + make_interval(secs => d.permit_seconds) end,
+           case when d.verdict = 'APPROVAL_REQUIRED' then d.approval_id end,
+           case when d.verdict = 'APPROVAL_REQUIRED' then moment + make_interval(secs => d.approval_seconds) end,
+           null::text, null::timestamptz, null::text, d.body, 'sha256:' || encode(sha256(convert_to(d.body, 'UTF8')), 'hex'), moment,
+           case when d.start_id is not null then d.start_event_id end, case when d.start_id is not null then d.start_hash end,
+           case when d.start_id is not null and d.start_hash is not null then false end
+    from decided as d;
+    if cardinality(plain) = cardinality(batch) then return; end if;
+  end if;
+  asks := sentinel.asks_of(terms, batch, limits, legs, breakers, plain);
+  perform sentinel.take_late_locks(array(
+    select unnest(sentinel.locks_of_operations(array_agg(a.tenant_id), array_agg(a.idempotency_key))) from unnest(asks) as a), locks);
+  return query select * from sentinel.record_rows(asks, crowded, began);
+end $$;
+
+-- Decisions are made beside each other. Where one trips a breaker and so has to set a halt, all of the batch is undone, its
+-- locks with it, and made again alone: then the halt comes after all that was under way and before all that comes later.
+create or replace function sentinel.record_decisions(
+  terms sentinel.guard_terms[], batch sentinel.guard_row[], limits sentinel.limit_terms[], legs sentinel.limit_leg[],
+  breakers sentinel.shared_breaker[], patience_ms integer default 2000
+) returns setof sentinel.guard_output language plpgsql as $$
+begin
+  begin
+    return query select * from sentinel.record_batch(terms, batch, limits, legs, breakers, patience_ms, false);
+    return;
+  exception when sqlstate 'SNTRP' then null;
+  end;
+  return query select * from sentinel.record_batch(terms, batch, limits, legs, breakers, patience_ms, true);
 end $$;

@@ -39,8 +39,7 @@ end $$;
 -- what its permit holds, under a policy that counted otherwise: those of known keys are taken too.
 create or replace function sentinel.locks_of_batch(
   terms sentinel.guard_terms[], batch sentinel.guard_row[], legs sentinel.limit_leg[], breakers sentinel.shared_breaker[]
-) returns bigint[] language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_mergejoin = off as $$
+) returns bigint[] language plpgsql stable as $$
 #variable_conflict use_column
 begin
   return array(
