@@ -3,7 +3,7 @@
 Guards at 32 connections in short slices; what the authority and PostgreSQL spend on each, in the best third of the slices,
 beside a fixed piece of work that says how fast the machine is at the moment. The first run on a machine keeps its figures in
 `tests/bench/kept`, later ones are compared with them: more than 5 % is red (exit code 1). Figures that differ too much among
-themselves judge nothing (exit code 2): something else keeps the machine busy.
+themselves judge nothing (exit code 2), nor do those of a machine that others use meanwhile.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from tests.bench.place import AUTHORITY_PROGRAM, POSTGRESQL, Bench, running_benc
 
 KEPT = Path(__file__).parent / "kept"
 MAY_GROW = 0.05
-MAY_DIFFER = 0.20
-"""How far a middle slice may be above the best third before the machine is taken for busy."""
+MAY_DIFFER, OTHERS_MAY_USE = 0.20, 10.0
+"""How far a middle slice may be above the best third, and what percentage of the machine others may use meanwhile."""
 GREEN, RED, BUSY = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class Slices:
-    """CPU microseconds of a guard by slice and program, and of the yardstick beside it; `machine` as it describes itself."""
+    """CPU microseconds of a guard by slice and program, and of the yardstick beside it; percentages of the machine that others used."""
 
     machine: Mapping[str, str]
     authority: Sequence[float]
     postgresql: Sequence[float]
     yardstick: Sequence[float]
+    others: Sequence[float]
 
     @property
     def both(self) -> list[float]:
@@ -45,7 +46,8 @@ class Slices:
 
     def is_steady(self) -> bool:
         """Whether these figures can tell a few percent."""
-        return statistics.median(self.both) <= (1 + MAY_DIFFER) * best(self.both)
+        is_quiet = statistics.median(self.others) <= OTHERS_MAY_USE
+        return is_quiet and statistics.median(self.both) <= (1 + MAY_DIFFER) * best(self.both)
 
 
 def best(values: Sequence[float]) -> float:
@@ -63,9 +65,10 @@ def judge(now: Slices, folder: Path, *, keep: bool = False) -> tuple[int, str]:
     """(exit code, what to say) of a run; its figures are kept where there are none of this machine, or with `keep`."""
     told = f"a guard costs {best(now.both):.0f} µs of CPU: authority {best(now.authority):.0f}, PostgreSQL {best(now.postgresql):.0f}"
     if not now.is_steady():
+        others = statistics.median(now.others)
         return (
             BUSY,
-            f"{told}; its slices differ too much to judge: the machine is busy ({now.machine['busy before']} before). Try again when it is quiet",
+            f"{told}; nothing is judged: others use {others:.0f} % of the machine or the slices differ too much. Try again when it is quiet",
         )
     file = folder / f"{machine_id(dict(now.machine))}.json"
     if keep or not file.exists():
@@ -97,6 +100,7 @@ def measure(bench: Bench, slices: int, seconds: int) -> Slices:
         figures[f"guard {AUTHORITY_PROGRAM} µs"],
         figures[f"guard {POSTGRESQL} µs"],
         figures["guard yardstick µs"],
+        figures["guard others %"],
     )
 
 

@@ -22,13 +22,14 @@ HOW_TO_GET = (
 
 @dataclass(frozen=True)
 class Measured:
-    """What a closed loop over a fixed number of connections saw; `cpu_seconds` are the generator's own."""
+    """What a closed loop over a fixed number of connections saw; `cpu_seconds` are the generator's own, `apart` when it is a program of its own."""
 
     requests: int
     seconds: float
     p50_ms: float
     p99_ms: float
     cpu_seconds: float
+    apart: bool = True
 
     @property
     def per_second(self) -> float:
@@ -82,7 +83,12 @@ def _by_python(port: int, template: Template, connections: int, seconds: int) ->
     if wrong := {status: n for status, n in result.statuses.items() if status != 200}:
         raise WrongAnswers(f"answers other than 200: {wrong}")
     return Measured(
-        len(result.latencies), result.seconds, result.percentile(0.50), result.percentile(0.99), cpu_seconds
+        len(result.latencies),
+        result.seconds,
+        result.percentile(0.50),
+        result.percentile(0.99),
+        cpu_seconds,
+        apart=False,
     )
 
 

@@ -24,7 +24,7 @@ from sentinel.store.database import AUTHORITY, CONSOLE, ORDERS, WORKER, Pool, wi
 from sentinel.store.embedded import Embedded, RunningServer, remove
 from sentinel.store.migrate import migrate
 from tests.bench import minimal
-from tests.bench.cpu import tree_cpu_seconds, yardstick_us
+from tests.bench.cpu import machine_cpu_seconds, tree_cpu_seconds, yardstick_us
 from tests.bench.generator import Measured, WrongAnswers, generate
 from tests.bench.templates import Template
 from tests.support.fixtures import SECRET, add_tenant
@@ -85,16 +85,16 @@ class Bench:
         generate(
             self.port, template if template.wrap else make(self.key), connections=connections, seconds=WARM_SECONDS
         )
-        before = self.spent()
+        before, everything, began = self.spent(), machine_cpu_seconds() - time.process_time(), time.monotonic()
         measured = generate(self.port, template, connections=connections, seconds=seconds)
         after = self.spent()
+        everything = machine_cpu_seconds() - time.process_time() - everything
+        seconds_passed = time.monotonic() - began
+        spent = {program: after[program] - before[program] for program in (AUTHORITY_PROGRAM, POSTGRESQL)}
+        self.keep(name, measured, spent, after["WAL"] - before["WAL"])
+        ours = sum(spent.values()) + (measured.cpu_seconds if measured.apart else 0.0)
+        self.note(f"{name} others %", 100 * max(0.0, everything - ours) / (os.cpu_count() or 1) / seconds_passed)
         self.note(f"{name} yardstick µs", yardstick_us())
-        self.keep(
-            name,
-            measured,
-            {program: after[program] - before[program] for program in (AUTHORITY_PROGRAM, POSTGRESQL)},
-            after["WAL"] - before["WAL"],
-        )
 
     def spent(self) -> dict[str, float]:
         """CPU seconds so far of the authority and of PostgreSQL with all their processes, and bytes of write-ahead log."""

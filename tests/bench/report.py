@@ -127,7 +127,7 @@ def figures_table(figures: Figures) -> list[str]:
         "|---|" + "---:|" * 8,
     ]
     for name in figures:
-        if re.search(r" (p50|p99|µs|B)$", name):
+        if re.search(r" (p50|p99|µs|B|%)$", name):
             continue
         cells = [spread(figures.get(f"{name}{what}"), digits) for what, digits in (
             ("", 0), (" p50", 1), (" p99", 1), (" authority µs", 0), (" PostgreSQL µs", 0), (" Cerbos µs", 0), (" load µs", 0), (" WAL B", 0))]  # fmt: skip
@@ -146,9 +146,11 @@ def spread(values: list[float] | None, digits: int) -> str:
 def text_of(run: Run) -> str:
     """The run as a section of RESULTS.md."""
     where = "; ".join(f"{name} {value}" for name, value in run.machine.items())
+    others = [value for name, values in run.figures.items() if name.endswith(" others %") for value in values]
+    busy = f" Meanwhile others used {statistics.median(others):.0f} % of the machine." if others else ""
     return "\n".join(
         [
-            f"{where}; {run.rounds} rounds of {run.seconds} s.",
+            f"{where}; {run.rounds} rounds of {run.seconds} s.{busy}",
             "",
             *bars_table(run.figures),
             "",

@@ -17,10 +17,14 @@ from tests.bench.check import BUSY, GREEN, RED, Slices, judge
 MACHINE = {"processor": "Made Up 9000", "processors": "2", "memory": "4 GiB", "load by": "wrk", "busy before": "0.1"}
 
 
-def slices(cost: float = 300.0, *, yardstick: float = 40.0, noise: float = 1.02, **machine: str) -> Slices:
+def slices(
+    cost: float = 300.0, *, yardstick: float = 40.0, noise: float = 1.02, others: float = 2.0, **machine: str
+) -> Slices:
     """Twelve slices that cost so much, two thirds authority, every other one dearer by `noise`."""
     each = [cost * (noise if place % 2 else 1.0) for place in range(12)]
-    return Slices(MACHINE | machine, [one * 2 / 3 for one in each], [one / 3 for one in each], [yardstick] * 12)
+    return Slices(
+        MACHINE | machine, [one * 2 / 3 for one in each], [one / 3 for one in each], [yardstick] * 12, [others] * 12
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +58,7 @@ def test_more_than_five_percent_of_cpu_a_guard_is_red(now: Slices, wanted: int, 
 def test_one_program_that_costs_more_is_red_though_the_other_is_as_it_was(tmp_path: Path) -> None:
     judge(slices(300), tmp_path)
     now = slices(300)
-    dearer = Slices(now.machine, now.authority, [one * 1.2 for one in now.postgresql], now.yardstick)
+    dearer = Slices(now.machine, now.authority, [one * 1.2 for one in now.postgresql], now.yardstick, now.others)
     assert judge(dearer, tmp_path)[0] == RED
 
 
@@ -78,9 +82,10 @@ def test_figures_stay_until_others_are_kept_on_purpose(tmp_path: Path) -> None:
     assert judge(slices(400), tmp_path)[0] == GREEN
 
 
-def test_a_busy_machine_judges_nothing_and_keeps_nothing(tmp_path: Path) -> None:
-    code, said = judge(slices(300, noise=2.0), tmp_path, keep=True)
-    assert (code, "busy" in said, list(tmp_path.iterdir())) == (BUSY, True, [])
+@pytest.mark.parametrize("now", [slices(300, noise=2.0), slices(300, others=40.0)], ids=["unsteady", "used by others"])
+def test_a_busy_machine_judges_nothing_and_keeps_nothing(now: Slices, tmp_path: Path) -> None:
+    code, said = judge(now, tmp_path, keep=True)
+    assert (code, "quiet" in said, list(tmp_path.iterdir())) == (BUSY, True, [])
 
 
 def test_the_command_ends_with_the_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
