@@ -1,0 +1,174 @@
+"""Parts of a guard timed apart: `python -m tests.bench.pieces sql`.
+
+`sql`: what one guard costs PostgreSQL, by batch size: CPU time of the backend (the kernel's account, schedstat), bytes of
+write-ahead log, heap rows and index entries. The rows are those that `decided_row` makes for the shipped refund policy with
+room in its totals. An own PostgreSQL in memory; the sequencer's work is measured apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import os
+import random
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from sentinel.authority.api.guard import to_asked
+from sentinel.authority.decisions import record_decisions, report_outcomes, start_operations
+from sentinel.authority.engine import Authority, Caller
+from sentinel.authority.guard import decided_row
+from sentinel.authority.keys import WORKER_SCOPE
+from sentinel.core.permit import PermitSigner
+from sentinel.policy.library import ReloadablePolicies
+from sentinel.store.database import AUTHORITY
+from sentinel.store.embedded import Embedded, remove
+from sentinel.store.migrate import migrate
+from tests.support.fixtures import SECRET, add_tenant, guard_body
+from tests.support.roomy import roomy_policies
+
+ACCOUNTS = 100_000
+MEMORY = Path("/dev/shm")  # noqa: S108  # an own folder is made in it
+
+Row = dict[str, Any]
+
+
+class OneConnection:
+    """A pool of one connection, so that its backend's time is all the time there is."""
+
+    def __init__(self, url: str) -> None:
+        self.one = psycopg.connect(url, autocommit=True)
+        self.one.prepare_threshold = 0
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[psycopg.Connection[Any]]:
+        """The connection."""
+        yield self.one
+
+    def watch(self, connection: psycopg.Connection[Any]) -> None:
+        """Nobody waits here longer than the database does."""
+
+    def unwatch(self, patience: None) -> None:
+        """As `watch`."""
+
+
+@dataclass
+class Place:
+    """A migrated database with a tenant, and what makes and records rows."""
+
+    admin: psycopg.Connection[Any]
+    pool: OneConnection
+    authority: Authority
+    caller: Caller
+    run: str
+    numbers: Iterator[int]
+
+    def rows(self, number: int, value: str = "0.01", **more: Any) -> list[Row]:
+        """Decided rows of fresh keys over many accounts."""
+        made = []
+        for _ in range(number):
+            account = random.randint(1, ACCOUNTS)  # noqa: S311  # which account asks
+            key = f"{self.run}{next(self.numbers)}"
+            asked = to_asked(guard_body(key, value=value, params={"account_ref": f"acct_{account}", "refund_id": f"rf_{key}"}))
+            made.append(
+                decided_row(self.authority, self.caller, asked.operation, has_start_step=True, elapsed_ms=1, **more)
+            )
+        return made
+
+
+@contextlib.contextmanager
+def place() -> Iterator[Place]:
+    """A fresh PostgreSQL in memory, migrated; gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="sentinel-pieces-", dir=MEMORY if MEMORY.is_dir() else None))
+    folder.chmod(0o755)
+    base = folder / "var"
+    server = Embedded(base, own=True, settings={"shared_buffers": "512MB", "max_wal_size": "8GB", "autovacuum": "off"})
+    running = server.start()
+    try:
+        migrate(running.admin_url)
+        tenant_id, _, _ = add_tenant(running.admin_url, "pieces")
+        policies = ReloadablePolicies(roomy_policies(folder))
+        pool = OneConnection(running.url(user=AUTHORITY))
+        authority = Authority(
+            pool=pool, decisions=None, starts=None, reports=None, checks=None,
+            policies=policies, permits=PermitSigner([SECRET]), clock=lambda: datetime.now(UTC),
+        )  # type: ignore[arg-type]  # fmt: skip
+        caller = Caller(tenant_id, uuid.uuid4(), uuid.uuid4(), None, frozenset({WORKER_SCOPE}), None)
+        admin = psycopg.connect(running.admin_url, autocommit=True)
+        yield Place(admin, pool, authority, caller, os.urandom(3).hex(), itertools.count())
+    finally:
+        server.stop()
+        remove(base)
+        contextlib.suppress(OSError)
+
+
+def cpu_ns(pid: int) -> int:
+    """CPU time of a process so far, in nanoseconds."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+
+
+def wal_bytes(admin: psycopg.Connection[Any]) -> int:
+    """Bytes of write-ahead log so far."""
+    return int(admin.execute("select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')").fetchone()[0])  # type: ignore[index]
+
+
+WRITTEN = """
+select coalesce(sum(n_tup_ins + n_tup_upd), 0)::bigint from pg_stat_xact_user_tables
+"""
+
+
+def measure(here: Place, name: str, call: Callable[[Sequence[Row]], Any], batches: list[list[Row]], warm: int) -> None:
+    """Print what a row costs the backend, without the first `warm` batches."""
+    pid = here.pool.one.info.backend_pid
+    for batch in batches[:warm]:
+        call(batch)
+    cpu, wal = cpu_ns(pid), wal_bytes(here.admin)
+    for batch in batches[warm:]:
+        call(batch)
+    rows = sum(len(batch) for batch in batches[warm:])
+    cpu, wal = cpu_ns(pid) - cpu, wal_bytes(here.admin) - wal
+    print(f"{name:36} backend CPU {cpu / rows / 1000:7.1f} us   WAL {wal / rows:6.0f} B   a row (n={rows})", flush=True)
+
+
+def sequence(here: Place, most: int) -> None:
+    """Print what the sequencer costs an event."""
+    here.admin.execute("set synchronous_commit = on")
+    pid, done = here.admin.info.backend_pid, 0
+    cpu, wal = cpu_ns(pid), wal_bytes(here.admin)
+    while some := here.admin.execute("select sentinel.sequence_events(%s)", [most]).fetchone()[0]:  # type: ignore[index]
+        done += some
+    cpu, wal = cpu_ns(pid) - cpu, wal_bytes(here.admin) - wal
+    print(f"sequence_events({most}): CPU {cpu / max(1, done) / 1000:.1f} us   WAL {wal / max(1, done):.0f} B   an event (n={done})", flush=True)
+
+
+def guards(here: Place, sizes: Sequence[int], number: int) -> None:
+    """Plain ALLOW rows in batches of each size."""
+    for size in sizes:
+        many = max(20, number // size)
+        batches = [here.rows(size) for _ in range(many + 10)]
+        measure(here, f"guard, batch {size}", lambda rows: record_decisions(here.pool, rows), batches, 10)  # type: ignore[arg-type]
+        sequence(here, 500)
+
+
+def main() -> None:
+    """Measure one piece."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("piece", choices=["sql"])
+    parser.add_argument("--sizes", default="1,8,32")
+    parser.add_argument("--number", type=int, default=1600)
+    options = parser.parse_args()
+    with place() as here:
+        guards(here, [int(size) for size in options.sizes.split(",")], options.number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
