@@ -1,8 +1,10 @@
-"""Parts of a guard timed apart: `python -m tests.bench.pieces sql`.
+"""Parts of a guard timed apart: `make bench BENCH=pieces`, or `python -m tests.bench.pieces sql` for one of them.
 
 `sql`: what one guard costs PostgreSQL, by batch size: CPU time of the backend (the kernel's account, schedstat), bytes of
 write-ahead log, heap rows and index entries. The rows are those that `decided_row` makes for the shipped refund policy with
 room in its totals. An own PostgreSQL in memory; the sequencer's work is measured apart.
+`bytes`: what it costs the authority from bytes to row and from row to bytes (`pieces_bytes.py`).
+`edge`: what a request costs the server that does nothing with it (`pieces_edge.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any
 import psycopg
 
 from sentinel.authority.api.guard import to_asked
-from sentinel.authority.decisions import record_decisions, report_outcomes, start_operations
+from sentinel.authority.decisions import record_decisions
 from sentinel.authority.engine import Authority, Caller
 from sentinel.authority.guard import decided_row
 from sentinel.authority.keys import WORKER_SCOPE
@@ -33,11 +35,12 @@ from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.database import AUTHORITY
 from sentinel.store.embedded import Embedded, remove
 from sentinel.store.migrate import migrate
+from tests.bench import pieces_bytes, pieces_edge
 from tests.support.fixtures import SECRET, add_tenant, guard_body
 from tests.support.roomy import roomy_policies
 
 ACCOUNTS = 100_000
-MEMORY = Path("/dev/shm")  # noqa: S108  # an own folder is made in it
+MEMORY = Path("/dev/shm")  # an own folder is made in it
 
 Row = dict[str, Any]
 
@@ -76,9 +79,11 @@ class Place:
         """Decided rows of fresh keys over many accounts."""
         made = []
         for _ in range(number):
-            account = random.randint(1, ACCOUNTS)  # noqa: S311  # which account asks
+            account = random.randint(1, ACCOUNTS)  # which account asks
             key = f"{self.run}{next(self.numbers)}"
-            asked = to_asked(guard_body(key, value=value, params={"account_ref": f"acct_{account}", "refund_id": f"rf_{key}"}))
+            asked = to_asked(
+                guard_body(key, value=value, params={"account_ref": f"acct_{account}", "refund_id": f"rf_{key}"})
+            )
             made.append(
                 decided_row(self.authority, self.caller, asked.operation, has_start_step=True, elapsed_ms=1, **more)
             )
@@ -147,7 +152,10 @@ def sequence(here: Place, most: int) -> None:
     while some := here.admin.execute("select sentinel.sequence_events(%s)", [most]).fetchone()[0]:  # type: ignore[index]
         done += some
     cpu, wal = cpu_ns(pid) - cpu, wal_bytes(here.admin) - wal
-    print(f"sequence_events({most}): CPU {cpu / max(1, done) / 1000:.1f} us   WAL {wal / max(1, done):.0f} B   an event (n={done})", flush=True)
+    print(
+        f"sequence_events({most}): CPU {cpu / max(1, done) / 1000:.1f} us   WAL {wal / max(1, done):.0f} B   an event (n={done})",
+        flush=True,
+    )
 
 
 def guards(here: Place, sizes: Sequence[int], number: int) -> None:
@@ -159,15 +167,28 @@ def guards(here: Place, sizes: Sequence[int], number: int) -> None:
         sequence(here, 500)
 
 
+PIECES = ("sql", "bytes", "edge")
+
+
 def main() -> None:
-    """Measure one piece."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("piece", choices=["sql"])
-    parser.add_argument("--sizes", default="1,8,32")
-    parser.add_argument("--number", type=int, default=1600)
+    """Measure the pieces that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pieces", nargs="*", metavar="piece", help=f"of {', '.join(PIECES)}; all without")
+    parser.add_argument("--sizes", default="1,8,32,64,128", help="rows of a batch, of sql")
+    parser.add_argument("--number", type=int, default=1600, help="guards of each measurement of sql and bytes")
+    parser.add_argument("--seconds", type=int, default=3, help="seconds of each measurement of edge")
     options = parser.parse_args()
-    with place() as here:
-        guards(here, [int(size) for size in options.sizes.split(",")], options.number)
+    wanted = options.pieces or PIECES
+    if unknown := set(wanted) - set(PIECES):
+        parser.error(f"no such piece: {', '.join(sorted(unknown))}")
+    if {"sql", "bytes"} & set(wanted):
+        with place() as here:
+            if "sql" in wanted:
+                guards(here, [int(size) for size in options.sizes.split(",")], options.number)
+            if "bytes" in wanted:
+                pieces_bytes.measure(here, options.number)
+    if "edge" in wanted:
+        pieces_edge.measure(options.seconds)
 
 
 if __name__ == "__main__":
