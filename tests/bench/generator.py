@@ -55,13 +55,13 @@ def _by_wrk(port: int, template: Template, connections: int, seconds: int) -> Me
     with tempfile.TemporaryDirectory() as folder:
         for place, text in enumerate(template.requests):
             (Path(folder) / f"{place}.http").write_bytes(text.encode())
-        before = _children_cpu()
+        before = children_cpu_seconds()
         ran = subprocess.run(
             ["wrk", "-t", "1", "-c", str(connections), "-d", f"{seconds}s", "--timeout", "10s", "-s", str(SCRIPT),
              f"http://127.0.0.1:{port}", "--", folder, str(ACCOUNTS), str(template.wrap)],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        cpu_seconds = _children_cpu() - before
+        cpu_seconds = children_cpu_seconds() - before
     told = re.search(r"^measured (\d+) (\d+) (\d+) (\d+) (\d+)$", ran.stdout, re.MULTILINE)
     if ran.returncode or told is None:
         raise SystemExit(f"wrk failed: {ran.stderr.strip() or ran.stdout.strip()}")
@@ -71,7 +71,8 @@ def _by_wrk(port: int, template: Template, connections: int, seconds: int) -> Me
     return Measured(requests, micros / 1e6, p50 / 1000, p99 / 1000, cpu_seconds)
 
 
-def _children_cpu() -> float:
+def children_cpu_seconds() -> float:
+    """CPU seconds of the programs that this one started and that ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
