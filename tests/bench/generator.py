@@ -36,6 +36,12 @@ class Measured:
         """Answered requests a second."""
         return self.requests / self.seconds
 
+    def each(self, spent: float) -> float:
+        """What was spent, by request. Raises `WrongAnswers` where nothing was answered."""
+        if not self.requests:
+            raise WrongAnswers(f"nothing was answered within {self.seconds:.0f} s")
+        return spent / self.requests
+
 
 class WrongAnswers(SystemExit):
     """Something was not answered with 200."""
@@ -66,7 +72,7 @@ def _by_wrk(port: int, template: Template, connections: int, seconds: int) -> Me
     if ran.returncode or told is None:
         raise SystemExit(f"wrk failed: {ran.stderr.strip() or ran.stdout.strip()}")
     requests, micros, p50, p99, wrong = map(int, told.groups())
-    if wrong or not requests:
+    if wrong:
         raise WrongAnswers(f"{wrong} of {requests} requests were not answered with 200")
     return Measured(requests, micros / 1e6, p50 / 1000, p99 / 1000, cpu_seconds)
 

@@ -14,23 +14,24 @@ import contextlib
 import itertools
 import os
 import random
+import shutil
 import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
 from sentinel.authority.api.guard import to_asked
+from sentinel.authority.app import build_authority
 from sentinel.authority.decisions import record_decisions
 from sentinel.authority.engine import Authority, Caller
 from sentinel.authority.guard import decided_row
 from sentinel.authority.keys import WORKER_SCOPE
-from sentinel.core.permit import PermitSigner
+from sentinel.authority.settings import Settings
 from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.database import AUTHORITY
 from sentinel.store.embedded import Embedded, remove
@@ -103,17 +104,15 @@ def place() -> Iterator[Place]:
         tenant_id, _, _ = add_tenant(running.admin_url, "pieces")
         policies = ReloadablePolicies(roomy_policies(folder))
         pool = OneConnection(running.url(user=AUTHORITY))
-        authority = Authority(
-            pool=pool, decisions=None, starts=None, reports=None, checks=None,
-            policies=policies, permits=PermitSigner([SECRET]), clock=lambda: datetime.now(UTC),
-        )  # type: ignore[arg-type]  # fmt: skip
+        authority = build_authority(Settings(database_url=running.url(user=AUTHORITY), secret_keys=(SECRET,)), policies)
         caller = Caller(tenant_id, uuid.uuid4(), uuid.uuid4(), None, frozenset({WORKER_SCOPE}), None)
         admin = psycopg.connect(running.admin_url, autocommit=True)
-        yield Place(admin, pool, authority, caller, os.urandom(3).hex(), itertools.count())
+        with admin, pool.one, contextlib.closing(authority.pool):
+            yield Place(admin, pool, authority, caller, os.urandom(3).hex(), itertools.count())
     finally:
         server.stop()
         remove(base)
-        contextlib.suppress(OSError)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def cpu_ns(pid: int) -> int:

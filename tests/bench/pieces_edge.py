@@ -37,7 +37,7 @@ def measure(seconds: int) -> None:
             measured = generate(port, guards("unused"), connections=connections, seconds=seconds)
             cpu = tree_cpu_seconds(pid) - before
             print(
-                f"{f'bare edge, {connections} connections':36} CPU {1e6 * cpu / measured.requests:7.1f} us   {measured.per_second:,.0f}/s"
+                f"{f'bare edge, {connections} connections':36} CPU {measured.each(1e6 * cpu):7.1f} us   {measured.per_second:,.0f}/s"
                 f"   p50 {measured.p50_ms:.2f} ms (n={measured.requests})",
                 flush=True,
             )

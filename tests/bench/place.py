@@ -75,9 +75,9 @@ class Bench:
         self.note(f"{name} p50", measured.p50_ms)
         self.note(f"{name} p99", measured.p99_ms)
         for program, seconds in {**spent, LOAD: measured.cpu_seconds}.items():
-            self.note(f"{name} {program} µs", 1e6 * seconds / measured.requests)
+            self.note(f"{name} {program} µs", measured.each(1e6 * seconds))
         if wal_bytes is not None:
-            self.note(f"{name} WAL B", wal_bytes / measured.requests)
+            self.note(f"{name} WAL B", measured.each(wal_bytes))
 
     def guard(self, name: str, make: Callable[[str], Template], *, connections: int, seconds: int) -> None:
         """One closed loop over the authority, after a warm-up with requests of its own."""
