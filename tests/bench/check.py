@@ -21,11 +21,12 @@ from tests.bench import templates
 from tests.bench.generator import generate
 from tests.bench.machine import describe_machine, machine_id
 from tests.bench.place import AUTHORITY_PROGRAM, POSTGRESQL, Bench, running_bench
+from tests.bench.report import QUIET
 
 KEPT = Path(__file__).parent / "kept"
 MAY_GROW = 0.05
-MAY_DIFFER, OTHERS_MAY_USE = 0.20, 10.0
-"""How far a middle slice may be above the best third, and what percentage of the machine others may use meanwhile."""
+MAY_DIFFER = 0.20
+"""How far a middle slice may be above the best third."""
 GREEN, RED, BUSY = 0, 1, 2
 
 
@@ -46,7 +47,7 @@ class Slices:
 
     def is_steady(self) -> bool:
         """Whether these figures can tell a few percent."""
-        is_quiet = statistics.median(self.others) <= OTHERS_MAY_USE
+        is_quiet = statistics.median(self.others) <= QUIET
         return is_quiet and statistics.median(self.both) <= (1 + MAY_DIFFER) * best(self.both)
 
 

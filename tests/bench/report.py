@@ -14,6 +14,9 @@ RESULTS = Path(__file__).parent / "RESULTS.md"
 CHART = Path(__file__).parent / "results.svg"
 BEGIN, END = "<!-- newest run: begin -->", "<!-- newest run: end -->"
 
+QUIET = 10.0
+"""The percentage of the machine that others may use before a run says so."""
+
 Figures = Mapping[str, list[float]]
 
 
@@ -147,7 +150,12 @@ def text_of(run: Run) -> str:
     """The run as a section of RESULTS.md."""
     where = "; ".join(f"{name} {value}" for name, value in run.machine.items())
     others = [value for name, values in run.figures.items() if name.endswith(" others %") for value in values]
-    busy = f" Meanwhile others used {statistics.median(others):.0f} % of the machine." if others else ""
+    used = statistics.median(others) if others else 0.0
+    busy = (
+        f" **Not quiet**: others used {used:.0f} % of the machine meanwhile, so rates and latencies say little."
+        if used > QUIET
+        else ""
+    )
     return "\n".join(
         [
             f"{where}; {run.rounds} rounds of {run.seconds} s.{busy}",

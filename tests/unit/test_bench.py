@@ -194,6 +194,11 @@ def test_the_chart_is_an_svg_with_every_bar_and_none_without_a_rival() -> None:
     assert chart({name: values for name, values in figures().items() if not name.startswith("Cerbos")}) is None
 
 
+def test_a_run_beside_other_work_says_so() -> None:
+    busy = report.Run(MACHINE, 2, 4, figures() | {"guard 32 others %": [60.0, 40.0]})
+    assert "**Not quiet**: others used 50 %" in report.text_of(busy)
+
+
 def test_a_kept_run_stands_in_the_results_between_its_marks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     results = tmp_path / "RESULTS.md"
     results.write_text(f"# Results\n\n{report.BEGIN}\nold\n{report.END}\n\nhistory\n")
@@ -205,6 +210,7 @@ def test_a_kept_run_stands_in_the_results_between_its_marks(monkeypatch: pytest.
     assert "old" not in text
     assert "history" in text
     assert "2 rounds of 4 s" in text
+    assert "Not quiet" not in text
     assert (tmp_path / "results.svg").exists()
     with pytest.raises(SystemExit):
         report.write(run, tmp_path, whole=False, keep=True)
