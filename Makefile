@@ -12,7 +12,7 @@ T ?= tests
 # Tests of real processes wait for a third of their time: three at a time keep two cores busy.
 WORKERS ?= 3
 
-.PHONY: help env demo test check lint format types imports docs docs-check bench lock sbom wheel clean screenshots
+.PHONY: help env demo test check lint format types imports docs docs-check bench bench-check lock sbom wheel clean screenshots
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -81,8 +81,14 @@ docs-check: .venv/.lint  ## are the made documents the ones the code makes, and 
 	@$(BIN)/python -m tests.support.lock check
 	@$(BIN)/python -m tests.support.sbom check
 
-bench: .venv/.test  ## measure guards, checks and refunds against pgbench, interleaved; writes tests/bench/out/
-	@$(BIN)/python -m tests.bench.run $(BENCH)
+# ROUNDS, SECONDS and KEEP=1 of both; BENCH=--help tells more, BENCH=pieces times the parts of a guard apart.
+bench_options = $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(KEEP),--keep)
+
+bench: .venv/.test  ## measure guards beside Cerbos and pgbench, and the worker, interleaved; writes tests/bench/out/
+	@$(BIN)/python -m $(if $(filter pieces,$(BENCH)),tests.bench.pieces $(filter-out pieces,$(BENCH)),tests.bench.run $(bench_options) $(BENCH))
+
+bench-check: .venv/.test  ## does a guard cost more CPU than the kept figures of this machine? red above 5 %
+	@$(BIN)/python -m tests.bench.check $(bench_options) $(BENCH)
 
 screenshots: .venv/.test  ## pictures of every page of a demo into build/screenshots/, the README's into deploy/screenshots/
 	@$(BIN)/python -m tests.browser.screenshots

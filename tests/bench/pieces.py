@@ -1,8 +1,10 @@
-"""Parts of a guard timed apart: `python -m tests.bench.pieces sql`.
+"""Parts of a guard timed apart: `make bench BENCH=pieces`, or `python -m tests.bench.pieces sql` for one of them.
 
 `sql`: what one guard costs PostgreSQL, by batch size: CPU time of the backend (the kernel's account, schedstat), bytes of
 write-ahead log, heap rows and index entries. The rows are those that `decided_row` makes for the shipped refund policy with
 room in its totals. An own PostgreSQL in memory; the sequencer's work is measured apart.
+`bytes`: what it costs the authority from bytes to row and from row to bytes (`pieces_bytes.py`).
+`edge`: what a request costs the server that does nothing with it (`pieces_edge.py`).
 """
 
 from __future__ import annotations
@@ -12,34 +14,38 @@ import contextlib
 import itertools
 import os
 import random
+import shutil
 import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from sentinel.authority.api.guard import to_asked
+from sentinel.authority.api.guard import to_operation
+from sentinel.authority.api.hot_bodies import GUARD
+from sentinel.authority.app import build_authority
 from sentinel.authority.decisions import record_decisions
 from sentinel.authority.engine import Authority, Caller
 from sentinel.authority.guard import decided_row
+from sentinel.authority.guard_rows import GuardRow
 from sentinel.authority.keys import WORKER_SCOPE
-from sentinel.core.permit import PermitSigner
+from sentinel.authority.settings import Settings
 from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.database import AUTHORITY
 from sentinel.store.embedded import Embedded, remove
 from sentinel.store.migrate import migrate
+from tests.bench import pieces_bytes, pieces_edge
 from tests.support.fixtures import SECRET, add_tenant, guard_body
 from tests.support.roomy import roomy_policies
 
 ACCOUNTS = 100_000
 MEMORY = Path("/dev/shm")  # an own folder is made in it
 
-Row = dict[str, Any]
+Row = GuardRow
 
 
 class OneConnection:
@@ -78,10 +84,11 @@ class Place:
         for _ in range(number):
             account = random.randint(1, ACCOUNTS)  # which account asks
             key = f"{self.run}{next(self.numbers)}"
-            asked = to_asked(guard_body(key, value=value, params={"account_ref": f"acct_{account}", "refund_id": f"rf_{key}"}))
-            made.append(
-                decided_row(self.authority, self.caller, asked.operation, has_start_step=True, elapsed_ms=1, **more)
+            body = GUARD.of_object(
+                guard_body(key, value=value, params={"account_ref": f"acct_{account}", "refund_id": f"rf_{key}"})
             )
+            operation = to_operation(body, body.idempotency_key)
+            made.append(decided_row(self.authority, self.caller, operation, has_start_step=True, elapsed_ms=1, **more))
         return made
 
 
@@ -98,17 +105,15 @@ def place() -> Iterator[Place]:
         tenant_id, _, _ = add_tenant(running.admin_url, "pieces")
         policies = ReloadablePolicies(roomy_policies(folder))
         pool = OneConnection(running.url(user=AUTHORITY))
-        authority = Authority(
-            pool=pool, decisions=None, starts=None, reports=None, checks=None,
-            policies=policies, permits=PermitSigner([SECRET]), clock=lambda: datetime.now(UTC),
-        )  # type: ignore[arg-type]  # fmt: skip
+        authority = build_authority(Settings(database_url=running.url(user=AUTHORITY), secret_keys=(SECRET,)), policies)
         caller = Caller(tenant_id, uuid.uuid4(), uuid.uuid4(), None, frozenset({WORKER_SCOPE}), None)
         admin = psycopg.connect(running.admin_url, autocommit=True)
-        yield Place(admin, pool, authority, caller, os.urandom(3).hex(), itertools.count())
+        with admin, pool.one, contextlib.closing(authority.pool):
+            yield Place(admin, pool, authority, caller, os.urandom(3).hex(), itertools.count())
     finally:
         server.stop()
         remove(base)
-        contextlib.suppress(OSError)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def cpu_ns(pid: int) -> int:
@@ -147,7 +152,10 @@ def sequence(here: Place, most: int) -> None:
     while some := here.admin.execute("select sentinel.sequence_events(%s)", [most]).fetchone()[0]:  # type: ignore[index]
         done += some
     cpu, wal = cpu_ns(pid) - cpu, wal_bytes(here.admin) - wal
-    print(f"sequence_events({most}): CPU {cpu / max(1, done) / 1000:.1f} us   WAL {wal / max(1, done):.0f} B   an event (n={done})", flush=True)
+    print(
+        f"sequence_events({most}): CPU {cpu / max(1, done) / 1000:.1f} us   WAL {wal / max(1, done):.0f} B   an event (n={done})",
+        flush=True,
+    )
 
 
 def guards(here: Place, sizes: Sequence[int], number: int) -> None:
@@ -159,15 +167,27 @@ def guards(here: Place, sizes: Sequence[int], number: int) -> None:
         sequence(here, 500)
 
 
+PIECES = ("sql", "bytes", "edge")
+
+
 def main() -> None:
-    """Measure one piece."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("piece", choices=["sql"])
-    parser.add_argument("--sizes", default="1,8,32")
-    parser.add_argument("--number", type=int, default=1600)
+    """Measure the pieces that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pieces", nargs="*", metavar="piece", help=f"of {', '.join(PIECES)}; all without")
+    parser.add_argument("--sizes", default="1,8,32,64,128", help="rows of a batch, of sql")
+    parser.add_argument("--number", type=int, default=1600, help="guards of each measurement of sql and bytes")
+    parser.add_argument("--seconds", type=int, default=3, help="seconds of each measurement of edge")
     options = parser.parse_args()
-    with place() as here:
-        guards(here, [int(size) for size in options.sizes.split(",")], options.number)
+    wanted = options.pieces or PIECES
+    if unknown := set(wanted) - set(PIECES):
+        parser.error(f"no such piece: {', '.join(sorted(unknown))}")
+    if "sql" in wanted:
+        with place() as here:
+            guards(here, [int(size) for size in options.sizes.split(",")], options.number)
+    if "bytes" in wanted:
+        pieces_bytes.main()
+    if "edge" in wanted:
+        pieces_edge.measure(options.seconds)
 
 
 if __name__ == "__main__":
