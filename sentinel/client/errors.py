@@ -57,11 +57,11 @@ class KeyConflict(Rejected):
 
 
 class ActionDenied(ClientError):
-    """Not allowed. `reason_code` is the authority's."""
+    """Not allowed. `reason_code` is the authority's, `reason` its sentence."""
 
-    def __init__(self, reason_code: str, detail: str) -> None:
-        super().__init__(f"{reason_code}: {detail}")
-        self.reason_code = reason_code
+    def __init__(self, reason_code: str, reason: str) -> None:
+        super().__init__(f"{reason_code}: {reason}")
+        self.reason_code, self.reason = reason_code, reason
 
 
 class ApprovalPending(ClientError):
