@@ -23,6 +23,8 @@ from sentinel.client.transport import Transport
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from sentinel.client.async_client import AsyncClient
+
 Parsed = TypeVar("Parsed")
 
 
@@ -46,6 +48,7 @@ class Client:
     ) -> None:
         headers = calls.client_headers(api_key, tenant_id)
         self._transport = Transport(base_url, headers=headers, pool_size=pool_size)
+        self._made_with = (base_url, api_key, tenant_id)
         self.agent_id = agent_id
         self._timeout_seconds = timeout_seconds
         self._retries = retries
@@ -150,6 +153,16 @@ class Client:
         """Turn a switch off for everybody (an agent cannot turn one on); whether it was turned off only now."""
         body = {"switch": name, "reason": reason}
         return self._run(Call("POST", "/switches/off", body, lambda _, found: switched_off(found, name)))
+
+    def as_async(self) -> AsyncClient:
+        """An `AsyncClient` of the same address, key, agent and bounds."""
+        from sentinel.client.async_client import AsyncClient
+
+        base_url, api_key, tenant_id = self._made_with
+        return AsyncClient(
+            base_url, api_key, agent_id=self.agent_id, tenant_id=tenant_id, timeout_seconds=self._timeout_seconds,
+            retries=self._retries,
+        )  # fmt: skip
 
     def abort(self) -> None:
         """Break the calls under way in every thread: they raise `Unreachable`. For a quick, clean end."""
