@@ -43,11 +43,15 @@ R = TypeVar("R")
 
 
 class _Run:
-    """What a guarded run asks, as given; `answer` is set inside the block, `reported` after it."""
+    """What a guarded run asks, as given; `answer` is set inside the block, `reported` after it.
+
+    `failure` may be set inside the block, in a word: then an error is reported although nothing is raised.
+    """
 
     def __init__(self, client: Any, question: Mapping[str, Any], wait_seconds: float) -> None:
         self._client, self._given, self._wait_seconds = client, question, wait_seconds
         self.answer: GuardAnswer | None = None
+        self.failure: str | None = None
         self.reported = False
 
     def _question(self) -> GuardQuestion:
@@ -67,13 +71,14 @@ class _Run:
     def _outcome(self, kind: type[BaseException] | None) -> Outcome:
         answer = self.answer
         assert answer is not None
+        # The type's name only: an exception's text may carry what must not leave this process.
+        error = self.failure if kind is None else kind.__name__
         return {
             "idempotency_key": answer.idempotency_key,
             "action": answer.action,
             "agent_id": answer.agent_id,
-            "outcome": "success" if kind is None else "error",
-            # The type's name only: an exception's text may carry what must not leave this process.
-            "error": None if kind is None else kind.__name__,
+            "outcome": "success" if error is None else "error",
+            "error": error,
             "resource": answer.resource,
             "risk_class": answer.risk_class,
             "permit_token": answer.permit_token,

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
-from sentinel.client import AsyncClient, Client, GuardAnswer, guarded
+from sentinel.client import AsyncClient, Client, ClientError, GuardAnswer, guarded
 from sentinel.tools import ToolCall, ToolRefused, ToolTable
 
 Facts = Callable[[str, Mapping[str, Any]], Any]
@@ -39,6 +39,28 @@ _current: ContextVar[CurrentOperation | None] = ContextVar("sentinel_current_ope
 def current_operation() -> CurrentOperation | None:
     """Inside a guarded tool: its operation, e.g. for the provider's idempotency key. None outside, and in an unguarded tool."""
     return _current.get()
+
+
+@dataclass(frozen=True, slots=True)
+class Ran(Generic[R]):
+    """The tool ran, and this is what it returned."""
+
+    result: R
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The tool was not called."""
+
+    error: ClientError
+
+
+Failed = Callable[[Any], bool]
+
+
+def never_failed(result: Any) -> bool:
+    """A result is a success; failures are raised."""
+    return False
 
 
 class ToolGuard:
@@ -67,23 +89,54 @@ class ToolGuard:
         return self.client.as_async()
 
     def run(self, tool: str, arguments: Mapping[str, Any], call: Callable[[dict[str, Any]], R]) -> R:
-        """`call` of the arguments to run with, under a started permit; its outcome is reported."""
-        asked = self.call_of(tool, arguments, self._known(tool, arguments))
-        if asked.question is None:
-            return call(dict(arguments))
-        with guarded(self.client, **self._options(asked)) as answer, _running(asked, answer) as injected:
-            return call({**arguments, **injected})
+        """`call` of the arguments to run with, under a started permit. Raises the refusal, or what `call` raises."""
+        return _result(self.attempt(tool, arguments, call))
 
     async def run_async(
         self, tool: str, arguments: Mapping[str, Any], call: Callable[[dict[str, Any]], Awaitable[R]]
     ) -> R:
         """As `run`, awaited."""
-        asked = await self.call_of_async(tool, arguments)
-        if asked.question is None:
-            return await call(dict(arguments))
-        async with guarded(self.async_client, **self._options(asked)) as answer:
-            with _running(asked, answer) as injected:
-                return await call({**arguments, **injected})
+        return _result(await self.attempt_async(tool, arguments, call))
+
+    def attempt(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        call: Callable[[dict[str, Any]], R],
+        failed: Failed = never_failed,
+    ) -> Ran[R] | Refused:
+        """As `run`, with a refusal as a value, so that an error of the tool itself is never taken for one.
+
+        `failed` tells of a result that it stands for a failure of the tool, which is reported as an error too.
+        """
+        with ExitStack() as stack:
+            try:
+                asked = self.call_of(tool, arguments, self._known(tool, arguments))
+                run = None if asked.question is None else guarded(self.client, **self._options(asked))
+                answer = stack.enter_context(run) if run else None
+            except ClientError as refusal:
+                return Refused(refusal)
+            result = call({**arguments, **stack.enter_context(_running(asked, answer))})
+            if run and failed(result):
+                run.failure = "ToolFailed"
+            return Ran(result)
+
+    async def attempt_async(
+        self, tool: str, arguments: Mapping[str, Any], call: Callable[[dict[str, Any]], Awaitable[R]],
+        failed: Failed = never_failed,
+    ) -> Ran[R] | Refused:  # fmt: skip
+        """As `attempt`, awaited."""
+        async with AsyncExitStack() as stack:
+            try:
+                asked = await self.call_of_async(tool, arguments)
+                run = None if asked.question is None else guarded(self.async_client, **self._options(asked))
+                answer = await stack.enter_async_context(run) if run else None
+            except ClientError as refusal:
+                return Refused(refusal)
+            result = await call({**arguments, **stack.enter_context(_running(asked, answer))})
+            if run and failed(result):
+                run.failure = "ToolFailed"
+            return Ran(result)
 
     async def call_of_async(self, tool: str, arguments: Mapping[str, Any]) -> ToolCall:
         """The call as the table sees it, with the program's facts. Raises `ToolRefused`."""
@@ -116,14 +169,23 @@ class ToolGuard:
 
 
 @contextmanager
-def _running(asked: ToolCall, answer: GuardAnswer) -> Iterator[dict[str, str]]:
+def _running(asked: ToolCall, answer: GuardAnswer | None) -> Iterator[dict[str, str]]:
     """The tool's time: its operation is the current one. Gives the arguments to inject."""
+    if answer is None:
+        yield {}
+        return
     headers = asked.injected("header", operation_id=answer.operation_id)
     token = _current.set(CurrentOperation(answer.operation_id, answer.idempotency_key, headers))
     try:
         yield asked.injected("argument", operation_id=answer.operation_id)
     finally:
         _current.reset(token)
+
+
+def _result(attempted: Ran[R] | Refused) -> R:
+    if isinstance(attempted, Refused):
+        raise attempted.error
+    return attempted.result
 
 
 async def _awaited(tool: str, known: Awaitable[Any]) -> Any:
