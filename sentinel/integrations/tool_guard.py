@@ -138,6 +138,18 @@ class ToolGuard:
                 run.failure = "ToolFailed"
             return Ran(result)
 
+    async def approval_wanted(self, tool: str, arguments: Mapping[str, Any]) -> str | None:
+        """Ask without starting: the id of the approval that this call waits for, or None where it may be attempted now.
+
+        A refusal is None too: the attempt is refused, and tells the model why.
+        """
+        try:
+            asked = await self.call_of_async(tool, arguments)
+            answer = None if asked.question is None else await self.async_client.guard(**asked.question)
+        except ClientError:
+            return None
+        return answer.approval_id if answer is not None and answer.status == "pending" else None
+
     async def call_of_async(self, tool: str, arguments: Mapping[str, Any]) -> ToolCall:
         """The call as the table sees it, with the program's facts. Raises `ToolRefused`."""
         known = self._known(tool, arguments)

@@ -26,7 +26,7 @@ from tests.support.harness import decide
 from tests.support.roomy import roomy_policies
 
 ANSWER_SECONDS = 60
-ADAPTERS = {"plain": None, "langchain": "langchain"}
+ADAPTERS = {"plain": None, "langchain": "langchain", "openai_agents": "openai_agents"}
 """Adapter → the framework whose environment it needs; None: this one."""
 
 

@@ -15,7 +15,11 @@ from sentinel.authority.halts import set_halt
 from tests.adapters.conftest import Agent
 from tests.support.scripted_server import ScriptedServer, faults
 
-FORMS = [("plain", "sync"), ("plain", "async"), ("langchain", "sync"), ("langchain", "async")]
+FORMS = [
+    ("plain", "sync"), ("plain", "async"), ("langchain", "sync"), ("langchain", "async"),
+    ("openai_agents", "asked"), ("openai_agents", "naive"),
+]  # fmt: skip
+"""Adapter and form. "naive": who goes on approves whatever interrupts, without looking at the authority."""
 NEEDS_PERSON = 40_000
 OVER_LIMIT = 500_000
 
