@@ -99,10 +99,11 @@ lock: .venv/.release  ## write requirements.txt anew from setup.cfg; UPGRADE=--u
 sbom: .venv/.release  ## write the bill of materials into deploy/sbom.cdx.json
 	@$(BIN)/python -m tests.support.sbom make
 
-wheel: .venv/.release  ## build the wheel into dist/
-	@$(BIN)/python -m build --no-isolation --wheel --outdir dist . >/dev/null && ls dist/*.whl
+wheel: .venv/.release  ## build the wheels of the programs and of the client alone into dist/
+	@rm -rf deploy/sentinel-client/build
+	@for folder in . deploy/sentinel-client; do $(BIN)/python -m build --no-isolation --wheel --outdir dist $$folder >/dev/null || exit 1; done; ls dist/*.whl
 
 clean:  ## stop and remove everything this folder made: environment, database, caches
 	@if test -x $(BIN)/python && test -e var; then $(BIN)/python -m sentinel.store.embedded var; fi
-	@rm -rf .venv var build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache .schemathesis .sdk-cache tests/bench/out
+	@rm -rf .venv .venv-adapters var build deploy/sentinel-client/build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache .schemathesis .sdk-cache tests/bench/out
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
