@@ -48,6 +48,8 @@ env: .venv/.runtime  ## make the environment in .venv, nothing else
 demo: .venv/.runtime  ## start everything with a demo ledger and leave it running
 	@exec $(BIN)/sentinel demo
 
+# Bytecode is kept, also where the machine's environment says otherwise: else every process of a test compiles all it imports.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/.test  ## run the whole suite; T=path for a part, WORKERS=n for more processes
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(T)
 
