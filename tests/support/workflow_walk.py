@@ -162,8 +162,8 @@ class Walk:
     def keep_reading(self, *_: Any) -> None:
         """Read anew in the next run."""
 
-    def fix_requests(self, rows: Sequence[LedgerRow], requests: Mapping[str, Any]) -> set[str]:
-        return {row.ledger_entry_id for row in rows}
+    def fix_requests(self, rows: Sequence[tuple[LedgerRow, Mapping[str, Any], Any]]) -> dict[str, Any]:
+        return {row.ledger_entry_id: row.start_id or start_id for row, _, start_id in rows}
 
     def why_refused(self, ids: Sequence[str]) -> dict[str, str]:
         """Nobody else is about."""

@@ -20,7 +20,7 @@ _CONTRADICTED = (400, 409, 422)
 """Refused for what it says: another try says the same, so a person must look."""
 
 SWEEP = 128
-AT_ONCE = 32
+AT_ONCE = 64
 """Reports per call to the authority."""
 
 Failure = tuple[str, float | None]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from random import Random
 
-from sentinel.client import GuardAnswer, KeyConflict, Rejected, Unreachable
+from sentinel.client import GuardAnswer, KeyConflict, NoAnswerKind, Rejected, Unreachable
 from worker.outbound.effects import NoAnswer, Settled
 from worker.refunds.failures import FailureScope, failure_scope
 from worker.refunds.rows import Change, LedgerRow, ReleaseLease, report_body
@@ -33,6 +33,7 @@ RESOLVED = "resolved-not-executed"
 
 NOT_EXECUTED = "not_executed"
 """The reason of a row about which a person said so, before it was."""
+_NEVER_PAID = "a person said that this refund was not executed, before it was; nothing was paid. To pay it, enter it anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +58,26 @@ def is_begun(answer: GuardAnswer) -> bool:
 
 def after_guard(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> Change:
     """The event that a guard's answer is."""
+    change = _meaning(row, answer, retry_policy)
+    if change.event is LedgerEvent.ALLOWED or answer.status in ("already_started", "completed"):
+        return change
+    # What is recorded so was never started.
+    return replace(change, not_started=row.permit_token is None)
+
+
+def _meaning(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> Change:
     match answer.status:
         case "allowed" | "approved":
             return _allowed(row, answer, answer.permit_token)
         case "already_started" | "completed" if (
-            is_begun(answer) and row.start_id is not None and row.permit_token is not None
+            is_begun(answer) and row.start_id is not None and (row.permit_token is not None or answer.start is not None)
         ):
             # Our own start, whose receipt was lost with its holder: the stored start id gets the recorded receipt, or the
             # refusal after which nothing may happen any more.
             return _allowed(row, answer, row.permit_token)
+        case "already_started" | "completed" if answer.resolution == NOT_EXECUTED and row.may_be_started:
+            # A start that a question enclosed: what it would have settled is the execution, and there is none.
+            return replace(give_up(row, _NEVER_PAID, reason=NOT_EXECUTED), not_started=True)
         case "already_started" | "completed":
             outcome = f", outcome {answer.outcome}" if answer.outcome else ""
             return give_up(
@@ -91,17 +103,31 @@ def after_no_answer(row: LedgerRow, error: Unreachable | Rejected, retry_policy:
     """No usable answer to a guard. What says nothing about the row costs it only time; else a person must look."""
     if isinstance(error, KeyConflict):
         return give_up(row, f"key_conflict: {error.detail}")
+    if isinstance(error, Rejected) and error.code == RESOLVED:
+        return replace(give_up(row, _NEVER_PAID, reason=NOT_EXECUTED), not_started=True)
     if failure_scope(error) is FailureScope.ROW:
         return give_up(row, f"rejected_by_authority: {error.detail}")
     wait = (error.retry_after_seconds if isinstance(error, Unreachable) else None) or 0.0
     return postpone(row, error.detail, retry_policy, at_least=wait)
 
 
+def nothing_started(row: LedgerRow, event: Change | ReleaseLease) -> Change | ReleaseLease:
+    """The event, with word that nothing is started under the row's start id, where that is known."""
+    if isinstance(event, ReleaseLease) or row.may_be_started:
+        return event
+    return replace(event, not_started=True)
+
+
+def surely_not_started(error: Unreachable | Rejected) -> bool:
+    """Whether a question that enclosed its start, and failed so, surely started nothing: refused, or never received."""
+    return isinstance(error, Rejected) or error.kind in (NoAnswerKind.REFUSED, NoAnswerKind.BUSY)
+
+
 def postpone(row: LedgerRow, why: str, retry_policy: RetryPolicy, *, at_least: float = 0.0) -> Change | ReleaseLease:
     """Retry later without counting an attempt; pauses grow with the waits in a row."""
     pause = retry_policy.pause_seconds(row.waits, at_least)
-    if row.start_id is not None:
-        # It may have been started: it stays held, and is taken again, but it does not become NEW.
+    if row.may_be_started:
+        # It stays held, and is taken again, but it does not become NEW.
         return ReleaseLease(row, why, pause, outside=True)
     return replace(put_back(row, why, pause, failures=0), outside=True)
 
@@ -128,8 +154,7 @@ def start_refused(row: LedgerRow, why: str) -> Change:
 
 def after_not_executed(row: LedgerRow) -> Change:
     """A person said "not executed", and nothing was: the row ends, and its budget is free."""
-    why = "a person said that this refund was not executed, before it was; nothing was paid. To pay it, enter it anew"
-    return Change(row, _ALLOWED, LedgerEvent.NOT_EXECUTED, last_error=why, failures=1, reason_code=NOT_EXECUTED)
+    return Change(row, _ALLOWED, LedgerEvent.NOT_EXECUTED, last_error=_NEVER_PAID, failures=1, reason_code=NOT_EXECUTED)
 
 
 def after_not_executed_but(row: LedgerRow, found: Settled | NoAnswer, *, system: str) -> Change:
@@ -188,7 +213,7 @@ def end_by_customer(row: LedgerRow, reason_code: str) -> Change:
 
 def release_at_stop(row: LedgerRow) -> Change | ReleaseLease:
     """The worker ends: the row is free at once and no attempt is counted. What may have started stays claimed."""
-    return put_back(row, ENDED, 0.0, failures=0) if row.start_id is None else ReleaseLease(row, ENDED, 0.0)
+    return ReleaseLease(row, ENDED, 0.0) if row.may_be_started else put_back(row, ENDED, 0.0, failures=0)
 
 
 def permit_instead_of_approval(row: LedgerRow, reason: str, retry_policy: RetryPolicy) -> Change:
@@ -198,7 +223,7 @@ def permit_instead_of_approval(row: LedgerRow, reason: str, retry_policy: RetryP
 
 def attempts_exhausted(row: LedgerRow) -> str:
     """Why a row that was taken up again and again is given up."""
-    doubt = "; it may have been started: see `sentinel in-doubt list`" if row.start_id is not None else ""
+    doubt = "; it may have been started: see `sentinel in-doubt list`" if row.may_be_started else ""
     return f"gave up after {row.attempts} attempts, the last: {row.last_error or 'its worker ended'}{doubt}"
 
 

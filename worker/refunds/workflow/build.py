@@ -64,7 +64,7 @@ def build_runner(parts: Dependencies, *, failpoints: Failpoints, stopping: threa
         card,
         AskAuthority(
             ledger=parts.ledger, client=parts.client, worker_pool=parts.worker_pool, retry_policy=parts.retry_policy, systems=parts.systems,
-            failpoints=failpoints, stopping=stopping,
+            failpoints=failpoints, stopping=stopping, act_within_seconds=parts.act_within_seconds,
         ),
         ExecuteBySystem(
             ledger=parts.ledger, client=parts.client, worker_pool=parts.worker_pool, retry_policy=parts.retry_policy, systems=parts.systems,

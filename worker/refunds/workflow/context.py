@@ -13,6 +13,7 @@ from worker.critic.case import Opinion
 from worker.refunds.confirmations import Confirmation
 from worker.refunds.rows import Change, KeptImage, KnownFacts, LedgerRow, OrderFacts, ReleaseLease, Report
 from worker.refunds.run_results import RowResult
+from worker.refunds.states import LedgerState
 from worker.refunds.workflow.directories import Found
 from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import StepName
@@ -65,6 +66,10 @@ class RunContext:
     """The last answer to a guard of this run."""
     not_taken: Escalation | None = None
     """Why the permission was not taken: the order's budget has no room for it, or another row has taken the order."""
+    encloses_start: bool = False
+    """Whether the question starts what it permits."""
+    permission: Change | None = None
+    """A permission that came with its start: recorded with the execution."""
     started: StartReceipt | Unreachable | Rejected | None = None
     settled: Settled | Refused | NoAnswer | None = None
     execution_id: uuid.UUID | None = None
@@ -78,6 +83,12 @@ class RunContext:
     """Set once the run's end is on record."""
     trail: list[dict[str, Any]] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def state(self) -> LedgerState:
+        """Where the row stands in the ledger while the run has it."""
+        recorded = self.started is not None and self.permission is None
+        return LedgerState.ALLOWED if recorded else LedgerState.GUARDING
 
     def note(self, step: StepName, result: StepResult) -> None:
         """Add a step to the trail; `at_ms` counts from the beginning of the run."""

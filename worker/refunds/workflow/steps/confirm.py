@@ -46,7 +46,7 @@ class Confirm:
                     row, "the database refused the execution", self._retry_policy
                 )
             else:
-                context.outcome = run_results.lease_lost(row, LedgerState.ALLOWED)
+                context.outcome = run_results.lease_lost(row, context.state)
 
     def run(self, context: RunContext) -> StepResult:
         """The run is over."""
@@ -82,4 +82,5 @@ def _execution(context: RunContext) -> Execution:
         report,
         payload,
         list(context.trail),
+        context.permission,
     )

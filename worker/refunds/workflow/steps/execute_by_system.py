@@ -22,7 +22,7 @@ from worker.refunds.workflow.routes import IN_PARTS
 from worker.settlement import NoAnswer, Refused, Settled, SettlementSystem
 from worker.settlement.registry import Systems
 
-AT_ONCE = 32
+AT_ONCE = 64
 
 
 class ExecuteBySystem:
@@ -47,10 +47,15 @@ class ExecuteBySystem:
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
         """Everything up to the effect; each stage hands on only rows that are still ours."""
-        permitted = self._record_allowed([context for context in contexts if self._may_start(context)])
+        fresh = [context for context in contexts if context.permission is None and self._may_start(context)]
+        permitted = self._record_allowed(fresh) if fresh else []
         self._start(permitted)
-        started = [context for context in permitted if isinstance(context.started, StartReceipt)]
-        self._worker_pool.map(self._settle, started)
+        started = [context for context in contexts if isinstance(context.started, StartReceipt)]
+        # What settles by the execution settles here and now; outside systems are asked several at a time.
+        self._worker_pool.map(self._settle, [context for context in started if context.permission is None])
+        for context in started:
+            if context.permission is not None:
+                self._settle(context)
 
     def _may_start(self, context: RunContext) -> bool:
         """What has been started is seen through, whatever its system says now: an effect may be under way."""
@@ -88,7 +93,7 @@ class ExecuteBySystem:
             # The stored start id counts, not the proposed one: it may be an earlier holder's.
             context.row = replace(
                 context.row, start_id=start_id, decision=change.decision, reason_code=change.reason_code,
-                permit_token=change.permit_token,
+                permit_token=change.permit_token, may_be_started=True,
             )  # fmt: skip
             permitted.append(context)
         if permitted:
