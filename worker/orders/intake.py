@@ -5,7 +5,6 @@ The order of the checks matters: an unsigned delivery costs one counter, and not
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Mapping
@@ -19,12 +18,11 @@ from sentinel.platform.http.bodies import body_bytes, read_object
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.http.wire import Answer, Request
 from worker.orders import metrics
-from worker.orders.claims import TakeOutcome
-from worker.orders.idempotency import body_digest, response_to_repeat
+from worker.orders.idempotency import body_digest
 from worker.orders.processor import OrderProcessor
-from worker.orders.responses import OrderResponse
 from worker.orders.signatures import Unverified
 from worker.orders.sources import OrderSource, SourcesFile
+from worker.orders.store import Delivery
 
 REPLAY_HEADER = "X-Sentinel-Idempotent-Replay"
 _PREFIX, _SUFFIXES = "/webhooks/", ("/orders", "/orders/created")
@@ -33,7 +31,7 @@ _UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """Answers deliveries, each in one of `threads`; `limit` is shared by all processes."""
+    """Answers deliveries; `threads` make the outside calls of single orders, and `limit` is shared by all processes."""
 
     pipeline: OrderProcessor
     sources: SourcesFile
@@ -48,29 +46,24 @@ class Intake:
         name = source_of(request.environ["PATH_INFO"])
         label = name if name and self.sources.current().find(name) else _UNKNOWN
         try:
-            told = await asyncio.get_running_loop().run_in_executor(self.threads, self._told, request.environ, name)
+            response = await self.pipeline.deliver(self._read(request.environ, name), self.threads)
         except SentinelError as error:
             metrics.ANSWERS.labels(label, error.code).inc()
             raise
-        metrics.ANSWERS.labels(label, "replayed" if told.replayed else str(told.status)).inc()
+        metrics.ANSWERS.labels(label, "replayed" if response.replayed else str(response.status)).inc()
         metrics.SECONDS.observe(time.perf_counter() - began)
-        headers = {"Cache-Control": "no-store"} | ({REPLAY_HEADER: "true"} if told.replayed else {})
-        return Answer(told.body, told.status, headers=headers)
+        headers = {"Cache-Control": "no-store"} | ({REPLAY_HEADER: "true"} if response.replayed else {})
+        return Answer(response.body, response.status, headers=headers)
 
-    def _told(self, environ: dict[str, Any], name: str | None) -> OrderResponse:
+    def _read(self, environ: dict[str, Any], name: str | None) -> Delivery:
+        """What was delivered, once it is within the limits and genuine."""
         if name is None:
             raise NotFound("there is nothing here")
         self._take("address", address_of(environ, self.trusted_proxies))
         body = body_bytes(environ)
         source = self._genuine(environ, name, body)
         self._take("source", source.name, source)
-        order = source.to_order(read_object(body))
-        digest = body_digest(body)
-        with self.pipeline.in_flight:
-            taken = self.pipeline.take(order, digest)
-            if taken.outcome is TakeOutcome.TAKEN and taken.work is not None:
-                return self.pipeline.run(taken.work, order=order, known=taken.known)
-            return response_to_repeat(self.pipeline.store, order, taken, digest)
+        return Delivery(source.to_order(read_object(body)), body_digest(body))
 
     def _genuine(self, environ: Mapping[str, Any], name: str, body: bytes) -> OrderSource:
         """The source, if it has signed this very body; a source that is not there has signed nothing."""

@@ -6,7 +6,7 @@ What a source did not send is None ("unknown"), never zero: a rule that needs it
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -113,6 +113,17 @@ class KnownAccount:
 
     velocity_24h: int | None = None
     amount_24h: Money | None = None
+
+
+def with_orders_beside(known: KnownAccount, order: Order, orders: Sequence[Order]) -> KnownAccount:
+    """`known` with those of `orders` that are of the same account too, `order` itself not counted: they came together with it."""
+    others = [one for one in orders if one.account_ref == order.account_ref and one is not order]
+    if known.velocity_24h is None or not others:
+        return known
+    currency = order.amount.currency
+    minor = sum(one.amount.amount_minor for one in others if one.amount.currency == currency)
+    minor += known.amount_24h.amount_minor if known.amount_24h else 0
+    return KnownAccount(known.velocity_24h + len(others), Money(minor, currency) if minor else None)
 
 
 @dataclass(frozen=True, slots=True)
