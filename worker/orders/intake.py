@@ -9,7 +9,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +19,7 @@ from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.http.wire import Answer, Request
 from worker.orders import metrics
 from worker.orders.idempotency import body_digest
-from worker.orders.processor import OrderProcessor
+from worker.orders.processor import OrderProcessor, OrderSets
 from worker.orders.signatures import Unverified
 from worker.orders.sources import OrderSource, SourcesFile
 from worker.orders.store import Delivery
@@ -29,7 +29,7 @@ _PREFIX, _SUFFIXES = "/webhooks/", ("/orders", "/orders/created")
 _UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Intake:
     """Answers deliveries; `threads` make the outside calls of single orders, and `limit` is shared by all processes."""
 
@@ -39,6 +39,10 @@ class Intake:
     threads: ThreadPoolExecutor
     trusted_proxies: int = 0
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    _sets: OrderSets = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._sets = OrderSets(self.pipeline)
 
     async def deliver(self, request: Request) -> Answer:
         """One delivery on the event loop. Raises the refusals of its checks, in their order."""
@@ -46,7 +50,8 @@ class Intake:
         name = source_of(request.environ["PATH_INFO"])
         label = name if name and self.sources.current().find(name) else _UNKNOWN
         try:
-            response = await self.pipeline.deliver(self._read(request.environ, name), self.threads)
+            run = self.pipeline.delivered(self._read(request.environ, name))
+            response = await self._sets.process(run, self.threads)
         except SentinelError as error:
             metrics.ANSWERS.labels(label, error.code).inc()
             raise

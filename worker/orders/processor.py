@@ -1,19 +1,18 @@
 """Processes orders in sets: take, score, guard and start in one call, then fulfil, queue or hold.
 
-Orders that come while a set is under way share the next one. What asks somebody outside about one order alone (look-ups, a
-model, a shop) is done in a thread of its own; then the order goes on with the next set. The steps are in `steps.py`.
+A set goes through its steps together (`steps.py`), as far as they go. What asks somebody outside about one order alone
+(look-ups, a model, a shop) is done for each by itself; then the order goes on with another set.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
 
 from sentinel.core.errors import TryLater
-from sentinel.store.group_commit import GroupCommit
 from worker.orders.claims import ClaimedOrder
 from worker.orders.order import ReviewStatus
 from worker.orders.responses import OrderResponse
@@ -22,59 +21,62 @@ from worker.orders.store import Delivery
 
 _ROUNDS = 8
 """More steps than any way has; a loop that needs more is a defect."""
-_MOST = 64
-"""As many orders as the authority answers in one call."""
-_SETS_AT_ONCE, _SET_SECONDS = 4, 0.02
-"""So many sets may be under way beside each other; the next leaves so long after the last, so that orders gather."""
+MOST = 64
+"""Orders of a set: as many as the authority answers in one call."""
+SETS, SLOW_SETS, SLOW_SECONDS = 2, 8, 0.25
+"""So many sets are under way beside each other; more only while they take long, because somebody is waited for."""
+GATHER_SECONDS = 0.004
+"""How long a set waits for others to join while one is under way: much less than the commits that it saves."""
 
 
 @dataclass(slots=True, kw_only=True)
 class OrderProcessor(OrderSteps):
     """Which step comes when, and for whom together. Thread-safe."""
 
-    _sets: GroupCommit[OrderRun] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._sets = GroupCommit(
-            lambda rows, _: self._advance([row["run"] for row in rows]),
-            most=_MOST, max_parallel=_SETS_AT_ONCE, slow_seconds=_SET_SECONDS,
-        )  # fmt: skip
-
-    async def deliver(self, delivery: Delivery, threads: Executor) -> OrderResponse:
-        """A delivered order to its response, on an event loop; `threads` make its outside calls. Raises as `OrderRun.result`."""
-        run = OrderRun(time.monotonic() + self.budget_seconds, delivery)
-        await self._sets.recorded({"run": run})
-        if run.outside is not None:
-            await asyncio.get_running_loop().run_in_executor(threads, self._finish, run)
-        return run.result()
-
     def run(self, work: ClaimedOrder) -> OrderResponse:
         """Bring a claimed order that was left behind as far as it goes. Raises as `OrderRun.result`."""
-        run = OrderRun(time.monotonic() + self.budget_seconds, claimed=work)
-        self._sets.record({"run": run})
-        self._finish(run)
+        run = OrderRun(self._deadline(), claimed=work)
+        self.run_all([run])
         return run.result()
 
-    def _finish(self, run: OrderRun) -> None:
-        """The outside calls of one order, and the sets between them."""
-        while (call := run.outside) is not None:
-            run.outside = None
-            try:
-                call(run)
-            except Exception as error:
-                run.fail(error)
-            if run.goes_on:
-                self._sets.record({"run": run})
+    def run_all(self, runs: list[OrderRun]) -> None:
+        """Bring orders as far as they go, each to a response or an error; the outside calls run beside each other."""
+        self.advance(runs)
+        while outside := [run for run in runs if run.outside]:
+            with ThreadPoolExecutor(len(outside), thread_name_prefix="order") as threads:
+                list(threads.map(self.call_outside, outside))
+            self.advance([run for run in outside if run.goes_on])
 
-    def _advance(self, runs: list[OrderRun]) -> list[OrderRun]:
-        """Take a set of orders as far as they go without an outside call of one alone."""
-        self._step(self.take, [run for run in runs if run.claimed is None])
+    def left_behind(self, works: Iterable[ClaimedOrder]) -> list[OrderRun]:
+        """Claimed orders as what `run_all` takes."""
+        return [OrderRun(self._deadline(), claimed=work) for work in works]
+
+    def delivered(self, delivery: Delivery) -> OrderRun:
+        """A delivery as what sets take."""
+        return OrderRun(self._deadline(), delivery)
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self.budget_seconds
+
+    def call_outside(self, run: OrderRun) -> None:
+        """The outside call of one order; nothing raises."""
+        call, run.outside = run.outside, None
+        try:
+            if call is not None:
+                call(run)
+        except Exception as error:
+            run.fail(error)
+
+    def advance(self, runs: list[OrderRun]) -> None:
+        """Take a set of orders as far as they go without an outside call of one alone; nothing raises."""
+        _step(self.take, [run for run in runs if run.claimed is None])
         for _ in range(_ROUNDS):
             under_way = [(self._next(run), run) for run in runs if run.goes_on]
+            if not under_way:
+                return
             for step in dict.fromkeys(step for step, _ in under_way):
-                self._step(step, [run for its, run in under_way if its == step])
-        self._step(_go_round, [run for run in runs if run.goes_on])
-        return runs
+                _step(step, [run for its, run in under_way if its == step])
+        _step(_go_round, [run for run in runs if run.goes_on])
 
     def _next(self, run: OrderRun) -> Callable[[list[OrderRun]], None]:
         """The step that an order needs next."""
@@ -90,18 +92,76 @@ class OrderProcessor(OrderSteps):
             case _:
                 return self.answer
 
-    @staticmethod
-    def _step(step: Callable[[list[OrderRun]], None], runs: list[OrderRun]) -> None:
-        """One step of a set; what it raises ends those of its orders that it was not done with."""
-        if not runs:
-            return
-        try:
-            step(runs)
-        except Exception as error:
-            for run in runs:
-                if run.goes_on:
-                    run.fail(error)
+
+def _step(step: Callable[[list[OrderRun]], None], runs: list[OrderRun]) -> None:
+    """One step of a set; what it raises ends those of its orders that it was not done with."""
+    if not runs:
+        return
+    try:
+        step(runs)
+    except Exception as error:
+        for run in runs:
+            if run.goes_on:
+                run.fail(error)
 
 
 def _go_round(_: list[OrderRun]) -> None:
     raise TryLater("the order goes round in circles")
+
+
+class OrderSets:
+    """Gathers the orders of one event loop into sets. Orders that come while sets are under way share the next one; one that
+    comes alone leaves at once. Not thread-safe: for the loop's own thread."""
+
+    def __init__(self, processor: OrderProcessor) -> None:
+        self._processor = processor
+        self._threads = ThreadPoolExecutor(SLOW_SETS, thread_name_prefix="orders")
+        self._waiting: list[tuple[OrderRun, asyncio.Future[None]]] = []
+        self._under_way = 0
+        self._left_at = 0.0
+        self._leaving: asyncio.Handle | None = None
+
+    async def process(self, run: OrderRun, outside: Executor) -> OrderResponse:
+        """The response to one order; `outside` makes its outside calls. Raises as `OrderRun.result`."""
+        await self._join(run)
+        while run.outside is not None:
+            await asyncio.get_running_loop().run_in_executor(outside, self._processor.call_outside, run)
+            if run.goes_on:
+                await self._join(run)
+        return run.result()
+
+    def _join(self, run: OrderRun) -> asyncio.Future[None]:
+        loop = asyncio.get_running_loop()
+        joined: asyncio.Future[None] = loop.create_future()
+        self._waiting.append((run, joined))
+        self._gather(loop)
+        return joined
+
+    def _gather(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have what waits leave: alone at the end of the loop's turn, else a moment later with those who come meanwhile."""
+        if self._leaving is None and self._waiting:
+            if self._under_way == 0:
+                self._leaving = loop.call_soon(self._leave, loop)
+            elif self._under_way < SETS or loop.time() - self._left_at > SLOW_SECONDS:
+                self._leaving = loop.call_later(GATHER_SECONDS, self._leave, loop)
+
+    def _leave(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._leaving = None
+        if self._under_way >= SLOW_SETS:
+            return
+        batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
+        self._under_way += 1
+        self._left_at = loop.time()
+        self._threads.submit(self._process, loop, batch)
+        self._gather(loop)
+
+    def _process(self, loop: asyncio.AbstractEventLoop, batch: list[tuple[OrderRun, asyncio.Future[None]]]) -> None:
+        self._processor.advance([run for run, _ in batch])
+        loop.call_soon_threadsafe(self._over, loop, batch)
+
+    def _over(self, loop: asyncio.AbstractEventLoop, batch: list[tuple[OrderRun, asyncio.Future[None]]]) -> None:
+        self._under_way -= 1
+        for _, joined in batch:
+            if not joined.done():
+                joined.set_result(None)
+        self._gather(loop)

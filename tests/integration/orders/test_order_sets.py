@@ -40,7 +40,7 @@ def test_orders_that_come_while_a_set_is_under_way_share_the_next_ones(orders: O
 
 
 def test_a_single_one_waits_for_nobody(fixtures: Fixtures, authority_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor, "_SET_SECONDS", 3600.0)
+    monkeypatch.setattr(processor, "GATHER_SECONDS", 3600.0)
     orders = make_intake(fixtures, authority_url)
     assert orders.deliver(order_body("o-1")).status_code == 200
     orders.close()
