@@ -17,9 +17,9 @@ import structlog
 from sentinel.client import ClientError
 from sentinel.core.errors import SentinelError
 from worker.orders.alerts import Alerts
-from worker.orders.claims import DueHold
 from worker.orders.processor import OrderProcessor
-from worker.orders.shop_effects import Attempts
+from worker.orders.shop import Attempts
+from worker.orders.store import DueHold
 
 _AT_ONCE = 8
 _HOUSE_SECONDS = 600.0

@@ -12,7 +12,7 @@ from sentinel.store.database import ORDERS, Pool, with_role
 from worker.failpoints import BadFailpoint, Failpoints
 from worker.key_check import KeyCheck
 from worker.orders.alerts import Alerts, channel_from
-from worker.orders.authority_client import AuthorityClient
+from worker.orders.authority import AuthorityClient, OutcomeReporter
 from worker.orders.background import Background
 from worker.orders.enrich import Enricher
 from worker.orders.failpoints import OrderFailpoint
@@ -20,16 +20,14 @@ from worker.orders.key_check import key_check, trying_client
 from worker.orders.model_score import ModelScore
 from worker.orders.order import AGENT_ID
 from worker.orders.processor import OrderProcessor
-from worker.orders.reporter import OutcomeReporter
 from worker.orders.rule_settings import RuleSettings
-from worker.orders.rules import RulesScore
-from worker.orders.scoring import Scorer
+from worker.orders.scoring import RulesScore, Scorer
 from worker.orders.settings import OrderReviewSettings
 from worker.orders.shop import HttpShop, Shop
 from worker.orders.simulated_shop import SimulatedShop
 from worker.orders.sources import FILE_NAME, PolicyError, SourcesFile
-from worker.orders.steps import Enriching, Scoring
 from worker.orders.store import OrderStore, default_tenant
+from worker.orders.taking import Enriching, Scoring
 
 SIGNALS_FILE = "order_signals.yaml"
 

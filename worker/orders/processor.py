@@ -13,11 +13,11 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from sentinel.core.errors import TryLater
-from worker.orders.claims import ClaimedOrder
-from worker.orders.order import ReviewStatus
+from worker.orders.order import ClaimedOrder, ReviewStatus
 from worker.orders.responses import OrderResponse
-from worker.orders.steps import OrderRun, OrderSteps
+from worker.orders.steps import OrderSteps
 from worker.orders.store import Delivery
+from worker.orders.taking import OrderRun
 
 _ROUNDS = 8
 """More steps than any way has; a loop that needs more is a defect."""

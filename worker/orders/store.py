@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 import orjson
@@ -24,15 +25,56 @@ from sentinel.store.group_commit import GroupCommit
 from sentinel.store.ids import new_id
 from sentinel.store.queries import call_with_retry
 from worker.orders import sql
-from worker.orders.claims import ClaimedOrder, DueHold, DueReport, OrderFigures, TakeOutcome, TakeResult
-from worker.orders.facts import facts_of
-from worker.orders.order import KnownAccount, Order
+from worker.orders.order import ClaimedOrder, KnownAccount, Order, facts_of
 
 _WORK_COLUMNS = len(fields(ClaimedOrder))
 _STEPS = (sql.SCORE_REVIEWS, sql.DECIDE_REVIEWS, sql.SETTLE_FULFILMENTS, sql.SHIP_SCORED, sql.PUT_OFF_REVIEWS)
 Row = Mapping[str, Any]
 Step = tuple[ClaimedOrder, Row]
 """An order, and what is recorded of it."""
+
+
+class TakeOutcome(StrEnum):
+    """What a delivery found."""
+
+    TAKEN = "taken"
+    RECORDED = "recorded"
+    STANDING = "standing"
+    IN_FLIGHT = "in_flight"
+    CONFLICT = "conflict"
+
+
+@dataclass(frozen=True, slots=True)
+class TakeResult:
+    """A delivery's place: `work` is claimed when TAKEN, else only how the order stands."""
+
+    outcome: TakeOutcome
+    response_status: int | None
+    response_body: str | None
+    is_final: bool | None
+    known: KnownAccount
+    work: ClaimedOrder | None
+
+
+@dataclass(frozen=True, slots=True)
+class DueHold:
+    """A hold to be tried; how often it was before, and how long ago."""
+
+    work: ClaimedOrder
+    tries: int
+    seconds_ago: float
+
+
+@dataclass(frozen=True, slots=True)
+class OrderFigures:
+    """What is open, for the metrics."""
+
+    queued: int
+    oldest_queued_seconds: float
+    under_way: int
+    holds_open: int
+    reports_open: int
+    alerts_open: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +179,7 @@ class OrderStore:
 
     def claim(self, limit: int) -> list[ClaimedOrder]:
         """Orders that are due, for one lease."""
-        return self._all(
+        return self.rows(
             sql.CLAIM_REVIEWS,
             class_row(ClaimedOrder),
             limit=limit,
@@ -147,47 +189,34 @@ class OrderStore:
 
     def claim_holds(self, limit: int) -> list[DueHold]:
         """Holds that are due, for one try."""
-        rows = self._all(sql.CLAIM_HOLDS, tuple_row, limit=limit, lease_seconds=self.lease_seconds)
+        rows = self.rows(sql.CLAIM_HOLDS, tuple_row, limit=limit, lease_seconds=self.lease_seconds)
         return [DueHold(ClaimedOrder(*row[2:]), row[0], float(row[1])) for row in rows]
-
-    def take_reports(self, limit: int, *, retry_seconds: float) -> list[DueReport]:
-        """Reports that are due, for one try."""
-        return self._all(sql.TAKE_REPORTS, class_row(DueReport), limit=limit, retry_seconds=retry_seconds)
-
-    def acknowledge(self, ids: Sequence[uuid.UUID]) -> None:
-        """The authority has these reports."""
-        if ids:
-            self._all(sql.ACKNOWLEDGE_REPORTS, scalar_row, ids=list(ids))
-
-    def postpone_report(self, review_id: uuid.UUID, error: str, pause_seconds: float | None) -> None:
-        """Not received; None: another try would be refused too."""
-        self._all(sql.POSTPONE_REPORT, scalar_row, review_id=review_id, error=error[:500], pause_seconds=pause_seconds)
 
     def approvals_wanted_since(self) -> datetime | None:
         """From when on decided approvals matter; None when nothing waits."""
-        found = self._all(sql.APPROVALS_WANTED_SINCE, scalar_row)
+        found = self.rows(sql.APPROVALS_WANTED_SINCE, scalar_row)
         return found[0] if found else None
 
     def wake(self, approval_ids: Sequence[str]) -> int:
         """Make the orders of these approvals due."""
-        return int(self._all(sql.WAKE_REVIEWS, scalar_row, approval_ids=list(approval_ids))[0])
+        return int(self.rows(sql.WAKE_REVIEWS, scalar_row, approval_ids=list(approval_ids))[0])
 
     def move_cursor(self, since: datetime) -> None:
         """Remember that decisions up to `since` have been learnt."""
-        self._all(sql.MOVE_CURSOR, scalar_row, since=since)
+        self.rows(sql.MOVE_CURSOR, scalar_row, since=since)
 
     def follow_refunds(self, limit: int) -> int:
         """Pass people's decisions to the refunds they filed, and bring back the orders whose refund was not paid."""
         events = [str(one) for one in sorted(new_id() for _ in range(2 * limit))]
-        return int(self._all(sql.FOLLOW_REFUNDS, scalar_row, limit=limit, events=events)[0])
+        return int(self.rows(sql.FOLLOW_REFUNDS, scalar_row, limit=limit, events=events)[0])
 
     def forget_deliveries(self) -> None:
         """Throw away answers whose time is over."""
-        self._all(sql.FORGET_DELIVERIES, scalar_row)
+        self.rows(sql.FORGET_DELIVERIES, scalar_row)
 
     def figures(self) -> OrderFigures:
         """What is open."""
-        found: OrderFigures = self._all(sql.FIGURES, class_row(OrderFigures))[0]
+        found: OrderFigures = self.rows(sql.FIGURES, class_row(OrderFigures))[0]
         return found
 
     # Running
@@ -212,7 +241,9 @@ class OrderStore:
     def _call(self, statement: str, batch: Sequence[Row]) -> None:
         call_with_retry(self.pool, lambda connection: connection.execute(statement, [_json(batch)], binary=True))
 
-    def _all(self, statement: str, row_factory: Any, **more: Any) -> list[Any]:
+    def rows(self, statement: str, row_factory: Any, **more: Any) -> list[Any]:
+        """The rows of one statement about this tenant."""
+
         def call(connection: psycopg.Connection[Any]) -> list[Any]:
             with connection.cursor(row_factory=row_factory) as cursor:
                 cursor.execute(statement.encode(), {"tenant_id": self.tenant_id, **more})

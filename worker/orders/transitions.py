@@ -14,13 +14,11 @@ from typing import Any
 
 from sentinel.client import GuardAnswer
 from sentinel.core.money import Money, money_out
-from worker.orders.claims import ClaimedOrder
 from worker.orders.lanes import LaneEvent
-from worker.orders.order import Lane, Order, ReviewStatus, Score, order_key
+from worker.orders.order import ClaimedOrder, Lane, Order, ReviewStatus, Score, order_key
 from worker.orders.responses import OrderResponse, order_response
 from worker.orders.scoring import FACTS_MISSING
-from worker.orders.shop import shop_payload
-from worker.orders.shop_effects import SHIPPED_BEFORE
+from worker.orders.shop import SHIPPED_BEFORE, shop_payload
 from worker.outbound.effects import EffectResult, Refused, Settled
 
 APPROVED = "approved"

@@ -15,7 +15,7 @@ from tests.support.shop_server import FlakyShop, ShopServer
 from worker.failpoints import Failpoints
 from worker.orders import steps
 from worker.orders.failpoints import OrderFailpoint
-from worker.orders.shop_effects import Attempts, perform
+from worker.orders.shop import Attempts, perform
 
 CRASHES = [
     *(("low", place) for place in OrderFailpoint), ("medium", OrderFailpoint.AFTER_GUARD), ("medium", OrderFailpoint.AFTER_DECIDED),

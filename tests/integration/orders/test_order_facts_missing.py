@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.support.order_fixtures import OrderFixtures, order_body
-from worker.orders.claims import TakeResult
-from worker.orders.store import Delivery
+from worker.orders.store import Delivery, TakeResult
 
 NOW = datetime.now(UTC)
 HOUR = timedelta(hours=1)
