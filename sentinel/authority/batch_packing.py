@@ -87,7 +87,9 @@ def _terms(terms: GuardTerms, group: int | None) -> bytes:
 def _shared(common: bytes) -> tuple[list[tuple[bytes, str, str]], list[bytes]]:
     """The totals (limit, limit key, subject) and breakers of who asks, from their JSON."""
     read = orjson.loads(common)
-    totals = [(_kept_limit(*(ask[name] for name in _LIMIT)), ask["limit_key"], ask["subject"]) for ask in read["totals"]]
+    totals = [
+        (_kept_limit(*(ask[name] for name in _LIMIT)), ask["limit_key"], ask["subject"]) for ask in read["totals"]
+    ]
     rates = [
         b"".join((
             _text(rate["breaker_key"]), _text(rate["scope"]), _text(rate["target"]), _int(rate["window_seconds"]), _int(rate["bucket_seconds"]),
@@ -109,7 +111,9 @@ def _limit(ask: ReservationRequest) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _kept_limit(window: str, seconds: int, bucket: int, zone: str, cap: int, verdict: str, code: str) -> bytes:
-    return b"".join((_text(window), _int(seconds), _int(bucket), _text(zone), _bigint(cap), _text(verdict), _text(code)))
+    return b"".join(
+        (_text(window), _int(seconds), _int(bucket), _text(zone), _bigint(cap), _text(verdict), _text(code))
+    )
 
 
 def _leg(seq: int | None, group: int | None, limit: int, key: str, subject: str) -> bytes:

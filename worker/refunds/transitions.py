@@ -33,7 +33,9 @@ RESOLVED = "resolved-not-executed"
 
 NOT_EXECUTED = "not_executed"
 """The reason of a row about which a person said so, before it was."""
-_NEVER_PAID = "a person said that this refund was not executed, before it was; nothing was paid. To pay it, enter it anew"
+_NEVER_PAID = (
+    "a person said that this refund was not executed, before it was; nothing was paid. To pay it, enter it anew"
+)
 
 
 @dataclass(frozen=True, slots=True)

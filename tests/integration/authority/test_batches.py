@@ -39,7 +39,12 @@ def two_worlds(fixtures: Fixtures, policies: Path | None = None) -> Iterator[tup
     other = make_fixtures(make_conninfo(fixtures.url, dbname=name), policies=policies)
     try:
         mutants.cut(other, "sentinel.record_batch", "if cardinality(batch) = 1 then", "if false then")
-        mutants.cut(other, "sentinel.record_batch", "if cardinality(plain) > 0 then", "plain := array[]::integer[]; if false then")
+        mutants.cut(
+            other,
+            "sentinel.record_batch",
+            "if cardinality(plain) > 0 then",
+            "plain := array[]::integer[]; if false then",
+        )
         fixtures.admin.execute("create sequence sentinel.sets minvalue 0 start 0")
         fixtures.admin.execute("grant usage, update on sequence sentinel.sets to public")
         mutants.cut(
@@ -49,7 +54,10 @@ def two_worlds(fixtures: Fixtures, policies: Path | None = None) -> Iterator[tup
             "perform setval('sentinel.sets', nextval('sentinel.sets') - 1 + cardinality(plain)); if cardinality(plain) = cardinality(batch)",
         )
         mutants.cut(
-            fixtures, "sentinel.record_batch", "then return next one;", "then perform nextval('sentinel.sets'); return next one;"
+            fixtures,
+            "sentinel.record_batch",
+            "then return next one;",
+            "then perform nextval('sentinel.sets'); return next one;",
         )
         yield fixtures, other
     finally:

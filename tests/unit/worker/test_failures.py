@@ -65,7 +65,11 @@ def test_what_is_outside_never_ends_a_row_nor_counts_an_attempt() -> None:
 
 
 def test_a_row_that_may_have_started_stays_held_whatever_is_outside() -> None:
-    found = {status: step for status, step in outcomes(start_id=uuid.uuid4(), may_be_started=True).items() if status not in ABOUT_THE_ROW}
+    found = {
+        status: step
+        for status, step in outcomes(start_id=uuid.uuid4(), may_be_started=True).items()
+        if status not in ABOUT_THE_ROW
+    }
     assert all(isinstance(step, ReleaseLease) and step.outside for step in found.values())
 
 
