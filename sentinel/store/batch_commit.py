@@ -115,6 +115,26 @@ def keep_answers(rows: Sequence[Pending], answers: Sequence[Any]) -> None:
         row.answer, row.error = answer, None
 
 
+def commit_all(commit: Callable[[Sequence[Row], float], list[Result]], rows: Sequence[Row]) -> list[Result | Exception]:
+    """A caller's own batch, without an event loop: per row the answer, or what it alone raised.
+
+    `commit` takes rows and the seconds that locks may be waited for, and answers in their order, all in one transaction.
+    """
+    batch = [PendingRow[Row, Result](row) for row in rows]
+    steps = settle(batch)
+    try:
+        some, wait_seconds = next(steps)
+        while True:
+            try:
+                keep_answers(some, commit([one.row for one in some], wait_seconds))
+            except Exception as error:
+                some, wait_seconds = steps.throw(error)
+            else:
+                some, wait_seconds = next(steps)
+    except StopIteration:
+        return [one.answer if one.error is None else one.error for one in batch]  # type: ignore[misc]
+
+
 Commit = Callable[[Sequence[Row], float], Awaitable[list[Result]]]
 """Rows and seconds that locks may be waited for → answers in their order, all in one transaction."""
 

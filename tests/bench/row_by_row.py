@@ -5,23 +5,15 @@ python -m tests.bench.row_by_row serve --port 7860
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-
 from sentinel.cli.main import main
+from sentinel.store.batch_commit import BatchCommitter
 
-COMMITTERS = ("sentinel.store.group_commit:GroupCommit", "sentinel.store.batch_commit:BatchCommitter")
-
-
-def committers() -> list[type]:
-    """Those of `COMMITTERS` that there are."""
-    found = [name.partition(":") for name in COMMITTERS if importlib.util.find_spec(name.partition(":")[0])]
-    return [getattr(importlib.import_module(module), committer) for module, _, committer in found]
+COMMITTERS = (BatchCommitter,)
 
 
 def commit_each_row_alone() -> None:
     """From now on every commit of this process and of its forks takes one row. Raises `SystemExit` where that cannot be said."""
-    for committer in committers():
+    for committer in COMMITTERS:
         if "most" not in (defaults := committer.__init__.__kwdefaults__):
             raise SystemExit(
                 f"{committer.__name__} has no `most` any more: say here how its batches are made one row long"

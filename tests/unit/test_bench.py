@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.store.group_commit import GroupCommit
 from tests.bench import check, minimal, report, row_by_row, templates
 from tests.bench.chart import chart
 from tests.bench.check import BUSY, GREEN, RED, Slices, judge
@@ -157,11 +156,10 @@ def test_what_pgbench_logs_is_counted_within_the_window_only() -> None:
 
 
 def test_row_by_row_makes_every_batch_one_row_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    for committer in row_by_row.committers():
+    for committer in row_by_row.COMMITTERS:
         monkeypatch.setattr(committer.__init__, "__kwdefaults__", dict(committer.__init__.__kwdefaults__))
     row_by_row.commit_each_row_alone()
-    assert {committer.__init__.__kwdefaults__["most"] for committer in row_by_row.committers()} == {1}
-    assert GroupCommit(lambda rows, _: list(rows))._most == 1
+    assert {committer.__init__.__kwdefaults__["most"] for committer in row_by_row.COMMITTERS} == {1}
 
 
 def figures() -> dict[str, list[float]]:
