@@ -203,7 +203,11 @@ class HttpProtocol(HttpToolsProtocol):
             return None
         environ = environ_of(self.headers)
         declared = environ.get("CONTENT_LENGTH", "")
-        if not (declared.isascii() and declared.isdigit()) or int(declared[:20]) > MAX_BYTES or not _UNUSUAL.isdisjoint(environ):
+        if (
+            not (declared.isascii() and declared.isdigit())
+            or int(declared[:20]) > MAX_BYTES
+            or not _UNUSUAL.isdisjoint(environ)
+        ):
             return None
         environ["SERVER_PROTOCOL"], environ["REMOTE_ADDR"] = "HTTP/1.1", self.address
         environ["PATH_INFO"] = self.url.decode("ascii")
