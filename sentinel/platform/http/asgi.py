@@ -23,8 +23,8 @@ from werkzeug.wrappers import Response
 from sentinel.core.errors import NotFound, SentinelError
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.https_only import HttpsOnly
-from sentinel.platform.http.problems import internal_problem, problem_of
-from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request, request_id_of, require_host
+from sentinel.platform.http.problems import internal_problem, problem_of, unread_problem
+from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request, head_of, request_id_of, require_host
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -69,7 +69,7 @@ class Edge:
     ) -> None:
         self.flask = flask
         self.streams = streams
-        self.headers_of_unread = {**headers, **https_only.always}
+        self._headers_of_unread = tuple({**headers, **https_only.always}.items())
         self._headers = tuple(headers.items())
         self._posts = posts
         self._health_port = health_port
@@ -90,6 +90,12 @@ class Edge:
     def headers_of_hot(self, environ: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         """What the answer to a hot request has beside its own headers."""
         return (*self._headers, *self._https_only.of_request(environ))
+
+    def answer_to_unread(self, status: int, message: str) -> bytes:
+        """The problem document for bytes that could not be read as a request, as it goes over the wire; the last answer."""
+        environ: dict[str, Any] = {}
+        answer = Answer(*unread_problem(status, message, request_id_of(environ)))
+        return head_of(answer, environ, self._headers_of_unread, False) + answer.body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI. What every answer has beside its own headers is added here."""

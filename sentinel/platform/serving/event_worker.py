@@ -16,6 +16,7 @@ from gunicorn.workers.gasgi import ASGIWorker
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from sentinel.platform.http.wire import date_header
 from sentinel.platform.serving.connection_bounds import Connections
 from sentinel.platform.serving.http_protocol import KEEP_ALIVE_SECONDS, HttpProtocol
 
@@ -183,6 +184,7 @@ class EventWorker(SharedCounts, ASGIWorker):  # type: ignore[misc]
         self.servers = [_Acceptor(self, one.sock) for one in self.sockets]
         while self.alive and self.ppid == os.getppid():
             self.notify()
+            self.server_state.default_headers = [(b"date", date_header())]
             try:
                 await asyncio.wait_for(self._ending.wait(), HEARTBEAT_SECONDS)
             except TimeoutError:

@@ -13,8 +13,6 @@ import contextlib
 import io
 import socket
 from collections import deque
-from functools import lru_cache
-from http import HTTPStatus
 from typing import Any, NoReturn
 
 from httptools import HttpParserError, HttpParserUpgrade
@@ -22,14 +20,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sentinel.platform.http.asgi import environ_of, refusal
 from sentinel.platform.http.bodies import MAX_BYTES
-from sentinel.platform.http.problems import unread_problem
-from sentinel.platform.http.wire import Answer, QuickHandler, Request, request_id_of, require_host
+from sentinel.platform.http.wire import Answer, QuickHandler, Request, head_of, require_host
 from sentinel.platform.serving.connection_bounds import Stage
 
 GONE_MILLISECONDS = 30_000
 HEAD_SECONDS = 10.0
 BODY_SECONDS = 20.0
 KEEP_ALIVE_SECONDS = 30.0
+_UNUSUAL = frozenset(("HTTP_TRANSFER_ENCODING", "HTTP_EXPECT"))
 MAX_LINE_BYTES, MAX_FIELDS, MAX_FIELD_BYTES, MAX_HEAD_BYTES = 4094, 50, 8190, 65_536
 
 
@@ -159,10 +157,14 @@ class HttpProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(431, "the head is too long")
-        is_all_read = (self._is_last and not self._is_in_body) or self._unread is not None
-        if is_all_read or self._turn or self.pipeline:
+        if self._is_all_read or self._turn or self.pipeline:
             self.flow.pause_reading()
         self._see_stage()
+
+    @property
+    def _is_all_read(self) -> bool:
+        """Whether nothing that may come counts any more."""
+        return self._unread is not None or (self._is_last and not self._is_in_body)
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
@@ -201,7 +203,11 @@ class HttpProtocol(HttpToolsProtocol):
             return None
         environ = environ_of(self.headers)
         declared = environ.get("CONTENT_LENGTH", "")
-        if not declared.isdigit() or int(declared[:20]) > MAX_BYTES or not _PLAIN.isdisjoint(environ):
+        if (
+            not (declared.isascii() and declared.isdigit())
+            or int(declared[:20]) > MAX_BYTES
+            or not _UNUSUAL.isdisjoint(environ)
+        ):
             return None
         environ["SERVER_PROTOCOL"], environ["REMOTE_ADDR"] = "HTTP/1.1", self.address
         environ["PATH_INFO"] = self.url.decode("ascii")
@@ -232,13 +238,21 @@ class HttpProtocol(HttpToolsProtocol):
         """Answer what could not be read as a request with a problem document, after the answers that are still due, and close."""
         if self._unread is not None:
             return
+        if self._is_in_body and self._incoming is None:
+            self._abandon(self.cycle)
         self._is_in_head = self._is_in_body = False
         self._incoming = None
-        environ: dict[str, Any] = {}
-        body, status, content_type, headers = unread_problem(status, message, request_id_of(environ))
-        answer = Answer(body, status, content_type, headers)
-        self._unread = head_of(answer, environ, tuple(self.worker.asgi.headers_of_unread.items()), False) + body
+        self._unread = self.worker.asgi.answer_to_unread(status, message)
         self._start_next()
+
+    def _abandon(self, cycle: Any) -> None:
+        """Answer an ASGI request no more whose body cannot be read to its end; its app learns that the client is gone."""
+        if cycle.response_started and not cycle.response_complete:
+            self.transport.close()
+        elif isinstance(self._in_hand, tuple) and self._in_hand[0] is cycle:
+            self._in_hand = None
+        self._turn = deque(one for one in self._turn if isinstance(one, _HotRequest) or one[0] is not cycle)
+        self.pipeline = deque(one for one in self.pipeline if one[0] is not cycle)
 
     # Answers, in the order of the requests
 
@@ -280,9 +294,10 @@ class HttpProtocol(HttpToolsProtocol):
         if self._unread is not None:
             self.transport.write(self._unread)
             self.transport.close()
+        elif self._is_all_read:
+            self.transport.close()
         else:
-            if not self._is_last:
-                self.flow.resume_reading()
+            self.flow.resume_reading()
             self._idle()
 
     def _begin(self, hot: _HotRequest) -> None:
@@ -308,25 +323,3 @@ class HttpProtocol(HttpToolsProtocol):
         self._start_next()
         if not self._is_starting:
             self._see_stage()
-
-
-_PLAIN = frozenset(("HTTP_TRANSFER_ENCODING", "HTTP_EXPECT"))
-
-
-def head_of(answer: Answer, environ: dict[str, Any], more: tuple[tuple[str, str], ...], keep_alive: bool) -> bytes:
-    """The head of an answer, with the request's id and the headers that every answer has."""
-    known = _known_head(answer.status, answer.content_type, tuple(answer.headers.items()), more, keep_alive)
-    return b"%bcontent-length: %d\r\nx-request-id: %b\r\n\r\n" % (
-        known, len(answer.body), request_id_of(environ).encode("latin-1"),
-    )  # fmt: skip
-
-
-@lru_cache(maxsize=512)
-def _known_head(
-    status: int, content_type: str, headers: tuple[tuple[str, str], ...], more: tuple[tuple[str, str], ...], keep_alive: bool
-) -> bytes:  # fmt: skip
-    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"content-type: {content_type}"]
-    lines += [f"{name.lower()}: {value}" for name, value in {**dict(more), **dict(headers)}.items()]
-    if not keep_alive:
-        lines.append("connection: close")
-    return "\r\n".join([*lines, ""]).encode("latin-1")

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 import pytest
+import uvloop
 from flask import Flask, request
 from uvicorn.server import ServerState
 
@@ -19,12 +20,12 @@ from sentinel.core.errors import InvalidInput
 from sentinel.platform.http.asgi import Edge
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.https_only import HttpsOnly
-from sentinel.platform.http.wire import Answer, QuickHandler, Request
+from sentinel.platform.http.wire import Answer, QuickHandler, Request, head_of
 from sentinel.platform.serving import http_protocol
 from sentinel.platform.serving.connection_bounds import Connections, Stage
 from sentinel.platform.serving.event_worker import protocol_config
 from sentinel.platform.serving.http_protocol import HttpProtocol
-from tests.support.harness import on_a_loop
+from tests.support.harness import at_once
 
 
 class Hot(QuickHandler):
@@ -127,7 +128,10 @@ def within(scene: Callable[[World], Awaitable[None]], **terms: Any) -> None:
         async with listening(**terms) as world:
             await scene(world)
 
-    on_a_loop(play())
+    # The loop of production: the others' transports behave otherwise where one is paused or closing.
+    raised = at_once([lambda: uvloop.run(play())])[0]
+    if isinstance(raised, BaseException):
+        raise raised
 
 
 def post(value: Any, path: str = "/hot", *more: str, version: str = "1.1") -> bytes:
@@ -234,7 +238,7 @@ def test_a_body_in_pieces_arrives_whole_also_in_the_last_request() -> None:
 
 def test_while_requests_wait_for_their_turn_no_more_is_read() -> None:
     async def scene(world: World) -> None:
-        _reader, writer = await world.connect()
+        _, writer = await world.connect()
         whole = post({"n": 0, "text": "x" * 50_000}) * 4000
         writer.write(whole)
         with contextlib.suppress(TimeoutError):
@@ -350,6 +354,47 @@ def test_what_follows_the_last_request_of_a_connection_is_no_request() -> None:
         assert (got.json, got.headers["connection"]) == ({"n": 1}, "close")
         assert await is_closed(reader)
         assert world.hot.begun == [1]
+
+    within(scene)
+
+
+def test_a_last_request_whose_body_is_still_to_come_is_read_when_those_before_it_are_answered() -> None:
+    async def scene(world: World) -> None:
+        reader, writer = await world.connect()
+        last = post({"n": 3, "now": True}, "/hot", "Connection: close")
+        writer.write(post({"n": 1}) + post({"n": 2}) + last[:-5])
+        for n in (1, 2):
+            await world.until(lambda n=n: n in world.hot.waiting)
+            world.hot.let_go(n)
+        assert [(await answer(reader)).json["n"] for _ in range(2)] == [1, 2]
+        writer.write(last[-5:])
+        assert (await answer(reader)).json == {"n": 3}
+        assert await is_closed(reader)
+
+    within(scene)
+
+
+@pytest.mark.parametrize("before", [b"", post({"n": 1, "now": True}), COLD])
+def test_a_body_that_breaks_off_in_the_middle_is_refused_and_holds_nobody(before: bytes) -> None:
+    broken = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nzz\r\n"
+
+    async def scene(world: World) -> None:
+        reader, writer = await world.connect()
+        writer.write(before + broken)
+        if before:
+            assert (await answer(reader)).status == 200
+        assert (await answer(reader)).status == 400
+        assert await is_closed(reader)
+
+    within(scene)
+
+
+def test_who_wants_another_protocol_is_answered_in_this_one_and_closed() -> None:
+    async def scene(world: World) -> None:
+        reader, writer = await world.connect()
+        writer.write(b"GET /cold HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n" + COLD)
+        assert (await answer(reader)).body == b"cold"
+        assert await is_closed(reader)
 
     within(scene)
 
@@ -473,7 +518,7 @@ def test_where_a_bound_is_reached_who_waits_makes_room_and_who_is_answered_does_
 
 
 def test_an_answer_head_names_each_header_once() -> None:
-    head = http_protocol.head_of(Answer(b"{}", 429, headers={"Retry-After": "3"}), {}, (("X-A", "b"),), True)
+    head = head_of(Answer(b"{}", 429, headers={"Retry-After": "3"}), {}, (("X-A", "b"),), True)
     assert re.fullmatch(
         rb"HTTP/1\.1 429 Too Many Requests\r\ncontent-type: application/json\r\nx-a: b\r\nretry-after: 3\r\n"
-        rb"content-length: 2\r\nx-request-id: [0-9a-f]{32}\r\n\r\n", head)  # fmt: skip
+        rb"content-length: 2\r\nx-request-id: [0-9a-f]{32}\r\ndate: \w{3}, [ \w]+ [\d:]{8} GMT\r\n\r\n", head)  # fmt: skip
