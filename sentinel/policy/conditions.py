@@ -172,7 +172,7 @@ class Conditions:
             raise ConditionError(f"must be true or false, but is of type {expression.return_type().name()}")
         return Condition(expression, self._tree(expression))
 
-    def together(self, conditions: Sequence[Condition]) -> ConditionSet:
+    def combined(self, conditions: Sequence[Condition]) -> ConditionSet:
         """Conditions that were compiled here, to be asked at once."""
         return ConditionSet(conditions, self.activation, self.variables)
 
