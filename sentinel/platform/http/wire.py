@@ -10,7 +10,7 @@ from typing import Any
 
 from sentinel.core.errors import InvalidInput
 from sentinel.platform.http.bodies import body_bytes, read_object
-from sentinel.platform.randomness import random_uuid
+from sentinel.platform.randomness import random_bytes
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ def request_id_of(environ: dict[str, Any]) -> str:
     found = environ.get("sentinel.request_id")
     if found is None:
         given = environ.get("HTTP_X_REQUEST_ID", "")
-        found = environ["sentinel.request_id"] = given if _REQUEST_ID.fullmatch(given) else random_uuid().hex
+        found = environ["sentinel.request_id"] = given if _REQUEST_ID.fullmatch(given) else random_bytes(16).hex()
     return str(found)
 
 
