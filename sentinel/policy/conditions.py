@@ -207,7 +207,7 @@ class Conditions:
         except Exception as error:
             raise _explained(text, str(error)) from error
 
-    def together(self, conditions: Sequence[Condition]) -> ConditionSet:
+    def combined(self, conditions: Sequence[Condition]) -> ConditionSet:
         """Conditions that were compiled here, to be asked at once."""
         return ConditionSet(conditions, self.activation, self.variables)
 

@@ -81,7 +81,7 @@ WRONG_VALUES: tuple[Any, ...] = (None, "", "false", "0", 0.0, [], {}, -1, 2**63,
 
 def with_rules(policy: CompiledPolicy, rules: tuple[CompiledRule, ...]) -> CompiledPolicy:
     """The policy with other rules of its own conditions."""
-    asked = policy.conditions.together([rule.condition for rule in rules])
+    asked = policy.conditions.combined([rule.condition for rule in rules])
     return replace(policy, rules=rules, rule_conditions=asked)
 
 
@@ -90,7 +90,7 @@ def by_engine(policy: CompiledPolicy) -> CompiledPolicy:
     limits = dict.fromkeys(limit.limit.when for limit in policy.limits if limit.limit.when)
     narrowing = [untranslated(policy.conditions.compile(when)) for when in limits]
     rules = tuple(replace(rule, condition=untranslated(rule.condition)) for rule in policy.rules)
-    return replace(with_rules(policy, rules), limit_conditions=policy.conditions.together(narrowing))
+    return replace(with_rules(policy, rules), limit_conditions=policy.conditions.combined(narrowing))
 
 
 def untranslated(condition: Condition) -> Condition:

@@ -106,7 +106,7 @@ VALUES = st.fixed_dictionaries({}, optional={name: st.one_of(_right[kind], _righ
 
 def engine_answers(texts: list[str], values: Mapping[str, Any]) -> list[bool | None]:
     conditions = [untranslated(CONDITIONS.compile(text)) for text in texts]
-    return list(CONDITIONS.together(conditions).answers(values))
+    return list(CONDITIONS.combined(conditions).answers(values))
 
 
 def told(ask: Any) -> Any:
@@ -124,10 +124,10 @@ def test_a_generated_condition_answers_as_the_engine_does(texts: list[str], valu
         conditions = [CONDITIONS.compile(text) for text in texts]
     except ConditionError:
         assume(False)
-    together = CONDITIONS.together(conditions)
-    assert not together.by_engine, texts
+    combined = CONDITIONS.combined(conditions)
+    assert not combined.by_engine, texts
     for one in values:
-        assert told(lambda one=one: together.answers(one)) == told(lambda one=one: engine_answers(texts, one)), (
+        assert told(lambda one=one: combined.answers(one)) == told(lambda one=one: engine_answers(texts, one)), (
             texts,
             one,
         )
@@ -140,9 +140,9 @@ def test_a_condition_that_is_not_translated_is_answered_by_the_engine_beside_the
         conditions = [CONDITIONS.compile(text) for text in texts]
     except ConditionError:
         assume(False)
-    together = CONDITIONS.together(conditions)
-    assert {place for place, one in enumerate(conditions) if one.tree is None} == together.by_engine
-    assert told(lambda: together.answers(values)) == told(lambda: engine_answers(texts, values))
+    combined = CONDITIONS.combined(conditions)
+    assert {place for place, one in enumerate(conditions) if one.tree is None} == combined.by_engine
+    assert told(lambda: combined.answers(values)) == told(lambda: engine_answers(texts, values))
 
 
 @pytest.mark.parametrize("text", ["name.matches('a+')", "string(n) == 'x'", "[1, 2].exists(x, x > n)", "timestamp(name) < now", "n in [1, m]",
@@ -153,7 +153,7 @@ def test_what_is_not_covered_is_left_to_the_engine(text: str) -> None:
         condition = CONDITIONS.compile(text)
     except ConditionError:
         return
-    assert CONDITIONS.together([condition]).by_engine == {0}
+    assert CONDITIONS.combined([condition]).by_engine == {0}
 
 
 @pytest.mark.parametrize(
@@ -174,9 +174,9 @@ def test_text_of_a_policy_is_only_ever_a_constant() -> None:
     """A condition that would do harm as Python is a plain comparison of texts."""
     harm = "'__import__(\"os\").abort()'"
     condition = CONDITIONS.compile(f"name == {harm} || name in [{harm}]")
-    together = CONDITIONS.together([condition])
-    assert not together.by_engine
-    assert tuple(together.answers({"name": '__import__("os").abort()'})) == (True,)
+    combined = CONDITIONS.combined([condition])
+    assert not combined.by_engine
+    assert tuple(combined.answers({"name": '__import__("os").abort()'})) == (True,)
 
 
 # --- the shipped policies -----------------------------------------------------------------------------------------------
@@ -279,5 +279,5 @@ def test_a_translation_that_is_a_little_wrong_is_caught(
     monkeypatch: pytest.MonkeyPatch, name: str, mutant: Any, text: str, values: dict[str, Any]
 ) -> None:
     monkeypatch.setitem(module._GLOBALS, name, mutant)
-    broken = CONDITIONS.together([CONDITIONS.compile(text)])
+    broken = CONDITIONS.combined([CONDITIONS.compile(text)])
     assert told(lambda: broken.answers(values)) != told(lambda: engine_answers([text], values))

@@ -58,20 +58,20 @@ def test_asked_at_once_one_that_cannot_answer_is_no_answer_and_the_others_are(
     spoilt: tuple[str, dict[str, Any]],
 ) -> None:
     conditions = Conditions(VARIABLES)
-    together = conditions.together([conditions.compile(text) for text in ("true", spoilt[0], "false")])
-    assert tuple(together.answers(spoilt[1])) == (True, None, False)
+    combined = conditions.combined([conditions.compile(text) for text in ("true", spoilt[0], "false")])
+    assert tuple(combined.answers(spoilt[1])) == (True, None, False)
 
 
 def test_asked_at_once_each_answers_as_alone() -> None:
     conditions = Conditions(VARIABLES)
     alone = [conditions.compile(text) for text in ("n < 5", "n > 5 || flag", "name == 'a, b'", "flag ? n == 1 : n == 2", "!flag", "name.matches('a.*')")]  # fmt: skip
-    together = conditions.together(alone)
-    assert together.by_engine == {5}
+    combined = conditions.combined(alone)
+    assert combined.by_engine == {5}
     for n in (1, 2, 9):
         for flag in (True, False):
             values = {"n": n, "flag": flag, "name": "a, b"}
             activation = conditions.activation(values)
-            assert list(together.answers(values)) == [condition.holds(activation) for condition in alone]
+            assert list(combined.answers(values)) == [condition.holds(activation) for condition in alone]
 
 
 def test_what_an_answer_does_not_need_may_be_missing() -> None:
