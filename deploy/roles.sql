@@ -222,7 +222,7 @@ grant execute on function sentinel.request_change, sentinel.make_approved_change
   sentinel.is_protected_change, sentinel.is_collectable, sentinel.makes_secret to sentinel_console;
 
 -- approvals: in which order they are looked at, and how full the limits are that one would use ---------------------------
-grant execute on function sentinel.risk_rank, sentinel.limit_states to sentinel_console;
+grant execute on function sentinel.risk_rank, sentinel.limit_states, sentinel.part_of, sentinel.first_part_of to sentinel_console;
 
 -- keys: when each was last used ------------------------------------------------------------------------------------------
 -- The one thing of a key that an authority writes.

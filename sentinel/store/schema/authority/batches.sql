@@ -1,5 +1,5 @@
 -- What a batch of questions is made of when it comes from a program: arrays of row types, sent in binary (sentinel/authority/batch_packing.py).
--- What repeats from row to row stands once and is named by its place.
+-- What repeats from row to row stands once and is named by its place: from 0, in the order of its array.
 
 -- What many rows of a batch have in common: who asks, what the policy said and its terms.
 create type sentinel.guard_terms as (

@@ -1,18 +1,5 @@
 -- Decisions recorded as one set: every table is written once for all of them (docs/decisions/0039-decisions-as-a-set.md).
 
--- The part of its window that is being filled at this moment, by a limit's terms; and the first part that still counts. A rolling
--- window also counts the part it only half covers, so it is never shorter than promised.
-create or replace function sentinel.part_of(kind text, bucket_seconds integer, zone text, moment timestamptz) returns timestamptz
-language sql stable parallel safe as $$
-  select case kind when 'calendar_day' then date_trunc('day', moment, zone) when 'calendar_month' then date_trunc('month', moment, zone)
-                   else date_bin(make_interval(secs => bucket_seconds), moment, 'epoch') end
-$$;
-create or replace function sentinel.first_part_of(kind text, window_seconds integer, bucket_seconds integer, zone text, moment timestamptz)
-returns timestamptz language sql stable parallel safe as $$
-  select case kind when 'rolling' then date_bin(make_interval(secs => bucket_seconds), moment - make_interval(secs => window_seconds), 'epoch')
-                   else sentinel.part_of(kind, bucket_seconds, zone, moment) end
-$$;
-
 -- Whether a total or a breaker of who asks is too tight for all of the batch.
 create or replace function sentinel.is_rate_tight(
   terms sentinel.guard_terms[], batch sentinel.guard_row[], breakers sentinel.shared_breaker[], moment timestamptz
