@@ -31,6 +31,7 @@ from worker.notify.messenger import Messenger
 from worker.notify.select import notifier_from
 from worker.refunds.agent import Agent, OnRow, PeriodicTask
 from worker.refunds.batch import BatchProcessor
+from worker.refunds.concurrency import WorkerPool
 from worker.refunds.confirmations import confirmations_from
 from worker.refunds.in_doubt import InDoubtPoller
 from worker.refunds.ledger import Ledger, LedgerUnavailable, default_tenant
@@ -38,9 +39,8 @@ from worker.refunds.reconcile import Reconciler
 from worker.refunds.reporter import Reporter
 from worker.refunds.settings import BadSettings, WorkerSettings
 from worker.refunds.transitions import RetryPolicy
-from worker.refunds.worker_pool import WorkerPool
 from worker.refunds.workflow.build import Dependencies, build_runner, build_simulator
-from worker.refunds.workflow.context_loader import ContextLoader
+from worker.refunds.workflow.context import ContextLoader
 from worker.refunds.workflow.directories import directories
 from worker.refunds.workflow.routes import SCENARIOS, Routes
 from worker.refunds.workflow.simulation import Simulator

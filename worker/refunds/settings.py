@@ -55,7 +55,11 @@ class WorkerSettings:
     # The name under which this worker asks for approvals and shows itself.
     agent_id: str = _setting("WORKER_AGENT_ID", "name of this agent", "retail-refund-agent")
     # Rows per claim: enough to make the statements cheap, few enough to be finished within a lease.
-    batch: int = _setting("WORKER_BATCH", "rows per claim: several calls to the authority at once, and few enough to be finished within a lease", 128)
+    batch: int = _setting(
+        "WORKER_BATCH",
+        "rows per claim: several calls to the authority at once, and few enough to be finished within a lease",
+        128,
+    )
     # Calls to the authority at the same time.
     concurrency: int = _setting("WORKER_CONCURRENCY", "calls to the authority at the same time", 16)
     # Batches at the same time: while one waits for its commit, the other asks.

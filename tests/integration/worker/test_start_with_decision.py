@@ -71,7 +71,9 @@ def test_a_start_whose_answer_was_lost_is_found_again_under_its_own_id(
     # The client repeats a broken call at once; where that too is lost, the next claim asks again.
     run(ledger_fixtures, authority)
     assert (ledger_fixtures.state("r"), ledger_fixtures.executions()) == ("EXECUTED", 1)
-    assert str(ledger_fixtures.one("select start_id from refunds.executions")) == authority.operations["refund:r"].start_id
+    assert (
+        str(ledger_fixtures.one("select start_id from refunds.executions")) == authority.operations["refund:r"].start_id
+    )
 
 
 @pytest.mark.parametrize("encloses", [True, False])

@@ -43,7 +43,9 @@ def test_where_the_start_comes_with_the_decision_no_failing_answer_leads_to_an_e
     # What may be started stays held; what surely is not waits as before.
     standing = ledger_fixtures.all("select distinct status, act_until is not null from refunds.ledger_entries")
     assert set(standing) <= {("GUARDING", True), ("NEW", False)}, errors(ledger_fixtures)
-    stored = dict(ledger_fixtures.all("select 'refund:' || ledger_entry_id, start_id::text from refunds.ledger_entries"))
+    stored = dict(
+        ledger_fixtures.all("select 'refund:' || ledger_entry_id, start_id::text from refunds.ledger_entries")
+    )
     ledger_fixtures.make_due()
     authority.misbehave = lambda exchange: False
     with ledger_fixtures.agent(authority.url) as agent:

@@ -18,13 +18,12 @@ from tests.corpora import TextCorpus, text_corpora
 from worker.critic.prompt_injection import is_suspicious
 from worker.diagrams import ledger_states
 from worker.refunds import transitions
-from worker.refunds.circuit_breaker import CircuitBreaker
-from worker.refunds.risk_facts import risk_facts
+from worker.refunds.concurrency import CircuitBreaker
 from worker.refunds.rows import Change, KnownFacts, LedgerRow, ReleaseLease
 from worker.refunds.states import TERMINAL, TRANSITIONS, WAITING, LedgerEvent, LedgerState, NoSuchTransition, after
 from worker.refunds.transitions import RetryPolicy
 from worker.refunds.workflow.context import RunContext
-from worker.refunds.workflow.guard_request import params_of
+from worker.refunds.workflow.guard_request import params_of, risk_facts
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = RetryPolicy(3, 1.0, 8.0, random.Random(1))
