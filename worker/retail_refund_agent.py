@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from sentinel.platform.settings import UnsafeConfiguration
+
 if __name__ == "__main__":
     # Run as a file, the folder of the file comes first and would shadow other modules; the folder above is meant.
     _here = Path(__file__).resolve().parent
@@ -46,7 +48,7 @@ from worker.refunds.build import (
 from worker.refunds.ledger import Ledger, LedgerUnavailable
 from worker.refunds.metrics import WorkerMetrics
 from worker.refunds.run_results import RowResult, RunResult
-from worker.refunds.settings import BadSettings, WorkerSettings, read_settings
+from worker.refunds.settings import WorkerSettings, read_settings
 
 FAILED, MISUSED, OUTSIDE = 1, 2, 3
 _END_WITHIN_SECONDS = 1.9
@@ -90,7 +92,7 @@ def refusals() -> Iterator[None]:
     """Expected failures become one line and an exit status."""
     try:
         yield
-    except (BadSettings, BadFailpoint, UnsafeDatabase) as error:
+    except (UnsafeConfiguration, BadFailpoint, UnsafeDatabase) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(MISUSED)
     except (LedgerUnavailable, EngineUnavailable) as error:

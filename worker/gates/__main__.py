@@ -14,6 +14,7 @@ import orjson
 import structlog
 
 from sentinel.core.errors import SentinelError
+from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.policy.errors import PolicyError
 from worker.gates.account_history import AccountHistoryFailed
 from worker.gates.cases import read_cases
@@ -22,7 +23,6 @@ from worker.gates.replay import replay
 from worker.gates.run_request import read_request
 from worker.gates.wrong_executions import wrong_executions
 from worker.refunds.ledger import LedgerUnavailable
-from worker.refunds.settings import BadSettings
 
 
 def main() -> int:
@@ -43,7 +43,7 @@ def main() -> int:
             raise PolicyError(f"is about {file.scenario}, not {job.scenario}", file=str(job.cases))
         with tempfile.TemporaryDirectory(prefix="sentinel-gate-") as folder:
             found = replay(job, file, Path(folder))
-    except (SentinelError, AccountHistoryFailed, LedgerUnavailable, BadSettings) as error:
+    except (SentinelError, AccountHistoryFailed, LedgerUnavailable, UnsafeConfiguration) as error:
         sys.stderr.write(f"Error: {error}\n")
         return 2
     wrong = wrong_executions(file, found.executed, found.moved)
