@@ -9,8 +9,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sentinel.platform.settings import UnsafeConfiguration
-
 if __name__ == "__main__":
     # Run as a file, the folder of the file comes first and would shadow other modules; the folder above is meant.
     _here = Path(__file__).resolve().parent
@@ -31,6 +29,7 @@ import click
 from sentinel.client import Client
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.platform.command_line import OneLineCommand
+from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.store.safety import UnsafeDatabase
 from worker.failpoints import BadFailpoint, FailpointHit, Failpoints
 from worker.key_check import KeyCheck

@@ -14,7 +14,6 @@ import orjson
 import structlog
 
 from sentinel.core.errors import SentinelError
-from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.policy.errors import PolicyError
 from worker.gates.account_history import AccountHistoryFailed
 from worker.gates.cases import read_cases
@@ -43,7 +42,7 @@ def main() -> int:
             raise PolicyError(f"is about {file.scenario}, not {job.scenario}", file=str(job.cases))
         with tempfile.TemporaryDirectory(prefix="sentinel-gate-") as folder:
             found = replay(job, file, Path(folder))
-    except (SentinelError, AccountHistoryFailed, LedgerUnavailable, UnsafeConfiguration) as error:
+    except (SentinelError, AccountHistoryFailed, LedgerUnavailable) as error:
         sys.stderr.write(f"Error: {error}\n")
         return 2
     wrong = wrong_executions(file, found.executed, found.moved)

@@ -236,4 +236,4 @@ def _worker_id() -> str:
     return f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
-__all__ = ["LedgerUnavailable", "UnsafeConfiguration", "make_agent", "open_client", "open_ledger", "open_simulator"]
+__all__ = ["LedgerUnavailable", "make_agent", "open_client", "open_ledger", "open_simulator"]
