@@ -23,14 +23,13 @@ from worker.critic.critic import Critic
 from worker.failpoints import Failpoints
 from worker.images.recogniser import Recognised, Unrecognised
 from worker.outbound.client import FailureKind, NoResponse
+from worker.refunds.concurrency import WorkerPool
 from worker.refunds.confirmations import Confirmation
 from worker.refunds.rows import Change, Execution, KeptImage, KnownFacts, LedgerRow, OrderFacts, ReleaseLease
 from worker.refunds.transitions import RetryPolicy
-from worker.refunds.worker_pool import WorkerPool
 from worker.refunds.workflow import build
 from worker.refunds.workflow.build import Dependencies
-from worker.refunds.workflow.context import RunContext
-from worker.refunds.workflow.context_loader import ContextLoader
+from worker.refunds.workflow.context import ContextLoader, RunContext
 from worker.refunds.workflow.directories import Found, NoDirectoryAnswer, UnknownOrder
 from worker.refunds.workflow.routes import Routes
 from worker.refunds.workflow.runner import Runner

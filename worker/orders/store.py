@@ -20,8 +20,8 @@ from psycopg.rows import class_row, scalar_row, tuple_row
 from psycopg.types.json import Jsonb
 
 from sentinel.core.money import Money
-from sentinel.store.database import Pool
 from sentinel.store.batch_commit import commit_all
+from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 from sentinel.store.queries import call_with_retry
 from worker.orders import sql

@@ -11,14 +11,12 @@ from dataclasses import dataclass, replace
 
 from worker.failpoints import Failpoint, Failpoints
 from worker.refunds import run_results, transitions
-from worker.refunds.failures import is_outside
 from worker.refunds.ledger import Ledger
 from worker.refunds.reporter import Reporter
 from worker.refunds.rows import Change, KnownFacts, LedgerRow, ReleaseLease, Report
 from worker.refunds.run_results import RowResult
-from worker.refunds.transitions import RetryPolicy
-from worker.refunds.workflow.context import RunContext
-from worker.refunds.workflow.context_loader import ContextLoader
+from worker.refunds.transitions import RetryPolicy, is_outside
+from worker.refunds.workflow.context import ContextLoader, RunContext
 from worker.refunds.workflow.runner import Runner
 
 

@@ -9,10 +9,10 @@ import orjson
 
 from sentinel.client import Client, Rejected, ReportReceipt, Unreachable
 from worker.failpoints import Failpoint, Failpoints
+from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import Report
 from worker.refunds.transitions import RetryPolicy
-from worker.refunds.worker_pool import WorkerPool
 
 _log = logging.getLogger("worker")
 

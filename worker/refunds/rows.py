@@ -342,4 +342,4 @@ class OpenCounts:
     held: int
     unreported: int
     put_off: int
-    """Of all these, what waits for something outside (`failures.py`)."""
+    """Of all these, what waits for something outside (`transitions.failure_scope`)."""

@@ -1,20 +1,66 @@
 """The event that an answer of the authority leads to: pure functions from a row and an answer to a change of the row.
 
-Not a decision on money: only a well-formed permission leads to ALLOWED; every doubt leads back to NEW or to a person.
+Not a decision on money: only a well-formed permission leads to ALLOWED; every doubt leads back to NEW or to a person. A
+failure outside costs a row only time: it is retried without limit and without counting an attempt. Only a failure that is
+surely about the row may end it; what the table does not name is outside.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from random import Random
+from types import MappingProxyType
+from typing import TypeGuard
 
 from sentinel.client import GuardAnswer, KeyConflict, NoAnswerKind, Rejected, Unreachable
 from worker.outbound.effects import NoAnswer, Settled
-from worker.refunds.failures import FailureScope, failure_scope
 from worker.refunds.rows import Change, LedgerRow, ReleaseLease, report_body
 from worker.refunds.states import LedgerEvent, LedgerState
+
+
+class FailureScope(StrEnum):
+    """What a failure is about."""
+
+    ROW = "row"
+    OUTSIDE = "outside"
+
+
+STATUSES: Mapping[int, FailureScope] = MappingProxyType(
+    {
+        400: FailureScope.ROW,  # the question itself is malformed, and asked again it is the same question
+        409: FailureScope.ROW,  # the operation stands otherwise than the row assumes; still being decided comes as no answer
+        410: FailureScope.ROW,  # its permit ran out before the start
+        413: FailureScope.ROW,  # its own question is too large
+        422: FailureScope.ROW,  # its key belongs to another operation
+        401: FailureScope.OUTSIDE,  # the key is refused: replaced, over, or mistyped
+        403: FailureScope.OUTSIDE,  # the key may not do this: scope, tenant, agent
+        404: FailureScope.OUTSIDE,  # not the authority's answer to a business call: another server listens there
+        405: FailureScope.OUTSIDE,
+        429: FailureScope.OUTSIDE,  # too many calls
+        503: FailureScope.OUTSIDE,  # the authority cannot record a decision now
+    }
+)
+"""By status of an answer. What is not here, of any class, is about the outside."""
+
+CODES: Mapping[str, FailureScope] = MappingProxyType({"permit-refused": FailureScope.ROW})
+"""By the problem's code, before its status: a 403 that is about one permit and not about the key."""
+
+
+def failure_scope(failure: Unreachable | Rejected) -> FailureScope:
+    """What a failed call was about; no answer at all is never about the row."""
+    if isinstance(failure, Unreachable):
+        return FailureScope.OUTSIDE
+    return CODES.get(failure.code) or STATUSES.get(failure.status, FailureScope.OUTSIDE)
+
+
+def is_outside(answer: object) -> TypeGuard[Unreachable | Rejected]:
+    """Whether this is a failure that says nothing about the row; a real answer is none."""
+    return isinstance(answer, Unreachable | Rejected) and failure_scope(answer) is FailureScope.OUTSIDE
+
 
 _GUARDING, _ALLOWED = LedgerState.GUARDING, LedgerState.ALLOWED
 _OVER_BY = timedelta(seconds=1)
@@ -137,7 +183,7 @@ def postpone(row: LedgerRow, why: str, retry_policy: RetryPolicy, *, at_least: f
 def after_start_refused(row: LedgerRow, refused: Rejected, retry_policy: RetryPolicy) -> tuple[Change, Change]:
     """The authority refused this start itself, so surely nothing happened under its id: back, or to a person.
 
-    A start that was refused for something outside (`failures.failure_scope`) is `after_unknown_outcome`: an earlier one may have begun.
+    A start that was refused for something outside (`failure_scope`) is `after_unknown_outcome`: an earlier one may have begun.
     """
     back = start_refused(row, refused.detail)
     if refused.code == "already-started":

@@ -18,7 +18,7 @@ from tests.corpora import TextCorpus, text_corpora
 from worker.critic.prompt_injection import is_suspicious
 from worker.diagrams import ledger_states
 from worker.refunds import transitions
-from worker.refunds.circuit_breaker import CircuitBreaker
+from worker.refunds.concurrency import CircuitBreaker
 from worker.refunds.risk_facts import risk_facts
 from worker.refunds.rows import Change, KnownFacts, LedgerRow, ReleaseLease
 from worker.refunds.states import TERMINAL, TRANSITIONS, WAITING, LedgerEvent, LedgerState, NoSuchTransition, after

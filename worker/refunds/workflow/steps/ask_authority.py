@@ -17,16 +17,28 @@ import orjson
 from sentinel.client import Client, GuardAnswer, GuardQuestion, Rejected, Unreachable
 from worker.failpoints import Failpoint, Failpoints
 from worker.refunds import run_results, transitions
+from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import RISK_CLASS, Change, ReleaseLease
 from worker.refunds.states import LedgerEvent, LedgerState
 from worker.refunds.transitions import RetryPolicy
-from worker.refunds.worker_pool import WorkerPool
-from worker.refunds.workflow.context import RunContext, StepResult, Stopped
+from worker.refunds.workflow.context import PureStep, RunContext, StepResult, Stopped
 from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import FIRST, StepName
 from worker.refunds.workflow.guard_request import evidence_of, params_of
 from worker.settlement.registry import Systems
+
+
+class TransferToHuman(PureStep):
+    """The runner has set the reason; here it is written into the trail."""
+
+    name = StepName.TRANSFER_TO_HUMAN
+
+    def run(self, context: RunContext) -> StepResult:
+        """To the authority, with the reason."""
+        context.escalation = context.escalation or Escalation.UNKNOWN
+        return StepResult({"escalation": context.escalation}, StepName.ASK_AUTHORITY)
+
 
 AT_ONCE = 64
 """Rows per call to the authority: as many as it takes."""

@@ -1,4 +1,4 @@
-"""recognise_image: what the configured recogniser reads in the proof images. Each image is read once."""
+"""collect_image and recognise_image: a proof image is there, and what the configured recogniser reads in it. Each is read once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,36 @@ from sentinel.core.money import Money
 from worker.images.proof import ProofImage
 from worker.images.recogniser import Recognised, Recogniser, Unrecognised
 from worker.outbound.client import FailureKind, NoResponse
+from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import KeptImage
-from worker.refunds.worker_pool import WorkerPool
 from worker.refunds.workflow.context import RunContext, StepResult, to_person
 from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import StepName
 
-_NEXT = StepName.SCENARIO_VALIDATE
+
+class CollectImage:
+    """Loads the images of the rows that need one."""
+
+    name = StepName.COLLECT_IMAGE
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def prepare(self, contexts: Sequence[RunContext]) -> None:
+        """Only rows that have any."""
+        ids = [context.row.ledger_entry_id for context in contexts if context.facts.images]
+        found = self._ledger.images(ids) if ids else {}
+        for context in contexts:
+            context.images = found.get(context.row.ledger_entry_id, ())
+
+    def run(self, context: RunContext) -> StepResult:
+        """On to the recogniser, or to a person."""
+        if not context.images:
+            return to_person(context, Escalation.IMAGE_MISSING, StepName.SCENARIO_VALIDATE)
+        return StepResult({"images": len(context.images)}, StepName.RECOGNISE_IMAGE, tool_used="proof_images")
+
+
 Reading = Recognised | Unrecognised | NoResponse
 
 
@@ -55,10 +77,12 @@ class RecogniseImage:
         unanswered = any(isinstance(reading, NoResponse) for reading in context.readings)
         context.readings = readable
         if readable:
-            return StepResult({"read": [reading.kind for reading in readable]}, _NEXT, tool_used=tool)
+            return StepResult(
+                {"read": [reading.kind for reading in readable]}, StepName.SCENARIO_VALIDATE, tool_used=tool
+            )
         if unanswered:
-            return to_person(context, Escalation.RECOGNISER_UNAVAILABLE, _NEXT, degraded=tool)
-        return to_person(context, Escalation.IMAGE_UNRECOGNISED, _NEXT)
+            return to_person(context, Escalation.RECOGNISER_UNAVAILABLE, StepName.SCENARIO_VALIDATE, degraded=tool)
+        return to_person(context, Escalation.IMAGE_UNRECOGNISED, StepName.SCENARIO_VALIDATE)
 
 
 def _as_json(reading: Recognised) -> Mapping[str, Any]:
