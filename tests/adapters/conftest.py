@@ -26,7 +26,13 @@ from tests.support.harness import decide
 from tests.support.roomy import roomy_policies
 
 ANSWER_SECONDS = 60
-ADAPTERS = {"plain": None, "langchain": "langchain", "openai_agents": "openai_agents", "pydantic_ai": "pydantic_ai"}
+ADAPTERS = {
+    "plain": None,
+    "langchain": "langchain",
+    "openai_agents": "openai_agents",
+    "pydantic_ai": "pydantic_ai",
+    "claude_agent_sdk": "claude_agent_sdk",
+}
 """Adapter → the framework whose environment it needs; None: this one."""
 
 
@@ -87,8 +93,8 @@ class Agent:
         return self._ask(do="resume", value=value, **over)
 
     def go_on(self, call: dict[str, Any], **over: Any) -> dict[str, Any]:
-        """Resume; where the earlier resume ended the run, for its framework took it for an approval, the same call in a new one."""
-        if self.form == "naive" and self.resumed:
+        """Resume; where an earlier resume came too early and its framework lost the call, the same call in a new run."""
+        if self.form in ("naive", "defer") and self.resumed:
             return self.begin(call, **over)
         return self.resume(**over)
 

@@ -18,12 +18,23 @@ from tests.support.scripted_server import ScriptedServer, faults
 FORMS = [
     ("plain", "sync"), ("plain", "async"), ("langchain", "sync"), ("langchain", "async"),
     ("openai_agents", "asked"), ("openai_agents", "naive"), ("pydantic_ai", "run"),
+    ("claude_agent_sdk", "defer"),
 ]  # fmt: skip
 """Adapter and form. "naive": who goes on approves whatever interrupts, without looking at the authority."""
 NEEDS_PERSON = 40_000
 OVER_LIMIT = 500_000
 
+DEAR = "claude_agent_sdk"
+"""Its program takes seconds to start: it is tried with the first two values of a rule."""
+
 every_adapter = pytest.mark.parametrize("agent", FORMS, indirect=True, ids=["-".join(one) for one in FORMS])
+
+
+def every_adapter_with(name: str, values: list[Any]) -> pytest.MarkDecorator:
+    """Each adapter with each value of a parameter."""
+    cases = [(form, value) for form in FORMS for value in (values[:2] if form[0] == DEAR else values)]
+    ids = [f"{'-'.join(form)}-{str(value)[:30]}" for form, value in cases]
+    return pytest.mark.parametrize(("agent", name), cases, indirect=["agent"], ids=ids)
 
 
 def said(answer: dict[str, Any]) -> str:
@@ -80,8 +91,7 @@ def test_what_needs_a_person_waits_and_runs_once_when_approved(agent: Agent) -> 
     assert agent.place.operations(agent.payment) == [(f"refund:{agent.payment}:40000", "completed", "success")]
 
 
-@every_adapter
-@pytest.mark.parametrize("value", ["approve", {"type": "approve"}, {"decisions": [{"type": "approve"}]}, True])
+@every_adapter_with("value", ["approve", {"type": "approve"}, {"decisions": [{"type": "approve"}]}, True])
 def test_a_resume_is_no_approval(agent: Agent, value: Any) -> None:
     call = agent.refund(NEEDS_PERSON)
     waiting = agent.begin(call)
@@ -214,8 +224,7 @@ FAULTS: dict[str, tuple[Callable[[Any], None], str]] = {
 """One of each kind; every one of them is tried on the client itself."""
 
 
-@every_adapter
-@pytest.mark.parametrize("fault", ["nobody listens", *FAULTS])
+@every_adapter_with("fault", ["nobody listens", *FAULTS])
 def test_a_lost_authority_means_that_the_tool_is_not_called(agent: Agent, faulty: ScriptedServer, fault: str) -> None:
     url = "http://127.0.0.1:9"
     if fault in FAULTS:
