@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from sentinel.policy.folder import check_folder
+from sentinel.policy.library import PolicyLibrary
+from sentinel.tools import read_tool_table
+from sentinel.tools.cases import policy_decision
 from tests.adapters.conftest import Place
 from tests.adapters.scripted_messages import scripted_messages
 from tests.support.adapter_environments import REPO, NotInstalled, environment_variables, interpreter_of
@@ -57,6 +62,37 @@ def test_the_claude_example_issues_a_card_and_waits_for_a_person(place: Place, t
                     place.vote(line.split()[-1])
             assert process.wait(60) == 0
     assert lines[-1] == "issued 100.00 USD to c1" and lines[0].startswith("waiting for ")
+
+
+def test_the_readmes_snippet_runs_as_it_stands(place: Place, tmp_path: Path) -> None:
+    (snippet,) = (
+        text
+        for text in re.findall(r"```python\n(.*?)```", (REPO / "README.md").read_text(), re.DOTALL)
+        if "guarded(" in text
+    )
+    (tmp_path / "agent.py").write_text(snippet.replace("http://127.0.0.1:7860", place.url))
+    command = [sys.executable, str(tmp_path / "agent.py"), place.fixtures.key]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment_variables()) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline().strip()]
+        place.vote(lines[0].split()[-1])
+        lines += [line.strip() for line in process.stdout]
+        assert process.wait(60) == 0
+    assert lines[0].startswith("waiting for ") and lines[1:] == ["issued"]
+
+
+def test_the_policy_of_ones_own_is_a_good_one(tmp_path: Path) -> None:
+    text = (REPO / "docs" / "agents.md").read_text()
+    (policy,) = re.findall(r"```yaml\n(policy: .*?)```", text, re.DOTALL)
+    (tmp_path / "own.yaml").write_text(policy)
+    assert check_folder(tmp_path) == []
+    library = PolicyLibrary.load(tmp_path)
+    table = read_tool_table(REPO / "policies" / "tools.yaml")
+    for amount, wanted in (("25.00", "ALLOW"), ("25.01", "APPROVAL_REQUIRED")):
+        call = table.call(
+            "local", "issue_gift_card", {"customer": "c", "amount": amount, "currency": "USD", "order": "o"}
+        )
+        assert policy_decision(call, library).verdict == wanted
 
 
 def started(name: str, place: Place, *arguments: str, **env: str) -> subprocess.Popen[str]:

@@ -129,9 +129,9 @@ def test_a_process_that_dies_in_the_tool_does_not_call_it_again(agent: Agent) ->
     waiting = agent.begin(agent.refund(NEEDS_PERSON))
     agent.place.vote(waiting["waiting"][0])
     assert agent.resume(shop="dies").get("died")
-    answer = agent.resume()
-    assert answer["calls"] == [] and "already_started" in said(answer)
-    assert agent.begin(agent.refund(NEEDS_PERSON))["calls"] == [], "nor under a new call id in a new run"
+    assert agent.resume()["calls"] == []
+    again = agent.begin(agent.refund(NEEDS_PERSON))
+    assert again["calls"] == [] and "already_started" in said(again), "nor under a new call id in a new run"
 
 
 @every_adapter
@@ -232,3 +232,21 @@ def test_a_lost_authority_means_that_the_tool_is_not_called(agent: Agent, faulty
     answer = agent.begin(agent.refund(), url=url, timeout=0.3)
     assert answer["calls"] == [] and not answer["waiting"]
     assert "Not executed" in said(answer) or answer["raised"]
+
+
+RULES_THAT_TURN_RED: dict[str, Callable[[Agent, ScriptedServer], None]] = {
+    "resume": lambda agent, faulty: test_a_resume_is_no_approval(agent, "approve"),
+    "silence": lambda agent, faulty: test_a_lost_authority_means_that_the_tool_is_not_called(
+        agent, faulty, "nobody listens"
+    ),
+    "report": lambda agent, faulty: test_what_is_allowed_runs_once_with_what_is_injected_and_is_reported(agent),
+    "same effect": lambda agent, faulty: test_the_same_effect_under_a_new_call_id_is_stopped(agent),
+    "in doubt": lambda agent, faulty: test_a_tool_that_fails_is_in_doubt_and_not_called_again(agent),
+}
+
+
+@pytest.mark.parametrize("agent", [("trusting", "sync")], indirect=True)
+@pytest.mark.parametrize("rule", RULES_THAT_TURN_RED)
+def test_the_mutant_that_trusts_its_framework_is_seen(agent: Agent, faulty: ScriptedServer, rule: str) -> None:
+    with pytest.raises((AssertionError, KeyError)):
+        RULES_THAT_TURN_RED[rule](agent, faulty)
