@@ -12,7 +12,7 @@ T ?= tests
 # Tests of real processes wait for a third of their time: three at a time keep two cores busy.
 WORKERS ?= 3
 
-.PHONY: help env demo test check lint format types imports docs docs-check bench bench-check lock sbom wheel clean screenshots
+.PHONY: help env demo test check lint format types imports docs docs-check bench bench-check adapters lock sbom wheel clean screenshots
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -96,6 +96,9 @@ bench-check: .venv/.test  ## does a guard cost more CPU than the kept figures of
 
 screenshots: .venv/.test  ## pictures of every page of a demo into build/screenshots/, the README's into deploy/screenshots/
 	@$(BIN)/python -m tests.browser.screenshots
+
+adapters: .venv/.test  ## make the environments of the adapters' tests in .venv-adapters, one for each agent framework
+	@$(BIN)/python -m tests.support.adapter_environments
 
 lock: .venv/.release  ## write requirements.txt anew from setup.cfg; UPGRADE=--upgrade takes the newest versions
 	@$(BIN)/python -m tests.support.lock make $(UPGRADE)

@@ -7,6 +7,7 @@ operation in doubt, and goes on.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, contextmanager
@@ -82,6 +83,14 @@ class ToolGuard:
     ) -> None:
         self.table, self.client, self.server = table, client, server
         self._facts, self._wait_seconds, self._act_within_seconds = facts, wait_seconds, act_within_seconds
+
+    def on_server(self, server: str) -> ToolGuard:
+        """The same guard for the tools of another server."""
+        if server == self.server:
+            return self
+        other = copy.copy(self)
+        other.server = server
+        return other
 
     @cached_property
     def async_client(self) -> AsyncClient:

@@ -20,14 +20,28 @@ import pytest
 from sentinel.cli.scratch import listening
 from sentinel.store.embedded import RunningServer
 from tests.conftest import at
-from tests.support.adapter_environments import REPO, NotInstalled, environment_variables, interpreter_of
+from tests.support.adapter_environments import (
+    INSTALL_SECONDS,
+    REPO,
+    NotInstalled,
+    environment_variables,
+    interpreter_of,
+)
 from tests.support.fixtures import Fixtures, make_fixtures
 from tests.support.harness import decide
 from tests.support.roomy import roomy_policies
 
 ANSWER_SECONDS = 60
-ADAPTERS = {"plain": None, "langchain": "langchain", "openai_agents": "openai_agents", "pydantic_ai": "pydantic_ai"}
+ADAPTERS = {
+    "plain": None,
+    "langchain": "langchain",
+    "openai_agents": "openai_agents",
+    "pydantic_ai": "pydantic_ai",
+    "claude_agent_sdk": "claude_agent_sdk",
+}
 """Adapter → the framework whose environment it needs; None: this one."""
+DRIVERS = {"trusting": "tests.mutants.trusting_adapter"}
+"""Drivers that are not `drive_<adapter>`."""
 
 
 @dataclass
@@ -87,8 +101,8 @@ class Agent:
         return self._ask(do="resume", value=value, **over)
 
     def go_on(self, call: dict[str, Any], **over: Any) -> dict[str, Any]:
-        """Resume; where the earlier resume ended the run, for its framework took it for an approval, the same call in a new one."""
-        if self.form == "naive" and self.resumed:
+        """Resume; where an earlier resume came too early and its framework lost the call, the same call in a new run."""
+        if self.form in ("naive", "defer") and self.resumed:
             return self.begin(call, **over)
         return self.resume(**over)
 
@@ -124,11 +138,12 @@ class Agent:
 
     def _running(self) -> subprocess.Popen[str]:
         if self.process is None:
-            framework = ADAPTERS[self.name]
+            framework = ADAPTERS.get(self.name)
+            driver = DRIVERS.get(self.name, f"tests.adapters.drive_{self.name}")
             python = sys.executable if framework is None else str(interpreter_of(framework))
             with (self.folder / "driver.log").open("a") as log:
                 self.process = subprocess.Popen(
-                    [python, "-m", f"tests.adapters.drive_{self.name}"], cwd=REPO, env=environment_variables(), text=True,
+                    [python, "-m", driver], cwd=REPO, env=environment_variables(), text=True,
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=1,
                 )  # fmt: skip
         return self.process
@@ -168,7 +183,7 @@ def agent(
 ) -> Iterator[Agent]:
     """An agent of the adapter and form that the test is parametrised with."""
     name, form = request.param
-    framework = ADAPTERS[name]
+    framework = ADAPTERS.get(name)
     if framework is not None:
         try:
             interpreter_of(framework)
@@ -183,8 +198,10 @@ def agent(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests of one adapter in one process: they share its environment's process."""
+    """All tests of one adapter in one process: they share its environment's process. The first one may have to install it."""
     for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(INSTALL_SECONDS + 180))
         if "agent" in getattr(item, "fixturenames", ()):
             with suppress(AttributeError):
                 item.add_marker(pytest.mark.xdist_group(f"adapter-{item.callspec.params['agent'][0]}"))  # type: ignore[attr-defined]

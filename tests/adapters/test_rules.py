@@ -18,12 +18,23 @@ from tests.support.scripted_server import ScriptedServer, faults
 FORMS = [
     ("plain", "sync"), ("plain", "async"), ("langchain", "sync"), ("langchain", "async"),
     ("openai_agents", "asked"), ("openai_agents", "naive"), ("pydantic_ai", "run"),
+    ("claude_agent_sdk", "defer"),
 ]  # fmt: skip
 """Adapter and form. "naive": who goes on approves whatever interrupts, without looking at the authority."""
 NEEDS_PERSON = 40_000
 OVER_LIMIT = 500_000
 
+DEAR = "claude_agent_sdk"
+"""Its program takes seconds to start: it is tried with the first two values of a rule."""
+
 every_adapter = pytest.mark.parametrize("agent", FORMS, indirect=True, ids=["-".join(one) for one in FORMS])
+
+
+def every_adapter_with(name: str, values: list[Any]) -> pytest.MarkDecorator:
+    """Each adapter with each value of a parameter."""
+    cases = [(form, value) for form in FORMS for value in (values[:2] if form[0] == DEAR else values)]
+    ids = [f"{'-'.join(form)}-{str(value)[:30]}" for form, value in cases]
+    return pytest.mark.parametrize(("agent", name), cases, indirect=["agent"], ids=ids)
 
 
 def said(answer: dict[str, Any]) -> str:
@@ -80,8 +91,7 @@ def test_what_needs_a_person_waits_and_runs_once_when_approved(agent: Agent) -> 
     assert agent.place.operations(agent.payment) == [(f"refund:{agent.payment}:40000", "completed", "success")]
 
 
-@every_adapter
-@pytest.mark.parametrize("value", ["approve", {"type": "approve"}, {"decisions": [{"type": "approve"}]}, True])
+@every_adapter_with("value", ["approve", {"type": "approve"}, {"decisions": [{"type": "approve"}]}, True])
 def test_a_resume_is_no_approval(agent: Agent, value: Any) -> None:
     call = agent.refund(NEEDS_PERSON)
     waiting = agent.begin(call)
@@ -119,9 +129,9 @@ def test_a_process_that_dies_in_the_tool_does_not_call_it_again(agent: Agent) ->
     waiting = agent.begin(agent.refund(NEEDS_PERSON))
     agent.place.vote(waiting["waiting"][0])
     assert agent.resume(shop="dies").get("died")
-    answer = agent.resume()
-    assert answer["calls"] == [] and "already_started" in said(answer)
-    assert agent.begin(agent.refund(NEEDS_PERSON))["calls"] == [], "nor under a new call id in a new run"
+    assert agent.resume()["calls"] == []
+    again = agent.begin(agent.refund(NEEDS_PERSON))
+    assert again["calls"] == [] and "already_started" in said(again), "nor under a new call id in a new run"
 
 
 @every_adapter
@@ -214,8 +224,7 @@ FAULTS: dict[str, tuple[Callable[[Any], None], str]] = {
 """One of each kind; every one of them is tried on the client itself."""
 
 
-@every_adapter
-@pytest.mark.parametrize("fault", ["nobody listens", *FAULTS])
+@every_adapter_with("fault", ["nobody listens", *FAULTS])
 def test_a_lost_authority_means_that_the_tool_is_not_called(agent: Agent, faulty: ScriptedServer, fault: str) -> None:
     url = "http://127.0.0.1:9"
     if fault in FAULTS:
@@ -223,3 +232,21 @@ def test_a_lost_authority_means_that_the_tool_is_not_called(agent: Agent, faulty
     answer = agent.begin(agent.refund(), url=url, timeout=0.3)
     assert answer["calls"] == [] and not answer["waiting"]
     assert "Not executed" in said(answer) or answer["raised"]
+
+
+RULES_THAT_TURN_RED: dict[str, Callable[[Agent, ScriptedServer], None]] = {
+    "resume": lambda agent, faulty: test_a_resume_is_no_approval(agent, "approve"),
+    "silence": lambda agent, faulty: test_a_lost_authority_means_that_the_tool_is_not_called(
+        agent, faulty, "nobody listens"
+    ),
+    "report": lambda agent, faulty: test_what_is_allowed_runs_once_with_what_is_injected_and_is_reported(agent),
+    "same effect": lambda agent, faulty: test_the_same_effect_under_a_new_call_id_is_stopped(agent),
+    "in doubt": lambda agent, faulty: test_a_tool_that_fails_is_in_doubt_and_not_called_again(agent),
+}
+
+
+@pytest.mark.parametrize("agent", [("trusting", "sync")], indirect=True)
+@pytest.mark.parametrize("rule", RULES_THAT_TURN_RED)
+def test_the_mutant_that_trusts_its_framework_is_seen(agent: Agent, faulty: ScriptedServer, rule: str) -> None:
+    with pytest.raises((AssertionError, KeyError)):
+        RULES_THAT_TURN_RED[rule](agent, faulty)

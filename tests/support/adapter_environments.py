@@ -10,6 +10,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
@@ -37,11 +38,16 @@ def interpreter_of(framework: str) -> Path:
     with (ENVIRONMENTS / f"{framework}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes start at once
         if not (stamp.exists() and stamp.read_text() == digest):
-            if failed.exists() and failed.read_text().startswith(digest):
+            if failed.exists() and _is_recent(failed) and failed.read_text().startswith(digest):
                 raise NotInstalled(failed.read_text().partition("\n")[2])
             _make(folder, framework, failed, digest)
             stamp.write_text(digest)
     return folder / "bin" / "python"
+
+
+def _is_recent(failed: Path) -> bool:
+    """Within the hour: not tried again for every test, but for the next run of them."""
+    return time.time() - failed.stat().st_mtime < 3600
 
 
 def _make(folder: Path, framework: str, failed: Path, digest: str) -> None:
