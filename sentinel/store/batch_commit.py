@@ -49,7 +49,7 @@ class PendingRow(Generic[Row, Result]):
         assert self.answer is not None
         return self.answer
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Call `done`, if nobody has yet."""
         done, self.done = self.done, None
         if done is not None:
@@ -244,7 +244,7 @@ class _Line:
                 look_again.cancel()
                 self._in_hand.remove(batch)
             # Later: the next commit is under way while these answers are rendered.
-            self._loop.call_soon(self._tell_all, batch)
+            self._loop.call_soon(self._notify_all, batch)
             batch = self._next_batch() if self._may_begin() else []
 
     async def _settle(self, batch: list[Pending]) -> None:
@@ -261,10 +261,10 @@ class _Line:
         except StopIteration:
             return
 
-    def _tell_all(self, batch: Sequence[Pending]) -> None:
+    def _notify_all(self, batch: Sequence[Pending]) -> None:
         for row in batch:
             try:
-                row.tell()
+                row.notify()
             except Exception as error:  # one that cannot be told must not keep the others from their answers
                 self._loop.call_exception_handler(
                     {"message": "a row could not be told its outcome", "exception": error}
@@ -289,4 +289,4 @@ def _give_up(row: Pending) -> None:
     given_up: Pending = PendingRow(row.row, row.done)
     row.done = None
     given_up.error = EngineUnavailable("the row waited too long for its commit")
-    given_up.tell()
+    given_up.notify()

@@ -29,7 +29,7 @@ from sentinel.store.batch_statement import (
     with_element_types,
 )
 from sentinel.store.database import DatabaseUnreachable, behind_pooler, first_line
-from sentinel.store.queries import Attempts
+from sentinel.store.queries import TransactionAttempts
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
@@ -60,7 +60,7 @@ class LoopConnections:
         self, statement: BatchStatement[Row, Result], rows: Sequence[Row], wait_seconds: float
     ) -> list[Result]:
         """Commit `rows` together. Retries and raises as `queries.call_with_retry_within`, and waits for locks as long."""
-        mine, attempts = self._mine(), Attempts(wait_seconds)
+        mine, attempts = self._mine(), TransactionAttempts(wait_seconds)
         while True:
             connection = await mine.take()
             try:
