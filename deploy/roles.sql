@@ -194,7 +194,7 @@ grant update (state, tries, tried_at, next_attempt_at, shop_reference, last_erro
 grant update (attempts, next_attempt_at, last_error, delivered_at, delivered_by) on orders.alerts to sentinel_orders;
 grant update (since) on orders.approval_cursors to sentinel_orders;
 grant execute on all functions in schema orders to sentinel_orders;
-revoke execute on function orders.write_events from sentinel_orders;               -- as refunds.write_ledger_events
+revoke execute on function orders.write_events, orders.write_first_events from sentinel_orders; -- as refunds.write_ledger_events
 
 -- order review: analysts ------------------------------------------------------------------------------------------------
 -- The console sees where orders stand and what was noticed, no customer and no start id; all it can change is by one function.

@@ -2,7 +2,7 @@
 
 What repeats from row to row (terms, limits without whose budget, totals and breakers) stands once in a batch; its binary form is
 kept from batch to batch. PostgreSQL's binary form of an array names its element type by a number that differs from database to
-database: it is left 0 here and put in by `with_element_types`.
+database: it is left 0 here and put in by each connection.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Any
 
 import orjson
+
+from sentinel.authority.guard_rows import GuardRow, GuardTerms
+from sentinel.core.decision import ReservationRequest
 
 TYPES = (
     "sentinel.guard_terms", "sentinel.guard_row", "sentinel.limit_terms", "sentinel.limit_leg", "sentinel.shared_breaker",
@@ -25,13 +27,12 @@ _BOOL, _INT8, _INT4, _TEXT, _TEXTS, _UUID = 16, 20, 23, 25, 1009, 2950
 _field = struct.Struct("!Ii").pack
 _int4_field, _int8_field = struct.Struct("!Iii").pack, struct.Struct("!Iiq").pack
 _array, _no_elements = struct.Struct("!iiIii").pack, struct.Struct("!iiI").pack
-_element_type = struct.Struct("!I").pack
 _int4 = struct.Struct("!i").pack
 _NO_TEXT, _NO_UUID, _NO_INT4, _NO_INT8, _NO_BOOL = (_field(oid, -1) for oid in (_TEXT, _UUID, _INT4, _INT8, _BOOL))
 _TRUE, _FALSE, _UUID_HEAD = _field(_BOOL, 1) + b"\1", _field(_BOOL, 1) + b"\0", _field(_UUID, 16)
 
 
-def pack_batch(rows: Sequence[Any], milliseconds: int) -> list[bytes | None]:
+def pack_batch(rows: Sequence[GuardRow], milliseconds: int) -> list[bytes | None]:
     """The parameters of `record_decisions` for decided rows; `milliseconds` is how long locks may be waited for."""
     terms: dict[bytes, int] = {}
     limits: dict[bytes, int] = {}
@@ -39,7 +40,7 @@ def pack_batch(rows: Sequence[Any], milliseconds: int) -> list[bytes | None]:
     packed: list[bytes] = []
     legs: list[bytes] = []
     breakers: list[list[bytes]] = []
-    for seq, row in enumerate(map(_as_row, rows)):
+    for seq, row in enumerate(rows):
         group = None
         if row.terms.shared is not None:
             group = shared.setdefault(row.terms.shared, len(shared))
@@ -57,15 +58,7 @@ def pack_batch(rows: Sequence[Any], milliseconds: int) -> list[bytes | None]:
     ]  # fmt: skip
 
 
-def with_element_types(parameters: Sequence[bytes | None], oids: Sequence[int]) -> list[bytes | None]:
-    """The parameters with the number of each array's element type put in its place."""
-    return [
-        value if value is None or place >= len(oids) else value[:8] + _element_type(oids[place]) + value[12:]
-        for place, value in enumerate(parameters)
-    ]
-
-
-def _row(seq: int, terms: int, row: Any) -> bytes:
+def _row(seq: int, terms: int, row: GuardRow) -> bytes:
     one, two, three = row.pack_parts
     return _record(
         _int(seq), _int(terms), _text(row.idempotency_key), _text(row.once_key), _uuid(row.operation_id), _uuid(row.event_id),
@@ -76,7 +69,7 @@ def _row(seq: int, terms: int, row: Any) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _terms(terms: Any, group: int | None) -> bytes:
+def _terms(terms: GuardTerms, group: int | None) -> bytes:
     """All of a `sentinel.guard_terms` but its place, which stands first."""
     texts = b"".join(_int4(len(one.encode())) + one.encode() for one in terms.reasons)
     array = _array(1, 0, _TEXT, len(terms.reasons), 1) if terms.reasons else _no_elements(0, 0, _TEXT)
@@ -94,7 +87,9 @@ def _terms(terms: Any, group: int | None) -> bytes:
 def _shared(common: bytes) -> tuple[list[tuple[bytes, str, str]], list[bytes]]:
     """The totals (limit, limit key, subject) and breakers of who asks, from their JSON."""
     read = orjson.loads(common)
-    totals = [(_limit(_Fields(**ask)), ask["limit_key"], ask["subject"]) for ask in read["totals"]]
+    totals = [
+        (_kept_limit(*(ask[name] for name in _LIMIT)), ask["limit_key"], ask["subject"]) for ask in read["totals"]
+    ]
     rates = [
         b"".join((
             _text(rate["breaker_key"]), _text(rate["scope"]), _text(rate["target"]), _int(rate["window_seconds"]), _int(rate["bucket_seconds"]),
@@ -105,7 +100,10 @@ def _shared(common: bytes) -> tuple[list[tuple[bytes, str, str]], list[bytes]]:
     return totals, rates
 
 
-def _limit(ask: Any) -> bytes:
+_LIMIT = ("window", "window_seconds", "bucket_seconds", "zone", "cap_minor", "verdict", "reason_code")
+
+
+def _limit(ask: ReservationRequest) -> bytes:
     return _kept_limit(
         ask.window, ask.window_seconds, ask.bucket_seconds, ask.zone, ask.cap_minor, ask.verdict, ask.reason_code
     )  # fmt: skip
@@ -160,31 +158,3 @@ def _bigint(value: int | None) -> bytes:
 
 def _bool(value: bool | None) -> bytes:
     return _NO_BOOL if value is None else _TRUE if value else _FALSE
-
-
-class _Fields:
-    """Values by name, one object for what is equal: a row that is still a mapping, in the shape of a value."""
-
-    def __init__(self, **fields: Any) -> None:
-        self.__dict__.update(fields)
-
-
-_TERMS = (
-    "tenant_id", "principal_id", "owner_operator_id", "agent_id", "action", "risk_class", "scenario", "policy_id", "policy_version",
-    "policy_label", "policy_digest", "currency", "verdict", "reason_code", "reasons", "required_role", "required_people",
-    "approval_seconds", "permit_seconds", "hand_out_is_start", "approvable", "asks_person", "bound_agent", "shared",
-)  # fmt: skip
-
-
-@lru_cache(maxsize=4096)
-def _one_of(*values: Any) -> _Fields:
-    return _Fields(**dict(zip(_TERMS, values, strict=True)))
-
-
-def _as_row(row: Any) -> Any:
-    if not isinstance(row, Mapping):
-        return row
-    common = {**row, "reasons": tuple(row["reasons"])}
-    return _Fields(**{
-        **row, "terms": _one_of(*map(common.get, _TERMS)), "limits": [_Fields(**ask) for ask in row["limits"]],
-    })  # fmt: skip

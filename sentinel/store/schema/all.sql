@@ -53,5 +53,6 @@ set local check_function_bodies = off;
 \ir orders/steps.sql
 \ir orders/effects.sql
 \ir orders/shop.sql
+\ir orders/plain_orders.sql
 \ir orders/alerts.sql
 \ir orders/analysts.sql

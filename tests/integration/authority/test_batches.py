@@ -6,6 +6,7 @@ import random
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,15 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from sentinel.authority.actor import local_administrator
-from sentinel.authority.api.guard import to_asked
+from sentinel.authority.api.guard import to_operation
+from sentinel.authority.api.hot_bodies import GUARD
 from sentinel.authority.decisions import Recorded, record_decisions
 from sentinel.authority.guard import decided_row
+from sentinel.authority.guard_rows import GuardRow
 from sentinel.authority.halts import set_halt
 from sentinel.core.errors import EngineUnavailable
 from tests import mutants
+from tests.support.commit_loop import record_all
 from tests.support.fixtures import Fixtures, four_keys, guard_body, make_fixtures
 from tests.support.harness import caller_of, decide, let_permits_expire, scaled, seeded
 from tests.support.roomy import roomy_policies
@@ -108,14 +112,14 @@ def state(fixtures: Fixtures) -> dict[str, list[Any]]:
     return {name: fixtures.admin.execute(query.encode()).fetchall() for name, query in queries.items()}
 
 
-def rows_of(fixtures: Fixtures, bodies: Sequence[Body]) -> list[dict[str, Any]]:
+def rows_of(fixtures: Fixtures, bodies: Sequence[Body]) -> list[GuardRow]:
     caller = caller_of(fixtures)
     made = []
     for body in bodies:
-        asked = to_asked(body)
+        asked = GUARD.of_object(body)
         made.append(
             decided_row(
-                fixtures.authority, caller, asked.operation, has_start_step=asked.has_start_step, elapsed_ms=0,
+                fixtures.authority, caller, to_operation(asked, asked.idempotency_key), has_start_step=asked.has_start_step, elapsed_ms=0,
                 start_id=asked.start_id,
             )
         )  # fmt: skip
@@ -282,11 +286,11 @@ def test_mutant_that_overlooks_a_full_budget_is_caught(fixtures: Fixtures) -> No
 def test_a_batch_with_a_row_the_database_refuses_keeps_nothing_of_it(fixtures: Fixtures) -> None:
     good, bad = guard_body(), guard_body()
     rows = rows_of(fixtures, [good, bad])
-    rows[1]["risk_class"] = None
+    rows[1].terms = replace(rows[1].terms, risk_class=None)  # type: ignore[arg-type]
     with pytest.raises(EngineUnavailable):
         record_decisions(fixtures.authority.pool, rows)
     assert fixtures.one("select count(*) from sentinel.operations") == 0
-    assert isinstance(fixtures.authority.decisions.record_all(rows)[0], Recorded), (
+    assert isinstance(record_all(fixtures.authority.decisions, rows)[0], Recorded), (
         "the writer then records each for itself"
     )
     assert fixtures.one("select count(*) from sentinel.operations") == 1
