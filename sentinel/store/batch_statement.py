@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from psycopg import adapters, pq
+from psycopg import OperationalError, adapters, pq
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 
@@ -71,8 +71,10 @@ def with_element_types(parameters: list[bytes | None], types: Sequence[TypeNumbe
 
 
 def raise_if_failed(result: pq.abc.PGresult) -> pq.abc.PGresult:
-    """The result of a statement that succeeded. Raises the `psycopg.Error` of its SQLSTATE."""
+    """The result of a statement that succeeded. Raises the `psycopg.Error` of its SQLSTATE, OperationalError for a lost connection."""
     if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+        if result.error_field(pq.DiagnosticField.SQLSTATE) is None:  # not the server's word: the connection is gone
+            raise OperationalError(result.error_message.decode(errors="replace"))
         raise error_from_result(result)
     return result
 
