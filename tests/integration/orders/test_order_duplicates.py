@@ -133,4 +133,3 @@ def test_a_take_that_forgets_the_others_is_found_out(fixtures: Fixtures, authori
         orders.deliver(body)
     assert doubled(orders) == ["o-1"]
     orders.close()
-
