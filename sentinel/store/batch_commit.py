@@ -49,7 +49,7 @@ class PendingRow(Generic[Row, Result]):
         assert self.answer is not None
         return self.answer
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Call `done`, if nobody has yet."""
         done, self.done = self.done, None
         if done is not None:
@@ -149,7 +149,9 @@ class BatchCommitter(Generic[Row, Result]):
         """A caller's own batch, in one commit of its own; per row the answer, or what it alone raised."""
         batch = [PendingRow[Row, Result](row) for row in rows]
         if batch:
-            await asyncio.shield(self._line().settled(batch))
+            line = self._line()
+            async with line.own_batches:  # so that they leave connections to the rows in the line
+                await asyncio.shield(line.settled(batch))
         return [pending.answer if pending.error is None else pending.error for pending in batch]  # type: ignore[misc]
 
     def _line(self) -> _Line:
@@ -173,6 +175,7 @@ class _Line:
     ) -> None:
         self._loop, self._commit = loop, commit
         self._most, self._slow_seconds, self._max_parallel = most, slow_seconds, max_parallel
+        self.own_batches = asyncio.Semaphore(max_parallel)
         self._waiting: deque[Pending] = deque()
         self._in_hand: list[Sequence[Pending]] = []
         self._latest_began = 0.0
@@ -224,7 +227,7 @@ class _Line:
                 look_again.cancel()
                 self._in_hand.remove(batch)
             # Later: the next commit is under way while these answers are rendered.
-            self._loop.call_soon(self._tell_all, batch)
+            self._loop.call_soon(self._notify_all, batch)
             batch = self._next_batch() if self._may_begin() else []
 
     async def _settle(self, batch: list[Pending]) -> None:
@@ -241,10 +244,10 @@ class _Line:
         except StopIteration:
             return
 
-    def _tell_all(self, batch: Sequence[Pending]) -> None:
+    def _notify_all(self, batch: Sequence[Pending]) -> None:
         for row in batch:
             try:
-                row.tell()
+                row.notify()
             except Exception as error:  # one that cannot be told must not keep the others from their answers
                 self._loop.call_exception_handler(
                     {"message": "a row could not be told its outcome", "exception": error}
@@ -269,4 +272,4 @@ def _give_up(row: Pending) -> None:
     given_up: Pending = PendingRow(row.row, row.done)
     row.done = None
     given_up.error = EngineUnavailable("the row waited too long for its commit")
-    given_up.tell()
+    given_up.notify()

@@ -19,8 +19,7 @@ from uvicorn.server import ServerState
 from sentinel.core.errors import InvalidInput
 from sentinel.platform.http.asgi import Edge
 from sentinel.platform.http.bodies import MAX_BYTES
-from sentinel.platform.http.https_only import HttpsOnly
-from sentinel.platform.http.wire import Answer, QuickHandler, Request, head_of
+from sentinel.platform.http.wire import Answer, HttpsOnly, QuickHandler, Request, head_of
 from sentinel.platform.serving import http_protocol
 from sentinel.platform.serving.connection_bounds import Connections, Stage
 from sentinel.platform.serving.event_worker import protocol_config
@@ -70,7 +69,7 @@ def flask() -> Flask:
 
 
 @dataclass
-class World:
+class Listening:
     """A listening protocol and what stands behind it."""
 
     port: int
@@ -92,7 +91,7 @@ class World:
 @contextlib.asynccontextmanager
 async def listening(
     *, behind_tls: bool = False, bounds: tuple[int, int] = (50, 50), health: bool = False
-) -> AsyncIterator[World]:
+) -> AsyncIterator[Listening]:
     hot, loop = Hot(), asyncio.get_running_loop()
     made: list[HttpProtocol] = []
     worker = SimpleNamespace(
@@ -109,24 +108,24 @@ async def listening(
         flask(), threads=2, posts={"/hot": hot}.get, health_port=port if health else 0, https_only=HttpsOnly(behind_tls)
     )
     worker.protocol_config, worker.made = protocol_config(worker.asgi), made
-    world = World(port, hot, worker)
+    served = Listening(port, hot, worker)
     try:
-        yield world
+        yield served
     finally:
-        for writer in world.opened:
+        for writer in served.opened:
             writer.transport.abort()
         server.close()
-        await world.until(lambda: worker.nr_conns == 0)
+        await served.until(lambda: worker.nr_conns == 0)
         assert len(worker.connections) == 0
         await asyncio.sleep(0.01)  # the clients' ends are closed in the loop's next turn
 
 
-def within(scene: Callable[[World], Awaitable[None]], **terms: Any) -> None:
+def within(scene: Callable[[Listening], Awaitable[None]], **terms: Any) -> None:
     """Plays a scene against a protocol that listens."""
 
     async def play() -> None:
-        async with listening(**terms) as world:
-            await scene(world)
+        async with listening(**terms) as served:
+            await scene(served)
 
     # The loop of production: the others' transports behave otherwise where one is paused or closing.
     raised = at_once([lambda: uvloop.run(play())])[0]
@@ -171,8 +170,8 @@ async def is_closed(reader: asyncio.StreamReader, within_seconds: float = 5) -> 
 
 
 def test_a_hot_request_is_answered_with_its_id_and_strict_transport_security() -> None:
-    async def scene(world: World) -> None:
-        reader, writer = await world.connect()
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
         writer.write(post({"n": 1, "now": True}, "/hot", "X-Request-ID: mine"))
         got = await answer(reader)
         assert (got.status, got.json, got.headers["x-request-id"]) == (200, {"n": 1}, "mine")
@@ -188,15 +187,15 @@ def test_a_hot_request_is_answered_with_its_id_and_strict_transport_security() -
 
 
 def test_pipelined_requests_of_all_kinds_are_answered_in_their_order() -> None:
-    async def scene(world: World) -> None:
-        reader, writer = await world.connect()
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
         writer.write(post({"n": 1}) + COLD + post({"n": 2}) + post({"n": -1}) + COLD + post({"n": 3, "now": True}))
-        await world.until(lambda: world.hot.begun == [1])
+        await served.until(lambda: served.hot.begun == [1])
         await asyncio.sleep(0.05)
-        assert world.hot.begun == [1], "the next begins when the one before it is answered"
-        world.hot.let_go(1)
-        await world.until(lambda: 2 in world.hot.waiting)
-        world.hot.let_go(2)
+        assert served.hot.begun == [1], "the next begins when the one before it is answered"
+        served.hot.let_go(1)
+        await served.until(lambda: 2 in served.hot.waiting)
+        served.hot.let_go(2)
         got = [await answer(reader) for _ in range(6)]
         assert [one.status for one in got] == [200, 200, 200, 400, 200, 200]
         assert [got[0].json, got[1].body, got[2].json, got[4].body, got[5].json] == [
@@ -213,8 +212,8 @@ def test_pipelined_requests_of_all_kinds_are_answered_in_their_order() -> None:
 
 
 def test_many_pipelined_requests_do_not_nest_and_none_is_lost() -> None:
-    async def scene(world: World) -> None:
-        reader, writer = await world.connect()
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
         writer.write(b"".join(post({"n": n, "now": True}) for n in range(2000)))
         assert [(await answer(reader)).json["n"] for _ in range(2000)] == list(range(2000))
 
@@ -222,8 +221,8 @@ def test_many_pipelined_requests_do_not_nest_and_none_is_lost() -> None:
 
 
 def test_a_body_in_pieces_arrives_whole_also_in_the_last_request() -> None:
-    async def scene(world: World) -> None:
-        reader, writer = await world.connect()
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
         for closing in ((), ("Connection: close",)):
             whole = post({"n": 5, "now": True, "text": "x" * 60_000}, "/hot", *closing)
             for place in range(0, len(whole), 7001):
@@ -237,22 +236,22 @@ def test_a_body_in_pieces_arrives_whole_also_in_the_last_request() -> None:
 
 
 def test_while_requests_wait_for_their_turn_no_more_is_read() -> None:
-    async def scene(world: World) -> None:
-        _, writer = await world.connect()
+    async def scene(served: Listening) -> None:
+        _, writer = await served.connect()
         whole = post({"n": 0, "text": "x" * 50_000}) * 4000
         writer.write(whole)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(writer.drain(), 0.5)
-        (protocol,) = world.worker.made
+        (protocol,) = served.worker.made
         assert len(protocol._turn) < 40, "a read's worth of requests"
         assert protocol.flow.read_paused
         assert protocol.stage is Stage.ANSWERED
         writer.transport.abort()
-        while world.worker.nr_conns:  # its going away is seen at the next answer
-            for n in list(world.hot.waiting):
-                world.hot.let_go(n)
+        while served.worker.nr_conns:  # its going away is seen at the next answer
+            for n in list(served.hot.waiting):
+                served.hot.let_go(n)
             await asyncio.sleep(0.002)
-        assert len(world.hot.begun) < 60
+        assert len(served.hot.begun) < 60
 
     within(scene)
 
@@ -265,10 +264,10 @@ def test_a_client_that_does_not_read_its_answers_gets_no_further() -> None:
             self.begun.append(1)
             reply(Answer(big.encode()))
 
-    async def scene(world: World) -> None:
+    async def scene(served: Listening) -> None:
         hot = Big()
-        world.worker.asgi._posts = {"/hot": hot}.get
-        reader, writer = await world.connect()
+        served.worker.asgi._posts = {"/hot": hot}.get
+        reader, writer = await served.connect()
         writer.write(post({"n": 1}) * 500)
         await asyncio.sleep(0.5)
         stood = len(hot.begun)
@@ -281,13 +280,13 @@ def test_a_client_that_does_not_read_its_answers_gets_no_further() -> None:
 
 
 def test_a_client_that_goes_away_is_not_answered_and_its_request_is_finished() -> None:
-    async def scene(world: World) -> None:
-        _, writer = await world.connect()
+    async def scene(served: Listening) -> None:
+        _, writer = await served.connect()
         writer.write(post({"n": 1}))
-        await world.until(lambda: 1 in world.hot.waiting)
+        await served.until(lambda: 1 in served.hot.waiting)
         writer.transport.abort()
-        await world.until(lambda: world.worker.nr_conns == 0)
-        world.hot.let_go(1)
+        await served.until(lambda: served.worker.nr_conns == 0)
+        served.hot.let_go(1)
 
     within(scene)
 
@@ -319,8 +318,8 @@ def test_a_client_that_goes_away_is_not_answered_and_its_request_is_finished() -
     ],
 )  # fmt: skip
 def test_what_two_readers_could_read_differently_is_refused_as_a_problem(sent: bytes, status: int) -> None:
-    async def scene(world: World) -> None:
-        reader, writer = await world.connect()
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
         writer.write(sent)
         got = await answer(reader)
         assert (got.status, got.headers["content-type"], got.json["status"]) == (
@@ -329,17 +328,17 @@ def test_what_two_readers_could_read_differently_is_refused_as_a_problem(sent: b
             status,
         )
         assert got.json["instance"] == got.headers["x-request-id"]
-        assert world.hot.begun == []
+        assert served.hot.begun == []
 
     within(scene)
 
 
 def test_bytes_that_are_no_request_are_refused_after_the_answers_before_them() -> None:
-    async def scene(world: World) -> None:
-        reader, writer = await world.connect()
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
         writer.write(post({"n": 1}) + b"\x00 is no request\r\n\r\n")
-        await world.until(lambda: 1 in world.hot.waiting)
-        world.hot.let_go(1)
+        await served.until(lambda: 1 in served.hot.waiting)
+        served.hot.let_go(1)
         assert [(await answer(reader)).status for _ in range(2)] == [200, 400]
         assert await is_closed(reader)
 
@@ -347,25 +346,25 @@ def test_bytes_that_are_no_request_are_refused_after_the_answers_before_them() -
 
 
 def test_what_follows_the_last_request_of_a_connection_is_no_request() -> None:
-    async def scene(world: World) -> None:
-        reader, writer = await world.connect()
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
         writer.write(post({"n": 1, "now": True}, "/hot", "Connection: close") + post({"n": 2, "now": True}))
         got = await answer(reader)
         assert (got.json, got.headers["connection"]) == ({"n": 1}, "close")
         assert await is_closed(reader)
-        assert world.hot.begun == [1]
+        assert served.hot.begun == [1]
 
     within(scene)
 
 
 def test_a_last_request_whose_body_is_still_to_come_is_read_when_those_before_it_are_answered() -> None:
-    async def scene(world: World) -> None:
-        reader, writer = await world.connect()
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
         last = post({"n": 3, "now": True}, "/hot", "Connection: close")
         writer.write(post({"n": 1}) + post({"n": 2}) + last[:-5])
         for n in (1, 2):
-            await world.until(lambda n=n: n in world.hot.waiting)
-            world.hot.let_go(n)
+            await served.until(lambda n=n: n in served.hot.waiting)
+            served.hot.let_go(n)
         assert [(await answer(reader)).json["n"] for _ in range(2)] == [1, 2]
         writer.write(last[-5:])
         assert (await answer(reader)).json == {"n": 3}
@@ -378,8 +377,8 @@ def test_a_last_request_whose_body_is_still_to_come_is_read_when_those_before_it
 def test_a_body_that_breaks_off_in_the_middle_is_refused_and_holds_nobody(before: bytes) -> None:
     broken = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nzz\r\n"
 
-    async def scene(world: World) -> None:
-        reader, writer = await world.connect()
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
         writer.write(before + broken)
         if before:
             assert (await answer(reader)).status == 200
@@ -390,8 +389,8 @@ def test_a_body_that_breaks_off_in_the_middle_is_refused_and_holds_nobody(before
 
 
 def test_who_wants_another_protocol_is_answered_in_this_one_and_closed() -> None:
-    async def scene(world: World) -> None:
-        reader, writer = await world.connect()
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
         writer.write(b"GET /cold HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n" + COLD)
         assert (await answer(reader)).body == b"cold"
         assert await is_closed(reader)
@@ -400,8 +399,8 @@ def test_who_wants_another_protocol_is_answered_in_this_one_and_closed() -> None
 
 
 def test_a_client_that_waits_for_100_continue_gets_it_and_then_its_answer() -> None:
-    async def scene(world: World) -> None:
-        reader, writer = await world.connect()
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
         head, _, body = post({"n": 7, "now": True}, "/hot", "Expect: 100-continue").partition(b"\r\n\r\n")
         writer.write(head + b"\r\n\r\n")
         assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -412,21 +411,21 @@ def test_a_client_that_waits_for_100_continue_gets_it_and_then_its_answer() -> N
 
 
 def test_a_header_that_comes_twice_is_both_and_one_with_an_underscore_is_dropped() -> None:
-    async def scene(world: World) -> None:
-        reader, writer = await world.connect()
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
         writer.write(post({"n": 1, "now": True}, "/hot", "X-Api-Key: a", "X-API-KEY: b", "X_Request_Id: c"))
         assert (await answer(reader)).headers["x-request-id"] != "c"
-        assert world.hot.environs[0]["HTTP_X_API_KEY"] == "a,b"
+        assert served.hot.environs[0]["HTTP_X_API_KEY"] == "a,b"
 
     within(scene)
 
 
 def test_only_its_own_listener_has_the_hot_routes() -> None:
-    async def scene(world: World) -> None:
-        reader, writer = await world.connect()
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
         writer.write(post({"n": 1, "now": True}))
         assert (await answer(reader)).status == 404
-        assert world.hot.begun == []
+        assert served.hot.begun == []
 
     within(scene, health=True)
 
@@ -438,8 +437,8 @@ def test_a_request_that_does_not_end_is_closed_however_it_trickles(
     monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.3)
     monkeypatch.setattr(http_protocol, "BODY_SECONDS", 0.3)
 
-    async def scene(world: World) -> None:
-        reader, writer = await world.connect()
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
         writer.write(post({"n": 1, "now": True}))
         assert (await answer(reader)).status == 200
         closed = asyncio.ensure_future(is_closed(reader, 10))
@@ -450,17 +449,17 @@ def test_a_request_that_does_not_end_is_closed_however_it_trickles(
             writer.write(b"x")
             await asyncio.sleep(0.02)
         assert asyncio.get_running_loop().time() - began < 3
-        assert world.hot.begun == [1]
+        assert served.hot.begun == [1]
 
     within(scene)
 
 
 def test_a_head_without_end_is_refused_before_it_fills_the_memory() -> None:
-    async def scene(world: World) -> None:
-        reader, writer = await world.connect()
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
         writer.write(b"GET /cold HTTP/1.1\r\nX: ")
         sent = 0
-        while not world.worker.made or world.worker.made[0]._unread is None:
+        while not served.worker.made or served.worker.made[0]._unread is None:
             writer.write(b"x" * 4096)
             sent += 4096
             await asyncio.sleep(0.01)
@@ -473,8 +472,8 @@ def test_a_head_without_end_is_refused_before_it_fills_the_memory() -> None:
 def test_an_idle_connection_is_closed_and_one_that_asks_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_protocol, "KEEP_ALIVE_SECONDS", 0.3)
 
-    async def scene(world: World) -> None:
-        reader, writer = await world.connect()
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
         for n in range(8):
             writer.write(post({"n": n, "now": True}) if n % 2 else COLD)
             assert (await answer(reader)).status == 200
@@ -485,13 +484,13 @@ def test_an_idle_connection_is_closed_and_one_that_asks_is_not(monkeypatch: pyte
 
 
 def test_at_the_end_what_is_in_hand_is_answered_and_its_connection_closed() -> None:
-    async def scene(world: World) -> None:
-        reader, writer = await world.connect()
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
         writer.write(post({"n": 1}))
-        await world.until(lambda: 1 in world.hot.waiting)
-        world.worker.alive = False
-        assert world.worker.connections.waiting() == []
-        world.hot.let_go(1)
+        await served.until(lambda: 1 in served.hot.waiting)
+        served.worker.alive = False
+        assert served.worker.connections.waiting() == []
+        served.hot.let_go(1)
         got = await answer(reader)
         assert (got.status, got.headers["connection"]) == (200, "close")
         assert await is_closed(reader)
@@ -500,18 +499,18 @@ def test_at_the_end_what_is_in_hand_is_answered_and_its_connection_closed() -> N
 
 
 def test_where_a_bound_is_reached_who_waits_makes_room_and_who_is_answered_does_not() -> None:
-    async def scene(world: World) -> None:
-        busy, idle = await world.connect(), await world.connect()
+    async def scene(served: Listening) -> None:
+        busy, idle = await served.connect(), await served.connect()
         busy[1].write(post({"n": 1}))
-        await world.until(lambda: 1 in world.hot.waiting)
-        third = await world.connect()
+        await served.until(lambda: 1 in served.hot.waiting)
+        third = await served.connect()
         assert await is_closed(idle[0])
         third[1].write(post({"n": 2}))
-        await world.until(lambda: 2 in world.hot.waiting)
-        fourth = await world.connect()
+        await served.until(lambda: 2 in served.hot.waiting)
+        fourth = await served.connect()
         assert await is_closed(fourth[0])
         for n, (reader, _) in ((1, busy), (2, third)):
-            world.hot.let_go(n)
+            served.hot.let_go(n)
             assert (await answer(reader)).json == {"n": n}
 
     within(scene, bounds=(2, 2))
