@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -22,12 +22,12 @@ from sentinel.policy.errors import nearest
 from worker.refunds.rows import NewRow
 from worker.refunds.workflow.routes import CHANNELS, MODES, SCENARIOS
 
-_FIELDS = frozenset(
+FIELDS = frozenset(
     {"ledger_entry_id", "refund_id", "agent_id", "action", "status", "amount", "idempotency_key", "channel", "scenario",
      "account_ref", "source", "order_ref", "requested_at", "reason", "risk", "redaction_status", "mode", "language", "contact"}
 )  # fmt: skip
-_FLAGS = ("duplicate_refund", "stale_window", "suspicious_reason")
-_COUNT = "customer_attempts_24h"
+FLAGS = ("duplicate_refund", "stale_window", "suspicious_reason")
+ATTEMPTS = "customer_attempts_24h"
 _HIDDEN = "customer data hidden"
 _MODE = re.compile(r"[a-z_]{1,40}", re.ASCII)
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8}){0,2}", re.ASCII)
@@ -54,9 +54,14 @@ class Accepted:
 
 
 def read_rows(text: str) -> Iterator[Accepted | Refusal]:
-    """Every row of a file, good or refused, in order. A second row of the same id within the file is refused."""
+    """Every row of a JSON file, good or refused, in order. A second row of the same id within the file is refused."""
+    return rows_of(read_objects(text))
+
+
+def rows_of(objects: Iterable[tuple[int, Any]]) -> Iterator[Accepted | Refusal]:
+    """Every row of what was read, by line an object or a refusal, as `read_rows`."""
     seen: dict[str, int] = {}
-    for line, found in read_objects(text):
+    for line, found in objects:
         if isinstance(found, Refusal):
             yield found
             continue
@@ -78,7 +83,7 @@ def parse_row(found: Any) -> NewRow:
     """One JSON object → `NewRow`. Raises `InvalidInput` naming the first field and the rule it breaks."""
     if not isinstance(found, dict):
         raise InvalidInput.of("row", "must be an object")
-    for field in sorted(found.keys() - _FIELDS):
+    for field in sorted(found.keys() - FIELDS):
         raise InvalidInput.of(field[:60], "is not a field of a ledger row")
     given = {name: value for name, value in found.items() if value is not None}
     entry_id = _identifier(given, "ledger_entry_id", _MAX_ENTRY_ID)
@@ -258,12 +263,12 @@ def _mode(given: dict[str, Any]) -> str | None:
 def _risk(found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InvalidInput.of("risk", "must be an object")
-    for extra in sorted(found.keys() - {*_FLAGS, _COUNT}):
+    for extra in sorted(found.keys() - {*FLAGS, ATTEMPTS}):
         raise InvalidInput.of(f"risk.{extra[:60]}", "is not a risk fact")
-    for name in _FLAGS:
+    for name in FLAGS:
         if not isinstance(found.get(name, False), bool):
             raise InvalidInput.of(f"risk.{name}", "must be true or false")
-    attempts = found.get(_COUNT, 0)
+    attempts = found.get(ATTEMPTS, 0)
     if isinstance(attempts, bool) or not isinstance(attempts, int) or not 0 <= attempts <= 1_000_000:
-        raise InvalidInput.of(f"risk.{_COUNT}", "must be an integer from 0 to 1000000")
+        raise InvalidInput.of(f"risk.{ATTEMPTS}", "must be an integer from 0 to 1000000")
     return found
