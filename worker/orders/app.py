@@ -12,10 +12,9 @@ from sentinel.platform.http import problems
 from sentinel.platform.http.asgi import Edge, by_path
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.docs_page import docs_page
-from sentinel.platform.http.https_only import HttpsOnly
 from sentinel.platform.http.openapi import Documentation, answered_on_the_loop, documented, openapi_document
 from sentinel.platform.http.readiness import alive, database_checks, exposition_answer, readiness_answer
-from sentinel.platform.http.wire import Handler
+from sentinel.platform.http.wire import Handler, HttpsOnly
 from sentinel.store.database import ORDERS
 from sentinel.store.safety import database_status
 from worker.key_check import KeyCheck
