@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from psycopg import OperationalError, adapters, pq
+import psycopg
+from psycopg import adapters, pq
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 
@@ -71,10 +72,8 @@ def with_element_types(parameters: list[bytes | None], types: Sequence[TypeNumbe
 
 
 def raise_if_failed(result: pq.abc.PGresult) -> pq.abc.PGresult:
-    """The result of a statement that succeeded. Raises the `psycopg.Error` of its SQLSTATE, OperationalError for a lost connection."""
+    """The result of a statement that succeeded. Raises the `psycopg.Error` of its SQLSTATE."""
     if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
-        if result.error_field(pq.DiagnosticField.SQLSTATE) is None:  # not the server's word: the connection is gone
-            raise OperationalError(result.error_message.decode(errors="replace"))
         raise error_from_result(result)
     return result
 
@@ -108,7 +107,10 @@ def run_statement(
     ]
     parameters = with_element_types(statement.encode(rows, milliseconds), types)
     oids = [oid for oid, _ in types]
-    return statement.decode(raise_if_failed(ask(statement.sql, parameters, oids, [BINARY] * len(oids), BINARY)))
+    result = ask(statement.sql, parameters, oids, [BINARY] * len(oids), BINARY)
+    if connection.pgconn.status == pq.ConnStatus.BAD:  # what died under it has no SQLSTATE to tell it by
+        raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
+    return statement.decode(raise_if_failed(result))
 
 
 def jsonb(text: bytes) -> bytes:
