@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from flask import Flask
 
 from sentinel.platform.http.asgi import Edge, by_path
-from sentinel.platform.http.https_only import HttpsOnly
-from sentinel.platform.http.wire import Answer, Request
+from sentinel.platform.http.wire import Answer, HttpsOnly, Request
 from sentinel.platform.serving.server import Listener, Server
 from tests.bench.cpu import tree_cpu_seconds
 from tests.bench.generator import generate
