@@ -73,7 +73,7 @@ def questions() -> list[tuple[Authority, Caller, Operation, bool]]:
         authority(policies=ReloadablePolicies(policies_dir(), totals=False)),
     ]
     every = list(itertools.product(told, callers(), operations(), (True, False)))
-    return random.Random(7).sample(every, 1500)
+    return random.Random(7).sample(every, 5000)
 
 
 def row_of(question: tuple[Authority, Caller, Operation, bool]) -> GuardRow:
