@@ -30,7 +30,7 @@ from sentinel.policy.model import (
     variable_name,
 )
 from sentinel.policy.parse import ParsedPolicy, parse_policy
-from sentinel.policy.source import Scalar, Source, read_source
+from sentinel.policy.source import Scalar, Source, character_place, read_source
 from sentinel.policy.vouching import check_vouching
 
 
@@ -202,22 +202,10 @@ def _condition(source: Source, conditions: Conditions, parsed: Scalar) -> Condit
         hint = error.hint or (nearest(error.unknown, conditions.variables) if error.unknown else None)
         if error.unknown and hint is None:
             hint = "declare it under facts: or numbers:"
-        source.errors.append(source.error(_place(source, parsed, error.offset), f"when: {error.message}", hint))
+        source.errors.append(
+            source.error(character_place(source, parsed, error.offset), f"when: {error.message}", hint)
+        )
         return None
-
-
-def _place(source: Source, parsed: Scalar, offset: int) -> SourcePosition:
-    """Where a condition's character stands in the file; its start where YAML folded the lines."""
-    if parsed.one_line:
-        return SourcePosition(parsed.place.line, parsed.place.column + offset + (parsed.style in ("'", '"')))
-    if parsed.style != "|":
-        return parsed.place
-    # An error at the end of the text belongs to its last line, not to whatever follows the block.
-    before = parsed.text[: min(offset, len(parsed.text.rstrip("\n")))].split("\n")
-    line = parsed.place.line + len(before)
-    # A literal block keeps its lines but for the block's own indentation.
-    indentation = len(source.lines[line - 1]) - len(parsed.text.split("\n")[len(before) - 1])
-    return SourcePosition(line, indentation + len(before[-1]) + 1)
 
 
 def _check_names(source: Source, parsed: ParsedPolicy) -> None:

@@ -1,4 +1,4 @@
-"""Compiles and evaluates CEL conditions: typed variables in, True, False or None (no answer) out.
+"""Compiles and evaluates CEL conditions: typed variables in, True, False or None (no answer) out; and expressions for values.
 
 The engine returns errors as *truthy strings*; here only the object True is true, only False is false, and
 everything else is None, "could not answer". What could weaken that is refused when a policy is loaded:
@@ -26,6 +26,7 @@ TYPES = {
     "timestamp": cel.Type.TIMESTAMP,
 }
 """The types a variable may have. No doubles: then no expression can mix them with amounts."""
+_PYTHON_TYPES: dict[str, type] = {"string": str, "int": int, "bool": bool}
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|//[^\n]*)
@@ -111,6 +112,27 @@ class Condition:
         return False if value is False else None
 
 
+class ValueExpression:
+    """One compiled expression for a value; `kind` is "string", "int" or "bool"."""
+
+    __slots__ = ("_evaluate", "kind")
+
+    def __init__(self, expression: Any, kind: str) -> None:
+        self._evaluate, self.kind = expression.eval, kind
+
+    def value(self, activation: Any) -> str | int | bool | None:
+        """The value, or None where there is none."""
+        try:
+            result = self._evaluate(activation)
+            # The engine's own word, not the Python type: a failed evaluation's value is text too.
+            if result.type() != TYPES[self.kind]:
+                return None
+            value: str | int | bool = result.plain_value()
+        except Exception:  # as for a condition
+            return None
+        return value if type(value) is _PYTHON_TYPES[self.kind] else None
+
+
 class ConditionSet:
     """Several conditions of a policy, asked at once: by one Python function, and by the engine where that cannot answer.
 
@@ -160,17 +182,30 @@ class Conditions:
 
     def compile(self, text: str) -> Condition:
         """Raises `ConditionError`: not CEL, misspelt, ill-typed, not BOOL, or refused by our rules."""
+        expression = self._compiled(text)
+        if expression.return_type() != cel.Type.BOOL:
+            raise ConditionError(f"must be true or false, but is of type {expression.return_type().name()}")
+        return Condition(expression, self._tree(expression))
+
+    def compile_value(self, text: str) -> ValueExpression:
+        """An expression for text, a whole number or a boolean. Raises `ConditionError`."""
+        expression = self._compiled(text)
+        for kind in _PYTHON_TYPES:
+            if expression.return_type() == TYPES[kind]:
+                return ValueExpression(expression, kind)
+        raise ConditionError(
+            f"must be text, a whole number or true or false, but is of type {expression.return_type().name()}"
+        )
+
+    def _compiled(self, text: str) -> Any:
         if not tokens(text):
             raise ConditionError("is empty")
         try:
             self._environment.compile(text)  # as written, for places in messages
             # What runs is the normalised text: exactly what the policy's digest covers.
-            expression = self._environment.compile(normalised(text))
+            return self._environment.compile(normalised(text))
         except Exception as error:
             raise _explained(text, str(error)) from error
-        if expression.return_type() != cel.Type.BOOL:
-            raise ConditionError(f"must be true or false, but is of type {expression.return_type().name()}")
-        return Condition(expression, self._tree(expression))
 
     def combined(self, conditions: Sequence[Condition]) -> ConditionSet:
         """Conditions that were compiled here, to be asked at once."""

@@ -6,6 +6,7 @@ response bytes. Whatever edge serves the guard calls these.
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from datetime import UTC, datetime
@@ -39,6 +40,7 @@ from sentinel.core.operation import Operation, build_operation, plain_json
 from sentinel.core.permit import PermitSigner
 from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.wire import Answer
+from sentinel.platform.logs import write_events
 
 PROBLEMS = (400, 401, 403, 411, 413, 415, 429, 503)
 SECURITY: tuple[dict[str, list[str]], ...] = ({"apiKey": []}, {"bearer": []})
@@ -101,6 +103,7 @@ def to_answer(caller: Caller, recorded: Recorded, permits: PermitSigner) -> byte
 def calls(context: Context) -> dict[str, Call]:
     """Guard, start and report by path under a prefix."""
     authority = context.authority
+    tally = _Tally(context)
 
     def prepare_guard(caller: Caller, body: GuardBody, began: float) -> tuple[GuardRow, Any]:
         operation = to_operation(body, body.idempotency_key)
@@ -114,7 +117,7 @@ def calls(context: Context) -> dict[str, Call]:
     def render_guard(caller: Caller, prepared: Any, recorded: Recorded, request_id: str) -> Answer:
         operation, began, asks_start = prepared
         raise_if_refused(operation, recorded, asks_start=asks_start)
-        _count(context, operation, recorded, time.perf_counter() - began, request_id)
+        tally.add(operation, recorded, time.perf_counter() - began, request_id)
         answer = Answer(to_answer(caller, recorded, authority.permits))
         if recorded.result in ("replayed", "not_executed"):
             answer.headers["Idempotent-Replayed"] = "true"
@@ -210,14 +213,33 @@ def _counter(action: str, decision: str, reason_code: str) -> Counter:
     return metrics.DECISIONS.labels(action, decision, reason_code)
 
 
-def _count(context: Context, operation: Operation, recorded: Recorded, seconds: float, request_id: str) -> None:
-    metrics.GUARD_SECONDS.observe(seconds)
-    if recorded.result in ("replayed", "not_executed"):
-        metrics.REPLAYS.inc()
-        return
-    covered = context.authority.policies.library.find(operation.action) is not None
-    _counter(operation.action if covered else "other", recorded.decision, recorded.reason_code).inc()
-    log.info(
-        "decision", operation_id=recorded.operation_id, decision=recorded.decision, reason_code=recorded.reason_code,
-        policy_version=recorded.policy_version, request_id=request_id,
-    )  # fmt: skip
+class _Tally:
+    """Counts decisions and logs them: what one commit answered is counted and written together."""
+
+    def __init__(self, context: Context) -> None:
+        self._policies = context.authority.policies
+        self._counts: dict[tuple[str, str, str], int] = {}
+        self._lines: list[dict[str, Any]] = []
+
+    def add(self, operation: Operation, recorded: Recorded, seconds: float, request_id: str) -> None:
+        """One answer, `seconds` after its request arrived; on the running loop."""
+        metrics.GUARD_SECONDS.observe(seconds)
+        if recorded.result in ("replayed", "not_executed"):
+            metrics.REPLAYS.inc()
+            return
+        if not self._lines:
+            asyncio.get_running_loop().call_soon(self._write)
+        action = operation.action if self._policies.library.find(operation.action) is not None else "other"
+        series = action, recorded.decision, recorded.reason_code
+        self._counts[series] = self._counts.get(series, 0) + 1
+        self._lines.append({
+            "operation_id": recorded.operation_id, "decision": recorded.decision, "reason_code": recorded.reason_code,
+            "policy_version": recorded.policy_version, "request_id": request_id,
+        })  # fmt: skip
+
+    def _write(self) -> None:
+        counts, self._counts = self._counts, {}
+        lines, self._lines = self._lines, []
+        for series, count in counts.items():
+            _counter(*series).inc(count)
+        write_events("decision", lines)

@@ -42,6 +42,7 @@ from sentinel.core.errors import EngineUnavailable, SentinelError
 from tests import mutants
 from tests.support.authority_model import CAPS, REPORT_SECONDS, Action, Model
 from tests.support.clock import set_clock, take_over
+from tests.support.commit_loop import record
 from tests.support.fixtures import ACTION, AGENT, Fixtures, add_tenant, guard_body, make_fixtures, unique
 from tests.support.harness import Desk, caller_of, desks, digest_of, scaled
 
@@ -152,8 +153,9 @@ class Machine(RuleBasedStateMachine):
         desk = self.tenants[tenant].desk
         body = GUARD.of_object(self.body(f"{self.stamp}-check", account, refund, minor))
         operation = to_operation(body, body.idempotency_key)
-        got = desk.authority.checks.record(
-            decided_row(desk.authority, desk.caller, operation, has_start_step=True, elapsed_ms=0)
+        got = record(
+            desk.authority.checks,
+            decided_row(desk.authority, desk.caller, operation, has_start_step=True, elapsed_ms=0),
         )
         assert (got.decision, got.reason_code) == self.model.foresee(tenant, account, refund, minor)
 

@@ -108,3 +108,19 @@ def test_quoted_text_may_contain_what_is_refused_elsewhere() -> None:
     conditions = Conditions(VARIABLES)
     condition = conditions.compile("name == 'has(1.5)'")
     assert condition.holds(conditions.activation({"name": "has(1.5)"})) is True
+
+
+@pytest.mark.parametrize("text", ["string(n / 0)", "name + string(risk.count)", "n / 0", "name", "n > 0 ? name : 'x'"])
+def test_an_expression_that_fails_has_no_value_and_not_the_engines_message(text: str) -> None:
+    conditions = Conditions(VARIABLES)
+    assert conditions.compile_value(text).value(conditions.activation({"n": 1})) is None
+
+
+def test_an_expression_has_text_a_whole_number_or_a_boolean() -> None:
+    conditions = Conditions(VARIABLES)
+    values = conditions.activation({"n": 7, "name": "a"})
+    found = [conditions.compile_value(text) for text in ("name + ':' + string(n)", "n * 2", "n > 7")]
+    assert [(one.kind, one.value(values)) for one in found] == [("string", "a:7"), ("int", 14), ("bool", False)]
+    for text in ("at", "[n]", "{'a': n}", "null", "n +", "nam", "1.5"):
+        with pytest.raises(ConditionError):
+            conditions.compile_value(text)
