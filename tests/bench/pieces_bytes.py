@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -50,12 +51,10 @@ def microseconds(call: Callable[[Any], object], over: Sequence[Any]) -> float:
 
 def make_authority() -> Authority:
     """What a decision needs, without a database."""
-    nothing: Any = None
+    nothing: dict[str, Any] = dict.fromkeys(one.name for one in fields(Authority) if one.default is one.default_factory)
     clock: Any = lambda: datetime.now(UTC)  # noqa: E731
-    return Authority(
-        pool=nothing, decisions=nothing, starts=nothing, reports=nothing, checks=nothing,
-        policies=ReloadablePolicies(policies_dir()), permits=PermitSigner(["bench" * 8]), clock=clock,
-    )  # fmt: skip
+    given = {"policies": ReloadablePolicies(policies_dir()), "permits": PermitSigner(["bench" * 8]), "clock": clock}
+    return Authority(**{**nothing, **given})
 
 
 def recorded(row: GuardRow) -> Recorded:

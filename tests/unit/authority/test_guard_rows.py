@@ -27,9 +27,9 @@ IDS = [uuid.UUID(int=place) for place in range(1, 4)]
 
 
 def authority(**over: Any) -> Authority:
-    nothing: Any = None
+    nothing: dict[str, Any] = dict.fromkeys(one.name for one in fields(Authority) if one.default is one.default_factory)
     given: dict[str, Any] = {"policies": ReloadablePolicies(policies_dir()), "clock": lambda: datetime.now(UTC), **over}
-    return Authority(nothing, nothing, nothing, nothing, nothing, permits=PermitSigner(["x" * 40]), **given)
+    return Authority(**{**nothing, "permits": PermitSigner(["x" * 40]), **given})
 
 
 def callers() -> list[Caller]:
@@ -73,7 +73,7 @@ def questions() -> list[tuple[Authority, Caller, Operation, bool]]:
         authority(policies=ReloadablePolicies(policies_dir(), totals=False)),
     ]
     every = list(itertools.product(told, callers(), operations(), (True, False)))
-    return random.Random(7).sample(every, 1500)
+    return random.Random(7).sample(every, 2000)
 
 
 def row_of(question: tuple[Authority, Caller, Operation, bool]) -> GuardRow:
