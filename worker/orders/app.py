@@ -12,10 +12,9 @@ from sentinel.platform.http import problems
 from sentinel.platform.http.asgi import Edge, by_path
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.docs_page import docs_page
-from sentinel.platform.http.https_only import HttpsOnly
 from sentinel.platform.http.openapi import Documentation, answered_on_the_loop, documented, openapi_document
 from sentinel.platform.http.readiness import alive, database_checks, exposition_answer, readiness_answer
-from sentinel.platform.http.wire import Handler
+from sentinel.platform.http.wire import Handler, HttpsOnly
 from sentinel.store.database import ORDERS
 from sentinel.store.safety import database_status
 from worker.key_check import KeyCheck
@@ -58,17 +57,6 @@ _DELIVERY = Documentation(
 )
 
 
-_STRIPE = Documentation(
-    "An event of Stripe, signed by it",
-    description="It is kept once; the payment that it names is then looked at. What is about no refund is taken and forgotten.",
-    responses={200: ("Kept, known, or about no refund.", {
-        "type": "object", "required": ["received", "used", "duplicate"],
-        "properties": {name: {"type": "boolean"} for name in ("received", "used", "duplicate")},
-    })},
-    problems=(400, 401, 411, 413, 415, 503),
-)  # fmt: skip
-
-
 def create_app(intake: Intake, store: OrderStore, key: KeyCheck, settings: OrderReviewSettings) -> Edge:
     """The app of one process."""
     app = Flask("worker.orders", static_folder=None)
@@ -99,7 +87,7 @@ def _settlement_webhooks(
     if not settings.stripe_webhook_secrets:
         return by_path({})
     webhook = StripeWebhook(store.pool, store.tenant_id, settings.stripe_webhook_secrets, intake.threads)
-    app.add_url_rule(stripe_events.PATH, "stripe", answered_on_the_loop(_STRIPE), methods=["POST"])
+    app.add_url_rule(stripe_events.PATH, "stripe", answered_on_the_loop(stripe_events.DOCUMENTATION), methods=["POST"])
     return by_path({stripe_events.PATH: webhook.deliver})
 
 

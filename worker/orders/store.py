@@ -20,15 +20,14 @@ from psycopg.rows import class_row, scalar_row, tuple_row
 from psycopg.types.json import Jsonb
 
 from sentinel.core.money import Money
+from sentinel.store.batch_commit import commit_all
 from sentinel.store.database import Pool
-from sentinel.store.group_commit import GroupCommit
 from sentinel.store.ids import new_id
 from sentinel.store.queries import call_with_retry
 from worker.orders import sql
 from worker.orders.order import ClaimedOrder, KnownAccount, Order, facts_of
 
 _WORK_COLUMNS = len(fields(ClaimedOrder))
-_STEPS = (sql.SCORE_REVIEWS, sql.DECIDE_REVIEWS, sql.SETTLE_FULFILMENTS, sql.SHIP_SCORED, sql.PUT_OFF_REVIEWS)
 Row = Mapping[str, Any]
 Step = tuple[ClaimedOrder, Row]
 """An order, and what is recorded of it."""
@@ -102,11 +101,6 @@ class OrderStore:
 
     def __init__(self, pool: Pool, tenant_id: uuid.UUID, *, lease_seconds: float) -> None:
         self.pool, self.tenant_id, self.lease_seconds = pool, tenant_id, float(lease_seconds)
-        self._takes = GroupCommit[TakeResult](lambda rows, _: _take(pool, rows))
-        self._steps = {
-            statement: GroupCommit[bool](lambda rows, _, statement=statement: _step(pool, statement, rows))  # type: ignore[misc]
-            for statement in _STEPS
-        }
 
     # The way of a set of orders
 
@@ -133,7 +127,8 @@ class OrderStore:
 
     def take(self, deliveries: Sequence[DeliveredOrder]) -> list[TakeResult | Exception]:
         """Take orders that were delivered, or learn how they stand, whatever became of them before."""
-        return self._takes.record_all([{**self._received(one), "token": one.review_id} for one in deliveries])
+        rows = [{**self._received(one), "token": one.review_id} for one in deliveries]
+        return commit_all(lambda some, _: _take(self.pool, some), rows)
 
     def score(self, steps: Sequence[Step]) -> list[bool | Exception]:
         """Store band, signals and the question: {band, signals, model, score_ms, guard_params}."""
@@ -236,7 +231,8 @@ class OrderStore:
         }  # fmt: skip
 
     def _record(self, statement: str, steps: Sequence[Step]) -> list[bool | Exception]:
-        return self._steps[statement].record_all([{**self._whose(work), **row} for work, row in steps])
+        rows = [{**self._whose(work), **row} for work, row in steps]
+        return commit_all(lambda some, _: _step(self.pool, statement, some), rows)
 
     def _call(self, statement: str, batch: Sequence[Row]) -> None:
         call_with_retry(self.pool, lambda connection: connection.execute(statement, [_json(batch)], binary=True))

@@ -21,7 +21,9 @@ set local check_function_bodies = off;
 \ir authority/velocity.sql
 \ir authority/outcomes.sql
 \ir authority/in_doubt.sql
+\ir authority/batches.sql
 \ir authority/decisions.sql
+\ir authority/decision_one.sql
 \ir authority/decision_set.sql
 \ir authority/replays.sql
 \ir authority/switches.sql
