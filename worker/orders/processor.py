@@ -119,7 +119,7 @@ class OrderSets:
         self._waiting: list[tuple[OrderRun, asyncio.Future[None]]] = []
         self._under_way = 0
         self._left_at = 0.0
-        self._leaving: asyncio.Handle | None = None
+        self._leaving: asyncio.TimerHandle | None = None
 
     async def process(self, run: OrderRun, outside: Executor) -> OrderResponse:
         """The response to one order; `outside` makes its outside calls. Raises as `OrderRun.result`."""
@@ -139,16 +139,18 @@ class OrderSets:
 
     def _gather(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have what waits leave: alone at the end of the loop's turn, else a moment later with those who come meanwhile."""
-        if self._leaving is None and self._waiting:
-            if self._under_way == 0:
-                self._leaving = loop.call_soon(self._leave, loop)
-            elif self._under_way < SETS or loop.time() - self._left_at > SLOW_SECONDS:
-                self._leaving = loop.call_later(GATHER_SECONDS, self._leave, loop)
+        if not self._waiting or self._under_way >= SLOW_SETS:
+            return
+        leaves_at = loop.time() + (GATHER_SECONDS if self._under_way else 0.0)
+        if self._under_way >= SETS:
+            leaves_at = max(leaves_at, self._left_at + SLOW_SECONDS)
+        if self._leaving is None or leaves_at < self._leaving.when():
+            if self._leaving is not None:
+                self._leaving.cancel()
+            self._leaving = loop.call_at(leaves_at, self._leave, loop)
 
     def _leave(self, loop: asyncio.AbstractEventLoop) -> None:
         self._leaving = None
-        if self._under_way >= SLOW_SETS:
-            return
         batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
         self._under_way += 1
         self._left_at = loop.time()
@@ -156,8 +158,10 @@ class OrderSets:
         self._gather(loop)
 
     def _process(self, loop: asyncio.AbstractEventLoop, batch: list[tuple[OrderRun, asyncio.Future[None]]]) -> None:
-        self._processor.advance([run for run, _ in batch])
-        loop.call_soon_threadsafe(self._over, loop, batch)
+        try:
+            self._processor.advance([run for run, _ in batch])
+        finally:
+            loop.call_soon_threadsafe(self._over, loop, batch)
 
     def _over(self, loop: asyncio.AbstractEventLoop, batch: list[tuple[OrderRun, asyncio.Future[None]]]) -> None:
         self._under_way -= 1
