@@ -57,3 +57,9 @@ SUCCESSORS: Mapping[StepName, frozenset[StepName]] = MappingProxyType(
     | {_S.TRANSFER_TO_HUMAN: frozenset({_S.ASK_AUTHORITY})}
 )
 """Step → the steps that may follow. A step may also end the run for now."""
+
+
+def next_step(step: StepName) -> StepName:
+    """The step after one that nothing but a person's way branches off from; so a step put in between is named here alone."""
+    (following,) = SUCCESSORS[step] - {_S.TRANSFER_TO_HUMAN}
+    return following

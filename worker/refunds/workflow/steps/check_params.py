@@ -6,7 +6,9 @@ from sentinel.core.money import DIGITS
 from sentinel.core.operation import MAX_IDENTIFIER, is_identifier
 from worker.refunds import transitions
 from worker.refunds.workflow.context import PureStep, RunContext, StepResult
-from worker.refunds.workflow.graph import StepName
+from worker.refunds.workflow.graph import StepName, next_step
+
+_NEXT = next_step(StepName.CHECK_PARAMS)
 
 _NEEDS_ORDER = ("private", "public")
 
@@ -20,7 +22,7 @@ class CheckParams(PureStep):
         """On, or ERROR naming the field and the rule."""
         problem = _problem(context)
         if problem is None:
-            return StepResult({}, StepName.GATE_COMMON)
+            return StepResult({}, _NEXT)
         context.event = transitions.give_up(context.row, f"check_params: {problem}")
         return StepResult({"problem": problem})
 

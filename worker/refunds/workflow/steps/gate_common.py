@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from worker.refunds.workflow.context import PureStep, RunContext, StepResult, to_person
 from worker.refunds.workflow.escalations import Escalation
-from worker.refunds.workflow.graph import StepName
+from worker.refunds.workflow.graph import StepName, next_step
 from worker.refunds.workflow.routes import IN_PARTS, MAY_BE_UNKNOWN
 
 COMPENSATION = "compensation"
+
+_NEXT = next_step(StepName.GATE_COMMON)
 
 
 class GateCommon(PureStep):
@@ -20,13 +22,13 @@ class GateCommon(PureStep):
         lifted: dict[str, object] = {}
         for reason in _hits(context):
             if reason not in context.lifted:
-                return to_person(context, reason, StepName.QUERY_ORDER, **lifted)
+                return to_person(context, reason, _NEXT, **lifted)
             lifted = {"lifted": reason}
         asked = _asked_for(context)
         if asked is not None and not lifted:
             # Reasons that a person has lifted are not asked about twice.
-            return to_person(context, asked, StepName.QUERY_ORDER)
-        return StepResult(lifted, StepName.QUERY_ORDER, tool_used="ledger")
+            return to_person(context, asked, _NEXT)
+        return StepResult(lifted, _NEXT, tool_used="ledger")
 
 
 def _asked_for(context: RunContext) -> Escalation | None:

@@ -8,10 +8,10 @@ from worker.refunds.rows import OrderFacts
 from worker.refunds.workflow.context import RunContext, StepResult, to_person
 from worker.refunds.workflow.directories import Found, NoDirectoryAnswer, OrderDirectory, UnknownOrder
 from worker.refunds.workflow.escalations import Escalation
-from worker.refunds.workflow.graph import StepName
+from worker.refunds.workflow.graph import StepName, next_step
 from worker.refunds.workflow.routes import MAY_BE_UNKNOWN
 
-_NEXT = StepName.ROUTE_MODE_SCENARIO
+_NEXT = next_step(StepName.QUERY_ORDER)
 
 
 class QueryOrder:

@@ -16,9 +16,9 @@ from worker.refunds.rows import KeptImage
 from worker.refunds.worker_pool import WorkerPool
 from worker.refunds.workflow.context import RunContext, StepResult, to_person
 from worker.refunds.workflow.escalations import Escalation
-from worker.refunds.workflow.graph import StepName
+from worker.refunds.workflow.graph import StepName, next_step
 
-_NEXT = StepName.SCENARIO_VALIDATE
+_NEXT = next_step(StepName.RECOGNISE_IMAGE)
 Reading = Recognised | Unrecognised | NoResponse
 
 

@@ -8,10 +8,10 @@ from worker.images.recogniser import Recognised
 from worker.refunds.rows import OrderFacts
 from worker.refunds.workflow.context import PureStep, RunContext, StepResult, to_person
 from worker.refunds.workflow.escalations import Escalation
-from worker.refunds.workflow.graph import StepName
+from worker.refunds.workflow.graph import StepName, next_step
 
 _DAY_SECONDS = 86_400
-_NEXT = StepName.LIMIT_CHECK
+_NEXT = next_step(StepName.SCENARIO_VALIDATE)
 
 
 class ScenarioValidate(PureStep):
