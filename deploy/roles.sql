@@ -81,7 +81,7 @@ grant insert on refunds.step_trails, refunds.order_flags, refunds.blacklist, ref
   to sentinel_worker;
 grant update (since, closed_at) on refunds.order_flags to sentinel_worker;
 grant update (recognised, recognised_by) on refunds.proof_images to sentinel_worker;
-grant update (delivered_at, shipping_fee_minor, item_paid_minor, price_now_minor, note) on refunds.orders to sentinel_worker;
+grant update (delivered_at, shipping_fee_minor, item_paid_minor, price_now_minor, note, payment_ref) on refunds.orders to sentinel_worker;
 
 -- console -----------------------------------------------------------------------------------------------------------
 grant usage on schema sentinel, refunds to sentinel_console;
@@ -171,11 +171,17 @@ grant insert on refunds.wrong_executions to sentinel_worker;
 grant insert, update (looked_to) on refunds.reconcile_cursors to sentinel_worker;
 grant select on refunds.wrong_executions to sentinel_console;
 
+-- settlement systems afterwards -------------------------------------------------------------------------------------------
+-- The intake keeps signed events, the worker looks at the payment and says what it finds; nobody takes it back.
+grant update (looked_at) on refunds.settlement_events to sentinel_worker;
+grant insert on refunds.settlement_findings to sentinel_worker;
+grant select on refunds.settlement_findings to sentinel_console;
+
 -- order review ----------------------------------------------------------------------------------------------------------
 -- The intake records what it is about to do and what became of it. What is reviewed, and an analyst's word, it cannot change.
 grant usage on schema orders, refunds to sentinel_orders;
 grant select on refunds.defaults to sentinel_orders;
-grant execute on function refunds.tenant_label to sentinel_orders;
+grant execute on function refunds.tenant_label, refunds.keep_settlement_event to sentinel_orders;
 grant select on all tables in schema orders to sentinel_orders;
 grant insert on orders.reviews, orders.deliveries, orders.effects, orders.approval_cursors, orders.alerts,
   orders.simulated_shop to sentinel_orders;

@@ -22,10 +22,9 @@ from sentinel.platform.resources import policies_dir
 from worker.check_policies import check_folder
 from worker.diagrams import ledger_states
 from worker.orders.cli import order_review
-from worker.presentation import out, shared_budget_line, summary_json, summary_table
+from worker.presentation import out, summary_json, summary_table
 from worker.refunds.build import make_reconciler, open_client, open_ledger
-from worker.refunds.facts_file import read_facts, store_facts
-from worker.refunds.intake import Accepted, Refusal, read_rows
+from worker.refunds.enqueue import enqueue, facts, read_text
 from worker.refunds.ledger import Ledger
 from worker.refunds.online_retail import Imported, WrongColumns, read_orders
 from worker.refunds.retry import retry
@@ -33,6 +32,7 @@ from worker.refunds.settings import read_settings
 from worker.refunds.workflow.cli import workflow
 from worker.retail_refund_agent import FAILED, MISUSED, refusals
 from worker.retail_refund_agent import main as run
+from worker.settlement.findings import SettlementFindings
 
 _STEP = 500
 _HELP = {"help_option_names": ["-h", "--help"]}
@@ -46,64 +46,8 @@ def main() -> None:
 main.add_command(run, name="run")
 main.add_command(workflow)
 main.add_command(retry)
-
-
-@main.command()
-@click.argument("file", type=click.File("rb"))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def enqueue(file: BinaryIO, as_json: bool) -> None:
-    """Enter refund rows from FILE: JSON lines, one object or an array; - reads standard input.
-
-    Good rows are entered, the others are named line by line: the field, the rule, and for a channel, scenario or mode that
-    nobody knows the nearest known name. Rows without account_ref are counted: they share the budget of one account.
-
-    \b
-    Examples:
-      worker enqueue rows.jsonl
-      worker enqueue - < row.json
-    """
-    found = list(read_rows(_text(file)))
-    refused = [each for each in found if isinstance(each, Refusal)]
-    good = [each for each in found if isinstance(each, Accepted)]
-    with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
-        added = ledger.add_rows([each.row for each in good])
-        nameless = ledger.without_account(added)
-    refused += [
-        Refusal(each.line, "ledger_entry_id", "is in the ledger already", each.row.ledger_entry_id)
-        for each in good
-        if each.row.ledger_entry_id not in added
-    ]
-    if (warning := shared_budget_line(nameless)) is not None:
-        click.echo(warning, err=True)
-    _say_enqueued(
-        len(added), sorted(refused, key=lambda refusal: refusal.line), as_json,
-        without_account=sum(one.entries for one in nameless),
-    )  # fmt: skip
-    sys.exit(FAILED if refused else 0)
-
-
-@main.command()
-@click.argument("file", type=click.File("rb"))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def facts(file: BinaryIO, as_json: bool) -> None:
-    """Store facts of FILE (JSON lines) in the ledger: orders, complaints, delays, blacklisted accounts, proof images.
-
-    \b
-    Examples of lines:
-      {"kind": "order", "channel": "private", "order_ref": "o-1", "account_ref": "acct-1", "ordered_at":
-       "2026-11-01T10:00:00Z", "paid": "90.00", "currency": "EUR", "shipping_fee": "4.90"}
-      {"kind": "complaint", "channel": "private", "order_ref": "o-1"}
-      {"kind": "delay", "channel": "private", "order_ref": "o-1", "closed": true}
-      {"kind": "blacklist", "channel": "private", "account_ref": "acct-9"}
-      {"kind": "image", "ledger_entry_id": "lge-1", "file": "receipt.png"}
-    """
-    folder = Path(getattr(file, "name", ".")).parent
-    found = list(read_facts(_text(file), folder))
-    refused = [each for each in found if isinstance(each, Refusal)]
-    with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
-        told = store_facts(ledger, [each for each in found if not isinstance(each, Refusal)])
-    _say_enqueued(told, refused, as_json, what="facts stored")
-    sys.exit(FAILED if refused else 0)
+main.add_command(enqueue)
+main.add_command(facts)
 
 
 @main.command("import-orders")
@@ -122,7 +66,7 @@ def import_orders(file: BinaryIO, source: str, as_json: bool) -> None:
     """
     try:
         checked = check_identifier(source, "--source", 64) if source else ""
-        imported = read_orders(_text(file).splitlines(keepends=True), checked)
+        imported = read_orders(read_text(file).splitlines(keepends=True), checked)
     except (WrongColumns, InvalidInput) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(MISUSED)
@@ -153,6 +97,8 @@ def reconcile(as_json: bool) -> None:
 
     Also names the orders that were given back more than was paid, by a person's hand, with the parts of their budget.
 
+    And what a settlement system told afterwards: refunds that a bank sent back, and those made elsewhere.
+
     A running worker does this for what is new, every few seconds.
     """
     settings = None
@@ -162,22 +108,33 @@ def reconcile(as_json: bool) -> None:
             reconciler = make_reconciler(settings, ledger, client)
             told = {(one.execution_id, one.finding) for one in reconciler.look()}
             found, budgets = reconciler.find(since_last=False), reconciler.budgets()
+            elsewhere = SettlementFindings(ledger.pool, ledger.tenant_id).all()
     if as_json:
         lines = [
             {"ledger_entry_id": one.ledger_entry_id, "execution_id": str(one.execution_id), "finding": one.finding,
              "switch": one.switch, "new": (one.execution_id, one.finding) in told}
             for one in found
         ]  # fmt: skip
-        click.echo(json.dumps({"wrong": lines, "orders": [asdict(one) for one in budgets]}))
+        click.echo(
+            json.dumps(
+                {
+                    "wrong": lines,
+                    "orders": [asdict(one) for one in budgets],
+                    "settlement": [asdict(one) for one in elsewhere],
+                }
+            )
+        )
     else:
         for one in found:
             click.echo(f"wrong: {one}; its switch is {one.switch}", err=True)
-        for order in budgets:
-            click.echo(f"wrong: {order}", err=True)
+        for line in (*budgets, *elsewhere):
+            click.echo(f"wrong: {line}", err=True)
         click.echo(f"{len(found)} wrong executions." if found else "Every execution is as it should be.")
         if budgets:
             click.echo(f"{len(budgets)} orders whose budget a person must look at.")
-    sys.exit(FAILED if found or budgets else 0)
+        if elsewhere:
+            click.echo(f"{len(elsewhere)} refunds at a settlement system that a person must look at.")
+    sys.exit(FAILED if found or budgets or elsewhere else 0)
 
 
 @main.command()
@@ -222,15 +179,6 @@ def draw(folder: Path) -> None:
         click.echo(str(file))
 
 
-def _text(file: BinaryIO) -> str:
-    try:
-        text: str = file.read().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        click.echo(f"error: the file is not UTF-8 at byte {error.start}", err=True)
-        sys.exit(MISUSED)
-    return text
-
-
 def _store(ledger: Ledger, imported: Imported) -> tuple[int, int]:
     """(orders that changed anything, rows that are new); orders first, because rows take facts from them."""
     progress = Progress(
@@ -249,21 +197,6 @@ def _store(ledger: Ledger, imported: Imported) -> tuple[int, int]:
             refunds += len(ledger.add_rows(rows))
             progress.advance(task, len(rows))
     return orders, refunds
-
-
-def _say_enqueued(
-    added: int, refused: list[Refusal], as_json: bool, *, what: str = "rows entered", **counts: int
-) -> None:  # fmt: skip
-    if as_json:
-        lines = [
-            {"line": r.line, "ledger_entry_id": r.ledger_entry_id, "field": r.field, "rule": r.rule} for r in refused
-        ]
-        click.echo(json.dumps({"entered": added, **counts, "refused": lines}))
-        return
-    for refusal in refused:
-        name = f" ({refusal.ledger_entry_id})" if refusal.ledger_entry_id else ""
-        click.echo(f"line {refusal.line}{name}: {refusal.field}: {refusal.rule}", err=True)
-    click.echo(f"{added} {what}, {len(refused)} refused.")
 
 
 def _say_imported(imported: Imported, orders: int, refunds: int, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sentinel.core.money import Money, major_text
-from worker.refunds.rows import OpenCounts, SummaryLine, WithoutAccount
+from worker.refunds.rows import NewRow, OpenCounts, SummaryLine, WithoutAccount
 from worker.refunds.run_results import RowResult, RunResult
 from worker.refunds.workflow.simulation import Simulation
 
@@ -48,6 +48,18 @@ def summary_table(lines: Iterable[SummaryLine]) -> Table:
         table.add_row(
             Text(line.status, style=_COLOURS.get(line.status, "")), Text(line.decision or "-"), Text(line.reason_code or "-"),
             Text(str(line.entries), justify="right"), Text(str(Money(line.amount_minor, line.currency)), justify="right"),
+        )  # fmt: skip
+    return table
+
+
+def new_rows_table(rows: Sequence[NewRow]) -> Table:
+    """Rows that were read from a file and are not in the ledger yet."""
+    table = _table("Row", "Refund", "Amount", "Channel", "Scenario", "Account", "Order")
+    for row in rows:
+        order = f"{row.source}:{row.order_ref}" if row.source else row.order_ref
+        table.add_row(
+            Text(row.ledger_entry_id), Text(row.refund_id), Text(str(Money(row.amount_minor, row.currency)), justify="right"),
+            Text(row.channel), Text(row.scenario), Text(row.account_ref or "-"), Text(order or "-"),
         )  # fmt: skip
     return table
 

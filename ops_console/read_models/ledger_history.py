@@ -144,7 +144,10 @@ from refunds.outbox where {of_entry} and outbox_id = any(%(reports)s) order by c
 """).fill(of_entry=_OF_ENTRY)
 WRONG = """
 select w.finding, w.found_at from refunds.wrong_executions w join refunds.executions x using (tenant_id, execution_id)
-where x.tenant_id = %(tenant_id)s and x.ledger_entry_id = %(ledger_entry_id)s order by w.found_at desc
+where x.tenant_id = %(tenant_id)s and x.ledger_entry_id = %(ledger_entry_id)s
+union all
+select s.finding, s.found_at from refunds.settlement_findings s
+where s.tenant_id = %(tenant_id)s and s.ledger_entry_id = %(ledger_entry_id)s order by found_at desc
 """
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 from flask import Flask, Response
 
 from sentinel.platform.http import problems
-from sentinel.platform.http.asgi import Edge
+from sentinel.platform.http.asgi import Edge, by_path
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.docs_page import docs_page
 from sentinel.platform.http.https_only import HttpsOnly
 from sentinel.platform.http.openapi import Documentation, answered_on_the_loop, documented, openapi_document
 from sentinel.platform.http.readiness import alive, database_checks, exposition_answer, readiness_answer
+from sentinel.platform.http.wire import Handler
 from sentinel.store.database import ORDERS
 from sentinel.store.safety import database_status
 from worker.key_check import KeyCheck
@@ -21,6 +23,8 @@ from worker.orders import metrics
 from worker.orders.intake import Intake, source_of
 from worker.orders.settings import OrderReviewSettings
 from worker.orders.store import OrderStore
+from worker.settlement import stripe_events
+from worker.settlement.stripe_events import StripeWebhook
 
 DESCRIPTION = (
     "Signed order webhooks in, one of three lanes out. How a source signs and where its fields are is declared in"
@@ -54,6 +58,17 @@ _DELIVERY = Documentation(
 )
 
 
+_STRIPE = Documentation(
+    "An event of Stripe, signed by it",
+    description="It is kept once; the payment that it names is then looked at. What is about no refund is taken and forgotten.",
+    responses={200: ("Kept, known, or about no refund.", {
+        "type": "object", "required": ["received", "used", "duplicate"],
+        "properties": {name: {"type": "boolean"} for name in ("received", "used", "duplicate")},
+    })},
+    problems=(400, 401, 411, 413, 415, 503),
+)  # fmt: skip
+
+
 def create_app(intake: Intake, store: OrderStore, key: KeyCheck, settings: OrderReviewSettings) -> Edge:
     """The app of one process."""
     app = Flask("worker.orders", static_folder=None)
@@ -64,16 +79,28 @@ def create_app(intake: Intake, store: OrderStore, key: KeyCheck, settings: Order
     app.add_url_rule(
         "/webhooks/<source>/orders/created", "deliver_created", answered_on_the_loop(_DELIVERY), methods=["POST"]
     )
+    posts = _settlement_webhooks(app, intake, store, settings)
     _meta_routes(app, store, key)
     app.register_blueprint(docs_page("sentinel order review"))
     problems.register(app)
     return Edge(
         app,
         threads=_DOCUMENT_THREADS,
-        posts=lambda path: intake.deliver if source_of(path) else None,
+        posts=lambda path: intake.deliver if source_of(path) else posts(path),
         health_port=settings.health_port,
         https_only=HttpsOnly(settings.behind_tls, settings.trusted_proxies),
     )
+
+
+def _settlement_webhooks(
+    app: Flask, intake: Intake, store: OrderStore, settings: OrderReviewSettings
+) -> Callable[[str], Handler | None]:
+    """The routes of settlement systems that are configured, by their path."""
+    if not settings.stripe_webhook_secrets:
+        return by_path({})
+    webhook = StripeWebhook(store.pool, store.tenant_id, settings.stripe_webhook_secrets, intake.threads)
+    app.add_url_rule(stripe_events.PATH, "stripe", answered_on_the_loop(_STRIPE), methods=["POST"])
+    return by_path({stripe_events.PATH: webhook.deliver})
 
 
 def _meta_routes(app: Flask, store: OrderStore, key: KeyCheck) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 import uuid
 from dataclasses import dataclass
@@ -32,6 +33,11 @@ class OrderReviewSettings:
         "",
     )
     database_pooler: str = setting(POOLER, POOLER_HELP, "none")
+    stripe_webhook_secrets: tuple[str, ...] = setting(
+        "SENTINEL_STRIPE_WEBHOOK_SECRETS",
+        "Signing secrets of Stripe's webhook endpoint /webhooks/stripe, comma separated, newest first; unset: there is none.",
+        (),
+    )
     tenant_id: uuid.UUID | None = setting("SENTINEL_TENANT_ID", "Tenant; default: the ledger's default tenant.")
     policies_dir: Path = setting(
         "SENTINEL_POLICIES_DIR", "Folder with order_sources.yaml and order_signals.yaml.", policies_dir()
@@ -143,6 +149,9 @@ def load_order_settings(*, needs_authority: bool = True, **overrides: Any) -> Or
         "health_host": env.str(_ENV["health_host"], default.health_host, validate=Length(min=1)),
         "health_port": env.int(_ENV["health_port"], 0, validate=Range(min=0, max=65535)),
         "trusted_proxies": env.int(_ENV["trusted_proxies"], default.trusted_proxies, validate=Range(min=0, max=5)),
+        "stripe_webhook_secrets": tuple(
+            filter(None, (part.strip() for part in env.str(_ENV["stripe_webhook_secrets"], "").split(",")))
+        ),
         "behind_tls": env.bool(_ENV["behind_tls"], default.behind_tls),
         "alerts_on_this_machine": env.bool(_ENV["alerts_on_this_machine"], default.alerts_on_this_machine),
         "failpoints_allowed": env.bool(_ENV["failpoints_allowed"], default.failpoints_allowed),
@@ -169,6 +178,12 @@ def unsafe(settings: OrderReviewSettings, *, needs_authority: bool = True) -> li
         faults.append("SENTINEL_ORDERS_MODEL_URL: must look like https://host or https://host/path")
     if bool(settings.model_url) != bool(settings.model_name):
         faults.append("SENTINEL_ORDERS_MODEL_URL and SENTINEL_ORDERS_MODEL: both or neither")
+    if any(not secret.startswith("whsec_") or len(secret) < 20 for secret in settings.stripe_webhook_secrets):
+        faults.append(
+            "SENTINEL_STRIPE_WEBHOOK_SECRETS: must be signing secrets of webhook endpoints, whsec_…, comma separated"
+        )
+    if settings.stripe_webhook_secrets and importlib.util.find_spec("stripe") is None:
+        faults.append("SENTINEL_STRIPE_WEBHOOK_SECRETS: needs the package stripe: pip install 'sentinel[stripe]'")
     return faults + outlet_faults(
         shop_url=settings.shop_url, shop_key=settings.shop_key, shop_timeout_seconds=settings.shop_timeout_seconds,
         slack_webhook_url=settings.slack_webhook_url, alerts_on_this_machine=settings.alerts_on_this_machine,

@@ -46,8 +46,10 @@ from worker.refunds.workflow.routes import SCENARIOS, Routes
 from worker.refunds.workflow.simulation import Simulator
 from worker.settlement.best_effort import deliver_best_effort
 from worker.settlement.effects import Effects
+from worker.settlement.findings import SettlementFindings
 from worker.settlement.registry import Systems
 from worker.settlement.saga import in_flight_seconds
+from worker.settlement.stripe_events import SettlementWatch
 
 _KEY_CHECK_SECONDS = 1.5
 
@@ -134,6 +136,7 @@ def _periodic_tasks(settings: WorkerSettings, ledger: Ledger, parts: Dependencie
         reconciler.run_due,
         lambda: deliver_best_effort(book, parts.systems.adapters),
         in_doubt.run_due,
+        SettlementWatch(SettlementFindings(ledger.pool, ledger.tenant_id), parts.systems).run_due,
     ]
     if parts.confirmations is not None:
         periodic_tasks.append(Messenger(parts.confirmations, notifier_from(settings)).deliver_due)

@@ -159,7 +159,7 @@ def _order(given: _Fields, folder: Path) -> OrderFacts:
         given.name("order_ref"), ordered_at, paid, currency, given.maybe_name("account_ref"),
         given.channel("retail"), given.moment("delivered_at"), given.minor("shipping_fee", currency),
         given.minor("item_paid", currency), given.minor("price_now", currency), given.text("note", _MAX_NOTE),
-        given.source(),
+        given.source(), given.maybe_name("payment_ref"),
     )  # fmt: skip
     given.done()
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -23,7 +23,7 @@ from worker.refunds.risk_facts import MAX_COUNT, RISK_FACTS
 from worker.refunds.rows import NewRow
 from worker.refunds.workflow.routes import CHANNELS, MODES, SCENARIOS
 
-_FIELDS = frozenset(
+FIELDS = frozenset(
     {"ledger_entry_id", "refund_id", "agent_id", "action", "status", "amount", "idempotency_key", "channel", "scenario",
      "account_ref", "source", "order_ref", "requested_at", "reason", "risk", "redaction_status", "mode", "language", "contact"}
 )  # fmt: skip
@@ -53,9 +53,14 @@ class Accepted:
 
 
 def read_rows(text: str) -> Iterator[Accepted | Refusal]:
-    """Every row of a file, good or refused, in order. A second row of the same id within the file is refused."""
+    """Every row of a JSON file, good or refused, in order. A second row of the same id within the file is refused."""
+    return rows_of(read_objects(text))
+
+
+def rows_of(objects: Iterable[tuple[int, Any]]) -> Iterator[Accepted | Refusal]:
+    """Every row of what was read, by line an object or a refusal, as `read_rows`."""
     seen: dict[str, int] = {}
-    for line, found in read_objects(text):
+    for line, found in objects:
         if isinstance(found, Refusal):
             yield found
             continue
@@ -77,7 +82,7 @@ def parse_row(found: Any) -> NewRow:
     """One JSON object → `NewRow`. Raises `InvalidInput` naming the first field and the rule it breaks."""
     if not isinstance(found, dict):
         raise InvalidInput.of("row", "must be an object")
-    for field in sorted(found.keys() - _FIELDS):
+    for field in sorted(found.keys() - FIELDS):
         raise InvalidInput.of(field[:60], "is not a field of a ledger row")
     given = {name: value for name, value in found.items() if value is not None}
     entry_id = _identifier(given, "ledger_entry_id", _MAX_ENTRY_ID)

@@ -267,6 +267,8 @@ class OrderFacts:
     price_now_minor: int | None = None
     note: str | None = None
     source: str = ""
+    payment_ref: str | None = None
+    """The payment it was paid with, as a settlement system names it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,6 +166,12 @@ class WorkerSettings:
     platform_key: str | None = _setting("WORKER_PLATFORM_KEY", "API key of the platform's backend")
     ticket_url: str | None = _setting("WORKER_TICKET_URL", "address of the ticket system; unset: it is not ready")
     ticket_key: str | None = _setting("WORKER_TICKET_KEY", "API key of the ticket system")
+    # Refunds at Stripe, for routes that settle to `stripe`: the order's fact payment_ref names the payment.
+    stripe_key: str | None = _setting(
+        "WORKER_STRIPE_KEY",
+        "restricted key of Stripe (refunds: write; charges and payment intents: read); unset: stripe is not ready",
+    )
+    stripe_url: str = _setting("WORKER_STRIPE_URL", "address of Stripe's API", "https://api.stripe.com")
     settlement_timeout_seconds: float = _setting(
         "WORKER_SETTLEMENT_TIMEOUT_SECONDS", "longest call to a settlement system, slow answers included", 5.0
     )

@@ -347,23 +347,23 @@ group by currency order by currency
 # A second import of the same order changes nothing; a corrected one replaces what it says and keeps what it leaves out.
 ADD_ORDERS = """
 insert into refunds.orders as o (tenant_id, channel, source, order_ref, account_ref, ordered_at, paid_minor, currency, delivered_at,
-  shipping_fee_minor, item_paid_minor, price_now_minor, note)
+  shipping_fee_minor, item_paid_minor, price_now_minor, note, payment_ref)
 select %(tenant_id)s, n.channel, n.source, n.order_ref, n.account_ref, n.ordered_at, n.paid_minor, n.currency, n.delivered_at,
-  n.shipping_fee_minor, n.item_paid_minor, n.price_now_minor, n.note
+  n.shipping_fee_minor, n.item_paid_minor, n.price_now_minor, n.note, n.payment_ref
 from jsonb_to_recordset(%(orders)s) as n (channel text, source text, order_ref text, account_ref text, ordered_at timestamptz,
   paid_minor bigint, currency text, delivered_at timestamptz, shipping_fee_minor bigint, item_paid_minor bigint,
-  price_now_minor bigint, note text)
+  price_now_minor bigint, note text, payment_ref text)
 on conflict (tenant_id, channel, source, order_ref) do update set account_ref = excluded.account_ref,
   ordered_at = excluded.ordered_at, paid_minor = excluded.paid_minor, currency = excluded.currency,
   delivered_at = coalesce(excluded.delivered_at, o.delivered_at),
   shipping_fee_minor = coalesce(excluded.shipping_fee_minor, o.shipping_fee_minor),
   item_paid_minor = coalesce(excluded.item_paid_minor, o.item_paid_minor),
   price_now_minor = coalesce(excluded.price_now_minor, o.price_now_minor),
-  note = coalesce(excluded.note, o.note), recorded_at = clock_timestamp()
+  note = coalesce(excluded.note, o.note), payment_ref = coalesce(excluded.payment_ref, o.payment_ref), recorded_at = clock_timestamp()
 where (o.account_ref, o.ordered_at, o.paid_minor, o.currency) is distinct from
       (excluded.account_ref, excluded.ordered_at, excluded.paid_minor, excluded.currency)
-   or (excluded.delivered_at, excluded.shipping_fee_minor, excluded.item_paid_minor, excluded.price_now_minor, excluded.note)
-      is distinct from (o.delivered_at, o.shipping_fee_minor, o.item_paid_minor, o.price_now_minor, o.note)
+   or (excluded.delivered_at, excluded.shipping_fee_minor, excluded.item_paid_minor, excluded.price_now_minor, excluded.note, excluded.payment_ref)
+      is distinct from (o.delivered_at, o.shipping_fee_minor, o.item_paid_minor, o.price_now_minor, o.note, o.payment_ref)
 returning order_ref
 """
 # What stands against orders and accounts; said again it stays, `closed` ends it, and what has ended ended then.

@@ -22,6 +22,7 @@ from sentinel.store.sql_template import SqlTemplate
 from worker.refunds.ledger import LedgerUnavailable
 from worker.refunds.rows import LedgerRow
 from worker.refunds.sql import ROW_COLUMNS
+from worker.settlement.stripe_refunds import Payment
 
 Value = TypeVar("Value")
 
@@ -165,6 +166,15 @@ where tenant_id = %(tenant_id)s and ledger_entry_id = %(entry)s and effect_numbe
 returning effect_number
 """
 
+# Named by the order's fact; an entry without an order has none.
+_PAYMENT = """
+select o.payment_ref, e.idempotency_key from refunds.ledger_entries e
+left join refunds.orders o on (o.tenant_id, o.channel, o.source, o.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)
+where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = coalesce(%(entry)s, (
+  select f.ledger_entry_id from refunds.effects f
+  where f.tenant_id = %(tenant_id)s and f.system = %(system)s and f.reference = %(reference)s))
+"""
+
 _ROWS = SqlTemplate("""
 select {row_columns} from refunds.ledger_entries e
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])""").fill(row_columns=ROW_COLUMNS)
@@ -174,7 +184,7 @@ class Effects:
     """The effects of one tenant. Thread-safe. Every call is one transaction and raises `LedgerUnavailable`."""
 
     def __init__(self, pool: Pool, tenant_id: uuid.UUID) -> None:
-        self._pool, self._tenant_id = pool, tenant_id
+        self._pool, self.tenant_id = pool, tenant_id
 
     def of_entry(self, ledger_entry_id: str) -> list[EffectRecord]:
         """What is on record for an entry, in the order of the plan."""
@@ -183,6 +193,17 @@ class Effects:
     def of_operation(self, reference: uuid.UUID) -> list[EffectRecord]:
         """What is on record under an operation's reference, in the order of the plan."""
         return self._records(_OF_OPERATION, reference=reference)
+
+    def payment_of(self, ledger_entry_id: str) -> Payment | None:
+        """The payment of the entry's order, as far as it is known."""
+        return self._payment(entry=ledger_entry_id, system=None, reference=None)
+
+    def payment_of_reference(self, system: str, reference: uuid.UUID) -> Payment | None:
+        """The payment of the entry whose effect in `system` is on record under `reference`."""
+        return self._payment(entry=None, system=system, reference=reference)
+
+    def _payment(self, **fields: Any) -> Payment | None:
+        return next(iter(self._run(_PAYMENT, class_row(Payment), **fields)), None)
 
     def intend(self, row: LedgerRow, plan: PlannedEffect) -> bool:
         """Record that it is tried now, for the first time or again. False: not ours, out of time to act, or no longer open."""
@@ -232,7 +253,7 @@ class Effects:
         for _ in range(2):
             try:
                 with self._pool.connection() as connection, connection.cursor(row_factory=row_factory) as cursor:
-                    cursor.execute(statement.encode(), {"tenant_id": self._tenant_id, **fields})
+                    cursor.execute(statement.encode(), {"tenant_id": self.tenant_id, **fields})
                     return cursor.fetchall() if cursor.description else []
             except (psycopg.OperationalError, psycopg.InterfaceError, EngineUnavailable) as error:
                 failed = error

@@ -2,6 +2,7 @@
 
 simulated_refund, private_refund, coupon     in the ledger itself, always ready
 price_difference, platform_backend, ticket   outside, not ready until configured
+stripe                                       the payment of the order at Stripe, not ready without a key
 ticket_then_platform                         a saga of the last two: a ticket, then the refund
 """
 
@@ -17,6 +18,7 @@ from worker.settlement.gateway import SettlementSystem
 from worker.settlement.http_system import HttpSystem
 from worker.settlement.in_ledger import Coupon, PrivateRefund, SimulatedRefund
 from worker.settlement.saga import Effect, Saga, in_flight_seconds
+from worker.settlement.stripe_refunds import StripeRefunds
 
 if TYPE_CHECKING:
     from worker.refunds.settings import WorkerSettings
@@ -36,7 +38,7 @@ class Systems:
     @classmethod
     def from_settings(cls, settings: WorkerSettings, book: Effects | None = None) -> Systems:
         """All of them. Without a `book` the outside ones are never ready, as their effects could not be recorded."""
-        outside = {system.name: system for system in _outside(settings)}
+        outside = {system.name: system for system in _outside(settings, book)}
         wait = in_flight_seconds(settings.settlement_timeout_seconds)
         inside: list[SettlementSystem] = [SimulatedRefund(), PrivateRefund(), Coupon()]
         sagas = [Saga(name, (Effect(system),), book, in_flight_seconds=wait) for name, system in outside.items()]
@@ -74,12 +76,13 @@ def system_names() -> tuple[str, ...]:
     return Systems.from_settings(WorkerSettings()).names()
 
 
-def _outside(settings: WorkerSettings) -> list[HttpSystem]:
+def _outside(settings: WorkerSettings, book: Effects | None) -> list[HttpSystem | StripeRefunds]:
     wait = settings.settlement_timeout_seconds
     return [
         HttpSystem("price_difference", settings.price_difference_url, settings.price_difference_key, wait),
         HttpSystem("platform_backend", settings.platform_url, settings.platform_key, wait),
         HttpSystem("ticket", settings.ticket_url, settings.ticket_key, wait, moves_money=False),
+        StripeRefunds(settings.stripe_key, book, wait, url=settings.stripe_url),
     ]
 
 

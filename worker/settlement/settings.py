@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from typing import Protocol
 
 from worker.outbound.client import is_http_url
+
+_STRIPE_KEY = re.compile(r"(rk_(live|test)|sk_test)_[A-Za-z0-9_]{1,200}", re.ASCII)
 
 
 class SettlementSettings(Protocol):
@@ -24,6 +28,10 @@ class SettlementSettings(Protocol):
     def ticket_url(self) -> str | None: ...
     @property
     def ticket_key(self) -> str | None: ...
+    @property
+    def stripe_key(self) -> str | None: ...
+    @property
+    def stripe_url(self) -> str: ...
 
 
 def faults(settings: SettlementSettings) -> list[str]:
@@ -41,6 +49,17 @@ def faults(settings: SettlementSettings) -> list[str]:
             found.append(f"WORKER_{name}_URL and WORKER_{name}_KEY go together")
         if key and (not key.isascii() or not key.isprintable() or " " in key):
             found.append(f"WORKER_{name}_KEY must be printable ASCII without spaces")
+    return found + _stripe_faults(settings.stripe_key, settings.stripe_url)
+
+
+def _stripe_faults(key: str | None, url: str) -> list[str]:
+    found = []
+    if key and not _STRIPE_KEY.fullmatch(key):
+        found.append("WORKER_STRIPE_KEY must be a restricted key, rk_live_… or rk_test_… (or a test key, sk_test_…)")
+    if key and importlib.util.find_spec("stripe") is None:
+        found.append("WORKER_STRIPE_KEY needs the package stripe: pip install 'sentinel[stripe]'")
+    if not is_http_url(url):
+        found.append("WORKER_STRIPE_URL must look like https://host")
     return found
 
 

@@ -44,6 +44,7 @@ set local check_function_bodies = off;
 \ir refunds/retries.sql
 \ir refunds/proof_images.sql
 \ir refunds/reconcile.sql
+\ir refunds/settlement_events.sql
 \ir refunds/workers.sql
 
 \ir orders/reviews.sql

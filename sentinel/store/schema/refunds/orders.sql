@@ -16,6 +16,7 @@ create table refunds.orders (
   price_now_minor    bigint check (price_now_minor >= 0),                  -- what it costs now
   note               text,                                                 -- the shop's or customer's words: never leave this schema
   source             text not null default '' check (source ~ '^[A-Za-z0-9._:/@-]{0,64}$'), -- '': no source was named
+  payment_ref        text check (payment_ref ~ '^[A-Za-z0-9._:/@-]{1,128}$'), -- what it was paid with, as a settlement system names it
   primary key (tenant_id, channel, source, order_ref)
 );
 create index orders_account on refunds.orders (account_ref) where account_ref is not null;

@@ -1,0 +1,173 @@
+"""Stripe's API as far as refunds go, over the `stripe` package: every exchange bounded and tried once, every error a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import orjson
+
+from sentinel.core.money import DIGITS
+from worker.outbound import client as outbound
+from worker.outbound.effects import NoAnswer, Refused, one_line
+
+if TYPE_CHECKING:
+    import stripe
+
+T = TypeVar("T")
+
+API = "https://api.stripe.com"
+MAX_BYTES, PAGE, MAX_REFUNDS = 4 << 20, 100, 1000
+
+_DIGITS = {
+    **dict.fromkeys(("BIF", "CLP", "DJF", "GNF", "JPY", "KMF", "KRW", "MGA", "PYG", "RWF", "VND", "VUV", "XAF", "XOF", "XPF"), 0),
+    **dict.fromkeys(("ISK", "UGX"), 2),
+}  # fmt: skip
+"""Digits of an amount at Stripe where they are not, or might not be, those of ISO 4217."""
+_WHOLE_TENS = frozenset({"BHD", "JOD", "KWD", "OMR", "TND"})
+"""Three digits, of which Stripe takes only multiples of ten."""
+_NOT_NOW = frozenset(
+    {"lock_timeout", "rate_limit", "api_key_expired", "platform_api_key_expired", "idempotency_key_in_use"}
+)
+"""Codes of refused requests that a later try may not meet."""
+
+
+def stripe_amount(amount_minor: int, currency: str) -> int | None:
+    """Our minor units → Stripe's; None for what Stripe cannot express."""
+    ours, theirs = DIGITS[currency], _DIGITS.get(currency, DIGITS[currency])
+    found, rest = divmod(amount_minor * _power(theirs - ours), _power(ours - theirs))
+    return None if rest or (currency in _WHOLE_TENS and found % 10) else found
+
+
+def our_amount(amount: int, currency: str) -> int:
+    """Stripe's units → our minor units; an unknown currency's are taken as they are."""
+    ours = DIGITS.get(currency, 2)
+    theirs = _DIGITS.get(currency, ours)
+    return amount * _power(ours - theirs) // _power(theirs - ours)
+
+
+def _power(digits: int) -> int:
+    return int(10 ** max(0, digits))
+
+
+def refusal(status: int | None, code: str | None, body: object = None) -> Refused | NoAnswer:
+    """The one table of Stripe's errors: refused for good, or anything that a later try may not meet.
+
+    400, 402 and 404 with Stripe's own error object refuse the effect, but for codes of `_NOT_NOW` and a key that was used
+    with other parameters: then something else may have been done under it. 401, 403, 409, 429 and 5xx say nothing final.
+    """
+    error = body.get("error") if isinstance(body, Mapping) else None
+    if not isinstance(error, Mapping):
+        return NoAnswer(f"{status} without an error of Stripe")
+    kind, code = str(error.get("type")), code or error.get("code")
+    why = one_line(f"{status} {code or kind}", 100)
+    if status in (400, 402, 404) and kind in ("invalid_request_error", "card_error") and code not in _NOT_NOW:
+        return Refused(why)
+    return NoAnswer(why)
+
+
+class StripeApi:
+    """What is asked of Stripe under one key; `seconds` bound each exchange. Thread-safe; nothing raises."""
+
+    def __init__(self, api_key: str, url: str = API, seconds: float = 5.0) -> None:
+        self._api_key, self._url, self._seconds = api_key, url.rstrip("/"), seconds
+
+    def can_read_refunds(self, seconds: float) -> bool:
+        """Whether the key is good for it, as Stripe says within `seconds`."""
+        asked = _asked(lambda: self._client(seconds).v1.refunds.list({"limit": 1}))
+        return not isinstance(asked, Refused | NoAnswer)
+
+    def refunds_of(self, payment_ref: str) -> list[dict[str, Any]] | Refused | NoAnswer:
+        """Every refund of a payment, newest first, as Stripe's refund objects."""
+
+        def read() -> list[dict[str, Any]]:
+            asked: Any = {**_of(payment_ref), "limit": PAGE}
+            found: list[dict[str, Any]] = []
+            for refund in self._client().v1.refunds.list(asked).auto_paging_iter():
+                if len(found) >= MAX_REFUNDS:
+                    raise _TooManyRefunds
+                found.append(refund.to_dict())
+            return found
+
+        return _asked(read)
+
+    def currency_of(self, payment_ref: str) -> str | Refused | NoAnswer:
+        """The currency that a payment was made in."""
+
+        def read() -> str:
+            v1 = self._client().v1
+            is_intent = payment_ref.startswith("pi_")
+            paid: Any = v1.payment_intents.retrieve(payment_ref) if is_intent else v1.charges.retrieve(payment_ref)
+            return one_line(paid.to_dict().get("currency"), 3).upper()
+
+        return _asked(read)
+
+    def refund(
+        self, payment_ref: str, amount: int, key: str, metadata: Mapping[str, str]
+    ) -> dict[str, Any] | Refused | NoAnswer:
+        """Give `amount` (Stripe's units) back under an idempotency key; Stripe's refund object."""
+        asked: Any = {**_of(payment_ref), "amount": amount, "metadata": dict(metadata)}
+        return _asked(lambda: self._client().v1.refunds.create(asked, {"idempotency_key": key}).to_dict())
+
+    def _client(self, seconds: float | None = None) -> stripe.StripeClient:
+        import stripe
+
+        return stripe.StripeClient(
+            self._api_key, base_addresses={"api": self._url}, max_network_retries=0,
+            http_client=_bounded_http(seconds or self._seconds),
+        )  # fmt: skip
+
+
+class _TooManyRefunds(Exception):
+    """A payment with more refunds than are read."""
+
+
+def _of(payment_ref: str) -> dict[str, str]:
+    return {"payment_intent" if payment_ref.startswith("pi_") else "charge": payment_ref}
+
+
+def _asked(ask: Callable[[], T]) -> T | Refused | NoAnswer:
+    """What Stripe answered, or what its error means for the effect."""
+    import stripe
+
+    try:
+        return ask()
+    except _TooManyRefunds:
+        return NoAnswer(f"the payment has more than {MAX_REFUNDS} refunds")
+    except stripe.APIConnectionError as error:
+        return NoAnswer(one_line(error.user_message or "no connection", 60))
+    except stripe.StripeError as error:
+        return refusal(error.http_status, error.code, error.json_body)
+
+
+def _bounded_http(seconds: float) -> stripe.HTTPClient:
+    import stripe
+
+    class BoundedHttp(stripe.HTTPClient):
+        """Stripe's requests over the outbound client: one deadline in all, no redirects, bounded answers."""
+
+        name = "bounded"
+
+        def request(
+            self, method: str, url: str, headers: Mapping[str, str] | None, post_data: Any = None, *,
+            _usage: list[str] | None = None,
+        ) -> tuple[str, int, Mapping[str, str]]:  # fmt: skip
+            """One exchange: body, status, headers. Raises `stripe.APIConnectionError`."""
+            data = post_data.encode() if isinstance(post_data, str) else post_data
+            found = outbound.exchange(
+                method.upper(), url, data or None, headers=headers, deadline_seconds=seconds, max_bytes=MAX_BYTES
+            )
+            if isinstance(found, outbound.NoResponse):
+                raise stripe.APIConnectionError(str(found.kind))  # type: ignore[no-untyped-call]
+            try:
+                is_object = isinstance(orjson.loads(found.body), dict)
+            except orjson.JSONDecodeError:
+                is_object = False
+            if not is_object:
+                raise stripe.APIConnectionError(f"{found.status} without a JSON object")  # type: ignore[no-untyped-call]
+            return found.body.decode(), found.status, {}
+
+        def close(self) -> None:
+            """Nothing is kept open."""
+
+    return BoundedHttp(async_fallback_client=None)

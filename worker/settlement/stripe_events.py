@@ -1,0 +1,187 @@
+"""What Stripe tells after a refund: signed webhooks, received once, and looked into at Stripe itself.
+
+    POST /webhooks/stripe    refund.created, refund.updated, refund.failed, charge.refunded; anything else is taken and forgotten
+
+An event only names a payment. Its refunds are then read from Stripe, so late, repeated and reordered events lead to the same
+findings: `refund_failed` (one of ours that a bank sent back) and `refunded_elsewhere` (of an order of ours, not made by us).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import psycopg
+import structlog
+
+from sentinel.core.errors import InvalidInput, Unauthenticated
+from sentinel.platform.http.bodies import body_bytes, read_object
+from sentinel.platform.http.wire import Answer, Request
+from sentinel.store.database import Pool
+from sentinel.store.queries import call_with_retry
+from worker.outbound.effects import NoAnswer, Refused, one_line
+from worker.settlement.findings import Finding, SettlementFindings
+from worker.settlement.registry import Systems
+from worker.settlement.stripe_api import our_amount
+from worker.settlement.stripe_refunds import DONE, NOT_DONE, PAYMENT, StripeRefunds
+
+PATH = "/webhooks/stripe"
+TOLERANCE_SECONDS = 300
+"""How far a signature's time may be from now, on either side."""
+KINDS = frozenset({"refund.created", "refund.updated", "refund.failed", "charge.refunded", "charge.refund.updated"})
+EVERY_SECONDS, AT_ONCE = 5.0, 50
+_EVENT = re.compile(r"evt_[A-Za-z0-9_]{1,120}", re.ASCII)
+
+_KEEP = "select refunds.keep_settlement_event(%(tenant_id)s, 'stripe', %(event_id)s, %(kind)s, %(payment_ref)s)"
+
+log = structlog.get_logger("worker")
+
+
+@dataclass(frozen=True, slots=True)
+class StripeEvent:
+    """A verified event about a payment."""
+
+    event_id: str
+    kind: str
+    payment_ref: str
+
+
+def verified(body: bytes, signature: str | None, secrets: Sequence[str], now: float) -> bool:
+    """Whether one of the secrets signed this very body within `TOLERANCE_SECONDS` of `now`."""
+    import stripe
+
+    stamps = re.findall(r"(?:^|,)\s*t=([0-9]{1,12})(?=,|$)", signature or "")
+    if len(stamps) != 1 or abs(int(stamps[0]) - now) > TOLERANCE_SECONDS:
+        return False
+    for secret in secrets:
+        try:
+            if stripe.WebhookSignature.verify_header(body, signature, secret):
+                return True
+        except (stripe.SignatureVerificationError, UnicodeDecodeError):
+            continue
+    return False
+
+
+def event_of(found: Mapping[str, Any]) -> StripeEvent | None:
+    """An event's payment; None for what is about no refund. Raises `InvalidInput`."""
+    name, kind = found.get("id"), found.get("type")
+    if not isinstance(name, str) or not _EVENT.fullmatch(name):
+        raise InvalidInput.of("id", "must be the name of an event")
+    if kind not in KINDS:
+        return None
+    data = found.get("data")
+    about = data.get("object") if isinstance(data, dict) else None
+    if not isinstance(about, dict):
+        raise InvalidInput.of("data.object", "must be an object")
+    charge = about.get("id") if about.get("object") == "charge" else about.get("charge")
+    payment = about.get("payment_intent") or charge
+    if not isinstance(payment, str) or not PAYMENT.fullmatch(payment):
+        raise InvalidInput.of("data.object", "must name a payment intent or a charge")
+    return StripeEvent(name, str(kind), payment)
+
+
+@dataclass(frozen=True, slots=True)
+class StripeWebhook:
+    """Receives the webhooks of one tenant; an event is answered once it is kept."""
+
+    pool: Pool
+    tenant_id: uuid.UUID
+    secrets: Sequence[str]
+    threads: ThreadPoolExecutor
+    now: Callable[[], float] = time.time
+
+    async def deliver(self, request: Request) -> Answer:
+        """One delivery. Raises `Unauthenticated` for a signature that is not good, else what its checks raise."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, self._answer, request.environ)
+
+    def _answer(self, environ: dict[str, Any]) -> Answer:
+        body = body_bytes(environ)
+        if not verified(body, environ.get("HTTP_STRIPE_SIGNATURE"), self.secrets, self.now()):
+            raise Unauthenticated
+        event = event_of(read_object(body))
+        is_new = event is not None and self._keep(event)
+        return Answer(
+            orjson.dumps({"received": True, "used": event is not None, "duplicate": event is not None and not is_new})
+        )
+
+    def _keep(self, event: StripeEvent) -> bool:
+        fields = {
+            "tenant_id": self.tenant_id,
+            "event_id": event.event_id,
+            "kind": event.kind,
+            "payment_ref": event.payment_ref,
+        }
+
+        def call(connection: psycopg.Connection[Any]) -> bool:
+            found = connection.execute(_KEEP, fields).fetchone()
+            return found is not None and bool(found[0])
+
+        return call_with_retry(self.pool, call)
+
+
+class SettlementWatch:
+    """Looks into the payments that events named. Thread-safe; raises `LedgerUnavailable`."""
+
+    def __init__(self, book: SettlementFindings, systems: Systems) -> None:
+        self._book = book
+        found = systems.adapters.get(StripeRefunds.name)
+        self._stripe = found if isinstance(found, StripeRefunds) and found.is_configured else None
+        self._lock, self._next_at = threading.Lock(), 0.0
+
+    def run_due(self) -> None:
+        """Run `look` if the last one is long enough ago."""
+        with self._lock:
+            if time.monotonic() < self._next_at:
+                return
+            self._next_at = time.monotonic() + EVERY_SECONDS
+        self.look()
+
+    def look(self) -> list[Finding]:
+        """What the payments of open events come to; an event stays open while Stripe does not answer."""
+        if self._stripe is None:
+            return []
+        found: list[Finding] = []
+        for looked in self._book.to_look_at(AT_ONCE):
+            payment_ref = looked.payment_ref
+            refunds = self._stripe.api.refunds_of(payment_ref)
+            if isinstance(refunds, NoAnswer):
+                log.warning("settlement_not_looked_at", payment_ref=payment_ref, cause=refunds.detail)
+                break
+            findings = [] if isinstance(refunds, Refused) else self._findings(self._stripe, payment_ref, refunds)
+            new = self._book.keep(looked, findings)
+            for finding in findings:
+                if finding.system_refund in new:
+                    log.error(
+                        "settlement_finding",
+                        finding=finding.finding,
+                        refund=finding.system_refund,
+                        entry=finding.ledger_entry_id,
+                    )
+                    found.append(finding)
+        return found
+
+    def _findings(self, stripe: StripeRefunds, payment_ref: str, refunds: Sequence[Mapping[str, Any]]) -> list[Finding]:
+        found = []
+        for refund in refunds:
+            entry, status = stripe.is_ours(refund), refund.get("status")
+            if entry is not None and status in NOT_DONE:
+                found.append(_finding(refund, "refund_failed", payment_ref, entry))
+            names = [name for name in (refund.get("payment_intent"), refund.get("charge"), payment_ref) if name]
+            if entry is None and status in DONE and self._book.is_payment_known(names):
+                found.append(_finding(refund, "refunded_elsewhere", payment_ref, None))
+        return found
+
+
+def _finding(refund: Mapping[str, Any], what: str, payment_ref: str, entry: str | None) -> Finding:
+    currency = str(refund.get("currency")).upper()[:3]
+    reason = one_line(refund.get("failure_reason") or "", 200) or None
+    amount = our_amount(int(refund.get("amount") or 0), currency)
+    return Finding("stripe", str(refund.get("id")), what, payment_ref, amount, currency, entry, reason)

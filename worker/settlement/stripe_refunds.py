@@ -1,0 +1,164 @@
+"""Refunds at Stripe: a `SettlementSystem` that gives back part or all of the payment that an order was paid with.
+
+The order's fact `payment_ref` names the payment (`pi_…` or `ch_…`). The key towards Stripe comes from the tenant and the
+entry's idempotency key, so it is the same even where the database was restored from before the start. Stripe forgets keys
+after a day or more: therefore the payment's refunds are read first, and each carries the key in its metadata for ever.
+
+    GET  /v1/refunds?payment_intent=…       is a refund with our key there?
+    GET  /v1/payment_intents/{id}           (or /v1/charges/{id}) is it paid in the currency of the refund?
+    POST /v1/refunds                        Idempotency-Key, amount, metadata
+
+A refund that is `succeeded` or `pending` is done: Stripe has it, and tells later by webhook if a bank sends it back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from worker.outbound.effects import EffectResult, NoAnswer, Refused, Settled, one_line
+from worker.refunds.rows import LedgerRow
+from worker.settlement.stripe_api import API, StripeApi, stripe_amount
+
+KEY_NAME, ENTRY_NAME = "sentinel_key", "ledger_entry_id"
+"""Names in the metadata of our refunds."""
+READY_SECONDS, READY_WAIT_SECONDS = 5.0, 1.0
+
+PAYMENT = re.compile(r"(pi|ch|py)_[A-Za-z0-9_]{1,120}", re.ASCII)
+_REFUND = re.compile(r"(re|pyr)_[A-Za-z0-9_]{1,120}", re.ASCII)
+DONE, NOT_DONE = frozenset({"succeeded", "pending"}), frozenset({"failed", "canceled"})
+
+
+@dataclass(frozen=True, slots=True)
+class Payment:
+    """What a refund is of: the payment's name at the system, and the entry's own idempotency key."""
+
+    payment_ref: str | None
+    idempotency_key: str
+
+
+class Payments(Protocol):
+    """Where the payment of a refund is found. Raises `LedgerUnavailable`."""
+
+    tenant_id: uuid.UUID
+
+    def payment_of(self, ledger_entry_id: str) -> Payment | None:
+        """The payment of an entry's order."""
+
+    def payment_of_reference(self, system: str, reference: uuid.UUID) -> Payment | None:
+        """The payment of the entry whose effect is recorded under this reference."""
+
+
+def idempotency_key(tenant_id: uuid.UUID, entry_key: str) -> str:
+    """The key of an entry's refund: 64 hexadecimal digits of SHA-256."""
+    return hashlib.sha256(f"sentinel/stripe/{tenant_id}/{entry_key}".encode()).hexdigest()
+
+
+class StripeRefunds:
+    """Stripe as a settlement system. Without a key it is never ready. Thread-safe; nothing raises but `Payments`."""
+
+    name, moves_money = "stripe", True
+
+    def __init__(
+        self, api_key: str | None, payments: Payments | None, timeout_seconds: float = 5.0, *, url: str = API,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._api_key, self._payments, self._now = api_key or "", payments, now
+        self.api = StripeApi(self._api_key, url, timeout_seconds)
+        self._lock = threading.Lock()
+        self._is_ready, self._ready_until = False, float("-inf")
+
+    @property
+    def is_configured(self) -> bool:
+        """Whether it has a key."""
+        return bool(self._api_key)
+
+    def is_ready(self) -> bool:
+        """Whether the key may read refunds, as Stripe said in the last 5 seconds; waits at most one second for that."""
+        if not self._api_key or self._payments is None:
+            return False
+        with self._lock:
+            if self._now() >= self._ready_until:
+                self._is_ready = self.api.can_read_refunds(READY_WAIT_SECONDS)
+                self._ready_until = self._now() + READY_SECONDS
+            return self._is_ready
+
+    def settle(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
+        """Refund the row's amount once, whatever `reference` it is asked under."""
+        found = self._payments.payment_of(row.ledger_entry_id) if self._payments else None
+        if found is None or found.payment_ref is None:
+            return Refused("no payment_ref is known of the order")
+        if not PAYMENT.fullmatch(found.payment_ref):
+            return Refused("the order's payment_ref is no payment of Stripe (pi_… or ch_…)")
+        amount = stripe_amount(row.amount_minor, row.currency)
+        if amount is None:
+            return Refused(f"Stripe cannot express this amount of {row.currency}")
+        there = self._look(found)
+        if there is not _ABSENT:
+            return there
+        currency = self.api.currency_of(found.payment_ref)
+        if isinstance(currency, Refused | NoAnswer):
+            return currency
+        if currency != row.currency:
+            return Refused(f"the payment was in {currency}")
+        return self._create(row, found, amount)
+
+    def look_up(self, reference: uuid.UUID) -> EffectResult:
+        """Whether the refund recorded under `reference` is there."""
+        found = self._payments.payment_of_reference(self.name, reference) if self._payments else None
+        if found is None or found.payment_ref is None:
+            return NoAnswer("the record names no payment to look at")
+        return self._look(found)
+
+    def is_ours(self, refund: Mapping[str, Any]) -> str | None:
+        """The entry that a refund was made for by us; None where it was made elsewhere."""
+        metadata = refund.get("metadata") or {}
+        entry = metadata.get(ENTRY_NAME)
+        found = self._payments.payment_of(entry) if self._payments and isinstance(entry, str) else None
+        return entry if found is not None and metadata.get(KEY_NAME) == self._key(found) else None
+
+    def _look(self, found: Payment) -> EffectResult:
+        """The refund of the payment that carries our key."""
+        key, refunds = self._key(found), self.api.refunds_of(found.payment_ref or "")
+        if isinstance(refunds, Refused | NoAnswer):
+            # Of a look nothing is refused for good: what it could not see may be there.
+            return NoAnswer(refunds.reason if isinstance(refunds, Refused) else refunds.detail)
+        results = [_result(refund) for refund in refunds if (refund.get("metadata") or {}).get(KEY_NAME) == key]
+        done = next((each for each in results if isinstance(each, Settled)), None)
+        unsure = next((each for each in results if isinstance(each, NoAnswer)), None)
+        return done or unsure or (results[0] if results else _ABSENT)
+
+    def _create(self, row: LedgerRow, found: Payment, amount: int) -> EffectResult:
+        key = self._key(found)
+        metadata = {KEY_NAME: key, ENTRY_NAME: row.ledger_entry_id, "refund_id": row.refund_id}
+        made = self.api.refund(found.payment_ref or "", amount, key, metadata)
+        if isinstance(made, Refused | NoAnswer):
+            return made
+        if made.get("amount") != amount or str(made.get("currency")).upper() != row.currency:
+            return NoAnswer("the answer is about another amount")
+        return _result(made)
+
+    def _key(self, found: Payment) -> str:
+        assert self._payments is not None
+        return idempotency_key(self._payments.tenant_id, found.idempotency_key)
+
+
+_ABSENT = Refused("not there")
+
+
+def _result(refund: Mapping[str, Any]) -> EffectResult:
+    """What a refund object says about itself; of another form it is no answer."""
+    name, status = refund.get("id"), refund.get("status")
+    if not isinstance(name, str) or not _REFUND.fullmatch(name):
+        return NoAnswer("an answer that is no refund")
+    if status in DONE:
+        return Settled(name)
+    if status in NOT_DONE:
+        return Refused(f"{name} {status}: {one_line(refund.get('failure_reason') or 'no reason given', 60)}")
+    return NoAnswer(f"{name} is {one_line(status, 40)}")
