@@ -116,7 +116,7 @@ def risk_facts(known: KnownFacts, *, in_parts: bool = True) -> dict[str, bool | 
     return found
 
 
-def _flag(derived: bool | None, given: Any) -> bool | None:
+def _flag(derived: int | None, given: Any) -> bool | None:
     """True if anybody says so; False only from the ledger, or handed in where the ledger cannot know."""
     if derived is True or given is True:
         return True
