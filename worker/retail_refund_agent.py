@@ -16,6 +16,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(_here.parent))
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -28,6 +29,7 @@ import click
 from sentinel.client import Client
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.platform.command_line import OneLineCommand
+from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.store.safety import UnsafeDatabase
 from worker.failpoints import BadFailpoint, FailpointHit, Failpoints
 from worker.key_check import KeyCheck
@@ -45,7 +47,7 @@ from worker.refunds.build import (
 from worker.refunds.ledger import Ledger, LedgerUnavailable
 from worker.refunds.metrics import WorkerMetrics
 from worker.refunds.run_results import RowResult, RunResult
-from worker.refunds.settings import BadSettings, WorkerSettings, read_settings
+from worker.refunds.settings import WorkerSettings, read_settings
 
 FAILED, MISUSED, OUTSIDE = 1, 2, 3
 _END_WITHIN_SECONDS = 1.9
@@ -89,7 +91,7 @@ def refusals() -> Iterator[None]:
     """Expected failures become one line and an exit status."""
     try:
         yield
-    except (BadSettings, BadFailpoint, UnsafeDatabase) as error:
+    except (UnsafeConfiguration, BadFailpoint, UnsafeDatabase) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(MISUSED)
     except (LedgerUnavailable, EngineUnavailable) as error:
@@ -103,6 +105,9 @@ def refusals() -> Iterator[None]:
 def _run(
     settings: WorkerSettings, mode: str, limit: int | None, as_json: bool, failpoints: Failpoints
 ) -> int:  # fmt: skip
+    # What is loaded by now stays: the collector need not walk through it after every few rows.
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
     with (
         open_ledger(settings) as ledger,
         open_client(settings, ledger.tenant_id) as client,

@@ -108,6 +108,8 @@ class FakeAuthority:
                 exchange.answer(
                     200, {"decision": operation.decision, "reason_code": operation.reason_code, "reason": "x"}
                 )
+            elif name.startswith("approval/"):
+                self._approval(exchange, name.removeprefix("approval/"))
             elif name == "approvals/since":
                 since = datetime.fromisoformat(parse_qs(urlsplit(exchange.handler.path).query)["since"][0])
                 later = [d for d in self.decided if datetime.fromisoformat(d["decided_at"]) > since]
@@ -182,7 +184,32 @@ class FakeAuthority:
         self._escalate(operation, (body.get("evidence_context") or {}).get("escalation"))
         if operation.status == "pending" and operation.expires_at <= datetime.now(UTC):
             operation.status = "expired"
-        exchange.answer(200, self.view(operation), **({"Idempotent_Replayed": "true"} if replayed else {}))
+        if body.get("start_id") is not None and operation.not_executed:
+            exchange.problem(409, "resolved-not-executed")
+            return
+        answer = self._view_with_start(operation, body)
+        exchange.answer(200, answer, **({"Idempotent_Replayed": "true"} if replayed else {}))
+
+    def _view_with_start(self, operation: Operation, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer; a permission is started under the id that the question encloses."""
+        answer, start_id = self.view(operation), body.get("start_id")
+        if start_id is None:
+            return answer
+        is_open = operation.start_id is None and operation.status in ("allowed", "approved")
+        if is_open and self.halted:
+            return {**answer, "decision": "DENY", "status": "denied", "reason_code": "halted"}
+        if is_open or operation.start_id == start_id:
+            operation.declared.append(body.get("act_within_seconds"))
+            answer["start"] = {
+                "started": True, "start_event_id": operation.start_event_id, "start_hash": "sha256:x", "duplicate": not is_open,
+            }  # fmt: skip
+            operation.start_id = start_id
+        return answer
+
+    def _approval(self, exchange: Exchange, approval_id: str) -> None:
+        operation = next(one for one in self.operations.values() if one.approval_id == approval_id)
+        status = {"denied": "rejected"}.get(operation.status, operation.status)
+        exchange.answer(200, {"status": status, "agent_id": "x", "action": operation.body["action"]})
 
     def _escalate(self, operation: Operation, reason: str | None) -> None:
         """A person is asked for what no person has approved; a permit that was not used is taken back."""

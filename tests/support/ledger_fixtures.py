@@ -11,6 +11,8 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from worker.failpoints import Failpoints
 from worker.refunds.agent import Agent
 from worker.refunds.build import make_agent
 from worker.refunds.ledger import Ledger
-from worker.refunds.rows import LedgerRow, NewRow
+from worker.refunds.rows import LedgerRow, NewRow, OrderFacts
 from worker.refunds.settings import WorkerSettings
 from worker.refunds.transitions import RetryPolicy
 
@@ -65,6 +67,14 @@ class LedgerFixtures:
     def add(self, *rows: NewRow) -> None:
         """Enter rows; all must be new."""
         assert self.ledger.add_rows(rows) == {row.ledger_entry_id for row in rows}
+
+    def add_with_orders(self, *rows: NewRow) -> None:
+        """Enter rows, each with an order of its own that has room: such a row's start is asked for after its permission."""
+        self.ledger.add_orders([
+            OrderFacts(f"o_{row.ledger_entry_id}", datetime.now(UTC) - timedelta(days=2), 10 * row.amount_minor, row.currency,
+                       row.account_ref, row.channel) for row in rows
+        ])  # fmt: skip
+        self.add(*(replace(row, order_ref=f"o_{row.ledger_entry_id}") for row in rows))
 
     def all(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
         """Rows of a query as administrator."""

@@ -18,7 +18,7 @@ from worker.images.recogniser import Recognised, Unrecognised
 from worker.refunds.workflow.context import StepResult
 from worker.refunds.workflow.escalations import Escalation as E
 from worker.refunds.workflow.graph import StepName
-from worker.refunds.workflow.steps.gate_common import GateCommon
+from worker.refunds.workflow.steps.checks import GateCommon
 from worker.settlement.http_system import HttpSystem
 from worker.settlement.registry import Systems
 

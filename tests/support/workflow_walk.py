@@ -23,14 +23,13 @@ from worker.critic.critic import Critic
 from worker.failpoints import Failpoints
 from worker.images.recogniser import Recognised, Unrecognised
 from worker.outbound.client import FailureKind, NoResponse
+from worker.refunds.concurrency import WorkerPool
 from worker.refunds.confirmations import Confirmation
 from worker.refunds.rows import Change, Execution, KeptImage, KnownFacts, LedgerRow, OrderFacts, ReleaseLease
 from worker.refunds.transitions import RetryPolicy
-from worker.refunds.worker_pool import WorkerPool
 from worker.refunds.workflow import build
 from worker.refunds.workflow.build import Dependencies
-from worker.refunds.workflow.context import RunContext
-from worker.refunds.workflow.context_loader import ContextLoader
+from worker.refunds.workflow.context import ContextLoader, RunContext
 from worker.refunds.workflow.directories import Found, NoDirectoryAnswer, UnknownOrder
 from worker.refunds.workflow.routes import Routes
 from worker.refunds.workflow.runner import Runner
@@ -162,8 +161,8 @@ class Walk:
     def keep_reading(self, *_: Any) -> None:
         """Read anew in the next run."""
 
-    def fix_requests(self, rows: Sequence[LedgerRow], requests: Mapping[str, Any]) -> set[str]:
-        return {row.ledger_entry_id for row in rows}
+    def fix_requests(self, rows: Sequence[tuple[LedgerRow, Mapping[str, Any], Any]]) -> dict[str, Any]:
+        return {row.ledger_entry_id: row.start_id or start_id for row, _, start_id in rows}
 
     def why_refused(self, ids: Sequence[str]) -> dict[str, str]:
         """Nobody else is about."""

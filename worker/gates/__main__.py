@@ -22,7 +22,6 @@ from worker.gates.replay import replay
 from worker.gates.run_request import read_request
 from worker.gates.wrong_executions import wrong_executions
 from worker.refunds.ledger import LedgerUnavailable
-from worker.refunds.settings import BadSettings
 
 
 def main() -> int:
@@ -43,7 +42,7 @@ def main() -> int:
             raise PolicyError(f"is about {file.scenario}, not {job.scenario}", file=str(job.cases))
         with tempfile.TemporaryDirectory(prefix="sentinel-gate-") as folder:
             found = replay(job, file, Path(folder))
-    except (SentinelError, AccountHistoryFailed, LedgerUnavailable, BadSettings) as error:
+    except (SentinelError, AccountHistoryFailed, LedgerUnavailable) as error:
         sys.stderr.write(f"Error: {error}\n")
         return 2
     wrong = wrong_executions(file, found.executed, found.moved)

@@ -90,7 +90,7 @@ class Replayed:
 
 
 def replay(job: RunRequest, file: CaseFile, folder: Path) -> Replayed:
-    """Run all cases. `folder` is for files of the run. Raises `PastFailed`, `LedgerUnavailable`, `BadSettings`."""
+    """Run all cases. `folder` is for files of the run. Raises `PastFailed`, `LedgerUnavailable`, `UnsafeConfiguration`."""
     with ExitStack() as stack:
         stand_ins = stack.enter_context(serve_simulated_systems()) if job.simulate_systems else None
         settings = _settings(job, folder, stand_ins)

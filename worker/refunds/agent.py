@@ -17,14 +17,12 @@ from typing import Any
 
 from sentinel.client import Client, Rejected, Unreachable
 from worker.refunds.batch import BatchProcessor, BatchResult
-from worker.refunds.circuit_breaker import CircuitBreaker
-from worker.refunds.leases import LeaseKeeper
+from worker.refunds.concurrency import CircuitBreaker, LeaseKeeper, WorkerPool
 from worker.refunds.ledger import Ledger, LedgerUnavailable
 from worker.refunds.reporter import Reporter
 from worker.refunds.rows import LedgerRow
 from worker.refunds.run_results import RowResult, RunResult
 from worker.refunds.settings import WorkerSettings
-from worker.refunds.worker_pool import WorkerPool
 
 _log = logging.getLogger("worker")
 

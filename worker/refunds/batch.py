@@ -11,15 +11,12 @@ from dataclasses import dataclass, replace
 
 from worker.failpoints import Failpoint, Failpoints
 from worker.refunds import run_results, transitions
-from worker.refunds.failures import is_outside
 from worker.refunds.ledger import Ledger
 from worker.refunds.reporter import Reporter
 from worker.refunds.rows import Change, KnownFacts, LedgerRow, ReleaseLease, Report
 from worker.refunds.run_results import RowResult
-from worker.refunds.states import LedgerState
-from worker.refunds.transitions import RetryPolicy
-from worker.refunds.workflow.context import RunContext
-from worker.refunds.workflow.context_loader import ContextLoader
+from worker.refunds.transitions import RetryPolicy, is_outside
+from worker.refunds.workflow.context import ContextLoader, RunContext
 from worker.refunds.workflow.runner import Runner
 
 
@@ -86,8 +83,7 @@ class BatchProcessor:
                 context.outcome = run_results.lease_lost(context.row, change.from_state)
         self._ledger.release_leases([release for _, release in releases])
         for context, release in releases:
-            state = LedgerState.GUARDING if context.started is None else LedgerState.ALLOWED
-            context.outcome = run_results.of_release(release, state)
+            context.outcome = run_results.of_release(release, context.state)
 
     def _count(self, batch: BatchResult, context: RunContext) -> None:
         """A refusal of the row counts as an answer; a failure outside does not."""

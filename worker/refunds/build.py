@@ -16,6 +16,7 @@ from random import Random
 
 from sentinel.client import Client
 from sentinel.core.errors import EngineUnavailable
+from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.switches import FILE_NAME as SWITCHES
 from sentinel.policy.switches import SwitchFile, read_switches
@@ -31,16 +32,16 @@ from worker.notify.messenger import Messenger
 from worker.notify.select import notifier_from
 from worker.refunds.agent import Agent, OnRow, PeriodicTask
 from worker.refunds.batch import BatchProcessor
+from worker.refunds.concurrency import WorkerPool
 from worker.refunds.confirmations import confirmations_from
 from worker.refunds.in_doubt import InDoubtPoller
 from worker.refunds.ledger import Ledger, LedgerUnavailable, default_tenant
 from worker.refunds.reconcile import Reconciler
 from worker.refunds.reporter import Reporter
-from worker.refunds.settings import BadSettings, WorkerSettings
+from worker.refunds.settings import WorkerSettings
 from worker.refunds.transitions import RetryPolicy
-from worker.refunds.worker_pool import WorkerPool
 from worker.refunds.workflow.build import Dependencies, build_runner, build_simulator
-from worker.refunds.workflow.context_loader import ContextLoader
+from worker.refunds.workflow.context import ContextLoader
 from worker.refunds.workflow.directories import directories
 from worker.refunds.workflow.routes import SCENARIOS, Routes
 from worker.refunds.workflow.simulation import Simulator
@@ -56,13 +57,13 @@ _KEY_CHECK_SECONDS = 1.5
 
 @contextmanager
 def open_ledger(settings: WorkerSettings) -> Iterator[Ledger]:
-    """The ledger of the settings' database and tenant. Raises `LedgerUnavailable`, `BadSettings`, `EmbeddedError`."""
+    """The ledger of the settings' database and tenant. Raises `LedgerUnavailable`, `UnsafeConfiguration`, `EmbeddedError`."""
     with _database_url(settings) as url:
         pool = Pool(with_role(url, WORKER, application_name="worker"), size=settings.lanes + 3)
         try:
             tenant_id = settings.tenant_id or default_tenant(pool)
             if tenant_id is None:
-                raise BadSettings("no tenant yet: create one first, or set SENTINEL_TENANT_ID")
+                raise UnsafeConfiguration("no tenant yet: create one first, or set SENTINEL_TENANT_ID")
             yield Ledger(
                 pool, tenant_id, worker_id=_worker_id(), lease_seconds=settings.lease_seconds,
                 act_seconds=settings.act_seconds,
@@ -93,10 +94,10 @@ def open_key_check(settings: WorkerSettings, ledger: Ledger) -> Iterator[KeyChec
 
 
 def refuse_wrong_key(check: KeyCheck) -> None:
-    """Raise `BadSettings` where the key is surely another's."""
+    """Raise `UnsafeConfiguration` where the key is surely another's."""
     fault = check.fault()
     if fault is not None and fault.surely:
-        raise BadSettings(fault.text)
+        raise UnsafeConfiguration(fault.text)
 
 
 def refuse_unsafe_database(ledger: Ledger) -> None:
@@ -111,7 +112,7 @@ def make_agent(
     settings: WorkerSettings, ledger: Ledger, client: Client, *, failpoints: Failpoints, retry_policy: RetryPolicy | None = None,
     on_row: OnRow = lambda row: None,
 ) -> Agent:  # fmt: skip
-    """The agent with its workflow. Raises `BadSettings` for files that cannot be used."""
+    """The agent with its workflow. Raises `UnsafeConfiguration` for files that cannot be used."""
     retry_policy = retry_policy or _retry_policy(settings)
     worker_pool, stopping = WorkerPool(settings.concurrency), threading.Event()
     parts = make_dependencies(settings, ledger, client, worker_pool=worker_pool, retry_policy=retry_policy)
@@ -144,17 +145,17 @@ def _periodic_tasks(settings: WorkerSettings, ledger: Ledger, parts: Dependencie
 
 
 def make_reconciler(settings: WorkerSettings, ledger: Ledger, client: Client) -> Reconciler:
-    """What looks for wrong executions. Raises `BadSettings` for a route table that cannot be used."""
+    """What looks for wrong executions. Raises `UnsafeConfiguration` for a route table that cannot be used."""
     try:
         routes = load_routes(settings.policies_dir, Systems.from_settings(settings).names())
     except PolicyError as error:
-        raise BadSettings(str(error)) from error
+        raise UnsafeConfiguration(str(error)) from error
     return Reconciler(ledger.pool, ledger.tenant_id, client, routes, settings.policies_dir)
 
 
 @contextmanager
 def open_simulator(settings: WorkerSettings, ledger: Ledger, client: Client) -> Iterator[Simulator]:
-    """What simulates rows. Raises `BadSettings` for files that cannot be used."""
+    """What simulates rows. Raises `UnsafeConfiguration` for files that cannot be used."""
     worker_pool = WorkerPool(settings.concurrency)
     try:
         parts = make_dependencies(
@@ -172,7 +173,7 @@ def _retry_policy(settings: WorkerSettings) -> RetryPolicy:
 def make_dependencies(
     settings: WorkerSettings, ledger: Ledger, client: Client, *, worker_pool: WorkerPool, retry_policy: RetryPolicy
 ) -> Dependencies:
-    """What the workflow is made of, as these settings say. Raises `BadSettings` for files that cannot be used."""
+    """What the workflow is made of, as these settings say. Raises `UnsafeConfiguration` for files that cannot be used."""
     try:
         systems = Systems.from_settings(settings, Effects(ledger.pool, ledger.tenant_id))
         routes = load_routes(settings.policies_dir, systems.names())
@@ -183,7 +184,7 @@ def make_dependencies(
             timeout_seconds=settings.recogniser_timeout_seconds,
         )
     except (PolicyError, InvalidRecogniser, InvalidLabels) as error:
-        raise BadSettings(str(error)) from error
+        raise UnsafeConfiguration(str(error)) from error
     return Dependencies(
         ledger=ledger, client=client, worker_pool=worker_pool, retry_policy=retry_policy, routes=routes, systems=systems,
         critic=critic, recogniser=recogniser, confirmations=confirmations_from(settings, ledger.pool, ledger.tenant_id),
@@ -210,12 +211,12 @@ def load_routes(policies: Path, systems: Collection[str]) -> Routes:
 
 
 def model_branches(text: str, routes: Routes) -> frozenset[str]:
-    """The branches that are to have the model critic too. Raises `BadSettings` naming the nearest known one."""
+    """The branches that are to have the model critic too. Raises `UnsafeConfiguration` naming the nearest known one."""
     known = {route.name for route in routes.all} | {"all"}
     for name in sorted(wanted := branches(text)):
         if name not in known:
             near = get_close_matches(name, known, n=1, cutoff=0.0)[0]
-            raise BadSettings(f'SENTINEL_CRITIC_BRANCHES: there is no branch "{name}"; did you mean "{near}"?')
+            raise UnsafeConfiguration(f'SENTINEL_CRITIC_BRANCHES: there is no branch "{name}"; did you mean "{near}"?')
     return wanted
 
 
@@ -235,4 +236,4 @@ def _worker_id() -> str:
     return f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
-__all__ = ["BadSettings", "LedgerUnavailable", "make_agent", "open_client", "open_ledger", "open_simulator"]
+__all__ = ["LedgerUnavailable", "make_agent", "open_client", "open_ledger", "open_simulator"]

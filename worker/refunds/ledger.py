@@ -118,13 +118,18 @@ class Ledger:
             raise LedgerUnavailable(first_line(error)) from error
         return found, {facts.ledger_entry_id: facts for facts in known}
 
-    def fix_requests(self, rows: Sequence[LedgerRow], requests: Mapping[str, Mapping[str, Any]]) -> set[str]:
-        """Store what will be asked, once and for all; returns the ids that are still ours."""
+    def fix_requests(
+        self, rows: Sequence[tuple[LedgerRow, Mapping[str, Any], uuid.UUID | None]]
+    ) -> dict[str, uuid.UUID | None]:
+        """Store what will be asked, once and for all: (row, params, the start id that the question encloses or None).
+
+        Returns id → the row's start id, for those that are still ours: an earlier holder's counts, and an earlier question.
+        """
         batch = [
-            {"ledger_entry_id": r.ledger_entry_id, "epoch": r.claim_epoch, "request": requests[r.ledger_entry_id]}
-            for r in rows
+            {"ledger_entry_id": row.ledger_entry_id, "epoch": row.claim_epoch, "request": params, "start_id": start_id}
+            for row, params, start_id in rows
         ]
-        return set(self._column(sql.FIX_REQUESTS, requests=_json(batch)))
+        return dict(self._run(sql.FIX_REQUESTS, requests=_json(batch))) if batch else {}
 
     def apply(self, changes: Sequence[Change]) -> dict[str, uuid.UUID | None]:
         """Apply events; returns id → the row's start id, for those that were where they were expected.

@@ -9,10 +9,10 @@ import orjson
 
 from sentinel.client import Client, Rejected, ReportReceipt, Unreachable
 from worker.failpoints import Failpoint, Failpoints
+from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import Report
 from worker.refunds.transitions import RetryPolicy
-from worker.refunds.worker_pool import WorkerPool
 
 _log = logging.getLogger("worker")
 
@@ -20,7 +20,7 @@ _CONTRADICTED = (400, 409, 422)
 """Refused for what it says: another try says the same, so a person must look."""
 
 SWEEP = 128
-AT_ONCE = 32
+AT_ONCE = 64
 """Reports per call to the authority."""
 
 Failure = tuple[str, float | None]

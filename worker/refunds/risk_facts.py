@@ -110,7 +110,8 @@ def risk_facts(known: KnownFacts, *, in_parts: bool = True) -> dict[str, bool | 
     found = {}
     for fact in RISK_FACTS:
         derived = fact.derive(known, in_parts) if fact.derive is not None else ledger.get(fact.name)
-        tightened = (_flag if fact.kind is bool else _count)(derived, given.get(fact.name))
+        tighten: Callable[[Any, Any], bool | int | None] = _flag if fact.kind is bool else _count
+        tightened = tighten(derived, given.get(fact.name))
         if tightened is not None:
             found[fact.name] = tightened
     return found

@@ -46,6 +46,8 @@ class LedgerRow:
     """The shop that `order_ref` is an order of; "" where none is named."""
     waits: int = 0
     """Tries in a row that came to nothing for what is outside; `attempts` are those that speak of the row."""
+    may_be_started: bool = False
+    """Whether a start may be on record under `start_id`."""
 
     @property
     def failed_before(self) -> bool:
@@ -126,6 +128,8 @@ class Change:
     """A person approved it although what was paid for the order is unknown."""
     in_doubt: bool = False
     """It ends the row, and the amount may have been paid."""
+    not_started: bool = False
+    """The authority's answer says that nothing is started under the row's start id."""
     last_error: str | None = None
     failures: int = 0
     outside: bool = False
@@ -151,6 +155,7 @@ class Change:
             "operation_id": self.operation_id, "decision_event_id": self.decision_event_id, "proof_id": self.proof_id,
             "approval_id": self.approval_id, "permit_token": self.permit_token, "start_id": self.start_id,
             "takes_order": self.takes_order, "unknown_lifted": self.unknown_lifted, "in_doubt": self.in_doubt,
+            "not_started": self.not_started,
             "last_error": self.last_error, "failures": self.failures, "outside": self.outside, "due_at": self.due_at,
             "due_in_seconds": self.due_in_seconds, "waiting_for": self.waiting_for, "report_id": self.report_id,
             "report": self.report, "steps": self.steps,
@@ -214,14 +219,23 @@ class Execution:
     report_id: uuid.UUID
     report: Mapping[str, Any]
     steps: Sequence[Mapping[str, Any]] | None = None
+    permission: Change | None = None
+    """What came with its start, and is recorded with the execution; None where ALLOWED was recorded before."""
 
     def as_json(self) -> dict[str, Any]:
         """One element of RECORD_EXECUTIONS' batch."""
-        return {
+        found: dict[str, Any] = {
             "ledger_entry_id": self.row.ledger_entry_id, "epoch": self.row.claim_epoch,
             "execution_id": self.execution_id, "start_event_id": self.start_event_id, "system": self.system,
             "report_id": self.report_id, "report": self.report, "steps": self.steps,
         }  # fmt: skip
+        if (permission := self.permission) is not None:
+            found |= {
+                "start_id": self.row.start_id, "decision": permission.decision, "reason_code": permission.reason_code,
+                "operation_id": permission.operation_id, "decision_event_id": permission.decision_event_id,
+                "proof_id": permission.proof_id, "approval_id": permission.approval_id,
+            }  # fmt: skip
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,4 +342,4 @@ class OpenCounts:
     held: int
     unreported: int
     put_off: int
-    """Of all these, what waits for something outside (`failures.py`)."""
+    """Of all these, what waits for something outside (`transitions.failure_scope`)."""

@@ -16,16 +16,12 @@ from urllib.parse import urlsplit
 from environs import Env, EnvError
 
 from sentinel.platform.resources import policies_dir
-from sentinel.platform.settings import confirm_secrets, is_weak, without_faults_about
+from sentinel.platform.settings import UnsafeConfiguration, confirm_secrets, is_weak, without_faults_about
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
 from worker.critic.settings import faults as critic_faults
 from worker.settlement.settings import faults as settlement_faults
 
 _KEY_NAMES = ("SENTINEL_REFUND_AGENT_API_KEY", "HALTSTATE_REFUND_AGENT_API_KEY")
-
-
-class BadSettings(Exception):
-    """One line that names every setting that is missing or wrong."""
 
 
 def _setting(env: str, help: str, default: Any = None) -> Any:
@@ -55,7 +51,11 @@ class WorkerSettings:
     # The name under which this worker asks for approvals and shows itself.
     agent_id: str = _setting("WORKER_AGENT_ID", "name of this agent", "retail-refund-agent")
     # Rows per claim: enough to make the statements cheap, few enough to be finished within a lease.
-    batch: int = _setting("WORKER_BATCH", "rows per claim", 64)
+    batch: int = _setting(
+        "WORKER_BATCH",
+        "rows per claim: several calls to the authority at once, and few enough to be finished within a lease",
+        128,
+    )
     # Calls to the authority at the same time.
     concurrency: int = _setting("WORKER_CONCURRENCY", "calls to the authority at the same time", 16)
     # Batches at the same time: while one waits for its commit, the other asks.
@@ -206,7 +206,7 @@ _READERS: Mapping[str, Callable[[Env, str, Any], Any]] = {
 
 
 def read_settings(*, api_key_file: Path | None = None, needs_authority: bool = True) -> WorkerSettings:
-    """Settings from the environment. Raises `BadSettings` with everything that is wrong in one line."""
+    """Settings from the environment. Raises `UnsafeConfiguration` with everything that is wrong in one line."""
     bad: dict[str, str] = {}
     values = _values(bad)
     problems = [f"{variable} {text}" for variable, text in bad.items()]
@@ -218,7 +218,7 @@ def read_settings(*, api_key_file: Path | None = None, needs_authority: bool = T
     faults = _contradictions(settings) + _confirm_faults(settings) + critic_faults(settings)
     problems += without_faults_about(bad, faults + settlement_faults(settings))
     if problems:
-        raise BadSettings("settings: " + "; ".join(problems))
+        raise UnsafeConfiguration("settings: " + "; ".join(problems))
     return settings
 
 

@@ -11,7 +11,8 @@ from worker.refunds.risk_facts import LEDGER_SAYS
 
 ROW_COLUMNS = """e.ledger_entry_id, e.refund_id, e.agent_id, e.action, e.amount_minor, e.currency, e.idempotency_key,
   e.channel, e.scenario, e.mode, e.account_ref, e.source, e.order_ref, e.claim_epoch, e.attempts, e.waits, e.guard_request::text as guard_request,
-  e.operation_id, e.decision_event_id, e.decision, e.reason_code, e.permit_token, e.start_id, e.last_error"""
+  e.operation_id, e.decision_event_id, e.decision, e.reason_code, e.permit_token, e.start_id, e.last_error,
+  e.start_id is not null and e.act_until is not null as may_be_started"""
 
 # Rows whose holder is gone. The CTE is one table only: SKIP LOCKED over a join can hand out more than it locked.
 # An attempt is counted where the holder went with the row in hand, for the row may be what ended it; not where it let the
@@ -120,13 +121,15 @@ cross join lateral (select coalesce(e.account_ref, o.account_ref) as account_ref
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])
 """).fill(derived=LEDGER_SAYS)
 
-# The guard request is fixed before it is first sent, and is the same at every try.
+# The guard request is fixed before it is first sent, and is the same at every try. Where the start is enclosed, its id and the
+# time to act are on record before it is sent too.
 FIX_REQUESTS = """
-update refunds.ledger_entries e set guard_request = q.request
-from jsonb_to_recordset(%(requests)s) as q (ledger_entry_id text, epoch bigint, request jsonb)
+update refunds.ledger_entries e set guard_request = coalesce(e.guard_request, q.request), start_id = coalesce(e.start_id, q.start_id),
+  act_until = case when q.start_id is null then e.act_until else clock_timestamp() + make_interval(secs => %(act_seconds)s) end
+from jsonb_to_recordset(%(requests)s) as q (ledger_entry_id text, epoch bigint, request jsonb, start_id uuid)
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = q.ledger_entry_id and e.status = 'GUARDING'
-  and e.claim_epoch = q.epoch and e.guard_request is null
-returning e.ledger_entry_id
+  and e.claim_epoch = q.epoch
+returning e.ledger_entry_id, e.start_id
 """
 
 # What happened to rows, each from the state and the epoch it is expected in; the others are left alone, and so are those
@@ -157,7 +160,8 @@ update refunds.ledger_entries e set
   decision_event_id = coalesce(c.decision_event_id, e.decision_event_id), proof_id = coalesce(c.proof_id, e.proof_id),
   approval_id = coalesce(c.approval_id, e.approval_id), permit_token = coalesce(c.permit_token, e.permit_token),
   start_id = coalesce(e.start_id, c.start_id), last_error = c.last_error,
-  act_until = case when c.to_status = 'ALLOWED' then clock_timestamp() + make_interval(secs => %(act_seconds)s) else e.act_until end,
+  act_until = case when c.to_status = 'ALLOWED' then clock_timestamp() + make_interval(secs => %(act_seconds)s)
+                   when not c.not_started then e.act_until end,
   attempts = case when c.to_status = 'APPROVAL_REQUIRED' then 0 else e.attempts + c.failures end,
   waits = case when c.outside then e.waits + 1 when c.to_status in ('GUARDING', 'ALLOWED') then e.waits else 0 end,
   waiting_for = case when c.to_status = 'APPROVAL_REQUIRED' then coalesce(c.waiting_for, 'operator') end,
@@ -168,7 +172,7 @@ update refunds.ledger_entries e set
 from jsonb_to_recordset(%(changes)s) as c (ledger_entry_id text, epoch bigint, from_status text, event text, to_status text,
   decision text, reason_code text, operation_id uuid, decision_event_id uuid, proof_id text, approval_id uuid,
   permit_token text, start_id uuid, last_error text, failures integer, outside boolean, due_at timestamptz, due_in_seconds double precision,
-  waiting_for text, takes_order boolean, in_doubt boolean, report_id uuid, report jsonb)
+  waiting_for text, takes_order boolean, in_doubt boolean, not_started boolean, report_id uuid, report jsonb)
 left join room r on r.ledger_entry_id = c.ledger_entry_id
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id and e.status = c.from_status
   and e.claim_epoch = c.epoch

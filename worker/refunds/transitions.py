@@ -1,20 +1,66 @@
 """The event that an answer of the authority leads to: pure functions from a row and an answer to a change of the row.
 
-Not a decision on money: only a well-formed permission leads to ALLOWED; every doubt leads back to NEW or to a person.
+Not a decision on money: only a well-formed permission leads to ALLOWED; every doubt leads back to NEW or to a person. A
+failure outside costs a row only time: it is retried without limit and without counting an attempt. Only a failure that is
+surely about the row may end it; what the table does not name is outside.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from random import Random
+from types import MappingProxyType
+from typing import TypeGuard
 
-from sentinel.client import GuardAnswer, KeyConflict, Rejected, Unreachable
+from sentinel.client import GuardAnswer, KeyConflict, NoAnswerKind, Rejected, Unreachable
 from worker.outbound.effects import NoAnswer, Settled
-from worker.refunds.failures import FailureScope, failure_scope
 from worker.refunds.rows import Change, LedgerRow, ReleaseLease, report_body
 from worker.refunds.states import LedgerEvent, LedgerState
+
+
+class FailureScope(StrEnum):
+    """What a failure is about."""
+
+    ROW = "row"
+    OUTSIDE = "outside"
+
+
+STATUSES: Mapping[int, FailureScope] = MappingProxyType(
+    {
+        400: FailureScope.ROW,  # the question itself is malformed, and asked again it is the same question
+        409: FailureScope.ROW,  # the operation stands otherwise than the row assumes; still being decided comes as no answer
+        410: FailureScope.ROW,  # its permit ran out before the start
+        413: FailureScope.ROW,  # its own question is too large
+        422: FailureScope.ROW,  # its key belongs to another operation
+        401: FailureScope.OUTSIDE,  # the key is refused: replaced, over, or mistyped
+        403: FailureScope.OUTSIDE,  # the key may not do this: scope, tenant, agent
+        404: FailureScope.OUTSIDE,  # not the authority's answer to a business call: another server listens there
+        405: FailureScope.OUTSIDE,
+        429: FailureScope.OUTSIDE,  # too many calls
+        503: FailureScope.OUTSIDE,  # the authority cannot record a decision now
+    }
+)
+"""By status of an answer. What is not here, of any class, is about the outside."""
+
+CODES: Mapping[str, FailureScope] = MappingProxyType({"permit-refused": FailureScope.ROW})
+"""By the problem's code, before its status: a 403 that is about one permit and not about the key."""
+
+
+def failure_scope(failure: Unreachable | Rejected) -> FailureScope:
+    """What a failed call was about; no answer at all is never about the row."""
+    if isinstance(failure, Unreachable):
+        return FailureScope.OUTSIDE
+    return CODES.get(failure.code) or STATUSES.get(failure.status, FailureScope.OUTSIDE)
+
+
+def is_outside(answer: object) -> TypeGuard[Unreachable | Rejected]:
+    """Whether this is a failure that says nothing about the row; a real answer is none."""
+    return isinstance(answer, Unreachable | Rejected) and failure_scope(answer) is FailureScope.OUTSIDE
+
 
 _GUARDING, _ALLOWED = LedgerState.GUARDING, LedgerState.ALLOWED
 _OVER_BY = timedelta(seconds=1)
@@ -33,6 +79,9 @@ RESOLVED = "resolved-not-executed"
 
 NOT_EXECUTED = "not_executed"
 """The reason of a row about which a person said so, before it was."""
+_NEVER_PAID = (
+    "a person said that this refund was not executed, before it was; nothing was paid. To pay it, enter it anew"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +106,26 @@ def is_begun(answer: GuardAnswer) -> bool:
 
 def after_guard(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> Change:
     """The event that a guard's answer is."""
+    change = _meaning(row, answer, retry_policy)
+    if change.event is LedgerEvent.ALLOWED or answer.status in ("already_started", "completed"):
+        return change
+    # What is recorded so was never started.
+    return replace(change, not_started=row.permit_token is None)
+
+
+def _meaning(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> Change:
     match answer.status:
         case "allowed" | "approved":
             return _allowed(row, answer, answer.permit_token)
         case "already_started" | "completed" if (
-            is_begun(answer) and row.start_id is not None and row.permit_token is not None
+            is_begun(answer) and row.start_id is not None and (row.permit_token is not None or answer.start is not None)
         ):
             # Our own start, whose receipt was lost with its holder: the stored start id gets the recorded receipt, or the
             # refusal after which nothing may happen any more.
             return _allowed(row, answer, row.permit_token)
+        case "already_started" | "completed" if answer.resolution == NOT_EXECUTED and row.may_be_started:
+            # A start that a question enclosed: what it would have settled is the execution, and there is none.
+            return replace(give_up(row, _NEVER_PAID, reason=NOT_EXECUTED), not_started=True)
         case "already_started" | "completed":
             outcome = f", outcome {answer.outcome}" if answer.outcome else ""
             return give_up(
@@ -91,17 +151,31 @@ def after_no_answer(row: LedgerRow, error: Unreachable | Rejected, retry_policy:
     """No usable answer to a guard. What says nothing about the row costs it only time; else a person must look."""
     if isinstance(error, KeyConflict):
         return give_up(row, f"key_conflict: {error.detail}")
+    if isinstance(error, Rejected) and error.code == RESOLVED:
+        return replace(give_up(row, _NEVER_PAID, reason=NOT_EXECUTED), not_started=True)
     if failure_scope(error) is FailureScope.ROW:
         return give_up(row, f"rejected_by_authority: {error.detail}")
     wait = (error.retry_after_seconds if isinstance(error, Unreachable) else None) or 0.0
     return postpone(row, error.detail, retry_policy, at_least=wait)
 
 
+def nothing_started(row: LedgerRow, event: Change | ReleaseLease) -> Change | ReleaseLease:
+    """The event, with word that nothing is started under the row's start id, where that is known."""
+    if isinstance(event, ReleaseLease) or row.may_be_started:
+        return event
+    return replace(event, not_started=True)
+
+
+def surely_not_started(error: Unreachable | Rejected) -> bool:
+    """Whether a question that enclosed its start, and failed so, surely started nothing: refused, or never received."""
+    return isinstance(error, Rejected) or error.kind in (NoAnswerKind.REFUSED, NoAnswerKind.BUSY)
+
+
 def postpone(row: LedgerRow, why: str, retry_policy: RetryPolicy, *, at_least: float = 0.0) -> Change | ReleaseLease:
     """Retry later without counting an attempt; pauses grow with the waits in a row."""
     pause = retry_policy.pause_seconds(row.waits, at_least)
-    if row.start_id is not None:
-        # It may have been started: it stays held, and is taken again, but it does not become NEW.
+    if row.may_be_started:
+        # It stays held, and is taken again, but it does not become NEW.
         return ReleaseLease(row, why, pause, outside=True)
     return replace(put_back(row, why, pause, failures=0), outside=True)
 
@@ -109,7 +183,7 @@ def postpone(row: LedgerRow, why: str, retry_policy: RetryPolicy, *, at_least: f
 def after_start_refused(row: LedgerRow, refused: Rejected, retry_policy: RetryPolicy) -> tuple[Change, Change]:
     """The authority refused this start itself, so surely nothing happened under its id: back, or to a person.
 
-    A start that was refused for something outside (`failures.failure_scope`) is `after_unknown_outcome`: an earlier one may have begun.
+    A start that was refused for something outside (`failure_scope`) is `after_unknown_outcome`: an earlier one may have begun.
     """
     back = start_refused(row, refused.detail)
     if refused.code == "already-started":
@@ -128,8 +202,7 @@ def start_refused(row: LedgerRow, why: str) -> Change:
 
 def after_not_executed(row: LedgerRow) -> Change:
     """A person said "not executed", and nothing was: the row ends, and its budget is free."""
-    why = "a person said that this refund was not executed, before it was; nothing was paid. To pay it, enter it anew"
-    return Change(row, _ALLOWED, LedgerEvent.NOT_EXECUTED, last_error=why, failures=1, reason_code=NOT_EXECUTED)
+    return Change(row, _ALLOWED, LedgerEvent.NOT_EXECUTED, last_error=_NEVER_PAID, failures=1, reason_code=NOT_EXECUTED)
 
 
 def after_not_executed_but(row: LedgerRow, found: Settled | NoAnswer, *, system: str) -> Change:
@@ -188,7 +261,7 @@ def end_by_customer(row: LedgerRow, reason_code: str) -> Change:
 
 def release_at_stop(row: LedgerRow) -> Change | ReleaseLease:
     """The worker ends: the row is free at once and no attempt is counted. What may have started stays claimed."""
-    return put_back(row, ENDED, 0.0, failures=0) if row.start_id is None else ReleaseLease(row, ENDED, 0.0)
+    return ReleaseLease(row, ENDED, 0.0) if row.may_be_started else put_back(row, ENDED, 0.0, failures=0)
 
 
 def permit_instead_of_approval(row: LedgerRow, reason: str, retry_policy: RetryPolicy) -> Change:
@@ -198,7 +271,7 @@ def permit_instead_of_approval(row: LedgerRow, reason: str, retry_policy: RetryP
 
 def attempts_exhausted(row: LedgerRow) -> str:
     """Why a row that was taken up again and again is given up."""
-    doubt = "; it may have been started: see `sentinel in-doubt list`" if row.start_id is not None else ""
+    doubt = "; it may have been started: see `sentinel in-doubt list`" if row.may_be_started else ""
     return f"gave up after {row.attempts} attempts, the last: {row.last_error or 'its worker ended'}{doubt}"
 
 

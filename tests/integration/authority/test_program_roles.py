@@ -172,4 +172,4 @@ def test_only_named_functions_run_with_their_owners_rights_and_none_looks_elsewh
         "select p.proname, p.proconfig from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
         " where n.nspname in ('sentinel', 'refunds', 'orders') and p.prosecdef").fetchall())  # fmt: skip
     assert set(definers) == OWNERS_RIGHTS
-    assert all(config == ["search_path=pg_catalog, pg_temp"] for config in definers.values())
+    assert all("search_path=pg_catalog, pg_temp" in config for config in definers.values())

@@ -112,7 +112,7 @@ def test_the_database_admits_exactly_the_table(ledger_fixtures: LedgerFixtures) 
 def test_without_its_trigger_the_database_would_admit_more(ledger_fixtures: LedgerFixtures) -> None:
     """The mutant: the same check must notice."""
     put_into(ledger_fixtures, "before", LedgerState.DENIED)
-    ledger_fixtures.admin.execute("alter table refunds.ledger_entries disable trigger check_transition")
+    ledger_fixtures.admin.execute("alter table refunds.ledger_entries disable trigger write_ledger_events")
     assert attempt(ledger_fixtures, ledger_fixtures.admin, "before", LedgerState.DENIED, LedgerEvent.CLAIMED)
 
 

@@ -239,7 +239,7 @@ def test_a_row_without_an_order_is_paid_as_ever(shop: Shop) -> None:
 def test_a_refund_is_executed_once_whatever_the_row(shop: Shop) -> None:
     shop.enter(RETAIL, "r")
     shop.run()
-    shop.fixtures.admin.execute("alter table refunds.executions disable trigger check_execution")
+    shop.fixtures.admin.execute("alter table refunds.executions disable trigger check_executions")
     again = (
         "insert into refunds.executions select (e).* from (select jsonb_populate_record(x, jsonb_build_object("
         "'execution_id', gen_random_uuid(), 'ledger_entry_id', 'other', 'operation_id', gen_random_uuid())) as e"

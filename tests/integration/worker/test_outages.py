@@ -102,7 +102,7 @@ def test_an_hour_without_an_authority_costs_no_row(ledger_fixtures: LedgerFixtur
 def test_an_hour_of_refusals_that_say_nothing_about_the_row_costs_none(
     ledger_fixtures: LedgerFixtures, authority: FakeAuthority, way: str, call: str
 ) -> None:
-    ledger_fixtures.add(new_row("r"), new_row("second"))
+    ledger_fixtures.add_with_orders(new_row("r"), new_row("second"))
     authority.misbehave = always(WAYS[way], call)
     runs = an_hour_of(ledger_fixtures, authority.url)
     assert (in_error(ledger_fixtures), attempts(ledger_fixtures), ledger_fixtures.executions()) == (0, 0, 0)
@@ -128,7 +128,7 @@ def test_what_may_have_started_keeps_asking_with_the_same_ids(
     ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
     """The start is recorded and its receipt lost; then a key that is refused, a dead port, an hour of it."""
-    ledger_fixtures.add(new_row("r"))
+    ledger_fixtures.add_with_orders(new_row("r"))
     authority.misbehave = lambda exchange: exchange.path.endswith(START) and lose_receipt(authority, exchange)
     with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()

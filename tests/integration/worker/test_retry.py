@@ -186,7 +186,7 @@ def answered(exchange: Exchange, status: int) -> bool:
 def test_a_start_that_was_surely_refused_can_be_tried_again(
     ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
-    ledger_fixtures.add(new_row("r"))
+    ledger_fixtures.add_with_orders(new_row("r"))
     authority.misbehave = lambda exchange: exchange.path.endswith("guard/start") and answered(exchange, 400)
     with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()

@@ -19,6 +19,8 @@ from worker.refunds.rows import NewRow
 ALLOWED = ("a", "b", "c", "d")
 WANTED = {**dict.fromkeys(ALLOWED, "EXECUTED"), "wait": "APPROVAL_REQUIRED", "no": "DENIED"}
 
+OWN_START = (Failpoint.AFTER_ALLOWED_RECORDED, Failpoint.BEFORE_START, Failpoint.AFTER_START)
+"""Passed where the start is a call of its own: where an order's budget is taken from, or a system outside settles."""
 PROMISED, BUSY = 2.0, 3.0
 """Seconds until a worker has ended, and what a busy machine may add; one that waits for its authority takes ten."""
 
@@ -73,15 +75,44 @@ def check_nothing_lost_or_doubled(fixtures: LedgerFixtures, authority: FakeAutho
 def test_killed_at_any_place_nothing_is_doubled_and_every_row_arrives(
     ledger_fixtures: LedgerFixtures, authority: FakeAuthority, place: Failpoint
 ) -> None:
-    ledger_fixtures.add(*rows())
+    ledger_fixtures.add_with_orders(*rows())
     # In the second batch: one is done, one is broken, one has not begun.
     assert run_broken(ledger_fixtures, authority, f"{place}:kill:2") == -signal.SIGKILL
     finish(ledger_fixtures, authority)
     check_nothing_lost_or_doubled(ledger_fixtures, authority)
 
 
-def test_killed_again_and_again_it_still_arrives(ledger_fixtures: LedgerFixtures, authority: FakeAuthority) -> None:
+@pytest.mark.parametrize("place", [place for place in Failpoint if place not in OWN_START])
+def test_killed_where_the_start_came_with_the_decision_nothing_is_doubled_and_every_row_arrives(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, place: Failpoint
+) -> None:
     ledger_fixtures.add(*rows())
+    assert run_broken(ledger_fixtures, authority, f"{place}:kill:2") == -signal.SIGKILL
+    finish(ledger_fixtures, authority)
+    assert "action/guard/start" not in authority.calls
+    check_nothing_lost_or_doubled(ledger_fixtures, authority)
+
+
+def test_killed_again_and_again_with_the_start_enclosed_it_still_arrives(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    ledger_fixtures.add(*rows())
+    for place in (
+        Failpoint.AFTER_FACTS,
+        Failpoint.BEFORE_GUARD,
+        Failpoint.AFTER_GUARD,
+        Failpoint.BEFORE_EXECUTION,
+        Failpoint.AFTER_EXECUTION_COMMIT,
+        Failpoint.AFTER_REPORT,
+    ):
+        assert run_broken(ledger_fixtures, authority, f"{place}:kill:1") == -signal.SIGKILL
+        ledger_fixtures.make_due()
+    finish(ledger_fixtures, authority)
+    check_nothing_lost_or_doubled(ledger_fixtures, authority)
+
+
+def test_killed_again_and_again_it_still_arrives(ledger_fixtures: LedgerFixtures, authority: FakeAuthority) -> None:
+    ledger_fixtures.add_with_orders(*rows())
     for place in (
         Failpoint.AFTER_GUARD,
         Failpoint.AFTER_ALLOWED_RECORDED,
@@ -94,10 +125,12 @@ def test_killed_again_and_again_it_still_arrives(ledger_fixtures: LedgerFixtures
     check_nothing_lost_or_doubled(ledger_fixtures, authority)
 
 
+@pytest.mark.parametrize("encloses_start", [True, False])
 def test_a_worker_stopped_past_its_lease_cannot_act_late(
-    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, encloses_start: bool
 ) -> None:
-    ledger_fixtures.add(*rows())
+    enter = ledger_fixtures.add if encloses_start else ledger_fixtures.add_with_orders
+    enter(*rows())
     with worker_process(
         ["--once"], database_url=ledger_fixtures.url, authority_url=authority.url,
         SENTINEL_FAILPOINT="before_execution:stop", SENTINEL_ALLOW_FAILPOINTS="1",
@@ -144,12 +177,14 @@ def test_a_failpoint_without_the_permission_refuses_the_start(
     assert ledger_fixtures.state("r") == "NEW"
 
 
+@pytest.mark.parametrize("encloses_start", [True, False])
 @pytest.mark.parametrize("hangs_at", ["switches", "action/guard"])
 @pytest.mark.parametrize("mode", ["--once", "--loop"])
 def test_sigterm_ends_within_two_seconds_even_when_the_authority_hangs(
-    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, mode: str, hangs_at: str
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, mode: str, hangs_at: str, encloses_start: bool
 ) -> None:
-    ledger_fixtures.add(*(new_row(f"r{n}") for n in range(20)))
+    enter = ledger_fixtures.add if encloses_start else ledger_fixtures.add_with_orders
+    enter(*(new_row(f"r{n}") for n in range(20)))
     # Hanging at the first question of all, or only at the one that matters.
     authority.misbehave = lambda exchange: exchange.path.endswith(hangs_at) and (bool(time.sleep(20)) or True)
     with worker_process(
@@ -161,14 +196,18 @@ def test_sigterm_ends_within_two_seconds_even_when_the_authority_hangs(
         process.terminate()
         process.communicate(timeout=30)
         assert time.monotonic() - began < PROMISED + BUSY
-    assert set(ledger_fixtures.states().values()) <= {"NEW"}
+    # A start that was asked for with its decision may be on record: such a row is free at once, and does not become NEW.
+    may_be_started = encloses_start and hangs_at == "action/guard"
+    assert set(ledger_fixtures.states().values()) <= ({"NEW", "GUARDING"} if may_be_started else {"NEW"})
+    free = "select count(*) from refunds.ledger_entries where status = 'GUARDING' and lease_until > clock_timestamp()"
+    assert ledger_fixtures.one(free) == 0
     assert ledger_fixtures.executions() == 0
 
 
 def test_an_exception_in_a_batch_costs_only_the_batch(
     ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
-    ledger_fixtures.add(*rows())
+    ledger_fixtures.add_with_orders(*rows())
     assert run_broken(ledger_fixtures, authority, "after_start:raise:2") == 1
     finish(ledger_fixtures, authority)
     check_nothing_lost_or_doubled(ledger_fixtures, authority)

@@ -203,7 +203,7 @@ def test_a_key_that_belongs_to_another_operation_needs_a_person(
 def test_an_operation_that_somebody_else_started_is_not_executed(
     ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
-    ledger_fixtures.add(new_row("r"))
+    ledger_fixtures.add_with_orders(new_row("r"))
     authority.misbehave = lambda exchange: start_elsewhere(authority, exchange.path)
     with ledger_fixtures.agent(authority.url) as agent:
         assert agent.run_once().failed
@@ -222,7 +222,7 @@ def start_elsewhere(authority: FakeAuthority, path: str) -> bool:
 def test_a_lost_start_receipt_is_found_again_with_the_stored_start_id(
     ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
-    ledger_fixtures.add(new_row("r"))
+    ledger_fixtures.add_with_orders(new_row("r"))
     row = claimed(ledger_fixtures, "r")
     with ledger_fixtures.agent(authority.url) as agent:
         ledger_fixtures.make_due()
@@ -251,7 +251,7 @@ def lose_start(authority: FakeAuthority, exchange: object) -> bool:
 def test_a_halt_between_decision_and_start_stops_the_start_and_the_row_goes_back(
     ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
-    ledger_fixtures.add(new_row("r"))
+    ledger_fixtures.add_with_orders(new_row("r"))
     authority.misbehave = lambda exchange: bool(setattr(authority, "halted", exchange.path.endswith("start")))
     with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()

@@ -15,7 +15,7 @@ CALLS = ("action/guard", "action/guard/start")
 def test_no_failing_answer_ever_leads_to_an_execution_and_the_row_recovers(
     ledger_fixtures: LedgerFixtures, authority: FakeAuthority, fault: str
 ) -> None:
-    ledger_fixtures.add(new_row("r"), new_row("second"))
+    ledger_fixtures.add_with_orders(new_row("r"), new_row("second"))
     for call in CALLS:
         authority.misbehave = always(FAULTS[fault], call)
         with ledger_fixtures.agent(authority.url, guard_timeout_seconds=0.3) as agent:
@@ -29,6 +29,29 @@ def test_no_failing_answer_ever_leads_to_an_execution_and_the_row_recovers(
     with ledger_fixtures.agent(authority.url) as agent:
         assert not agent.run_once().failed
     assert set(ledger_fixtures.states().values()) == {"EXECUTED"}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_where_the_start_comes_with_the_decision_no_failing_answer_leads_to_an_execution_either(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, fault: str
+) -> None:
+    ledger_fixtures.add(new_row("r"), new_row("second"))
+    authority.misbehave = always(FAULTS[fault], "action/guard")
+    with ledger_fixtures.agent(authority.url, guard_timeout_seconds=0.3) as agent:
+        assert agent.run_once().failed
+    assert ledger_fixtures.executions() == 0
+    # What may be started stays held; what surely is not waits as before.
+    standing = ledger_fixtures.all("select distinct status, act_until is not null from refunds.ledger_entries")
+    assert set(standing) <= {("GUARDING", True), ("NEW", False)}, errors(ledger_fixtures)
+    stored = dict(
+        ledger_fixtures.all("select 'refund:' || ledger_entry_id, start_id::text from refunds.ledger_entries")
+    )
+    ledger_fixtures.make_due()
+    authority.misbehave = lambda exchange: False
+    with ledger_fixtures.agent(authority.url) as agent:
+        assert not agent.run_once().failed
+    assert set(ledger_fixtures.states().values()) == {"EXECUTED"}
+    assert {key: operation.start_id for key, operation in authority.operations.items()} == stored
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -102,7 +125,7 @@ def test_an_outage_costs_no_attempt_is_shown_and_ends_by_itself(ledger_fixtures:
 def test_a_start_without_an_answer_never_makes_the_row_new_again(
     ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
-    ledger_fixtures.add(new_row("r"))
+    ledger_fixtures.add_with_orders(new_row("r"))
     authority.misbehave = always(FAULTS["closes at once"], "action/guard/start")
     for _ in range(3):
         with ledger_fixtures.agent(authority.url) as agent:

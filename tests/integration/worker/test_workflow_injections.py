@@ -23,7 +23,7 @@ from worker.critic.model import ModelCritic
 from worker.images.recogniser import Recognised
 from worker.refunds.workflow.context import RunContext, StepResult
 from worker.refunds.workflow.graph import StepName
-from worker.refunds.workflow.steps.scenario_validate import ScenarioValidate
+from worker.refunds.workflow.steps.checks import ScenarioValidate
 
 HARMLESS = "The parcel came late, please return the shipping fee."
 YES = {"approved": True, "reason_code": "ok", "reason": "fits"}

@@ -14,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.core.money import Money
+from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.scripted_server import SLACK, Asked, ScriptedServer, deadline_for, faults, took
 from worker.critic.case import MAX_REASON, CriticCase, CriticCode, Opinion
 from worker.critic.critic import Critic, critic_from
 from worker.critic.model import DETAILS, ModelCritic, question, read_answer
 from worker.outbound.chat_completions import MAX_ANSWER_BYTES
 from worker.outbound.client import Response
-from worker.refunds.settings import BadSettings, read_settings
+from worker.refunds.settings import read_settings
 
 CASE = CriticCase(
     channel="private", scenario="fee", requested=Money(490, "USD"), paid=Money(8000, "USD"),
@@ -293,7 +294,7 @@ def test_settings_that_cannot_work_are_named(
 ) -> None:
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(BadSettings, match=complaint):
+    with pytest.raises(UnsafeConfiguration, match=complaint):
         read_settings(needs_authority=False)
 
 

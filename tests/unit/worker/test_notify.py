@@ -19,13 +19,14 @@ from typing import Any
 
 import pytest
 
+from sentinel.platform.settings import UnsafeConfiguration
 from worker.notify import Delivered, Failed, Message, Messenger, notifier_from
 from worker.notify.file_notifier import FILE_NAME, FileNotifier
 from worker.notify.messages import confirm_message
 from worker.notify.messenger import pause_seconds
 from worker.notify.select import LogNotifier
 from worker.notify.smtp_notifier import SmtpAccount, SmtpNotifier
-from worker.refunds.settings import BadSettings, WorkerSettings, read_settings
+from worker.refunds.settings import WorkerSettings, read_settings
 
 CARD = uuid.UUID(int=7)
 LINK = "https://console.example/confirm/" + "s" * 140
@@ -399,5 +400,5 @@ def test_the_notifier_is_the_one_that_was_asked_for(monkeypatch: pytest.MonkeyPa
     ],
 )  # fmt: skip
 def test_a_wrong_setting_is_named_at_start(monkeypatch: pytest.MonkeyPatch, env: dict[str, str], named: str) -> None:
-    with pytest.raises(BadSettings, match=named):
+    with pytest.raises(UnsafeConfiguration, match=named):
         settings(monkeypatch, **env)

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.effects_server import EffectsServer
 from tests.support.recording_server import problem
 from tests.support.scripted_server import faults, took
 from worker.refunds.rows import LedgerRow
-from worker.refunds.settings import BadSettings, WorkerSettings, read_settings
+from worker.refunds.settings import WorkerSettings, read_settings
 from worker.settlement import NoAnswer, Refused, Settled, Systems, UnknownSystem, system_names
 from worker.settlement.attempt import compensate, try_once
 from worker.settlement.http_system import HttpSystem
@@ -224,7 +225,7 @@ def test_an_unknown_system_is_refused_with_the_nearest_name() -> None:
 )
 def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str) -> None:
     monkeypatch.setenv(name, value)
-    with pytest.raises(BadSettings, match=said):
+    with pytest.raises(UnsafeConfiguration, match=said):
         read_settings(needs_authority=False)
 
 

@@ -18,7 +18,7 @@ from tests.corpora import TextCorpus, text_corpora
 from worker.critic.prompt_injection import is_suspicious
 from worker.diagrams import ledger_states
 from worker.refunds import transitions
-from worker.refunds.circuit_breaker import CircuitBreaker
+from worker.refunds.concurrency import CircuitBreaker
 from worker.refunds.risk_facts import risk_facts
 from worker.refunds.rows import Change, KnownFacts, LedgerRow, ReleaseLease
 from worker.refunds.states import TERMINAL, TRANSITIONS, WAITING, LedgerEvent, LedgerState, NoSuchTransition, after
@@ -220,7 +220,7 @@ def test_no_answer_pauses_longer_each_time_up_to_a_bound_and_costs_nothing() -> 
 
 
 def test_a_row_that_may_have_started_never_becomes_new_for_want_of_an_answer() -> None:
-    step = transitions.after_no_answer(row(start_id=uuid.uuid4()), silence(), PATIENCE)
+    step = transitions.after_no_answer(row(start_id=uuid.uuid4(), may_be_started=True), silence(), PATIENCE)
     assert isinstance(step, ReleaseLease)
     assert step.outside
 

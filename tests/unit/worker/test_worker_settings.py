@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.platform.settings import UnsafeConfiguration
 from worker.failpoints import BadFailpoint, Failpoint, FailpointHit, Failpoints
-from worker.refunds.settings import BadSettings, WorkerSettings, read_settings
+from worker.refunds.settings import WorkerSettings, read_settings
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def test_everything_wrong_is_said_at_once(clean_environment: pytest.MonkeyPatch)
         "SENTINEL_TENANT_ID": "x",
     }.items():
         clean_environment.setenv(name, value)
-    with pytest.raises(BadSettings) as bad:
+    with pytest.raises(UnsafeConfiguration) as bad:
         read_settings()
     for name in (
         "WORKER_BATCH",
@@ -47,7 +48,7 @@ def test_everything_wrong_is_said_at_once(clean_environment: pytest.MonkeyPatch)
 def test_what_depends_on_a_malformed_setting_is_not_judged(clean_environment: pytest.MonkeyPatch) -> None:
     for name, value in {"WORKER_LEASE_SECONDS": "5", "WORKER_HEARTBEAT_SECONDS": "x", "WORKER_LANES": "0"}.items():
         clean_environment.setenv(name, value)
-    with pytest.raises(BadSettings) as bad:
+    with pytest.raises(UnsafeConfiguration) as bad:
         read_settings()
     assert str(bad.value) == (
         "settings: WORKER_HEARTBEAT_SECONDS is not a valid float; WORKER_LANES must be at least 1"
@@ -56,7 +57,7 @@ def test_what_depends_on_a_malformed_setting_is_not_judged(clean_environment: py
 
 def test_a_lease_shorter_than_two_calls_and_a_heartbeat_is_refused(clean_environment: pytest.MonkeyPatch) -> None:
     clean_environment.setenv("WORKER_LEASE_SECONDS", "19.9")
-    with pytest.raises(BadSettings, match="at least 2 × WORKER_GUARD_TIMEOUT_SECONDS"):
+    with pytest.raises(UnsafeConfiguration, match="at least 2 × WORKER_GUARD_TIMEOUT_SECONDS"):
         read_settings()
     clean_environment.setenv("WORKER_LEASE_SECONDS", "20")
     assert read_settings().lease_seconds == 20
@@ -69,7 +70,7 @@ def test_the_key_comes_from_either_name_or_a_file(clean_environment: pytest.Monk
     clean_environment.delenv("SENTINEL_REFUND_AGENT_API_KEY")
     clean_environment.setenv("HALTSTATE_REFUND_AGENT_API_KEY", "old-name")
     assert read_settings().api_key == "old-name"
-    with pytest.raises(BadSettings, match="cannot be read"):
+    with pytest.raises(UnsafeConfiguration, match="cannot be read"):
         read_settings(api_key_file=tmp_path / "none")
 
 

@@ -10,32 +10,30 @@ from sentinel.client import Client
 from worker.critic.critic import Critic
 from worker.failpoints import Failpoints
 from worker.images.recogniser import Recogniser
+from worker.refunds.concurrency import WorkerPool
 from worker.refunds.confirmations import Confirmations
 from worker.refunds.ledger import Ledger
 from worker.refunds.transitions import RetryPolicy
-from worker.refunds.worker_pool import WorkerPool
 from worker.refunds.workflow.context import Step
 from worker.refunds.workflow.directories import OrderDirectory
 from worker.refunds.workflow.graph import StepName
 from worker.refunds.workflow.routes import Routes
 from worker.refunds.workflow.runner import Runner
 from worker.refunds.workflow.simulation import CheckAuthority, ReadConfirmCard, UnreachableStep
-from worker.refunds.workflow.steps.ask_authority import AskAuthority
+from worker.refunds.workflow.steps.ask_authority import AskAuthority, TransferToHuman
 from worker.refunds.workflow.steps.check_order import CheckOrder
-from worker.refunds.workflow.steps.check_params import CheckParams
-from worker.refunds.workflow.steps.collect_image import CollectImage
-from worker.refunds.workflow.steps.confirm import Confirm
-from worker.refunds.workflow.steps.confirm_card import ConfirmCard
+from worker.refunds.workflow.steps.checks import (
+    CheckParams,
+    GateCommon,
+    QueryOrder,
+    RouteModeScenario,
+    ScenarioValidate,
+)
+from worker.refunds.workflow.steps.confirm_card import ConfirmCard, LimitCheck
 from worker.refunds.workflow.steps.critic_check import CriticCheck
-from worker.refunds.workflow.steps.execute_by_system import ExecuteBySystem
-from worker.refunds.workflow.steps.gate_common import GateCommon
+from worker.refunds.workflow.steps.execute_by_system import Confirm, ExecuteBySystem
 from worker.refunds.workflow.steps.kill_switch import KillSwitch, SwitchCache
-from worker.refunds.workflow.steps.limit_check import LimitCheck
-from worker.refunds.workflow.steps.query_order import QueryOrder
-from worker.refunds.workflow.steps.recognise_image import RecogniseImage
-from worker.refunds.workflow.steps.route_mode_scenario import RouteModeScenario
-from worker.refunds.workflow.steps.scenario_validate import ScenarioValidate
-from worker.refunds.workflow.steps.transfer_to_human import TransferToHuman
+from worker.refunds.workflow.steps.proof_image import CollectImage, RecogniseImage
 from worker.settlement.registry import Systems
 
 
@@ -65,7 +63,7 @@ def build_runner(parts: Dependencies, *, failpoints: Failpoints, stopping: threa
         card,
         AskAuthority(
             ledger=parts.ledger, client=parts.client, worker_pool=parts.worker_pool, retry_policy=parts.retry_policy, systems=parts.systems,
-            failpoints=failpoints, stopping=stopping,
+            failpoints=failpoints, stopping=stopping, act_within_seconds=parts.act_within_seconds,
         ),
         ExecuteBySystem(
             ledger=parts.ledger, client=parts.client, worker_pool=parts.worker_pool, retry_policy=parts.retry_policy, systems=parts.systems,

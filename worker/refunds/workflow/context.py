@@ -1,22 +1,23 @@
-"""The state of one run of the workflow: the row, the known facts about it, and the trail of its steps."""
+"""The state of one run of the workflow: the row, the known facts about it, and the trail of its steps; and how runs begin."""
 
 from __future__ import annotations
 
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from sentinel.client import CheckAnswer, GuardAnswer, Rejected, StartReceipt, Switches, Unreachable
 from worker.critic.case import Opinion
-from worker.refunds.confirmations import Confirmation
+from worker.refunds.confirmations import Confirmation, Confirmations
 from worker.refunds.rows import Change, KeptImage, KnownFacts, LedgerRow, OrderFacts, ReleaseLease, Report
 from worker.refunds.run_results import RowResult
+from worker.refunds.states import LedgerState
 from worker.refunds.workflow.directories import Found
 from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import StepName
-from worker.refunds.workflow.routes import Route
+from worker.refunds.workflow.routes import Route, Routes
 from worker.settlement import NoAnswer, Refused, Settled
 
 
@@ -65,6 +66,10 @@ class RunContext:
     """The last answer to a guard of this run."""
     not_taken: Escalation | None = None
     """Why the permission was not taken: the order's budget has no room for it, or another row has taken the order."""
+    encloses_start: bool = False
+    """Whether the question starts what it permits."""
+    permission: Change | None = None
+    """A permission that came with its start: recorded with the execution."""
     started: StartReceipt | Unreachable | Rejected | None = None
     settled: Settled | Refused | NoAnswer | None = None
     execution_id: uuid.UUID | None = None
@@ -78,6 +83,12 @@ class RunContext:
     """Set once the run's end is on record."""
     trail: list[dict[str, Any]] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def state(self) -> LedgerState:
+        """Where the row stands in the ledger while the run has it."""
+        recorded = self.started is not None and self.permission is None
+        return LedgerState.ALLOWED if recorded else LedgerState.GUARDING
 
     def note(self, step: StepName, result: StepResult) -> None:
         """Add a step to the trail; `at_ms` counts from the beginning of the run."""
@@ -117,3 +128,29 @@ def to_person(context: RunContext, reason: Escalation, following: StepName, **ou
     if reason in context.lifted:
         return StepResult({**output, "lifted": reason}, following)
     return StepResult(output, StepName.TRANSFER_TO_HUMAN, reason)
+
+
+class ContextLoader:
+    """Makes contexts. `confirmations` None: there are no cards."""
+
+    def __init__(self, routes: Routes, confirmations: Confirmations | None) -> None:
+        self._routes, self._confirmations = routes, confirmations
+
+    def contexts(self, rows: Sequence[LedgerRow], known: Mapping[str, KnownFacts]) -> list[RunContext]:
+        """One per row, in order; `known` by ledger entry id. Raises `LedgerUnavailable`."""
+        cards = self._cards(rows)
+        return [
+            RunContext(
+                replace(row, action=self._routes.action_of(row.action, row.channel, row.scenario, row.mode)),
+                known[row.ledger_entry_id],
+                cards.get(row.ledger_entry_id),
+            )
+            for row in rows
+        ]
+
+    def _cards(self, rows: Sequence[LedgerRow]) -> dict[str, Confirmation]:
+        if self._confirmations is None:
+            return {}
+        routes = {row.ledger_entry_id: self._routes.find(row.channel, row.scenario, row.mode) for row in rows}
+        asking = [row_id for row_id, route in routes.items() if route is not None and route.confirm_card]
+        return self._confirmations.latest(asking) if asking else {}

@@ -1,4 +1,7 @@
-"""The guard request of one row: fixed when it is first sent, built anew until then."""
+"""The guard request of one row: fixed when it is first sent, built anew until then.
+
+Its risk facts are those of `risk_facts.py`; one that nobody knows is left out.
+"""
 
 from __future__ import annotations
 

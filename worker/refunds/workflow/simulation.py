@@ -11,12 +11,11 @@ from typing import Any
 
 from sentinel.client import CheckAnswer, CheckQuestion, Client, Rejected, Unreachable
 from sentinel.core.money import Money, money_out
+from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import Change, KnownFacts, LedgerRow, NewRow
 from worker.refunds.states import LedgerEvent
-from worker.refunds.worker_pool import WorkerPool
-from worker.refunds.workflow.context import PureStep, RunContext, StepResult
-from worker.refunds.workflow.context_loader import ContextLoader
+from worker.refunds.workflow.context import ContextLoader, PureStep, RunContext, StepResult
 from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import StepName
 from worker.refunds.workflow.guard_request import evidence_of, params_of

@@ -114,6 +114,10 @@ end $$;
 create or replace function refunds.keep_order_budgets() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
+  -- What names no order is most of what moves: nothing is compared for it.
+  if not exists (select from moved_to n where n.order_ref is not null) then
+    return null;
+  end if;
   if not exists (
     select from moved_from o join moved_to n on n.tenant_id = o.tenant_id and n.ledger_entry_id = o.ledger_entry_id
     where n.order_ref is not null and n.budget_part is distinct from o.budget_part) then

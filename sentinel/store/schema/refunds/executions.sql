@@ -39,40 +39,48 @@ create table refunds.outbox (
 ) with (fillfactor = 70);
 create index outbox_open on refunds.outbox (tenant_id, next_attempt_at) where acknowledged_at is null;
 
-create or replace function refunds.check_execution() returns trigger language plpgsql as $$
-declare
-  entry refunds.ledger_entries;
+-- Every execution of a statement matches its entry: the permission of this claim and its start. By the primary key, entry by
+-- entry: the rows written have no statistics.
+create or replace function refunds.check_executions() returns trigger language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 begin
-  select * into entry from refunds.ledger_entries
-  where tenant_id = new.tenant_id and ledger_entry_id = new.ledger_entry_id for update;
-  if not found or entry.status <> 'ALLOWED' or entry.claim_epoch <> new.claim_epoch
-     or entry.operation_id is distinct from new.operation_id or entry.start_id is distinct from new.start_id
-     or (entry.refund_id, entry.amount_minor, entry.currency) is distinct from (new.refund_id, new.amount_minor, new.currency) then
+  if (select count(*) from written) <> (select count(*) from (
+      select from written x join refunds.ledger_entries e on e.tenant_id = x.tenant_id and e.ledger_entry_id = x.ledger_entry_id
+      where e.claim_epoch = x.claim_epoch and e.start_id = x.start_id
+        and (e.refund_id, e.amount_minor, e.currency) = (x.refund_id, x.amount_minor, x.currency)
+        -- Where the permission came with its start it is recorded by what follows in this transaction.
+        and (e.status = 'ALLOWED' and e.operation_id = x.operation_id
+             or e.status = 'GUARDING' and e.order_ref is null and coalesce(e.operation_id, x.operation_id) = x.operation_id)
+      for update of e) as matching) then
     raise exception 'no started permit of this claim matches the execution'
       using errcode = 'check_violation', constraint = 'execution_matches_permit';
   end if;
-  return new;
+  return null;
 end $$;
 
 -- Executions, EXECUTED and the reports to come: one transaction for one or many rows, each only while its claim still
 -- holds it, its lease runs and its time to act is not over, with the trail that led there. Returns the entries that were executed; for the others
--- nothing was written.
--- settled: [{ledger_entry_id, epoch, execution_id, start_event_id, system, report_id, report, steps}]
+-- nothing was written. Where the permission came with its start it is recorded here too: such an entry is in GUARDING, and names
+-- no order.
+-- settled: [{ledger_entry_id, epoch, execution_id, start_event_id, system, report_id, report, steps,
+--   start_id, decision, reason_code, operation_id, decision_event_id, proof_id, approval_id}], the last seven with such a permission
 create or replace function refunds.record_executions(tenant uuid, settled jsonb) returns setof text language plpgsql as $$
 declare
   held text[];
 begin
   held := array(
     select e.ledger_entry_id from refunds.ledger_entries e
-    join jsonb_to_recordset(settled) as s (ledger_entry_id text, epoch bigint)
+    join jsonb_to_recordset(settled) as s (ledger_entry_id text, epoch bigint, start_id uuid, operation_id uuid)
       on e.ledger_entry_id = s.ledger_entry_id and e.claim_epoch = s.epoch
-    where e.tenant_id = tenant and e.status = 'ALLOWED' and e.lease_until > clock_timestamp() and e.act_until > clock_timestamp()
+    where e.tenant_id = tenant and e.lease_until > clock_timestamp() and e.act_until > clock_timestamp()
+      and (s.operation_id is null and e.status = 'ALLOWED'
+           or s.operation_id is not null and e.status = 'GUARDING' and e.start_id = s.start_id and e.order_ref is null)
     order by e.ledger_entry_id for update of e);
   insert into refunds.executions (tenant_id, execution_id, ledger_entry_id, refund_id, amount_minor, currency, system,
                                   operation_id, start_id, start_event_id, claim_epoch)
   select e.tenant_id, s.execution_id, e.ledger_entry_id, e.refund_id, e.amount_minor, e.currency, s.system,
-         e.operation_id, e.start_id, s.start_event_id, e.claim_epoch
-  from jsonb_to_recordset(settled) as s (ledger_entry_id text, execution_id uuid, start_event_id uuid, system text)
+         coalesce(s.operation_id, e.operation_id), e.start_id, s.start_event_id, e.claim_epoch
+  from jsonb_to_recordset(settled) as s (ledger_entry_id text, execution_id uuid, start_event_id uuid, system text, operation_id uuid)
   join refunds.ledger_entries e on e.tenant_id = tenant and e.ledger_entry_id = s.ledger_entry_id
   where e.ledger_entry_id = any (held);
   insert into refunds.outbox (tenant_id, outbox_id, ledger_entry_id, payload)
@@ -85,11 +93,17 @@ begin
   where s.ledger_entry_id = any (held) and s.steps is not null;
   -- The permit is used up: a slip that is worth nothing any more need not lie about.
   return query
-    update refunds.ledger_entries e set status = 'EXECUTED', last_event = 'executed', event_number = e.event_number + 1, lease_until = null, permit_token = null,
-      last_error = null
-    where e.tenant_id = tenant and e.ledger_entry_id = any (held)
+    update refunds.ledger_entries e set status = 'EXECUTED', last_event = 'executed',
+      event_number = e.event_number + case e.status when 'ALLOWED' then 1 else 2 end, lease_until = null, permit_token = null,
+      last_error = null, decision = coalesce(s.decision, e.decision), reason_code = coalesce(s.reason_code, e.reason_code),
+      operation_id = coalesce(s.operation_id, e.operation_id), decision_event_id = coalesce(s.decision_event_id, e.decision_event_id),
+      proof_id = coalesce(s.proof_id, e.proof_id), approval_id = coalesce(s.approval_id, e.approval_id),
+      waits = case e.status when 'ALLOWED' then e.waits else 0 end
+    from jsonb_to_recordset(settled) as s (ledger_entry_id text, decision text, reason_code text, operation_id uuid,
+      decision_event_id uuid, proof_id text, approval_id uuid)
+    where e.tenant_id = tenant and e.ledger_entry_id = s.ledger_entry_id and e.ledger_entry_id = any (held)
     returning e.ledger_entry_id;
 end $$;
 
-create trigger check_execution before insert on refunds.executions
-  for each row execute function refunds.check_execution();
+create trigger check_executions after insert on refunds.executions
+  referencing new table as written for each statement execute function refunds.check_executions();

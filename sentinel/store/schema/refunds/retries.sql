@@ -29,11 +29,13 @@ begin
                  where f.tenant_id = e.tenant_id and f.ledger_entry_id = e.ledger_entry_id and not f.best_effort
                    and f.state not in ('refused', 'compensated')) then 'effects_open'
     when e.budget_part is not null then 'start_in_doubt'                   -- its order's budget still counts it
-    -- A start may have been recorded under its id, unless the last permit's start was surely refused.
+    -- A start may have been recorded under its id, unless the last permit's start was surely refused, or no question that
+    -- enclosed it is without an answer.
     when e.start_id is not null and coalesce((
            select v.event from refunds.ledger_events v
            where v.tenant_id = e.tenant_id and v.ledger_entry_id = e.ledger_entry_id
-             and v.event in ('allowed', 'start_refused') order by v.event_id desc limit 1), 'allowed') = 'allowed' then 'start_in_doubt'
+             and v.event in ('allowed', 'start_refused') order by v.event_id desc limit 1),
+           case when e.act_until is not null then 'allowed' end) = 'allowed' then 'start_in_doubt'
   end;
 end $$;
 

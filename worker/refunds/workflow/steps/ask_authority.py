@@ -1,12 +1,14 @@
 """ask_authority: the one guard request that can lead to an execution: for a permit, or (escalated) for a person's approval.
 
 An escalated request never leads to an execution by itself: once approved, the run begins again without that reason, and
-every other step runs anew.
+every other step runs anew. Where the effect is the execution row itself, the question encloses the start: permission and
+start are one commit of the authority, and the ledger records both with the execution.
 """
 
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,19 +17,31 @@ import orjson
 from sentinel.client import Client, GuardAnswer, GuardQuestion, Rejected, Unreachable
 from worker.failpoints import Failpoint, Failpoints
 from worker.refunds import run_results, transitions
+from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import RISK_CLASS, Change, ReleaseLease
 from worker.refunds.states import LedgerEvent, LedgerState
 from worker.refunds.transitions import RetryPolicy
-from worker.refunds.worker_pool import WorkerPool
-from worker.refunds.workflow.context import RunContext, StepResult, Stopped
+from worker.refunds.workflow.context import PureStep, RunContext, StepResult, Stopped
 from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import FIRST, StepName
 from worker.refunds.workflow.guard_request import evidence_of, params_of
 from worker.settlement.registry import Systems
 
-AT_ONCE = 32
-"""Rows per call to the authority."""
+
+class TransferToHuman(PureStep):
+    """The runner has set the reason; here it is written into the trail."""
+
+    name = StepName.TRANSFER_TO_HUMAN
+
+    def run(self, context: RunContext) -> StepResult:
+        """To the authority, with the reason."""
+        context.escalation = context.escalation or Escalation.UNKNOWN
+        return StepResult({"escalation": context.escalation}, StepName.ASK_AUTHORITY)
+
+
+AT_ONCE = 64
+"""Rows per call to the authority: as many as it takes."""
 _NEVER_LIFTED = (
     Escalation.SYSTEM_NOT_READY,
     Escalation.NO_ROUTE,
@@ -48,25 +62,54 @@ class AskAuthority:
 
     def __init__(
         self, *, ledger: Ledger, client: Client, worker_pool: WorkerPool, retry_policy: RetryPolicy, systems: Systems, failpoints: Failpoints,
-        stopping: threading.Event,
+        stopping: threading.Event, act_within_seconds: int = 150,
     ) -> None:  # fmt: skip
+        self._act_within_seconds = act_within_seconds
         self._ledger, self._client, self._worker_pool, self._retry_policy = ledger, client, worker_pool, retry_policy
         self._systems, self._failpoints, self._stopping = systems, failpoints, stopping
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
         """Ask about all who may be asked about."""
         here = [context for context in contexts if context.escalation is not None or self._is_ready(context)]
+        for context in here:
+            context.encloses_start = context.escalation is None and self._encloses_start(context)
         self._fix_questions(here)
         here = [context for context in here if context.outcome is None]
+        self._ask_all(here)
+        # Begun by an earlier question whose answer was lost: what was begun is seen through, and its receipt says how.
+        begun = [context for context in here if self._lacks_receipt(context)]
+        for context in begun:
+            context.encloses_start = True
+        self._fix_questions(begun)
+        self._ask_all([context for context in begun if context.outcome is None])
+
+    def _ask_all(self, contexts: Sequence[RunContext]) -> None:
         # A row that got no answer before is asked alone: one that breaks its call must not keep its neighbours waiting.
-        answers = self._worker_pool.map_chunks(
-            self._ask, here, AT_ONCE, alone=lambda context: context.row.failed_before
-        )
-        for context, answer in zip(here, answers, strict=True):
+        answers = self._worker_pool.map_chunks(self._ask, contexts, AT_ONCE, alone=lambda each: each.row.failed_before)
+        for context, answer in zip(contexts, answers, strict=True):
             cut_off = isinstance(answer, Unreachable) and self._stopping.is_set()
+            if context.encloses_start and isinstance(answer, Unreachable | Rejected):
+                context.row = replace(
+                    context.row,
+                    may_be_started=context.row.may_be_started or not transitions.surely_not_started(answer),
+                )
             context.answer = Stopped() if cut_off else answer
             if not isinstance(context.answer, Stopped):
                 context.said = context.answer
+
+    def _encloses_start(self, context: RunContext) -> bool:
+        """Not where an order's budget is taken from first, nor where something outside is to be asked for the effect."""
+        row, route = context.row, context.route
+        if route is None or row.permit_token is not None or row.order_ref is not None:
+            return False
+        return self._is_ready(context) and getattr(self._systems.get(route.settles_to), "settles_in_ledger", False)
+
+    def _lacks_receipt(self, context: RunContext) -> bool:
+        answer = context.answer
+        return (
+            isinstance(answer, GuardAnswer) and answer.status == "already_started" and answer.start is None
+            and context.row.start_id is not None and self._encloses_start(context)
+        )  # fmt: skip
 
     def _is_ready(self, context: RunContext) -> bool:
         route = context.route
@@ -74,16 +117,19 @@ class AskAuthority:
         return route is not None and route.to_person is None and self._systems.get(route.settles_to).is_ready()
 
     def _fix_questions(self, contexts: Sequence[RunContext]) -> None:
-        fresh = [context for context in contexts if context.row.guard_request is None]
+        fresh = [each for each in contexts if each.row.guard_request is None or each.encloses_start]
         if not fresh:
             return
-        requests = {context.row.ledger_entry_id: params_of(context) for context in fresh}
-        kept = self._ledger.fix_requests([context.row for context in fresh], requests)
+        params = {context.row.ledger_entry_id: params_of(context) for context in fresh}
+        kept = self._ledger.fix_requests(
+            [(each.row, params[each.row.ledger_entry_id], _start_id(each)) for each in fresh]
+        )
         self._failpoints.hit(Failpoint.AFTER_FACTS)
         for context in fresh:
             row_id = context.row.ledger_entry_id
             if row_id in kept:
-                context.row = replace(context.row, guard_request=orjson.dumps(requests[row_id]).decode())
+                request = context.row.guard_request or orjson.dumps(params[row_id]).decode()
+                context.row = replace(context.row, guard_request=request, start_id=kept[row_id])
             else:
                 context.outcome = run_results.lease_lost(context.row, LedgerState.GUARDING)
 
@@ -98,11 +144,16 @@ class AskAuthority:
     def _question(self, context: RunContext) -> GuardQuestion:
         row, system = context.row, context.route.settles_to if context.route else None
         is_ready = context.escalation not in _NEVER_LIFTED and self._is_ready(context)
-        return {
+        question: GuardQuestion = {
             "action": row.action, "params": row.params, "idempotency_key": row.idempotency_key, "resource": row.resource,
             "risk_class": RISK_CLASS, "agent_id": row.agent_id,
-            "evidence_context": evidence_of(context, system=system, is_ready=is_ready),
         }  # fmt: skip
+        if context.encloses_start:
+            return {
+                **question, "start_id": row.start_id, "act_within_seconds": self._act_within_seconds,
+                "evidence_context": {"correlation_id": row.ledger_entry_id},
+            }  # fmt: skip
+        return {**question, "evidence_context": evidence_of(context, system=system, is_ready=is_ready)}
 
     def run(self, context: RunContext) -> StepResult:
         """To the execution with a permit; again from the start with an approved reason; else the run ends."""
@@ -114,10 +165,12 @@ class AskAuthority:
             return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
         context.answer, context.escalation = None, None
         if isinstance(answer, Stopped):
-            context.event = transitions.release_at_stop(row)
+            context.event = transitions.nothing_started(row, transitions.release_at_stop(row))
             return StepResult({"worker": "ending"})
         if not isinstance(answer, GuardAnswer):
-            context.event = transitions.after_no_answer(row, answer, self._retry_policy)
+            context.event = transitions.nothing_started(
+                row, transitions.after_no_answer(row, answer, self._retry_policy)
+            )
             return StepResult({"authority": "no answer"})
         return self._meant(context, answer, transitions.after_guard(row, answer, self._retry_policy), reason)
 
@@ -126,11 +179,31 @@ class AskAuthority:
     ) -> StepResult:
         output = {"decision": answer.decision, "status": answer.status, "code": answer.reason_code}
         may_start = isinstance(then, Change) and then.event is LedgerEvent.ALLOWED
-        if not may_start or reason is None or transitions.is_begun(answer):
-            context.event, context.answer = then, answer if may_start else None
-            return StepResult(output, StepName.EXECUTE_BY_SYSTEM if may_start else None, tool_used="action/guard")
+        if not may_start:
+            context.event = then
+            return StepResult(output, tool_used="action/guard")
+        if reason is None or transitions.is_begun(answer):
+            context.answer = answer
+            _take(context, then, answer)
+            return StepResult(output, StepName.EXECUTE_BY_SYSTEM, tool_used="action/guard")
         if answer.status == "approved" and reason not in _NEVER_LIFTED:
             context.lifted |= {reason}
             return StepResult({**output, "lifts": reason}, FIRST, tool_used="action/guard")
         context.event = transitions.permit_instead_of_approval(context.row, reason, self._retry_policy)
         return StepResult(output, None, "no person was asked", "action/guard")
+
+
+def _start_id(context: RunContext) -> uuid.UUID | None:
+    """The start id that the row's question encloses: chosen once."""
+    return (context.row.start_id or uuid.uuid4()) if context.encloses_start else None
+
+
+def _take(context: RunContext, permission: Change | ReleaseLease, answer: GuardAnswer) -> None:
+    """Keep the permission: to be recorded before the start, or, where the answer encloses the start, with the execution."""
+    if answer.start is None or not isinstance(permission, Change):
+        context.event = permission
+        return
+    context.permission, context.started = permission, answer.start
+    context.row = replace(
+        context.row, decision=permission.decision, reason_code=permission.reason_code, may_be_started=True
+    )

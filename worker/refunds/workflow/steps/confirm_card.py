@@ -1,15 +1,76 @@
-"""confirm_card: the customer confirmed exactly this amount for exactly this order. Until then the row waits."""
+"""limit_check and confirm_card: the customer confirms exactly this amount for exactly this order. Until then the row waits.
+
+Before a customer is asked, the authority is asked what it would answer, so that nobody confirms a refund that it refuses. The
+reservation itself is made at ask_authority. Where no customer is asked, both are skipped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from sentinel.client import CheckAnswer, Client, Rejected, Unreachable
 from worker.refunds import transitions
+from worker.refunds.concurrency import WorkerPool
 from worker.refunds.confirmations import CardStatus, ConfirmationRequest, Confirmations
-from worker.refunds.workflow.context import RunContext, StepResult
+from worker.refunds.transitions import RetryPolicy
+from worker.refunds.workflow.context import RunContext, StepResult, to_person
 from worker.refunds.workflow.escalations import Escalation
-from worker.refunds.workflow.graph import StepName
+from worker.refunds.workflow.graph import StepName, next_step
+from worker.refunds.workflow.guard_request import params_of
 from worker.settlement.registry import Systems
+
+_AT_ONCE = 64
+
+
+class LimitCheck:
+    """One `check` for all rows that a customer will be asked about."""
+
+    name = StepName.LIMIT_CHECK
+
+    def __init__(
+        self,
+        client: Client,
+        worker_pool: WorkerPool,
+        retry_policy: RetryPolicy,
+        asks_customer: Callable[[RunContext], bool],
+    ) -> None:
+        self._client, self._worker_pool, self._retry_policy, self._asks_customer = (
+            client,
+            worker_pool,
+            retry_policy,
+            asks_customer,
+        )
+
+    def prepare(self, contexts: Sequence[RunContext]) -> None:
+        """Ask for those who wait for a customer afterwards."""
+        # What a person has approved holds its budget already: the authority has just looked, and would count it twice.
+        here = [context for context in contexts if not context.lifted and self._asks_customer(context)]
+        answers = self._worker_pool.map_chunks(self._check, here, _AT_ONCE)
+        for context, answer in zip(here, answers, strict=True):
+            context.check_answer = answer
+
+    def _check(self, contexts: Sequence[RunContext]) -> Sequence[CheckAnswer | Unreachable | Rejected]:
+        return self._client.check_many(
+            [
+                {"action": each.row.action, "params": params_of(each), "agent_id": each.row.agent_id}
+                for each in contexts
+            ]
+        )  # fmt: skip
+
+    def run(self, context: RunContext) -> StepResult:
+        """On when it would be allowed, or was not asked; to a person otherwise."""
+        look = context.check_answer
+        if look is None:
+            return StepResult({"look": "left to the decision"}, next_step(self.name))
+        if not isinstance(look, CheckAnswer):
+            context.event = transitions.after_no_answer(context.row, look, self._retry_policy)
+            return StepResult({"authority": "no answer"})
+        if look.decision == "ALLOW":
+            return StepResult({"look": look.decision}, next_step(self.name), tool_used="action/check")
+        return to_person(
+            context, Escalation.OVER_LIMIT_EARLY, next_step(self.name), look=look.decision, code=look.reason_code
+        )
+
 
 _ENDED = {CardStatus.DECLINED: "customer_declined", CardStatus.EXPIRED: "confirmation_expired"}
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from sentinel.core.money import Money
 from worker.critic.case import CriticCase, Opinion
 from worker.critic.critic import Critic
-from worker.refunds.worker_pool import WorkerPool
+from worker.refunds.concurrency import WorkerPool
 from worker.refunds.workflow.context import RunContext, StepResult, to_person
 from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import StepName

@@ -1,4 +1,8 @@
-"""execute_by_system: stores and redeems the permit, then asks the branch's settlement system, in this order."""
+"""execute_by_system and confirm: stores and redeems the permit, asks the branch's settlement system, writes the execution.
+
+In this order. The execution, EXECUTED and the outcome report are written in one transaction; for the simulated systems that
+write *is* the effect. The report is sent right after the batch, and from the outbox until it is acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,16 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
+from psycopg import errors as pg
+
 from sentinel.client import Client, GuardAnswer, Rejected, StartReceipt, Unreachable
 from worker.failpoints import Failpoint, Failpoints
 from worker.refunds import run_results, transitions
-from worker.refunds.failures import is_outside
-from worker.refunds.ledger import Ledger
-from worker.refunds.rows import Change
+from worker.refunds.concurrency import WorkerPool
+from worker.refunds.ledger import Ledger, LedgerUnavailable
+from worker.refunds.rows import Change, Execution, Report, report_body
 from worker.refunds.states import LedgerState
-from worker.refunds.transitions import RetryPolicy
-from worker.refunds.worker_pool import WorkerPool
+from worker.refunds.transitions import RetryPolicy, is_outside
 from worker.refunds.workflow.context import RunContext, StepResult
 from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import StepName
@@ -22,7 +27,7 @@ from worker.refunds.workflow.routes import IN_PARTS
 from worker.settlement import NoAnswer, Refused, Settled, SettlementSystem
 from worker.settlement.registry import Systems
 
-AT_ONCE = 32
+AT_ONCE = 64
 
 
 class ExecuteBySystem:
@@ -47,10 +52,15 @@ class ExecuteBySystem:
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
         """Everything up to the effect; each stage hands on only rows that are still ours."""
-        permitted = self._record_allowed([context for context in contexts if self._may_start(context)])
+        fresh = [context for context in contexts if context.permission is None and self._may_start(context)]
+        permitted = self._record_allowed(fresh) if fresh else []
         self._start(permitted)
-        started = [context for context in permitted if isinstance(context.started, StartReceipt)]
-        self._worker_pool.map(self._settle, started)
+        started = [context for context in contexts if isinstance(context.started, StartReceipt)]
+        # What settles by the execution settles here and now; outside systems are asked several at a time.
+        self._worker_pool.map(self._settle, [context for context in started if context.permission is None])
+        for context in started:
+            if context.permission is not None:
+                self._settle(context)
 
     def _may_start(self, context: RunContext) -> bool:
         """What has been started is seen through, whatever its system says now: an effect may be under way."""
@@ -88,7 +98,7 @@ class ExecuteBySystem:
             # The stored start id counts, not the proposed one: it may be an earlier holder's.
             context.row = replace(
                 context.row, start_id=start_id, decision=change.decision, reason_code=change.reason_code,
-                permit_token=change.permit_token,
+                permit_token=change.permit_token, may_be_started=True,
             )  # fmt: skip
             permitted.append(context)
         if permitted:
@@ -183,3 +193,67 @@ def _takes_order(context: RunContext) -> bool:
 def _permit(context: RunContext) -> GuardAnswer:
     assert isinstance(context.answer, GuardAnswer)
     return replace(context.answer, permit_token=context.row.permit_token)
+
+
+class Confirm:
+    """The last step."""
+
+    name = StepName.CONFIRM
+
+    def __init__(self, ledger: Ledger, retry_policy: RetryPolicy, failpoints: Failpoints) -> None:
+        self._ledger, self._retry_policy, self._failpoints = ledger, retry_policy, failpoints
+
+    def prepare(self, contexts: Sequence[RunContext]) -> None:
+        """Write down what was settled, all of it or each for itself."""
+        executions = [_execution(context) for context in contexts]
+        self._failpoints.hit(Failpoint.BEFORE_EXECUTION)
+        done, impossible = self._written(executions)
+        self._failpoints.hit(Failpoint.AFTER_EXECUTION_COMMIT)
+        for context, execution in zip(contexts, executions, strict=True):
+            row = context.row
+            if row.ledger_entry_id in done:
+                context.outcome = run_results.untouched(row, LedgerState.EXECUTED, None)
+                context.report = Report.just_written(row, execution.report_id, execution.report)
+            elif row.ledger_entry_id in impossible:
+                context.event = transitions.after_unknown_outcome(
+                    row, "the database refused the execution", self._retry_policy
+                )
+            else:
+                context.outcome = run_results.lease_lost(row, context.state)
+
+    def run(self, context: RunContext) -> StepResult:
+        """The run is over."""
+        return StepResult({})
+
+    def _written(self, executions: Sequence[Execution]) -> tuple[set[str], set[str]]:
+        """(executed, refused by a constraint). One impossible row must not keep the others from being paid."""
+        ids = [execution.row.ledger_entry_id for execution in executions]
+        try:
+            return self._ledger.record_executions(executions), set()
+        except pg.IntegrityError:
+            if len(executions) == 1:
+                return set(), set(ids)
+            parts = [self._written([execution]) for execution in executions]
+            return set().union(*(done for done, _ in parts)), set().union(*(not_done for _, not_done in parts))
+        except LedgerUnavailable:
+            # The commit may have happened: look before anything else is thought about these rows.
+            return self._ledger.executed(ids), set()
+
+
+def _execution(context: RunContext) -> Execution:
+    row, report, route = context.row, uuid.uuid4(), context.route
+    assert isinstance(context.started, StartReceipt) and context.execution_id is not None and route is not None
+    result = {"execution_id": str(context.execution_id), "system": route.settles_to}
+    payload = report_body(row, report, "success", result=result)
+    # This step's own line is written with the execution, which the trail must not outlive.
+    context.note(StepName.CONFIRM, StepResult({"report": str(report)}, tool_used="outbox"))
+    return Execution(
+        row,
+        context.execution_id,
+        context.started.start_event_id,
+        route.settles_to,
+        report,
+        payload,
+        list(context.trail),
+        context.permission,
+    )
