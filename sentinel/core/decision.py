@@ -53,6 +53,7 @@ REASONS: dict[str, str] = {
     "account_unknown": "No account is named, and the budget that all such operations share would be exceeded.",
     "total_exceeded": "A total of the agent or of the tenant would be exceeded.",
     "repeated_attempts": "Several attempts of this customer in 24 hours.",
+    "frequent_refunds": "The account got many refunds in 30 days.",
     "high_risk": "The order's signals say that it should not be fulfilled.",
     "facts_missing": "The order lacks facts that its source always sends.",
     "needs_analyst": "The order's signals call for an analyst.",

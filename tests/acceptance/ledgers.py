@@ -13,9 +13,10 @@ import psycopg
 from sentinel.platform.resources import invariants_sql
 from sentinel.store.database import WORKER
 from sentinel.store.invariants import run_invariants
-from tests.acceptance.places import Served, clean_env, module, run
+from tests.acceptance.places import Served, clean_env, module
 from tests.support.fixtures import add_tenant, unique
 from tests.support.logins import program_url
+from tests.support.warm_process import run_warm
 
 # Short enough to be waited for, long enough for a healthy worker: lease ≥ 2 × timeout + heartbeat.
 QUICK = {
@@ -44,14 +45,7 @@ class Shop:
     def enqueue(self, rows: list[dict[str, Any]]) -> None:
         """Enter rows with the worker's own command."""
         lines = "".join(json.dumps(row) + "\n" for row in rows)
-        done = run(
-            "enqueue",
-            "-",
-            "--json",
-            program="worker.cli",
-            stdin=lines,
-            **{k: v for k, v in self.env.items() if k.startswith(("SENTINEL", "WORKER"))},
-        )
+        done = run_warm("worker.cli", "enqueue", "-", "--json", stdin=lines, env=self.env)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def worker(self, *arguments: str, **env: str) -> subprocess.Popen[str]:

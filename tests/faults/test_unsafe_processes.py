@@ -29,6 +29,7 @@ from tests.faults.test_unsafe_starts import (
 from tests.support.fixtures import add_tenant, unique
 from tests.support.logins import console_urls, program_url
 from tests.support.ports import free_port, listens
+from tests.support.warm_process import run_warm
 
 pytestmark = pytest.mark.slow
 Bad = dict[str, tuple[Callable[[Place], dict[str, str] | None], str]]
@@ -197,7 +198,7 @@ def refusal(program: str, name: str, place: Place) -> str:
     command, arguments, bad = PROGRAMS[program]
     make, word = bad[name]
     taken = "taken" in name
-    ended = run(*arguments, program=command, timeout=60, **place.env | (make(place) or {}))
+    ended = run_warm(command, *arguments, env=clean_env(**place.env | (make(place) or {})))
     found = told(ended, word)
     return f"{name}: {found}" if found else f"{name}: it listens" if not taken and listens(place.port) else ""
 

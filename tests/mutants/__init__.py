@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 
+from tests.support.busy import overload
 from tests.support.fixtures import Fixtures
 
 
@@ -48,7 +49,7 @@ def meet_before(admin: psycopg.Connection[Any], function: str, statement: str, *
     """Whoever comes to `statement` in `function` waits there until `parties` have come; afterwards nobody waits.
 
     So a race that a twin must lose happens at every run. Who has read stands still until the others have read too. One
-    who is alone for three seconds gets an error: then nothing raced. A test itself comes by `arrive`.
+    who is alone for three seconds, or longer on a busy machine, gets an error: then nothing raced. A test itself comes by `arrive`.
     """
     _make_meeting(admin, parties)
     _cut(admin, function, statement, f"perform sentinel.meet(); {statement}")
@@ -78,7 +79,7 @@ def _make_meeting(admin: psycopg.Connection[Any], parties: int) -> None:
         f"""
         create function sentinel.meet() returns void language plpgsql as $$
         declare
-          until timestamptz := clock_timestamp() + interval '3 seconds';
+          until timestamptz := clock_timestamp() + make_interval(secs => {3 * overload()});
         begin
           perform nextval('sentinel.arrivals');
           while (select last_value < {parties - 1} from sentinel.arrivals) loop
@@ -98,7 +99,7 @@ def arrive(fixtures: Fixtures) -> None:
 
 def wait_for_arrivals(fixtures: Fixtures, number: int) -> None:
     """Wait, without coming oneself, until so many are there."""
-    until = time.monotonic() + 3
+    until = time.monotonic() + 3 * overload()
     while not fixtures.one("select is_called and last_value >= %s from sentinel.arrivals", number - 1):
         assert time.monotonic() < until, "nobody came"
         time.sleep(0.002)

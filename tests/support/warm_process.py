@@ -1,14 +1,15 @@
-"""Processes of the worker's commands that begin with everything imported: a second of every start is imports.
+"""Processes of our commands that begin with everything imported: a second of every start is imports.
 
-`WarmProcess` is a `Popen` whose process is forked from one that has imported the worker and done nothing else. From then on
+`WarmProcess` is a `Popen` whose process is forked from one that has imported the programs and done nothing else. From then on
 it is as any other: own arguments, environment and pipes, to be waited for and killed. What a start itself may do wrong
-(imports, the interpreter's options) is tried by the tests that start commands the plain way, those of `tests/acceptance`.
+(imports, the interpreter's options) is tried by the tests that start commands the plain way, most of `tests/acceptance`.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import json
 import os
 import runpy
@@ -17,11 +18,20 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
-IMPORTED = ("worker.retail_refund_agent", "worker.cli")
+IMPORTED = (
+    "worker.retail_refund_agent",
+    "worker.cli",
+    "sentinel.cli.main",
+    "sentinel.cli.serve",
+    "sentinel.authority.app",
+    "ops_console.app",
+)
 _REQUEST_BYTES = 1 << 20
 
 
@@ -61,8 +71,31 @@ class WarmProcess(subprocess.Popen[str]):
         return self.returncode
 
 
-@functools.cache
+def run_warm(
+    module: str, *arguments: str, env: Mapping[str, str], stdin: str = "", timeout: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """Run a module's command to its end, as `subprocess.run` with its output captured."""
+    command = [sys.executable, "-m", module, *arguments]
+    pipe = subprocess.PIPE
+    with WarmProcess(command, env=dict(env), stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            out, err = process.communicate(stdin, timeout)
+        except BaseException:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+_starting = threading.Lock()
+
+
 def _template() -> socket.socket:
+    with _starting:
+        return _make_template()
+
+
+@functools.cache
+def _make_template() -> socket.socket:
     """The line to the process that forks; that one ends with the line."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
@@ -77,6 +110,7 @@ def _template() -> socket.socket:
 def _serve(line: socket.socket) -> None:
     for name in IMPORTED:
         __import__(name)
+    gc.freeze()  # what is imported is shared by all and collected by none
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a keeper's end interests nobody
     while True:
         request, fds, _, _ = socket.recv_fds(line, _REQUEST_BYTES, 4)
@@ -119,6 +153,7 @@ def _become(request: dict[str, Any], pipes: list[int]) -> NoReturn:
 def _run(argv: list[str]) -> None:
     if argv[0] == "-m":
         sys.argv = argv[1:]
+        sys.modules.pop(argv[1], None)  # what is run is loaded anew, what it imports is there
         runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = argv

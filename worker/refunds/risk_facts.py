@@ -70,6 +70,20 @@ _ATTEMPTS = """case when f.account_ref is not null then (
         and a.requested_at > e.requested_at - interval '24 hours' and a.requested_at <= e.requested_at limit 100) as tries)
   end"""
 
+_REFUNDS = """case when f.account_ref is not null then (
+    select count(*)::integer from (
+      (select 1 from refunds.ledger_entries a
+       where a.tenant_id = e.tenant_id and a.account_ref = f.account_ref and a.status = 'EXECUTED'
+         and a.requested_at > e.requested_at - interval '30 days' and a.requested_at <= e.requested_at limit 100)
+      union all
+      (select 1 from refunds.orders ao join refunds.ledger_entries a
+         on a.tenant_id = ao.tenant_id and a.channel = ao.channel and a.source = ao.source and a.order_ref = ao.order_ref
+           and a.account_ref is null
+       where ao.tenant_id = e.tenant_id and ao.account_ref = f.account_ref and a.status = 'EXECUTED'
+         and a.requested_at > e.requested_at - interval '30 days' and a.requested_at <= e.requested_at limit 100)
+    ) as paid)
+  end"""
+
 RISK_FACTS: tuple[RiskFact, ...] = (
     RiskFact("duplicate_refund", bool, "the same refund was made before, or is under way; unknown where the row names no order "
              "of a channel that refunds in parts", derive=_duplicate),
@@ -79,6 +93,8 @@ RISK_FACTS: tuple[RiskFact, ...] = (
              derive=_suspicious),
     RiskFact("customer_attempts_24h", int, "how many refunds the account asked for in the 24 hours up to this one, itself "
              "counted; unknown without an account", sql=_ATTEMPTS),
+    RiskFact("account_refunds_30d", int, "how many refunds the account got in the 30 days up to this one; unknown without an "
+             "account", sql=_REFUNDS),
 )  # fmt: skip
 
 LEDGER_SAYS = ", ".join(f"'{fact.name}', {fact.sql}" for fact in RISK_FACTS if fact.sql is not None)
@@ -101,7 +117,7 @@ def risk_facts(known: KnownFacts, *, in_parts: bool = True) -> dict[str, bool | 
     return found
 
 
-def _flag(derived: bool | None, given: Any) -> bool | None:
+def _flag(derived: int | None, given: Any) -> bool | None:
     """True if anybody says so; False only from the ledger, or handed in where the ledger cannot know."""
     if derived is True or given is True:
         return True

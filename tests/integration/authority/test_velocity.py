@@ -222,7 +222,7 @@ def test_mutant_that_counts_without_the_lock_passes_the_rate_and_is_caught(datab
             "unnest(breakers) as b join",
             "unnest(array[]::sentinel.shared_breaker[]) as b join",
         )
-        mutants.slow_events(fixtures, 0.2)
+        mutants.meet_in_set(fixtures.admin)
         answers = flood(fixtures, threads=4, batches=1, rows=1)
         assert sum(one.decision == "ALLOW" for one in answers) > 1
     finally:

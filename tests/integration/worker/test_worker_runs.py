@@ -45,7 +45,8 @@ def test_the_question_has_a_start_step_the_derived_facts_and_none_of_the_custome
     assert body["params"] == {
         "amount": {"value": 1, "currency": "USD"}, "ledger_entry_id": "r", "refund_id": "rf_r", "channel": "retail",
         "scenario": "standard", "account_ref": "acct_r", "order_ref": "o1",
-        "risk": {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1},
+        "risk": {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1,
+                 "account_refunds_30d": 0},
     }  # fmt: skip
     assert "sad" not in str(body)
 
@@ -145,6 +146,25 @@ def test_attempts_are_counted_over_a_day_and_never_below_what_was_handed_in(
         for k, o in authority.operations.items()
     }
     assert found == {"too_old": 1, "one": 2, "two": 3, "three": 3, "handed": 9}
+
+
+def test_refunds_of_an_account_are_counted_over_thirty_days_when_they_are_paid(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    now = datetime.now(UTC)
+    ages = {"too_old": 30 * 86_400, "one": 29 * 86_400, "unpaid": 3 * 86_400, "by_order": 2 * 86_400, "now": 0}
+    ledger_fixtures.ledger.add_orders([OrderFacts("o", now - timedelta(days=9), 10_000, "USD", account_ref="acct")])
+    for name, age in ages.items():
+        named = {"account_ref": None, "order_ref": "o"} if name == "by_order" else {"account_ref": "acct"}
+        amount = 42_000 if name == "unpaid" else 100
+        ledger_fixtures.add(new_row(name, amount, requested_at=now - timedelta(seconds=age), **named))
+        with ledger_fixtures.agent(authority.url) as agent:
+            agent.run_once()
+    found = {
+        k.removeprefix("refund:"): o.body["params"]["risk"]["account_refunds_30d"]
+        for k, o in authority.operations.items()
+    }
+    assert found == {"too_old": 0, "one": 1, "unpaid": 2, "by_order": 2, "now": 2}
 
 
 def test_a_fact_that_nobody_knows_is_left_out(ledger_fixtures: LedgerFixtures, authority: FakeAuthority) -> None:

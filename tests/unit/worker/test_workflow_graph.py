@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from worker.diagrams import refund_workflow
 from worker.failpoints import FailpointHit, Failpoints, step_place
-from worker.refunds.rows import KnownFacts, LedgerRow
+from worker.refunds.rows import KnownFacts, LedgerRow, OrderFacts
 from worker.refunds.workflow import __name__ as workflow
 from worker.refunds.workflow import build
 from worker.refunds.workflow.context import PureStep, RunContext, Step, StepResult
@@ -20,12 +21,13 @@ from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import FIRST, SUCCESSORS, StepName
 from worker.refunds.workflow.runner import Runner, UndeclaredSteps
 from worker.refunds.workflow.simulation import UnreachableStep
+from worker.refunds.workflow.steps.check_order import CheckOrder
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 S = StepName
 STRAIGHT = {
     S.KILL_SWITCH: S.CHECK_PARAMS, S.CHECK_PARAMS: S.GATE_COMMON, S.GATE_COMMON: S.QUERY_ORDER,
-    S.QUERY_ORDER: S.ROUTE_MODE_SCENARIO, S.ROUTE_MODE_SCENARIO: S.COLLECT_IMAGE, S.COLLECT_IMAGE: S.RECOGNISE_IMAGE,
+    S.QUERY_ORDER: S.CHECK_ORDER, S.CHECK_ORDER: S.ROUTE_MODE_SCENARIO, S.ROUTE_MODE_SCENARIO: S.COLLECT_IMAGE, S.COLLECT_IMAGE: S.RECOGNISE_IMAGE,
     S.RECOGNISE_IMAGE: S.SCENARIO_VALIDATE, S.SCENARIO_VALIDATE: S.LIMIT_CHECK, S.LIMIT_CHECK: S.CRITIC_CHECK,
     S.CRITIC_CHECK: S.CONFIRM_CARD, S.CONFIRM_CARD: S.ASK_AUTHORITY, S.ASK_AUTHORITY: S.EXECUTE_BY_SYSTEM,
     S.EXECUTE_BY_SYSTEM: S.CONFIRM, S.TRANSFER_TO_HUMAN: S.ASK_AUTHORITY, S.CONFIRM: None,
@@ -265,3 +267,35 @@ def test_every_step_has_a_place_to_break_before_and_after_it(step: StepName, nth
 @pytest.fixture(autouse=True)
 def everything_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
+
+
+# What an order's facts say of themselves
+
+ORDERED = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("facts", "contradiction"),
+    [
+        ({}, None),
+        ({"delivered_at": ORDERED}, None),
+        ({"delivered_at": ORDERED - timedelta(seconds=1)}, "delivered_before_ordered"),
+        ({"shipping_fee_minor": 5000, "item_paid_minor": 5000}, None),
+        ({"shipping_fee_minor": 5001}, "shipping_fee_above_paid"),
+        ({"item_paid_minor": 5001}, "item_above_paid"),
+    ],
+)
+def test_an_order_that_contradicts_itself_goes_to_a_person(facts: dict[str, Any], contradiction: str | None) -> None:
+    asked = context()
+    asked.order = OrderFacts("ord", ORDERED, 5000, "USD", **facts)
+    found = CheckOrder().run(asked)
+    if contradiction is None:
+        assert (found.output, found.next_step) == ({}, S.ROUTE_MODE_SCENARIO)
+        return
+    assert (found.output, found.next_step) == ({"contradiction": contradiction}, S.TRANSFER_TO_HUMAN)
+    asked.lifted |= {Escalation.ORDER_PAID_UNKNOWN}
+    assert CheckOrder().run(asked).next_step is S.ROUTE_MODE_SCENARIO, "a person has approved it"
+
+
+def test_a_row_without_an_order_has_nothing_to_contradict() -> None:
+    assert CheckOrder().run(context()).next_step is S.ROUTE_MODE_SCENARIO

@@ -21,6 +21,7 @@ from worker.refunds.workflow.routes import Routes
 from worker.refunds.workflow.runner import Runner
 from worker.refunds.workflow.simulation import CheckAuthority, ReadConfirmCard, UnreachableStep
 from worker.refunds.workflow.steps.ask_authority import AskAuthority, TransferToHuman
+from worker.refunds.workflow.steps.check_order import CheckOrder
 from worker.refunds.workflow.steps.checks import (
     CheckParams,
     GateCommon,
@@ -93,6 +94,7 @@ def _looking(parts: Dependencies, card: ConfirmCard, stopping: threading.Event) 
         CheckParams(),
         GateCommon(),
         QueryOrder(parts.directories),
+        CheckOrder(),
         RouteModeScenario(),
         CollectImage(parts.ledger),
         ScenarioValidate(),

@@ -14,6 +14,7 @@ class StepName(StrEnum):
     CHECK_PARAMS = "check_params"
     GATE_COMMON = "gate_common"
     QUERY_ORDER = "query_order"
+    CHECK_ORDER = "check_order"
     ROUTE_MODE_SCENARIO = "route_mode_scenario"
     COLLECT_IMAGE = "collect_image"
     RECOGNISE_IMAGE = "recognise_image"
@@ -34,7 +35,8 @@ _CHAIN: Mapping[StepName, tuple[StepName, ...]] = {
     _S.KILL_SWITCH: (_S.CHECK_PARAMS,),
     _S.CHECK_PARAMS: (_S.GATE_COMMON,),
     _S.GATE_COMMON: (_S.QUERY_ORDER,),
-    _S.QUERY_ORDER: (_S.ROUTE_MODE_SCENARIO,),
+    _S.QUERY_ORDER: (_S.CHECK_ORDER,),
+    _S.CHECK_ORDER: (_S.ROUTE_MODE_SCENARIO,),
     _S.ROUTE_MODE_SCENARIO: (_S.COLLECT_IMAGE, _S.SCENARIO_VALIDATE),
     _S.COLLECT_IMAGE: (_S.RECOGNISE_IMAGE, _S.SCENARIO_VALIDATE),
     _S.RECOGNISE_IMAGE: (_S.SCENARIO_VALIDATE,),
@@ -57,3 +59,9 @@ SUCCESSORS: Mapping[StepName, frozenset[StepName]] = MappingProxyType(
     | {_S.TRANSFER_TO_HUMAN: frozenset({_S.ASK_AUTHORITY})}
 )
 """Step → the steps that may follow. A step may also end the run for now."""
+
+
+def next_step(step: StepName) -> StepName:
+    """The step after one that nothing but a person's way branches off from; so a step put in between is named here alone."""
+    (following,) = SUCCESSORS[step] - {_S.TRANSFER_TO_HUMAN}
+    return following

@@ -15,7 +15,7 @@ from worker.refunds.rows import OrderFacts
 from worker.refunds.workflow.context import PureStep, RunContext, StepResult, to_person
 from worker.refunds.workflow.directories import Found, NoDirectoryAnswer, OrderDirectory, UnknownOrder
 from worker.refunds.workflow.escalations import Escalation
-from worker.refunds.workflow.graph import StepName
+from worker.refunds.workflow.graph import StepName, next_step
 from worker.refunds.workflow.routes import IN_PARTS, MAY_BE_UNKNOWN
 
 _NEEDS_ORDER = ("private", "public")
@@ -30,7 +30,7 @@ class CheckParams(PureStep):
         """On, or ERROR naming the field and the rule."""
         problem = _problem(context)
         if problem is None:
-            return StepResult({}, StepName.GATE_COMMON)
+            return StepResult({}, next_step(self.name))
         context.event = transitions.give_up(context.row, f"check_params: {problem}")
         return StepResult({"problem": problem})
 
@@ -66,13 +66,13 @@ class GateCommon(PureStep):
         lifted: dict[str, object] = {}
         for reason in _hits(context):
             if reason not in context.lifted:
-                return to_person(context, reason, StepName.QUERY_ORDER, **lifted)
+                return to_person(context, reason, next_step(self.name), **lifted)
             lifted = {"lifted": reason}
         asked = _asked_for(context)
         if asked is not None and not lifted:
             # Reasons that a person has lifted are not asked about twice.
-            return to_person(context, asked, StepName.QUERY_ORDER)
-        return StepResult(lifted, StepName.QUERY_ORDER, tool_used="ledger")
+            return to_person(context, asked, next_step(self.name))
+        return StepResult(lifted, next_step(self.name), tool_used="ledger")
 
 
 def _asked_for(context: RunContext) -> Escalation | None:
@@ -131,18 +131,18 @@ class QueryOrder:
         """On with the order; to a person without one, where the channel needs it."""
         row, found = context.row, context.lookup
         if row.channel not in self._directories:
-            return StepResult({"order": "no directory of this channel"}, StepName.ROUTE_MODE_SCENARIO)
+            return StepResult({"order": "no directory of this channel"}, next_step(self.name))
         tool = self._directories[row.channel].name
         if isinstance(found, OrderFacts):
             context.order = found
             if found.account_ref and row.account_ref and found.account_ref != row.account_ref:
-                return to_person(context, Escalation.ACCOUNT_MISMATCH, StepName.ROUTE_MODE_SCENARIO)
-            return StepResult({"order_ref": found.order_ref}, StepName.ROUTE_MODE_SCENARIO, tool_used=tool)
+                return to_person(context, Escalation.ACCOUNT_MISMATCH, next_step(self.name))
+            return StepResult({"order_ref": found.order_ref}, next_step(self.name), tool_used=tool)
         if isinstance(found, UnknownOrder):
             if row.channel in MAY_BE_UNKNOWN:
-                return StepResult({"order": "unknown"}, StepName.ROUTE_MODE_SCENARIO, tool_used=tool)
-            return to_person(context, Escalation.ORDER_UNKNOWN, StepName.ROUTE_MODE_SCENARIO, order_ref=row.order_ref)
-        return to_person(context, Escalation.ORDER_DIRECTORY_UNAVAILABLE, StepName.ROUTE_MODE_SCENARIO, degraded=tool)
+                return StepResult({"order": "unknown"}, next_step(self.name), tool_used=tool)
+            return to_person(context, Escalation.ORDER_UNKNOWN, next_step(self.name), order_ref=row.order_ref)
+        return to_person(context, Escalation.ORDER_DIRECTORY_UNAVAILABLE, next_step(self.name), degraded=tool)
 
 
 class RouteModeScenario(PureStep):
@@ -175,9 +175,9 @@ class ScenarioValidate(PureStep):
         lifted: dict[str, object] = {}
         for reason in _unfulfilled(context):
             if reason not in context.lifted:
-                return to_person(context, reason, StepName.LIMIT_CHECK, **lifted)
+                return to_person(context, reason, next_step(self.name), **lifted)
             lifted = {"lifted": reason}
-        return StepResult({"scenario": context.row.scenario, **lifted}, StepName.LIMIT_CHECK)
+        return StepResult({"scenario": context.row.scenario, **lifted}, next_step(self.name))
 
 
 def _unfulfilled(context: RunContext) -> list[Escalation]:

@@ -15,7 +15,7 @@ from worker.refunds.confirmations import CardStatus, ConfirmationRequest, Confir
 from worker.refunds.transitions import RetryPolicy
 from worker.refunds.workflow.context import RunContext, StepResult, to_person
 from worker.refunds.workflow.escalations import Escalation
-from worker.refunds.workflow.graph import StepName
+from worker.refunds.workflow.graph import StepName, next_step
 from worker.refunds.workflow.guard_request import params_of
 from worker.settlement.registry import Systems
 
@@ -61,14 +61,14 @@ class LimitCheck:
         """On when it would be allowed, or was not asked; to a person otherwise."""
         look = context.check_answer
         if look is None:
-            return StepResult({"look": "left to the decision"}, StepName.CRITIC_CHECK)
+            return StepResult({"look": "left to the decision"}, next_step(self.name))
         if not isinstance(look, CheckAnswer):
             context.event = transitions.after_no_answer(context.row, look, self._retry_policy)
             return StepResult({"authority": "no answer"})
         if look.decision == "ALLOW":
-            return StepResult({"look": look.decision}, StepName.CRITIC_CHECK, tool_used="action/check")
+            return StepResult({"look": look.decision}, next_step(self.name), tool_used="action/check")
         return to_person(
-            context, Escalation.OVER_LIMIT_EARLY, StepName.CRITIC_CHECK, look=look.decision, code=look.reason_code
+            context, Escalation.OVER_LIMIT_EARLY, next_step(self.name), look=look.decision, code=look.reason_code
         )
 
 

@@ -16,9 +16,11 @@ from worker.refunds import transitions
 from worker.refunds.transitions import RetryPolicy
 from worker.refunds.workflow.context import RunContext, StepResult, to_person
 from worker.refunds.workflow.escalations import Escalation
-from worker.refunds.workflow.graph import StepName
+from worker.refunds.workflow.graph import StepName, next_step
 from worker.refunds.workflow.routes import Route, Routes, master_of
 from worker.settlement.registry import Systems
+
+_NEXT = next_step(StepName.KILL_SWITCH)
 
 
 class KillSwitch:
@@ -59,10 +61,10 @@ class KillSwitch:
         lifted: dict[str, object] = {}
         for reason, seen in _hits(context, context.switches or NOTHING_ON, self._systems):
             if reason not in context.lifted:
-                return to_person(context, reason, StepName.CHECK_PARAMS, **seen, **lifted)
+                return to_person(context, reason, _NEXT, **seen, **lifted)
             lifted = {"lifted": reason}
         seen = {"switch": context.route.switch} if context.route is not None else {"route": "none"}
-        return StepResult({**seen, **lifted}, StepName.CHECK_PARAMS, tool_used="switches")
+        return StepResult({**seen, **lifted}, _NEXT, tool_used="switches")
 
 
 def _hits(context: RunContext, board: Switches, systems: Systems) -> list[tuple[Escalation, dict[str, object]]]:
