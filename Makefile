@@ -12,7 +12,7 @@ T ?= tests
 # Tests of real processes wait for a third of their time: three at a time keep two cores busy.
 WORKERS ?= 3
 
-.PHONY: help env demo test check lint format types imports docs docs-check bench lock sbom wheel clean screenshots
+.PHONY: help env demo test check lint format types imports docs docs-check bench bench-check adapters lock sbom wheel clean screenshots
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -48,6 +48,8 @@ env: .venv/.runtime  ## make the environment in .venv, nothing else
 demo: .venv/.runtime  ## start everything with a demo ledger and leave it running
 	@exec $(BIN)/sentinel demo
 
+# Bytecode is kept, also where the machine's environment says otherwise: else every process of a test compiles all it imports.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/.test  ## run the whole suite; T=path for a part, WORKERS=n for more processes
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(T)
 
@@ -69,23 +71,34 @@ format: .venv/.lint  ## format the code
 
 docs: .venv/.runtime  ## write the documents that are made from the code
 	$(BIN)/python -m tests.support.settings_table > docs/settings.md
+	$(BIN)/python -m tests.support.facts_table > docs/risk-facts.md
 	$(BIN)/worker states draw
 	$(BIN)/worker workflow draw
 	$(BIN)/worker order-review lanes draw
 
 docs-check: .venv/.lint  ## are the made documents the ones the code makes, and do links lead somewhere?
 	@$(BIN)/python -m tests.support.settings_table | diff -u docs/settings.md - || { echo "Error: docs/settings.md is stale; run make docs"; exit 1; }
+	@$(BIN)/python -m tests.support.facts_table | diff -u docs/risk-facts.md - || { echo "Error: docs/risk-facts.md is stale; run make docs"; exit 1; }
 	@folder=$$(mktemp -d); for what in states workflow "order-review lanes"; do $(BIN)/worker $$what draw --folder "$$folder" >/dev/null; done; \
 	for file in "$$folder"/*; do diff -u "deploy/$$(basename "$$file")" "$$file" || { echo "Error: deploy/$$(basename "$$file") is stale; run make docs"; exit 1; }; done; rm -r "$$folder"
 	@$(BIN)/python tests/support/links.py
 	@$(BIN)/python -m tests.support.lock check
 	@$(BIN)/python -m tests.support.sbom check
 
-bench: .venv/.test  ## measure guards, checks and refunds against pgbench, interleaved; writes tests/bench/out/
-	@$(BIN)/python -m tests.bench.run $(BENCH)
+# ROUNDS, SECONDS and KEEP=1 of both; BENCH=--help tells more, BENCH=pieces times the parts of a guard apart.
+bench_options = $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(KEEP),--keep)
+
+bench: .venv/.test  ## measure guards beside Cerbos and pgbench, and the worker, interleaved; writes tests/bench/out/
+	@$(BIN)/python -m $(if $(filter pieces,$(BENCH)),tests.bench.pieces $(filter-out pieces,$(BENCH)),tests.bench.run $(bench_options) $(BENCH))
+
+bench-check: .venv/.test  ## does a guard cost more CPU than the kept figures of this machine? red above 5 %
+	@$(BIN)/python -m tests.bench.check $(bench_options) $(BENCH)
 
 screenshots: .venv/.test  ## pictures of every page of a demo into build/screenshots/, the README's into deploy/screenshots/
 	@$(BIN)/python -m tests.browser.screenshots
+
+adapters: .venv/.test  ## make the environments of the adapters' tests in .venv-adapters, one for each agent framework
+	@$(BIN)/python -m tests.support.adapter_environments
 
 lock: .venv/.release  ## write requirements.txt anew from setup.cfg; UPGRADE=--upgrade takes the newest versions
 	@$(BIN)/python -m tests.support.lock make $(UPGRADE)
@@ -93,10 +106,11 @@ lock: .venv/.release  ## write requirements.txt anew from setup.cfg; UPGRADE=--u
 sbom: .venv/.release  ## write the bill of materials into deploy/sbom.cdx.json
 	@$(BIN)/python -m tests.support.sbom make
 
-wheel: .venv/.release  ## build the wheel into dist/
-	@$(BIN)/python -m build --no-isolation --wheel --outdir dist . >/dev/null && ls dist/*.whl
+wheel: .venv/.release  ## build the wheels of the programs and of the client alone into dist/
+	@rm -rf deploy/sentinel-client/build
+	@for folder in . deploy/sentinel-client; do $(BIN)/python -m build --no-isolation --wheel --outdir dist $$folder >/dev/null || exit 1; done; ls dist/*.whl
 
 clean:  ## stop and remove everything this folder made: environment, database, caches
 	@if test -x $(BIN)/python && test -e var; then $(BIN)/python -m sentinel.store.embedded var; fi
-	@rm -rf .venv var build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache .schemathesis .sdk-cache tests/bench/out
+	@rm -rf .venv .venv-adapters var build deploy/sentinel-client/build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache .schemathesis .sdk-cache tests/bench/out
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

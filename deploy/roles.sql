@@ -43,7 +43,7 @@ grant insert on sentinel.operations, sentinel.operation_states, sentinel.usage, 
   sentinel.events, sentinel.feed, sentinel.feed_heads, sentinel.check_reports, sentinel.policies to sentinel_authority;
 grant update (status, decision, reason_code, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at,
   start_event_id, start_hash, outcome, report_digest, reported_at, report_event_id, report_hash, in_doubt_since,
-  in_doubt_reason, principal_id, holds, act_until) on sentinel.operation_states to sentinel_authority;
+  in_doubt_reason, principal_id, holds, total_holds, act_until) on sentinel.operation_states to sentinel_authority;
 grant update (cap_minor, held_minor, captured_minor, override_held_minor, override_captured_minor)
   on sentinel.usage to sentinel_authority;
 grant update (state, settled_at) on sentinel.reservations to sentinel_authority;
@@ -194,7 +194,7 @@ grant update (state, tries, tried_at, next_attempt_at, shop_reference, last_erro
 grant update (attempts, next_attempt_at, last_error, delivered_at, delivered_by) on orders.alerts to sentinel_orders;
 grant update (since) on orders.approval_cursors to sentinel_orders;
 grant execute on all functions in schema orders to sentinel_orders;
-revoke execute on function orders.write_events from sentinel_orders;               -- as refunds.write_ledger_events
+revoke execute on function orders.write_events, orders.write_first_events from sentinel_orders; -- as refunds.write_ledger_events
 
 -- order review: analysts ------------------------------------------------------------------------------------------------
 -- The console sees where orders stand and what was noticed, no customer and no start id; all it can change is by one function.
@@ -222,7 +222,7 @@ grant execute on function sentinel.request_change, sentinel.make_approved_change
   sentinel.is_protected_change, sentinel.is_collectable, sentinel.makes_secret to sentinel_console;
 
 -- approvals: in which order they are looked at, and how full the limits are that one would use ---------------------------
-grant execute on function sentinel.risk_rank, sentinel.limit_states to sentinel_console;
+grant execute on function sentinel.risk_rank, sentinel.limit_states, sentinel.part_of, sentinel.first_part_of to sentinel_console;
 
 -- keys: when each was last used ------------------------------------------------------------------------------------------
 -- The one thing of a key that an authority writes.

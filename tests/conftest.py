@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from sentinel.store.embedded import RunningServer, find_binaries, remove, runnin
 from sentinel.store.embedded.passwords import LOGINS
 from sentinel.store.migrate import migrate
 from tests.browser.chromium import NoChromium, running_chromium
-from tests.support.fixtures import Fixtures, make_fixtures
+from tests.support.fixtures import Fixtures, Tenant, make_fixtures
 from tests.support.many_apps import compile_once
 
 compile_once()
@@ -99,23 +100,46 @@ def migrated_template(pg_server: RunningServer) -> str:
     return TEMPLATE
 
 
-@pytest.fixture
-def database_url(pg_server: RunningServer, migrated_template: str) -> Iterator[str]:
-    """An administrator's address of a fresh migrated database, gone after the test."""
+@pytest.fixture(scope="session")
+def furnished_template(pg_server: RunningServer, migrated_template: str) -> tuple[str, Tenant]:
+    """A copy of it in which fixtures were made: its name, and the tenant in it."""
+    name = f"{migrated_template}_furnished"
+    _create(pg_server, name, migrated_template)
+    made = make_fixtures(at(pg_server.admin_url, name))
+    made.close()
+    return name, (made.tenant_id, made.key, made.operators)
+
+
+def _create(server: RunningServer, name: str, template: str) -> None:
+    with psycopg.connect(server.admin_url, autocommit=True) as connection:
+        connection.execute(f"create database {name} template {template} strategy file_copy".encode())
+
+
+@contextmanager
+def _copy_of(template: str, server: RunningServer) -> Iterator[str]:
+    """An administrator's address of a fresh copy, gone afterwards."""
     name = f"test_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
-        connection.execute(f"create database {name} template {migrated_template} strategy file_copy".encode())
-    yield at(pg_server.admin_url, name)
-    with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
+    _create(server, name, template)
+    yield at(server.admin_url, name)
+    with psycopg.connect(server.admin_url, autocommit=True) as connection:
         connection.execute(f"drop database {name} with (force)".encode())
 
 
 @pytest.fixture
-def fixtures(database_url: str) -> Iterator[Fixtures]:
+def database_url(pg_server: RunningServer, migrated_template: str) -> Iterator[str]:
+    """An administrator's address of a fresh migrated database, gone after the test."""
+    with _copy_of(migrated_template, pg_server) as url:
+        yield url
+
+
+@pytest.fixture
+def fixtures(pg_server: RunningServer, furnished_template: tuple[str, Tenant]) -> Iterator[Fixtures]:
     """A tenant, its people, an agent key and an authority in this process, on a fresh database."""
-    made = make_fixtures(database_url)
-    yield made
-    made.close()
+    template, tenant = furnished_template
+    with _copy_of(template, pg_server) as url:
+        made = make_fixtures(url, tenant=tenant)
+        yield made
+        made.close()
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from typing import Any
 
@@ -23,7 +24,8 @@ from sentinel.core.proof import REDACTION
 from sentinel.platform.http.openapi import documented
 
 DEFAULT_AGENT = "retail-refund-agent"
-_RISK = ("duplicate_refund", "stale_window", "suspicious_reason", "customer_attempts_24h")
+_FACT = re.compile(r"[a-z0-9_]{1,40}")
+"""The name of a risk fact; its value is a flag or a count. Anything else that was handed in may be a customer's words."""
 
 
 def entry_view(row: refund_views.LedgerRow) -> dict[str, Any]:
@@ -32,7 +34,7 @@ def entry_view(row: refund_views.LedgerRow) -> dict[str, Any]:
         "ledger_entry_id": row.ledger_entry_id, "refund_id": row.refund_id, "agent_id": row.agent_id, "action": row.action,
         "status": row.status, "amount": amount(row.amount_minor, row.currency),
         "idempotency_key": f"refund:{row.ledger_entry_id}", "channel": row.channel, "scenario": row.scenario,
-        "requested_at": row.requested_at, "risk": {name: row.risk[name] for name in _RISK if isinstance(row.risk.get(name), int)},
+        "requested_at": row.requested_at, "risk": {name: value for name, value in row.risk.items() if isinstance(value, int) and _FACT.fullmatch(name)},
         "decision": row.decision, "reason_code": row.reason_code, "proof_id": row.proof_id,
         "operation_id": row.operation_id, "approval_id": row.approval_id, "waiting_for": row.waiting_for,
         "attempts": row.attempts, "last_error": row.last_error, "redaction_status": row.redaction_status,

@@ -18,7 +18,7 @@ from sentinel.authority.api.calls import handlers_of
 from sentinel.authority.api.context import Context
 from sentinel.authority.api.identity import Identity
 from sentinel.authority.approvals import DecidedApproval, decided_since
-from sentinel.authority.decisions import peek_decisions, record_decisions, report_outcomes, start_operations
+from sentinel.authority.decisions import PEEK_DECISIONS, RECORD_DECISIONS, START_OPERATIONS, commit_reports
 from sentinel.authority.engine import Authority
 from sentinel.authority.settings import Settings
 from sentinel.core.permit import PermitSigner
@@ -30,9 +30,10 @@ from sentinel.platform.http.openapi import answered_on_the_loop
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.policy.library import ReloadablePolicies
 from sentinel.policy.switches import SwitchFile
+from sentinel.store.batch_commit import BatchCommitter
 from sentinel.store.clock import DatabaseClock
 from sentinel.store.database import AUTHORITY, Pool, with_role
-from sentinel.store.group_commit import GroupCommit
+from sentinel.store.loop_connections import LoopConnections
 
 PREFIXES = ("/api/sentinel", "/api/haltstate/sentinel")
 """Both answer identically; the released client tries the second first (`docs/CONTRACT.md` §1)."""
@@ -48,13 +49,18 @@ class _OrjsonProvider(JSONProvider):
 
 def build_authority(settings: Settings, policies: ReloadablePolicies) -> Authority:
     """The authority's parts for one process."""
-    pool = Pool(with_role(settings.database_url, AUTHORITY, application_name="sentinel"), size=settings.pool_size)
+    conninfo = with_role(settings.database_url, AUTHORITY, application_name="sentinel")
+    for_commits = max(1, settings.pool_size // 2)
+    connections = LoopConnections(conninfo, size=for_commits)
+    pool = Pool(conninfo, size=max(1, settings.pool_size - for_commits))
+    pool.closes_with.append(connections.close)
     return Authority(
         pool=pool,
-        decisions=GroupCommit(partial(record_decisions, pool)),
-        starts=GroupCommit(partial(start_operations, pool)),
-        reports=GroupCommit(partial(report_outcomes, pool)),
-        checks=GroupCommit(partial(peek_decisions, pool)),
+        connections=connections,
+        decisions=BatchCommitter(partial(connections.commit, RECORD_DECISIONS)),
+        starts=BatchCommitter(partial(connections.commit, START_OPERATIONS)),
+        reports=BatchCommitter(partial(commit_reports, connections, pool)),
+        checks=BatchCommitter(partial(connections.commit, PEEK_DECISIONS)),
         policies=policies,
         permits=PermitSigner(settings.secret_keys),
         clock=DatabaseClock(pool),

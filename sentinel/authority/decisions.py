@@ -6,25 +6,33 @@ one or many decided operations and commits them in one transaction.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
 import orjson
+from psycopg import pq
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
+from sentinel.authority.batch_packing import TYPES, pack_batch
+from sentinel.authority.guard_rows import GuardRow
+from sentinel.store.batch_statement import (
+    BatchStatement,
+    commit_rows,
+    jsonb,
+    pack_int4,
+    run_statement,
+    shaped_rows,
+)
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
-from sentinel.store.queries import LOCK_WAIT_SECONDS, call_with_retry, call_with_retry_within
+from sentinel.store.loop_connections import LoopConnections
+from sentinel.store.queries import LOCK_WAIT_SECONDS, call_with_retry
 
-# The whole decision in one round trip; the batch is one jsonb value because arrays of text would be escaped in Python.
-RECORD_DECISIONS = "select * from sentinel.record_decisions(%b, %b)"
-PEEK_DECISIONS = "select seq, decision, reason_code from sentinel.peek_decisions(%b)"
-START_OPERATIONS = "select seq, (receipt).* from sentinel.start_operations(%b, %b)"
-REPORT_OUTCOMES = "select seq, (receipt).* from sentinel.report_outcomes(%b, %b)"
 RECORD_CONTRADICTION = """
 select %(seq)s::integer as seq, r.* from sentinel.record_contradiction(
   jsonb_populate_record(null::sentinel.report_input, %(ask)s), %(halt_id)s, %(halt_event_id)s) r
@@ -96,57 +104,103 @@ class Peeked:
 
 
 Answer = TypeVar("Answer", Recorded, Receipt, Peeked)
+Row = Mapping[str, Any]
+
+
+def _numbered(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    return [{**row, "seq": place} for place, row in enumerate(rows)]
+
+
+def batch_of(rows: Sequence[GuardRow]) -> dict[str, Any]:
+    """The batch that `record_decisions` of the schema takes: the totals and breakers that rows have in common stand once, under their place."""
+    places: dict[bytes, int] = {}
+    numbered = _numbered([row.as_input() for row in rows])
+    for row in numbered:
+        shared = row.pop("shared")
+        if shared is not None:
+            row["shared"] = places.setdefault(shared, len(places))
+    return {"rows": numbered, "shared": [orjson.Fragment(text) for text in places]}
+
+
+def _parameters(batch: Callable[[Sequence[Row]], Any]) -> Callable[[Sequence[Row], int], list[bytes | None]]:
+    # One jsonb value, because arrays of text would be escaped in Python.
+    return lambda rows, milliseconds: [jsonb(orjson.dumps(batch(rows))), pack_int4(milliseconds)]
+
+
+def _in_order(shape: type[Answer]) -> Callable[[pq.abc.PGresult], list[Answer]]:
+    return lambda result: sorted(shaped_rows(result, shape), key=lambda answer: answer.seq)
+
+
+# Each is the whole work of a batch in one round trip.
+RECORD_DECISIONS: BatchStatement[GuardRow, Recorded] = BatchStatement(
+    "record_decisions", b"select * from sentinel.record_decisions($1, $2, $3, $4, $5, $6)",
+    (*(f"{name}[]" for name in TYPES), "int4"), pack_batch, _in_order(Recorded),
+)  # fmt: skip
+PEEK_DECISIONS: BatchStatement[GuardRow, Peeked] = BatchStatement(
+    "peek_decisions", b"select seq, decision, reason_code from sentinel.peek_decisions($1)", ("jsonb",),
+    lambda rows, _: [jsonb(orjson.dumps(batch_of(rows)))], _in_order(Peeked),
+)  # fmt: skip
+START_OPERATIONS: BatchStatement[Row, Receipt] = BatchStatement(
+    "start_operations", b"select seq, (receipt).* from sentinel.start_operations($1, $2)", ("jsonb", "int4"),
+    _parameters(_numbered), _in_order(Receipt),
+)  # fmt: skip
+REPORT_OUTCOMES: BatchStatement[Row, Receipt] = BatchStatement(
+    "report_outcomes", b"select seq, (receipt).* from sentinel.report_outcomes($1, $2)", ("jsonb", "int4"),
+    _parameters(_numbered), _in_order(Receipt),
+)  # fmt: skip
 
 
 def _json(value: Any) -> Jsonb:
     return Jsonb(value, dumps=orjson.dumps)
 
 
-def record_decisions(
-    pool: Pool, rows: Sequence[Mapping[str, Any]], wait_seconds: float = LOCK_WAIT_SECONDS
-) -> list[Recorded]:
-    """Commit decided operations (rows of `sentinel.guard_input`) together; answers in the order of `rows`.
+def record_decisions(pool: Pool, rows: Sequence[GuardRow], wait_seconds: float = LOCK_WAIT_SECONDS) -> list[Recorded]:
+    """Commit decided operations together; answers in the order of `rows`.
 
     Others' locks are waited for `wait_seconds` in all, here and in what follows; then `StillDeciding` is raised.
     """
-    return _together(pool, RECORD_DECISIONS, batch_of(rows), Recorded, wait_seconds)
+    return commit_rows(pool, RECORD_DECISIONS, rows, wait_seconds)
 
 
-def try_decision(pool: Pool, row: Mapping[str, Any], within_seconds: float) -> bool:
+def try_decision(pool: Pool, row: GuardRow, within_seconds: float) -> bool:
     """Whether a decision could be recorded now, each statement within `within_seconds`; it is undone. Raises as `record_decisions`."""
     milliseconds = max(1, int(within_seconds * 1000))
 
     def call(connection: Any) -> bool:
         with connection.transaction(force_rollback=True), connection.cursor(binary=True) as cursor:
-            cursor.execute(TRY_TERMS, {"ms": str(milliseconds), "tenant_id": row["tenant_id"]})
-            recorded = cursor.execute(RECORD_DECISIONS, [_json(batch_of([row])), milliseconds]).rowcount
-            return bool(recorded == 1)
+            cursor.execute(TRY_TERMS, {"ms": str(milliseconds), "tenant_id": row.terms.tenant_id})
+            return len(run_statement(connection, RECORD_DECISIONS, [row], milliseconds)) == 1
 
     return call_with_retry(pool, call)
 
 
-def start_operations(
-    pool: Pool, rows: Sequence[Mapping[str, Any]], wait_seconds: float = LOCK_WAIT_SECONDS
-) -> list[Receipt]:
-    """Redeem permits (rows of `sentinel.start_input`) together; receipts in the order of `rows`."""
-    return _together(pool, START_OPERATIONS, _numbered(rows), Receipt, wait_seconds)
-
-
-def report_outcomes(
-    pool: Pool, rows: Sequence[Mapping[str, Any]], wait_seconds: float = LOCK_WAIT_SECONDS
-) -> list[Receipt]:
+def report_outcomes(pool: Pool, rows: Sequence[Row], wait_seconds: float = LOCK_WAIT_SECONDS) -> list[Receipt]:
     """Record outcomes (rows of `sentinel.report_input`) together; receipts in the order of `rows`.
 
     A success after a person's "not executed" needs the halt lock, which no ordinary report must wait for: it is recorded
     after the others, in a transaction of its own.
     """
-    receipts = _together(pool, REPORT_OUTCOMES, _numbered(rows), Receipt, wait_seconds)
+    receipts = commit_rows(pool, REPORT_OUTCOMES, rows, wait_seconds)
+    return [_with_contradiction(pool, row, receipt) for row, receipt in zip(rows, receipts, strict=True)]
+
+
+async def commit_reports(
+    connections: LoopConnections, pool: Pool, rows: Sequence[Row], wait_seconds: float
+) -> list[Receipt]:
+    """`report_outcomes` on an event loop; what is rare, a contradiction, is recorded in a thread."""
+    receipts = await connections.commit(REPORT_OUTCOMES, rows, wait_seconds)
     return [
-        _record_contradiction(pool, rows[receipt.seq], receipt.seq)
-        if receipt.result == "resolved_not_executed"
-        else receipt
-        for receipt in receipts
+        await asyncio.to_thread(_with_contradiction, pool, row, receipt) if _contradicts(receipt) else receipt
+        for row, receipt in zip(rows, receipts, strict=True)
     ]
+
+
+def _contradicts(receipt: Receipt) -> bool:
+    return receipt.result == "resolved_not_executed"
+
+
+def _with_contradiction(pool: Pool, row: Row, receipt: Receipt) -> Receipt:
+    return _record_contradiction(pool, row, receipt.seq) if _contradicts(receipt) else receipt
 
 
 def _record_contradiction(pool: Pool, row: Mapping[str, Any], seq: int) -> Receipt:
@@ -158,44 +212,6 @@ def _record_contradiction(pool: Pool, row: Mapping[str, Any], seq: int) -> Recei
             return found
 
     return call_with_retry(pool, call)
-
-
-def _numbered(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [{**row, "seq": place} for place, row in enumerate(rows)]
-
-
-def batch_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The batch that `record_decisions` of the schema takes: the totals and breakers that rows have in common stand once, under their place."""
-    places: dict[bytes, int] = {}
-    numbered = _numbered(rows)
-    for row in numbered:
-        shared = row.pop("shared", None)
-        if shared is not None:
-            row["shared"] = places.setdefault(shared, len(places))
-    return {"rows": numbered, "shared": [orjson.Fragment(text) for text in places]}
-
-
-def _together(pool: Pool, statement: str, batch: Any, shape: type[Answer], wait_seconds: float) -> list[Answer]:
-    batch = _json(batch)
-
-    def call(connection: Any, left_seconds: float) -> list[Answer]:
-        with connection.cursor(binary=True, row_factory=class_row(shape)) as cursor:
-            return list(cursor.execute(statement, [batch, max(1, int(left_seconds * 1000))]).fetchall())
-
-    return sorted(call_with_retry_within(pool, call, wait_seconds), key=lambda answer: answer.seq)
-
-
-def peek_decisions(
-    pool: Pool, rows: Sequence[Mapping[str, Any]], wait_seconds: float = LOCK_WAIT_SECONDS
-) -> list[Peeked]:
-    """What `record_decisions` would decide on each of `rows` now; nothing is written, no lock is waited for."""
-    batch = _json(batch_of(rows))
-
-    def call(connection: Any) -> list[Peeked]:
-        with connection.cursor(binary=True, row_factory=class_row(Peeked)) as cursor:
-            return list(cursor.execute(PEEK_DECISIONS, [batch]).fetchall())
-
-    return sorted(call_with_retry(pool, call), key=lambda answer: answer.seq)
 
 
 def record_check_report(pool: Pool, **fields: Any) -> Receipt:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field
 
-from sentinel.authority.decisions import Peeked, Receipt, Recorded
+from sentinel.authority.decisions import Peeked, Receipt, Recorded, Row
 from sentinel.authority.key_uses import KeyUses
 from sentinel.core.permit import PermitSigner
 from sentinel.policy.library import ReloadablePolicies
+from sentinel.store.batch_commit import BatchCommitter
 from sentinel.store.clock import DatabaseClock
 from sentinel.store.database import Pool
-from sentinel.store.group_commit import GroupCommit
+from sentinel.store.loop_connections import LoopConnections
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,12 @@ class Authority:
     """The parts a service works with. `clock` is the database's, and serves policies that look at the time of day."""
 
     pool: Pool
-    decisions: GroupCommit[Recorded]
-    starts: GroupCommit[Receipt]
-    reports: GroupCommit[Receipt]
-    checks: GroupCommit[Peeked]
+    connections: LoopConnections
+    """On which an event loop commits; closed with the pool."""
+    decisions: BatchCommitter[Row, Recorded]
+    starts: BatchCommitter[Row, Receipt]
+    reports: BatchCommitter[Row, Receipt]
+    checks: BatchCommitter[Row, Peeked]
     policies: ReloadablePolicies
     permits: PermitSigner
     clock: DatabaseClock

@@ -10,29 +10,26 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from functools import lru_cache
+from dataclasses import astuple
 from typing import Any
 
-import orjson
 import structlog
 
 from sentinel.authority.decisions import Recorded, try_decision
 from sentinel.authority.engine import Authority, Caller
+from sentinel.authority.guard_rows import GuardRow, GuardTerms, shared_json
 from sentinel.authority.housekeeping import PERMIT_LIMIT_MARK_SECONDS
 from sentinel.authority.keys import WORKER_SCOPE
-from sentinel.authority.outcomes import leave_seconds, requester
-from sentinel.core.decision import BreakerCheck, Decision, ReservationRequest, Verdict, no_matching_policy
+from sentinel.authority.outcomes import leave_seconds
+from sentinel.core.decision import Decision, no_matching_policy
 from sentinel.core.errors import KeyReused, ResolvedNotExecuted, SentinelError, TooManyOpenPermits
 from sentinel.core.operation import Operation, build_operation, first_difference
 from sentinel.core.proof import decision_basis, facts_commitment, pack_parts
-from sentinel.platform.randomness import random_bytes, random_uuid
+from sentinel.platform.randomness import random_bytes
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.facts import Requester, check_once, declared_evidence
 from sentinel.policy.model import EVIDENCE
-from sentinel.store.ids import new_id, proof_id_of
-
-NEVER = {"required_role": "approver", "required_people": 1, "approval_seconds": 0}
-"""Approval terms of a decision that no approval can follow."""
+from sentinel.store.ids import new_id, proof_id_of, unix_milliseconds, uuid4, uuid7
 
 
 def raise_if_refused(operation: Operation, recorded: Recorded, *, asks_start: bool = False) -> Recorded:
@@ -80,101 +77,57 @@ def decided_row(
     elapsed_ms: int,
     start_id: uuid.UUID | None = None,
     act_seconds: int | None = None,
-) -> dict[str, Any]:
-    """One row of `sentinel.guard_input`: JSON-ready, in memory, nothing asked of anybody."""
+) -> GuardRow:
+    """An operation as the policy decides on it, with all that recording it needs: in memory, nothing asked of anybody."""
     decision, basis = provisional(authority, caller, operation)
-    event_id, salt = new_id(), random_bytes(32).hex()
-    return {
-        **question(caller, operation, decision),
-        "operation_id": new_id(),
-        "event_id": event_id,
-        "second_event_id": new_id(),
-        "permit_id": random_uuid(),
-        "approval_id": new_id(),
-        "salt": salt,
-        "request": operation.canonical,
-        "basis": basis,
-        "facts_commitment": facts_commitment(salt, operation_canonical=operation.canonical, basis=basis, tightened=()),
-        "hand_out_is_start": not has_start_step,
-        "start_id": start_id,
-        "act_seconds": leave_seconds(authority, act_seconds),
-        "permit_seconds": authority.permit_seconds,
-        "pack_parts": pack_parts(operation, decision, proof_id=proof_id_of(event_id), salt=salt),
-        "elapsed_ms": elapsed_ms,
-    }
+    terms = _terms(caller, operation, decision, authority.permit_seconds, hand_out_is_start=not has_start_step)
+    random, now = random_bytes(88), unix_milliseconds()
+    event_id, salt = uuid7(now, random[:10]), random[10:42].hex()
+    amount = operation.params.get("amount")
+    return GuardRow(
+        terms, operation.idempotency_key, operation.resource, operation.digest, operation.canonical, salt, basis,
+        facts_commitment(salt, operation_canonical=operation.canonical, basis=basis, tightened=()), decision.once_key,
+        operation_id=uuid7(now, random[42:52]), event_id=event_id, second_event_id=uuid7(now, random[52:62]),
+        permit_id=uuid4(random[62:78]), approval_id=uuid7(now, random[78:]),
+        amount_minor=amount["amount_minor"] if amount else None, limits=[ask for ask in decision.limits if not ask.is_total],
+        pack_parts=pack_parts(operation, decision, proof_id=proof_id_of(event_id), salt=salt), elapsed_ms=elapsed_ms,
+        start_id=start_id, act_seconds=leave_seconds(authority, act_seconds),
+    )  # fmt: skip
 
 
-def question(caller: Caller, operation: Operation, decision: Decision) -> dict[str, Any]:
-    """The part of a row that says what is asked and what the policy found; enough for a mere question."""
-    amount, terms = operation.amount, decision.approval
-    approval = NEVER if terms is None else {
-        "required_role": terms.role, "required_people": terms.people, "approval_seconds": terms.expires_seconds,
-    }  # fmt: skip
-    return {
-        "tenant_id": caller.tenant_id,
-        **requester(caller),
-        "owner_operator_id": caller.owner_operator_id,
-        "idempotency_key": operation.idempotency_key,
-        "agent_id": operation.agent_id,
-        "action": operation.action,
-        "resource": operation.resource,
-        "risk_class": operation.risk_class,
-        "scenario": operation.param("scenario"),
-        "digest": operation.digest,
-        "once_key": decision.once_key,
-        "amount_minor": amount.amount_minor if amount else None,
-        "currency": amount.currency if amount else None,
-        "verdict": decision.verdict,
-        "reason_code": decision.reason_code,
-        "reasons": decision.reasons,
-        "policy_id": decision.policy_id,
-        "policy_version": decision.policy_version,
-        "policy_label": decision.policy_label,
-        "policy_digest": decision.policy_digest,
-        "limits": [_limit(ask) for ask in decision.limits if not ask.is_total]
-        if decision.verdict is not Verdict.DENY
-        else [],
-        "shared": _shared(tuple(ask for ask in decision.limits if ask.is_total), decision.breakers),
-        **approval,
-        **_for_a_person(decision),
-    }
+def _terms(
+    caller: Caller, operation: Operation, decision: Decision, permit_seconds: int, *, hand_out_is_start: bool
+) -> GuardTerms:
+    """The interned terms of an operation and of what the policy decided on it."""
+    amount, scenario = operation.params.get("amount"), operation.param("scenario")
+    currency = amount["currency"] if amount else None
+    # The policy's digest and the key of a total or breaker, which names its place in the policy and who asks, say all else of it.
+    key = (
+        caller.tenant_id, caller.principal_id, caller.owner_operator_id, caller.agent_id, operation.agent_id, operation.action,
+        operation.risk_class, scenario, currency, decision.policy_digest, decision.verdict.value, decision.reason_code,
+        decision.reasons, decision.approval, decision.approvable, decision.asks_person, permit_seconds, hand_out_is_start,
+        *[ask.limit_key for ask in decision.limits if ask.is_total], *[ask.breaker_key for ask in decision.breakers],
+    )  # fmt: skip
+    found = _interned.get(key)
+    if found is None:
+        if len(_interned) >= _MOST_TERMS:
+            _interned.clear()
+        role, people, expires_seconds = _NEVER if decision.approval is None else astuple(decision.approval)
+        found = _interned[key] = GuardTerms(
+            caller.tenant_id, caller.principal_id, caller.owner_operator_id, caller.agent_id, operation.agent_id, operation.action,
+            operation.risk_class, scenario, currency, decision.policy_id, decision.policy_version, decision.policy_label,
+            decision.policy_digest, decision.verdict.value, decision.reason_code, decision.reasons, role, people, expires_seconds,
+            permit_seconds, hand_out_is_start, decision.approvable, decision.asks_person,
+            shared_json([ask for ask in decision.limits if ask.is_total], decision.breakers),
+        )  # fmt: skip
+    return found
 
 
-def _for_a_person(decision: Decision) -> dict[str, bool]:
-    """What a question to a person is like, where it is not as usual: absent means approvable and not asked for."""
-    return {
-        **({} if decision.approvable else {"approvable": False}),
-        **({"asks_person": True} if decision.asks_person else {}),
-    }
+_interned: dict[tuple[Any, ...], GuardTerms] = {}
+_MOST_TERMS = 4096
 
-
-@lru_cache(maxsize=4096)
-def _shared(totals: tuple[ReservationRequest, ...], breakers: tuple[BreakerCheck, ...]) -> bytes | None:
-    """The limits and breakers of who asks, as JSON: the same for most rows of a batch, which carries them once."""
-    if not totals and not breakers:
-        return None
-    return orjson.dumps({"totals": [_limit(ask) for ask in totals], "breakers": [_breaker(ask) for ask in breakers]})
-
-
-def _limit(ask: ReservationRequest) -> dict[str, Any]:
-    return {
-        "limit_key": ask.limit_key, "subject": ask.subject, "window": ask.window, "window_seconds": ask.window_seconds,
-        "bucket_seconds": ask.bucket_seconds, "zone": ask.zone, "cap_minor": ask.cap_minor, "verdict": ask.verdict,
-        "reason_code": ask.reason_code,
-    }  # fmt: skip
-
-
-def _breaker(ask: BreakerCheck) -> dict[str, Any]:
-    return {
-        "breaker_key": ask.breaker_key, "scope": ask.scope, "target": ask.target, "window_seconds": ask.window_seconds,
-        "bucket_seconds": ask.bucket_seconds, "most_operations": ask.most_operations, "most_minor": ask.most_minor,
-        "declared": ask.declared,
-    }  # fmt: skip
-
-
-def check_row(authority: Authority, caller: Caller, operation: Operation) -> dict[str, Any]:
-    """The question as `Authority.checks` takes it: what a guard would ask for a new key."""
-    return question(caller, operation, provisional(authority, caller, operation)[0])
+_NEVER = ("approver", 1, 0)
+"""Approval terms of a decision that no approval can follow."""
 
 
 TRY_SECONDS = 0.8

@@ -6,7 +6,6 @@ This informs and decides nothing. The decision's transaction asks again.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import threading
 import uuid
@@ -92,7 +91,7 @@ class PolicyInspector:
         asks = {ask.limit_key: ask for ask in evaluate(policy, operation.facts(), moment).limits}
         if not asks:
             return []
-        sent = orjson.dumps([dataclasses.asdict(ask) for ask in asks.values()]).decode()
+        sent = orjson.dumps([ask._asdict() for ask in asks.values()]).decode()
         fills = limit_usage(pool, tenant_id, sent, operation.amount.amount_minor)
         description = describe(policy)
         return [_view(asks[fill.limit_key], fill, description) for fill in fills]

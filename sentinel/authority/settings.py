@@ -59,7 +59,9 @@ class Settings:
         "Of these from one address; as many as in all behind a proxy, which is one address.",
         2000,
     )
-    pool_size: int = setting("SENTINEL_POOL_SIZE", "Database connections per process.", 12)
+    pool_size: int = setting(
+        "SENTINEL_POOL_SIZE", "Database connections per process: half for commits, half for everything else.", 12
+    )
     max_streams: int = setting("SENTINEL_MAX_STREAMS", "Approvals streams held open per process.", 1000)
     max_streams_per_tenant: int = setting(
         "SENTINEL_MAX_STREAMS_PER_TENANT", "Approvals streams of one tenant held open per process.", 200

@@ -21,11 +21,13 @@ from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.platform.resources import invariants_sql, policies_dir
 from sentinel.policy.cases import run_cases
 from sentinel.policy.folder import check_folder
+from sentinel.policy.library import PolicyLibrary
 from sentinel.store.address import database_url
 from sentinel.store.database import AUTHORITY, CONSOLE, ORDERS, WORKER, describe, first_line, open_connection, with_role
 from sentinel.store.invariants import LONG_STATEMENT_TIMEOUT, SHOWN, run_invariants
 from sentinel.store.migrate import SchemaNotReady, current_revision, require_head
 from sentinel.store.safety import safety_faults
+from sentinel.tools.check import check_tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ def _examine(url: str, checkpoints: Path | None) -> Iterator[Check]:
         "readable",
     )
     faults = check_folder(policies_dir())
+    faults += check_tools(policies_dir(), None if faults else PolicyLibrary.load(policies_dir()))
     yield Check("policies", not faults, "; ".join(fault.detail for fault in faults) or "compile")
     yield Check("policy cases", run_cases(policies_dir()).passed, "see `sentinel policy test`")
     with _connected(url, AUTHORITY, CONSOLE, WORKER, ORDERS) as connection:

@@ -25,6 +25,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "gates": ("sentinel.cli.gates:group", "Prove a scenario by labelled cases before its switch is turned on."),
     "in-doubt": ("sentinel.cli.in_doubt:group", "List and resolve operations whose outcome is unknown."),
     "policy": ("sentinel.cli.policy:group", "Check, show and test policy files."),
+    "tools": ("sentinel.cli.tools:group", "List the tools that are mapped to actions, and try a call of one."),
+    "hook": ("sentinel.cli.hook:group", "Hooks of agents' own programs, such as Claude Code, as commands."),
     "public-ids": ("sentinel.cli.public_ids:group", "Tell what an identifier on the public board stands for."),
     "proof": ("sentinel.cli.proof:group", "Verify proof packs, alone or against the record."),
     "checkpoint": ("sentinel.cli.checkpoint:command", "Write down how the evidence stands, outside the database."),

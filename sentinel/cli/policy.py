@@ -19,12 +19,14 @@ from rich.table import Table
 from sentinel.cli.common import import_paths, json_option
 from sentinel.core.errors import NotFound
 from sentinel.platform.resources import policies_dir
-from sentinel.policy.cases import run_cases
+from sentinel.policy.cases import CaseResult, run_cases
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe, lint_policy
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.folder import check_folder
 from sentinel.policy.library import NOT_POLICIES, PolicyLibrary
+from sentinel.tools.cases import ToolCaseResult, run_tool_cases
+from sentinel.tools.check import check_tools
 
 DIRECTORY = click.argument(
     "directory",
@@ -43,13 +45,14 @@ def group() -> None:
 @DIRECTORY
 @json_option
 def check(directory: Path | None, as_json: bool) -> None:
-    """Check the whole folder: compile every policy, read switches and cases, and have `worker check` read the rest.
+    """Check the whole folder: compile every policy, read switches, tools and cases, and have `worker check` read the rest.
 
     The rest is routes.yaml, critic.yaml, order_sources.yaml, order_signals.yaml and gates/. Each fault is explained with file, line and
     rule, and with the nearest known name. Exit 1 when there is one.
     """
     folder = directory or policies_dir()
     faults = check_folder(folder)
+    faults += check_tools(folder, None if faults else PolicyLibrary.load(folder))
     known = {str(fault) for fault in faults}
     faults += [fault for fault in _faults_of_the_worker(folder) if str(fault) not in known]
     if as_json:
@@ -134,22 +137,29 @@ def _cell(value: object) -> str:
 @DIRECTORY
 @json_option
 def test(directory: Path | None, as_json: bool) -> None:
-    """Run `cases/*.yaml` beside the policies: wanted decision and reasons, and which rules no case reaches. Exit 1 on a failure."""
-    report = run_cases(directory or policies_dir())
+    """Run `cases/*.yaml` and `tool_cases.yaml`: wanted operation, decision and reasons, and what no case reaches. Exit 1 on a failure."""
+    folder = directory or policies_dir()
+    library = PolicyLibrary.load(folder)
+    report, tools = run_cases(folder, library=library), run_tool_cases(folder, library)
+    passed = report.passed and tools.passed
+    results: list[CaseResult | ToolCaseResult] = [*report.results, *tools.results]
     if as_json:
         click.echo(json.dumps({
-            "passed": report.passed, "never_matched": list(report.never_matched),
+            "passed": passed, "never_matched": list(report.never_matched),
             "cases": [{"name": r.name, "where": r.where, "decision": r.decision, "reason_code": r.reason_code, "problem": r.problem} for r in report.results],
+            "tool_cases": [{"name": r.name, "where": r.where, "problem": r.problem} for r in tools.results],
         }))  # fmt: skip
     else:
-        failed = [result for result in report.results if not result.passed]
+        failed = [result for result in results if result.problem]
         for result in failed:
             click.echo(f"FAILED  {result.where}  {result.name}: {result.problem}", err=True)
-        click.echo(f"{len(report.results) - len(failed)} passed, {len(failed)} failed")
+        click.echo(f"{len(results) - len(failed)} passed, {len(failed)} failed")
         effects = sum(len(rules) for rules in report.coverage.values())
         reached = effects - len(report.never_matched)
         click.echo(
             f"rule coverage: {reached} of {effects}"
             + (f"; never: {', '.join(report.never_matched)}" if report.never_matched else "")
         )
-    sys.exit(0 if report.passed else 1)
+        if tools.unreached:
+            click.echo(f"tools without a case: {', '.join(tools.unreached)}")
+    sys.exit(0 if passed else 1)

@@ -6,10 +6,10 @@ the request itself. The `Action…` family is for `guarded()`, where a refusal m
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum
 
 
-class NoAnswerKind(StrEnum):
+class NoAnswerKind(str, Enum):  # noqa: UP042 - the client runs on Python 3.10, which has no StrEnum
     """Why there is no answer."""
 
     REFUSED = "connection_refused"
@@ -19,6 +19,9 @@ class NoAnswerKind(StrEnum):
     BUSY = "busy"
     MALFORMED = "malformed_answer"
     CLOSED = "client_closed"
+
+    def __str__(self) -> str:
+        return self.value
 
 
 class ClientError(Exception):
@@ -57,11 +60,11 @@ class KeyConflict(Rejected):
 
 
 class ActionDenied(ClientError):
-    """Not allowed. `reason_code` is the authority's."""
+    """Not allowed. `reason_code` is the authority's, `reason` its sentence."""
 
-    def __init__(self, reason_code: str, detail: str) -> None:
-        super().__init__(f"{reason_code}: {detail}")
-        self.reason_code = reason_code
+    def __init__(self, reason_code: str, reason: str) -> None:
+        super().__init__(f"{reason_code}: {reason}")
+        self.reason_code, self.reason = reason_code, reason
 
 
 class ApprovalPending(ClientError):
@@ -69,7 +72,7 @@ class ApprovalPending(ClientError):
 
     def __init__(self, approval_id: str, detail: str) -> None:
         super().__init__(f"approval {approval_id} is pending: {detail}")
-        self.approval_id = approval_id
+        self.approval_id, self.reason = approval_id, detail
 
 
 class ActionExpired(ClientError):

@@ -65,7 +65,8 @@ def moment(body: Mapping[str, Any], name: str) -> datetime:
     """A time with its zone."""
     found = text(body, name)
     try:
-        read = datetime.fromisoformat(found)
+        # Python 3.10 does not know the Z.
+        read = datetime.fromisoformat(found[:-1] + "+00:00" if found.endswith("Z") else found)
     except ValueError:
         malformed(f"{name} is not a time")
     if read.tzinfo is None:

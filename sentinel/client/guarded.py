@@ -3,6 +3,9 @@
     with guarded(client, "email.send", params={"to_count": 3}, idempotency_key="mail:42"):
         send()
 
+    async with guarded(async_client, "email.send", params={"to_count": 3}, idempotency_key="mail:42"):
+        await send()
+
 As a decorator the key and the params may be functions of the call's own arguments.
 """
 
@@ -11,8 +14,8 @@ from __future__ import annotations
 import functools
 import logging
 import uuid
-from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from sentinel.client.answers import GuardAnswer
 from sentinel.client.client import Client
@@ -21,94 +24,184 @@ from sentinel.client.errors import (
     ActionExpired,
     AlreadyStarted,
     ApprovalPending,
+    ClientError,
     Rejected,
     Unreachable,
 )
+from sentinel.client.questions import GuardQuestion, Outcome
+
+if TYPE_CHECKING:
+    from typing import ParamSpec
+
+    from sentinel.client.async_client import AsyncClient
+
+    P = ParamSpec("P")
 
 _log = logging.getLogger(__name__)
 
-P = ParamSpec("P")
 R = TypeVar("R")
-FromCall = Callable[..., Any]
 
 
-class Guarded:
-    """One guarded run; made by `guarded()`. `answer` is set inside the block, `reported` after it."""
+class _Run:
+    """What a guarded run asks, as given; `answer` is set inside the block, `reported` after it.
 
-    def __init__(
-        self,
-        client: Client,
-        action: str,
-        *,
-        idempotency_key: str | Callable[..., str],
-        params: Mapping[str, Any] | Callable[..., Mapping[str, Any]] | None = None,
-        resource: str | None = None,
-        risk_class: str | None = None,
-        evidence_context: Mapping[str, Any] | None = None,
-        act_within_seconds: int | None = None,
-    ) -> None:
-        self._client, self._action = client, action
-        self._key, self._params = idempotency_key, params
-        self._act_within_seconds = act_within_seconds
-        self._bound = {"resource": resource, "risk_class": risk_class, "evidence_context": evidence_context}
+    `failure` may be set inside the block, in a word: then an error is reported although nothing is raised.
+    """
+
+    def __init__(self, client: Any, question: Mapping[str, Any], wait_seconds: float) -> None:
+        self._client, self._given, self._wait_seconds = client, question, wait_seconds
         self.answer: GuardAnswer | None = None
+        self.failure: str | None = None
         self.reported = False
+
+    def _question(self) -> GuardQuestion:
+        if callable(self._given["idempotency_key"]) or callable(self._given["params"]):
+            raise TypeError("a key or params made from arguments need the decorator form")
+        question: dict[str, Any] = {**self._given, "params": self._given["params"] or {}}
+        return question  # type: ignore[return-value]
+
+    def _question_of_call(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        made = {
+            name: value(*args, **kwargs) if callable(value) else value
+            for name, value in self._given.items()
+            if name in ("idempotency_key", "params")
+        }
+        return {**self._given, **made}
+
+    def _outcome(self, kind: type[BaseException] | None) -> Outcome:
+        answer = self.answer
+        assert answer is not None
+        # The type's name only: an exception's text may carry what must not leave this process.
+        error = self.failure if kind is None else kind.__name__
+        return {
+            "idempotency_key": answer.idempotency_key,
+            "action": answer.action,
+            "agent_id": answer.agent_id,
+            "outcome": "success" if error is None else "error",
+            "error": error,
+            "resource": answer.resource,
+            "risk_class": answer.risk_class,
+            "permit_token": answer.permit_token,
+        }
+
+    def _not_reported(self, failure: ClientError) -> None:
+        # The side effect has happened, so do not raise. Unreported, the operation becomes in doubt at the authority.
+        assert self.answer is not None
+        _log.warning("the outcome of %s was not reported: %s", self.answer.idempotency_key, failure.detail)
+
+
+class Guarded(_Run):
+    """One guarded run; made by `guarded()`."""
+
+    _client: Client
 
     def __enter__(self) -> GuardAnswer:
         """Ask and start. Raises `ActionDenied`, `ApprovalPending`, `ActionExpired`, `AlreadyStarted` and others."""
-        if callable(self._key) or callable(self._params):
-            raise TypeError("a key or params made from arguments need the decorator form")
-        answer = self._client.guard(
-            action=self._action,
-            params=self._params or {},
-            idempotency_key=self._key,
-            **self._bound,  # type: ignore[arg-type]
-        )
-        _require_permission(answer)
-        _start(self._client, answer, self._act_within_seconds)
+        question = self._question()
+        answer = self._client.guard(**question)
+        if answer.status == "pending" and self._wait_seconds > 0:
+            self._client.wait_for_approval(answer.approval_id or "", timeout_seconds=self._wait_seconds)
+            answer = self._client.guard(**question)
+        raise_unless_permitted(answer)
+        try:
+            self._client.start(answer, uuid.uuid4(), act_within_seconds=question.get("act_within_seconds"))
+        except Rejected as refused:
+            raise refused_start(answer, refused) from refused
         self.answer = answer
         return answer
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        assert self.answer is not None
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> Literal[False]:
         try:
-            self._client.report(
-                idempotency_key=self.answer.idempotency_key,
-                action=self.answer.action,
-                agent_id=self.answer.agent_id,
-                outcome="success" if kind is None else "error",
-                # The type's name only: an exception's text may carry what must not leave this process.
-                error=None if kind is None else kind.__name__,
-                resource=self.answer.resource,
-                risk_class=self.answer.risk_class,
-                permit_token=self.answer.permit_token,
-            )
+            self._client.report(**self._outcome(kind))
             self.reported = True
         except (Unreachable, Rejected) as failure:
-            # The side effect has happened, so do not raise. Unreported, the operation becomes in doubt at the authority.
-            _log.warning("the outcome of %s was not reported: %s", self.answer.idempotency_key, failure.detail)
+            self._not_reported(failure)
+        return False
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """The decorator form: each call of `function` is one guarded run."""
 
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self._for_call(*args, **kwargs):
+            with Guarded(self._client, self._question_of_call(*args, **kwargs), self._wait_seconds):
                 return function(*args, **kwargs)
 
         return run
 
-    def _for_call(self, *args: Any, **kwargs: Any) -> Guarded:
-        key = self._key(*args, **kwargs) if callable(self._key) else self._key
-        params = self._params(*args, **kwargs) if callable(self._params) else self._params
-        return Guarded(
-            self._client, self._action, idempotency_key=key, params=params,
-            act_within_seconds=self._act_within_seconds, **self._bound,  # type: ignore[arg-type]
-        )  # fmt: skip
+
+class AsyncGuarded(_Run):
+    """One guarded run on an event loop; made by `guarded()` of an `AsyncClient`."""
+
+    _client: AsyncClient
+
+    async def __aenter__(self) -> GuardAnswer:
+        """As `Guarded`. Cancelled before the block, nothing was done: a start may be recorded, and becomes in doubt."""
+        question = self._question()
+        answer = await self._client.guard(**question)
+        if answer.status == "pending" and self._wait_seconds > 0:
+            await self._client.wait_for_approval(answer.approval_id or "", timeout_seconds=self._wait_seconds)
+            answer = await self._client.guard(**question)
+        raise_unless_permitted(answer)
+        try:
+            await self._client.start(answer, uuid.uuid4(), act_within_seconds=question.get("act_within_seconds"))
+        except Rejected as refused:
+            raise refused_start(answer, refused) from refused
+        self.answer = answer
+        return answer
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> Literal[False]:
+        try:
+            await self._client.report(**self._outcome(kind))
+            self.reported = True
+        except (Unreachable, Rejected) as failure:
+            self._not_reported(failure)
+        return False
+
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+        """The decorator form for a coroutine function."""
+
+        @functools.wraps(function)
+        async def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            async with AsyncGuarded(self._client, self._question_of_call(*args, **kwargs), self._wait_seconds):
+                return await function(*args, **kwargs)
+
+        return run
+
+
+@overload
+def guarded(
+    client: Client,
+    action: str,
+    *,
+    idempotency_key: str | Callable[..., str],
+    params: Mapping[str, Any] | Callable[..., Mapping[str, Any]] | None = ...,
+    resource: str | None = ...,
+    risk_class: str | None = ...,
+    evidence_context: Mapping[str, Any] | None = ...,
+    act_within_seconds: int | None = ...,
+    wait_seconds: float = ...,
+) -> Guarded: ...
+
+
+@overload
+def guarded(
+    client: AsyncClient,
+    action: str,
+    *,
+    idempotency_key: str | Callable[..., str],
+    params: Mapping[str, Any] | Callable[..., Mapping[str, Any]] | None = ...,
+    resource: str | None = ...,
+    risk_class: str | None = ...,
+    evidence_context: Mapping[str, Any] | None = ...,
+    act_within_seconds: int | None = ...,
+    wait_seconds: float = ...,
+) -> AsyncGuarded: ...
 
 
 def guarded(
-    client: Client,
+    client: Client | AsyncClient,
     action: str,
     *,
     idempotency_key: str | Callable[..., str],
@@ -117,25 +210,24 @@ def guarded(
     risk_class: str | None = None,
     evidence_context: Mapping[str, Any] | None = None,
     act_within_seconds: int | None = None,
-) -> Guarded:
-    """A context manager (and decorator) that enters its block only with a started permit.
+    wait_seconds: float = 0.0,
+) -> Guarded | AsyncGuarded:
+    """A context manager (and decorator) that enters its block only with a started permit; `async with` for an `AsyncClient`.
 
     `act_within_seconds` is how long the block may take (None: the authority's own time): before its end nobody can say that it
-    was not executed, unless the block fails, which reports an error.
+    was not executed, unless the block fails, which reports an error. `wait_seconds` is how long to wait for a person, then ask
+    again with the same key; 0 raises `ApprovalPending` at once.
     """
-    return Guarded(
-        client,
-        action,
-        idempotency_key=idempotency_key,
-        params=params,
-        resource=resource,
-        risk_class=risk_class,
-        evidence_context=evidence_context,
-        act_within_seconds=act_within_seconds,
-    )
+    question = {
+        "action": action, "idempotency_key": idempotency_key, "params": params, "resource": resource, "risk_class": risk_class,
+        "evidence_context": evidence_context, "act_within_seconds": act_within_seconds,
+    }  # fmt: skip
+    kind = Guarded if isinstance(client, Client) else AsyncGuarded
+    return kind(client, question, wait_seconds)
 
 
-def _require_permission(answer: GuardAnswer) -> None:
+def raise_unless_permitted(answer: GuardAnswer) -> None:
+    """Raise `ActionDenied`, `ApprovalPending`, `ActionExpired` or `AlreadyStarted` unless the answer is a permission."""
     if answer.may_start:
         return
     if answer.status == "pending":
@@ -147,14 +239,12 @@ def _require_permission(answer: GuardAnswer) -> None:
     raise ActionDenied(answer.reason_code, answer.reason)
 
 
-def _start(client: Client, answer: GuardAnswer, act_within_seconds: int | None) -> None:
-    try:
-        client.start(answer, uuid.uuid4(), act_within_seconds=act_within_seconds)
-    except Rejected as refused:
-        if refused.code == "already-started":
-            raise AlreadyStarted(f"{answer.idempotency_key} was started before") from refused
-        if refused.code == "permit-expired":
-            raise ActionExpired("the permit ran out before the start") from refused
-        if refused.status in (403, 409):
-            raise ActionDenied(refused.code, refused.detail) from refused
-        raise
+def refused_start(answer: GuardAnswer, refused: Rejected) -> ClientError:
+    """What a refused start means for the block."""
+    if refused.code == "already-started":
+        return AlreadyStarted(f"{answer.idempotency_key} was started before")
+    if refused.code == "permit-expired":
+        return ActionExpired("the permit ran out before the start")
+    if refused.status in (403, 409):
+        return ActionDenied(refused.code, refused.detail)
+    return refused

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Verdict(StrEnum):
@@ -86,8 +87,7 @@ class WindowKind(StrEnum):
     ROLLING = "rolling"
 
 
-@dataclass(frozen=True, slots=True)
-class ReservationRequest:
+class ReservationRequest(NamedTuple):
     """A cap that this operation must fit under: checked and reserved in the decision's transaction.
 
     `subject` names whose budget it is ("acct_1|USD"); `limit_key` is unique per limit and subject.

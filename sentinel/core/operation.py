@@ -49,6 +49,12 @@ IDENTIFIER_PARAMS = frozenset(
 
 MAX_KEY, MAX_TEXT = 128, 8192
 
+# dict first: asking the abstract class is several times slower.
+_MAPPINGS = (dict, Mapping)
+
+_Path = str | tuple[Any, str | int]
+"""Where a value is: a name, or a path and the member or index in it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
@@ -128,25 +134,27 @@ def _difference(one: Any, other: Any, path: str) -> str | None:
 
 def _normal_params(params: Mapping[str, Any]) -> dict[str, Any]:
     rest = {key: value for key, value in params.items() if value is not None}
-    for key in IDENTIFIER_PARAMS & rest.keys():
-        check_identifier(rest[key], f"params.{key}", MAX_IDENTIFIER)
+    for key, value in rest.items():
+        if key in IDENTIFIER_PARAMS and not is_identifier(value, MAX_IDENTIFIER):
+            check_identifier(value, f"params.{key}", MAX_IDENTIFIER)
     normal: dict[str, Any] = {}
     amount = rest.pop("amount", None)
     if amount is not None:
-        currency = rest.pop("currency", None) if not isinstance(amount, Mapping) else None
+        currency = rest.pop("currency", None) if not isinstance(amount, _MAPPINGS) else None
         money = _amount(amount, currency)
         if rest.get("currency", money.currency) != money.currency:
             raise InvalidInput.of("params.currency", "contradicts params.amount.currency")
         normal["amount"] = {"amount_minor": money.amount_minor, "currency": money.currency}
     for key, value in rest.items():
-        normal[_key(key, "params")] = _normal(value, f"params.{key}")
+        # An identifier is plain text, and its name a plain name.
+        normal[key] = value if key in IDENTIFIER_PARAMS else _normal(value, ("params", _key(key, "params")))
     if "risk" in normal:
         _check_risk(normal["risk"])
     return normal
 
 
 def _amount(amount: Any, currency: Any) -> Money:
-    if isinstance(amount, Mapping):
+    if isinstance(amount, _MAPPINGS):
         extra = sorted(amount.keys() - {"value", "currency"})
         if extra:
             raise InvalidInput.of(f"params.amount.{extra[0]}", "is not a field of an amount")
@@ -156,32 +164,40 @@ def _amount(amount: Any, currency: Any) -> Money:
     return parse_money(amount, currency, field="params.amount")
 
 
-def _normal(value: Any, path: str) -> Any:
+def _normal(value: Any, path: _Path) -> Any:
     if isinstance(value, str):
         return check_text(value, path)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
         if abs(value) > MAX_SAFE_INTEGER:
-            raise InvalidInput.of(path, "must be within ±(2^53−1); write larger numbers as text")
+            raise InvalidInput.of(_written(path), "must be within ±(2^53−1); write larger numbers as text")
         return value
-    if isinstance(value, Mapping):
-        return {_key(k, path): _normal(v, f"{path}.{k}") for k, v in value.items() if v is not None}
+    if isinstance(value, _MAPPINGS):
+        return {_key(k, path): _normal(v, (path, k)) for k, v in value.items() if v is not None}
     if isinstance(value, (list, tuple)):
-        return [_normal(item, f"{path}[{index}]") for index, item in enumerate(value)]
+        return [_normal(item, (path, index)) for index, item in enumerate(value)]
     if isinstance(value, (Decimal, float)):
-        raise InvalidInput.of(path, "must be an integer; write fractions as text, so that they stay exact")
-    raise InvalidInput.of(path, "is not a JSON value")
+        raise InvalidInput.of(_written(path), "must be an integer; write fractions as text, so that they stay exact")
+    raise InvalidInput.of(_written(path), "is not a JSON value")
 
 
-def _key(key: str, path: str) -> str:
+def _key(key: str, path: _Path) -> str:
     if not key or len(key) > MAX_KEY or not key.isascii() or not key.isprintable():
-        raise InvalidInput.of(path, f"field names are printable ASCII of 1 to {MAX_KEY} characters")
+        raise InvalidInput.of(_written(path), f"field names are printable ASCII of 1 to {MAX_KEY} characters")
     return key
 
 
+def _written(path: _Path) -> str:
+    """A path as people read it: "params.items[2].name". Made only for a refusal."""
+    if isinstance(path, str):
+        return path
+    within, step = path
+    return f"{_written(within)}[{step}]" if isinstance(step, int) else f"{_written(within)}.{step}"
+
+
 def _check_risk(risk: Any) -> None:
-    if not isinstance(risk, Mapping):
+    if not isinstance(risk, _MAPPINGS):
         raise InvalidInput.of("params.risk", "must be an object")
     for flag in ("duplicate_refund", "stale_window", "suspicious_reason"):
         if flag in risk and not isinstance(risk[flag], bool):
@@ -203,12 +219,13 @@ def check_identifier(value: Any, path: str, most: int) -> str:
     return str(value)
 
 
-def check_text(value: str, path: str, most: int = MAX_TEXT) -> str:
+def check_text(value: str, path: _Path, most: int = MAX_TEXT) -> str:
     """`value` if a person would see all of it; else `InvalidInput`."""
     if len(value) > most:
-        raise InvalidInput.of(path, f"must have at most {most} characters")
-    if UNSAFE_TEXT.search(value):
-        raise InvalidInput.of(path, "must not hold control, zero-width or direction-changing characters")
+        raise InvalidInput.of(_written(path), f"must have at most {most} characters")
+    # Printable ASCII, which almost every text is, holds none of them.
+    if not (value.isascii() and value.isprintable()) and UNSAFE_TEXT.search(value):
+        raise InvalidInput.of(_written(path), "must not hold control, zero-width or direction-changing characters")
     return value
 
 

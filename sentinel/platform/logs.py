@@ -6,7 +6,8 @@ import atexit
 import logging
 import sys
 import threading
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, BinaryIO, cast
 
 import orjson
@@ -62,6 +63,15 @@ class BufferedLogStream:
         if lines:
             self._stream.write(b"".join(lines))
             self._stream.flush()
+
+
+def write_events(event: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Log many events of one name at level info under one timestamp, each a line as `info(event, **row)` writes it."""
+    if not structlog.get_logger().is_enabled_for(logging.INFO):
+        return
+    told = {"event": event, "level": "info", "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z")}
+    lines = b"\n".join(_line(None, "info", {**row, **told}) for row in rows)
+    structlog.get_config()["logger_factory"]().info(lines)
 
 
 def buffer_log_lines(schedule: Callable[[Callable[[], None]], object]) -> None:

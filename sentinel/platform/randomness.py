@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-import uuid
 
 _PAGE_BYTES = 4096
 
@@ -42,8 +41,3 @@ _page = _Page()
 def random_bytes(count: int) -> bytes:
     """`count` bytes (1 to 4096) from the system's generator, fit for secrets."""
     return _page.take(count)
-
-
-def random_uuid() -> uuid.UUID:
-    """A UUIDv4 (RFC 9562): 122 random bits."""
-    return uuid.UUID(bytes=random_bytes(16), version=4)

@@ -5,13 +5,13 @@ Everything that can be known to be wrong is refused here, so that at run time on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sentinel.core.decision import Finding, Verdict
-from sentinel.policy.conditions import CombinedConditions, Condition, ConditionError, Conditions, references
+from sentinel.policy.conditions import Condition, ConditionError, Conditions, ConditionSet, references
 from sentinel.policy.document import covered_currencies, rate_in_words
 from sentinel.policy.errors import PolicyError, SourcePosition, nearest
 from sentinel.policy.evidence import check_evidence, check_reason
@@ -30,7 +30,7 @@ from sentinel.policy.model import (
     variable_name,
 )
 from sentinel.policy.parse import ParsedPolicy, parse_policy
-from sentinel.policy.source import Scalar, Source, read_source
+from sentinel.policy.source import Scalar, Source, character_place, read_source
 from sentinel.policy.vouching import check_vouching
 
 
@@ -56,21 +56,22 @@ class CompiledRule:
         return self.by_value.get(value, self.matched)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CompiledLimit:
-    """A limit, its narrowing condition if any, and the finding of a limit that cannot be applied.
+    """A limit and the finding of a limit that cannot be applied.
 
-    `key_prefix` is all of its keys but the subject: "retail-refund/account_day|".
+    `key_prefix` is all of its keys but the subject: "retail-refund/account_day|". `condition` is the place of its narrowing
+    condition among the policy's `limit_conditions`, None for a limit without one.
     """
 
     limit: Limit
     key_prefix: str
-    condition: Condition | None
+    condition: int | None
     failed: Finding
     is_total: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CompiledBreaker:
     """A breaker, its key, its rate as text by currency, and the finding for a currency it has no amount for."""
 
@@ -80,12 +81,12 @@ class CompiledBreaker:
     failed: Finding
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CompiledPolicy:
     """What `evaluate` works on. Immutable and safe to share between threads and forked processes.
 
-    `combined` asks all rules at once, where that is possible; `facts` has the amount first; `presence` names the
-    facts that a condition asks `present.` about, `used` every variable that a condition reads; `subjects` are the
+    `rule_conditions` are those of all rules, in their order, `limit_conditions` the different ones of limits; `facts` has the
+    amount first; `presence` names the facts that a condition asks `present.` about, `used` every variable that a condition reads; `subjects` are the
     different `per` of its limits; `worker_facts` are those that only a worker can vouch for; `numbers` is currency →
     variable → minor units; `covered` are the currencies that every number and cap has; `evidence` is what is read from
     `evidence_context`, the shorter paths first.
@@ -95,7 +96,8 @@ class CompiledPolicy:
     digest: str
     conditions: Conditions
     rules: tuple[CompiledRule, ...]
-    combined: CombinedConditions | None
+    rule_conditions: ConditionSet
+    limit_conditions: ConditionSet
     limits: tuple[CompiledLimit, ...]
     breakers: tuple[CompiledBreaker, ...]
     worker_facts: frozenset[str]
@@ -167,13 +169,15 @@ def build_compiled_policy(policy: Policy, conditions: Conditions, compiled: Mapp
     known = variables(policy)
     texts = [rule.when for rule in policy.rules] + [limit.when for limit in policy.limits if limit.when]
     used = frozenset(name for text in texts for name in references(text, known))
+    narrowing = {limit.when: compiled[limit.limit_id] for limit in policy.limits if limit.when}
     return CompiledPolicy(
         policy=policy,
         digest=policy.digest(),
         conditions=conditions,
         rules=tuple(_compiled_rule(policy, rule, compiled) for rule in policy.rules),
-        combined=conditions.combined([rule.when for rule in policy.rules]),
-        limits=tuple(_compiled_limit(policy, limit, compiled) for limit in policy.limits),
+        rule_conditions=conditions.combined([compiled[rule.rule_id] for rule in policy.rules]),
+        limit_conditions=conditions.combined(list(narrowing.values())),
+        limits=tuple(_compiled_limit(policy, limit, list(narrowing)) for limit in policy.limits),
         breakers=tuple(_compiled_breaker(policy, breaker) for breaker in policy.breakers),
         worker_facts=frozenset(fact.name for fact in policy.facts if fact.vouched_by is Voucher.WORKER),
         facts=tuple(sorted(policy.facts, key=lambda fact: fact.name != AMOUNT)),
@@ -198,22 +202,10 @@ def _condition(source: Source, conditions: Conditions, parsed: Scalar) -> Condit
         hint = error.hint or (nearest(error.unknown, conditions.variables) if error.unknown else None)
         if error.unknown and hint is None:
             hint = "declare it under facts: or numbers:"
-        source.errors.append(source.error(_place(source, parsed, error.offset), f"when: {error.message}", hint))
+        source.errors.append(
+            source.error(character_place(source, parsed, error.offset), f"when: {error.message}", hint)
+        )
         return None
-
-
-def _place(source: Source, parsed: Scalar, offset: int) -> SourcePosition:
-    """Where a condition's character stands in the file; its start where YAML folded the lines."""
-    if parsed.one_line:
-        return SourcePosition(parsed.place.line, parsed.place.column + offset + (parsed.style in ("'", '"')))
-    if parsed.style != "|":
-        return parsed.place
-    # An error at the end of the text belongs to its last line, not to whatever follows the block.
-    before = parsed.text[: min(offset, len(parsed.text.rstrip("\n")))].split("\n")
-    line = parsed.place.line + len(before)
-    # A literal block keeps its lines but for the block's own indentation.
-    indentation = len(source.lines[line - 1]) - len(parsed.text.split("\n")[len(before) - 1])
-    return SourcePosition(line, indentation + len(before[-1]) + 1)
 
 
 def _check_names(source: Source, parsed: ParsedPolicy) -> None:
@@ -273,11 +265,12 @@ def _compiled_rule(policy: Policy, rule: Rule, compiled: Mapping[str, Condition]
     return CompiledRule(rule, compiled[rule.rule_id], matched, failed, unvouched, by_value)
 
 
-def _compiled_limit(policy: Policy, limit: Limit, compiled: Mapping[str, Condition]) -> CompiledLimit:
+def _compiled_limit(policy: Policy, limit: Limit, narrowing: Sequence[str]) -> CompiledLimit:
     # A limit that cannot be asked could not be reserved either, not even for a person who approves: so it is a DENY.
     failed = Finding(limit.limit_id, Verdict.DENY, "fact_missing", failed=True)
     prefix = f"{policy.policy_id}/{limit.limit_id}|"
-    return CompiledLimit(limit, prefix, compiled.get(limit.limit_id), failed, set(limit.per) <= {*SUBJECTS, "currency"})
+    place = narrowing.index(limit.when) if limit.when else None
+    return CompiledLimit(limit, prefix, place, failed, set(limit.per) <= {*SUBJECTS, "currency"})
 
 
 def _compiled_breaker(policy: Policy, breaker: Breaker) -> CompiledBreaker:

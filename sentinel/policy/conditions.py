@@ -1,4 +1,4 @@
-"""Compiles and evaluates CEL conditions: typed variables in, True, False or None (no answer) out.
+"""Compiles and evaluates CEL conditions: typed variables in, True, False or None (no answer) out; and expressions for values.
 
 The engine returns errors as *truthy strings*; here only the object True is true, only False is false, and
 everything else is None, "could not answer". What could weaken that is refused when a policy is loaded:
@@ -8,12 +8,15 @@ a type other than BOOL, doubles, `dyn`, `has(` (on dotted variables it answers f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from cel_expr_python import cel
+
+from sentinel.policy.checked_tree import Node, NodeKind, NotCovered, checked_tree
+from sentinel.policy.condition_function import AskEngine, condition_function
 
 MAX_TEXT = 2000
 TYPES = {
@@ -23,6 +26,7 @@ TYPES = {
     "timestamp": cel.Type.TIMESTAMP,
 }
 """The types a variable may have. No doubles: then no expression can mix them with amounts."""
+_PYTHON_TYPES: dict[str, type] = {"string": str, "int": int, "bool": bool}
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|//[^\n]*)
@@ -88,12 +92,13 @@ def references(text: str, declared: Mapping[str, Any]) -> frozenset[str]:
 
 
 class Condition:
-    """One compiled condition."""
+    """One compiled condition. `tree` is what the engine checked, None where it is not translated into Python."""
 
-    __slots__ = ("_evaluate",)
+    __slots__ = ("_evaluate", "tree")
 
-    def __init__(self, expression: Any) -> None:
+    def __init__(self, expression: Any, tree: Node | None = None) -> None:
         self._evaluate = expression.eval
+        self.tree = tree
 
     def holds(self, activation: Any) -> bool | None:
         """True, False, or None where it could not answer."""
@@ -107,23 +112,65 @@ class Condition:
         return False if value is False else None
 
 
-class CombinedConditions:
-    """All conditions of a policy as one expression, a list: one call into the engine instead of one for each."""
+class ValueExpression:
+    """One compiled expression for a value; `kind` is "string", "int" or "bool"."""
 
-    __slots__ = ("_count", "_evaluate")
+    __slots__ = ("_evaluate", "kind")
 
-    def __init__(self, expression: Any, count: int) -> None:
-        self._evaluate, self._count = expression.eval, count
+    def __init__(self, expression: Any, kind: str) -> None:
+        self._evaluate, self.kind = expression.eval, kind
 
-    def answers(self, activation: Any) -> list[bool] | None:
-        """An answer for each, in order; None where any of them could not answer: then ask one by one."""
+    def value(self, activation: Any) -> str | int | bool | None:
+        """The value, or None where there is none."""
         try:
-            values = self._evaluate(activation).plain_value()
-        except Exception:  # as for one condition
+            result = self._evaluate(activation)
+            # The engine's own word, not the Python type: a failed evaluation's value is text too.
+            if result.type() != TYPES[self.kind]:
+                return None
+            value: str | int | bool = result.plain_value()
+        except Exception:  # as for a condition
             return None
-        if type(values) is not list or len(values) != self._count:
-            return None
-        return values if all(value is True or value is False for value in values) else None
+        return value if type(value) is _PYTHON_TYPES[self.kind] else None
+
+
+class ConditionSet:
+    """Several conditions of a policy, asked at once: by one Python function, and by the engine where that cannot answer.
+
+    `by_engine` are the places of those that only the engine can answer.
+    """
+
+    __slots__ = ("_activation", "_conditions", "_function", "by_engine")
+
+    def __init__(
+        self, conditions: Sequence[Condition], activation: Callable[[Mapping[str, Any]], Any], types: Mapping[str, str]
+    ) -> None:
+        self._conditions, self._activation = tuple(conditions), activation
+        trees = [condition.tree or _NO_ANSWER for condition in conditions]
+        try:
+            self._function = condition_function(trees, types)
+            self.by_engine = frozenset(place for place, one in enumerate(conditions) if one.tree is None)
+        except NotCovered:  # each is translated, but not all of them together
+            self._function = condition_function((_NO_ANSWER,) * len(trees), types)
+            self.by_engine = frozenset(range(len(trees)))
+
+    def answers(self, values: Mapping[str, Any]) -> Sequence[bool | None]:
+        """An answer for each, in order: True, False, or None where it could not answer."""
+        try:
+            found = self._function(values)
+        except AskEngine:
+            activation = self._activation(values)
+            return [condition.holds(activation) for condition in self._conditions]
+        if not self.by_engine:
+            return found
+        activation = self._activation(values)
+        return tuple(
+            condition.holds(activation) if place in self.by_engine else answer
+            for place, (condition, answer) in enumerate(zip(self._conditions, found, strict=True))
+        )
+
+
+_NO_ANSWER = Node(NodeKind.CONSTANT, False)
+"""Stands in the function for a condition that the engine answers."""
 
 
 class Conditions:
@@ -135,25 +182,42 @@ class Conditions:
 
     def compile(self, text: str) -> Condition:
         """Raises `ConditionError`: not CEL, misspelt, ill-typed, not BOOL, or refused by our rules."""
+        expression = self._compiled(text)
+        if expression.return_type() != cel.Type.BOOL:
+            raise ConditionError(f"must be true or false, but is of type {expression.return_type().name()}")
+        return Condition(expression, self._tree(expression))
+
+    def compile_value(self, text: str) -> ValueExpression:
+        """An expression for text, a whole number or a boolean. Raises `ConditionError`."""
+        expression = self._compiled(text)
+        for kind in _PYTHON_TYPES:
+            if expression.return_type() == TYPES[kind]:
+                return ValueExpression(expression, kind)
+        raise ConditionError(
+            f"must be text, a whole number or true or false, but is of type {expression.return_type().name()}"
+        )
+
+    def _compiled(self, text: str) -> Any:
         if not tokens(text):
             raise ConditionError("is empty")
         try:
             self._environment.compile(text)  # as written, for places in messages
             # What runs is the normalised text: exactly what the policy's digest covers.
-            expression = self._environment.compile(normalised(text))
+            return self._environment.compile(normalised(text))
         except Exception as error:
             raise _explained(text, str(error)) from error
-        if expression.return_type() != cel.Type.BOOL:
-            raise ConditionError(f"must be true or false, but is of type {expression.return_type().name()}")
-        return Condition(expression)
 
-    def combined(self, texts: Sequence[str]) -> CombinedConditions | None:
-        """Conditions that each compile, as one; None where the whole is more than the engine takes."""
+    def combined(self, conditions: Sequence[Condition]) -> ConditionSet:
+        """Conditions that were compiled here, to be asked at once."""
+        return ConditionSet(conditions, self.activation, self.variables)
+
+    def _tree(self, expression: Any) -> Node | None:
         try:
-            expression = self._environment.compile("[" + ", ".join(f"({normalised(text)})" for text in texts) + "]")
-        except Exception:
+            tree = checked_tree(expression.serialize())
+            condition_function([tree], self.variables)
+        except NotCovered:
             return None
-        return CombinedConditions(expression, len(texts))
+        return tree
 
     def activation(self, values: Mapping[str, Any]) -> Any:
         """The values of one request, made once and shared by all conditions of the policy."""

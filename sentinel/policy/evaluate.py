@@ -6,8 +6,9 @@ corrupting a fact never loosens the decision (a condition that asks `present.<fa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from sentinel.core.decision import (
@@ -44,19 +45,18 @@ def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
         raise ValueError("now needs a time zone")
     if "now" in policy.used:
         facts.variables["now"] = now
-    activation = policy.conditions.activation(facts.variables)
+    heard, known = policy.rule_conditions.answers(facts.variables), facts.variables
     if facts.claimed:
-        vouched = policy.conditions.activation(facts.vouched())
-        findings = _evaluate_rules_with_claims(policy, facts.variables, activation, vouched)
-        activation = vouched
+        known = facts.vouched()
+        findings = _findings_with_claims(policy, facts.variables, heard, policy.rule_conditions.answers(known))
     else:
-        findings = evaluate_rules(policy, facts.variables, activation)
+        findings = _findings(policy, known, heard)
     if policy.policy.once_per and facts.once_value is None:
         findings.append(_ONCE_MISSING)
     asks: tuple[ReservationRequest, ...] = ()
     breakers: tuple[BreakerCheck, ...] = ()
-    if not any(finding.verdict is Verdict.DENY for finding in findings):
-        asks, unasked = _reservation_requests(policy, facts, activation)
+    if Verdict.DENY not in [finding.verdict for finding in findings]:
+        asks, unasked = _reservation_requests(policy, facts, known)
         breakers, uncounted = _breaker_checks(policy, facts)
         findings += unasked + uncounted
     verdict, reason_code, reasons = strictest(tuple(findings))
@@ -79,26 +79,21 @@ def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
     )
 
 
-def evaluate_rules(policy: CompiledPolicy, variables: Mapping[str, Any], activation: Any) -> list[Finding]:
+def _findings(policy: CompiledPolicy, variables: Mapping[str, Any], answers: Sequence[bool | None]) -> list[Finding]:
     """The rules' findings, in the policy's order; a rule that does not apply makes none."""
-    answers: list[bool] | None = policy.combined.answers(activation) if policy.combined else None
-    if answers is not None:
-        return [rule.finding(variables) for rule, holds in zip(policy.rules, answers, strict=True) if holds]
-    findings = []
-    for rule in policy.rules:
-        answer = rule.condition.holds(activation)
-        if answer is not False:
-            findings.append(rule.finding(variables) if answer is True else rule.failed)
-    return findings
+    return [
+        rule.failed if answer is None else rule.finding(variables)
+        for rule, answer in zip(policy.rules, answers, strict=True)
+        if answer is not False
+    ]
 
 
-def _evaluate_rules_with_claims(
-    policy: CompiledPolicy, said: Mapping[str, Any], heard: Any, vouched: Any
+def _findings_with_claims(
+    policy: CompiledPolicy, said: Mapping[str, Any], heard: Sequence[bool | None], vouched: Sequence[bool | None]
 ) -> list[Finding]:
     """Findings where the request has facts that its sender cannot vouch for: the stricter of with and without them."""
     findings = [
-        _finding_with_claims(rule, said, rule.condition.holds(heard), rule.condition.holds(vouched))
-        for rule in policy.rules
+        _finding_with_claims(rule, said, *both) for rule, *both in zip(policy.rules, heard, vouched, strict=True)
     ]
     # Real findings come before `fact_not_vouched`, which says less to an operator.
     return sorted((one for one in findings if one is not None), key=lambda one: one.reason_code == "fact_not_vouched")
@@ -119,42 +114,40 @@ def _finding_with_claims(
 def _breaker_checks(policy: CompiledPolicy, facts: FactSet) -> tuple[tuple[BreakerCheck, ...], list[Finding]]:
     asks, uncounted = [], []
     for compiled in policy.breakers:
-        most_minor = compiled.breaker.amount.get(facts.currency or "")
-        if compiled.breaker.amount and most_minor is None:
+        if compiled.breaker.amount and compiled.breaker.amount.get(facts.currency or "") is None:
             uncounted.append(compiled.failed)
         else:
-            asks.append(_breaker(compiled, facts, most_minor))
+            # A halt of the whole tenant names no target.
+            target = "" if compiled.breaker.per == "tenant" else facts.who["agent"] or UNKNOWN
+            asks.append(_breaker(compiled, target, facts.currency or ""))
     return tuple(asks), uncounted
 
 
-def _breaker(compiled: CompiledBreaker, facts: FactSet, most_minor: int | None) -> BreakerCheck:
+@lru_cache(maxsize=4096)
+def _breaker(compiled: CompiledBreaker, target: str, currency: str) -> BreakerCheck:
     breaker = compiled.breaker
-    # A halt of the whole tenant names no target.
-    target = "" if breaker.per == "tenant" else facts.who["agent"] or UNKNOWN
     return BreakerCheck(
         f"{compiled.key}|{target}", breaker.per, target, breaker.window_seconds, breaker.bucket_seconds, breaker.count,
-        most_minor, compiled.declared[facts.currency or "" if breaker.amount else ""],
+        breaker.amount.get(currency), compiled.declared[currency if breaker.amount else ""],
     )  # fmt: skip
 
 
 def _reservation_requests(
-    policy: CompiledPolicy, facts: FactSet, activation: Any
+    policy: CompiledPolicy, facts: FactSet, known: Mapping[str, Any]
 ) -> tuple[tuple[ReservationRequest, ...], list[Finding]]:
     asks, unasked = [], []
     subjects = {per: _subject(per, facts) for per in policy.subjects}
-    answers: dict[str | None, bool | None] = {None: True}
+    answers = policy.limit_conditions.answers(known)
     for compiled in policy.limits:
-        when = compiled.limit.when
-        if compiled.condition is not None and when not in answers:
-            answers[when] = compiled.condition.holds(activation)  # once, however many limits share it
         # Only an answered "no" removes a limit; one whose condition has no answer applies.
-        if answers[when] is False:
+        if compiled.condition is not None and answers[compiled.condition] is False:
             continue
         cap = None if facts.currency is None else compiled.limit.cap.get(facts.currency)
         if cap is None:
             unasked.append(compiled.failed)
         else:
-            asks.append(_ask(policy, compiled, subjects[compiled.limit.per], cap))
+            ask = _total if compiled.is_total else _ask
+            asks.append(ask(compiled, policy.policy.zone, subjects[compiled.limit.per], cap))
     return tuple(asks), unasked
 
 
@@ -169,28 +162,26 @@ def _part(name: str, facts: FactSet) -> str | None:
     return None if name in facts.claimed else identifier(facts.variables.get(name))
 
 
-def _ask(policy: CompiledPolicy, compiled: CompiledLimit, subject: str, cap_minor: int) -> ReservationRequest:
+def _ask(compiled: CompiledLimit, zone: str, subject: str, cap_minor: int) -> ReservationRequest:
     limit = compiled.limit
     return ReservationRequest(
-        f"{compiled.key_prefix}{subject}",
-        subject,
-        limit.window,
-        limit.window_seconds,
-        limit.bucket_seconds,
-        policy.policy.zone,
-        cap_minor,
-        limit.verdict,
-        _exceeded_reason(limit, subject),
-        compiled.is_total,
-    )
+        compiled.key_prefix + subject, subject, limit.window, limit.window_seconds, limit.bucket_seconds, zone, cap_minor,
+        limit.verdict, _exceeded_reason(limit, subject), compiled.is_total,
+    )  # fmt: skip
+
+
+_total = lru_cache(maxsize=4096)(_ask)
+"""A limit of who asks: the same for most requests."""
 
 
 def _exceeded_reason(limit: Limit, subject: str) -> str:
     """The reason code of an exceeded limit; `<fact>_unknown` where the shared budget of requests without that fact is used."""
+    if UNKNOWN not in subject:
+        return limit.reason_code
     missing = [name for name, value in zip(limit.per, subject.split("|"), strict=False) if value == UNKNOWN]
-    if missing:
-        return f"{'account' if 'account' in missing else missing[0]}_unknown".replace(".", "_")
-    return limit.reason_code
+    if not missing:
+        return limit.reason_code
+    return f"{'account' if 'account' in missing else missing[0]}_unknown".replace(".", "_")
 
 
 def _once_key(policy: CompiledPolicy, facts: FactSet) -> str | None:

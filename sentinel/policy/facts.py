@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from sentinel.core.canonical import MAX_SAFE_INTEGER
@@ -75,13 +76,17 @@ def extract_facts(
             fact.name for fact in policy.facts
             if fact.name in policy.worker_facts and fact.name != AMOUNT and carries(request, fact.paths)
         )  # fmt: skip
-    for fact in policy.facts:
+    for fact, present, read in _plan(policy):
         raw = _first(request, fact.paths)
-        if fact.name in policy.presence:
+        if present is not None:
             # Present means that the request has a value there, even a malformed one.
-            found.variables[f"present.{fact.name}"] = raw is not None
-        if raw is not None:
-            _take(found, fact, raw)
+            found.variables[present] = raw is not None
+        if raw is None:
+            continue
+        if read is None:
+            _take_money(found, fact, raw)
+        elif (value := read(raw, fact)) is not None:
+            found.variables[fact.name] = value
     if found.currency is not None:
         found.variables["currency_covered"] = found.currency in policy.covered
         found.variables.update(policy.numbers.get(found.currency, {}))
@@ -138,12 +143,16 @@ def check_once(policy: CompiledPolicy, request: Mapping[str, Any]) -> None:
         check_identifier(value, ".".join(once.path), MAX_IDENTIFIER)
 
 
-def _take(found: FactSet, fact: Fact, raw: Any) -> None:
-    if fact.type is not FactType.MONEY:
-        value = _READERS[fact.type](raw, fact)
-        if value is not None:
-            found.variables[fact.name] = value
-        return
+@lru_cache(maxsize=256)
+def _plan(policy: CompiledPolicy) -> tuple[tuple[Fact, str | None, Callable[[Any, Fact], Any] | None], ...]:
+    """Each fact, the variable that says whether it is present if a condition asks, and its reader; None for money."""
+    return tuple(
+        (fact, f"present.{fact.name}" if fact.name in policy.presence else None, _READERS.get(fact.type))
+        for fact in policy.facts
+    )
+
+
+def _take_money(found: FactSet, fact: Fact, raw: Any) -> None:
     minor, currency = _money(raw)
     if currency is not None and fact.name == AMOUNT:
         found.amount_minor, found.currency = minor, currency
@@ -155,18 +164,16 @@ def _take(found: FactSet, fact: Fact, raw: Any) -> None:
 
 def _first(request: Mapping[str, Any], paths: tuple[FactPath, ...]) -> Any:
     for path in paths:
-        raw = _walk(request, path)
+        raw: Any = request
+        for key in path:
+            raw = raw.get(key) if isinstance(raw, _MAPPINGS) else None
         if raw is not None:
             return raw
     return None
 
 
 def _walk(request: Any, path: FactPath) -> Any:
-    for key in path:
-        if not isinstance(request, _MAPPINGS):
-            return None
-        request = request.get(key)
-    return request
+    return _first(request, (path,))
 
 
 def _bool(raw: Any, fact: Fact) -> bool | None:

@@ -8,7 +8,9 @@ from pathlib import Path
 from sentinel.policy.compile import CompiledPolicy, try_compile
 from sentinel.policy.errors import PolicyError
 
-NOT_POLICIES = frozenset({"switches.yaml", "routes.yaml", "order_sources.yaml", "order_signals.yaml", "critic.yaml"})
+NOT_POLICIES = frozenset({
+    "switches.yaml", "routes.yaml", "order_sources.yaml", "order_signals.yaml", "critic.yaml", "tools.yaml", "tool_cases.yaml",
+})  # fmt: skip
 """Files that lie beside the policies because the same people change them together, and that have loaders of their own."""
 
 

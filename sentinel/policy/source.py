@@ -177,6 +177,20 @@ def plain(source: Source, node: Node) -> Any:
     return source.text(node, "a value") if node.text else ""
 
 
+def character_place(source: Source, parsed: Scalar, offset: int) -> SourcePosition:
+    """Where a character of a text, e.g. of a condition, stands in the file; its start where YAML folded the lines."""
+    if parsed.one_line:
+        return SourcePosition(parsed.place.line, parsed.place.column + offset + (parsed.style in ("'", '"')))
+    if parsed.style != "|":
+        return parsed.place
+    # An error at the end of the text belongs to its last line, not to whatever follows the block.
+    before = parsed.text[: min(offset, len(parsed.text.rstrip("\n")))].split("\n")
+    line = parsed.place.line + len(before)
+    # A literal block keeps its lines but for the block's own indentation.
+    indentation = len(source.lines[line - 1]) - len(parsed.text.split("\n")[len(before) - 1])
+    return SourcePosition(line, indentation + len(before[-1]) + 1)
+
+
 # libyaml reads four times as fast as the reader in Python, and the nodes are the same; not every platform has it.
 _Reader: Any = yaml.SafeLoader
 if yaml.__with_libyaml__:

@@ -14,7 +14,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,6 +146,8 @@ class Pool:
         for _ in range(size):
             self._free.put(None)
         self._closed = threading.Event()
+        self.closes_with: list[Callable[[], None]] = []
+        """Called by `close`: what else belongs to this program's connections."""
         self._waiting: set[QueryDeadline] = set()
         self._watcher: threading.Thread | None = None
         self._watching = threading.Lock()
@@ -222,6 +224,8 @@ class Pool:
     def close(self) -> None:
         """Close what is idle now and the rest as it comes back."""
         self._closed.set()
+        for close in self.closes_with:
+            close()
         taken = 0
         with contextlib.suppress(queue.Empty):
             while True:

@@ -13,9 +13,32 @@ _LOW = (1 << 62) - 1
 
 def new_id() -> uuid.UUID:
     """A UUIDv7: 48 bits of milliseconds, 74 random bits."""
-    random = int.from_bytes(random_bytes(10), "big")
-    value = (time.time_ns() // 1_000_000) << 80 | 0x7 << 76 | (random >> 68) << 64 | 0x2 << 62 | random & _LOW
-    return uuid.UUID(int=value)
+    return uuid7(unix_milliseconds(), random_bytes(10))
+
+
+def unix_milliseconds() -> int:
+    """The time of this process, for ids."""
+    return time.time_ns() // 1_000_000
+
+
+def uuid7(milliseconds: int, random: bytes) -> uuid.UUID:
+    """The UUIDv7 of a time and 10 random bytes."""
+    bits = int.from_bytes(random, "big")
+    return _of_int(milliseconds << 80 | 0x7 << 76 | (bits >> 68) << 64 | 0x2 << 62 | bits & _LOW)
+
+
+def uuid4(random: bytes) -> uuid.UUID:
+    """The UUIDv4 of 16 random bytes."""
+    bits = int.from_bytes(random, "big")
+    return _of_int(bits >> 80 << 80 | 0x4 << 76 | (bits >> 64 & 0xFFF) << 64 | 0x2 << 62 | bits & _LOW)
+
+
+def _of_int(value: int) -> uuid.UUID:
+    """`uuid.UUID(int=value)` without the checks of its arguments, which cost more than all else of an id."""
+    found = object.__new__(uuid.UUID)
+    object.__setattr__(found, "int", value)
+    object.__setattr__(found, "is_safe", uuid.SafeUUID.unknown)
+    return found
 
 
 def first_id_at(moment: datetime) -> uuid.UUID:

@@ -23,6 +23,7 @@ LOCK_WAIT_SECONDS = 2.0
 """How long a caller waits for locks over all attempts; then it must retry (docs/CONTRACT.md §2)."""
 
 _TRIES = 4
+_STILL = "this operation is still being decided; ask again"
 
 
 def call_with_retry(pool: Pool, call: Callable[[psycopg.Connection[Any]], Result]) -> Result:
@@ -38,35 +39,56 @@ def call_with_retry_within(
     pool: Pool, call: Callable[[psycopg.Connection[Any], float], Result], wait_seconds: float
 ) -> Result:
     """`call_with_retry` whose call gets the remaining seconds to wait for locks: `wait_seconds` less earlier attempts."""
-    lost = False
-    until = time.monotonic() + wait_seconds
-    patience: QueryDeadline | None = None
-    for attempt in range(_TRIES):
+    attempts = TransactionAttempts(wait_seconds)
+    while True:
+        patience: QueryDeadline | None = None
         try:
             with pool.connection() as connection:
                 patience = pool.watch(connection)
                 try:
-                    return call(connection, max(0.0, until - time.monotonic()))
+                    return call(connection, attempts.left_seconds)
                 finally:
                     pool.unwatch(patience)
-        except pg.LockNotAvailable as error:
-            raise StillDeciding("this operation is still being decided; ask again") from error
-        except (pg.DeadlockDetected, pg.SerializationFailure) as error:
-            if time.monotonic() > until:
-                raise StillDeciding("this operation is still being decided; ask again") from error
-            if attempt == _TRIES - 1:
-                raise EngineUnavailable("the database could not order this transaction") from error
-        except pg.QueryCanceled as error:
-            raise EngineUnavailable("the database took too long") from error
-        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-            if patience is not None and patience.over:
-                raise DatabaseUnreachable("the database fell silent") from error
-            if lost:
-                raise EngineUnavailable(f"the database cannot be reached: {first_line(error)}") from error
-            lost = True
         except psycopg.Error as error:
+            attempts.failed(error, is_silent=patience is not None and patience.over)
+
+
+class TransactionAttempts:
+    """The attempts at one transaction: what a failure means, and whether it is tried once more."""
+
+    def __init__(self, wait_seconds: float) -> None:
+        self._until = time.monotonic() + wait_seconds
+        self._made = 0
+        self._was_lost = False
+
+    @property
+    def left_seconds(self) -> float:
+        """Seconds that the next attempt may wait for locks."""
+        return max(0.0, self._until - time.monotonic())
+
+    def failed(self, error: psycopg.Error, *, is_silent: bool) -> None:
+        """Return where it is to be tried again: a lost connection once, a deadlock up to three times.
+
+        Raises `StillDeciding` and `EngineUnavailable` as `call_with_retry` says; `is_silent`: our deadline ended the wait.
+        """
+        self._made += 1
+        if isinstance(error, pg.LockNotAvailable):
+            raise StillDeciding(_STILL) from error
+        if isinstance(error, (pg.DeadlockDetected, pg.SerializationFailure)):
+            if time.monotonic() > self._until:
+                raise StillDeciding(_STILL) from error
+            if self._made >= _TRIES:
+                raise EngineUnavailable("the database could not order this transaction") from error
+        elif isinstance(error, pg.QueryCanceled):
+            raise EngineUnavailable("the database took too long") from error
+        elif not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
             raise EngineUnavailable(f"the database refused: {first_line(error)}") from error
-    raise EngineUnavailable("the database cannot be reached")
+        elif is_silent:
+            raise DatabaseUnreachable("the database fell silent") from error
+        elif self._was_lost:
+            raise EngineUnavailable(f"the database cannot be reached: {first_line(error)}") from error
+        else:
+            self._was_lost = True
 
 
 Row = TypeVar("Row")

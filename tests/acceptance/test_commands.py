@@ -223,3 +223,37 @@ def test_the_doctor_finds_a_missing_safety_net(served: Served) -> None:
             assert served.cli("doctor").returncode == 1
         finally:
             connection.execute(f"alter table sentinel.events enable trigger {found[0]}".encode())
+
+
+REFUND = {"payment_intent": "pi_1", "amount": 40000}
+KNOWN = {"currency": "usd", "account": "a", "duplicate": False, "stale": False, "suspicious": False, "attempts_24h": 1}
+
+
+def test_tools_explain_says_what_a_call_becomes_and_what_the_policies_say(tmp_path: Path) -> None:
+    (tmp_path / "facts.json").write_text(json.dumps(KNOWN))
+    asked = ("tools", "explain", "stripe/create_refund", "-", "--facts", str(tmp_path / "facts.json"))
+    found = json.loads(run(*asked, "--json", stdin=json.dumps(REFUND)).stdout)
+    assert (found["idempotency_key"], found["decision"]) == ("stripe-refund:pi_1:40000", "APPROVAL_REQUIRED")
+    assert found["params"]["amount"] == {"value": 400, "currency": "USD"}
+    table = run(*asked, stdin=json.dumps(REFUND))
+    assert table.returncode == 0 and "amount_needs_approval" in table.stdout and "Idempotency-Key" in table.stdout
+    refused = run(*asked, "--json", stdin=json.dumps({**REFUND, "duplicate": False}))
+    assert refused.returncode == 1 and json.loads(refused.stdout)["refused"] == "unmapped_argument"
+    assert (
+        'did you mean "stripe/create_refund"?' in run("tools", "explain", "stripe/create_refnd", "-", stdin="{}").stderr
+    )
+
+
+def test_tools_list_names_every_tool_and_the_folder_check_its_faults(policies: Path) -> None:
+    rows = json.loads(run("tools", "list", "--json").stdout)
+    assert {row["tool"]: row["action"] for row in rows}["stripe/create_refund"] == "refund.create"
+    assert "stripe/cancel_subscription" in run("tools", "list").stdout
+    assert "ok  tools.yaml" in run("policy", "check", str(policies)).stdout.splitlines()
+    file = policies / "tools.yaml"
+    file.write_text(
+        file.read_text().replace("account_ref:                facts.account", "account_ref: args.payment_intent")
+    )
+    told = run("policy", "check", str(policies))
+    assert told.returncode == 1 and "tools.yaml:" in told.stderr and 'rule "stripe/create_refund"' in told.stderr
+    failed = run("policy", "test", str(policies))
+    assert failed.returncode == 1 and "params: wanted" in failed.stderr

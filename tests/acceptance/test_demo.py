@@ -244,15 +244,13 @@ def test_it_ends_within_three_seconds_leaves_nothing_and_continues() -> None:
                 assert left.fetchone() is None
             assert reviews(second.database_url) == reviewed
             assert request("GET", f"{second.console}/ops/api/session", headers=second.sign_in("admin")).status == 200
-            second.stop(signal.SIGINT)
-            assert second.process.returncode == 0
+            second.kill()
+            second.require_nothing_left(within=8)
         with running_demo(folder, ports=ports) as third:
-            third.kill()
-            third.require_nothing_left(within=8)
-        with running_demo(folder, ports=ports) as fourth:
-            assert (fourth.told, ledger(fourth.database_url)) == (told, before)
-            assert reviews(fourth.database_url) == reviewed
-            fourth.stop()
+            assert (third.told, ledger(third.database_url)) == (told, before)
+            assert reviews(third.database_url) == reviewed
+            third.stop(signal.SIGINT)
+            assert third.process.returncode == 0
 
 
 def test_a_taken_port_is_said_in_one_line_and_nothing_is_started(tmp_path: Path) -> None:
@@ -285,7 +283,8 @@ def test_two_demos_in_one_folder_are_refused_in_one_line(demo: Demo) -> None:
     assert request("GET", f"{demo.authority}/readyz").status == 200
 
 
-def test_once_processes_the_ledger_and_ends_by_itself() -> None:
+@pytest.mark.timeout(360)
+def test_once_processes_the_ledger_ends_by_itself_and_does_not_say_that_anything_is_running() -> None:
     with demo_folder("once") as folder:
         began = time.monotonic()
         done = run("demo", "--once", "--json", "--data-dir", str(folder), *port_options(), timeout=60 * overload())
@@ -295,9 +294,6 @@ def test_once_processes_the_ledger_and_ends_by_itself() -> None:
         assert processes_naming(str(folder)) == []
         assert time.monotonic() - began < 40 * overload()
 
-
-def test_once_does_not_say_that_anything_is_running() -> None:
-    with demo_folder("once-told") as folder:
         done = run("demo", "--once", "--data-dir", str(folder), *port_options(), timeout=60 * overload())
         assert done.returncode == 0, done.stderr
         assert "gone through once, and everything is stopped" in done.stdout
@@ -305,8 +301,8 @@ def test_once_does_not_say_that_anything_is_running() -> None:
         assert "Ctrl-C" not in done.stdout
 
 
-def test_json_stays_one_line_when_the_demo_has_something_to_log() -> None:
-    with demo_folder("logs") as folder, running_demo(folder) as demo:
+def test_what_dies_is_started_again_json_stays_one_line_and_orphans_end_with_the_demo() -> None:
+    with demo_folder("resilient") as folder, running_demo(folder) as demo:
         server = int((folder / "postgres.pid").read_text()) if (folder / "postgres.pid").exists() else 0
         pids = [server] if server else [pid for pid in processes_naming(str(folder)) if b"postgres" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]]  # fmt: skip
         os.kill(min(pids), signal.SIGKILL)
@@ -314,6 +310,12 @@ def test_json_stays_one_line_when_the_demo_has_something_to_log() -> None:
         assert eventually(lambda: _ready(demo.authority), within=30, every=0.2), "the database stayed away"
         assert demo.process.stdout is not None
         assert select.select([demo.process.stdout], [], [], 0.5)[0] == [], demo.process.stdout.readline()
+        old = consoles(folder)
+        os.kill(old[0], signal.SIGKILL)
+        assert eventually(
+            lambda: not set(old) & set(now := consoles(folder)) and now and _ready(demo.console), within=15, every=0.2
+        ), "the console stayed away"
+        os.kill(consoles(folder)[0], signal.SIGKILL)
         demo.stop()
 
 
@@ -322,17 +324,6 @@ def consoles(folder: Path) -> list[int]:
     return sorted(
         pid for pid in processes_naming(str(folder)) if b"ops_console" in Path(f"/proc/{pid}/cmdline").read_bytes()
     )
-
-
-def test_a_part_that_dies_is_started_again_and_its_orphans_end_with_the_demo() -> None:
-    with demo_folder("resilient") as folder, running_demo(folder) as demo:
-        old = consoles(folder)
-        os.kill(old[0], signal.SIGKILL)
-        assert eventually(
-            lambda: not set(old) & set(now := consoles(folder)) and now and _ready(demo.console), within=15, every=0.2
-        ), "the console stayed away"
-        os.kill(consoles(folder)[0], signal.SIGKILL)
-        demo.stop()
 
 
 def _ready(url: str) -> bool:

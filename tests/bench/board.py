@@ -23,11 +23,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.store.database import BOARD, CONSOLE
+from tests.bench.templates import guards
 from tests.support.logins import program_url
 from tests.support.ports import free_port
 
 if TYPE_CHECKING:
-    from tests.bench.run import Bench
+    from tests.bench.place import Bench
 
 VIEWERS = 500
 WANTED = 0.9
@@ -35,14 +36,12 @@ _POSITION = re.compile(rb"^id: (\d+)$", re.MULTILINE)
 _LEFT_OUT = re.compile(rb"event: left-out\ndata: (\d+)\n")
 
 
-def board_viewers(bench: Bench, seconds: float, *, connections: int = 32) -> None:
+def board_viewers(bench: Bench, seconds: int, *, connections: int = 32) -> None:
     """One round: guards with no viewer, then with `VIEWERS`; notes both, and what reached the viewers."""
-    from tests.bench.run import http
-
     with running_console(bench) as port:
-        http(bench, "guard without viewers", seconds, connections=connections)
+        bench.guard("guard without viewers", guards, connections=connections, seconds=seconds)
         with watching(port, VIEWERS) as told:
-            http(bench, f"guard with {VIEWERS} viewers", seconds, connections=connections)
+            bench.guard(f"guard with {VIEWERS} viewers", guards, connections=connections, seconds=seconds)
         bench.note("viewers at the end", told["open"])
         bench.note("events a viewer a second", told["events"] / VIEWERS / told["seconds"])
         bench.note("events left out a viewer", told["left_out"] / VIEWERS)
@@ -136,16 +135,16 @@ def main() -> None:
     """Rounds of this measurement alone."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.board", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--seconds", type=int, default=6)
     parser.add_argument("--watch", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--viewers", type=int, default=VIEWERS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.watch:
         print(json.dumps(watch(options.watch, options.viewers)), flush=True)
         return
-    from tests.bench.run import running_authority
+    from tests.bench.place import running_bench
 
-    with running_authority() as bench:
+    with running_bench() as bench:
         for _ in range(options.rounds):
             board_viewers(bench, options.seconds)
     for name, values in bench.figures.items():

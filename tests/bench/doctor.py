@@ -22,7 +22,8 @@ from typing import Any
 
 import psycopg
 
-from sentinel.authority.api.guard import to_asked
+from sentinel.authority.api.guard import to_operation
+from sentinel.authority.api.hot_bodies import GUARD
 from sentinel.authority.decisions import record_decisions, report_outcomes
 from sentinel.authority.guard import decided_row
 from sentinel.authority.housekeeping import sequence_events
@@ -92,7 +93,7 @@ def fill(fixtures: Fixtures, operations: int) -> None:
     for first in range(0, operations, SET):
         asked = list(bodies(first, min(SET, operations - first)))
         rows = [
-            decided_row(authority, caller, to_asked(body).operation, has_start_step=True, elapsed_ms=0,
+            decided_row(authority, caller, to_operation(GUARD.of_object(body), body["idempotency_key"]), has_start_step=True, elapsed_ms=0,
                         start_id=uuid.uuid4() if place < PAID else None)
             for place, body in asked
         ]  # fmt: skip

@@ -75,17 +75,18 @@ class _Connection:
 def run_load(
     address: tuple[str, int], requests: Iterator[bytes], *, connections: int, seconds: float, warm_seconds: float = 0.5
 ) -> LoadResult:
-    """Keep `connections` requests in flight for `seconds`, after an uncounted warm-up."""
+    """Keep `connections` requests in flight for `seconds`, after an uncounted warm-up; ends early with the last request."""
     selector = selectors.DefaultSelector()
     opened = [_Connection(address) for _ in range(connections)]
-    for connection in opened:
-        selector.register(connection.socket, selectors.EVENT_READ, connection)
-        connection.send(next(requests))
-    result = LoadResult(seconds)
     begin = time.perf_counter() + warm_seconds
     end = begin + seconds
+    result, waiting = LoadResult(seconds), 0
+    for connection, request in zip(opened, requests, strict=False):
+        selector.register(connection.socket, selectors.EVENT_READ, connection)
+        connection.send(request)
+        waiting += 1
     try:
-        while (now := time.perf_counter()) < end:
+        while waiting and time.perf_counter() < end:
             for key, _ in selector.select(timeout=1.0):
                 connection = key.data
                 status = connection.receive()
@@ -95,7 +96,11 @@ def run_load(
                 if now >= begin:
                     result.latencies.append(now - connection.began)
                     result.statuses[status] = result.statuses.get(status, 0) + 1
-                connection.send(next(requests))
+                following = next(requests, None)
+                if following is None:
+                    waiting -= 1
+                else:
+                    connection.send(following)
     finally:
         for connection in opened:
             connection.socket.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -90,8 +91,13 @@ def of(path: Path) -> str:
     return "/".join(path.relative_to(REPO).parts[:-1][:2])
 
 
-def offences() -> Iterator[tuple[str, str, str]]:
+@functools.cache
+def offences() -> tuple[tuple[str, str, str], ...]:
     """(folder, name, word) of every name with such a word; modules of tests are named like sentences too."""
+    return tuple(_offences())
+
+
+def _offences() -> Iterator[tuple[str, str, str]]:
     for package in PACKAGES:
         for path in sorted((REPO / package).rglob("*.py")):
             for name in named(path):

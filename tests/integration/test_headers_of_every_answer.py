@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from uvicorn.server import ServerState
 
 from ops_console.app import create_app as create_console
 from ops_console.audience import Audience
@@ -16,9 +18,12 @@ from sentinel.authority.app import create_app
 from sentinel.authority.settings import Settings
 from sentinel.platform.http.asgi import Edge
 from sentinel.platform.http.rate_limit import SharedRateLimit
-from sentinel.platform.serving.event_worker import _Connection
+from sentinel.platform.serving.connection_bounds import Connections
+from sentinel.platform.serving.event_worker import protocol_config
+from sentinel.platform.serving.http_protocol import HttpProtocol
 from tests.support.asgi_client import InProcessApp
 from tests.support.fixtures import SECRET, Fixtures, guard_body
+from tests.support.harness import on_a_loop
 from tests.support.order_fixtures import make_intake, order_body, signed
 
 ADDRESS, HEALTH = "http://127.0.0.1:7000", "http://127.0.0.1:7001"
@@ -84,12 +89,41 @@ LISTENERS: dict[str, Callable[[Fixtures], Any]] = {
 }  # fmt: skip
 
 
+class Written(asyncio.Transport):
+    """A connection that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data, self.closing = b"", False
+
+    def write(self, data: Any) -> None:
+        self.data += data
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+    def pause_reading(self) -> None:
+        pass
+
+
 def unread(edge: Edge) -> str:
     """What the server answers to bytes that it could not read as a request."""
-    connection, written = _Connection.__new__(_Connection), list[bytes]()
-    connection.worker, connection._safe_write = SimpleNamespace(asgi=edge), written.append
-    connection._send_error_response(400, "two Hosts")
-    return written[0].decode()
+
+    async def refused() -> str:
+        worker = SimpleNamespace(
+            asgi=edge, protocol_config=protocol_config(edge), server_state=ServerState(), alive=True, nr_conns=0,
+            connections=Connections(1, 1), loop=asyncio.get_running_loop(),
+        )  # fmt: skip
+        connection, transport = HttpProtocol(worker), Written()
+        connection.connection_made(transport)
+        connection.data_received(b"two\0Hosts\r\n\r\n")
+        connection.connection_lost(None)
+        return transport.data.decode()
+
+    return on_a_loop(refused())
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
@@ -103,4 +137,4 @@ def test_behind_tls_every_answer_says_so_and_has_its_id(fixtures: Fixtures, list
             if listener in ("operators", "board"):
                 assert answer.headers.getlist("X-Content-Type-Options") == ["nosniff"], (method, path)
                 assert len(answer.headers.getlist("Content-Security-Policy")) == 1, (method, path)
-        assert f"\r\nStrict-Transport-Security: {SAID}\r\n" in unread(app.edge)
+        assert f"\r\nstrict-transport-security: {SAID}\r\n" in unread(app.edge)

@@ -55,12 +55,15 @@ def meet_before(admin: psycopg.Connection[Any], function: str, statement: str, *
 
 
 def meet_in_set(admin: psycopg.Connection[Any], *, parties: int = 2) -> None:
-    """`meet_before` within the statement that decides a set, whose view of the tables is taken already."""
+    """`meet_before` within the statement that decides a set, whose view of the tables is taken already; and where a row that comes
+    alone has looked at everything and written nothing yet."""
     _make_meeting(admin, parties)
-    fence = "select not exists (select from tight"
+    alone = "if not sentinel.count_velocity_of_one("
+    _cut(admin, "sentinel.record_one", alone, f"perform sentinel.meet(); {alone}")
+    fence = "where not exists (select from tight"
     _cut(
         admin,
-        "sentinel.record_set",
+        "sentinel.plain_rows",
         fence,
         fence.replace("not", "sentinel.meet()::text is distinct from 'never' and not", 1),
     )

@@ -108,6 +108,8 @@ class FakeAuthority:
                 exchange.answer(
                     200, {"decision": operation.decision, "reason_code": operation.reason_code, "reason": "x"}
                 )
+            elif name.startswith("approval/"):
+                self._approval(exchange, name.removeprefix("approval/"))
             elif name == "approvals/since":
                 since = datetime.fromisoformat(parse_qs(urlsplit(exchange.handler.path).query)["since"][0])
                 later = [d for d in self.decided if datetime.fromisoformat(d["decided_at"]) > since]
@@ -203,6 +205,11 @@ class FakeAuthority:
             }  # fmt: skip
             operation.start_id = start_id
         return answer
+
+    def _approval(self, exchange: Exchange, approval_id: str) -> None:
+        operation = next(one for one in self.operations.values() if one.approval_id == approval_id)
+        status = {"denied": "rejected"}.get(operation.status, operation.status)
+        exchange.answer(200, {"status": status, "agent_id": "x", "action": operation.body["action"]})
 
     def _escalate(self, operation: Operation, reason: str | None) -> None:
         """A person is asked for what no person has approved; a permit that was not used is taken back."""

@@ -152,8 +152,12 @@ class Fixtures:
         self.admin.close()
 
 
-def add_tenant(url: str, label: str) -> tuple[uuid.UUID, str, dict[str, uuid.UUID]]:
-    """A tenant with one person per role and an agent key: (tenant id, key, operators by role)."""
+Tenant = tuple[uuid.UUID, str, dict[str, uuid.UUID]]
+"""A tenant with one person per role and an agent key: (tenant id, key, operators by role)."""
+
+
+def add_tenant(url: str, label: str) -> Tenant:
+    """A tenant of its own on a database that others use too."""
     pool = Pool(with_role(url, CONSOLE), size=1)
     try:
         with psycopg.connect(url, autocommit=True) as admin:
@@ -162,7 +166,7 @@ def add_tenant(url: str, label: str) -> tuple[uuid.UUID, str, dict[str, uuid.UUI
         pool.close()
 
 
-def _add_tenant(pool: Pool, admin: psycopg.Connection[Any], label: str) -> tuple[uuid.UUID, str, dict[str, uuid.UUID]]:
+def _add_tenant(pool: Pool, admin: psycopg.Connection[Any], label: str) -> Tenant:
     tenant_id = create_tenant(pool, label)
     operators = {role: new_id() for role in ("viewer", "approver", "admin")}
     people = [
@@ -196,13 +200,17 @@ def served(
         authority.pool.close()
 
 
-def make_fixtures(url: str, *, policies: Path | None = None, **over: Any) -> Fixtures:
-    """A set of fixtures on a migrated database; `over` are the authority's settings."""
+def make_fixtures(url: str, *, policies: Path | None = None, tenant: Tenant | None = None, **over: Any) -> Fixtures:
+    """A set of fixtures on a migrated database; `over` are the authority's settings.
+
+    `tenant` is there already, with the shipped policies declared: the database is a copy of one that had fixtures.
+    """
     settings = Settings(database_url=url, secret_keys=(SECRET,), pool_size=40, **over)
     authority = build_authority(settings, ReloadablePolicies(policies or policies_dir()))
-    declare_policies(authority)  # as a running authority does after each load
     app = InProcessApp(create_app(settings, authority, SharedRateLimit(per_second=100_000, burst=100_000)))
     console_pool, admin = Pool(with_role(url, CONSOLE), size=8), psycopg.connect(url, autocommit=True)
-    tenant_id, key, operators = _add_tenant(console_pool, admin, unique("tenant").replace("_", "-"))
-    admin.execute("insert into refunds.defaults (tenant_id) values (%s) on conflict do nothing", [tenant_id])
-    return Fixtures(url, tenant_id, key, operators, authority, app, admin, console_pool)
+    if tenant is None:
+        declare_policies(authority)  # as a running authority does after each load
+        tenant = _add_tenant(console_pool, admin, unique("tenant").replace("_", "-"))
+        admin.execute("insert into refunds.defaults (tenant_id) values (%s) on conflict do nothing", [tenant[0]])
+    return Fixtures(url, *tenant, authority, app, admin, console_pool)

@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 import psycopg
 
 from sentinel.authority.actor import Actor
-from sentinel.authority.api.guard import to_asked
+from sentinel.authority.api.guard import to_operation
+from sentinel.authority.api.hot_bodies import GUARD
 from sentinel.authority.api.identity import Identity
 from sentinel.authority.app import build_authority
 from sentinel.authority.approvals import ApprovalResolution, resolve_approval
@@ -84,10 +85,11 @@ class Desk:
 
     def guard(self, body: dict[str, Any]) -> Recorded:
         """The committed row behind a guard's answer."""
-        asked = to_asked(body)
+        asked = GUARD.of_object(body)
         return guarded(
-            self.authority, self.caller, asked.operation, has_start_step=asked.has_start_step, start_id=asked.start_id
-        )
+            self.authority, self.caller, to_operation(asked, asked.idempotency_key), has_start_step=asked.has_start_step,
+            start_id=asked.start_id,
+        )  # fmt: skip
 
     def start(self, body: dict[str, Any], permit: Recorded, start_id: uuid.UUID | None = None) -> Receipt:
         """Redeem what `guard` handed out. Raises the service's refusals."""

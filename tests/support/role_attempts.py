@@ -103,7 +103,7 @@ OF_ONE: dict[str, tuple[str, ...]] = {
     WORKER: (
         *each("select * from sentinel.{0}", "tenants events operations operation_states usage approvals halts agent_keys"
               " policies public_proofs"),
-        "select sentinel.record_decisions('{}')", "select sentinel.halt_lock()",
+        "select sentinel.record_decisions('{}', '{}', '{}', '{}', '{}')", "select sentinel.halt_lock()",
         *each("update refunds.ledger_entries set {0} = {0}",
               "amount_minor currency refund_id tenant_id agent_id action ledger_entry_id risk"),
         "insert into refunds.transitions values ('NEW', 'executed', 'EXECUTED')",
@@ -119,7 +119,7 @@ OF_ONE: dict[str, tuple[str, ...]] = {
         "insert into refunds.executions select * from refunds.executions",
         "insert into refunds.ledger_entries (ledger_entry_id) values ('mine')",
         "update refunds.ledger_entries set status = 'EXECUTED'", "select permit_token from refunds.ledger_entries",
-        "select * from refunds.ledger_entries", "select sentinel.record_decisions('{}')",
+        "select * from refunds.ledger_entries", "select sentinel.record_decisions('{}', '{}', '{}', '{}', '{}')",
         "select sentinel.keep_house(1, '{}')", "update sentinel.approval_votes set verdict = 'approve'",
         *each("update sentinel.agent_keys set {0} = {0}", f"{KEY} last_used_at"), "delete from sentinel.agent_keys",
         "update sentinel.known_devices set account_hash = account_hash",
@@ -130,7 +130,7 @@ OF_ONE: dict[str, tuple[str, ...]] = {
               " agent_keys policies"),
         "insert into sentinel.public_tenants values (gen_random_uuid(), 'mine')",
         "update sentinel.public_tenants set label = 'mine'", "delete from sentinel.public_tenants",
-        "select sentinel.record_decisions('{}')",
+        "select sentinel.record_decisions('{}', '{}', '{}', '{}', '{}')",
     ),
 }  # fmt: skip
 """What is refused to one role besides."""

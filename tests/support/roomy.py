@@ -19,19 +19,19 @@ from sentinel.policy.model import SUBJECTS
 COUNT, AMOUNT = 1_000_000_000, "1000000000.00"
 
 
-def roomy_policies(folder: Path) -> Path:
-    """A copy of the shipped folder in `folder`/policies, where no total and no breaker is met."""
+def roomy_policies(folder: Path, *, accounts: bool = False) -> Path:
+    """A copy of the shipped folder in `folder`/policies, where no total and no breaker is met, nor with `accounts` any limit."""
     made = folder / "policies"
     shutil.copytree(policies_dir(), made)
     for path in made.glob("*.yaml"):
         if path.name not in NOT_POLICIES:
-            path.write_text(yaml.safe_dump(_roomy(yaml.safe_load(path.read_text())), sort_keys=False))
+            path.write_text(yaml.safe_dump(_roomy(yaml.safe_load(path.read_text()), accounts), sort_keys=False))
     return made
 
 
-def _roomy(policy: dict[str, Any]) -> dict[str, Any]:
+def _roomy(policy: dict[str, Any], accounts: bool) -> dict[str, Any]:
     for limit in policy.get("limits", ()):
-        if set(limit["per"]) <= {*SUBJECTS, "currency"}:
+        if accounts or set(limit["per"]) <= {*SUBJECTS, "currency"}:
             limit["cap"] = dict.fromkeys(limit["cap"], AMOUNT)
     for breaker in policy.get("breakers", ()):
         breaker |= {key: value for key, value in (("count", COUNT),) if key in breaker}

@@ -9,6 +9,7 @@ from sentinel.authority import guard, outcomes
 from sentinel.authority.decisions import Receipt, Recorded
 from sentinel.authority.engine import Authority, Caller
 from sentinel.core.operation import Operation
+from tests.support.commit_loop import record
 
 
 def guarded(
@@ -19,14 +20,14 @@ def guarded(
         authority, caller, operation, has_start_step=has_start_step, elapsed_ms=1, start_id=start_id
     )
     asks_start = start_id is not None or not has_start_step
-    return guard.raise_if_refused(operation, authority.decisions.record(row), asks_start=asks_start)
+    return guard.raise_if_refused(operation, record(authority.decisions, row), asks_start=asks_start)
 
 
 def started(authority: Authority, caller: Caller, **asked: Any) -> Receipt:
     """The start's receipt. Raises its refusals."""
-    return outcomes.raise_if_start_refused(authority.starts.record(outcomes.start_row(authority, caller, **asked)))
+    return outcomes.raise_if_start_refused(record(authority.starts, outcomes.start_row(authority, caller, **asked)))
 
 
 def reported(authority: Authority, caller: Caller, **told: Any) -> Receipt:
     """The report's receipt. Raises its refusals."""
-    return outcomes.raise_if_report_refused(authority.reports.record(outcomes.report_row(authority, caller, **told)))
+    return outcomes.raise_if_report_refused(record(authority.reports, outcomes.report_row(authority, caller, **told)))

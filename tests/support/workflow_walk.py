@@ -95,8 +95,9 @@ class Walk:
     def facts(self) -> KnownFacts:
         now = self.now
         return KnownFacts(
-            "r", "{}", "please", "acct", False, False, "enough", 1, 0, now.complaint, now.delayed, now.mismatch,
+            "r", "{}", "please", "acct", False, "enough", 0, now.complaint, now.delayed, now.mismatch,
             now.blacklisted, now.refunded_before, None, now.age_seconds, 0 if now.image == "missing" else 1,
+            derived='{"stale_window": false, "customer_attempts_24h": 1}',
         )  # fmt: skip
 
     # The authority

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from sentinel.platform import randomness
-from sentinel.platform.randomness import random_bytes, random_uuid
+from sentinel.platform.randomness import random_bytes
 from tests.support.harness import at_once
 
 
@@ -44,8 +44,3 @@ def test_the_check_of_forks_sees_a_page_that_is_shared() -> None:
     assert os.read(reader, 64) == mine
     os.close(reader)
     os.close(writer)
-
-
-def test_an_id_says_its_version() -> None:
-    assert {random_uuid().version for _ in range(50)} == {4}
-    assert len({random_uuid() for _ in range(1000)}) == 1000

@@ -17,9 +17,9 @@ import structlog
 from sentinel.client import ClientError
 from sentinel.core.errors import SentinelError
 from worker.orders.alerts import Alerts
-from worker.orders.claims import ClaimedOrder, DueHold
 from worker.orders.processor import OrderProcessor
-from worker.orders.shop_effects import Attempts
+from worker.orders.shop import Attempts
+from worker.orders.store import DueHold
 
 _AT_ONCE = 8
 _HOUSE_SECONDS = 600.0
@@ -85,10 +85,13 @@ class Background:
         return 0
 
     def _resume(self) -> int:
-        return self._each(self._resume_one, self._store.claim(_AT_ONCE))
-
-    def _resume_one(self, work: ClaimedOrder) -> None:
-        self._processor.run(work)
+        runs = self._processor.left_behind(self._store.claim(_AT_ONCE))
+        if runs:
+            self._processor.run_all(runs)
+        for run in runs:
+            if run.error is not None:
+                log.info("order_waits", error=str(run.error))
+        return len(runs)
 
     def _hold(self) -> int:
         return self._each(self._hold_one, self._store.claim_holds(_AT_ONCE))

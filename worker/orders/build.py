@@ -12,24 +12,22 @@ from sentinel.store.database import ORDERS, Pool, with_role
 from worker.failpoints import BadFailpoint, Failpoints
 from worker.key_check import KeyCheck
 from worker.orders.alerts import Alerts, channel_from
-from worker.orders.authority_client import AuthorityClient
+from worker.orders.authority import AuthorityClient, OutcomeReporter
 from worker.orders.background import Background
-from worker.orders.enrich import Enricher, Lookup
+from worker.orders.enrich import Enricher
 from worker.orders.failpoints import OrderFailpoint
-from worker.orders.group_commit import InFlight
 from worker.orders.key_check import key_check, trying_client
 from worker.orders.model_score import ModelScore
 from worker.orders.order import AGENT_ID
-from worker.orders.processor import Enriching, OrderProcessor, Scoring
-from worker.orders.reporter import OutcomeReporter
+from worker.orders.processor import OrderProcessor
 from worker.orders.rule_settings import RuleSettings
-from worker.orders.rules import RulesScore
-from worker.orders.scoring import Scorer
+from worker.orders.scoring import RulesScore, Scorer
 from worker.orders.settings import OrderReviewSettings
 from worker.orders.shop import HttpShop, Shop
 from worker.orders.simulated_shop import SimulatedShop
 from worker.orders.sources import FILE_NAME, PolicyError, SourcesFile
 from worker.orders.store import OrderStore, default_tenant
+from worker.orders.taking import Enriching, Scoring
 
 SIGNALS_FILE = "order_signals.yaml"
 
@@ -84,13 +82,12 @@ def build_order_review(
     """
     pool = Pool(with_role(settings.database_url, ORDERS, application_name="order-review"), size=settings.pool_size)
     tenant_id = settings.tenant_id or _tenant(pool)
-    in_flight = InFlight()
-    store = OrderStore(pool, tenant_id, lease_seconds=settings.lease_seconds, in_flight=in_flight)
+    store = OrderStore(pool, tenant_id, lease_seconds=settings.lease_seconds)
     client = Client(
         settings.authority_url, settings.api_key, agent_id=AGENT_ID, tenant_id=tenant_id,
         timeout_seconds=settings.authority_timeout_seconds,
     )  # fmt: skip
-    authority = AuthorityClient(client, in_flight, act_within_seconds=act_within_seconds(settings))
+    authority = AuthorityClient(client, act_within_seconds=act_within_seconds(settings))
     failpoints = failpoints or read_failpoints(settings)
     scorer = scorer or make_scorer(settings)
     if shop is None and settings.shop_url:
@@ -98,11 +95,10 @@ def build_order_review(
     shop = shop or SimulatedShop(pool, tenant_id)
     pipeline = OrderProcessor(
         store=store, authority=authority, scorer=scorer, enricher=enricher or Enricher(), shop=shop,
-        reports=OutcomeReporter(store, authority, failpoints), lookups=lambda name: _lookups(sources, name),
-        always=lambda name: _always(sources, name), failpoints=failpoints, budget_seconds=settings.budget_seconds,
-        act_seconds=settings.lease_seconds, under_way_seconds=settings.shop_under_way_seconds,
+        reports=OutcomeReporter(store, authority, failpoints), sources=sources, failpoints=failpoints,
+        budget_seconds=settings.budget_seconds, act_seconds=settings.lease_seconds, under_way_seconds=settings.shop_under_way_seconds,
         scores_at_once=isinstance(scorer, Scorer) and scorer.asks_nobody and enricher is None,
-        ships_here=isinstance(shop, SimulatedShop), in_flight=in_flight,
+        ships_here=isinstance(shop, SimulatedShop),
     )  # fmt: skip
     channel = channel_from(
         slack_webhook_url=settings.slack_webhook_url, on_this_machine=settings.alerts_on_this_machine
@@ -124,13 +120,3 @@ def _tenant(pool: Pool) -> uuid.UUID:
     if tenant_id is None:
         raise UnsafeConfiguration("no tenant yet: create one first, or set SENTINEL_TENANT_ID")
     return tenant_id
-
-
-def _always(sources: SourcesFile, name: str) -> tuple[str, ...]:
-    source = sources.current().find(name)
-    return source.always if source else ()
-
-
-def _lookups(sources: SourcesFile, name: str) -> tuple[Lookup, ...]:
-    source = sources.current().find(name)
-    return source.lookups if source else ()

@@ -13,9 +13,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import REGISTRY, Collector
 
 from sentinel.core.errors import SentinelError
-from worker.orders.claims import ClaimedOrder, OrderFigures
-from worker.orders.order import Score
-from worker.orders.store import OrderStore
+from worker.orders.order import ClaimedOrder, Score
+from worker.orders.store import OrderFigures, OrderStore
 
 ANSWERS = Counter("orders_deliveries", "Deliveries by source and what came of them.", ["source", "result"])
 SIGNATURE_FAILURES = Counter("orders_signature_failures", "Deliveries that were not genuine.", ["why"])

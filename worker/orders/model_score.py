@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.core.money import money_out
-from worker.orders.order import MAX_SIGNAL_CHARS, Band, Order, Score, Signal
-from worker.orders.rules import RANK
+from worker.orders.order import MAX_SIGNAL_CHARS, RANK, Band, Order, Score, Signal
 from worker.outbound.chat_completions import BadCompletion, ChatEndpoint, chat_request, content_of, shown, strict_load
 from worker.outbound.client import FailureKind, NoResponse, Response
 

@@ -1,4 +1,5 @@
-"""The values of order review: an order as its source sent it, its score, and a review as it is stored.
+"""The values of order review: an order as its source sent it, its facts as JSON and back, its score, a review as it is stored and
+as it is claimed.
 
 What a source did not send is None ("unknown"), never zero: a rule that needs it says so instead of guessing.
 """
@@ -6,8 +7,8 @@ What a source did not send is None ("unknown"), never zero: a rule that needs it
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
@@ -26,6 +27,10 @@ class Band(StrEnum):
     MEDIUM = "medium"
     HIGH = "high"
     UNKNOWN = "unknown"
+
+
+RANK = {Band.LOW: 0, Band.MEDIUM: 1, Band.UNKNOWN: 1, Band.HIGH: 2}
+"""How strict a band is; an unknown one goes to a person like a medium one."""
 
 
 class Lane(StrEnum):
@@ -115,6 +120,17 @@ class KnownAccount:
     amount_24h: Money | None = None
 
 
+def with_orders_beside(known: KnownAccount, order: Order, orders: Sequence[Order]) -> KnownAccount:
+    """`known` with those of `orders` that are of the same account too, `order` itself not counted: they came together with it."""
+    others = [one for one in orders if one.account_ref == order.account_ref and one is not order]
+    if known.velocity_24h is None or not others:
+        return known
+    currency = order.amount.currency
+    minor = sum(one.amount.amount_minor for one in others if one.amount.currency == currency)
+    minor += known.amount_24h.amount_minor if known.amount_24h else 0
+    return KnownAccount(known.velocity_24h + len(others), Money(minor, currency) if minor else None)
+
+
 @dataclass(frozen=True, slots=True)
 class Review:
     """One order's review as it is kept in `orders.reviews`; there is one per tenant, source and order id, for ever."""
@@ -156,3 +172,115 @@ def order_key(source: str, order_id: str) -> str:
 def resource_of(source: str, order_id: str) -> str:
     """The authority's resource of an order."""
     return f"order/{source}/{order_id}"
+
+
+_TIMES = ("placed_at", "account_created_at")
+_PLAIN = (
+    "email", "account_age_days", "billing_country", "shipping_country", "shipping_speed", "failed_payments",
+)  # fmt: skip
+
+
+def facts_of(order: Order) -> dict[str, Any]:
+    """JSON of everything but id, amount and account, which have columns of their own. Unknown stays away."""
+    found: dict[str, Any] = {name: getattr(order, name) for name in _PLAIN if getattr(order, name) is not None}
+    for name in _TIMES:
+        if (moment := getattr(order, name)) is not None:
+            found[name] = moment.isoformat()
+    if order.items:
+        found["items"] = [[item.sku, item.title, item.quantity] for item in order.items]
+    return found
+
+
+def order_of(source: str, order_id: str, amount: Money, account_ref: str | None, facts: Mapping[str, Any]) -> Order:
+    """The order that `facts_of` was made of."""
+    times: dict[str, Any] = {name: datetime.fromisoformat(facts[name]) if facts.get(name) else None for name in _TIMES}
+    plain: dict[str, Any] = {name: facts.get(name) for name in _PLAIN}
+    return Order(
+        source=source, order_id=order_id, amount=amount, account_ref=account_ref,
+        items=tuple(Item(*line) for line in facts.get("items", ())),
+        **plain, **times,
+    )  # fmt: skip
+
+
+def as_received(order: Order, received_at: datetime) -> Order:
+    """With the account's age when the order was placed, by the youngest that is said: told, or from the day it was made.
+
+    `received_at` is the database's: an order that does not say when it was placed, or says a time to come, was placed then.
+    """
+    if order.account_created_at is None:
+        return order
+    placed_at = min(order.placed_at or received_at, received_at)
+    # An account can be made by the very order, a moment after it.
+    made = max(0, (placed_at - order.account_created_at).days)
+    told = order.account_age_days
+    return replace(order, account_age_days=made if told is None else min(told, made))
+
+
+def missing_facts(order: Order, always: Sequence[str]) -> tuple[str, ...]:
+    """Which of the facts that its source always sends are not there."""
+    return tuple(name for name in always if getattr(order, name) in (None, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedOrder:
+    """One claimed review, the columns of `orders.work`. Every change names its `epoch`."""
+
+    review_id: uuid.UUID
+    source: str
+    order_id: str
+    amount_minor: int
+    currency: str
+    account_ref: str | None
+    order_facts: Mapping[str, Any]
+    status: str
+    lane: str | None
+    epoch: int
+    attempts: int
+    band: str | None
+    signals: Sequence[Mapping[str, str]] | None
+    model: str | None
+    guard_params: Mapping[str, Any] | None
+    operation_id: uuid.UUID | None
+    decision_event_id: uuid.UUID | None
+    decision: str | None
+    reason_code: str | None
+    approval_id: uuid.UUID | None
+    start_id: uuid.UUID | None
+    decided_at: datetime | None
+    due_at: datetime | None
+    resolution: str | None
+    last_error: str | None
+    tries: int | None
+    """How often the fulfilment was tried without an answer; only while it is started."""
+    seconds_since_try: float | None
+    received_at: datetime
+    """When its first delivery came, by the database's clock."""
+
+    @property
+    def amount(self) -> Money:
+        """The order's amount."""
+        return Money(self.amount_minor, self.currency)
+
+    @property
+    def order(self) -> Order:
+        """The order as it was kept."""
+        order = order_of(self.source, self.order_id, self.amount, self.account_ref, self.order_facts)
+        return as_received(order, self.received_at)
+
+    @property
+    def review(self) -> Review:
+        """The review as the shop and people see it."""
+        return Review(
+            review_id=self.review_id, source=self.source, order_id=self.order_id, amount_minor=self.amount_minor,
+            currency=self.currency, status=ReviewStatus(self.status), epoch=self.epoch, account_ref=self.account_ref,
+            lane=Lane(self.lane) if self.lane else None, band=Band(self.band) if self.band else None,
+            signals=tuple(Signal(s["code"], s["detail"]) for s in self.signals or ()),
+            model=self.model or "not_asked",  # type: ignore[arg-type]
+            operation_id=self.operation_id, approval_id=str(self.approval_id) if self.approval_id else None,
+            start_id=self.start_id, decided_at=self.decided_at,
+        )  # fmt: skip
+
+    @property
+    def own_start_id(self) -> uuid.UUID:
+        """The start id of its fulfilment: derived from what is stored, so the same in every process."""
+        return self.start_id or uuid.uuid5(self.review_id, "start")

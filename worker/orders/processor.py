@@ -1,382 +1,167 @@
-"""Processes an order: take, enrich, score, guard and start in one call, then fulfil, queue or hold.
+"""Processes orders in sets: take, score, guard and start in one call, then fulfil, queue or hold.
 
-Every step is recorded before the next is tried, so after a crash any process resumes where the order stands: it sends the
-authority the same request under the same start id, and looks into the shop before it asks it again.
+A set goes through its steps together (`steps.py`), as far as they go. What asks somebody outside about one order alone
+(look-ups, a model, a shop) is done for each by itself; then the order goes on with another set.
 """
 
 from __future__ import annotations
 
-import random
+import asyncio
 import time
-import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, Protocol
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
 
-import structlog
+from sentinel.core.errors import TryLater
+from worker.orders.order import ClaimedOrder, ReviewStatus
+from worker.orders.responses import OrderResponse
+from worker.orders.steps import OrderSteps
+from worker.orders.store import Delivery
+from worker.orders.taking import OrderRun
 
-from sentinel.client import KeyConflict, Rejected, Unreachable
-from sentinel.core.errors import SentinelError, TryLater
-from worker.failpoints import Failpoints
-from worker.orders import metrics
-from worker.orders.authority_client import AuthorityClient
-from worker.orders.claims import ClaimedOrder, TakeResult
-from worker.orders.enrich import Enriched, Lookup
-from worker.orders.facts import as_received, missing_facts
-from worker.orders.failpoints import OrderFailpoint
-from worker.orders.group_commit import InFlight
-from worker.orders.idempotency import DeliveryInFlight
-from worker.orders.lanes import LaneEvent
-from worker.orders.order import KnownAccount, Lane, Order, ReviewStatus, Score, Signal
-from worker.orders.reporter import OutcomeReporter
-from worker.orders.responses import OrderResponse, order_response
-from worker.orders.scoring import without_facts
-from worker.orders.shop import Shop
-from worker.orders.shop import shop_payload as told_to_shop
-from worker.orders.shop_effects import UNDER_WAY_SECONDS, Attempts, EffectKind, look, perform
-from worker.orders.store import OrderStore, Shipped
-from worker.orders.transitions import (
-    event_of,
-    guard_params,
-    held_alert,
-    hold_row,
-    is_settled_elsewhere,
-    is_started,
-    late_alert,
-    pause_seconds,
-    refused_alert,
-    row_of,
-    seconds_until,
-    status_after,
-)
-from worker.outbound.effects import NoAnswer, Refused, Settled
-
-AFTER_SCORE_SECONDS = 16.0
-"""What guard, start and shop may need of an order's budget together; scoring ends before."""
 _ROUNDS = 8
 """More steps than any way has; a loop that needs more is a defect."""
-
-log = structlog.get_logger("worker.orders")
-
-
-class Scoring(Protocol):
-    """The scoring interface; never raises."""
-
-    def score(self, order: Order, known: KnownAccount, deadline: float, noticed: Sequence[Signal] = ()) -> Score:
-        """By `deadline` (monotonic)."""
+MOST = 64
+"""Orders of a set: as many as the authority answers in one call."""
+SETS, SLOW_SETS, SLOW_SECONDS = 2, 8, 0.25
+"""So many sets are under way beside each other; more only while they take long, because somebody is waited for."""
+GATHER_SECONDS = 0.004
+"""How long a set waits for others to join while one is under way: much less than the commits that it saves."""
 
 
-class Enriching(Protocol):
-    """The enrichment interface; never raises."""
+@dataclass(slots=True, kw_only=True)
+class OrderProcessor(OrderSteps):
+    """Which step comes when, and for whom together. Thread-safe."""
 
-    def enrich(self, order: Order, lookups: Sequence[Lookup], deadline: float) -> Enriched:
-        """By `deadline` (monotonic)."""
+    def run(self, work: ClaimedOrder) -> OrderResponse:
+        """Bring a claimed order that was left behind as far as it goes. Raises as `OrderRun.result`."""
+        run = OrderRun(self._deadline(), claimed=work)
+        self.run_all([run])
+        return run.result()
 
+    def run_all(self, runs: list[OrderRun]) -> None:
+        """Bring orders as far as they go, each to a response or an error; the outside calls run beside each other."""
+        self.advance(runs)
+        while outside := [run for run in runs if run.outside]:
+            with ThreadPoolExecutor(len(outside), thread_name_prefix="order") as threads:
+                list(threads.map(self.call_outside, outside))
+            self.advance([run for run in outside if run.goes_on])
 
-class ClaimLost(Exception):
-    """The claim was taken over by another process."""
+    def left_behind(self, works: Iterable[ClaimedOrder]) -> list[OrderRun]:
+        """Claimed orders as what `run_all` takes."""
+        return [OrderRun(self._deadline(), claimed=work) for work in works]
 
+    def delivered(self, delivery: Delivery) -> OrderRun:
+        """A delivery as what sets take."""
+        return OrderRun(self._deadline(), delivery)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderProcessor:
-    """The parts. Thread-safe."""
+    def _deadline(self) -> float:
+        return time.monotonic() + self.budget_seconds
 
-    store: OrderStore
-    authority: AuthorityClient
-    scorer: Scoring
-    enricher: Enriching
-    shop: Shop
-    reports: OutcomeReporter
-    lookups: Callable[[str], Sequence[Lookup]]
-    """The look-ups of a source, by its name."""
-    always: Callable[[str], Sequence[str]]
-    """The facts that a source always sends, by its name."""
-    failpoints: Failpoints
-    budget_seconds: float = 30.0
-    under_way_seconds: float = UNDER_WAY_SECONDS
-    act_seconds: float = 35.0
-    """For so long after the authority was asked the shop may be asked; then the authority is asked again. The start declares it,
-    and on top of it the time that a call to the shop may be under way."""
-    scores_at_once: bool = False
-    """The scorer makes no outside call: an order of a source without look-ups is scored in the commit that takes it."""
-    ships_here: bool = False
-    """The shop is the simulated one of this database: its row is written in the commit that decides the order."""
-    in_flight: InFlight = field(default_factory=InFlight)
-    """The deliveries in flight."""
-
-    def take(self, order: Order, digest: str) -> TakeResult:
-        """Take a delivered order, scored already where that takes no time, or learn how it stands."""
-        at_once = self.scores_at_once and not self.lookups(order.source)
-
-        def score(work: ClaimedOrder, known: KnownAccount) -> tuple[ClaimedOrder, dict[str, Any]]:
-            return self._scored(
-                work, Enriched(as_received(order, work.received_at)), known, time.monotonic() + self.budget_seconds
-            )
-
-        return self.store.take(order, digest, score if at_once else None)
-
-    def run(
-        self, work: ClaimedOrder, *, order: Order | None = None, known: KnownAccount | None = None
-    ) -> OrderResponse:
-        """Bring a claimed order as far as it goes; with `order` it has just come, else it was left behind.
-
-        Raises `TryLater` (no answer from the authority, nothing on record as answered) or `DeliveryInFlight` (claim lost).
-        """
+    def call_outside(self, run: OrderRun) -> None:
+        """The outside call of one order; nothing raises."""
+        call, run.outside = run.outside, None
         try:
-            if order is not None and work.status == ReviewStatus.SCORED:
-                self.failpoints.hit(OrderFailpoint.AFTER_TAKE)
-                self.failpoints.hit(OrderFailpoint.AFTER_SCORE)
-            return self._advance(
-                work, _OrderRun(order, known or KnownAccount(), time.monotonic() + self.budget_seconds)
-            )
-        except ClaimLost:
-            raise DeliveryInFlight from None
-        except SentinelError:
-            raise
+            if call is not None:
+                call(run)
         except Exception as error:
-            # The order keeps its state: the next try resumes from what is recorded.
-            log.exception("order_failed", review_id=str(work.review_id))
-            raise TryLater("the order could not be finished now; send it again") from error
+            run.fail(error)
 
-    def hold(self, work: ClaimedOrder, tried: Attempts) -> None:
-        """One try of a hold that is on record."""
-        self.failpoints.hit(OrderFailpoint.BEFORE_SHOP)
-        assert work.operation_id is not None
-        answer = perform(
-            self.shop, work.review, EffectKind.HOLD, work.operation_id, tried, under_way_seconds=self.under_way_seconds
-        )
-        self.failpoints.hit(OrderFailpoint.AFTER_SHOP)
-        self.store.settle_hold(work, hold_row(work, answer, tried.times, random.random()))
-
-    def _advance(self, work: ClaimedOrder, way: _OrderRun) -> OrderResponse:
+    def advance(self, runs: list[OrderRun]) -> None:
+        """Take a set of orders as far as they go without an outside call of one alone; nothing raises."""
+        _step(self.take, [run for run in runs if run.claimed is None])
         for _ in range(_ROUNDS):
-            match work.status:
-                case ReviewStatus.RECEIVED:
-                    found: ClaimedOrder | OrderResponse = self._score(work, way)
-                case ReviewStatus.SCORED | ReviewStatus.DECIDED | ReviewStatus.QUEUED:
-                    found = self._ask(work, way)
-                case ReviewStatus.STARTED:
-                    found = self._execute(work, way)
-                case _:
-                    return order_response(work)
-            if isinstance(found, OrderResponse):
-                return found
-            work = found
-        raise TryLater("the order goes round in circles")
+            under_way = [(self._next(run), run) for run in runs if run.goes_on]
+            if not under_way:
+                return
+            for step in dict.fromkeys(step for step, _ in under_way):
+                _step(step, [run for its, run in under_way if its == step])
+        _step(_go_round, [run for run in runs if run.goes_on])
 
-    def _score(self, work: ClaimedOrder, way: _OrderRun) -> ClaimedOrder:
-        self.failpoints.hit(OrderFailpoint.AFTER_TAKE)
-        began = time.monotonic()
-        until = way.deadline - AFTER_SCORE_SECONDS
-        order = as_received(way.order, work.received_at) if way.order else work.order
-        enriched = self.enricher.enrich(order, self.lookups(work.source), until)
-        after, row = self._scored(work, enriched, way.known, until, began)
-        _mine(self.store.score(work, row))
-        self.failpoints.hit(OrderFailpoint.AFTER_SCORE)
-        return after
-
-    def _scored(
-        self, work: ClaimedOrder, enriched: Enriched, known: KnownAccount, until: float, began: float | None = None
-    ) -> tuple[ClaimedOrder, dict[str, Any]]:
-        """The order with its score, and what is stored of it."""
-        began = time.monotonic() if began is None else began
-        score = without_facts(
-            self.scorer.score(enriched.order, known, until, enriched.signals),
-            missing_facts(enriched.order, self.always(work.source)),
-        )
-        seconds = time.monotonic() - began
-        metrics.scored(score, seconds)
-        signals = [{"code": signal.code, "detail": signal.detail} for signal in score.signals]
-        params, band = guard_params(work, score), score.band.value
-        row = {
-            "band": band, "model": score.model, "score_ms": round(seconds * 1000), "signals": signals,
-            "guard_params": params,
-        }  # fmt: skip
-        after = replace(
-            work, status=ReviewStatus.SCORED, band=band, model=score.model, signals=signals, guard_params=params
-        )
-        return after, row
-
-    def _ask(self, work: ClaimedOrder, way: _OrderRun) -> ClaimedOrder | OrderResponse:
-        """Ask the authority and store its answer; returns the order to go on with, or the response."""
-        self.failpoints.hit(OrderFailpoint.BEFORE_GUARD)
-        way.asked_at = time.monotonic()
-        answer = self.authority.guard(work)
-        self.failpoints.hit(OrderFailpoint.AFTER_GUARD)
-        if isinstance(answer, (Unreachable, Rejected)):
-            self._without_authority(work, answer)
-        event = event_of(work, answer)
-        if event is None:
-            pause = seconds_until(answer.expires_at) if answer.status == "pending" else 30.0
-            return self._put_off(work, answer.reason_code, pause)
-        status, lane = status_after(work, event)
-        row = row_of(work, answer, event)
-        work = replace(
-            work, status=status, lane=lane, decision=answer.decision, reason_code=row["reason_code"],
-            operation_id=work.operation_id or uuid.UUID(answer.operation_id), decision_event_id=row["decision_event_id"],
-            approval_id=row["approval_id"] or work.approval_id, start_id=row["start_id"] or work.start_id,
-            due_at=row["due_at"] or work.due_at,
-        )  # fmt: skip
-        if status != ReviewStatus.STARTED:
-            return self._end(work, event, row)
-        way.is_first_try = True
-        ships = self.ships_here and not self._is_late(way)
-        return self._ship(work, event, row) if ships else self._intend(work, event, row)
-
-    def _is_late(self, way: _OrderRun) -> bool:
-        """Whether a person may have said by now that it was not executed."""
-        return time.monotonic() > way.asked_at + self.act_seconds
-
-    def _intend(self, work: ClaimedOrder, event: str, row: dict[str, Any]) -> ClaimedOrder:
-        """The fulfilment is on record before the shop is asked."""
-        _mine(self.store.decide(work, row))
-        self.failpoints.hit(OrderFailpoint.AFTER_DECIDED)
-        metrics.decided(work, event)
-        return work
-
-    def _ship(self, work: ClaimedOrder, event: str, row: dict[str, Any]) -> OrderResponse | ClaimedOrder:
-        """Decided, fulfilled and settled in one commit; the order, where the simulated shop has something else to say."""
-        assert work.operation_id is not None
-        after = replace(work, status=ReviewStatus.FULFILLED)
-        given, reference = order_response(after), str(work.operation_id)
-        settlement = {
-            "done": True, "reference": reference, "answered": given.as_json(),
-            "told": told_to_shop(work.review, work.operation_id),
-        }  # fmt: skip
-        self.failpoints.hit(OrderFailpoint.BEFORE_SHOP)
-        shipped = self.store.ship(work, row, settlement)
-        _mine(shipped is not Shipped.NOT_MINE)
-        self.failpoints.hit(OrderFailpoint.AFTER_DECIDED)
-        metrics.decided(work, event)
-        if shipped is Shipped.DECIDED:
-            return work
-        self.failpoints.hit(OrderFailpoint.AFTER_SHOP)
-        self.failpoints.hit(OrderFailpoint.AFTER_SETTLED)
-        metrics.settled(after)
-        self.reports.soon(after, done=True, reference=reference, error=None)
-        return given
-
-    def _end(self, work: ClaimedOrder, event: str, row: dict[str, Any]) -> OrderResponse:
-        """Queued or held: the response is stored with it."""
-        given = order_response(work)
-        if event != LaneEvent.NEEDS_ANALYST:
-            row["alert"] = held_alert(work, row["reason_code"])
-        _mine(self.store.decide(work, {**row, "answered": given.as_json()}))
-        self.failpoints.hit(OrderFailpoint.AFTER_DECIDED)
-        metrics.decided(work, event)
-        if event == LaneEvent.NEEDS_ANALYST:
-            return given
-        self._hold_now(work)
-        return given
-
-    def _hold_now(self, work: ClaimedOrder) -> None:
-        try:
-            self.hold(work, Attempts())
-        except SentinelError as error:
-            log.warning("hold_not_recorded", review_id=str(work.review_id), error=error.detail)
-
-    def _execute(self, work: ClaimedOrder, way: _OrderRun) -> OrderResponse | ClaimedOrder:
-        """Have the shop fulfil what is started, once."""
-        assert work.operation_id is not None
-        tried = Attempts()
-        if not way.is_first_try:
-            # The process that left it may have asked the shop: then it is looked at first.
-            tried = Attempts(max(1, work.tries or 0), work.seconds_since_try or 0.0)
-            way.asked_at = time.monotonic()
-            if (other := self._not_started(work)) is not None:
-                return other
-        self.failpoints.hit(OrderFailpoint.BEFORE_SHOP)
-        if self._is_late(way):
-            return self._put_off(work, "the time to act on its start is over", 1.0)
-        answer = perform(
-            self.shop, work.review, EffectKind.FULFIL, work.operation_id, tried, under_way_seconds=self.under_way_seconds
-        )  # fmt: skip
-        self.failpoints.hit(OrderFailpoint.AFTER_SHOP)
-        if isinstance(answer, NoAnswer):
-            pause = max(pause_seconds(work.attempts, random.random()), self.under_way_seconds)
-            return self._put_off(
-                work, answer.detail, pause, tried=True, alert=late_alert(work, "fulfil", tried.times, answer.detail)
-            )
-        return self._settle(work, answer)
-
-    def _not_started(self, work: ClaimedOrder) -> OrderResponse | ClaimedOrder | None:
-        """What to do with an order left STARTED that the authority does not have as started by it; None: it has."""
-        answer = self.authority.guard(work)
-        if isinstance(answer, (Unreachable, Rejected)):
-            self._without_authority(work, answer)
-        if is_started(answer):
-            return None
-        if is_settled_elsewhere(answer):
-            return self._ended_elsewhere(work, "started" if answer.resolution is None else answer.resolution)
-        # Surely nothing happened: it is asked again, as one that is not started.
-        _mine(self.store.refuse_start(work, answer.reason_code))
-        return replace(work, status=ReviewStatus.DECIDED if work.lane == Lane.LOW else ReviewStatus.QUEUED)
-
-    def _ended_elsewhere(self, work: ClaimedOrder, how: str) -> OrderResponse:
-        """An order left STARTED that may not be fulfilled any more: what the shop did before is reported, else a person looks."""
-        assert work.operation_id is not None
-        found = look(self.shop, work.review, EffectKind.FULFIL, work.operation_id)
-        if isinstance(found, NoAnswer):
-            return self._put_off(work, found.detail, pause_seconds(work.attempts, random.random()))
-        why = "a person said that it was not executed" if how == "not_executed" else "started or settled elsewhere"
-        return self._settle(work, found if isinstance(found, Settled) else Refused(why))
-
-    def _settle(self, work: ClaimedOrder, answer: Settled | Refused) -> OrderResponse:
-        done = isinstance(answer, Settled)
-        after = replace(work, status=ReviewStatus.FULFILLED if done else ReviewStatus.SHOP_REFUSED)
-        given = order_response(after)
-        row: dict[str, Any] = {"done": done, "answered": given.as_json()}
-        if isinstance(answer, Settled):
-            row["reference"] = answer.reference[:200]
-        else:
-            row |= {"error": answer.reason[:500], "alert": refused_alert(work, "fulfil", answer.reason)}
-        _mine(self.store.settle(work, row))
-        self.failpoints.hit(OrderFailpoint.AFTER_SETTLED)
-        metrics.settled(after)
-        if isinstance(answer, Settled):
-            # A refusal ends nothing: a person may have the shop asked again, and it is reported when nobody may.
-            self.reports.soon(after, done=True, reference=row["reference"], error=None)
-        return given
-
-    def _put_off(
-        self, work: ClaimedOrder, why: str, pause: float, *, alert: dict[str, Any] | None = None, tried: bool = False
-    ) -> OrderResponse:
-        given = order_response(work)
-        row = {"error": why[:500], "pause_seconds": pause, "tried": tried, "answered": given.as_json(), "alert": alert}
-        _mine(self.store.put_off(work, row))
-        metrics.PUT_OFF.labels(work.status).inc()
-        return given
-
-    def _without_authority(self, work: ClaimedOrder, error: Unreachable | Rejected) -> NoReturn:
-        """Nothing is answered on record: the sender comes again, or the background does. Raises `TryLater`."""
-        row: dict[str, Any] = {
-            "error": error.detail[:500],
-            "pause_seconds": pause_seconds(work.attempts, random.random()),
-        }
-        if isinstance(error, KeyConflict):
-            row["alert"] = held_alert(work, "the authority knows another order under this key") | {
-                "occasion": "key_conflict"
-            }
-        if isinstance(error, Rejected):
-            log.error("authority_refused_question", review_id=str(work.review_id), error=error.detail)
-        _mine(self.store.put_off(work, row))
-        metrics.NO_AUTHORITY.inc()
-        raise TryLater("no decision can be given now; send it again")
+    def _next(self, run: OrderRun) -> Callable[[list[OrderRun]], None]:
+        """The step that an order needs next."""
+        match run.work.status:
+            case ReviewStatus.RECEIVED:
+                return self.enrich if run.score is None else self.store_scores
+            case ReviewStatus.SCORED | ReviewStatus.DECIDED | ReviewStatus.QUEUED:
+                return self.ask
+            case ReviewStatus.STARTED if not run.is_ours:
+                return self.confirm_started
+            case ReviewStatus.STARTED:
+                return self.fulfil if run.effect is None else self.settle
+            case _:
+                return self.answer
 
 
-@dataclass(slots=True)
-class _OrderRun:
-    """What one run knows besides the order's row."""
+def _step(step: Callable[[list[OrderRun]], None], runs: list[OrderRun]) -> None:
+    """One step of a set; what it raises ends those of its orders that it was not done with."""
+    if not runs:
+        return
+    try:
+        step(runs)
+    except Exception as error:
+        for run in runs:
+            if run.goes_on:
+                run.fail(error)
 
-    order: Order | None
-    known: KnownAccount
-    deadline: float
-    asked_at: float = 0.0
-    """When the authority was last asked to start it (monotonic)."""
-    is_first_try: bool = False
-    """This run has recorded the fulfilment, so no other process can have asked the shop."""
+
+def _go_round(_: list[OrderRun]) -> None:
+    raise TryLater("the order goes round in circles")
 
 
-def _mine(still: bool) -> None:
-    if not still:
-        raise ClaimLost
+class OrderSets:
+    """Gathers the orders of one event loop into sets. Orders that come while sets are under way share the next one; one that
+    comes alone leaves at once. Not thread-safe: for the loop's own thread."""
+
+    def __init__(self, processor: OrderProcessor) -> None:
+        self._processor = processor
+        self._threads = ThreadPoolExecutor(SLOW_SETS, thread_name_prefix="orders")
+        self._waiting: list[tuple[OrderRun, asyncio.Future[None]]] = []
+        self._under_way = 0
+        self._left_at = 0.0
+        self._leaving: asyncio.Handle | None = None
+
+    async def process(self, run: OrderRun, outside: Executor) -> OrderResponse:
+        """The response to one order; `outside` makes its outside calls. Raises as `OrderRun.result`."""
+        await self._join(run)
+        while run.outside is not None:
+            await asyncio.get_running_loop().run_in_executor(outside, self._processor.call_outside, run)
+            if run.goes_on:
+                await self._join(run)
+        return run.result()
+
+    def _join(self, run: OrderRun) -> asyncio.Future[None]:
+        loop = asyncio.get_running_loop()
+        joined: asyncio.Future[None] = loop.create_future()
+        self._waiting.append((run, joined))
+        self._gather(loop)
+        return joined
+
+    def _gather(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have what waits leave: alone at the end of the loop's turn, else a moment later with those who come meanwhile."""
+        if self._leaving is None and self._waiting:
+            if self._under_way == 0:
+                self._leaving = loop.call_soon(self._leave, loop)
+            elif self._under_way < SETS or loop.time() - self._left_at > SLOW_SECONDS:
+                self._leaving = loop.call_later(GATHER_SECONDS, self._leave, loop)
+
+    def _leave(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._leaving = None
+        if self._under_way >= SLOW_SETS:
+            return
+        batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
+        self._under_way += 1
+        self._left_at = loop.time()
+        self._threads.submit(self._process, loop, batch)
+        self._gather(loop)
+
+    def _process(self, loop: asyncio.AbstractEventLoop, batch: list[tuple[OrderRun, asyncio.Future[None]]]) -> None:
+        self._processor.advance([run for run, _ in batch])
+        loop.call_soon_threadsafe(self._over, loop, batch)
+
+    def _over(self, loop: asyncio.AbstractEventLoop, batch: list[tuple[OrderRun, asyncio.Future[None]]]) -> None:
+        self._under_way -= 1
+        for _, joined in batch:
+            if not joined.done():
+                joined.set_result(None)
+        self._gather(loop)

@@ -29,7 +29,7 @@ NO_LANE = "no lane"
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class ReplayedDelivery:
     """One order's payload, to be sent once; equal ones are deliveries of the same order."""
 
     order_id: str
@@ -115,7 +115,7 @@ class Sender:
         self._source, self._timeout_seconds, self._pause = source, timeout_seconds, pause
         self._own = local()
 
-    def send(self, delivery: Delivery) -> DeliveryResult:
+    def send(self, delivery: ReplayedDelivery) -> DeliveryResult:
         """Until it is answered. Never raises."""
         again: Counter[int] = Counter()
         delivery_id = f"msg_{uuid.uuid4().hex}"
@@ -131,7 +131,7 @@ class Sender:
         is_replay = reply is not None and reply.headers.get(REPLAYED) == "true"
         return DeliveryResult(delivery.order_id, status, _lane(reply), is_replay, seconds, again)
 
-    def _post(self, delivery: Delivery, delivery_id: str) -> requests.Response | None:
+    def _post(self, delivery: ReplayedDelivery, delivery_id: str) -> requests.Response | None:
         # Signed anew at each try: a signature with a time in it grows stale.
         headers = self._source.signing.sign(delivery.body, datetime.now(UTC), delivery_id)
         headers["Content-Type"] = "application/json"
@@ -168,14 +168,14 @@ def _lane(reply: requests.Response | None) -> str:
 
 
 def replay(
-    deliveries: Iterable[Delivery], send: Callable[[Delivery], DeliveryResult], *, per_second: float, threads: int,
+    deliveries: Iterable[ReplayedDelivery], send: Callable[[ReplayedDelivery], DeliveryResult], *, per_second: float, threads: int,
     on_answer: Callable[[DeliveryResult], None] = lambda answer: None, now: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> ReplaySummary:  # fmt: skip
     """Send all, beginning at most `per_second`, at most `threads` under way at once."""
     tally, lock, began = ReplaySummary(), Lock(), now()
 
-    def one(delivery: Delivery) -> None:
+    def one(delivery: ReplayedDelivery) -> None:
         answer = send(delivery)
         with lock:
             tally.answers.append(answer)

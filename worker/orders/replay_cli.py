@@ -26,7 +26,7 @@ from sentinel.core.errors import SentinelError
 from sentinel.platform.http.bodies import read_object
 from sentinel.platform.resources import policies_dir
 from worker.orders.online_retail import payload_of, read_retail_orders
-from worker.orders.replay import Delivery, ReplaySummary, Sender, replay
+from worker.orders.replay import ReplayedDelivery, ReplaySummary, Sender, replay
 from worker.orders.sources import FILE_NAME, OrderSource, Sources
 from worker.orders.try_payload import show_trial, try_payload
 from worker.presentation import out
@@ -79,7 +79,7 @@ def replay_orders(
         source = _open_source(policies, name)
         lines = file.read().decode("utf-8-sig").splitlines(keepends=True)
         orders, imported = read_retail_orders(lines, name)
-    deliveries = [Delivery(o.order_id, orjson.dumps(payload_of(o, source.fields))) for o in orders[:limit]]
+    deliveries = [ReplayedDelivery(o.order_id, orjson.dumps(payload_of(o, source.fields))) for o in orders[:limit]]
     if redeliver:
         deliveries = deliveries * 2
         random.Random(seed).shuffle(deliveries)
@@ -104,7 +104,7 @@ def _require_somebody(url: str) -> None:
         ) from None
 
 
-def _run(sender: Sender, deliveries: list[Delivery], rate: float) -> ReplaySummary:
+def _run(sender: Sender, deliveries: list[ReplayedDelivery], rate: float) -> ReplaySummary:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("orders", total=len(deliveries))

@@ -70,10 +70,6 @@ class CountRule:
     high_from: int
     unknown: Band
 
-    def band_of(self, count: int) -> Band:
-        """The band of so many."""
-        return Band.HIGH if count >= self.high_from else Band.MEDIUM if count >= self.medium_from else Band.LOW
-
 
 @dataclass(frozen=True, slots=True)
 class RuleSettings:

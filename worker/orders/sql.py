@@ -10,25 +10,15 @@ DECIDE_REVIEWS = "select orders.decide_reviews(%b)"
 REFUSE_STARTS = "select orders.refuse_starts(%b)"
 PUT_OFF_REVIEWS = "select orders.put_off_reviews(%b)"
 SETTLE_FULFILMENTS = "select orders.settle_fulfilments(%b)"
-SHIP_REVIEWS = "select review_id, settled from orders.ship_reviews(%b, %b)"
+SHIP_SCORED = "select orders.ship_scored(%b)"
+LOOK_AT_DELIVERIES = "select * from orders.look_at_deliveries(%b)"
+TAKE_SCORED = "select * from orders.take_scored(%b)"
 SETTLE_HOLDS = "select orders.settle_holds(%b)"
 RECORD_DELIVERIES = "select orders.record_deliveries(%b)"
 RAISE_ALERTS = "select orders.raise_alerts(%b)"
 
 CLAIM_REVIEWS = "select * from orders.claim_reviews(%(tenant_id)s, %(limit)s, %(token)s, %(lease_seconds)s)"
 CLAIM_HOLDS = "select tries, seconds_ago, (work).* from orders.claim_holds(%(tenant_id)s, %(limit)s, %(lease_seconds)s)"
-TAKE_REPORTS = "select * from orders.take_reports(%(tenant_id)s, %(limit)s, %(retry_seconds)s)"
-ACKNOWLEDGE_REPORTS = """
-update orders.effects set reported_at = clock_timestamp(), report_error = null
-where tenant_id = %(tenant_id)s and review_id = any(%(ids)s) and kind = 'fulfil' and reported_at is null
-"""
-# Refused for what it says: another try would say the same, so it is not due again; the figures show it.
-POSTPONE_REPORT = """
-update orders.effects set report_error = %(error)s,
-  report_due_at = case when %(pause_seconds)s::float8 is null then 'infinity'
-                       else clock_timestamp() + make_interval(secs => %(pause_seconds)s) end
-where tenant_id = %(tenant_id)s and review_id = %(review_id)s and kind = 'fulfil' and reported_at is null
-"""
 # What is not finished is due at some time, and is found by that; the rest of the table is not looked at.
 # One look behind the cursor: an approval decided while the last page was read is not missed.
 APPROVALS_WANTED_SINCE = """

@@ -1,17 +1,17 @@
-"""The orders schema as typed calls of one tenant. Steps of many orders share a transaction (group commit).
+"""The orders schema as typed calls of one tenant; a step of many orders is one statement and one commit.
 
-Every step names the epoch it expects; False means that the claim was lost to another process. All calls raise
+Every step names the epoch it expects; False means that the claim was lost to another process. Steps of sets return what became
+of each order: what one alone raised is its own result, and the others are recorded without it. All calls raise, or return,
 `EngineUnavailable` (or `StillDeciding` behind a lock) when nothing is known to be written.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime
-from enum import Enum, auto
-from functools import partial
+from enum import StrEnum
 from typing import Any
 
 import orjson
@@ -20,79 +20,138 @@ from psycopg.rows import class_row, scalar_row, tuple_row
 from psycopg.types.json import Jsonb
 
 from sentinel.core.money import Money
+from sentinel.store.batch_commit import commit_all
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 from sentinel.store.queries import call_with_retry
 from worker.orders import sql
-from worker.orders.claims import ClaimedOrder, DueHold, DueReport, OrderFigures, TakeOutcome, TakeResult
-from worker.orders.facts import facts_of
-from worker.orders.group_commit import BatchingCommit, InFlight
-from worker.orders.order import KnownAccount, Order
+from worker.orders.order import ClaimedOrder, KnownAccount, Order, facts_of
 
 _WORK_COLUMNS = len(fields(ClaimedOrder))
 Row = Mapping[str, Any]
-ScoreNow = Callable[[ClaimedOrder, KnownAccount], tuple[ClaimedOrder, Row]]
-"""A score without outside calls: the order as it is then, and what `score` stores of it."""
+Step = tuple[ClaimedOrder, Row]
+"""An order, and what is recorded of it."""
 
 
-class Shipped(Enum):
-    """What became of an order whose decision and fulfilment were to be one commit."""
+class TakeOutcome(StrEnum):
+    """What a delivery found."""
 
-    NOT_MINE = auto()
-    DECIDED = auto()
-    """The order stands otherwise in the shop: it is started, and not settled."""
-    SETTLED = auto()
+    TAKEN = "taken"
+    RECORDED = "recorded"
+    STANDING = "standing"
+    IN_FLIGHT = "in_flight"
+    CONFLICT = "conflict"
+
+
+@dataclass(frozen=True, slots=True)
+class TakeResult:
+    """A delivery's place: `work` is claimed when TAKEN, else only how the order stands."""
+
+    outcome: TakeOutcome
+    response_status: int | None
+    response_body: str | None
+    is_final: bool | None
+    known: KnownAccount
+    work: ClaimedOrder | None
+
+
+@dataclass(frozen=True, slots=True)
+class DueHold:
+    """A hold to be tried; how often it was before, and how long ago."""
+
+    work: ClaimedOrder
+    tries: int
+    seconds_ago: float
+
+
+@dataclass(frozen=True, slots=True)
+class OrderFigures:
+    """What is open, for the metrics."""
+
+    queued: int
+    oldest_queued_seconds: float
+    under_way: int
+    holds_open: int
+    reports_open: int
+    alerts_open: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An order as it was delivered, the digest of its body, and the id that its review gets if it is new."""
+
+    order: Order
+    body_sha256: str
+    review_id: uuid.UUID = field(default_factory=new_id)
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryLook:
+    """How a delivery stands before anything is written: new, with what is known of its account by `seen_at`, or answered."""
+
+    is_new: bool
+    known: KnownAccount
+    seen_at: datetime
+    response_status: int | None
+    response_body: str | None
 
 
 class OrderStore:
     """Reviews, deliveries and effects of one tenant. Thread-safe."""
 
-    def __init__(
-        self, pool: Pool, tenant_id: uuid.UUID, *, lease_seconds: float, in_flight: InFlight | None = None
-    ) -> None:
+    def __init__(self, pool: Pool, tenant_id: uuid.UUID, *, lease_seconds: float) -> None:
         self.pool, self.tenant_id, self.lease_seconds = pool, tenant_id, float(lease_seconds)
-        self._in_flight = in_flight or InFlight()
-        self._takes = BatchingCommit(partial(_take, pool), self._in_flight)
-        self._scores = self._steps(sql.SCORE_REVIEWS)
-        self._decisions = self._steps(sql.DECIDE_REVIEWS)
-        self._settled = self._steps(sql.SETTLE_FULFILMENTS)
-        self._shipments = BatchingCommit(partial(_ship, pool), self._in_flight)
-        self._put_off = self._steps(sql.PUT_OFF_REVIEWS)
 
-    def _steps(self, statement: str) -> BatchingCommit[bool]:
-        return BatchingCommit(partial(_step, self.pool, statement), self._in_flight)
+    # The way of a set of orders
 
-    # One order's way
+    def look(self, deliveries: Sequence[Delivery]) -> list[DeliveryLook]:
+        """How these deliveries stand; nothing is written."""
+        rows = [
+            {
+                "seq": place, "tenant_id": self.tenant_id, "source": one.order.source, "order_id": one.order.order_id,
+                "body_sha256": one.body_sha256, "account_ref": one.order.account_ref, "currency": one.order.amount.currency,
+            }
+            for place, one in enumerate(deliveries)
+        ]  # fmt: skip
+        found = sorted(_fetch(self.pool, sql.LOOK_AT_DELIVERIES, rows))
+        return [_look(row, one.order) for row, one in zip(found, deliveries, strict=True)]
 
-    def take(self, order: Order, body_sha256: str, score: ScoreNow | None = None) -> TakeResult:
-        """Take an order that was delivered, or learn how it stands. With `score` a new one is scored in the same commit."""
-        row = {
-            "tenant_id": self.tenant_id, "token": uuid.uuid4(), "source": order.source, "order_id": order.order_id,
-             "body_sha256": body_sha256, "amount_minor": order.amount.amount_minor, "currency": order.amount.currency,
-             "account_ref": order.account_ref, "order_facts": facts_of(order), "lease_seconds": self.lease_seconds,
-        }  # fmt: skip
-        return self._takes.record({"row": row, "score": score})
+    def take_scored(self, scored: Sequence[tuple[Delivery, Row]]) -> list[ClaimedOrder | None]:
+        """Take new orders with their score, {band, signals, model, score_ms, guard_params}; None: somebody was quicker."""
+        rows = [{**self._received(one), "review_id": one.review_id, **score} for one, score in scored]
+        taken = dict(_fetch(self.pool, sql.TAKE_SCORED, rows))
+        return [
+            _scored_work(one.order, row, taken[row["review_id"]]) if row["review_id"] in taken else None
+            for (one, _), row in zip(scored, rows, strict=True)
+        ]
 
-    def score(self, work: ClaimedOrder, row: Row) -> bool:
+    def take(self, deliveries: Sequence[Delivery]) -> list[TakeResult | Exception]:
+        """Take orders that were delivered, or learn how they stand, whatever became of them before."""
+        rows = [{**self._received(one), "token": one.review_id} for one in deliveries]
+        return commit_all(lambda some, _: _take(self.pool, some), rows)
+
+    def score(self, steps: Sequence[Step]) -> list[bool | Exception]:
         """Store band, signals and the question: {band, signals, model, score_ms, guard_params}."""
-        return self._scores.record({**self._whose(work), **row})
+        return self._record(sql.SCORE_REVIEWS, steps)
 
-    def decide(self, work: ClaimedOrder, row: Row) -> bool:
+    def decide(self, steps: Sequence[Step]) -> list[bool | Exception]:
         """Store the authority's answer and what follows at once: {event, …} as `orders.decide_reviews` lists it."""
-        return self._decisions.record({**self._whose(work), **row})
+        return self._record(sql.DECIDE_REVIEWS, steps)
 
-    def settle(self, work: ClaimedOrder, row: Row) -> bool:
+    def settle(self, steps: Sequence[Step]) -> list[bool | Exception]:
         """The shop's final answer: {done, reference, error, answered?, alert?}."""
-        return self._settled.record({**self._whose(work), **row})
+        return self._record(sql.SETTLE_FULFILMENTS, steps)
 
-    def ship(self, work: ClaimedOrder, decision: Row, settlement: Row) -> Shipped:
-        """`decide` and `settle` in one commit, with the simulated shop's row: the settlement's `told` is the shop's payload."""
-        whose = self._whose(work)
-        return self._shipments.record({"decision": {**whose, **decision}, "settlement": {**whose, **settlement}})
-
-    def put_off(self, work: ClaimedOrder, row: Row) -> bool:
+    def put_off(self, steps: Sequence[Step]) -> list[bool | Exception]:
         """Let go until later: {error, pause_seconds, tried?, answered?, alert?}."""
-        return self._put_off.record({**self._whose(work), **row})
+        return self._record(sql.PUT_OFF_REVIEWS, steps)
+
+    def ship(self, steps: Sequence[Step]) -> list[bool | Exception]:
+        """Permission and fulfilment by the simulated shop in one commit, of orders that are SCORED; see `shipped_row`.
+
+        False: not this caller's any more, or the shop has it otherwise; then nothing is recorded.
+        """
+        return self._record(sql.SHIP_SCORED, steps)
 
     def refuse_start(self, work: ClaimedOrder, error: str) -> bool:
         """The start was surely not taken: back to asking."""
@@ -115,7 +174,7 @@ class OrderStore:
 
     def claim(self, limit: int) -> list[ClaimedOrder]:
         """Orders that are due, for one lease."""
-        return self._all(
+        return self.rows(
             sql.CLAIM_REVIEWS,
             class_row(ClaimedOrder),
             limit=limit,
@@ -125,58 +184,62 @@ class OrderStore:
 
     def claim_holds(self, limit: int) -> list[DueHold]:
         """Holds that are due, for one try."""
-        rows = self._all(sql.CLAIM_HOLDS, tuple_row, limit=limit, lease_seconds=self.lease_seconds)
+        rows = self.rows(sql.CLAIM_HOLDS, tuple_row, limit=limit, lease_seconds=self.lease_seconds)
         return [DueHold(ClaimedOrder(*row[2:]), row[0], float(row[1])) for row in rows]
-
-    def take_reports(self, limit: int, *, retry_seconds: float) -> list[DueReport]:
-        """Reports that are due, for one try."""
-        return self._all(sql.TAKE_REPORTS, class_row(DueReport), limit=limit, retry_seconds=retry_seconds)
-
-    def acknowledge(self, ids: Sequence[uuid.UUID]) -> None:
-        """The authority has these reports."""
-        if ids:
-            self._all(sql.ACKNOWLEDGE_REPORTS, scalar_row, ids=list(ids))
-
-    def postpone_report(self, review_id: uuid.UUID, error: str, pause_seconds: float | None) -> None:
-        """Not received; None: another try would be refused too."""
-        self._all(sql.POSTPONE_REPORT, scalar_row, review_id=review_id, error=error[:500], pause_seconds=pause_seconds)
 
     def approvals_wanted_since(self) -> datetime | None:
         """From when on decided approvals matter; None when nothing waits."""
-        found = self._all(sql.APPROVALS_WANTED_SINCE, scalar_row)
+        found = self.rows(sql.APPROVALS_WANTED_SINCE, scalar_row)
         return found[0] if found else None
 
     def wake(self, approval_ids: Sequence[str]) -> int:
         """Make the orders of these approvals due."""
-        return int(self._all(sql.WAKE_REVIEWS, scalar_row, approval_ids=list(approval_ids))[0])
+        return int(self.rows(sql.WAKE_REVIEWS, scalar_row, approval_ids=list(approval_ids))[0])
 
     def move_cursor(self, since: datetime) -> None:
         """Remember that decisions up to `since` have been learnt."""
-        self._all(sql.MOVE_CURSOR, scalar_row, since=since)
+        self.rows(sql.MOVE_CURSOR, scalar_row, since=since)
 
     def follow_refunds(self, limit: int) -> int:
         """Pass people's decisions to the refunds they filed, and bring back the orders whose refund was not paid."""
         events = [str(one) for one in sorted(new_id() for _ in range(2 * limit))]
-        return int(self._all(sql.FOLLOW_REFUNDS, scalar_row, limit=limit, events=events)[0])
+        return int(self.rows(sql.FOLLOW_REFUNDS, scalar_row, limit=limit, events=events)[0])
 
     def forget_deliveries(self) -> None:
         """Throw away answers whose time is over."""
-        self._all(sql.FORGET_DELIVERIES, scalar_row)
+        self.rows(sql.FORGET_DELIVERIES, scalar_row)
 
     def figures(self) -> OrderFigures:
         """What is open."""
-        found: OrderFigures = self._all(sql.FIGURES, class_row(OrderFigures))[0]
+        found: OrderFigures = self.rows(sql.FIGURES, class_row(OrderFigures))[0]
         return found
 
     # Running
 
+    def _received(self, delivery: Delivery) -> dict[str, Any]:
+        order = delivery.order
+        return {
+            "tenant_id": self.tenant_id, "source": order.source, "order_id": order.order_id,
+            "body_sha256": delivery.body_sha256, "amount_minor": order.amount.amount_minor, "currency": order.amount.currency,
+            "account_ref": order.account_ref, "order_facts": facts_of(order), "lease_seconds": self.lease_seconds,
+        }  # fmt: skip
+
     def _whose(self, work: ClaimedOrder) -> dict[str, Any]:
-        return whose(self.tenant_id, work)
+        return {
+            "tenant_id": self.tenant_id, "review_id": work.review_id, "epoch": work.epoch, "source": work.source,
+            "order_id": work.order_id,
+        }  # fmt: skip
+
+    def _record(self, statement: str, steps: Sequence[Step]) -> list[bool | Exception]:
+        rows = [{**self._whose(work), **row} for work, row in steps]
+        return commit_all(lambda some, _: _step(self.pool, statement, some), rows)
 
     def _call(self, statement: str, batch: Sequence[Row]) -> None:
         call_with_retry(self.pool, lambda connection: connection.execute(statement, [_json(batch)], binary=True))
 
-    def _all(self, statement: str, row_factory: Any, **more: Any) -> list[Any]:
+    def rows(self, statement: str, row_factory: Any, **more: Any) -> list[Any]:
+        """The rows of one statement about this tenant."""
+
         def call(connection: psycopg.Connection[Any]) -> list[Any]:
             with connection.cursor(row_factory=row_factory) as cursor:
                 cursor.execute(statement.encode(), {"tenant_id": self.tenant_id, **more})
@@ -195,50 +258,36 @@ def default_tenant(pool: Pool) -> uuid.UUID | None:
     return call_with_retry(pool, call)
 
 
-def whose(tenant_id: uuid.UUID, work: ClaimedOrder) -> dict[str, Any]:
-    """What every step says of its order."""
-    return {
-        "tenant_id": tenant_id, "review_id": work.review_id, "epoch": work.epoch, "source": work.source,
-        "order_id": work.order_id,
-    }  # fmt: skip
+def _look(row: Sequence[Any], order: Order) -> DeliveryLook:
+    _, outcome, status, body, orders, minor, seen_at = row
+    return DeliveryLook(outcome == "new", _known(orders, minor, order.amount.currency), seen_at, status, body)
+
+
+def _known(orders: Any, minor: Any, currency: str) -> KnownAccount:
+    return KnownAccount(None if orders is None else int(orders), Money(minor, currency) if minor else None)
+
+
+def _scored_work(order: Order, row: Row, received_at: datetime) -> ClaimedOrder:
+    """A review as `orders.take_scored` has just made it."""
+    return ClaimedOrder(
+        review_id=row["review_id"], source=order.source, order_id=order.order_id, amount_minor=row["amount_minor"],
+        currency=row["currency"], account_ref=order.account_ref, order_facts=row["order_facts"], status="SCORED", lane=None,
+        epoch=1, attempts=0, band=row["band"], signals=row["signals"], model=row["model"], guard_params=row["guard_params"],
+        operation_id=None, decision_event_id=None, decision=None, reason_code=None, approval_id=None, start_id=None,
+        decided_at=None, due_at=None, resolution=None, last_error=None, tries=None, seconds_since_try=None,
+        received_at=received_at,
+    )  # fmt: skip
 
 
 def _take(pool: Pool, asked: Sequence[Row]) -> list[TakeResult]:
-    rows = [{**one["row"], "seq": place} for place, one in enumerate(asked)]
-
-    def call(connection: psycopg.Connection[Any]) -> list[TakeResult]:
-        with connection.transaction():
-            found = _rows(connection, sql.TAKE_DELIVERIES, rows)
-            taken = [_taken(row, rows[row[0]]) for row in sorted(found, key=lambda row: int(row[0]))]
-            return _scored(connection, asked, taken)
-
-    if any(one["score"] for one in asked):
-        return call_with_retry(pool, call)
+    rows = [{**one, "seq": place} for place, one in enumerate(asked)]
     found = _fetch(pool, sql.TAKE_DELIVERIES, rows)
-    return [_taken(row, rows[row[0]]) for row in sorted(found, key=lambda row: int(row[0]))]
+    return [_taken(row, asked[row[0]]["currency"]) for row in sorted(found, key=lambda row: int(row[0]))]
 
 
-def _scored(connection: psycopg.Connection[Any], asked: Sequence[Row], taken: list[TakeResult]) -> list[TakeResult]:
-    """Those that were just taken, with the score that their caller makes on the spot."""
-    steps: list[Row] = []
-    for place, (one, found) in enumerate(zip(asked, taken, strict=True)):
-        work = found.work
-        if one["score"] is None or found.outcome is not TakeOutcome.TAKEN or work is None or work.status != "RECEIVED":
-            continue
-        after, row = one["score"](work, found.known)
-        steps.append({**whose(one["row"]["tenant_id"], work), **row})
-        taken[place] = replace(found, work=after)
-    if steps:
-        _rows(connection, sql.SCORE_REVIEWS, steps)
-    return taken
-
-
-def _taken(row: Sequence[Any], asked: Row) -> TakeResult:
-    velocity, minor = row[5], row[6]
-    amount = Money(minor, asked["currency"]) if minor else None
-    known = KnownAccount(None if velocity is None else int(velocity), amount)
+def _taken(row: Sequence[Any], currency: str) -> TakeResult:
     work = ClaimedOrder(*row[7 : 7 + _WORK_COLUMNS]) if row[7] is not None else None
-    return TakeResult(TakeOutcome(row[1]), row[2], row[3], row[4], known, work)
+    return TakeResult(TakeOutcome(row[1]), row[2], row[3], row[4], _known(row[5], row[6], currency), work)
 
 
 def _step(pool: Pool, statement: str, rows: Sequence[Row]) -> list[bool]:
@@ -246,30 +295,13 @@ def _step(pool: Pool, statement: str, rows: Sequence[Row]) -> list[bool]:
     return [row["review_id"] in moved for row in rows]
 
 
-def _ship(pool: Pool, rows: Sequence[Row]) -> list[Shipped]:
-    batches = [_json([row[part] for row in rows]) for part in ("decision", "settlement")]
-
+def _fetch(pool: Pool, statement: str, rows: Sequence[Row]) -> list[Any]:
     def call(connection: psycopg.Connection[Any]) -> list[Any]:
         with connection.cursor(binary=True, row_factory=tuple_row) as cursor:
-            return cursor.execute(sql.SHIP_REVIEWS, batches).fetchall()
+            return cursor.execute(statement, [_json(rows)]).fetchall()
 
-    moved = {
-        review_id: Shipped.SETTLED if settled else Shipped.DECIDED for review_id, settled in call_with_retry(pool, call)
-    }
-    return [moved.get(row["decision"]["review_id"], Shipped.NOT_MINE) for row in rows]
-
-
-def _fetch(pool: Pool, statement: str, rows: Sequence[Row]) -> list[Any]:
-    return call_with_retry(pool, lambda connection: _rows(connection, statement, rows))
-
-
-def _rows(connection: psycopg.Connection[Any], statement: str, rows: Sequence[Row]) -> list[Any]:
-    with connection.cursor(binary=True, row_factory=tuple_row) as cursor:
-        return cursor.execute(statement, [_json(rows)]).fetchall()
+    return call_with_retry(pool, call)
 
 
 def _json(value: Any) -> Jsonb:
     return Jsonb(value, dumps=orjson.dumps)
-
-
-__all__ = ["OrderStore", "Shipped", "default_tenant"]

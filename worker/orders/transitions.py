@@ -6,16 +6,19 @@ held.
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from sentinel.client import GuardAnswer
 from sentinel.core.money import Money, money_out
-from worker.orders.claims import ClaimedOrder
 from worker.orders.lanes import LaneEvent
-from worker.orders.order import Lane, ReviewStatus, Score, order_key
+from worker.orders.order import ClaimedOrder, Lane, Order, ReviewStatus, Score, order_key
+from worker.orders.responses import OrderResponse, order_response
 from worker.orders.scoring import FACTS_MISSING
-from worker.orders.shop_effects import SHIPPED_BEFORE
+from worker.orders.shop import SHIPPED_BEFORE, shop_payload
 from worker.outbound.effects import EffectResult, Refused, Settled
 
 APPROVED = "approved"
@@ -25,9 +28,21 @@ LONGEST_PAUSE_SECONDS = 300.0
 _UNDECIDED = (ReviewStatus.SCORED, ReviewStatus.DECIDED)
 
 
-def guard_params(work: ClaimedOrder, score: Score) -> dict[str, Any]:
-    """What the authority is asked. Stored with the score and asked the same ever after."""
-    return asked_params(work.source, work.order_id, work.amount, work.account_ref, score)
+def score_row(order: Order, score: Score, seconds: float) -> dict[str, Any]:
+    """What is stored of a score; with it the question to the authority, asked the same ever after."""
+    return {
+        "band": score.band.value, "model": score.model, "score_ms": round(seconds * 1000),
+        "signals": [{"code": signal.code, "detail": signal.detail} for signal in score.signals],
+        "guard_params": asked_params(order.source, order.order_id, order.amount, order.account_ref, score),
+    }  # fmt: skip
+
+
+def scored_work(work: ClaimedOrder, row: Mapping[str, Any]) -> ClaimedOrder:
+    """The order once its score is stored."""
+    return replace(
+        work, status=ReviewStatus.SCORED, band=row["band"], model=row["model"], signals=row["signals"],
+        guard_params=row["guard_params"],
+    )  # fmt: skip
 
 
 def asked_params(source: str, order_id: str, amount: Money, account_ref: str | None, score: Score) -> dict[str, Any]:
@@ -97,8 +112,18 @@ def reason_of(answer: GuardAnswer) -> str:
     return answer.reason_code
 
 
-def status_after(work: ClaimedOrder, event: str) -> tuple[str, str | None]:
-    """(status, lane) once `orders.decide_reviews` has stored the event."""
+def decided_work(work: ClaimedOrder, answer: GuardAnswer, event: str, row: Mapping[str, Any]) -> ClaimedOrder:
+    """The order once `orders.decide_reviews` has stored the event."""
+    status, lane = _after(work, event)
+    return replace(
+        work, status=status, lane=lane, decision=answer.decision, reason_code=row["reason_code"],
+        operation_id=work.operation_id or uuid.UUID(answer.operation_id), decision_event_id=row["decision_event_id"],
+        approval_id=row["approval_id"] or work.approval_id, start_id=row["start_id"] or work.start_id,
+        due_at=row["due_at"] or work.due_at,
+    )  # fmt: skip
+
+
+def _after(work: ClaimedOrder, event: str) -> tuple[str, str | None]:
     match event:
         case LaneEvent.ALLOWED:
             return ReviewStatus.STARTED, Lane.LOW
@@ -110,6 +135,26 @@ def status_after(work: ClaimedOrder, event: str) -> tuple[str, str | None]:
             return ReviewStatus.HELD, Lane.HIGH
         case _:
             return ReviewStatus.HELD, work.lane
+
+
+def shipped_row(work: ClaimedOrder, row: Mapping[str, Any]) -> tuple[dict[str, Any], OrderResponse]:
+    """What `orders.ship_scored` takes of an order that was just permitted, and the response that it stores."""
+    assert work.operation_id is not None
+    response = order_response(work, status=ReviewStatus.FULFILLED)
+    told = shop_payload(work.review, work.operation_id)
+    return {**row, "operation_id": work.operation_id, "told": told, **response.as_json()}, response
+
+
+def settled_row(work: ClaimedOrder, answer: Settled | Refused) -> dict[str, Any]:
+    """What is stored of the shop's answer to a fulfilment, and the response."""
+    if isinstance(answer, Settled):
+        response = order_response(work, status=ReviewStatus.FULFILLED)
+        return {"done": True, "reference": answer.reference[:200], "answered": response.as_json()}
+    response = order_response(work, status=ReviewStatus.SHOP_REFUSED)
+    return {
+        "done": False, "error": answer.reason[:500], "alert": refused_alert(work, "fulfil", answer.reason),
+        "answered": response.as_json(),
+    }  # fmt: skip
 
 
 def seconds_until(moment: datetime | None) -> float:

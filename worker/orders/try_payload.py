@@ -21,13 +21,11 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.money import money_out
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.library import PolicyLibrary
-from worker.orders.facts import as_received, missing_facts
 from worker.orders.mapping import read_places
-from worker.orders.order import ACTION, AGENT_ID, KnownAccount, Order, Score, resource_of
+from worker.orders.order import ACTION, AGENT_ID, KnownAccount, Order, Score, as_received, missing_facts, resource_of
 from worker.orders.rule_settings import FILE_NAME as SIGNALS
 from worker.orders.rule_settings import RuleSettings
-from worker.orders.rules import RulesScore
-from worker.orders.scoring import without_facts
+from worker.orders.scoring import RulesScore, without_facts
 from worker.orders.sources import OrderSource
 from worker.orders.transitions import asked_params
 from worker.presentation import out

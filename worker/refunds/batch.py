@@ -104,4 +104,4 @@ def _report_of(change: Change) -> Report | None:
 
 
 def _nothing_known(row: LedgerRow) -> KnownFacts:
-    return KnownFacts(row.ledger_entry_id, "{}", None, None, None, False, None, None, 0)
+    return KnownFacts(row.ledger_entry_id, "{}", None, None, False, None, 0)

@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sentinel.policy.errors import nearest
-from worker.refunds.intake import ATTEMPTS, FIELDS, FLAGS, Refusal
+from worker.refunds.intake import FIELDS, Refusal
+from worker.refunds.risk_facts import RISK_FACTS
 
 DELIMITERS = ",;\t|"
-_COLUMN_FIELDS = (*sorted(FIELDS - {"risk"}), "currency", *(f"risk.{name}" for name in (*FLAGS, ATTEMPTS)))
+_COLUMN_FIELDS = (*sorted(FIELDS - {"risk"}), "currency", *(f"risk.{fact.name}" for fact in RISK_FACTS))
 _REQUIRED = ("ledger_entry_id", "refund_id", "amount", "currency")
 _PLAIN_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?", re.ASCII)
 _COMMA_NUMBER = re.compile(r"-?[0-9]+(,[0-9]+)?", re.ASCII)
+_KINDS = {fact.name: fact.kind for fact in RISK_FACTS}
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
 
 
@@ -144,6 +146,6 @@ def _number_rule(text: str, decimal_comma: bool) -> str:
 
 def _risk_value(name: str, text: str) -> Any:
     """A flag or a count, or the text itself, which is refused by the rules of a row."""
-    if name == f"risk.{ATTEMPTS}":
+    if _KINDS[name.removeprefix("risk.")] is int:
         return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else text
     return _BOOLEANS.get(text.lower(), text)

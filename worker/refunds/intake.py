@@ -19,6 +19,7 @@ from sentinel.core.money import parse_money
 from sentinel.core.operation import check_identifier
 from sentinel.platform.http.bodies import check_unicode
 from sentinel.policy.errors import nearest
+from worker.refunds.risk_facts import MAX_COUNT, RISK_FACTS
 from worker.refunds.rows import NewRow
 from worker.refunds.workflow.routes import CHANNELS, MODES, SCENARIOS
 
@@ -26,8 +27,6 @@ FIELDS = frozenset(
     {"ledger_entry_id", "refund_id", "agent_id", "action", "status", "amount", "idempotency_key", "channel", "scenario",
      "account_ref", "source", "order_ref", "requested_at", "reason", "risk", "redaction_status", "mode", "language", "contact"}
 )  # fmt: skip
-FLAGS = ("duplicate_refund", "stale_window", "suspicious_reason")
-ATTEMPTS = "customer_attempts_24h"
 _HIDDEN = "customer data hidden"
 _MODE = re.compile(r"[a-z_]{1,40}", re.ASCII)
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8}){0,2}", re.ASCII)
@@ -263,12 +262,12 @@ def _mode(given: dict[str, Any]) -> str | None:
 def _risk(found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InvalidInput.of("risk", "must be an object")
-    for extra in sorted(found.keys() - {*FLAGS, ATTEMPTS}):
+    for extra in sorted(found.keys() - {fact.name for fact in RISK_FACTS}):
         raise InvalidInput.of(f"risk.{extra[:60]}", "is not a risk fact")
-    for name in FLAGS:
-        if not isinstance(found.get(name, False), bool):
-            raise InvalidInput.of(f"risk.{name}", "must be true or false")
-    attempts = found.get(ATTEMPTS, 0)
-    if isinstance(attempts, bool) or not isinstance(attempts, int) or not 0 <= attempts <= 1_000_000:
-        raise InvalidInput.of(f"risk.{ATTEMPTS}", "must be an integer from 0 to 1000000")
+    for fact in RISK_FACTS:
+        value = found.get(fact.name, fact.kind())
+        if fact.kind is bool and not isinstance(value, bool):
+            raise InvalidInput.of(f"risk.{fact.name}", "must be true or false")
+        if fact.kind is int and (type(value) is not int or not 0 <= value <= MAX_COUNT):
+            raise InvalidInput.of(f"risk.{fact.name}", f"must be an integer from 0 to {MAX_COUNT}")
     return found

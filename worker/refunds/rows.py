@@ -85,10 +85,8 @@ class KnownFacts:
     risk: str
     reason: str | None
     account_ref: str | None
-    is_stale: bool | None
     refund_seen: bool
     order_budget: Literal["enough", "exceeded", "unknown", "other_currency"] | None
-    attempts_24h: int | None
     same_text_accounts: int
     open_complaint: bool = False
     delayed_shipment: bool = False
@@ -102,6 +100,8 @@ class KnownFacts:
     contact: str | None = None
     escalation: str | None = None
     """Why the row was filed for a person."""
+    derived: str = "{}"
+    """JSON text of the risk facts that the ledger itself says (`risk_facts.RISK_FACTS`); null where it cannot know."""
 
 
 @dataclass(frozen=True, slots=True)

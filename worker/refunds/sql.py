@@ -7,6 +7,7 @@ the moment itself counts. Every change of a row names the state and the epoch it
 from __future__ import annotations
 
 from sentinel.store.sql_template import SqlTemplate
+from worker.refunds.risk_facts import LEDGER_SAYS
 
 ROW_COLUMNS = """e.ledger_entry_id, e.refund_id, e.agent_id, e.action, e.amount_minor, e.currency, e.idempotency_key,
   e.channel, e.scenario, e.mode, e.account_ref, e.source, e.order_ref, e.claim_epoch, e.attempts, e.waits, e.guard_request::text as guard_request,
@@ -67,9 +68,9 @@ where tenant_id = %(tenant_id)s and ledger_entry_id = any (%(ids)s::text[]) and 
 # The facts of rows, from the ledger, the orders and what stands against them. What the ledger cannot know is null.
 # The earlier entry wins: an entry is a duplicate of what came before it, or of what is already being paid. Counts are
 # capped, so that one busy account or text cannot make every row expensive; the policy's thresholds are far below.
-GATHER_FACTS = """
+GATHER_FACTS = SqlTemplate("""
 select e.ledger_entry_id, e.risk::text as risk, e.reason, f.account_ref,
-  o.ordered_at + interval '30 days' < e.requested_at as is_stale,
+  jsonb_build_object({derived})::text as derived,
   exists (
     select from refunds.ledger_entries x
     where x.tenant_id = e.tenant_id and x.refund_id = e.refund_id and x.ledger_entry_id <> e.ledger_entry_id
@@ -83,25 +84,6 @@ select e.ledger_entry_id, e.risk::text as risk, e.reason, f.account_ref,
          + case when e.budget_part is null then e.amount_minor else 0 end then 'enough'
     else 'exceeded'
   end as order_budget,
-  case when f.account_ref is not null then (
-    select count(*)::integer from (
-      (select 1 from refunds.ledger_entries a
-       where a.tenant_id = e.tenant_id and a.account_ref = f.account_ref
-         and a.requested_at > e.requested_at - interval '24 hours' and a.requested_at <= e.requested_at limit 100)
-      union all
-      (select 1 from refunds.orders ao join refunds.ledger_entries a
-         on a.tenant_id = ao.tenant_id and a.channel = ao.channel and a.source = ao.source and a.order_ref = ao.order_ref
-           and a.account_ref is null
-       where ao.tenant_id = e.tenant_id and ao.account_ref = f.account_ref
-         and a.requested_at > e.requested_at - interval '24 hours' and a.requested_at <= e.requested_at limit 100)
-    ) as tries)
-  -- A person who files a refund of an order without an account knows of none: then the order's own tries are counted.
-  when e.escalation is not null and e.order_ref is not null then (
-    select count(*)::integer from (
-      select 1 from refunds.ledger_entries a
-      where a.tenant_id = e.tenant_id and a.channel = e.channel and a.source = e.source and a.order_ref = e.order_ref
-        and a.requested_at > e.requested_at - interval '24 hours' and a.requested_at <= e.requested_at limit 100) as tries)
-  end as attempts_24h,
   case when length(e.reason) >= 40 then (
     select count(distinct s.account_ref)::integer from (
       select x.account_ref from refunds.ledger_entries x
@@ -137,7 +119,7 @@ left join refunds.orders o on o.tenant_id = e.tenant_id and o.channel = e.channe
 left join refunds.order_budgets b on b.tenant_id = e.tenant_id and b.channel = e.channel and b.source = e.source and b.order_ref = e.order_ref
 cross join lateral (select coalesce(e.account_ref, o.account_ref) as account_ref) f
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])
-"""
+""").fill(derived=LEDGER_SAYS)
 
 # The guard request is fixed before it is first sent, and is the same at every try. Where the start is enclosed, its id and the
 # time to act are on record before it is sent too.

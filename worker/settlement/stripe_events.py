@@ -24,6 +24,7 @@ import structlog
 
 from sentinel.core.errors import InvalidInput, Unauthenticated
 from sentinel.platform.http.bodies import body_bytes, read_object
+from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.wire import Answer, Request
 from sentinel.store.database import Pool
 from sentinel.store.queries import call_with_retry
@@ -41,6 +42,16 @@ EVERY_SECONDS, AT_ONCE = 5.0, 50
 _EVENT = re.compile(r"evt_[A-Za-z0-9_]{1,120}", re.ASCII)
 
 _KEEP = "select refunds.keep_settlement_event(%(tenant_id)s, 'stripe', %(event_id)s, %(kind)s, %(payment_ref)s)"
+
+DOCUMENTATION = Documentation(
+    "An event of Stripe, signed by it",
+    description="It is kept once; the payment that it names is then looked at. What is about no refund is taken and forgotten.",
+    responses={200: ("Kept, known, or about no refund.", {
+        "type": "object", "required": ["received", "used", "duplicate"],
+        "properties": {name: {"type": "boolean"} for name in ("received", "used", "duplicate")},
+    })},
+    problems=(400, 401, 411, 413, 415, 503),
+)  # fmt: skip
 
 log = structlog.get_logger("worker")
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,11 +17,13 @@ from sentinel.authority.api.identity import KEY_HASH
 from sentinel.authority.api.schemas import BatchAnswerSchema, BatchRequestSchema
 from sentinel.authority.engine import Caller
 from sentinel.core.errors import EngineUnavailable, SentinelError
+from sentinel.platform.http.asgi import refusal
 from sentinel.platform.http.bodies import load
 from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.problems import problem_of
-from sentinel.platform.http.wire import Answer, Handler, Request, request_id_of
-from sentinel.store.group_commit import GroupCommit
+from sentinel.platform.http.quick_bodies import BodyReader
+from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request, request_id_of
+from sentinel.store.batch_commit import BatchCommitter, PendingRow
 
 _batch = BatchRequestSchema()
 
@@ -31,13 +32,14 @@ _batch = BatchRequestSchema()
 class Call:
     """One route's work in three parts, so that one request or many can share the middle one.
 
-    `prepare` turns a request object into a row and what is needed to render it (raises refusals); `commit` records rows;
-    `render` turns a row's recorded answer into the response (raises refusals).
+    `reader` reads a request's body; `prepare` turns it into a row and what is needed to render it (raises refusals); `commit`
+    records rows; `render` turns a row's recorded answer into the response (raises refusals).
     """
 
     scope: str
-    prepare: Callable[[Caller, Mapping[str, Any], float], tuple[dict[str, Any], Any]]
-    commit: GroupCommit[Any]
+    reader: BodyReader[Any]
+    prepare: Callable[[Caller, Any, float], tuple[Any, Any]]
+    commit: BatchCommitter[Any, Any]
     render: Callable[[Caller, Any, Any, str], Answer]
 
 
@@ -45,46 +47,72 @@ def handlers_of(context: Context, calls: Mapping[str, Call]) -> dict[str, Handle
     """Each call as a route for one request, and as one for many (`…/batch`): handlers by path under a prefix."""
     found: dict[str, Handler] = {}
     for path, call in calls.items():
-        found[path] = partial(_one, context, call)
+        found[path] = _Single(context, call)
         found[f"{path}/batch"] = partial(_many, context, call)
     return found
 
 
-async def _one(context: Context, call: Call, request: Request) -> Answer:
-    began = time.perf_counter()
-    caller = await context.identity.waited_for(call.scope, request.environ)
-    row, prepared = call.prepare(caller, request.json(), began)
-    with _counted():
-        recorded = await call.commit.recorded(row)
-    return call.render(caller, prepared, recorded, request_id_of(request.environ))
+class _Single(QuickHandler):
+    """A route for one request: its row waits for its commit, and no task waits with it."""
+
+    def __init__(self, context: Context, call: Call) -> None:
+        self._context, self._call = context, call
+        self._asking: set[asyncio.Task[None]] = set()
+
+    def begin(self, request: Request, reply: Callable[[Answer], None]) -> None:
+        """Prepare the row and hand it to the next commit; a key that is not remembered is looked up first."""
+        began = time.perf_counter()
+        caller = self._context.identity.remembered(self._call.scope, request.environ)
+        if caller is not None:
+            self._commit(caller, request, reply, began)
+            return
+        task = asyncio.get_running_loop().create_task(self._look_up_and_commit(request, reply, began))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _look_up_and_commit(self, request: Request, reply: Callable[[Answer], None], began: float) -> None:
+        try:
+            caller = await self._context.identity.waited_for(self._call.scope, request.environ)
+            self._commit(caller, request, reply, began)
+        except Exception as error:
+            reply(refusal(error, request.environ))
+
+    def _commit(self, caller: Caller, request: Request, reply: Callable[[Answer], None], began: float) -> None:
+        row, prepared = self._call.prepare(caller, self._call.reader.read(request.body()), began)
+
+        def committed(pending: PendingRow[Any, Any]) -> None:
+            try:
+                count_unavailable(pending.error)
+                reply(self._call.render(caller, prepared, pending.result(), request_id_of(request.environ)))
+            except Exception as error:
+                reply(refusal(error, request.environ))
+
+        self._call.commit.add(row, committed)
 
 
-@contextlib.contextmanager
-def _counted() -> Iterator[None]:
-    try:
-        yield
-    except EngineUnavailable:
+def count_unavailable(error: Exception | None) -> None:
+    """Count a row that could not be committed."""
+    if isinstance(error, EngineUnavailable):
         metrics.UNAVAILABLE.inc()
-        raise
 
 
 async def _many(context: Context, call: Call, request: Request) -> Answer:
     """Every request gets the answer it would have had alone; what can be recorded is recorded in one commit."""
     began = time.perf_counter()
     caller = await context.identity.waited_for(call.scope, request.environ)
-    bodies = load(_batch, request.json())["requests"]
+    bodies = call.reader.quick_batch(request.body()) or load(_batch, request.json())["requests"]
     context.identity.charge(request.environ[KEY_HASH], len(bodies) - 1)
     request_id = request_id_of(request.environ)
     answers: list[Answer | None] = [None] * len(bodies)
-    ready: list[tuple[int, dict[str, Any], Any]] = []
+    ready: list[tuple[int, Any, Any]] = []
     for place, body in enumerate(bodies):
         try:
-            ready.append((place, *call.prepare(caller, body, began)))
+            asked = call.reader.of_object(body) if isinstance(body, dict) else body
+            ready.append((place, *call.prepare(caller, asked, began)))
         except SentinelError as error:
             answers[place] = Answer(*problem_of(error, request_id))
         await asyncio.sleep(0)  # let others come between: a batch may take ten milliseconds of the loop
-    with _counted():
-        recorded = await context.in_thread(call.commit.record_all, [row for _, row, _ in ready])
+    recorded = await call.commit.recorded_all([row for _, row, _ in ready])
     for (place, _, prepared), one in zip(ready, recorded, strict=True):
         try:
             if isinstance(one, Exception):

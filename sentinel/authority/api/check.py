@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
 from sentinel.authority.api.calls import Call, batch_documentation
 from sentinel.authority.api.context import Context
-from sentinel.authority.api.guard import PROBLEMS, SECURITY, params_of, report_receipt
+from sentinel.authority.api.guard import PROBLEMS, SECURITY, report_receipt, to_operation
+from sentinel.authority.api.hot_bodies import CHECK, CheckBody
 from sentinel.authority.api.identity import same_agent, same_tenant
 from sentinel.authority.api.schemas import (
     CheckAnswerSchema,
@@ -20,10 +20,11 @@ from sentinel.authority.api.schemas import (
 )
 from sentinel.authority.decisions import Peeked
 from sentinel.authority.engine import Caller
-from sentinel.authority.guard import check_row
+from sentinel.authority.guard import decided_row
+from sentinel.authority.guard_rows import GuardRow
 from sentinel.authority.outcomes import report_check
 from sentinel.authority.reasons import reason_text
-from sentinel.core.operation import build_operation, plain_json
+from sentinel.core.operation import plain_json
 from sentinel.platform.http.bodies import load, without_nulls
 from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.wire import Answer, Handler, Request
@@ -35,17 +36,11 @@ def calls(context: Context) -> dict[str, Call]:
     """The check by path under a prefix."""
     authority = context.authority
 
-    def prepare(caller: Caller, body: Mapping[str, Any], began: float) -> tuple[dict[str, Any], Any]:
-        fields = load(_check, without_nulls(body))
-        same_tenant(caller, fields.get("tenant_id"), "tenant_id")
-        same_agent(caller, fields["agent_id"])
-        operation = build_operation(
-            idempotency_key="check", agent_id=fields["agent_id"], action=fields["action"], params=params_of(fields),
-            resource=fields.get("resource"), risk_class=fields.get("risk_class"),
-            evidence=fields.get("evidence_context"),
-        )  # fmt: skip
-        row = check_row(authority, caller, operation)
-        return row, (row["policy_id"], began)
+    def prepare(caller: Caller, body: CheckBody, began: float) -> tuple[GuardRow, Any]:
+        same_tenant(caller, body.tenant_id, "tenant_id")
+        same_agent(caller, body.agent_id)
+        row = decided_row(authority, caller, to_operation(body, "check"), has_start_step=True, elapsed_ms=0)
+        return row, (row.terms.policy_id, began)
 
     def render(caller: Caller, prepared: Any, found: Peeked, request_id: str) -> Answer:
         policy_id, began = prepared
@@ -54,7 +49,7 @@ def calls(context: Context) -> dict[str, Call]:
             "policy_id": policy_id, "latency_ms": int((time.perf_counter() - began) * 1000),
         }))  # fmt: skip
 
-    return {"/action/check": Call("check", prepare, authority.checks, render)}
+    return {"/action/check": Call("check", CHECK, prepare, authority.checks, render)}
 
 
 def handlers(context: Context) -> dict[str, Handler]:

@@ -1,15 +1,14 @@
 """The guard, its start and its report over HTTP: parse → one service call → render.
 
-`to_asked` and `to_answer` are the pure ends of the guard: request object → operation, committed row → response
-bytes. Whatever edge serves the guard calls these two.
+`GUARD.read`, `to_operation` and `to_answer` are the pure ends of the guard: request bytes → body → operation, committed row →
+response bytes. Whatever edge serves the guard calls these.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -21,6 +20,7 @@ from prometheus_client import Counter
 from sentinel.authority import metrics
 from sentinel.authority.api.calls import Call, batch_documentation
 from sentinel.authority.api.context import Context
+from sentinel.authority.api.hot_bodies import GUARD, REPORT, START, AskedBody, GuardBody, ReportBody, StartBody
 from sentinel.authority.api.identity import same_agent, same_tenant
 from sentinel.authority.api.schemas import (
     GuardAnswerSchema,
@@ -33,58 +33,27 @@ from sentinel.authority.api.schemas import (
 from sentinel.authority.decisions import Receipt, Recorded
 from sentinel.authority.engine import Caller
 from sentinel.authority.guard import decided_row, raise_if_refused
+from sentinel.authority.guard_rows import GuardRow
 from sentinel.authority.outcomes import raise_if_report_refused, raise_if_start_refused, report_row, start_row
 from sentinel.authority.reasons import reason_text
-from sentinel.core.errors import InvalidInput
 from sentinel.core.operation import Operation, build_operation, plain_json
 from sentinel.core.permit import PermitSigner
-from sentinel.platform.http.bodies import load, without_nulls
 from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.wire import Answer
-
-START_STEP_KEYS = frozenset({"resource", "risk_class", "evidence_context"})
-"""A body with none of these keys comes from a caller without a start step (`docs/CONTRACT.md` §2)."""
+from sentinel.platform.logs import write_events
 
 PROBLEMS = (400, 401, 403, 411, 413, 415, 429, 503)
 SECURITY: tuple[dict[str, list[str]], ...] = ({"apiKey": []}, {"bearer": []})
 
-_guard, _start, _report = GuardRequestSchema(), StartRequestSchema(), ReportRequestSchema()
 log = structlog.get_logger("sentinel.guard")
 
 
-def params_of(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`params`, or `context` as its other name; both at once is refused."""
-    if "params" in fields and "context" in fields:
-        raise InvalidInput.of("context", "is another name of params; send one of them")
-    found: Mapping[str, Any] = fields.get("params", fields.get("context", {}))
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A guard request: the operation, and how its caller goes on."""
-
-    operation: Operation
-    tenant_id: str | None
-    """As the caller claims it."""
-    has_start_step: bool
-    start_id: uuid.UUID | None
-    """Under which a permission is redeemed in the commit that gives it; None: the caller starts it later, if at all."""
-    act_seconds: int | None = None
-    """The declared time to act on an answered start."""
-
-
-def to_asked(body: Mapping[str, Any]) -> Asked:
-    """A guard request's object, read. Raises `InvalidInput`."""
-    fields = load(_guard, without_nulls(body))
-    operation = build_operation(
-        idempotency_key=fields["idempotency_key"], agent_id=fields["agent_id"], action=fields["action"],
-        params=params_of(fields), resource=fields.get("resource"), risk_class=fields.get("risk_class"),
-        evidence=fields.get("evidence_context"),
+def to_operation(body: AskedBody, idempotency_key: str) -> Operation:
+    """The operation that a guard or check asks about. Raises `InvalidInput`."""
+    return build_operation(
+        idempotency_key=idempotency_key, agent_id=body.agent_id, action=body.action, params=body.parameters(),
+        resource=body.resource, risk_class=body.risk_class, evidence=body.evidence_context,
     )  # fmt: skip
-    start_id = fields.get("start_id")
-    has_start_step = start_id is not None or not START_STEP_KEYS.isdisjoint(body)
-    return Asked(operation, fields.get("tenant_id"), has_start_step, start_id, fields.get("act_within_seconds"))
 
 
 def rfc3339(moment: datetime) -> str:
@@ -134,34 +103,33 @@ def to_answer(caller: Caller, recorded: Recorded, permits: PermitSigner) -> byte
 def calls(context: Context) -> dict[str, Call]:
     """Guard, start and report by path under a prefix."""
     authority = context.authority
+    tally = _Tally(context)
 
-    def prepare_guard(caller: Caller, body: Mapping[str, Any], began: float) -> tuple[dict[str, Any], Any]:
-        asked = to_asked(body)
-        same_tenant(caller, asked.tenant_id, "tenant_id")
-        same_agent(caller, asked.operation.agent_id)
-        elapsed_ms = int((time.perf_counter() - began) * 1000)
+    def prepare_guard(caller: Caller, body: GuardBody, began: float) -> tuple[GuardRow, Any]:
+        operation = to_operation(body, body.idempotency_key)
+        _same(caller, body)
         row = decided_row(
-            authority, caller, asked.operation, has_start_step=asked.has_start_step, start_id=asked.start_id,
-            elapsed_ms=elapsed_ms, act_seconds=asked.act_seconds,
+            authority, caller, operation, has_start_step=body.has_start_step, start_id=body.start_id,
+            elapsed_ms=int((time.perf_counter() - began) * 1000), act_seconds=body.act_within_seconds,
         )  # fmt: skip
-        return row, (asked.operation, began, asked.start_id is not None or not asked.has_start_step)
+        return row, (operation, began, body.start_id is not None or not body.has_start_step)
 
     def render_guard(caller: Caller, prepared: Any, recorded: Recorded, request_id: str) -> Answer:
         operation, began, asks_start = prepared
         raise_if_refused(operation, recorded, asks_start=asks_start)
-        _count(context, operation, recorded, time.perf_counter() - began, request_id)
+        tally.add(operation, recorded, time.perf_counter() - began, request_id)
         answer = Answer(to_answer(caller, recorded, authority.permits))
         if recorded.result in ("replayed", "not_executed"):
             answer.headers["Idempotent-Replayed"] = "true"
         return answer
 
-    def prepare_start(caller: Caller, body: Mapping[str, Any], began: float) -> tuple[dict[str, Any], Any]:
-        fields = _bound(caller, load(_start, without_nulls(body)))
+    def prepare_start(caller: Caller, body: StartBody, began: float) -> tuple[dict[str, Any], Any]:
+        _same(caller, body)
         row = start_row(
-            authority, caller, idempotency_key=fields["idempotency_key"], action=fields["action"],
-            agent_id=fields["agent_id"], resource=fields.get("resource", fields["action"]),
-            risk_class=fields.get("risk_class", "standard"), permit_token=fields["permit_token"],
-            start_id=fields["start_id"], act_seconds=fields.get("act_within_seconds"),
+            authority, caller, idempotency_key=body.idempotency_key, action=body.action, agent_id=body.agent_id,
+            resource=body.action if body.resource is None else body.resource,
+            risk_class="standard" if body.risk_class is None else body.risk_class, permit_token=body.permit_token,
+            start_id=body.start_id, act_seconds=body.act_within_seconds,
         )  # fmt: skip
         return row, None
 
@@ -171,16 +139,14 @@ def calls(context: Context) -> dict[str, Call]:
         log.info("start", operation_id=receipt.operation_id, duplicate=duplicate, request_id=request_id)
         return Answer(orjson.dumps(_start_receipt(receipt.event_id, receipt.hash, duplicate)))
 
-    def prepare_report(caller: Caller, body: Mapping[str, Any], began: float) -> tuple[dict[str, Any], Any]:
-        fields = _bound(caller, load(_report, without_nulls(body)))
+    def prepare_report(caller: Caller, body: ReportBody, began: float) -> tuple[dict[str, Any], Any]:
+        _same(caller, body)
         row = report_row(
-            authority, caller, idempotency_key=fields["idempotency_key"], action=fields["action"],
-            agent_id=fields["agent_id"], outcome=fields["outcome"], error=fields.get("error"),
-            result=plain_json(fields.get("result"), "result"), resource=fields.get("resource"),
-            risk_class=fields.get("risk_class"), permit_token=fields.get("permit_token"),
-            report_id=fields.get("report_id"),
+            authority, caller, idempotency_key=body.idempotency_key, action=body.action, agent_id=body.agent_id,
+            outcome=body.outcome, error=body.error, result=plain_json(body.result, "result"), resource=body.resource,
+            risk_class=body.risk_class, permit_token=body.permit_token, report_id=body.report_id,
         )  # fmt: skip
-        return row, fields["outcome"]
+        return row, body.outcome
 
     def render_report(caller: Caller, prepared: Any, recorded: Receipt, request_id: str) -> Answer:
         receipt = raise_if_report_refused(recorded)
@@ -190,16 +156,15 @@ def calls(context: Context) -> dict[str, Call]:
         return report_receipt(receipt)
 
     return {
-        "/action/guard": Call("guard", prepare_guard, authority.decisions, render_guard),
-        "/action/guard/start": Call("guard", prepare_start, authority.starts, render_start),
-        "/action/guard/report": Call("guard", prepare_report, authority.reports, render_report),
+        "/action/guard": Call("guard", GUARD, prepare_guard, authority.decisions, render_guard),
+        "/action/guard/start": Call("guard", START, prepare_start, authority.starts, render_start),
+        "/action/guard/report": Call("guard", REPORT, prepare_report, authority.reports, render_report),
     }
 
 
-def _bound(caller: Caller, fields: dict[str, Any]) -> dict[str, Any]:
-    same_tenant(caller, fields.get("tenant_id"), "tenant_id")
-    same_agent(caller, fields["agent_id"])
-    return fields
+def _same(caller: Caller, body: GuardBody | StartBody | ReportBody) -> None:
+    same_tenant(caller, body.tenant_id, "tenant_id")
+    same_agent(caller, body.agent_id)
 
 
 def _start_receipt(event_id: uuid.UUID | None, event_hash: str | None, duplicate: bool | None) -> dict[str, Any]:
@@ -221,11 +186,11 @@ DOCUMENTATION = {
         "Decide one exact action",
         description="The decision is committed before it is given. The same key gives the recorded decision."
         " With `start_id` a permission is started in the same commit, and the answer encloses the start's receipt.",
-        request=_guard, responses={200: ("The decision.", GuardAnswerSchema())}, problems=(*PROBLEMS, 409, 422),
+        request=GuardRequestSchema(), responses={200: ("The decision.", GuardAnswerSchema())}, problems=(*PROBLEMS, 409, 422),
         security=SECURITY,
     ),
     "/action/guard/start": Documentation(
-        "Redeem the permit just before the side effect", request=_start,
+        "Redeem the permit just before the side effect", request=StartRequestSchema(),
         responses={200: ("The start's receipt.", StartReceiptSchema())}, problems=(*PROBLEMS, 409, 410),
         security=SECURITY,
     ),
@@ -233,7 +198,7 @@ DOCUMENTATION = {
         "Report what came of a started action",
         description="success captures the budget; error after a start means unknown, and the operation is in doubt. A success"
         " after a person said that it was not executed is received as a contradiction.",
-        request=_report, responses={200: ("The report's receipt.", ReportReceiptSchema())}, problems=(*PROBLEMS, 409),
+        request=ReportRequestSchema(), responses={200: ("The report's receipt.", ReportReceiptSchema())}, problems=(*PROBLEMS, 409),
         security=SECURITY,
     ),
 }  # fmt: skip
@@ -248,14 +213,33 @@ def _counter(action: str, decision: str, reason_code: str) -> Counter:
     return metrics.DECISIONS.labels(action, decision, reason_code)
 
 
-def _count(context: Context, operation: Operation, recorded: Recorded, seconds: float, request_id: str) -> None:
-    metrics.GUARD_SECONDS.observe(seconds)
-    if recorded.result in ("replayed", "not_executed"):
-        metrics.REPLAYS.inc()
-        return
-    covered = context.authority.policies.library.find(operation.action) is not None
-    _counter(operation.action if covered else "other", recorded.decision, recorded.reason_code).inc()
-    log.info(
-        "decision", operation_id=recorded.operation_id, decision=recorded.decision, reason_code=recorded.reason_code,
-        policy_version=recorded.policy_version, request_id=request_id,
-    )  # fmt: skip
+class _Tally:
+    """Counts decisions and logs them: what one commit answered is counted and written together."""
+
+    def __init__(self, context: Context) -> None:
+        self._policies = context.authority.policies
+        self._counts: dict[tuple[str, str, str], int] = {}
+        self._lines: list[dict[str, Any]] = []
+
+    def add(self, operation: Operation, recorded: Recorded, seconds: float, request_id: str) -> None:
+        """One answer, `seconds` after its request arrived; on the running loop."""
+        metrics.GUARD_SECONDS.observe(seconds)
+        if recorded.result in ("replayed", "not_executed"):
+            metrics.REPLAYS.inc()
+            return
+        if not self._lines:
+            asyncio.get_running_loop().call_soon(self._write)
+        action = operation.action if self._policies.library.find(operation.action) is not None else "other"
+        series = action, recorded.decision, recorded.reason_code
+        self._counts[series] = self._counts.get(series, 0) + 1
+        self._lines.append({
+            "operation_id": recorded.operation_id, "decision": recorded.decision, "reason_code": recorded.reason_code,
+            "policy_version": recorded.policy_version, "request_id": request_id,
+        })  # fmt: skip
+
+    def _write(self) -> None:
+        counts, self._counts = self._counts, {}
+        lines, self._lines = self._lines, []
+        for series, count in counts.items():
+            _counter(*series).inc(count)
+        write_events("decision", lines)

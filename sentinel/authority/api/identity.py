@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ KEY_HASH = "sentinel.key_hash"
 """Where the environment keeps the hash of the key that was accepted."""
 
 _REMEMBER_SECONDS = 0.8
+_REFRESH_SECONDS = 0.4
 _REMEMBER_MOST = 10_000
 
 
@@ -35,11 +37,37 @@ class Identity:
         self._uses = uses or KeyUses()
         self._clock = clock
         self._known: dict[bytes, tuple[float, Caller | None]] = {}
+        self._refreshing: set[bytes] = set()
 
     def caller(self, scope: str | None, environ: dict[str, Any]) -> Caller:
         """A request's caller; None asks for no scope. Raises `Unauthenticated`, `RateLimited` or `Forbidden` (scope, tenant)."""
         hashed = _hashed(environ)
         return self._accepted(scope, environ, hashed, self._find(hashed))
+
+    def remembered(self, scope: str, environ: dict[str, Any]) -> Caller | None:
+        """`caller` of a key that was found lately, which asks nobody; None: use `waited_for`.
+
+        A key in use is found anew in the background before it is too old, so that no request waits for it.
+        """
+        # Its form need not be looked at: what is remembered had the right one.
+        presented = _presented_key(environ)
+        hashed = key_hash(presented) if presented is not None else b""
+        known = self._known.get(hashed)
+        age = _REMEMBER_SECONDS if known is None else self._clock() - known[0]
+        if known is None or age >= _REMEMBER_SECONDS:
+            return None
+        if age >= _REFRESH_SECONDS and hashed not in self._refreshing:
+            self._refreshing.add(hashed)
+            asyncio.get_running_loop().run_in_executor(None, self._refresh, hashed)
+        return self._accepted(scope, environ, hashed, known[1])
+
+    def _refresh(self, hashed: bytes) -> None:
+        """Find a key anew; where that fails, what is remembered of it is soon too old."""
+        try:
+            with contextlib.suppress(SentinelError):
+                self._find_anew(hashed)
+        finally:
+            self._refreshing.discard(hashed)
 
     async def waited_for(self, scope: str, environ: dict[str, Any]) -> Caller:
         """`caller` on an event loop: the database is asked in a thread."""
@@ -83,10 +111,13 @@ class Identity:
             raise
 
     def _find(self, hashed: bytes) -> Caller | None:
-        now = self._clock()
         known = self._known.get(hashed)
-        if known is not None and now - known[0] < _REMEMBER_SECONDS:
+        if known is not None and self._clock() - known[0] < _REMEMBER_SECONDS:
             return known[1]
+        return self._find_anew(hashed)
+
+    def _find_anew(self, hashed: bytes) -> Caller | None:
+        now = self._clock()
         row = find_key(self._pool, hashed)
         caller = None
         if row is not None and row.usable:

@@ -51,8 +51,9 @@ def routes(app: Flask, context: Context) -> None:
         "Prometheus metrics", responses={200: ("The exposition.", {"type": "string"})}, content_type="text/plain"
     )
     def exposition() -> Response:
-        metrics.POOL_IN_USE.set(context.authority.pool.in_use)
-        metrics.POOL_SIZE.set(context.authority.pool.size)
+        pools = context.authority.pool, context.authority.connections
+        metrics.POOL_IN_USE.set(sum(one.in_use for one in pools))
+        metrics.POOL_SIZE.set(sum(one.size for one in pools))
         return exposition_answer(metrics.exposition(context.authority.pool))
 
     @meta.get("/openapi.json")

@@ -12,7 +12,7 @@ import io
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -23,8 +23,8 @@ from werkzeug.wrappers import Response
 from sentinel.core.errors import NotFound, SentinelError
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.https_only import HttpsOnly
-from sentinel.platform.http.problems import internal_problem, problem_of
-from sentinel.platform.http.wire import Answer, Handler, Request, request_id_of, require_host
+from sentinel.platform.http.problems import internal_problem, problem_of, unread_problem
+from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request, head_of, request_id_of, require_host
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -69,9 +69,33 @@ class Edge:
     ) -> None:
         self.flask = flask
         self.streams = streams
-        self.headers_of_unread = {**headers, **https_only.always}
+        self._headers_of_unread = tuple({**headers, **https_only.always}.items())
+        self._headers = tuple(headers.items())
+        self._posts = posts
+        self._health_port = health_port
         self._https_only = https_only
         self._app = ByListener(HotRoutes(Documents(flask, threads), posts, streams, headers), health_port, headers)
+
+    def hot_routes(self, port: int) -> Callable[[bytes], QuickHandler | None]:
+        """Finds the handler of a POST by its target on the listener of this port, where it can answer without a task."""
+        if self._health_port and port == self._health_port:
+            return lambda target: None
+        return self._hot_route
+
+    @lru_cache(maxsize=256)  # noqa: B019 - an edge lives as long as its process
+    def _hot_route(self, target: bytes) -> QuickHandler | None:
+        found = self._posts(target.decode("ascii", "replace"))
+        return found if isinstance(found, QuickHandler) else None
+
+    def headers_of_hot(self, environ: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+        """What the answer to a hot request has beside its own headers."""
+        return (*self._headers, *self._https_only.of_request(environ))
+
+    def answer_to_unread(self, status: int, message: str) -> bytes:
+        """The problem document for bytes that could not be read as a request, as it goes over the wire; the last answer."""
+        environ: dict[str, Any] = {}
+        answer = Answer(*unread_problem(status, message, request_id_of(environ)))
+        return head_of(answer, environ, self._headers_of_unread, False) + answer.body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI. What every answer has beside its own headers is added here."""
@@ -141,7 +165,7 @@ class ByListener:
             is_health = bool(self._health_port) and scope["server"][1] == self._health_port
             if path not in HEALTH if is_health else path == METRICS:
                 environ = _environ(scope)
-                return await _send(self._headers, send, _refusal(NotFound("there is nothing here"), environ), environ)
+                return await _send(self._headers, send, refusal(NotFound("there is nothing here"), environ), environ)
         return await self._app(scope, receive, send)
 
 
@@ -200,7 +224,7 @@ async def _post(handler: Handler, scope: Scope, receive: Receive, answer: SendAn
         require_host(environ)
         given = await handler(Request(environ))
     except Exception as error:
-        given = _refusal(error, environ)
+        given = refusal(error, environ)
     await answer(given, environ)
 
 
@@ -218,12 +242,12 @@ async def _stream(handler: StreamHandler, scope: Scope, receive: Receive, send: 
         require_host(environ)
         await handler(environ, receive, sending)
     except Exception as error:
-        given = _refusal(error, environ)
+        given = refusal(error, environ)
         if not has_begun:
             await answer(given, environ)
 
 
-def _refusal(error: Exception, environ: dict[str, Any]) -> Answer:
+def refusal(error: Exception, environ: dict[str, Any]) -> Answer:
     """The problem document of a refusal; of anything unexpected a plain 500, which is logged."""
     if isinstance(error, SentinelError):
         return Answer(*problem_of(error, request_id_of(environ)))
@@ -237,12 +261,23 @@ def _environ(scope: Scope) -> dict[str, Any]:
         "REQUEST_METHOD": scope["method"], "PATH_INFO": scope["path"].encode().decode("latin-1"), "QUERY_STRING": scope.get("query_string", b"").decode("latin-1"),
         "SERVER_PROTOCOL": f"HTTP/{scope.get('http_version', '')}", "REMOTE_ADDR": (scope.get("client") or ("",))[0],
     }  # fmt: skip
-    for name_bytes, value_bytes in scope["headers"]:
-        name, value = name_bytes.decode("latin-1"), value_bytes.decode("latin-1")
-        key = _UNPREFIXED.get(name) or "HTTP_" + name.upper().replace("-", "_")
+    return environ | environ_of(scope["headers"])
+
+
+def environ_of(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, Any]:
+    """Headers (names in small letters) as the WSGI environment has them."""
+    environ: dict[str, Any] = {}
+    for name, value_bytes in headers:
+        key, value = _environ_key(name), value_bytes.decode("latin-1")
         # A header that comes twice is one with both values, as under WSGI: never the one that suits.
         environ[key] = f"{environ[key]},{value}" if key in environ else value
     return environ
+
+
+@lru_cache(maxsize=512)
+def _environ_key(name: bytes) -> str:
+    text = name.decode("latin-1")
+    return _UNPREFIXED.get(text) or "HTTP_" + text.upper().replace("-", "_")
 
 
 def _is_refused_unread(environ: dict[str, Any]) -> bool:

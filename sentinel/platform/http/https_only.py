@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +29,19 @@ class HttpsOnly:
 
     def headers(self, scope: Mapping[str, Any]) -> tuple[tuple[bytes, bytes], ...]:
         """What is added to the answer to an ASGI request."""
-        return _PAIRS if self.behind_tls or self._came_over_tls(scope) else ()
+        values = (
+            [value for name, value in scope["headers"] if name == b"x-forwarded-proto"] if self.trusted_proxies else []
+        )
+        came_over_tls = self._came_over_tls(b",".join(values).decode("latin-1"), scope.get("scheme"))
+        return _PAIRS if self.behind_tls or came_over_tls else ()
 
-    def _came_over_tls(self, scope: Mapping[str, Any]) -> bool:
-        if self.trusted_proxies:
-            values = [value for name, value in scope["headers"] if name == b"x-forwarded-proto"]
-            said = [part.strip().lower() for part in b",".join(values).split(b",") if part.strip()]
-            if len(said) >= self.trusted_proxies:
-                return said[-self.trusted_proxies] == b"https"
-        return scope.get("scheme") == "https"
+    def of_request(self, environ: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+        """The same for a request by its WSGI environment; without a scheme it came in the clear."""
+        forwarded, scheme = environ.get("HTTP_X_FORWARDED_PROTO", ""), environ.get("wsgi.url_scheme")
+        return ((HEADER, ONE_YEAR),) if self.behind_tls or self._came_over_tls(forwarded, scheme) else ()
+
+    def _came_over_tls(self, forwarded: str, scheme: str | None) -> bool:
+        said = [part.strip().lower() for part in forwarded.split(",") if part.strip()] if self.trusted_proxies else []
+        if said and len(said) >= self.trusted_proxies:
+            return said[-self.trusted_proxies] == "https"
+        return scheme == "https"

@@ -11,8 +11,7 @@ import mmap
 import multiprocessing
 import struct
 import time
-from collections.abc import Callable, Iterator
-from multiprocessing.synchronize import Lock
+from collections.abc import Callable
 
 from sentinel.core.errors import RateLimited
 
@@ -43,8 +42,16 @@ class SharedRateLimit:
         interval = 1.0 / per_second if per_second else self._interval
         tolerance = (burst - 1) * interval if burst else self._tolerance
         stripe = key[0] % _STRIPES
-        with _held(self._locks[stripe]):
+        lock = self._locks[stripe]
+        # It is held for microseconds: who still has it after a tenth of a second died with it. Then it is taken over, and
+        # given back for everybody; at worst one request was counted too little.
+        lock.acquire(timeout=_DEAD_AFTER_SECONDS)
+        try:
             self._take(key[2:10], stripe, int.from_bytes(key[:2], "big"), cost * interval, tolerance)
+        finally:
+            # Given back twice, by who took it over and by who was only stopped, it stays one lock.
+            with contextlib.suppress(ValueError):
+                lock.release()
 
     def _take(self, tag: bytes, stripe: int, start: int, seconds: float, tolerance: float) -> None:
         now = self._clock()
@@ -68,18 +75,3 @@ class SharedRateLimit:
         if free is not None:
             return free, now
         return offset, arrival
-
-
-@contextlib.contextmanager
-def _held(lock: Lock) -> Iterator[None]:
-    """Hold a stripe's lock. It is held for microseconds: who still has it after a tenth of a second died with it.
-
-    Then the lock is taken over, and given back for everybody; at worst one request was counted too little.
-    """
-    lock.acquire(timeout=_DEAD_AFTER_SECONDS)
-    try:
-        yield
-    finally:
-        # Given back twice, by who took it over and by who was only stopped, it stays one lock.
-        with contextlib.suppress(ValueError):
-            lock.release()

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import re
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
 from typing import Any
 
 from sentinel.core.errors import InvalidInput
 from sentinel.platform.http.bodies import body_bytes, read_object
-from sentinel.platform.randomness import random_uuid
+from sentinel.platform.randomness import random_bytes
 
 
 @dataclass(slots=True)
@@ -26,7 +32,11 @@ class Request:
 
     def json(self) -> dict[str, Any]:
         """The body as a JSON object, strictly read. Raises the refusals of `bodies`."""
-        return read_object(body_bytes(self.environ))
+        return read_object(self.body())
+
+    def body(self) -> bytes:
+        """The body. Raises the refusals of `body_bytes`."""
+        return body_bytes(self.environ)
 
 
 @dataclass(slots=True)
@@ -43,6 +53,20 @@ Handler = Callable[[Request], Awaitable[Answer]]
 """Answers one request. Raises refusals, which become problem documents."""
 
 
+class QuickHandler(ABC):
+    """A handler that needs no task of its own: the edge's hot way calls `begin`, every other way awaits the handler."""
+
+    @abstractmethod
+    def begin(self, request: Request, reply: Callable[[Answer], None]) -> None:
+        """Call `reply` once on the running loop, now or later. Raises refusals of what is known at once."""
+
+    async def __call__(self, request: Request) -> Answer:
+        """The answer; raises refusals."""
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.begin(request, lambda answer: None if answered.done() else answered.set_result(answer))
+        return await answered
+
+
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/@-]{1,128}")
 
 
@@ -51,7 +75,7 @@ def request_id_of(environ: dict[str, Any]) -> str:
     found = environ.get("sentinel.request_id")
     if found is None:
         given = environ.get("HTTP_X_REQUEST_ID", "")
-        found = environ["sentinel.request_id"] = given if _REQUEST_ID.fullmatch(given) else random_uuid().hex
+        found = environ["sentinel.request_id"] = given if _REQUEST_ID.fullmatch(given) else random_bytes(16).hex()
     return str(found)
 
 
@@ -71,8 +95,11 @@ def require_host(environ: Mapping[str, Any]) -> None:
 
 def is_host(text: str) -> bool:
     """Whether it is a name of ASCII labels or an address (IPv6 in brackets), with a port up to 65535 or none."""
-    if len(text) > _MOST:
-        return False
+    return len(text) <= _MOST and _is_host(text)
+
+
+@lru_cache(maxsize=256)
+def _is_host(text: str) -> bool:
     found = _NAME.fullmatch(text) or _ADDRESS.fullmatch(text)
     if found is None or int((found["port"] or ":")[1:] or "0") > 65535:
         return False
@@ -85,3 +112,33 @@ def _is_ipv6(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def head_of(answer: Answer, environ: dict[str, Any], more: tuple[tuple[str, str], ...], keep_alive: bool) -> bytes:
+    """The head of an answer over HTTP/1.1, with the request's id, the date, and `more` headers that every answer has."""
+    known = _known_head(answer.status, answer.content_type, tuple(answer.headers.items()), more, keep_alive)
+    request_id = request_id_of(environ).encode("latin-1")
+    return b"%bcontent-length: %d\r\nx-request-id: %b\r\ndate: %b\r\n\r\n" % (
+        known, len(answer.body), request_id, date_header(),
+    )  # fmt: skip
+
+
+def date_header() -> bytes:
+    """The time by this process's clock, to the second (RFC 9110 §6.6.1); nothing here goes by it."""
+    return _date_at(int(time.time()))
+
+
+@lru_cache(maxsize=1)
+def _date_at(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode()
+
+
+@lru_cache(maxsize=512)
+def _known_head(
+    status: int, content_type: str, headers: tuple[tuple[str, str], ...], more: tuple[tuple[str, str], ...], keep_alive: bool
+) -> bytes:  # fmt: skip
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"content-type: {content_type}"]
+    lines += [f"{name.lower()}: {value}" for name, value in {**dict(more), **dict(headers)}.items()]
+    if not keep_alive:
+        lines.append("connection: close")
+    return "\r\n".join([*lines, ""]).encode("latin-1")

@@ -1,33 +1,26 @@
-"""gunicorn's event-loop worker for every server of ours: bounded connections, deadlines for what a client sends, a clean end.
+"""gunicorn's event-loop worker for every server of ours, with our protocol on its connections and a clean end.
 
-Four things are added to it: a new connection is left to a process that holds fewer; connections are bounded in all and by
-address; a client has so long to send a request's head and body, however it trickles; at the end connections between two
-requests are closed at once, so that only requests in hand are waited for.
+Beside the protocol (`http_protocol.py`) two things are added to it: a new connection is left to a process that holds fewer;
+at the end connections between two requests are closed at once, so that only requests in hand are waited for.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import mmap
 import os
-import socket
 import time
-from collections.abc import Iterable
-from http import HTTPStatus
 from typing import Any
 
-from gunicorn.asgi.protocol import ASGIProtocol
 from gunicorn.workers.gasgi import ASGIWorker
+from uvicorn.config import Config
+from uvicorn.server import ServerState
 
-from sentinel.platform.http.problems import unread_problem
-from sentinel.platform.http.wire import request_id_of
-from sentinel.platform.serving.connection_bounds import Connections, Stage
+from sentinel.platform.http.wire import date_header
+from sentinel.platform.serving.connection_bounds import Connections
+from sentinel.platform.serving.http_protocol import KEEP_ALIVE_SECONDS, HttpProtocol
 
 HEARTBEAT_SECONDS = 1.0
-GONE_MILLISECONDS = 30_000
-HEAD_SECONDS = 10.0
-BODY_SECONDS = 20.0
 
 
 class SharedCounts:
@@ -79,85 +72,6 @@ class SharedCounts:
         cls.counts[age % cls.SLOTS] = cls.ABSENT
 
 
-class _Connection(ASGIProtocol):  # type: ignore[misc]
-    """A connection that its worker knows, with a deadline for whatever its client still has to send."""
-
-    address = ""
-    stage = Stage.NEW
-    _deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        """Begin, where there is room."""
-        peer = transport.get_extra_info("peername")
-        self.address = str(peer[0]) if peer else ""
-        if not self.worker.connections.admit(self):
-            self.worker.nr_conns += 1  # counted out when it is lost
-            transport.abort()
-            return
-        super().connection_made(transport)
-        # Detects a client that vanished: its missing acknowledgements time out.
-        with contextlib.suppress(OSError, AttributeError):
-            transport.get_extra_info("socket").setsockopt(
-                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MILLISECONDS
-            )
-        self._due_in(HEAD_SECONDS)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
-        self._due_in(None)
-        self.worker.connections.gone(self)
-        super().connection_lost(exc)
-
-    def _send_error_response(self, status: int, message: str, extra_headers: Iterable[tuple[str, str]] = ()) -> None:
-        """Answer what could not be read as a request with a problem document, in gunicorn's own words."""
-        environ: dict[str, Any] = {}
-        body, status, content_type, headers = unread_problem(status, message, request_id_of(environ))
-        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Content-Type: {content_type}"]
-        named = {"X-Request-ID": request_id_of(environ), **headers, **dict(extra_headers)}
-        named |= self.worker.asgi.headers_of_unread
-        lines += [f"{name}: {value}" for name, value in named.items()]
-        lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
-        self._safe_write("\r\n".join(lines).encode("latin-1") + body)
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes: whatever they leave open has a deadline that more of them does not move."""
-        super().data_received(data)
-        receiver = self._body_receiver
-        if self._current_request is None or receiver is None:
-            if self.stage is Stage.IDLE:
-                self._move(Stage.NEW, HEAD_SECONDS)
-        elif receiver._complete:
-            if self.stage is not Stage.ANSWERED:
-                self._move(Stage.ANSWERED, None)
-        elif self.stage is not Stage.BODY:
-            self._move(Stage.BODY, BODY_SECONDS)
-
-    def _arm_keepalive_timer(self) -> None:
-        """The response is sent: wait for the client's next request."""
-        self._move(Stage.IDLE, None)
-        super()._arm_keepalive_timer()
-
-    def _move(self, stage: Stage, seconds: float | None) -> None:
-        self.worker.connections.moved(self, stage)
-        self._due_in(seconds)
-
-    def _due_in(self, seconds: float | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._deadline = None if seconds is None else self.worker.loop.call_later(seconds, self.shed)
-
-    def shed(self) -> None:
-        """Close it now: between two requests with what was answered still going out, in the middle of one at once."""
-        self._due_in(None)
-        if self.transport is None or self._conn_lost_handled:
-            return
-        if self.stage in (Stage.NEW, Stage.IDLE):
-            self._keepalive_timeout()
-        else:
-            self._closed = True
-            self.transport.abort()
-
-
 class _Acceptor:
     """Takes connections off one listening socket, in turn with the other processes."""
 
@@ -184,7 +98,7 @@ class _Acceptor:
             except OSError:
                 return  # another process was faster, or the client is gone
             connection.setblocking(False)
-            self._worker.keep(self._worker.loop.connect_accepted_socket(lambda: _Connection(self._worker), connection))
+            self._worker.keep(self._worker.loop.connect_accepted_socket(lambda: HttpProtocol(self._worker), connection))
 
     def _yields_to_others(self) -> bool:
         now = time.monotonic()
@@ -209,6 +123,16 @@ class _Acceptor:
 
     async def wait_closed(self) -> None:
         """It is."""
+
+
+def protocol_config(app: Any) -> Config:
+    """What uvicorn's protocol reads: an ASGI app as it is, nothing logged, no proxy believed, no WebSockets."""
+    config = Config(
+        app, interface="asgi3", lifespan="off", ws="none", log_config=None, access_log=False, proxy_headers=False,
+        server_header=False, date_header=False, timeout_keep_alive=int(KEEP_ALIVE_SECONDS),
+    )  # fmt: skip
+    config.load()
+    return config
 
 
 class EventWorker(SharedCounts, ASGIWorker):  # type: ignore[misc]
@@ -256,9 +180,11 @@ class EventWorker(SharedCounts, ASGIWorker):  # type: ignore[misc]
     async def _serve(self) -> None:
         """Serve until asked to stop, or the master process has ended."""
         self._ending = asyncio.Event()
+        self.protocol_config, self.server_state = protocol_config(self.asgi), ServerState()
         self.servers = [_Acceptor(self, one.sock) for one in self.sockets]
         while self.alive and self.ppid == os.getppid():
             self.notify()
+            self.server_state.default_headers = [(b"date", date_header())]
             try:
                 await asyncio.wait_for(self._ending.wait(), HEARTBEAT_SECONDS)
             except TimeoutError:

@@ -21,7 +21,9 @@ set local check_function_bodies = off;
 \ir authority/velocity.sql
 \ir authority/outcomes.sql
 \ir authority/in_doubt.sql
+\ir authority/batches.sql
 \ir authority/decisions.sql
+\ir authority/decision_one.sql
 \ir authority/decision_set.sql
 \ir authority/replays.sql
 \ir authority/switches.sql
@@ -51,5 +53,6 @@ set local check_function_bodies = off;
 \ir orders/steps.sql
 \ir orders/effects.sql
 \ir orders/shop.sql
+\ir orders/plain_orders.sql
 \ir orders/alerts.sql
 \ir orders/analysts.sql

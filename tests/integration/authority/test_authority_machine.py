@@ -30,10 +30,11 @@ from hypothesis.stateful import (
 )
 
 from sentinel.authority.actor import Actor, local_administrator
-from sentinel.authority.api.guard import to_asked
+from sentinel.authority.api.guard import to_operation
+from sentinel.authority.api.hot_bodies import GUARD
 from sentinel.authority.approvals import resolve_approval
 from sentinel.authority.decisions import Recorded
-from sentinel.authority.guard import check_row
+from sentinel.authority.guard import decided_row
 from sentinel.authority.halts import lift_halt, set_halt
 from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.authority.in_doubt import resolve_in_doubt
@@ -41,6 +42,7 @@ from sentinel.core.errors import EngineUnavailable, SentinelError
 from tests import mutants
 from tests.support.authority_model import CAPS, REPORT_SECONDS, Action, Model
 from tests.support.clock import set_clock, take_over
+from tests.support.commit_loop import record
 from tests.support.fixtures import ACTION, AGENT, Fixtures, add_tenant, guard_body, make_fixtures, unique
 from tests.support.harness import Desk, caller_of, desks, digest_of, scaled
 
@@ -149,8 +151,12 @@ class Machine(RuleBasedStateMachine):
     @rule(tenant=TENANTS, account=ACCOUNTS, refund=REFUNDS, minor=AMOUNTS)
     def check(self, tenant: int, account: str, refund: str, minor: int) -> None:
         desk = self.tenants[tenant].desk
-        operation = to_asked(self.body(f"{self.stamp}-check", account, refund, minor)).operation
-        got = desk.authority.checks.record(check_row(desk.authority, desk.caller, operation))
+        body = GUARD.of_object(self.body(f"{self.stamp}-check", account, refund, minor))
+        operation = to_operation(body, body.idempotency_key)
+        got = record(
+            desk.authority.checks,
+            decided_row(desk.authority, desk.caller, operation, has_start_step=True, elapsed_ms=0),
+        )
         assert (got.decision, got.reason_code) == self.model.foresee(tenant, account, refund, minor)
 
     @precondition(lambda self: any(asked.permits for asked in self.asked.values()))

@@ -6,6 +6,7 @@ import random
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,15 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from sentinel.authority.actor import local_administrator
-from sentinel.authority.api.guard import to_asked
+from sentinel.authority.api.guard import to_operation
+from sentinel.authority.api.hot_bodies import GUARD
 from sentinel.authority.decisions import Recorded, record_decisions
 from sentinel.authority.guard import decided_row
+from sentinel.authority.guard_rows import GuardRow
 from sentinel.authority.halts import set_halt
 from sentinel.core.errors import EngineUnavailable
 from tests import mutants
+from tests.support.commit_loop import record_all
 from tests.support.fixtures import Fixtures, four_keys, guard_body, make_fixtures
 from tests.support.harness import caller_of, decide, let_permits_expire, scaled, seeded
 from tests.support.roomy import roomy_policies
@@ -34,14 +38,26 @@ def two_worlds(fixtures: Fixtures, policies: Path | None = None) -> Iterator[tup
     fixtures.admin.execute(f"create database {name} template template_sentinel strategy file_copy".encode())
     other = make_fixtures(make_conninfo(fixtures.url, dbname=name), policies=policies)
     try:
-        mutants.cut(other, "sentinel.record_batch", "if cardinality(fresh) > 0 then", "if false then")
+        mutants.cut(other, "sentinel.record_batch", "if cardinality(batch) = 1 then", "if false then")
+        mutants.cut(
+            other,
+            "sentinel.record_batch",
+            "if cardinality(plain) > 0 then",
+            "plain := array[]::integer[]; if false then",
+        )
         fixtures.admin.execute("create sequence sentinel.sets minvalue 0 start 0")
         fixtures.admin.execute("grant usage, update on sequence sentinel.sets to public")
         mutants.cut(
             fixtures,
             "sentinel.record_batch",
-            "if taken = cardinality(asks)",
-            "perform setval('sentinel.sets', nextval('sentinel.sets') - 1 + taken); if taken = cardinality(asks)",
+            "if cardinality(plain) = cardinality(batch)",
+            "perform setval('sentinel.sets', nextval('sentinel.sets') - 1 + cardinality(plain)); if cardinality(plain) = cardinality(batch)",
+        )
+        mutants.cut(
+            fixtures,
+            "sentinel.record_batch",
+            "then return next one;",
+            "then perform nextval('sentinel.sets'); return next one;",
         )
         yield fixtures, other
     finally:
@@ -96,14 +112,14 @@ def state(fixtures: Fixtures) -> dict[str, list[Any]]:
     return {name: fixtures.admin.execute(query.encode()).fetchall() for name, query in queries.items()}
 
 
-def rows_of(fixtures: Fixtures, bodies: Sequence[Body]) -> list[dict[str, Any]]:
+def rows_of(fixtures: Fixtures, bodies: Sequence[Body]) -> list[GuardRow]:
     caller = caller_of(fixtures)
     made = []
     for body in bodies:
-        asked = to_asked(body)
+        asked = GUARD.of_object(body)
         made.append(
             decided_row(
-                fixtures.authority, caller, asked.operation, has_start_step=asked.has_start_step, elapsed_ms=0,
+                fixtures.authority, caller, to_operation(asked, asked.idempotency_key), has_start_step=asked.has_start_step, elapsed_ms=0,
                 start_id=asked.start_id,
             )
         )  # fmt: skip
@@ -202,7 +218,7 @@ def test_a_set_gives_every_row_what_it_would_get_alone(database_url: str, tmp_pa
     [
         ("u.used_minor + k.asked_minor > k.cap_minor", "false"),
         ("s.once_folded = a.once and s.once_live", "false"),
-        ("other.once = a.once and other.seq <> a.seq", "false"),
+        ("where once is not null group by 1, 2 having count(*) > 1", "where false group by 1, 2"),
         ("sentinel.halt_over(a.tenant_id, a.agent_id, a.action, a.scenario) is not null", "false"),
     ],
     ids=["a full budget", "what is live", "a twin in the batch", "a halt"],
@@ -225,8 +241,36 @@ def test_mutants_of_the_set_that_overlook_something_are_caught(fixtures: Fixture
     with two_worlds(fixtures) as (batched, single):
         mutants.without_constraint(batched, "sentinel.usage", "usage_within_cap")
         batched.admin.execute("drop index sentinel.operation_states_once")
-        mutants.cut(batched, "sentinel.record_set", fence, instead)
+        mutants.cut(batched, "sentinel.plain_rows", fence, instead)
         assert differences(batched, single, seeded(32, 4 * 6), 4, 6, make) != []
+
+
+@pytest.mark.parametrize(
+    ("fence", "instead"),
+    [
+        ("k.since) > k.cap_minor", "k.since) > 1000000000"),
+        ("and s.once_live", "and false"),
+        ("exists (select from sentinel.halts where lifted_at is null)", "false"),
+    ],
+    ids=["a full budget", "what is live", "a halt"],
+)
+def test_mutants_of_the_row_that_comes_alone_are_caught(fixtures: Fixtures, fence: str, instead: str) -> None:
+    def make(_: random.Random, turn: int, number: int) -> list[Body]:
+        body = guard_body(f"t{turn}", value=1)
+        if turn < 2:
+            body["params"]["refund_id"] = "rf_twice"
+        elif turn < 5:
+            body["params"] |= {"account_ref": "acct_full", "amount": {"value": 140, "currency": "USD"}}
+        else:
+            for one in (batched, single):
+                set_halt(one.console_pool, local_administrator(one.tenant_id), scope="tenant", reason="drill")
+        return [body]
+
+    with two_worlds(fixtures) as (batched, single):
+        mutants.without_constraint(batched, "sentinel.usage", "usage_within_cap")
+        batched.admin.execute("drop index sentinel.operation_states_once")
+        mutants.cut(batched, "sentinel.record_one", fence, instead)
+        assert differences(batched, single, seeded(33, 6), 6, 1, make) != []
 
 
 def test_mutant_that_overlooks_a_full_budget_is_caught(fixtures: Fixtures) -> None:
@@ -242,11 +286,11 @@ def test_mutant_that_overlooks_a_full_budget_is_caught(fixtures: Fixtures) -> No
 def test_a_batch_with_a_row_the_database_refuses_keeps_nothing_of_it(fixtures: Fixtures) -> None:
     good, bad = guard_body(), guard_body()
     rows = rows_of(fixtures, [good, bad])
-    rows[1]["risk_class"] = None
+    rows[1].terms = replace(rows[1].terms, risk_class=None)  # type: ignore[arg-type]
     with pytest.raises(EngineUnavailable):
         record_decisions(fixtures.authority.pool, rows)
     assert fixtures.one("select count(*) from sentinel.operations") == 0
-    assert isinstance(fixtures.authority.decisions.record_all(rows)[0], Recorded), (
+    assert isinstance(record_all(fixtures.authority.decisions, rows)[0], Recorded), (
         "the writer then records each for itself"
     )
     assert fixtures.one("select count(*) from sentinel.operations") == 1

@@ -77,7 +77,7 @@ def of_the_intake() -> Iterator[str]:
     for table in OF_THE_AUTHORITY:
         yield f"select * from sentinel.{table}"
         yield f"delete from sentinel.{table}"
-    yield "select sentinel.record_decisions('{}')"
+    yield "select sentinel.record_decisions('{}', '{}', '{}', '{}', '{}')"
     yield "select sentinel.resolve_approval(gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 'approve', '', null, 'console', gen_random_uuid(), gen_random_uuid())"
     yield "select sentinel.lift_halt(gen_random_uuid(), gen_random_uuid(), '', '', gen_random_uuid())"
     for table in OF_THE_WORKER:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from sentinel.authority.app import create_app
 from sentinel.authority.decisions import record_decisions
 from sentinel.authority.settings import Settings
 from sentinel.platform.http.rate_limit import SharedRateLimit
-from sentinel.store.group_commit import GroupCommit
+from sentinel.store.batch_commit import BatchCommitter
 from tests import mutants
 from tests.support.asgi_client import InProcessApp
 from tests.support.fixtures import Fixtures, four_keys, guard_body, make_fixtures, unique
@@ -192,10 +193,12 @@ def test_a_changed_repeat_is_refused_in_every_later_state_too(fixtures: Fixtures
 
 def test_mutant_without_the_digest_gives_anothers_permit_and_is_caught(fixtures: Fixtures) -> None:
     pool = fixtures.authority.pool
-    writer = GroupCommit(
-        lambda rows, wait: record_decisions(pool, [{**row, "digest": "sha256:" + "1" * 64} for row in rows], wait)
-    )
-    authority = replace(fixtures.authority, decisions=writer)
+
+    async def commit(rows: Any, wait: float) -> Any:
+        same = [{**row, "digest": "sha256:" + "1" * 64} for row in rows]
+        return await asyncio.to_thread(record_decisions, pool, same, wait)
+
+    authority = replace(fixtures.authority, decisions=BatchCommitter(commit))
     fixtures.app.close()
     fixtures.app = InProcessApp(create_app(Settings(), authority, SharedRateLimit(per_second=1000, burst=1000)))
     body = guard_body(value=40)

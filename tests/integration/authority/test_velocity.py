@@ -19,6 +19,7 @@ from sentinel.authority.keys import DEFAULT_SCOPES, WORKER_SCOPES
 from sentinel.core.operation import build_operation
 from tests import mutants
 from tests.support.fixtures import AGENT, Fixtures, guard_body, make_fixtures, unique
+from tests.support.harness import let_permits_expire
 from tests.support.verbs import guarded
 
 POLICY = """\
@@ -217,9 +218,9 @@ def test_mutant_that_counts_without_the_lock_passes_the_rate_and_is_caught(datab
     try:
         mutants.cut(
             fixtures,
-            "sentinel.locks_of_asks",
-            "jsonb_array_elements(shared_sets -> g.shared -> 'breakers')",
-            "jsonb_array_elements(null::jsonb)",
+            "sentinel.locks_of_batch",
+            "unnest(breakers) as b join",
+            "unnest(array[]::sentinel.shared_breaker[]) as b join",
         )
         mutants.slow_events(fixtures, 0.2)
         answers = flood(fixtures, threads=4, batches=1, rows=1)
@@ -236,6 +237,35 @@ def test_a_total_of_the_key_stops_whoever_changes_its_agents_name(database_url: 
         assert found == [("ALLOW", "small_amount")] * 3 + [("DENY", "key_exceeded")]
         assert ask(fixtures).decision == "ALLOW", "another key has a total of its own"
         assert fixtures.broken_invariants() == []
+    finally:
+        fixtures.close()
+
+
+def after_they_ran_out(fixtures: Fixtures) -> list[tuple[str, str]]:
+    """Three permissions fill the key's total of 450.00; the fourth comes before their permits ran out, the fifth after."""
+    caller = callers(fixtures)
+    for _ in range(3):
+        assert ask(fixtures, caller).decision == "ALLOW"
+    full = ask(fixtures, caller)
+    let_permits_expire(fixtures)
+    return verdicts([full, ask(fixtures, caller)])
+
+
+def test_what_run_out_permits_hold_of_a_total_is_given_back_to_who_needs_it(database_url: str, tmp_path: Path) -> None:
+    fixtures = make_fixtures(database_url, policies=rated(tmp_path, count=1000, key="450.00"))
+    try:
+        assert after_they_ran_out(fixtures) == [("DENY", "key_exceeded"), ("ALLOW", "small_amount")]
+        assert fixtures.one("select count(*) from sentinel.reservations where state = 'held'") == 1
+        assert fixtures.broken_invariants() == []
+    finally:
+        fixtures.close()
+
+
+def test_mutant_that_looks_for_no_total_is_caught(database_url: str, tmp_path: Path) -> None:
+    fixtures = make_fixtures(database_url, policies=rated(tmp_path, count=1000, key="450.00"))
+    try:
+        mutants.cut(fixtures, "sentinel.release_expired_of_totals", "if cardinality(totals) = 0", "if true")
+        assert after_they_ran_out(fixtures)[1] == ("DENY", "key_exceeded")
     finally:
         fixtures.close()
 

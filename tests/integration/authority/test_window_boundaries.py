@@ -134,11 +134,11 @@ def test_a_month_has_its_budget_once_in_every_zone(clocked: Fixtures) -> None:
 @pytest.mark.parametrize(
     ("cut", "instead", "window"),
     [
-        ("date_trunc('day', moment, ask.zone)", "date_trunc('day', moment, 'UTC')", "calendar_day"),
-        ("date_trunc('month', moment, ask.zone)", "date_trunc('month', moment, 'UTC')", "calendar_month"),
+        ("date_trunc('day', moment, zone)", "date_trunc('day', moment, 'UTC')", "calendar_day"),
+        ("date_trunc('month', moment, zone)", "date_trunc('month', moment, 'UTC')", "calendar_month"),
         # A day of 24 hours from a zone's usual offset, which knows no daylight saving.
         (
-            "date_trunc('day', moment, ask.zone)",
+            "date_trunc('day', moment, zone)",
             "date_trunc('day', moment at time zone 'UTC' + '1 hour') at time zone 'UTC' - '1 hour'::interval",
             "calendar_day",
         ),
@@ -146,7 +146,7 @@ def test_a_month_has_its_budget_once_in_every_zone(clocked: Fixtures) -> None:
     ids=["a UTC day", "a UTC month", "a fixed offset"],
 )
 def test_mutant_with_a_naive_calendar_is_caught(clocked: Fixtures, cut: str, instead: str, window: str) -> None:
-    mutants.cut(clocked, "sentinel.limit_states", cut, instead)
+    mutants.cut(clocked, "sentinel.part_of", cut, instead)
     berlin = [one for one in instants() if one.zone == "Europe/Berlin"]
     found = differences(clocked, window, berlin)
     assert any("instead of" in text for text in found)
@@ -187,7 +187,7 @@ def test_a_rolling_budget_is_neither_doubled_at_midnight_nor_held_longer_than_on
 
 @pytest.mark.parametrize("window", ROLLING)
 def test_mutant_that_counts_only_the_slice_at_hand_is_caught(clocked: Fixtures, window: str) -> None:
-    mutants.cut(clocked, "sentinel.limit_states", "moment - make_interval(secs => ask.window_seconds)", "moment")
+    mutants.cut(clocked, "sentinel.first_part_of", "moment - make_interval(secs => window_seconds)", "moment")
     assert any("after" in text for text in rolling_differences(clocked, window, late_evenings()[:3]))
 
 

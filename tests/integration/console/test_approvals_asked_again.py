@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,7 +26,8 @@ def asked_twice(fixtures: Any, *who: Any) -> tuple[uuid.UUID, uuid.UUID]:
 
     def ask(**terms: Any) -> uuid.UUID:
         row = decided_row(fixtures.authority, caller, operation, has_start_step=True, elapsed_ms=0)
-        (answer,) = record_decisions(fixtures.authority.pool, [{**row, **terms}])
+        row.terms = replace(row.terms, **terms)
+        (answer,) = record_decisions(fixtures.authority.pool, [row])
         assert answer.status == "pending" and answer.approval_id is not None
         return answer.approval_id
 

@@ -27,8 +27,7 @@ from worker.orders.alerts import (
     pause_seconds,
     text_of,
 )
-from worker.orders.shop import ShopStatus
-from worker.orders.shop_effects import Attempts, EffectKind, perform
+from worker.orders.shop import Attempts, EffectKind, ShopStatus, perform
 from worker.orders.simulated_shop import SimulatedShop
 from worker.outbound.effects import NoAnswer, Refused, Settled
 from worker.outbound.public_addresses import LOOPBACK_CLIENT

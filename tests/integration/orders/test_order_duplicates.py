@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from werkzeug.test import TestResponse
 
+from tests import mutants
 from tests.support.fixtures import Fixtures
 from tests.support.harness import at_once, scaled, seeded
 from tests.support.order_fixtures import LANES, OrderFixtures, make_intake, order_body
-from worker.orders import sql
 from worker.orders.order import Band, KnownAccount, Order, Score, Signal
 
 AT_ONCE, IDS = 32, scaled(20)
@@ -122,31 +122,14 @@ def test_after_its_answer_is_forgotten_an_order_is_still_unique(orders: OrderFix
     assert orders.deliver(body).headers["X-Sentinel-Idempotent-Replay"] == "true"
 
 
-def test_a_take_that_forgets_the_others_is_found_out(
-    fixtures: Fixtures, authority_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_take_that_forgets_the_others_is_found_out(fixtures: Fixtures, authority_url: str) -> None:
     """The mutant: deliveries that each take the order under an id of its own, as if it had never come."""
     orders = make_intake(fixtures, authority_url)
-    monkeypatch.setattr(sql, "TAKE_DELIVERIES", sql.TAKE_DELIVERIES.replace("take_deliveries(%b)", "naive_take(%b)"))
     fixtures.admin.execute("alter table orders.reviews drop constraint reviews_order_once")
-    fixtures.admin.execute(NAIVE_TAKE)
+    mutants.cut(fixtures, "orders.look_at_deliveries", "when r.review_id is null then 'new'", "when true then 'new'")
+    mutants.cut(fixtures, "orders.take_scored", "on conflict on constraint reviews_order_once do nothing")
     body = order_body("o-1")
     for _ in range(2):
         orders.deliver(body)
     assert doubled(orders) == ["o-1"]
     orders.close()
-
-
-NAIVE_TAKE = """
-create function orders.naive_take(batch jsonb) returns table (
-  seq integer, outcome text, response_status integer, response_body text, is_final boolean,
-  velocity_24h bigint, amount_24h bigint, work orders.work) language sql as $$
-  with made as (
-    insert into orders.reviews (tenant_id, review_id, source, order_id, body_sha256, amount_minor, currency, order_facts, holder)
-    select (b->>'tenant_id')::uuid, (b->>'token')::uuid, b->>'source', b->>'order_id', decode(b->>'body_sha256', 'hex'),
-      (b->>'amount_minor')::bigint, b->>'currency', b->'order_facts', (b->>'token')::uuid
-    from jsonb_array_elements(batch) b returning *)
-  select 0, 'taken', null::integer, null::text, null::boolean, 0::bigint, 0::bigint, orders.as_work(m::orders.reviews) from made m
-$$;
-grant execute on function orders.naive_take to sentinel_orders
-"""

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.support.order_fixtures import OrderFixtures, order_body
+from worker.orders.store import Delivery, TakeResult
 
 NOW = datetime.now(UTC)
 HOUR = timedelta(hours=1)
@@ -37,7 +38,9 @@ def test_the_age_is_bounded_by_the_databases_time_of_receipt_also_for_an_order_t
     source = orders.review.sources.current().find("demo")
     assert source is not None
     order = source.to_order(json.loads(body))
-    work = orders.review.store.take(order, "00" * 32).work
+    [taken] = orders.review.store.take([Delivery(order, "00" * 32)])
+    assert isinstance(taken, TakeResult)
+    work = taken.work
     assert work is not None and work.received_at == orders.one("select received_at from orders.reviews")
     assert work.order.account_age_days == 1
 

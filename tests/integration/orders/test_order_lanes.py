@@ -11,8 +11,9 @@ from psycopg import errors as pg
 from ops_console.resolve_order import resolve_order
 from sentinel.core.errors import Conflict
 from sentinel.store.database import ORDERS
+from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, decide
-from tests.support.order_fixtures import LANES, OrderFixtures, order_body
+from tests.support.order_fixtures import LANES, OrderFixtures, make_intake, order_body
 from worker.orders.lanes import TRANSITIONS
 
 
@@ -118,13 +119,46 @@ FULFIL = """insert into orders.effects (tenant_id, review_id, kind, lane, operat
             select tenant_id, review_id, 'fulfil', {lane}, operation_id from orders.reviews"""
 
 
+DONE = """insert into orders.effects (tenant_id, review_id, kind, lane, operation_id, state)
+          select tenant_id, review_id, 'fulfil', {lane}, operation_id, 'done' from orders.reviews"""
+SHOP = """insert into orders.simulated_shop (tenant_id, source, order_id, status, operation_id, told)
+          select tenant_id, source, order_id || '-2', 'fulfilled', operation_id, '{}' from orders.reviews"""
+
+
 WAYS_TO_FULFIL = [
     FULFIL.format(lane="lane"),
     FULFIL.format(lane="'low'"),
     "update orders.reviews set status = 'STARTED', last_event = 'started', start_id = gen_random_uuid()",
     "update orders.reviews set status = 'FULFILLED', last_event = 'fulfilled'",
     "update orders.reviews set lane = 'low', status = 'DECIDED', last_event = 'allowed'",
+    DONE.format(lane="lane"),
+    DONE.format(lane="'low'"),
+    f"{SHOP}; {DONE.format(lane='lane')}",
+    "update orders.reviews set lane = 'low', status = 'FULFILLED', last_event = 'shipped', decision = 'ALLOW', start_id = gen_random_uuid()",
 ]
+
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+def test_what_is_only_scored_is_not_fulfilled_by_saying_so(fixtures: Fixtures) -> None:
+    """Shipped at once: only with a start, the shop's row and the effect, all of the same operation."""
+    away = make_intake(fixtures, NOWHERE, authority_timeout_seconds=0.5)
+    assert away.deliver(order_body("o-1")).status_code == 503
+    shipped = (
+        "update orders.reviews set status = 'FULFILLED', lane = 'low', last_event = 'shipped', decision = 'ALLOW', reason_code = 'r',"
+        " operation_id = gen_random_uuid()"
+    )
+    with fixtures.as_role(ORDERS) as connection:
+        for statement in (
+            shipped,
+            f"{shipped}, start_id = gen_random_uuid()",
+            f"{shipped}, start_id = gen_random_uuid(); {DONE.format(lane='lane')}",
+        ):
+            with pytest.raises(pg.CheckViolation):
+                connection.execute(statement.encode())
+    assert away.standing("o-1") == ("SCORED", None)
+    away.close()
 
 
 def test_the_database_refuses_to_fulfil_a_high_order(held: tuple[OrderFixtures, psycopg.Connection]) -> None:
@@ -136,7 +170,8 @@ def test_the_database_refuses_to_fulfil_a_high_order(held: tuple[OrderFixtures, 
 def test_even_without_its_triggers_the_constraint_refuses_it(held: tuple[OrderFixtures, psycopg.Connection]) -> None:
     """The mutant: a database whose triggers were dropped still has the lane in the effect itself."""
     admin = held[0].fixtures.admin
-    admin.execute("drop trigger check_effect on orders.effects")
+    for trigger in ("check_effect", "check_new_effect", "check_shipped"):
+        admin.execute(f"drop trigger {trigger} on orders.effects")
     with pytest.raises(pg.CheckViolation, match="effects_no_fulfilment_of_high"):
         admin.execute(FULFIL.format(lane="lane").encode())
     with pytest.raises(pg.ForeignKeyViolation, match="effects_of_lane"):

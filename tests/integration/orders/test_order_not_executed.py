@@ -137,5 +137,5 @@ def test_the_simulated_shop_ships_nothing_after_the_lease(fixtures: Fixtures, au
 
 
 def test_mutant_that_ships_without_a_lease_is_caught(fixtures: Fixtures, authority_url: str) -> None:
-    mutants.cut(fixtures, "orders.settle_fulfilments", "and r.lease_until > clock_timestamp()")
+    mutants.cut(fixtures, "orders.ship_scored", "and r.lease_until > clock_timestamp()")
     assert fulfilled_late(fixtures, authority_url) == 1

@@ -13,8 +13,7 @@ from click.testing import CliRunner
 
 from sentinel.core.money import Money
 from sentinel.platform.resources import policies_dir
-from worker.orders.facts import as_received, facts_of, missing_facts, order_of
-from worker.orders.order import Band, Order, Score
+from worker.orders.order import Band, Order, Score, as_received, facts_of, missing_facts, order_of
 from worker.orders.replay_cli import sources
 from worker.orders.scoring import without_facts
 from worker.orders.sources import FILE_NAME, PolicyError, Sources

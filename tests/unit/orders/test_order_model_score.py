@@ -15,8 +15,7 @@ from sentinel.core.money import Money
 from tests.support.canned_answers import PLACE, answering
 from tests.support.scripted_server import SLACK, Asked, ScriptedServer, deadline_for, faults, took
 from worker.orders.model_score import MAX_REPAIRS, ModelScore, question
-from worker.orders.order import MAX_SIGNAL_CHARS, Band, Item, KnownAccount, Order, Score, Signal
-from worker.orders.rules import RANK
+from worker.orders.order import MAX_SIGNAL_CHARS, RANK, Band, Item, KnownAccount, Order, Score, Signal
 from worker.orders.scoring import Scorer
 
 ORDER = Order(

@@ -18,7 +18,7 @@ from sentinel.platform.resources import policies_dir
 from tests.corpora.retail import retail_lines
 from tests.support.scripted_server import Asked, ScriptedServer
 from worker.orders.online_retail import payload_of, read_retail_orders
-from worker.orders.replay import NO_LANE, Delivery, DeliveryResult, ReplaySummary, percentiles, replay
+from worker.orders.replay import NO_LANE, DeliveryResult, ReplayedDelivery, ReplaySummary, percentiles, replay
 from worker.orders.replay_cli import replay_orders, sign, sources
 from worker.orders.signatures import Verified
 from worker.orders.sources import FILE_NAME, Sources
@@ -228,7 +228,7 @@ def test_two_lanes_for_one_order_are_never_reported_as_one() -> None:
 def test_sending_keeps_to_the_rate() -> None:
     slept: list[float] = []
     tally = replay(
-        [Delivery(str(n), b"") for n in range(5)], lambda d: DeliveryResult(d.order_id, 200, "low", False, 0.0, Counter()), per_second=10,
+        [ReplayedDelivery(str(n), b"") for n in range(5)], lambda d: DeliveryResult(d.order_id, 200, "low", False, 0.0, Counter()), per_second=10,
         threads=2, now=lambda: sum(slept), pause=slept.append,
     )  # fmt: skip
     assert [round(pause, 3) for pause in slept] == [0.1] * 4

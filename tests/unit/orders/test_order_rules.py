@@ -12,9 +12,9 @@ import pytest
 from sentinel.core.money import Money
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.errors import PolicyError
-from worker.orders.order import MAX_SIGNAL_CHARS, Band, Item, KnownAccount, Order
+from worker.orders.order import MAX_SIGNAL_CHARS, RANK, Band, Item, KnownAccount, Order
 from worker.orders.rule_settings import FILE_NAME, RuleSettings
-from worker.orders.rules import RANK, Code, RulesScore
+from worker.orders.scoring import Code, RulesScore
 
 RULES = RulesScore(RuleSettings.load(policies_dir() / FILE_NAME))
 ORDER = Order(

@@ -13,8 +13,7 @@ from tests.support.scripted_server import SLACK, Asked, Script, deadline_for, fa
 from tests.support.shop_server import ShopServer, review
 from worker.orders.order import Review
 from worker.orders.settings import outlet_faults
-from worker.orders.shop import HttpShop, Shop, ShopStatus
-from worker.orders.shop_effects import NOT_THERE, Attempts, EffectKind, look, perform
+from worker.orders.shop import NOT_THERE, Attempts, EffectKind, HttpShop, Shop, ShopStatus, look, perform
 from worker.outbound.effects import EffectResult, NoAnswer, Refused, Settled
 
 YES = ShopServer.yes()

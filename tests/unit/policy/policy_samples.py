@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from copy import deepcopy
+from copy import copy, deepcopy
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sentinel.core.canonical import canonical_json
-from sentinel.policy.compile import CompiledPolicy, compile_file
+from sentinel.policy.compile import CompiledPolicy, CompiledRule, compile_file
+from sentinel.policy.conditions import Condition
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 
@@ -75,6 +77,27 @@ approval: {expires: 30m, role: approver, people: 1}
 
 WRONG_VALUES: tuple[Any, ...] = (None, "", "false", "0", 0.0, [], {}, -1, 2**63, "\ud800", "x" * 501, "a|b", "~unknown")
 """What a fact may be spoiled with. (A value that is right for one type is left out by `spoilt`.)"""
+
+
+def with_rules(policy: CompiledPolicy, rules: tuple[CompiledRule, ...]) -> CompiledPolicy:
+    """The policy with other rules of its own conditions."""
+    asked = policy.conditions.combined([rule.condition for rule in rules])
+    return replace(policy, rules=rules, rule_conditions=asked)
+
+
+def by_engine(policy: CompiledPolicy) -> CompiledPolicy:
+    """The policy with every condition answered by the engine, none by a translation."""
+    limits = dict.fromkeys(limit.limit.when for limit in policy.limits if limit.limit.when)
+    narrowing = [untranslated(policy.conditions.compile(when)) for when in limits]
+    rules = tuple(replace(rule, condition=untranslated(rule.condition)) for rule in policy.rules)
+    return replace(with_rules(policy, rules), limit_conditions=policy.conditions.combined(narrowing))
+
+
+def untranslated(condition: Condition) -> Condition:
+    """The condition, for the engine to answer."""
+    found = copy(condition)
+    found.tree = None
+    return found
 
 
 def compile_text(folder: Path, text: str, name: str = "sample.yaml") -> CompiledPolicy:

@@ -54,22 +54,24 @@ def test_the_mutant_that_trusts_truthiness_is_caught() -> None:
 
 
 @pytest.mark.parametrize("spoilt", UNANSWERABLE)
-def test_asking_all_at_once_gives_up_where_one_cannot_answer(spoilt: tuple[str, dict[str, Any]]) -> None:
+def test_asked_at_once_one_that_cannot_answer_is_no_answer_and_the_others_are(
+    spoilt: tuple[str, dict[str, Any]],
+) -> None:
     conditions = Conditions(VARIABLES)
-    combined = conditions.combined(["true", spoilt[0], "false"])
-    assert combined is not None
-    assert combined.answers(conditions.activation(spoilt[1])) is None
+    combined = conditions.combined([conditions.compile(text) for text in ("true", spoilt[0], "false")])
+    assert tuple(combined.answers(spoilt[1])) == (True, None, False)
 
 
-def test_asking_all_at_once_gives_the_answers_of_each() -> None:
+def test_asked_at_once_each_answers_as_alone() -> None:
     conditions = Conditions(VARIABLES)
-    texts = ["n < 5", "n > 5 || flag", "name == 'a, b'", "flag ? n == 1 : n == 2", "!flag"]
-    combined = conditions.combined(texts)
-    assert combined is not None
+    alone = [conditions.compile(text) for text in ("n < 5", "n > 5 || flag", "name == 'a, b'", "flag ? n == 1 : n == 2", "!flag", "name.matches('a.*')")]  # fmt: skip
+    combined = conditions.combined(alone)
+    assert combined.by_engine == {5}
     for n in (1, 2, 9):
         for flag in (True, False):
-            activation = conditions.activation({"n": n, "flag": flag, "name": "a, b"})
-            assert combined.answers(activation) == [conditions.compile(text).holds(activation) for text in texts]
+            values = {"n": n, "flag": flag, "name": "a, b"}
+            activation = conditions.activation(values)
+            assert list(combined.answers(values)) == [condition.holds(activation) for condition in alone]
 
 
 def test_what_an_answer_does_not_need_may_be_missing() -> None:
@@ -106,3 +108,19 @@ def test_quoted_text_may_contain_what_is_refused_elsewhere() -> None:
     conditions = Conditions(VARIABLES)
     condition = conditions.compile("name == 'has(1.5)'")
     assert condition.holds(conditions.activation({"name": "has(1.5)"})) is True
+
+
+@pytest.mark.parametrize("text", ["string(n / 0)", "name + string(risk.count)", "n / 0", "name", "n > 0 ? name : 'x'"])
+def test_an_expression_that_fails_has_no_value_and_not_the_engines_message(text: str) -> None:
+    conditions = Conditions(VARIABLES)
+    assert conditions.compile_value(text).value(conditions.activation({"n": 1})) is None
+
+
+def test_an_expression_has_text_a_whole_number_or_a_boolean() -> None:
+    conditions = Conditions(VARIABLES)
+    values = conditions.activation({"n": 7, "name": "a"})
+    found = [conditions.compile_value(text) for text in ("name + ':' + string(n)", "n * 2", "n > 7")]
+    assert [(one.kind, one.value(values)) for one in found] == [("string", "a:7"), ("int", 14), ("bool", False)]
+    for text in ("at", "[n]", "{'a': n}", "null", "n +", "nam", "1.5"):
+        with pytest.raises(ConditionError):
+            conditions.compile_value(text)

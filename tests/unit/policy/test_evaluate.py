@@ -16,6 +16,7 @@ from policy_samples import (
     ALLOW_ONLY,
     NOW,
     POLICY,
+    by_engine,
     compile_text,
     money,
     refund_request,
@@ -23,6 +24,7 @@ from policy_samples import (
     small_refund,
     spoilt,
     with_evidence,
+    with_rules,
 )
 from test_conditions import Truthy
 
@@ -305,9 +307,9 @@ def _truthy(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime) -
     rules = []
     for rule in policy.rules:
         condition = Truthy.__new__(Truthy)
-        condition._evaluate = rule.condition._evaluate
+        condition._evaluate, condition.tree = rule.condition._evaluate, None
         rules.append(replace(rule, condition=condition))
-    return evaluate(replace(policy, rules=tuple(rules), combined=None), request, now)
+    return evaluate(with_rules(policy, tuple(rules)), request, now)
 
 
 def _skips_the_failed(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime) -> Decision:
@@ -315,7 +317,7 @@ def _skips_the_failed(policy: CompiledPolicy, request: Mapping[str, Any], now: d
     facts = extract_facts(policy, request)
     activation = policy.conditions.activation(facts.variables)
     answered = tuple(rule for rule in policy.rules if rule.condition.holds(activation) is not None)
-    return decide(replace(policy, rules=answered, combined=None), facts, now)
+    return decide(with_rules(policy, answered), facts, now)
 
 
 def _caps_only_the_named(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime) -> Decision:
@@ -382,7 +384,7 @@ def test_in_any_policy_no_gap_loosens_and_asking_at_once_changes_nothing(
     tmp_path: Path, rules: list[tuple[str, str]], request_: dict[str, Any]
 ) -> None:
     policy = compile_text(tmp_path, _policy_of(rules))
-    one_by_one = replace(policy, combined=None)
+    one_by_one = by_engine(policy)
     before = evaluate(policy, request_, NOW)
     assert before == evaluate(one_by_one, request_, NOW)
     for what, changed in spoilt(request_, SAMPLE_FACTS):

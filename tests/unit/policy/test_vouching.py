@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,17 @@ from sentinel.policy.compile import CompiledPolicy, check_file
 from sentinel.policy.document import policy_from_document
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.facts import Requester
-from sentinel.policy.library import PolicyLibrary
+from sentinel.policy.library import NOT_POLICIES, PolicyLibrary
 from sentinel.policy.model import Voucher
-from tests.unit.policy.policy_samples import NOW, POLICY, compile_text, refund_request, sample_request, small_refund
+from tests.unit.policy.policy_samples import (
+    NOW,
+    POLICY,
+    compile_text,
+    refund_request,
+    sample_request,
+    small_refund,
+    with_rules,
+)
 
 AN_AGENT, WORKER_REQUESTER = Requester("agent"), Requester("worker", is_worker=True)
 SAID = ", vouched_by: worker"
@@ -79,6 +86,8 @@ def test_the_authority_vouches_only_for_what_it_knows(tmp_path: Path, path: str)
 
 def test_every_fact_of_the_shipped_policies_says_who_vouches_and_is_read_back(tmp_path: Path) -> None:
     for path in policies_dir().glob("*.yaml"):
+        if path.name in NOT_POLICIES:
+            continue
         text = path.read_text()
         assert text.count("vouched_by: ") >= text.count("{type: "), f"{path.name}: a fact that does not say who vouches"
     for compiled in PolicyLibrary.load(policies_dir()).policies:
@@ -88,7 +97,7 @@ def test_every_fact_of_the_shipped_policies_says_who_vouches_and_is_read_back(tm
 def _without_what_agents_say(policy: CompiledPolicy) -> CompiledPolicy:
     said = {fact.name for fact in policy.policy.facts if fact.vouched_by is Voucher.AGENT and not fact.is_asked}
     rules = tuple(rule for rule in policy.rules if not any(name in rule.rule.when for name in said))
-    return replace(policy, rules=rules, combined=None)
+    return with_rules(policy, rules)
 
 
 def test_what_is_allowed_is_allowed_without_every_rule_that_hears_the_agent(tmp_path: Path) -> None:

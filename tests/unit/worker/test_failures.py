@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sentinel.client import KeyConflict, NoAnswerKind, Rejected, Unreachable
-from sentinel.client.client import _content
-from sentinel.client.transport import RawResponse
+from sentinel.client.calls import _content
+from sentinel.client.endpoint import RawResponse
 from tests.unit.worker.test_worker_parts import row
 from worker.refunds import transitions
 from worker.refunds.rows import Change, ReleaseLease

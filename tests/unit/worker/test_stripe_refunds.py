@@ -30,7 +30,7 @@ _ROW = LedgerRow(
 )  # fmt: skip
 
 
-class Book:
+class Payments:
     """Payments of entries, in memory; references are remembered as the record of effects does."""
 
     tenant_id = TENANT
@@ -54,14 +54,14 @@ def server() -> Iterator[StripeServer]:
 
 
 @pytest.fixture
-def book() -> Book:
-    found = Book()
+def payments() -> Payments:
+    found = Payments()
     found.payments["lge_1"] = Payment("pi_1", "refund:lge_1")
     return found
 
 
-def system(server: StripeServer, book: Book, seconds: float = 5.0) -> StripeRefunds:
-    return StripeRefunds("rk_test_x", book, seconds, url=server.url)
+def system(server: StripeServer, payments: Payments, seconds: float = 5.0) -> StripeRefunds:
+    return StripeRefunds("rk_test_x", payments, seconds, url=server.url)
 
 
 def row(name: str = "lge_1", amount: int = 1250, currency: str = "USD") -> LedgerRow:
@@ -70,8 +70,8 @@ def row(name: str = "lge_1", amount: int = 1250, currency: str = "USD") -> Ledge
     )
 
 
-def test_a_refund_is_made_once_with_our_key_and_our_names(server: StripeServer, book: Book) -> None:
-    (reference, stripe) = (uuid.uuid4(), system(server, book))
+def test_a_refund_is_made_once_with_our_key_and_our_names(server: StripeServer, payments: Payments) -> None:
+    (reference, stripe) = (uuid.uuid4(), system(server, payments))
     found = stripe.settle(row(), reference)
     (refund,) = server.refunds_of("pi_1")
     assert found == Settled(refund["id"])
@@ -87,15 +87,15 @@ def test_a_refund_is_made_once_with_our_key_and_our_names(server: StripeServer, 
     assert len(server.refunds_of("pi_1")) == 1
 
 
-def test_partial_refunds_of_one_payment_up_to_the_whole(server: StripeServer, book: Book) -> None:
-    stripe = system(server, book)
+def test_partial_refunds_of_one_payment_up_to_the_whole(server: StripeServer, payments: Payments) -> None:
+    stripe = system(server, payments)
     for name in ("lge_1", "lge_2", "lge_3", "lge_4"):
-        book.payments[name] = Payment("pi_1", f"refund:{name}")
+        payments.payments[name] = Payment("pi_1", f"refund:{name}")
         assert isinstance(stripe.settle(row(name), uuid.uuid4()), Settled)
-    book.payments["lge_5"] = Payment("pi_1", "refund:lge_5")
+    payments.payments["lge_5"] = Payment("pi_1", "refund:lge_5")
     assert try_once(stripe, row("lge_5"), uuid.uuid4()) == NoAnswer("the record names no payment to look at")
     reference = uuid.uuid4()
-    book.entries[reference] = "lge_5"
+    payments.entries[reference] = "lge_5"
     assert try_once(stripe, row("lge_5"), reference) == Refused("400 charge_already_refunded")
     assert server.payments["pi_1"].refunded == 5000
 
@@ -104,10 +104,10 @@ def test_partial_refunds_of_one_payment_up_to_the_whole(server: StripeServer, bo
     ("succeeded", Settled), ("pending", Settled), ("requires_action", NoAnswer), ("failed", Refused), ("canceled", Refused),
     ("new_word", NoAnswer),
 ])  # fmt: skip
-def test_what_a_refund_says_of_itself(server: StripeServer, book: Book, status: str, result: type) -> None:
+def test_what_a_refund_says_of_itself(server: StripeServer, payments: Payments, status: str, result: type) -> None:
     server.next_status = status
-    reference, stripe = uuid.uuid4(), system(server, book)
-    book.entries[reference] = "lge_1"
+    reference, stripe = uuid.uuid4(), system(server, payments)
+    payments.entries[reference] = "lge_1"
     assert isinstance(stripe.settle(row(), reference), result)
     assert isinstance(stripe.look_up(reference), result)
     assert len(server.refunds_of("pi_1")) == 1
@@ -139,11 +139,11 @@ _NOT_FOUND = (404, "invalid_request_error", "resource_missing")
     (504, "api_error", None, NoAnswer),
 ])  # fmt: skip
 def test_each_documented_error_is_not_done_or_unknown(
-    server: StripeServer, book: Book, status: int, kind: str, code: str | None, result: type
+    server: StripeServer, payments: Payments, status: int, kind: str, code: str | None, result: type
 ) -> None:
     assert isinstance(refusal(status, code, {"error": {"type": kind, "code": code}}), result)
     server.forever = ("POST", False, stripe_error(status, kind, code))
-    assert isinstance(system(server, book).settle(row(), uuid.uuid4()), result)
+    assert isinstance(system(server, payments).settle(row(), uuid.uuid4()), result)
     assert server.refunds_of("pi_1") == []
 
 
@@ -156,10 +156,10 @@ def test_no_status_without_stripes_own_error_says_anything(status: int) -> None:
 @pytest.mark.parametrize("happens", [False, True])
 @pytest.mark.parametrize("name", sorted(faults(b"{}")))
 def test_a_broken_answer_is_never_done_and_the_next_look_knows(
-    server: StripeServer, book: Book, name: str, happens: bool
+    server: StripeServer, payments: Payments, name: str, happens: bool
 ) -> None:
-    reference, stripe = uuid.uuid4(), system(server, book, seconds=0.3)
-    book.entries[reference] = "lge_1"
+    reference, stripe = uuid.uuid4(), system(server, payments, seconds=0.3)
+    payments.entries[reference] = "lge_1"
     script: Script = faults(b'{"id":"re_1"')[name][0]
     server.faults.append(("POST", happens, script))
     # A server that hangs keeps the call until its deadline; whatever came, what is there is found.
@@ -170,24 +170,24 @@ def test_a_broken_answer_is_never_done_and_the_next_look_knows(
     assert len(server.refunds_of("pi_1")) == 1
 
 
-def test_a_look_that_is_refused_proves_nothing(server: StripeServer, book: Book) -> None:
-    reference, stripe = uuid.uuid4(), system(server, book)
-    book.entries[reference] = "lge_1"
+def test_a_look_that_is_refused_proves_nothing(server: StripeServer, payments: Payments) -> None:
+    reference, stripe = uuid.uuid4(), system(server, payments)
+    payments.entries[reference] = "lge_1"
     server.forever = ("GET", False, stripe_error(*_NOT_FOUND[:2], _NOT_FOUND[2]))
     assert isinstance(stripe.look_up(reference), NoAnswer)
     assert isinstance(stripe.settle(row(), reference), NoAnswer)
     assert server.bodies == []
 
 
-def test_our_refund_is_found_behind_many_others(server: StripeServer, book: Book) -> None:
+def test_our_refund_is_found_behind_many_others(server: StripeServer, payments: Payments) -> None:
     server.page = 3
-    stripe = system(server, book)
+    stripe = system(server, payments)
     assert isinstance(stripe.settle(row(amount=100), uuid.uuid4()), Settled)
     for number in range(20):
-        book.payments[f"o{number}"] = Payment("pi_1", f"refund:o{number}")
+        payments.payments[f"o{number}"] = Payment("pi_1", f"refund:o{number}")
         stripe.settle(row(f"o{number}", 100), uuid.uuid4())
     reference = uuid.uuid4()
-    book.entries[reference] = "lge_1"
+    payments.entries[reference] = "lge_1"
     assert stripe.look_up(reference) == Settled(server.refunds_of("pi_1")[0]["id"])
 
 
@@ -196,17 +196,17 @@ def test_our_refund_is_found_behind_many_others(server: StripeServer, book: Book
     [(None, "no payment_ref"), ("order-7", "no payment of Stripe"), ("pi_1/../x", "no payment of Stripe"), ("re_1", "no payment of Stripe")],
 )  # fmt: skip
 def test_without_a_payment_of_stripe_nothing_is_asked(
-    server: StripeServer, book: Book, payment: str | None, says: str
+    server: StripeServer, payments: Payments, payment: str | None, says: str
 ) -> None:
-    book.payments["lge_1"] = Payment(payment, "refund:lge_1")
-    found = system(server, book).settle(row(), uuid.uuid4())
+    payments.payments["lge_1"] = Payment(payment, "refund:lge_1")
+    found = system(server, payments).settle(row(), uuid.uuid4())
     assert isinstance(found, Refused)
     assert says in found.reason
     assert server.http.asked == []
 
 
-def test_a_payment_in_another_currency_is_not_refunded(server: StripeServer, book: Book) -> None:
-    found = system(server, book).settle(row(currency="EUR"), uuid.uuid4())
+def test_a_payment_in_another_currency_is_not_refunded(server: StripeServer, payments: Payments) -> None:
+    found = system(server, payments).settle(row(currency="EUR"), uuid.uuid4())
     assert found == Refused("the payment was in USD")
     assert server.refunds_of("pi_1") == []
 
@@ -220,14 +220,14 @@ def test_amounts_in_stripes_units(currency: str, minor: int, stripes: int | None
     assert stripes is None or our_amount(stripes, currency) == minor
 
 
-def test_it_is_ready_when_the_key_may_read_refunds(server: StripeServer, book: Book) -> None:
+def test_it_is_ready_when_the_key_may_read_refunds(server: StripeServer, payments: Payments) -> None:
     now = itertools.count(0, 3)
-    stripe = StripeRefunds("rk_test_x", book, url=server.url, now=lambda: float(next(now)))
+    stripe = StripeRefunds("rk_test_x", payments, url=server.url, now=lambda: float(next(now)))
     assert stripe.is_ready()
     server.forever = ("GET", False, stripe_error(401, "invalid_request_error"))
     assert stripe.is_ready()  # as it said three seconds ago
     assert not stripe.is_ready()
-    assert not StripeRefunds("", book, url=server.url).is_ready()
+    assert not StripeRefunds("", payments, url=server.url).is_ready()
     assert not StripeRefunds("rk_test_x", None, url=server.url).is_ready()
 
 
@@ -245,15 +245,15 @@ _ERRORS: tuple[Any, ...] = (
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_no_refund_is_made_twice_and_none_is_lost_whatever_fails(book: Book, seed: int) -> None:
+def test_no_refund_is_made_twice_and_none_is_lost_whatever_fails(payments: Payments, seed: int) -> None:
     """Entries tried until they end, with failures before and after the effect, in any order, and keys that are forgotten."""
     chance, entries = random.Random(seed), scaled(40)
     with StripeServer().running() as server:
-        stripe = system(server, book)
+        stripe = system(server, payments)
         for number in range(entries):
             name, reference = f"e{number}", uuid.uuid4()
             server.pay(f"pi_{number}", 1250)
-            book.payments[name], book.entries[reference] = Payment(f"pi_{number}", f"refund:{name}"), name
+            payments.payments[name], payments.entries[reference] = Payment(f"pi_{number}", f"refund:{name}"), name
             for _ in range(40):
                 server.faults.clear()
                 if chance.random() < 0.6:
@@ -269,11 +269,11 @@ def test_no_refund_is_made_twice_and_none_is_lost_whatever_fails(book: Book, see
         assert [len(server.refunds_of(f"pi_{number}")) for number in range(entries)] == [1] * entries
 
 
-def test_a_naive_stripe_and_no_look_would_pay_twice(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_naive_stripe_and_no_look_would_pay_twice(payments: Payments, monkeypatch: pytest.MonkeyPatch) -> None:
     """The look before the effect is what holds once keys are forgotten: without it this fails."""
     with StripeServer(naive=True).running() as server:
         server.pay("pi_1", 5000)
-        stripe = system(server, book)
+        stripe = system(server, payments)
         monkeypatch.setattr(stripe, "_look", lambda found: stripe_refunds._ABSENT)
         for _ in range(2):
             assert isinstance(stripe.settle(row(), uuid.uuid4()), Settled)

@@ -64,7 +64,7 @@ def context(name: str = "r") -> RunContext:
         name, "rf", "a", "refund.create", 100, "USD", f"refund:{name}", "private", "fee", None, "acct", "ord", 1, 0,
         None, None, None, None, None, None, None, None,
     )  # fmt: skip
-    return RunContext(row, KnownFacts(name, "{}", None, None, None, False, None, None, 0))
+    return RunContext(row, KnownFacts(name, "{}", None, None, False, None, 0))
 
 
 def way(found: RunContext) -> list[str]:

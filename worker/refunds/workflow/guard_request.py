@@ -1,7 +1,6 @@
 """The guard request of one row: fixed when it is first sent, built anew until then.
 
-Its risk facts are derived from the ledger; facts that were handed in can tighten them, never loosen. An unknown fact is left
-out; the policy then cannot answer and does not allow (`fact_missing`). Zero or false is never assumed.
+Its risk facts are those of `risk_facts.py`; one that nobody knows is left out.
 """
 
 from __future__ import annotations
@@ -9,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from sentinel.core.money import Money, money_out
-from worker.critic.prompt_injection import SAME_TEXT_ACCOUNTS, is_suspicious
-from worker.refunds.rows import KnownFacts
+from worker.refunds.risk_facts import risk_facts
 from worker.refunds.workflow.context import RunContext
 from worker.refunds.workflow.directories import order_of
 from worker.refunds.workflow.routes import IN_PARTS
@@ -51,55 +47,3 @@ def evidence_of(context: RunContext, *, system: str | None, is_ready: bool) -> M
     if context.escalation is not None:
         evidence |= {"escalation": context.escalation, "settlement": system or "none", "settlement_ready": is_ready}
     return evidence
-
-
-def risk_facts(known: KnownFacts, *, in_parts: bool = True) -> dict[str, bool | int]:
-    """{duplicate_refund, stale_window, suspicious_reason, customer_attempts_24h}, each only where it is known.
-
-    `in_parts`: whether the order may be refunded in parts, up to what was paid.
-    """
-    given = _given(known.risk)
-    found: dict[str, bool | int | None] = {
-        "duplicate_refund": _flag(_duplicate(known, in_parts), given.get("duplicate_refund")),
-        "stale_window": _flag(known.is_stale, given.get("stale_window")),
-        "suspicious_reason": _flag(_suspicious(known), given.get("suspicious_reason")),
-        "customer_attempts_24h": _count(known.attempts_24h, given.get("customer_attempts_24h")),
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _duplicate(known: KnownFacts, in_parts: bool) -> bool | None:
-    """The refund id is always known here; how much of the order is left is a step's question, where an order is named.
-
-    Where an order is refunded once at most, a second refund is a step's question too (`refunded_before`).
-    """
-    if known.refund_seen:
-        return True
-    return None if in_parts and known.order_budget is None else False
-
-
-def _suspicious(known: KnownFacts) -> bool:
-    return known.same_text_accounts >= SAME_TEXT_ACCOUNTS or is_suspicious(known.reason or "")
-
-
-def _flag(derived: bool | None, given: Any) -> bool | None:
-    """True if anybody says so; False only from the ledger, or handed in where the ledger cannot know."""
-    if derived is True or given is True:
-        return True
-    if given is not None and given is not False:
-        return None  # something else than true or false was handed in: nobody knows what it meant
-    return False if derived is False or given is False else None
-
-
-def _count(derived: int | None, given: Any) -> int | None:
-    """The larger of the two."""
-    if given is None:
-        return derived
-    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        return None
-    return max(given, derived or 0)
-
-
-def _given(text: str) -> Mapping[str, Any]:
-    found = orjson.loads(text)
-    return found if isinstance(found, dict) else {}

@@ -3,7 +3,7 @@
 from sentinel.store.migrations import run_files
 
 revision = "0019"
-down_revision = "0017"
+down_revision = "0018"
 
 
 def upgrade() -> None:

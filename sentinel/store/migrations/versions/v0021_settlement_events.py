@@ -3,7 +3,7 @@
 from sentinel.store.migrations import run_files
 
 revision = "0021"
-down_revision = "0019"
+down_revision = "0020"
 
 
 def upgrade() -> None:

@@ -149,7 +149,8 @@ begin
     s.principal_id := ask.principal_id;
     if cardinality(states) > 0 then perform sentinel.hold_usage(ask.tenant_id, ask.amount_minor, states); end if;
     if cardinality(states) > 0 then
-      s.holds := sentinel.locks_of_limits(ask.tenant_id, ask.limits);
+      s.holds := sentinel.locks_of_limits(ask.tenant_id, ask.limits, false);
+      s.total_holds := sentinel.locks_of_limits(ask.tenant_id, ask.limits, true);
       held := sentinel.reservation_of(ask.tenant_id, ask.permit_id, ask.operation_id, ask.limits -> 0 ->> 'subject',
         ask.amount_minor, states, moment);
     end if;
@@ -176,127 +177,70 @@ begin
     e, s, held, started)::sentinel.decided;
 end $$;
 
+-- The new rows of what was decided row by row; `asks` are the questions that `states` answer, in any order.
 create or replace function sentinel.write_decisions(
-  events sentinel.events[], states sentinel.operation_states[], held sentinel.reservations[]
+  asks sentinel.guard_input[], events sentinel.events[], states sentinel.operation_states[], held sentinel.reservations[], began timestamptz
 ) returns void language plpgsql as $$
 begin
   if cardinality(states) = 0 then return; end if;
+  insert into sentinel.operations
+    (tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class, digest, request, basis, salt,
+     scenario, once_key, amount_minor, currency, created_at)
+  select a.tenant_id, a.operation_id, a.idempotency_key, a.principal_id, a.agent_id, a.action, a.resource, a.risk_class,
+     a.digest, a.request, a.basis, a.salt, a.scenario, a.once_key, a.amount_minor, a.currency, began
+  from unnest(asks) as a;
   perform sentinel.write_events(events);
   insert into sentinel.operation_states
     (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label, policy_digest,
      decision_event_id, once_key, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at, start_event_id,
-     start_hash, principal_id, holds, tightened, act_until)
+     start_hash, principal_id, holds, total_holds, tightened, act_until)
   select s.tenant_id, s.operation_id, s.status, s.decision, s.reason_code, s.policy_id, s.policy_version, s.policy_label,
      s.policy_digest, s.decision_event_id, s.once_key, s.once_live, s.approval_id, s.permit_id, s.permit_expires_at,
-     s.start_id, s.started_at, s.start_event_id, s.start_hash, s.principal_id, s.holds, s.tightened, s.act_until
+     s.start_id, s.started_at, s.start_event_id, s.start_hash, s.principal_id, s.holds, s.total_holds, s.tightened, s.act_until
   from unnest(states) as s;
   if cardinality(held) > 0 then insert into sentinel.reservations select * from unnest(held); end if;
 end $$;
 
--- One or many decisions in one transaction: as one set where their order cannot matter, the rest row by row in key order,
--- written together. A batch is {"rows": [guard_input…], "shared": [{"totals", "breakers"}…]}; a row names its place in "shared". Waits
--- for others' locks for patience_ms in all.
-create or replace function sentinel.record_batch(batch jsonb, patience_ms integer, alone boolean)
+-- These questions one by one, in the order in which they stand: that of their keys. What is decided is written in one go where
+-- the next question cannot look for it. The caller holds the locks of the batch.
+create or replace function sentinel.record_rows(asks sentinel.guard_input[], crowded uuid[], began timestamptz)
 returns setof sentinel.guard_output language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
-  asks sentinel.guard_input[];
   ask sentinel.guard_input;
-  fresh uuid[];
   o sentinel.operations;
   one sentinel.decided;
+  decided sentinel.guard_input[] := '{}';
   events sentinel.events[] := '{}';
   states sentinel.operation_states[] := '{}';
   held sentinel.reservations[] := '{}';
   once text[] := '{}';
-  locks bigint[];
-  crowded uuid[];
+  last_key text;
   refused sentinel.guard_output;
-  shared_sets jsonb := batch -> 'shared';
-  taken integer := 0;
-  began timestamptz := clock_timestamp();
-  deadline timestamptz := began + make_interval(secs => patience_ms / 1000.0);
 begin
-  if current_setting('transaction_isolation') <> 'read committed' then
-    raise exception 'record_decisions needs READ COMMITTED' using errcode = 'invalid_transaction_state';
-  end if;
-  if patience_ms < 1900 then perform sentinel.wait_until(deadline); end if;
-  if alone then perform pg_advisory_xact_lock(sentinel.halt_lock());
-  else perform pg_advisory_xact_lock_shared(sentinel.halt_lock()); end if;
-
-  crowded := array(select c.principal_id from sentinel.crowded_keys c where c.valid_until > began);
-  asks := array(select a from jsonb_populate_recordset(null::sentinel.guard_input, batch -> 'rows') as a
-                order by a.tenant_id, a.idempotency_key, a.seq);
-  with new as (
-    insert into sentinel.operations
-      (tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class, digest, request, basis, salt,
-       scenario, once_key, amount_minor, currency, created_at)
-    select a.tenant_id, a.operation_id, a.idempotency_key, a.principal_id, a.agent_id, a.action, a.resource, a.risk_class,
-       a.digest, a.request, a.basis, a.salt, a.scenario, a.once_key, a.amount_minor, a.currency, began
-    from unnest(asks) as a
-    where cardinality(crowded) = 0 or not (a.principal_id = any(crowded) and sentinel.leaves_permit_out(a))
-    on conflict (tenant_id, idempotency_key) do nothing returning operation_id)
-  select coalesce(array_agg(operation_id), '{}') into fresh from new;
-
-  locks := sentinel.locks_of_asks(asks, shared_sets);
-  if cardinality(fresh) < cardinality(asks) then
-    -- A replay may give back what its permit holds, under a policy that counted otherwise.
-    locks := locks || (select sentinel.locks_of_operations(array_agg(a.tenant_id), array_agg(a.idempotency_key))
-                       from unnest(asks) as a where not a.operation_id = any(fresh));
-  end if;
-  perform sentinel.take_locks(locks, deadline);
-
-  if cardinality(fresh) > 0 then
-    return query select * from sentinel.record_set(asks, shared_sets, fresh, began, clock_timestamp());
-    get diagnostics taken = row_count;
-    if taken = cardinality(asks) then return; end if;
-  end if;
-  if taken > 0 then
-    asks := array(select a from unnest(asks) as a where not exists (
-      select from sentinel.operation_states s where s.tenant_id = a.tenant_id and s.operation_id = a.operation_id)
-      order by a.tenant_id, a.idempotency_key, a.seq);
-  end if;
-
   foreach ask in array asks loop
-    ask := sentinel.with_shared(ask, shared_sets);
-    if not ask.operation_id = any(fresh) or coalesce(sentinel.once_folded(ask.once_key) = any(once), false) then
-      perform sentinel.write_decisions(events, states, held);
-      events := '{}'; states := '{}'; held := '{}'; once := '{}';
+    select * into o from sentinel.operations where tenant_id = ask.tenant_id and idempotency_key = ask.idempotency_key;
+    if o.operation_id is not null or ask.idempotency_key = last_key or coalesce(sentinel.once_folded(ask.once_key) = any(once), false) then
+      perform sentinel.write_decisions(decided, events, states, held, began);
+      decided := '{}'; events := '{}'; states := '{}'; held := '{}'; once := '{}';
+      select * into o from sentinel.operations where tenant_id = ask.tenant_id and idempotency_key = ask.idempotency_key;
     end if;
-    if not ask.operation_id = any(fresh) then
-      select * into o from sentinel.operations
-      where tenant_id = ask.tenant_id and idempotency_key = ask.idempotency_key;
-      if not found then
-        -- Only a crowded key's row is left out above; any other that is neither new nor known is nobody's to answer.
-        if not ask.principal_id = any(crowded) then
-          raise exception 'the key of operation % is neither new nor known', ask.operation_id using errcode = 'internal_error';
-        end if;
-        refused.seq := ask.seq; refused.result := 'too_many_open';
-        return next refused;
-        continue;
-      end if;
+    last_key := ask.idempotency_key;
+    if o.operation_id is not null then
       return next sentinel.replay(ask, o, clock_timestamp());
       continue;
     end if;
+    if ask.principal_id = any(crowded) and sentinel.leaves_permit_out(ask) then
+      refused.seq := ask.seq; refused.result := 'too_many_open';
+      return next refused;
+      continue;
+    end if;
     one := sentinel.decide_new(ask, began, clock_timestamp());
-    events := events || one.event; states := states || one.state;
+    decided := decided || ask; events := events || one.event; states := states || one.state;
     if (one.start).event_id is not null then events := events || one.start; end if;
     if (one.reservation).permit_id is not null then held := held || one.reservation; end if;
     if (one.state).once_live then once := once || sentinel.once_folded(ask.once_key); end if;
     return next one.answer;
   end loop;
-  perform sentinel.write_decisions(events, states, held);
-end $$;
-
--- Decisions are made beside each other. Where one trips a breaker and so has to set a halt, all of the batch is undone, its
--- locks with it, and made again alone: then the halt comes after all that was under way and before all that comes later.
-create or replace function sentinel.record_decisions(batch jsonb, patience_ms integer default 2000)
-returns setof sentinel.guard_output language plpgsql as $$
-begin
-  begin
-    return query select * from sentinel.record_batch(batch, patience_ms, false);
-    return;
-  exception when sqlstate 'SNTRP' then null;
-  end;
-  return query select * from sentinel.record_batch(batch, patience_ms, true);
+  perform sentinel.write_decisions(decided, events, states, held, began);
 end $$;

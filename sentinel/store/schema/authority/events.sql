@@ -53,8 +53,11 @@ insert into sentinel.sequencer (transaction_id) values ('0');
 create or replace function sentinel.utc_text(moment timestamptz) returns text language sql stable parallel safe as
   $$ select to_char(moment at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') $$;
 
-create or replace function sentinel.sha256_text(body text) returns text language sql immutable parallel safe as
-  $$ select 'sha256:' || encode(sha256(convert_to(body, 'UTF8')), 'hex') $$;
+-- PL/pgSQL, because convert_to is not immutable in the catalog: as SQL it would not be inlined, and begins an executor at every call.
+create or replace function sentinel.sha256_text(body text) returns text language plpgsql immutable parallel safe as $$
+begin
+  return 'sha256:' || encode(sha256(convert_to(body, 'UTF8')), 'hex');
+end $$;
 
 -- An event's body is canonical JSON: jsonb keeps keys unique, this writes them sorted and without spaces.
 create or replace function sentinel.canonical(fields jsonb) returns text language sql immutable parallel safe as $$

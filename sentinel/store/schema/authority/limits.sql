@@ -44,8 +44,20 @@ create type sentinel.limit_state as (
   verdict text, reason_code text
 );
 
--- Per limit: the window part being filled, and whether the amount still fits. A rolling window also counts the part it
--- only half covers, so it is never shorter than promised.
+-- The part of its window that is being filled at this moment, by a limit's terms; and the first part that still counts. A rolling
+-- window also counts the part that it only half covers, so it is never shorter than promised.
+create or replace function sentinel.part_of(kind text, bucket_seconds integer, zone text, moment timestamptz) returns timestamptz
+language sql stable parallel safe as $$
+  select case kind when 'calendar_day' then date_trunc('day', moment, zone) when 'calendar_month' then date_trunc('month', moment, zone)
+                   else date_bin(make_interval(secs => bucket_seconds), moment, 'epoch') end
+$$;
+create or replace function sentinel.first_part_of(kind text, window_seconds integer, bucket_seconds integer, zone text, moment timestamptz)
+returns timestamptz language sql stable parallel safe as $$
+  select case kind when 'rolling' then date_bin(make_interval(secs => bucket_seconds), moment - make_interval(secs => window_seconds), 'epoch')
+                   else sentinel.part_of(kind, bucket_seconds, zone, moment) end
+$$;
+
+-- Per limit: the window part being filled, and whether the amount still fits.
 create or replace function sentinel.limit_states(tenant uuid, asks jsonb, amount bigint, moment timestamptz)
 returns sentinel.limit_state[] language plpgsql stable as $$
 begin
@@ -54,16 +66,22 @@ begin
             ask.verdict, ask.reason_code)::sentinel.limit_state
     from jsonb_populate_recordset(null::sentinel.limit_ask, asks) as ask
     cross join lateral (
-      select case ask."window"
-               when 'calendar_day' then date_trunc('day', moment, ask.zone)
-               when 'calendar_month' then date_trunc('month', moment, ask.zone)
-               else date_bin(make_interval(secs => ask.bucket_seconds), moment, 'epoch') end as bucket,
-             case when ask."window" = 'rolling' then date_bin(make_interval(secs => ask.bucket_seconds),
-               moment - make_interval(secs => ask.window_seconds), 'epoch') end as first_rolling) as part
+      select sentinel.part_of(ask."window", ask.bucket_seconds, ask.zone, moment) as bucket,
+             sentinel.first_part_of(ask."window", ask.window_seconds, ask.bucket_seconds, ask.zone, moment) as since) as part
     cross join lateral (
       select coalesce(sum(u.held_minor + u.captured_minor), 0)::bigint as minor from sentinel.usage u
-      where u.tenant_id = tenant and u.limit_key = ask.limit_key and u.bucket >= coalesce(part.first_rolling, part.bucket)) as used
+      where u.tenant_id = tenant and u.limit_key = ask.limit_key and u.bucket >= part.since) as used
     order by ask.limit_key);
+end $$;
+
+-- The locks of the budgets that are too tight, totals or the rest.
+create or replace function sentinel.tight_locks(ask sentinel.guard_input, states sentinel.limit_state[], totals boolean) returns bigint[]
+language plpgsql stable as $$
+begin
+  return array(
+    select distinct sentinel.budget_lock(ask.tenant_id, l ->> 'subject') from unnest(states) as tight
+    join jsonb_array_elements(ask.limits) as l on l ->> 'limit_key' = tight.limit_key
+    where not tight.fits and coalesce((l ->> 'is_total')::boolean, false) = totals);
 end $$;
 
 -- Budget left for this request, after giving back what expired permits still hold of it, whoever held them.
@@ -74,9 +92,9 @@ declare
   most integer := 100;
 begin
   states := sentinel.limit_states(ask.tenant_id, ask.limits, ask.amount_minor, moment);
-  while exists (select from unnest(states) where not fits) and sentinel.release_expired_holding(array(
-      select distinct sentinel.budget_lock(ask.tenant_id, l ->> 'subject') from unnest(states) as tight
-      join jsonb_array_elements(ask.limits) as l on l ->> 'limit_key' = tight.limit_key where not tight.fits), most) > 0 loop
+  while exists (select from unnest(states) where not fits)
+      and sentinel.release_expired_holding(sentinel.tight_locks(ask, states, false), most)
+        + sentinel.release_expired_of_totals(ask.tenant_id, sentinel.tight_locks(ask, states, true), most) > 0 loop
     states := sentinel.limit_states(ask.tenant_id, ask.limits, ask.amount_minor, moment);
     most := least(2 * most, 1000);
   end loop;

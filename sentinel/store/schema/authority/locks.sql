@@ -2,57 +2,77 @@
 --
 -- Every function takes what it needs in this order, so nobody waits in a circle (docs/decisions/0021-lock-order.md):
 --   1  the halt lock: shared by what decides and starts, alone for who sets or lifts a halt
---   2  idempotency keys of new operations, ascending by tenant and key (the unique index is the lock)
---   3  the locks of operations, budgets, once-keys and velocity breakers, ascending by number
---   4  rows of operation_states, ascending by tenant and key; the housekeeper and who gives back run-out permits skip
+--   2  the locks of operations (by key, before they exist), budgets, once-keys and velocity breakers, ascending by number
+--   3  rows of operation_states, ascending by tenant and key; the housekeeper and who gives back run-out permits skip
 --      those that somebody holds instead of waiting for them
---   5  rows of approvals: only under the state of their operation
---   6  rows of reservations and usage: only under 3 and 4, so there they never wait
+--   4  rows of approvals: only under the state of their operation
+--   5  rows of reservations and usage: only under 2 and 3, so there they never wait
 -- Who is further down may try a lock from further up, and goes on without it.
 
 -- The lock of one owner's budgets: everything that any limit counts for this subject.
 create or replace function sentinel.budget_lock(tenant uuid, subject text) returns bigint language sql immutable parallel safe as
-  $$ select hashtextextended('budget/' || tenant || '/' || subject, 1) $$;
+  $$ select hashtextextended('budget/' || tenant::text || '/' || subject, 1) $$;
 
 -- The lock of what may happen only once: of all its spellings, so that two of them at once see each other.
 create or replace function sentinel.once_lock(tenant uuid, once text) returns bigint language sql immutable parallel safe as
-  $$ select hashtextextended('once/' || tenant || '/' || sentinel.once_folded(once), 1) $$;
+  $$ select hashtextextended('once/' || tenant::text || '/' || sentinel.once_folded(once), 1) $$;
 
 -- The lock of one operation: who waits for its row waits here first. Waiting for a row is two waits in PostgreSQL where somebody
 -- else waits too, each with the whole lock_timeout; waiting here is one, and the row gets what is left.
 create or replace function sentinel.operation_lock(tenant uuid, key text) returns bigint language sql immutable parallel safe as
-  $$ select hashtextextended('operation/' || tenant || '/' || key, 1) $$;
+  $$ select hashtextextended('operation/' || tenant::text || '/' || key, 1) $$;
 
 -- The lock of what one velocity breaker counts.
 create or replace function sentinel.velocity_lock(tenant uuid, breaker text) returns bigint language sql immutable parallel safe as
-  $$ select hashtextextended('velocity/' || tenant || '/' || breaker, 1) $$;
+  $$ select hashtextextended('velocity/' || tenant::text || '/' || breaker, 1) $$;
 
--- The locks of the budgets under these limits, which a permit holds: kept with the operation's state, so that whoever
+-- The locks of the budgets under these limits, totals or the rest, which a permit holds: kept with the operation's state, so that whoever
 -- gives them back finds the permit by the budget and the budgets by the permit.
-create or replace function sentinel.locks_of_limits(tenant uuid, asks jsonb) returns bigint[] language plpgsql immutable as $$
+create or replace function sentinel.locks_of_limits(tenant uuid, asks jsonb, totals boolean) returns bigint[] language plpgsql immutable as $$
 begin
-  return array(select sentinel.budget_lock(tenant, o.subject)
-               from (select distinct ask ->> 'subject' as subject from jsonb_array_elements(asks) as ask) as o);
+  return (select array_agg(sentinel.budget_lock(tenant, o.subject))
+          from (select distinct ask ->> 'subject' as subject from jsonb_array_elements(asks) as ask
+                where coalesce((ask ->> 'is_total')::boolean, false) = totals) as o);
 end $$;
 
--- What decisions on these rows read before they write, told by the rows themselves: no caller can leave one out.
-create or replace function sentinel.locks_of_asks(asks sentinel.guard_input[], shared_sets jsonb) returns bigint[] language plpgsql immutable as $$
+-- What decisions on a batch read before they write, told by the rows themselves: no caller can leave one out. A replay may give back
+-- what its permit holds, under a policy that counted otherwise: those of known keys are taken too.
+create or replace function sentinel.locks_of_batch(
+  terms sentinel.guard_terms[], batch sentinel.guard_row[], legs sentinel.limit_leg[], breakers sentinel.shared_breaker[]
+) returns bigint[] language plpgsql stable as $$
+#variable_conflict use_column
 begin
   return array(
+    with a as materialized (
+      select r.seq, t.tenant_id, r.idempotency_key, case when t.verdict <> 'DENY' then r.once_key end as once_key
+      from unnest(batch) as r join unnest(terms) as t on t.place = r.terms_place)
+    select sentinel.operation_lock(tenant_id, idempotency_key) from a
+    union all
+    select sentinel.once_lock(tenant_id, once_key) from a where once_key is not null
+    union all
     select sentinel.budget_lock(o.tenant_id, o.subject)
-    from (select distinct a.tenant_id, ask_limit ->> 'subject' as subject
-          from unnest(asks) as a cross join lateral jsonb_array_elements(a.limits) as ask_limit) as o
-    union all
-    select sentinel.once_lock(a.tenant_id, a.once_key) from unnest(asks) as a where a.once_key is not null and a.verdict <> 'DENY'
+    from (select distinct a.tenant_id, g.subject from unnest(legs) as g join a on a.seq = g.seq) as o
     union all
     select sentinel.budget_lock(o.tenant_id, o.subject)
-    from (select distinct g.tenant_id, total ->> 'subject' as subject
-          from (select distinct a.tenant_id, a.shared from unnest(asks) as a where a.shared is not null) as g
-          cross join lateral jsonb_array_elements(shared_sets -> g.shared -> 'totals') as total) as o
+    from (select distinct t.tenant_id, g.subject from unnest(legs) as g join unnest(terms) as t on t.shared = g.shared) as o
     union all
-    select sentinel.velocity_lock(g.tenant_id, b ->> 'breaker_key')
-    from (select distinct a.tenant_id, a.shared from unnest(asks) as a where a.shared is not null) as g
-    cross join lateral jsonb_array_elements(shared_sets -> g.shared -> 'breakers') as b);
+    select sentinel.velocity_lock(t.tenant_id, b.breaker_key) from unnest(breakers) as b join unnest(terms) as t on t.shared = b.shared
+    union all
+    select unnest(s.holds || s.total_holds || sentinel.once_lock(s.tenant_id, s.once_key)) from a
+    cross join lateral (select from_key.operation_id from sentinel.operations from_key
+                        where from_key.idempotency_key = a.idempotency_key and from_key.tenant_id = a.tenant_id offset 0) as known
+    cross join lateral (select * from sentinel.operation_states one
+                        where one.operation_id = known.operation_id and one.tenant_id = a.tenant_id offset 0) as s);
+end $$;
+
+-- Those of these locks that `had` does not name, without waiting: whoever has locks in hand must not wait for one further up. The
+-- transaction is begun again by who asked for it, as after a deadlock.
+create or replace function sentinel.take_late_locks(wanted bigint[], had bigint[]) returns void language plpgsql as $$
+begin
+  if exists (select from unnest(wanted) as late (lock)
+             where late.lock is not null and not late.lock = any(had) and not pg_try_advisory_xact_lock(late.lock)) then
+    raise exception 'a lock came too late' using errcode = 'deadlock_detected';
+  end if;
 end $$;
 
 -- The locks of these operations by key, of what their permits hold now, and of what they may do only once.
@@ -63,7 +83,7 @@ begin
   return array(
     select sentinel.operation_lock(k.tenant_id, k.idempotency_key) from unnest(tenants, keys) as k (tenant_id, idempotency_key)
     union all
-    select unnest(s.holds || sentinel.once_lock(s.tenant_id, s.once_key)) from unnest(tenants, keys) as k (tenant_id, idempotency_key)
+    select unnest(s.holds || s.total_holds || sentinel.once_lock(s.tenant_id, s.once_key)) from unnest(tenants, keys) as k (tenant_id, idempotency_key)
     join sentinel.operations o on o.idempotency_key = k.idempotency_key and o.tenant_id = k.tenant_id
     join sentinel.operation_states s on s.operation_id = o.operation_id and s.tenant_id = o.tenant_id);
 end $$;
@@ -103,7 +123,7 @@ end $$;
 create or replace function sentinel.take_held_locks(tenant uuid, operation uuid) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  perform sentinel.take_locks(o.holds, clock_timestamp() + interval '2 seconds') from sentinel.operation_states o
+  perform sentinel.take_locks(o.holds || o.total_holds, clock_timestamp() + interval '2 seconds') from sentinel.operation_states o
   where o.tenant_id = tenant and o.operation_id = operation;
 end $$;
 

@@ -61,12 +61,13 @@ create table sentinel.operation_states (
   act_until         timestamptz,
   -- When a person said that it was not executed. Set once; nothing starts after it.
   not_executed_at   timestamptz,
-  -- What a permit holds, where whoever looks for it finds it: the key that asked, and the locks of its budgets.
+  -- What a permit holds, where whoever looks for it finds it: the key that asked, and the locks of its budgets, but for totals.
   principal_id      uuid,
   holds             bigint[],
   once_folded       text generated always as (rtrim(lower(once_key collate "C"), '._:/@-~')) stored, -- finds other spellings
   -- Ids of what tightened a decision in its own transaction: limits that were full, a halt, a once-key. Null: nothing did.
   tightened         text[],
+  total_holds       bigint[],                                              -- the locks of totals that a permit is counted in
   primary key (operation_id, tenant_id),
   constraint started_has_time check ((started_at is not null) = (status in ('started', 'in_doubt', 'completed'))),
   constraint permit_has_end check ((permit_id is null) = (permit_expires_at is null)),
@@ -84,9 +85,12 @@ create unique index operation_states_once on sentinel.operation_states (tenant_i
 -- Permits that are out; one that is redeemed in the commit that gives it is in neither of these two indexes.
 create index operation_states_permits on sentinel.operation_states (principal_id, permit_expires_at)
   where status in ('allowed', 'approved') and permit_id is not null;
--- "holds is not null" follows from the question for a budget and from no other, so that no other plan takes this index.
-create index operation_states_holds on sentinel.operation_states using gin (holds) with (fastupdate = off)
+-- By the budget that they hold: nearly every permit holds one besides totals, a few hold more. Totals are in neither: who asks
+-- for them finds their permits by the key that asked.
+create index operation_states_budget on sentinel.operation_states ((holds[1]), permit_expires_at)
   where status in ('allowed', 'approved') and holds is not null;
+create index operation_states_budgets on sentinel.operation_states using gin (holds) with (fastupdate = off)
+  where status in ('allowed', 'approved') and holds[2] is not null;
 create index operation_states_started on sentinel.operation_states (started_at) where status = 'started';
 create index operation_states_in_doubt on sentinel.operation_states (tenant_id, in_doubt_since) where status = 'in_doubt';
 

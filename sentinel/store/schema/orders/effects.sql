@@ -61,6 +61,19 @@ begin
   return new;
 end $$;
 
+-- An effect begins as done only beside the simulated shop's row, for an order that is shipped in the same statement.
+create or replace function orders.check_shipped() returns trigger language plpgsql as $$
+begin
+  if exists (
+    select from made f where f.state = 'done' and not exists (
+      select from orders.reviews r join orders.simulated_shop s on s.order_id = r.order_id and s.source = r.source and s.tenant_id = r.tenant_id
+      where r.review_id = f.review_id and r.tenant_id = f.tenant_id and r.status = 'FULFILLED' and r.last_event = 'shipped'
+        and r.operation_id = f.operation_id and s.operation_id = f.operation_id and s.status = 'fulfilled')) then
+    raise exception 'nothing is fulfilled that is not started' using errcode = 'check_violation', constraint = 'effects_fulfil_started';
+  end if;
+  return null;
+end $$;
+
 -- FULFILLED says that the shop did it; the effect must say so too.
 create or replace function orders.check_fulfilled() returns trigger language plpgsql as $$
 begin
@@ -79,41 +92,19 @@ create or replace function orders.hold_reviews(ids uuid[]) returns void language
   on conflict (review_id, kind, tenant_id) do nothing
 $$;
 
--- The shop's word on a fulfilment: done, or refused, which is for a person and is reported when nobody tries again. With `told` it is done here, by the
--- simulated shop: its row and the settlement are one transaction, and where the order stands otherwise in the shop
--- nothing is settled.
+-- The shop's answer to a fulfilment: done, or refused, which is for a person and is reported when nobody tries again.
 create or replace function orders.settle_fulfilments(batch jsonb) returns setof uuid language plpgsql
   set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   ids uuid[] := orders.ids_of(batch);
   mine uuid[];
-  elsewhere uuid[];
 begin
   with locked as (
     select r.review_id from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, epoch bigint)
     join orders.reviews r on r.review_id = any(ids) and r.review_id = i.review_id and r.tenant_id = i.tenant_id
     where r.epoch = i.epoch and r.status = 'STARTED' order by r.review_id for update of r)
   select array_agg(review_id) into mine from locked;
-
-  if batch @? '$[*] ? (@.told != null)' then
-    with done as (
-      insert into orders.simulated_shop (tenant_id, source, order_id, status, operation_id, told)
-      select r.tenant_id, r.source, r.order_id, 'fulfilled', r.operation_id, i.told
-      from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, told jsonb)
-      join orders.reviews r on r.review_id = any(mine) and r.review_id = i.review_id and r.tenant_id = i.tenant_id
-      -- Its lease began before the authority was asked and ends before the time that its start declared.
-      where i.told is not null and r.lease_until > clock_timestamp() order by r.order_id, r.source, r.tenant_id
-      on conflict on constraint simulated_shop_once do nothing
-      returning operation_id)
-    select array_agg(r.review_id) into elsewhere
-    from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, told jsonb)
-    join orders.reviews r on r.review_id = any(mine) and r.review_id = i.review_id and r.tenant_id = i.tenant_id
-    where i.told is not null and r.operation_id not in (select operation_id from done);
-    if elsewhere is not null then
-      mine := array(select m from unnest(mine) m where m <> all(elsewhere));
-    end if;
-  end if;
 
   update orders.effects f set state = case when i.done then 'done' else 'refused' end, tries = f.tries + 1,
     tried_at = clock_timestamp(), shop_reference = i.reference, last_error = i.error,
@@ -181,8 +172,12 @@ returns table (review_id uuid, source text, order_id text, done boolean, operati
   from taken t join orders.reviews r on r.tenant_id = t.tenant_id and r.review_id = t.review_id
 $$;
 
-create trigger check_effect before insert or update on orders.effects
+create trigger check_effect before update on orders.effects
   for each row execute function orders.check_effect();
+create trigger check_new_effect before insert on orders.effects
+  for each row when (not (new.kind = 'fulfil' and new.state = 'done')) execute function orders.check_effect();
+create trigger check_shipped after insert on orders.effects referencing new table as made
+  for each statement execute function orders.check_shipped();
 create trigger never_forgotten before delete or truncate on orders.effects
   for each statement execute function refunds.refuse_change();
 create constraint trigger check_fulfilled after update of status on orders.reviews deferrable initially deferred

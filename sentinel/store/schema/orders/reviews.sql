@@ -132,9 +132,8 @@ create table orders.events (
   epoch       bigint not null,                                             -- of the holder that moved it
   reason_code text,
   occurred_at timestamptz not null default clock_timestamp(),
-  primary key (event_id)
+  primary key (review_id, event_id)
 );
-create index events_review on orders.events (review_id, event_id);
 create trigger append_only before update or delete or truncate on orders.events
   for each statement execute function refunds.refuse_change();
 
@@ -163,10 +162,7 @@ create table orders.approval_cursors (
 create or replace function orders.check_review() returns trigger language plpgsql as $$
 begin
   if tg_op = 'INSERT' then
-    if new.status <> 'RECEIVED' or new.lane is not null then
-      raise exception 'a review begins as RECEIVED, not %', new.status using errcode = 'check_violation', constraint = 'reviews_begin_received';
-    end if;
-    return new;
+    raise exception 'a review begins as RECEIVED or SCORED, not %', new.status using errcode = 'check_violation', constraint = 'reviews_begin_received';
   end if;
   if (new.tenant_id, new.review_id, new.source, new.order_id, new.body_sha256, new.amount_minor, new.currency, new.account_ref)
      is distinct from
@@ -184,7 +180,11 @@ begin
      is distinct from (old.resolution, old.resolved_by, old.resolution_reason, old.resolved_at) then
     raise exception 'an order is resolved once' using errcode = 'check_violation', constraint = 'reviews_resolved_once';
   end if;
-  if (new.status, new.lane) is distinct from (old.status, old.lane) and not exists (
+  if (new.status, new.lane) is distinct from (old.status, old.lane)
+     -- Three declared steps at once: allowed, started, fulfilled (plain_orders.sql).
+     and not coalesce(new.last_event = 'shipped' and (old.status, new.lane, new.status) = ('SCORED', 'low', 'FULFILLED')
+                      and new.start_id is not null, false)
+     and not exists (
        select from orders.transitions t
        where not t.retired and t.from_lane = coalesce(old.lane, '-') and t.from_status = old.status and t.event = new.last_event
          and t.to_lane = coalesce(new.lane, '-') and t.to_status = new.status) then
@@ -208,18 +208,38 @@ begin
 end $$;
 
 -- Once per statement: many orders move in one. With its owner's rights: no program may write the trail itself.
+-- What was shipped at once has gone three steps.
 create or replace function orders.write_events() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
   insert into orders.events (tenant_id, review_id, from_lane, from_status, event, to_lane, to_status, epoch, reason_code)
-  select n.tenant_id, n.review_id, o.lane, o.status, n.last_event, n.lane, n.status, n.epoch, n.reason_code
+  select n.tenant_id, n.review_id, s.from_lane, s.from_status, s.event, s.to_lane, s.to_status, n.epoch, n.reason_code
   from moved_from o join moved_to n on n.review_id = o.review_id and n.tenant_id = o.tenant_id
-  where n.status <> o.status or n.lane is distinct from o.lane;
+  cross join lateral (
+    select 1 as step, o.lane as from_lane, o.status as from_status, n.last_event as event, n.lane as to_lane, n.status as to_status
+    where n.last_event is distinct from 'shipped'
+    union all
+    select * from (values (1, null, 'SCORED', 'allowed', 'low', 'DECIDED'), (2, 'low', 'DECIDED', 'started', 'low', 'STARTED'),
+      (3, 'low', 'STARTED', 'fulfilled', 'low', 'FULFILLED')) shipped where n.last_event = 'shipped') s
+  where n.status <> o.status or n.lane is distinct from o.lane order by n.review_id, s.step;
   return null;
 end $$;
 
-create trigger check_review before insert or update on orders.reviews
+create or replace function orders.write_first_events() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  insert into orders.events (tenant_id, review_id, from_status, event, to_status, epoch)
+  select n.tenant_id, n.review_id, 'RECEIVED', n.last_event, n.status, n.epoch from made n where n.status <> 'RECEIVED';
+  return null;
+end $$;
+
+create trigger check_review before update on orders.reviews
   for each row execute function orders.check_review();
+create trigger check_new_review before insert on orders.reviews
+  for each row when (new.lane is not null or new.status <> 'RECEIVED' and (new.status, new.last_event) is distinct from ('SCORED', 'scored'))
+  execute function orders.check_review();
+create trigger write_first_events after insert on orders.reviews referencing new table as made
+  for each statement execute function orders.write_first_events();
 create trigger write_events after update on orders.reviews referencing old table as moved_from new table as moved_to
   for each statement execute function orders.write_events();
 create trigger never_forgotten before delete or truncate on orders.reviews

@@ -265,14 +265,3 @@ create or replace function orders.wake_reviews(tenant uuid, approvals uuid[]) re
     where r.approval_id = any(approvals) and r.tenant_id = tenant and r.status = 'QUEUED' returning 1)
   select count(*) from woken
 $$;
-
--- Permissions and their fulfilment by the simulated shop, in one commit: the answers as for decide_reviews, the shop's word
--- as for settle_fulfilments. An order that stands otherwise in the shop is started and not settled.
-create or replace function orders.ship_reviews(decisions jsonb, settlements jsonb) returns table (review_id uuid, settled boolean)
-language plpgsql as $$
-declare
-  mine uuid[] := array(select orders.decide_reviews(decisions));
-  done uuid[] := array(select orders.settle_fulfilments(settlements));
-begin
-  return query select m, m = any(done) from unnest(mine) m;
-end $$;

@@ -1,0 +1,107 @@
+"""A guard's row: what its transaction is handed. What repeats from request to request is one object of terms."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from sentinel.core.decision import BreakerCheck, ReservationRequest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GuardTerms:
+    """Who asks for what kind of thing, and what the policy says to that; interned, so the same terms are the same object.
+
+    `shared` are the totals and breakers of who asks, as JSON: `{"totals": […], "breakers": […]}`, None where there are none.
+    """
+
+    tenant_id: uuid.UUID
+    principal_id: uuid.UUID
+    owner_operator_id: uuid.UUID | None
+    bound_agent: str | None
+    agent_id: str
+    action: str
+    risk_class: str
+    scenario: str | None
+    currency: str | None
+    policy_id: str
+    policy_version: str
+    policy_label: str
+    policy_digest: str
+    verdict: str
+    reason_code: str
+    reasons: tuple[str, ...]
+    required_role: str
+    required_people: int
+    approval_seconds: int
+    permit_seconds: int
+    hand_out_is_start: bool
+    approvable: bool
+    asks_person: bool
+    shared: bytes | None
+
+    def as_input(self) -> dict[str, Any]:
+        """The terms' fields of `sentinel.guard_input`; absent means approvable, not asked for and no bound agent."""
+        found = {name: getattr(self, name) for name in self.__slots__}
+        for name, usual in (("approvable", True), ("asks_person", False), ("bound_agent", None)):
+            if found[name] is usual:
+                del found[name]
+        return found
+
+
+@dataclass(slots=True)
+class GuardRow:
+    """One guard, decided by the policy and ready to be recorded. `limits` are those that are not totals of who asks."""
+
+    terms: GuardTerms
+    idempotency_key: str
+    resource: str
+    digest: str
+    request: str
+    salt: str
+    basis: str
+    facts_commitment: str
+    once_key: str | None
+    operation_id: uuid.UUID
+    event_id: uuid.UUID
+    second_event_id: uuid.UUID
+    permit_id: uuid.UUID
+    approval_id: uuid.UUID
+    amount_minor: int | None
+    limits: Sequence[ReservationRequest]
+    pack_parts: tuple[str, str, str]
+    elapsed_ms: int
+    start_id: uuid.UUID | None
+    act_seconds: int
+
+    def as_input(self) -> dict[str, Any]:
+        """The row of `sentinel.guard_input`, JSON-ready."""
+        row = {name: getattr(self, name) for name in self.__slots__ if name not in ("terms", "limits")}
+        return {**self.terms.as_input(), **row, "limits": [_limit(ask) for ask in self.limits]}
+
+
+def shared_json(totals: Sequence[ReservationRequest], breakers: Sequence[BreakerCheck]) -> bytes | None:
+    """`GuardTerms.shared` of the limits that are totals and of the breakers."""
+    if not totals and not breakers:
+        return None
+    return orjson.dumps({"totals": [_limit(ask) for ask in totals], "breakers": [_breaker(ask) for ask in breakers]})
+
+
+def _limit(ask: ReservationRequest) -> Mapping[str, Any]:
+    return {
+        "limit_key": ask.limit_key, "subject": ask.subject, "window": ask.window, "window_seconds": ask.window_seconds,
+        "bucket_seconds": ask.bucket_seconds, "zone": ask.zone, "cap_minor": ask.cap_minor, "verdict": ask.verdict,
+        "reason_code": ask.reason_code,
+    }  # fmt: skip
+
+
+def _breaker(ask: BreakerCheck) -> Mapping[str, Any]:
+    return {
+        "breaker_key": ask.breaker_key, "scope": ask.scope, "target": ask.target, "window_seconds": ask.window_seconds,
+        "bucket_seconds": ask.bucket_seconds, "most_operations": ask.most_operations, "most_minor": ask.most_minor,
+        "declared": ask.declared,
+    }  # fmt: skip

@@ -1,0 +1,215 @@
+"""What each question sends and how its answer is read, without any I/O: shared by `Client` and `AsyncClient`.
+
+Every question carries its own idempotency key or start id, so a repeat gets the recorded answer.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, NoReturn, TypeVar
+from urllib.parse import quote, urlencode
+
+from sentinel.client import answers
+from sentinel.client.endpoint import RawResponse
+from sentinel.client.errors import KeyConflict, NoAnswerKind, Rejected, Unreachable
+from sentinel.client.fields import malformed
+from sentinel.client.questions import CheckQuestion, GuardQuestion, Outcome, guard_body, question_body
+
+try:  # orjson is several times faster; the standard library does the same
+    from orjson import dumps as _encode
+    from orjson import loads as _decode
+except ImportError:  # pragma: no cover - depends on what is installed
+
+    def _encode(value: Any) -> bytes:  # type: ignore[misc]
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+    _decode = json.loads  # type: ignore[assignment]
+
+PREFIX = "/api/sentinel"
+_FIRST_BACKOFF_SECONDS = 0.05
+_LEAST_ATTEMPT_SECONDS = 0.01
+_FIRST_POLL_SECONDS = 0.2
+
+Parsed = TypeVar("Parsed")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiCall(Generic[Parsed]):
+    """One request and the reader of its answer."""
+
+    method: str
+    path: str
+    body: Mapping[str, Any] | None
+    parse: Callable[[RawResponse, Mapping[str, Any]], Parsed]
+
+    @property
+    def sent(self) -> bytes | None:
+        """The request's body."""
+        return None if self.body is None else _encode(self.body)
+
+    def read(self, raw: RawResponse) -> Parsed:
+        """What was answered. Raises `Unreachable`, `KeyConflict` or `Rejected`."""
+        return self.parse(raw, _content(raw))
+
+
+def guard_call(question: GuardQuestion, agent_id: str) -> ApiCall[answers.GuardAnswer]:
+    """`action/guard`."""
+    body = guard_body(question, agent_id)
+    return ApiCall(
+        "POST", "/action/guard", body, lambda raw, found: read_guard_answer(body, found, replayed=raw.replayed)
+    )
+
+
+def start_call(
+    answer: answers.GuardAnswer, start_id: str | uuid.UUID, act_within_seconds: int | None
+) -> ApiCall[answers.StartReceipt]:
+    """`action/guard/start`."""
+    body = start_body(answer, start_id, act_within_seconds)
+    return ApiCall("POST", "/action/guard/start", body, lambda _, found: answers.start_receipt(found))
+
+
+def report_call(outcome: Outcome, agent_id: str) -> ApiCall[answers.ReportReceipt]:
+    """`action/guard/report`."""
+    body = question_body(outcome, agent_id)
+    return ApiCall("POST", "/action/guard/report", body, lambda _, found: answers.report_receipt(found))
+
+
+def check_call(question: CheckQuestion, agent_id: str) -> ApiCall[answers.CheckAnswer]:
+    """`action/check`."""
+    body = question_body(question, agent_id)
+    return ApiCall("POST", "/action/check", body, lambda _, found: answers.check_answer(found))
+
+
+def approval_call(approval_id: str | uuid.UUID) -> ApiCall[answers.ApprovalView]:
+    """`approval/{id}`."""
+    path = f"/approval/{quote(str(approval_id), safe='')}"
+    return ApiCall("GET", path, None, lambda _, found: answers.approval_view(found))
+
+
+def heartbeat_call(agent_id: str) -> ApiCall[str]:
+    """`heartbeat`."""
+    path = "/heartbeat?" + urlencode({"agent_id": agent_id})
+    return ApiCall("GET", path, None, lambda _, found: answers.heartbeat_status(found))
+
+
+def chosen_agent(given: str | None, default: str | None) -> str:
+    """The call's agent id, else the client's. Raises `ValueError`."""
+    agent = given or default
+    if not agent:
+        raise ValueError("an agent_id is needed: give it to the client or to the call")
+    return agent
+
+
+def client_headers(api_key: str, tenant_id: str | uuid.UUID | None) -> dict[str, str]:
+    """What every request carries."""
+    headers = {"X-API-Key": api_key, "User-Agent": "sentinel-client"}
+    if tenant_id is not None:
+        headers["X-Tenant-Id"] = str(tenant_id)
+    return headers
+
+
+def pause_before_retry(error: Unreachable, attempt: int, retries: int, left_seconds: float) -> float:
+    """Seconds until the call may be repeated. Raises the error where it may not, or no time is left for it."""
+    pause = _backoff_seconds(attempt, error)
+    if attempt == retries or not _is_retryable(error) or pause + _LEAST_ATTEMPT_SECONDS > left_seconds:
+        raise error
+    return pause
+
+
+def poll_pause(attempt: int, most_seconds: float, left_seconds: float) -> float:
+    """Seconds until an approval is looked at again: 0.2 at first, doubled up to `most_seconds`, with jitter."""
+    growing: float = min(_FIRST_POLL_SECONDS * 2.0 ** min(attempt, 20), most_seconds)
+    return min(growing * (0.75 + random.random() / 2), left_seconds)
+
+
+def _is_retryable(error: Unreachable) -> bool:
+    """Whether a failed call may be repeated: not after a timeout, not after a malformed response."""
+    return error.kind in (NoAnswerKind.REFUSED, NoAnswerKind.BROKEN, NoAnswerKind.SERVER, NoAnswerKind.BUSY)
+
+
+def _backoff_seconds(attempt: int, error: Unreachable) -> float:
+    jittered: float = _FIRST_BACKOFF_SECONDS * 2**attempt * (0.5 + random.random())
+    return max(jittered, error.retry_after_seconds or 0.0)
+
+
+def _content(raw: RawResponse) -> Mapping[str, Any]:
+    """The JSON object of a 200; anything else raises `Unreachable`, `KeyConflict` or `Rejected`."""
+    found = _object(raw)
+    if raw.status == 200:
+        if found is None:
+            malformed("200 without a JSON object")
+        return found
+    return raise_for_status(raw.status, found, wait=_retry_after(raw.retry_after))
+
+
+def raise_for_status(status: int, problem: Mapping[str, Any] | None, *, wait: float | None) -> NoReturn:
+    """Raise what an answer other than 200 means."""
+    if status >= 500:
+        raise Unreachable(NoAnswerKind.SERVER, f"status {status}", retry_after_seconds=wait)
+    still_deciding = status == 409 and (
+        wait is not None or str((problem or {}).get("type", "")).endswith("still-deciding")
+    )
+    if status in (408, 425, 429) or still_deciding:
+        raise Unreachable(NoAnswerKind.BUSY, f"status {status}", retry_after_seconds=wait)
+    if status < 400 or problem is None:
+        malformed(f"status {status} without a problem document")
+    raise _rejection(status, problem)
+
+
+def read_guard_answer(body: Mapping[str, Any], found: Mapping[str, Any], *, replayed: bool) -> answers.GuardAnswer:
+    """A 200 of a guard about `body`. Raises `Unreachable`."""
+    answer = answers.guard_answer(
+        found,
+        action=body["action"],
+        agent_id=body["agent_id"],
+        idempotency_key=body["idempotency_key"],
+        replayed=replayed,
+    )
+    if (answer.resource, answer.risk_class) != (body["resource"], body["risk_class"]):
+        malformed("the answer is about another resource or risk class")
+    if answer.start is None and answer.may_start and "start_id" in body:
+        malformed("a permission for a start id does not say that it is started")
+    return answer
+
+
+def start_body(
+    answer: answers.GuardAnswer, start_id: str | uuid.UUID, act_within_seconds: int | None
+) -> dict[str, Any]:
+    """The request of a start."""
+    return {
+        "idempotency_key": answer.idempotency_key,
+        "action": answer.action,
+        "agent_id": answer.agent_id,
+        "resource": answer.resource,
+        "risk_class": answer.risk_class,
+        "permit_token": answer.permit_token or "",
+        "start_id": str(start_id),
+        **({"act_within_seconds": act_within_seconds} if act_within_seconds else {}),
+    }
+
+
+def _rejection(status: int, problem: Mapping[str, Any]) -> Rejected:
+    said = {name: str(problem.get(name) or "")[:500] for name in ("type", "title", "detail")}
+    rejected = Rejected(status=status, **said)
+    if status == 422 and rejected.code == "idempotency-key-reused":
+        return KeyConflict(status=status, **said)
+    return rejected
+
+
+def _object(raw: RawResponse) -> Mapping[str, Any] | None:
+    if raw.content_type not in ("application/json", "application/problem+json"):
+        return None
+    try:
+        found = _decode(raw.data)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _retry_after(text: str | None) -> float | None:
+    """Delta seconds only; a date there is no reason to wait for a clock we do not share."""
+    return float(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 6 else None

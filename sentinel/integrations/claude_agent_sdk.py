@@ -1,0 +1,114 @@
+"""Claude Agent SDK: hooks around every tool call that the program `claude` makes.
+
+    options = ClaudeAgentOptions(hooks=ClaudeHooks(guard).matchers("mcp__stripe__.*"))
+
+A tool of an MCP server, `mcp__stripe__create_refund`, is `stripe/create_refund` in the table; one of Claude's own is
+`claude/Bash`. A failing hook blocks. Whatever waits for a person defers the run (`deferred_tool_use` of its result). Resume it
+once the approval is decided: the hook asks the authority again, and the program loses a call that is deferred a second time, so
+that the model must make it again. `can_use_tool` and permission modes are no guards, rules and bypass skip them.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import Any
+
+from sentinel.client import ClientError, Outcome, Rejected
+from sentinel.client.guarded import raise_unless_permitted, refused_start
+from sentinel.integrations.refusals import refusal_details, refusal_message
+from sentinel.integrations.tool_guard import ToolGuard
+from sentinel.tools import ToolCall, ToolTable
+
+OWN_TOOLS = "claude"
+_log = logging.getLogger(__name__)
+
+
+class ClaudeHooks:
+    """The three hooks. `pending` is what a call that waits for a person gets: "defer" ends the run, "deny" tells the model."""
+
+    def __init__(self, guard: ToolGuard, *, pending: str = "defer") -> None:
+        self._guard, self._pending = guard, pending
+
+    def matchers(self, tools: str | None = None) -> dict[str, list[Any]]:
+        """For `ClaudeAgentOptions(hooks=…)`: tools whose names match (None: all), none of which runs where the hook fails."""
+        from claude_agent_sdk import HookMatcher
+
+        def matcher(hook: Any, **more: Any) -> list[Any]:
+            return [HookMatcher(matcher=tools, hooks=[hook], **more)]
+
+        return {
+            "PreToolUse": matcher(self.pre_tool_use, on_failure="block"),
+            "PostToolUse": matcher(self.post_tool_use),
+            "PostToolUseFailure": matcher(self.post_tool_use),
+        }
+
+    async def pre_tool_use(self, given: Any, tool_use_id: str | None = None, context: Any = None) -> dict[str, Any]:
+        """Ask and start; deny whatever is not permitted. No opinion on a tool that runs unguarded."""
+        client = self._guard.async_client
+        try:
+            call = await self._call(given, given["tool_input"])
+            if call.question is None:
+                return {}
+            answer = await client.guard(**call.question)
+            raise_unless_permitted(answer)
+            try:
+                await client.start(answer, uuid.uuid4())
+            except Rejected as refused:
+                raise refused_start(answer, refused) from refused
+        except ClientError as error:
+            waits = refusal_details(error)["decision"] == "APPROVAL_REQUIRED"
+            return _decision(self._pending if waits else "deny", refusal_message(error))
+        injected = call.injected("argument", operation_id=answer.operation_id)
+        changed = {"updatedInput": {**given["tool_input"], **injected}} if injected else {}
+        return _decision("allow", f"{answer.reason_code} ({answer.operation_id})", **changed)
+
+    async def post_tool_use(self, given: Any, tool_use_id: str | None = None, context: Any = None) -> dict[str, Any]:
+        """Report the outcome. Unreported, the operation becomes in doubt at the authority by itself."""
+        try:
+            call = await self._call(given, without_injected(self._guard.table, given))
+            if call.question is not None:
+                await self._guard.async_client.report(**_outcome(call, given))
+        except ClientError as error:
+            _log.warning("the outcome of %s was not reported: %s", given.get("tool_name"), error.detail)
+            return {
+                "systemMessage": "The outcome of a guarded tool could not be reported; its operation will be in doubt."
+            }
+        return {}
+
+    async def _call(self, given: Any, arguments: dict[str, Any]) -> ToolCall:
+        server, tool = table_name(given["tool_name"])
+        return await self._guard.on_server(server).call_of_async(tool, arguments)
+
+
+def table_name(tool_name: str) -> tuple[str, str]:
+    """ "mcp__stripe__create_refund" → ("stripe", "create_refund"); "Bash" → ("claude", "Bash")."""
+    prefix, _, rest = tool_name.partition("__")
+    server, separator, tool = rest.partition("__")
+    return (server, tool) if prefix == "mcp" and separator else (OWN_TOOLS, tool_name)
+
+
+def without_injected(table: ToolTable, given: Any) -> dict[str, Any]:
+    """The model's arguments of a call that ran: what the hook injected came back with them, and is no argument of the table."""
+    mapping = table.find(*table_name(given["tool_name"]))
+    names = {one.name for one in mapping.action.injections} if mapping and mapping.action else set()
+    return {name: value for name, value in given["tool_input"].items() if name not in names}
+
+
+def _outcome(call: ToolCall, given: Any) -> Outcome:
+    question = call.question
+    assert question is not None
+    response = given.get("tool_response")
+    failed = given.get("hook_event_name") == "PostToolUseFailure" or (
+        isinstance(response, dict) and bool(response.get("is_error") or response.get("isError"))
+    )
+    return {
+        "idempotency_key": question["idempotency_key"], "action": question["action"],
+        "outcome": "error" if failed else "success", "error": "ToolFailed" if failed else None,
+        "resource": question.get("resource"), "risk_class": question.get("risk_class"),
+    }  # fmt: skip
+
+
+def _decision(decision: str, reason: str, **more: Any) -> dict[str, Any]:
+    own = {"hookEventName": "PreToolUse", "permissionDecision": decision, "permissionDecisionReason": reason, **more}
+    return {"hookSpecificOutput": own}

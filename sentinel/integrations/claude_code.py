@@ -1,0 +1,68 @@
+"""`sentinel hook claude-code`, or `sentinel-hook` of the client alone: the hooks as a command of Claude Code's settings.
+
+Reads one hook's JSON on standard input and writes its answer. A PreToolUse that cannot be decided, for whatever reason, ends with
+exit code 2, which blocks the tool; an outcome that cannot be reported ends with 1, which only says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sentinel.client import Client
+from sentinel.integrations.claude_agent_sdk import ClaudeHooks
+from sentinel.integrations.tool_guard import ToolGuard
+from sentinel.tools import read_tool_table
+
+BLOCK, NOT_REPORTED = 2, 1
+HOOKS = {"PreToolUse": "pre_tool_use", "PostToolUse": "post_tool_use", "PostToolUseFailure": "post_tool_use"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """One hook; its exit code."""
+    event: Any = "PreToolUse"
+    try:
+        options = _parser().parse_args(arguments)
+        given = json.loads(sys.stdin.read())
+        event = given["hook_event_name"]
+        answer = _answer(options, given, event)
+    except SystemExit as wrong_usage:
+        return BLOCK if wrong_usage.code else 0
+    except Exception as error:
+        sys.stderr.write(f"sentinel: {type(error).__name__}: {error}\n")
+        return BLOCK if event == "PreToolUse" else NOT_REPORTED
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 0
+
+
+def _answer(options: argparse.Namespace, given: Any, event: str) -> dict[str, Any]:
+    if event not in HOOKS:
+        raise ValueError(f"no hook for {event}")
+    facts = json.loads(options.facts.read_text()) if options.facts else None
+    known = None if facts is None else (lambda tool, arguments: facts)
+    with Client(options.url, options.key_file.read_text().strip(), agent_id=options.agent) as client:
+        hooks = ClaudeHooks(ToolGuard(read_tool_table(options.tools), client, facts=known), pending=options.pending)
+        found: dict[str, Any] = asyncio.run(getattr(hooks, HOOKS[event])(given))
+        return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="sentinel hook claude-code", description="A hook of Claude Code, as JSON.")
+    parser.add_argument("--url", default="http://127.0.0.1:7860", help="the authority")
+    parser.add_argument("--key-file", type=Path, required=True, help="a file with the agent's key, mode 0600")
+    parser.add_argument("--agent", required=True, help="the agent's id")
+    parser.add_argument("--tools", type=Path, required=True, help="tools.yaml")
+    parser.add_argument("--facts", type=Path, help="a JSON object with what the program knows of every call")
+    parser.add_argument(
+        "--pending", choices=("deny", "defer"), default="deny", help="what a call that waits for a person gets"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""LangChain and LangGraph: a middleware around every tool call.
+
+    create_agent(model, tools, middleware=[…, SentinelMiddleware(guard)], checkpointer=checkpointer)
+
+Put it last: then it sees the arguments that run, and no other middleware repeats a call inside it. For a bare graph:
+`ToolNode(tools, wrap_tool_call=middleware.wrap_tool_call, awrap_tool_call=middleware.awrap_tool_call)`.
+
+What waits for a person interrupts the graph. The value that it is resumed with is ignored: the authority is asked again, so a
+resume is a nudge and never an approval. A guarded tool must not interrupt the graph itself: it would be in doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+from langchain.agents.middleware.types import AgentMiddleware, ToolCallRequest
+from langchain_core.messages import ToolMessage
+from langgraph.types import Command, interrupt
+
+from sentinel.client.errors import ApprovalPending, ClientError
+from sentinel.integrations.refusals import refusal_details, refusal_message
+from sentinel.integrations.tool_guard import Ran, ToolGuard
+
+Result: TypeAlias = ToolMessage | Command[Any]
+
+
+class SentinelMiddleware(AgentMiddleware[Any, Any]):
+    """Runs a tool only under authority; a refusal is a tool message with status "error".
+
+    Without `interrupts` a call that waits for a person is answered with such a message too, for graphs without a checkpointer.
+    """
+
+    def __init__(self, guard: ToolGuard, *, interrupts: bool = True) -> None:
+        super().__init__()
+        self._guard, self._interrupts = guard, interrupts
+
+    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Result]) -> Result:
+        """Synchronous graphs."""
+        call = request.tool_call
+        while True:
+            attempted = self._guard.attempt(
+                call["name"], call["args"], lambda arguments: handler(_with(request, arguments)), _is_error
+            )
+            if isinstance(attempted, Ran):
+                return attempted.result
+            if not self._waits(call, attempted.error):
+                return _refused(call, attempted.error)
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Result]]
+    ) -> Result:
+        """Asynchronous graphs."""
+        call = request.tool_call
+        while True:
+            attempted = await self._guard.attempt_async(
+                call["name"], call["args"], lambda arguments: handler(_with(request, arguments)), _is_error
+            )
+            if isinstance(attempted, Ran):
+                return attempted.result
+            if not self._waits(call, attempted.error):
+                return _refused(call, attempted.error)
+
+    def _waits(self, call: Any, error: ClientError) -> bool:
+        """Interrupt where a person must decide; True when the graph was resumed, so that the authority is asked again."""
+        if not self._interrupts or not isinstance(error, ApprovalPending):
+            return False
+        # In the shape that inboxes for tool approvals know. Whatever they answer changes nothing here.
+        interrupt(
+            {"type": "tool_approval", "tool_call_id": call["id"], "name": call["name"], "args": call["args"],
+             "description": refusal_message(error), "sentinel": refusal_details(error)}
+        )  # fmt: skip
+        return True
+
+
+def _with(request: ToolCallRequest, arguments: dict[str, Any]) -> ToolCallRequest:
+    """The request with the arguments to run with."""
+    if arguments == request.tool_call["args"]:
+        return request
+    return request.override(tool_call={**request.tool_call, "args": arguments})
+
+
+def _is_error(result: Result) -> bool:
+    return isinstance(result, ToolMessage) and result.status == "error"
+
+
+def _refused(call: Any, error: ClientError) -> ToolMessage:
+    return ToolMessage(
+        content=refusal_message(error), name=call["name"], tool_call_id=call["id"], status="error",
+        artifact=refusal_details(error),
+    )  # fmt: skip

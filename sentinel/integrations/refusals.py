@@ -1,0 +1,56 @@
+"""What a model is told instead of a tool's result: one sentence, and the same as data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sentinel.client.errors import (
+    ActionDenied,
+    ActionExpired,
+    AlreadyStarted,
+    ApprovalPending,
+    ClientError,
+    KeyConflict,
+    Rejected,
+)
+
+
+def refusal_details(error: ClientError) -> dict[str, Any]:
+    """`decision` (DENY or APPROVAL_REQUIRED), `reason_code`, `reason`, `retry` (never, later or after_approval), `approval_id`.
+
+    `retry` is about the same call: "never" means that it will not be done under this key.
+    """
+    if isinstance(error, ApprovalPending):
+        return {
+            "decision": "APPROVAL_REQUIRED", "reason_code": "approval_pending", "retry": "after_approval",
+            "reason": error.reason or "A person must decide first.", "approval_id": error.approval_id,
+        }  # fmt: skip
+    code, reason, retry = _denied(error)
+    return {"decision": "DENY", "reason_code": code, "reason": reason, "retry": retry}
+
+
+def refusal_message(error: ClientError) -> str:
+    """One or two sentences for the model. The tool was not called, or not a second time."""
+    details = refusal_details(error)
+    advice = {
+        "after_approval": "Do not repeat it with other arguments; the same call goes on once a person has approved it.",
+        "later": "Nothing was done. It may be tried again later.",
+        "never": "Do not call it again for the same purpose.",
+    }[details["retry"]]
+    approval = f" (approval {details['approval_id']})" if "approval_id" in details else ""
+    return f"Not executed: {details['reason']} [{details['reason_code']}]{approval}. {advice}"
+
+
+def _denied(error: ClientError) -> tuple[str, str, str]:
+    """(reason code, sentence, retry)."""
+    if isinstance(error, ActionDenied):
+        return error.reason_code, error.reason.rstrip("."), "never"
+    if isinstance(error, AlreadyStarted):
+        return "already_started", "this was started before and may have happened", "never"
+    if isinstance(error, ActionExpired):
+        return "expired", "nobody decided in time, or the permission ran out", "never"
+    if isinstance(error, KeyConflict):
+        return "idempotency_key_reused", "the same effect was asked for before with other arguments", "never"
+    if isinstance(error, Rejected):
+        return error.code, "the authority refused the request", "never"
+    return "authority_unreachable", "the authority gave no answer", "later"

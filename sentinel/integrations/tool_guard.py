@@ -1,0 +1,222 @@
+"""What all adapters share: a tool call through the table, the authority and back. The tool runs only with a started permit.
+
+Every refusal is a `ClientError` (`ToolRefused`, `ActionDenied`, `ApprovalPending`, `ActionExpired`, `AlreadyStarted`,
+`Rejected`, `Unreachable`), raised before the tool is called. An exception of the tool is reported as an error, which puts the
+operation in doubt, and goes on.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+from sentinel.client import AsyncClient, Client, ClientError, GuardAnswer, guarded
+from sentinel.tools import ToolCall, ToolRefused, ToolTable
+
+Facts = Callable[[str, Mapping[str, Any]], Any]
+"""(tool, arguments) → what the program knows of this call, by the names of the table's `facts`; may be a coroutine function."""
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentOperation:
+    """The operation under which a tool runs, and the headers that the table wants on the provider's request."""
+
+    operation_id: str
+    idempotency_key: str
+    headers: Mapping[str, str]
+
+
+_current: ContextVar[CurrentOperation | None] = ContextVar("sentinel_current_operation", default=None)
+
+
+def current_operation() -> CurrentOperation | None:
+    """Inside a guarded tool: its operation, e.g. for the provider's idempotency key. None outside, and in an unguarded tool."""
+    return _current.get()
+
+
+@dataclass(frozen=True, slots=True)
+class Ran(Generic[R]):
+    """The tool ran, and this is what it returned."""
+
+    result: R
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The tool was not called."""
+
+    error: ClientError
+
+
+Failed = Callable[[Any], bool]
+
+
+def never_failed(result: Any) -> bool:
+    """A result is a success; failures are raised."""
+    return False
+
+
+class ToolGuard:
+    """Asks `client` about each call of a tool of `server`, as the table says. Thread-safe.
+
+    `facts` says what the program knows of a call; the model's arguments are never taken for it. `wait_seconds` is how long a
+    call waits for a person before it raises `ApprovalPending`.
+    """
+
+    def __init__(
+        self,
+        table: ToolTable,
+        client: Client,
+        *,
+        server: str = "local",
+        facts: Facts | None = None,
+        wait_seconds: float = 0.0,
+        act_within_seconds: int | None = None,
+    ) -> None:
+        self.table, self.client, self.server = table, client, server
+        self._facts, self._wait_seconds, self._act_within_seconds = facts, wait_seconds, act_within_seconds
+
+    def on_server(self, server: str) -> ToolGuard:
+        """The same guard for the tools of another server."""
+        if server == self.server:
+            return self
+        other = copy.copy(self)
+        other.server = server
+        return other
+
+    @cached_property
+    def async_client(self) -> AsyncClient:
+        """The same client for event loops."""
+        return self.client.as_async()
+
+    def run(self, tool: str, arguments: Mapping[str, Any], call: Callable[[dict[str, Any]], R]) -> R:
+        """`call` of the arguments to run with, under a started permit. Raises the refusal, or what `call` raises."""
+        return _result(self.attempt(tool, arguments, call))
+
+    async def run_async(
+        self, tool: str, arguments: Mapping[str, Any], call: Callable[[dict[str, Any]], Awaitable[R]]
+    ) -> R:
+        """As `run`, awaited."""
+        return _result(await self.attempt_async(tool, arguments, call))
+
+    def attempt(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        call: Callable[[dict[str, Any]], R],
+        failed: Failed = never_failed,
+    ) -> Ran[R] | Refused:
+        """As `run`, with a refusal as a value, so that an error of the tool itself is never taken for one.
+
+        `failed` tells of a result that it stands for a failure of the tool, which is reported as an error too.
+        """
+        with ExitStack() as stack:
+            try:
+                asked = self.call_of(tool, arguments, self._known(tool, arguments))
+                run = None if asked.question is None else guarded(self.client, **self._options(asked))
+                answer = stack.enter_context(run) if run else None
+            except ClientError as refusal:
+                return Refused(refusal)
+            result = call({**arguments, **stack.enter_context(_running(asked, answer))})
+            if run and failed(result):
+                run.failure = "ToolFailed"
+            return Ran(result)
+
+    async def attempt_async(
+        self, tool: str, arguments: Mapping[str, Any], call: Callable[[dict[str, Any]], Awaitable[R]],
+        failed: Failed = never_failed,
+    ) -> Ran[R] | Refused:  # fmt: skip
+        """As `attempt`, awaited."""
+        async with AsyncExitStack() as stack:
+            try:
+                asked = await self.call_of_async(tool, arguments)
+                run = None if asked.question is None else guarded(self.async_client, **self._options(asked))
+                answer = await stack.enter_async_context(run) if run else None
+            except ClientError as refusal:
+                return Refused(refusal)
+            result = await call({**arguments, **stack.enter_context(_running(asked, answer))})
+            if run and failed(result):
+                run.failure = "ToolFailed"
+            return Ran(result)
+
+    async def approval_wanted(self, tool: str, arguments: Mapping[str, Any]) -> str | None:
+        """Ask without starting: the id of the approval that this call waits for, or None where it may be attempted now.
+
+        A refusal is None too: the attempt is refused, and tells the model why.
+        """
+        try:
+            asked = await self.call_of_async(tool, arguments)
+            answer = None if asked.question is None else await self.async_client.guard(**asked.question)
+        except ClientError:
+            return None
+        return answer.approval_id if answer is not None and answer.status == "pending" else None
+
+    async def call_of_async(self, tool: str, arguments: Mapping[str, Any]) -> ToolCall:
+        """The call as the table sees it, with the program's facts. Raises `ToolRefused`."""
+        known = self._known(tool, arguments)
+        if inspect.isawaitable(known):
+            known = await _awaited(tool, known)
+        return self.call_of(tool, arguments, known)
+
+    def call_of(self, tool: str, arguments: Mapping[str, Any], facts: Any) -> ToolCall:
+        """The call as the table sees it. Raises `ToolRefused`."""
+        if inspect.isawaitable(facts):
+            if inspect.iscoroutine(facts):
+                facts.close()
+            raise TypeError("facts are a coroutine: this tool must be called asynchronously")
+        return self.table.call(self.server, tool, arguments, facts)
+
+    def _known(self, tool: str, arguments: Mapping[str, Any]) -> Any:
+        if self._facts is None:
+            return None
+        try:
+            # A copy: what looks up facts changes nothing of the call.
+            return self._facts(tool, dict(arguments))
+        except Exception as error:
+            raise _without_facts(tool, error) from error
+
+    def _options(self, asked: ToolCall) -> dict[str, Any]:
+        assert asked.question is not None
+        own = {"act_within_seconds": self._act_within_seconds, "wait_seconds": self._wait_seconds}
+        return {**asked.question, **own}
+
+
+@contextmanager
+def _running(asked: ToolCall, answer: GuardAnswer | None) -> Iterator[dict[str, str]]:
+    """The tool's time: its operation is the current one. Gives the arguments to inject."""
+    if answer is None:
+        yield {}
+        return
+    headers = asked.injected("header", operation_id=answer.operation_id)
+    token = _current.set(CurrentOperation(answer.operation_id, answer.idempotency_key, headers))
+    try:
+        yield asked.injected("argument", operation_id=answer.operation_id)
+    finally:
+        _current.reset(token)
+
+
+def _result(attempted: Ran[R] | Refused) -> R:
+    if isinstance(attempted, Refused):
+        raise attempted.error
+    return attempted.result
+
+
+async def _awaited(tool: str, known: Awaitable[Any]) -> Any:
+    try:
+        return await known
+    except Exception as error:
+        raise _without_facts(tool, error) from error
+
+
+def _without_facts(tool: str, error: Exception) -> ToolRefused:
+    return ToolRefused(
+        "facts_unavailable", f"{tool}: what the program knows could not be read ({type(error).__name__})"
+    )

@@ -1,0 +1,325 @@
+"""HTTP/1.1 on one connection: uvicorn's protocol, with a short way for the routes that answer decisions.
+
+Parsing is httptools'. A request of a hot route is handed to its handler when it is there as a whole, and answered by a
+callback: no scope, no task and no cycle of an ASGI request are made for it. Every other request goes uvicorn's way to the
+ASGI app. Requests of one connection are answered in their order, one after the other; while others wait for their turn
+nothing more is read. A client has HEAD_SECONDS for a head and BODY_SECONDS for a body, however it trickles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import socket
+from collections import deque
+from typing import Any, NoReturn
+
+from httptools import HttpParserError, HttpParserUpgrade
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from sentinel.platform.http.asgi import environ_of, refusal
+from sentinel.platform.http.bodies import MAX_BYTES
+from sentinel.platform.http.wire import Answer, QuickHandler, Request, head_of, require_host
+from sentinel.platform.serving.connection_bounds import Stage
+
+GONE_MILLISECONDS = 30_000
+HEAD_SECONDS = 10.0
+BODY_SECONDS = 20.0
+KEEP_ALIVE_SECONDS = 30.0
+_UNUSUAL = frozenset(("HTTP_TRANSFER_ENCODING", "HTTP_EXPECT"))
+MAX_LINE_BYTES, MAX_FIELDS, MAX_FIELD_BYTES, MAX_HEAD_BYTES = 4094, 50, 8190, 65_536
+
+
+class _HotRequest:
+    """A request of a hot route, from the end of its head to its answer."""
+
+    __slots__ = ("body", "environ", "handler", "keep_alive")
+
+    def __init__(self, handler: QuickHandler, environ: dict[str, Any], keep_alive: bool) -> None:
+        self.handler, self.environ, self.keep_alive = handler, environ, keep_alive
+        self.body: list[bytes] = []
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection of an `EventWorker`."""
+
+    def __init__(self, worker: Any) -> None:
+        super().__init__(worker.protocol_config, worker.server_state, {}, worker.loop)
+        # What follows a request that said it was the last is no request.
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=False)
+        self.worker = worker
+        self.address = ""
+        self.stage = Stage.NEW
+        self._deadline: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._answered_at = 0.0
+        self._head_bytes = 0
+        self._is_in_head = self._is_in_body = self._began_now = self._is_last = False
+        self._incoming: _HotRequest | None = None
+        self._turn: deque[Any] = deque()
+        """Whole hot requests, and (cycle, app) of others, that wait until what came before them is answered."""
+        self._in_hand: Any = None
+        self._is_starting = False
+        self._unread: bytes | None = None
+        """The answer to bytes that are no request; it is the last."""
+
+    # The connection
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin, where there is room."""
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else ""
+        self.worker.nr_conns += 1
+        if not self.worker.connections.admit(self):
+            transport.abort()
+            return
+        super().connection_made(transport)
+        self._find = self.worker.asgi.hot_routes(self.server[1] if self.server else 0)
+        # Detects a client that vanished: its missing acknowledgements time out.
+        with contextlib.suppress(OSError, AttributeError):
+            transport.get_extra_info("socket").setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MILLISECONDS
+            )
+        self._due_in(HEAD_SECONDS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End. What is in hand is finished without an answer: a commit that was asked for is not taken back."""
+        self.worker.nr_conns -= 1
+        self._due_in(None)
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._turn.clear()
+        self.worker.connections.gone(self)
+        if self.transport is not None:
+            super().connection_lost(exc)
+
+    def shed(self) -> None:
+        """Close it now: between two requests with what was answered still going out, in the middle of one at once."""
+        self._due_in(None)
+        if self.stage in (Stage.NEW, Stage.IDLE):
+            self.transport.close()
+        else:
+            self.transport.abort()
+
+    def _due_in(self, seconds: float | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self.shed)
+
+    def _see_stage(self) -> None:
+        """What the connection is doing now, and by when its client must have gone on."""
+        in_hand = self._in_hand
+        if in_hand is not None and not (self._is_in_body and isinstance(in_hand, tuple) and in_hand[0] is self.cycle):
+            stage, seconds = Stage.ANSWERED, None  # also while we let the rest of the next request wait
+        elif self._is_in_body:
+            stage, seconds = Stage.BODY, BODY_SECONDS
+        elif self._is_in_head:
+            stage, seconds = Stage.NEW, HEAD_SECONDS
+        else:
+            stage, seconds = Stage.IDLE, None
+        if stage is self.stage:
+            return
+        self.worker.connections.moved(self, stage)
+        self.stage = stage
+        if seconds is not None or self._deadline is not None:
+            self._due_in(seconds)
+
+    def _idle(self) -> None:
+        """Wait for the client's next request. The timer runs on over requests: setting one for each would cost more."""
+        self._answered_at = self.loop.time()
+        if self._idle_timer is None:
+            self._idle_timer = self.loop.call_later(KEEP_ALIVE_SECONDS, self._end_idle)
+
+    def _end_idle(self) -> None:
+        left = self._answered_at + KEEP_ALIVE_SECONDS - self.loop.time()
+        self._idle_timer = None
+        if self.stage is not Stage.IDLE:
+            return
+        if left <= 0:
+            self.transport.close()
+        else:
+            self._idle_timer = self.loop.call_later(left, self._end_idle)
+
+    # What arrives
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes: whatever they leave open has a deadline that more of them does not move."""
+        self._began_now = False
+        try:
+            self.parser.feed_data(data)
+        except HttpParserUpgrade:
+            self._is_last = True  # nothing is spoken here but HTTP/1.1
+        except HttpParserError as error:
+            if not self._is_last:
+                self._refuse(400, str(error))
+        if self._is_in_head and not self._began_now:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(431, "the head is too long")
+        if self._is_all_read or self._turn or self.pipeline:
+            self.flow.pause_reading()
+        self._see_stage()
+
+    @property
+    def _is_all_read(self) -> bool:
+        """Whether nothing that may come counts any more."""
+        return self._unread is not None or (self._is_last and not self._is_in_body)
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        super().on_message_begin()
+        self._is_in_head = self._began_now = True
+        self._head_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the request's target."""
+        self.url += url
+        if len(self.url) > MAX_LINE_BYTES:
+            self._stop(414, "the request's target is too long")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header. A name with an underscore is dropped: it could pass for another's that has a hyphen."""
+        if len(name) + len(value) > MAX_FIELD_BYTES or len(self.headers) >= MAX_FIELDS:
+            self._stop(431, "there are too many headers, or one is too long")
+        if b"_" not in name:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Whose request it is: a hot route's, or the ASGI app's."""
+        self._is_in_head, self._is_in_body = False, True
+        self._is_last = not self.parser.should_keep_alive()
+        self._incoming = self._hot_request()
+        if self._incoming is None:
+            super().on_headers_complete()
+            self.cycle.keep_alive = self.cycle.keep_alive and self.worker.alive
+
+    def _hot_request(self) -> _HotRequest | None:
+        """The request, where it is a plain one of a hot route. What is refused by its head alone is not."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            return None  # in the order of the others
+        handler = self._find(self.url) if self.parser.get_method() == b"POST" else None
+        if handler is None or self.parser.get_http_version() != "1.1" or self.parser.should_upgrade():
+            return None
+        environ = environ_of(self.headers)
+        declared = environ.get("CONTENT_LENGTH", "")
+        if (
+            not (declared.isascii() and declared.isdigit())
+            or int(declared[:20]) > MAX_BYTES
+            or not _UNUSUAL.isdisjoint(environ)
+        ):
+            return None
+        environ["SERVER_PROTOCOL"], environ["REMOTE_ADDR"] = "HTTP/1.1", self.address
+        environ["PATH_INFO"] = self.url.decode("ascii")
+        return _HotRequest(handler, environ, not self._is_last)
+
+    def on_body(self, body: bytes) -> None:
+        """A part of a body; of a hot one no more than its length, which is bounded."""
+        if self._incoming is not None:
+            self._incoming.body.append(body)
+        else:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """A request is there as a whole."""
+        self._is_in_body = False
+        incoming, self._incoming = self._incoming, None
+        if incoming is None:
+            super().on_message_complete()
+            return
+        self._turn.append(incoming)
+        self._start_next()
+
+    def _stop(self, status: int, message: str) -> NoReturn:
+        self._refuse(status, message)
+        raise ValueError(message)  # ends the parser
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer what could not be read as a request with a problem document, after the answers that are still due, and close."""
+        if self._unread is not None:
+            return
+        if self._is_in_body and self._incoming is None:
+            self._abandon(self.cycle)
+        self._is_in_head = self._is_in_body = False
+        self._incoming = None
+        self._unread = self.worker.asgi.answer_to_unread(status, message)
+        self._start_next()
+
+    def _abandon(self, cycle: Any) -> None:
+        """Answer an ASGI request no more whose body cannot be read to its end; its app learns that the client is gone."""
+        if cycle.response_started and not cycle.response_complete:
+            self.transport.close()
+        elif isinstance(self._in_hand, tuple) and self._in_hand[0] is cycle:
+            self._in_hand = None
+        self._turn = deque(one for one in self._turn if isinstance(one, _HotRequest) or one[0] is not cycle)
+        self.pipeline = deque(one for one in self.pipeline if one[0] is not cycle)
+
+    # Answers, in the order of the requests
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._turn.append((cycle, app))
+        self._start_next()
+
+    def on_response_complete(self) -> None:
+        """The ASGI app has answered."""
+        self._in_hand = None
+        self._start_next()
+        self._see_stage()
+
+    def resume_writing(self) -> None:
+        """The client takes its answers again."""
+        super().resume_writing()
+        self._start_next()
+        self._see_stage()
+
+    def _start_next(self) -> None:
+        """Have the next request answered when nothing is in hand; a client that does not read its answers waits."""
+        if self._is_starting:
+            return None
+        self._is_starting = True
+        try:
+            while self._in_hand is None and not self.flow.write_paused and not self.transport.is_closing():
+                following = self._turn.popleft() if self._turn else self.pipeline.pop() if self.pipeline else None
+                if following is None:
+                    return self._nothing_waits()
+                self._in_hand = following
+                if isinstance(following, _HotRequest):
+                    self._begin(following)
+                else:
+                    super()._start_asgi_task(*following)
+        finally:
+            self._is_starting = False
+
+    def _nothing_waits(self) -> None:
+        if self._unread is not None:
+            self.transport.write(self._unread)
+            self.transport.close()
+        elif self._is_all_read:
+            self.transport.close()
+        else:
+            self.flow.resume_reading()
+            self._idle()
+
+    def _begin(self, hot: _HotRequest) -> None:
+        hot.environ["wsgi.input"] = io.BytesIO(hot.body[0] if len(hot.body) == 1 else b"".join(hot.body))
+        try:
+            require_host(hot.environ)
+            hot.handler.begin(Request(hot.environ), lambda answer: self._reply(hot, answer))
+        except Exception as error:
+            self._reply(hot, refusal(error, hot.environ))
+
+    def _reply(self, hot: _HotRequest, answer: Answer) -> None:
+        """Send the answer, unless its client is gone."""
+        if self._in_hand is not hot:
+            return
+        self._in_hand = None
+        if self.transport.is_closing():
+            return
+        keep_alive = hot.keep_alive and self.worker.alive
+        more = self.worker.asgi.headers_of_hot(hot.environ)
+        self.transport.write(head_of(answer, hot.environ, more, keep_alive) + answer.body)
+        if not keep_alive:
+            self.transport.close()
+        self._start_next()
+        if not self._is_starting:
+            self._see_stage()

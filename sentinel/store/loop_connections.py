@@ -1,0 +1,254 @@
+"""Connections that an event loop itself reads: a batch is sent and answered without a thread in between.
+
+Opened by psycopg (TLS, SCRAM, several hosts), then used through libpq's non-blocking calls: one statement at a time each,
+prepared once a connection, and not at all behind a transaction pooler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import psycopg
+from psycopg import pq
+
+from sentinel.store import database
+from sentinel.store.batch_statement import (
+    BINARY,
+    TYPE_NUMBERS,
+    BatchStatement,
+    TypeNumbers,
+    found_type,
+    known_type,
+    milliseconds_of,
+    raise_if_failed,
+    with_element_types,
+)
+from sentinel.store.database import DatabaseUnreachable, behind_pooler, first_line
+from sentinel.store.queries import TransactionAttempts
+
+Row = TypeVar("Row")
+Result = TypeVar("Result")
+
+FREE_WAIT_SECONDS = 2.0
+"""How long a batch waits for a connection while all are taken."""
+_CLOSE_SECONDS = 5.0
+
+
+class LoopConnections:
+    """At most `size` connections for each event loop that asks; one in use as long as no commit is slow.
+
+    Each is opened when it is first needed, so the object may be made before a process forks. What breaks is closed, and
+    the next batch opens another.
+    """
+
+    def __init__(self, conninfo: str, *, size: int) -> None:
+        self.size = size
+        self._conninfo = conninfo
+        self._of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop] = WeakKeyDictionary()
+
+    @property
+    def in_use(self) -> int:
+        """Connections with a statement under way."""
+        return sum(one.in_use for one in list(self._of_loop.values()))
+
+    async def commit(
+        self, statement: BatchStatement[Row, Result], rows: Sequence[Row], wait_seconds: float
+    ) -> list[Result]:
+        """Commit `rows` together. Retries and raises as `queries.call_with_retry_within`, and waits for locks as long."""
+        mine, attempts = self._mine(), TransactionAttempts(wait_seconds)
+        while True:
+            connection = await mine.take()
+            try:
+                return await connection.run(statement, rows, milliseconds_of(attempts.left_seconds))
+            except psycopg.Error as error:
+                attempts.failed(error, is_silent=connection.is_silent)
+            finally:
+                mine.give_back(connection)
+
+    def _mine(self) -> _OfLoop:
+        loop = asyncio.get_running_loop()
+        found = self._of_loop.get(loop)
+        if found is None:
+            found = self._of_loop[loop] = _OfLoop(self._conninfo, self.size)
+        return found
+
+    def close(self) -> None:
+        """Close every connection. Call it from no loop of these; one that still runs is asked to."""
+        for loop, mine in list(self._of_loop.items()):
+            if not loop.is_running():
+                mine.close()
+                continue
+            closed = threading.Event()
+            with contextlib.suppress(RuntimeError):  # it ended just now
+                loop.call_soon_threadsafe(_close_and_tell, mine, closed)
+                closed.wait(_CLOSE_SECONDS)
+
+
+def _close_and_tell(mine: _OfLoop, closed: threading.Event) -> None:
+    mine.close()
+    closed.set()
+
+
+class _OfLoop:
+    """One event loop's connections."""
+
+    def __init__(self, conninfo: str, size: int) -> None:
+        self._conninfo = conninfo
+        self._places = asyncio.Semaphore(size)
+        self._all: set[LoopConnection] = set()
+        self._free: list[LoopConnection] = []
+
+    @property
+    def in_use(self) -> int:
+        """Connections with a statement under way."""
+        return len(self._all) - len(self._free)
+
+    async def take(self) -> LoopConnection:
+        """An open connection, to be given back. Raises `DatabaseUnreachable` where there is none."""
+        try:
+            # Without a time limit where nobody waits: it costs more than the rest of this.
+            await (
+                asyncio.wait_for(self._places.acquire(), FREE_WAIT_SECONDS)
+                if self._places.locked()
+                else self._places.acquire()
+            )
+        except TimeoutError:
+            raise DatabaseUnreachable("every database connection is busy") from None
+        if self._free:
+            return self._free.pop()
+        try:
+            return await self._open()
+        except BaseException:
+            self._places.release()
+            raise
+
+    def give_back(self, connection: LoopConnection) -> None:
+        """It is free again, or closed."""
+        if connection.is_open:
+            self._free.append(connection)
+        self._places.release()
+
+    async def _open(self) -> LoopConnection:
+        try:
+            opened = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True, prepare_threshold=None)
+        except psycopg.OperationalError as error:
+            raise DatabaseUnreachable(f"the database cannot be reached: {first_line(error)}") from error
+        made = LoopConnection(opened, self._forget)
+        self._all.add(made)
+        return made
+
+    def _forget(self, connection: LoopConnection) -> None:
+        self._all.discard(connection)
+        if connection in self._free:
+            self._free.remove(connection)
+
+    def close(self) -> None:
+        """Close them all."""
+        for connection in list(self._all):
+            connection.close()
+
+
+class LoopConnection:
+    """One connection, read by the running loop. `on_close(self)` is called once, when it is closed or found broken."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any], on_close: Callable[[LoopConnection], None]) -> None:
+        self.is_open = True
+        self.is_silent = False
+        """The server did not answer within its deadline."""
+        self._connection, self._pg, self._on_close = connection, connection.pgconn, on_close
+        self._loop = asyncio.get_running_loop()
+        self._socket = self._pg.socket
+        self._answer: asyncio.Future[pq.abc.PGresult] | None = None
+        self._types: dict[str, list[TypeNumbers]] = {}
+        self._prepares = not behind_pooler()
+        self._pg.nonblocking = 1
+        self._loop.add_reader(self._socket, self._readable)
+
+    async def run(self, statement: BatchStatement[Row, Result], rows: Sequence[Row], milliseconds: int) -> list[Result]:
+        """The results of one execution. Raises `psycopg.Error`."""
+        types = self._types.get(statement.name)
+        if types is None:
+            types = await self._introduce(statement)
+        parameters = with_element_types(statement.encode(rows, milliseconds), types)
+        formats = [BINARY] * len(parameters)
+        if self._prepares:
+            self._pg.send_query_prepared(statement.name.encode(), parameters, formats, BINARY)
+        else:
+            self._pg.send_query_params(statement.sql, parameters, [oid for oid, _ in types], formats, BINARY)
+        return statement.decode(await self._answered())
+
+    async def _introduce(self, statement: BatchStatement[Any, Any]) -> list[TypeNumbers]:
+        """Resolve the types of a statement that is new to this connection, and prepare it where that is done."""
+        types = [known_type(name) or await self._look_up_type(name) for name in statement.types]
+        if self._prepares:
+            self._pg.send_prepare(statement.name.encode(), statement.sql, [oid for oid, _ in types])
+            await self._answered()
+        self._types[statement.name] = types
+        return types
+
+    async def _look_up_type(self, name: str) -> TypeNumbers:
+        self._pg.send_query_params(TYPE_NUMBERS, [name.encode()])
+        return found_type(await self._answered())
+
+    async def _answered(self) -> pq.abc.PGresult:
+        """The answer to what was just handed over. Raises `psycopg.Error`; after SILENCE_SECONDS the connection is closed."""
+        self._answer = self._loop.create_future()
+        deadline = self._loop.call_later(database.SILENCE_SECONDS, self._fell_silent)
+        self._flush()
+        try:
+            return raise_if_failed(await self._answer)
+        except asyncio.CancelledError:
+            self.close()  # what comes now would be taken for the answer to something else
+            raise
+        finally:
+            deadline.cancel()
+            self._answer = None
+
+    def _flush(self) -> None:
+        """Send what the socket takes, and the rest when it takes more."""
+        try:
+            if self._pg.flush():
+                self._loop.add_writer(self._socket, self._flush)
+            else:
+                self._loop.remove_writer(self._socket)
+        except psycopg.Error as error:
+            self.close(error)
+
+    def _readable(self) -> None:
+        """Take what arrived; an answer that is complete wakes who waits for it."""
+        try:
+            self._pg.consume_input()
+            if self._pg.is_busy():
+                return
+            last = None
+            while (result := self._pg.get_result()) is not None:
+                last = result
+        except psycopg.Error as error:
+            self.close(error)
+            return
+        if self._pg.status != pq.ConnStatus.OK:
+            self.close()
+        elif last is not None and self._answer is not None and not self._answer.done():
+            self._answer.set_result(last)
+
+    def _fell_silent(self) -> None:
+        self.is_silent = True
+        self.close()
+
+    def close(self, error: psycopg.Error | None = None) -> None:
+        """End it now; who waits for an answer is told so."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._on_close(self)
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+        self._pg.finish()
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error or psycopg.OperationalError("the connection was lost"))

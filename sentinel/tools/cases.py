@@ -1,0 +1,131 @@
+"""Runs `policies/tool_cases.yaml`: calls of tools with the operation they must become, or the refusal, and what the policies say to it.
+
+A decision in a case is of the policies alone, as in `sentinel policy test`: no limit is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sentinel.core.decision import Decision, no_matching_policy
+from sentinel.core.operation import build_operation
+from sentinel.policy.evaluate import decide
+from sentinel.policy.facts import WORKER_REQUESTER, extract_facts
+from sentinel.policy.library import PolicyLibrary
+from sentinel.policy.source import Node, Source, plain, read_source
+from sentinel.tools.mapping import ToolCall, ToolRefused, ToolTable
+from sentinel.tools.parse import FILE_NAME, read_tool_table
+
+CASES_FILE_NAME = "tool_cases.yaml"
+_CASE = ("name", "server", "tool", "arguments", "facts", "want")
+_WANT = ("refused", "unguarded", "action", "key", "resource", "params", "decision", "reason")
+_AGENT = "case"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCase:
+    """One case. `want` has only the fields that it names."""
+
+    name: str
+    where: str
+    server: str
+    tool: str
+    arguments: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    want: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCaseResult:
+    """What became of a case; `problem` is empty when it passed."""
+
+    name: str
+    where: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCaseReport:
+    """All results, and the mapped tools that no case is about."""
+
+    results: tuple[ToolCaseResult, ...]
+    unreached: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every case got what it wants."""
+        return not any(result.problem for result in self.results)
+
+
+def run_tool_cases(directory: Path, library: PolicyLibrary) -> ToolCaseReport:
+    """Run the folder's cases; none where it has no table. Raises `PolicyError` on a bad file."""
+    if not (directory / FILE_NAME).exists():
+        return ToolCaseReport((), ())
+    table, path = read_tool_table(directory / FILE_NAME), directory / CASES_FILE_NAME
+    cases = read_tool_cases(path) if path.exists() else ()
+    results = tuple(ToolCaseResult(case.name, case.where, _problem(case, table, library)) for case in cases)
+    reached = {(case.server, case.tool) for case in cases}
+    unreached = tuple(one.name for one in table.mappings if (one.server, one.tool) not in reached)
+    return ToolCaseReport(results, unreached)
+
+
+def read_tool_cases(path: Path) -> tuple[ToolCase, ...]:
+    """A cases file. Raises `PolicyError`."""
+    source, root = read_source(path)
+    top = source.fields(root, "a cases file", known=("cases",), required=("cases",))
+    return tuple(_case(source, node) for node in source.listing(top.entries["cases"], "cases"))
+
+
+def policy_decision(call: ToolCall, library: PolicyLibrary) -> Decision:
+    """What the policies say to a guarded call of a worker's key, limits not counted. Raises `InvalidInput`."""
+    assert call.question is not None
+    question = call.question
+    operation = build_operation(
+        idempotency_key=question["idempotency_key"], agent_id=_AGENT, action=question["action"], params=question["params"],
+        resource=question.get("resource"), risk_class=question.get("risk_class"),
+    )  # fmt: skip
+    compiled = library.find(operation.action)
+    if compiled is None:
+        return no_matching_policy()
+    return decide(compiled, extract_facts(compiled, operation.facts(), WORKER_REQUESTER), datetime.now(UTC))
+
+
+def _case(source: Source, node: Node) -> ToolCase:
+    table = source.fields(node, "a case", known=_CASE, required=("name", "server", "tool", "want"))
+    name, server, tool = (source.text(table.entries[key], key) for key in ("name", "server", "tool"))
+    view = source.within(name)
+    want = view.fields(table.entries["want"], "want", known=_WANT)
+    if not want.entries:
+        raise view.error(want.place, "want must say something")
+    arguments, facts = (
+        plain(view, view.table(table.entries[key], key)) if key in table.entries else {}
+        for key in ("arguments", "facts")
+    )
+    return ToolCase(name, f"{source.name}:{table.place.line}", server, tool, arguments, facts, plain(view, want))
+
+
+def _problem(case: ToolCase, table: ToolTable, library: PolicyLibrary) -> str:
+    """The differences from what the case wants, in one line."""
+    got: dict[str, Any]
+    try:
+        call = table.call(case.server, case.tool, case.arguments, case.facts)
+    except ToolRefused as refused:
+        got = {"refused": refused.reason_code}
+    else:
+        got = {"unguarded": True} if call.question is None else _operation(call, library)
+    differing = [f"{key}: wanted {want}, got {got.get(key)}" for key, want in case.want.items() if got.get(key) != want]
+    return "; ".join(differing)
+
+
+def _operation(call: ToolCall, library: PolicyLibrary) -> dict[str, Any]:
+    assert call.question is not None
+    decision = policy_decision(call, library)
+    params = {name: value for name, value in call.question["params"].items() if name != "tool_call"}
+    return {
+        "action": call.question["action"], "key": call.question["idempotency_key"], "resource": call.question.get("resource"),
+        "params": params, "decision": decision.verdict.value, "reason": decision.reason_code,
+    }  # fmt: skip

@@ -1,0 +1,73 @@
+"""Checks `tools.yaml` and `tool_cases.yaml` of a policies folder against its policies.
+
+Beyond its own form: every action is covered by a policy, and no param is made of the model's arguments that a policy takes on
+the word of a worker or the authority.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from sentinel.policy.errors import PolicyError, first_fault
+from sentinel.policy.library import PolicyLibrary
+from sentinel.policy.model import Voucher
+from sentinel.policy.source import Source, Table, read_source
+from sentinel.tools.cases import CASES_FILE_NAME, read_tool_cases
+from sentinel.tools.mapping import ToolTable
+from sentinel.tools.model import ActionMapping, Amount, ParamPath
+from sentinel.tools.parse import FILE_NAME, try_read_tool_table
+
+
+def check_tools(folder: Path, library: PolicyLibrary | None) -> list[PolicyError]:
+    """Every fault of the two files; a file that is not there has none. Without a library only their own form is checked."""
+    path, cases = folder / FILE_NAME, folder / CASES_FILE_NAME
+    errors: list[PolicyError] = []
+    if path.exists():
+        table, errors = try_read_tool_table(path)
+        if table is not None and library is not None:
+            errors = _against_policies(path, table, library)
+    if cases.exists():
+        errors += first_fault(partial(read_tool_cases, cases))
+    return errors
+
+
+def _against_policies(path: Path, table: ToolTable, library: PolicyLibrary) -> list[PolicyError]:
+    source, root = read_source(path)
+    nodes = source.listing(source.table(root, "the file").entries["tools"], "tools")
+    for mapping, node in zip(table.mappings, nodes, strict=True):
+        if mapping.action is not None:
+            view = source.within(mapping.name)
+            with source.collecting():
+                _check_action(view, mapping.action, view.table(node, "a tool"), library)
+    return source.errors
+
+
+def _check_action(source: Source, action: ActionMapping, table: Table, library: PolicyLibrary) -> None:
+    policy = library.find(action.action)
+    if policy is None:
+        raise source.error(
+            table.entries["action"].place, f'action: no policy covers "{action.action}"', "every call would be denied"
+        )
+    vouched = {
+        path[1:]: fact
+        for fact in policy.policy.facts
+        for path in fact.paths
+        if fact.vouched_by is not Voucher.AGENT and path[0] == "params" and not fact.is_asked
+    }
+    for path, origin in action.params.items():
+        reads = origin.value.reads | origin.currency.reads if isinstance(origin, Amount) else origin.reads
+        told = sorted(name for name in reads if name.startswith("args."))
+        if told and path in vouched:
+            raise _told_by_model(source, table, path, told[0], str(vouched[path].vouched_by), policy.policy.policy_id)
+
+
+def _told_by_model(
+    source: Source, table: Table, path: ParamPath, read: str, voucher: str, policy_id: str
+) -> PolicyError:
+    name = ".".join(path)
+    place = source.table(table.entries["params"], "params").keys[name]
+    return source.error(
+        place, f'params.{name}: reads {read}, but policy "{policy_id}" takes it on the word of the {voucher}',
+        "the model chooses the arguments; take it from facts:",
+    )  # fmt: skip

@@ -1,0 +1,258 @@
+"""A call of a tool → the operation to ask about. Whatever is not mapped exactly is refused; nothing is guessed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from sentinel.client.errors import ActionDenied
+from sentinel.client.questions import GuardQuestion
+from sentinel.core.errors import InvalidInput
+from sentinel.core.money import Money, money_out, parse_money
+from sentinel.tools.model import CALL_DIGEST, ActionMapping, Amount, Argument, Expression, ToolMapping
+
+_IDENTIFIER = re.compile(r"[A-Za-z0-9._:/@-]{1,200}", re.ASCII)
+_DIGEST_CHARACTERS = 32
+_MAX_DEPTH = 16
+_WHOLE_MOST = 2**53 - 1
+
+
+class ToolRefused(ActionDenied):
+    """The table does not permit this call; the authority was not asked.
+
+    `reason_code`: unmapped_tool, unmapped_argument, missing_argument, malformed_argument, missing_fact, malformed_fact,
+    mapping_failed.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call as the table sees it. `question` is the operation to ask about; None: it runs unguarded."""
+
+    mapping: ToolMapping
+    question: GuardQuestion | None
+
+    def injected(self, place: str, *, operation_id: str) -> dict[str, str]:
+        """What goes along to the provider by name, for "argument" or "header"."""
+        if self.question is None or self.mapping.action is None:
+            return {}
+        values = {"operation_id": operation_id, "idempotency_key": self.question["idempotency_key"]}
+        return {one.name: values[one.source] for one in self.mapping.action.injections if one.place == place}
+
+
+class ToolTable:
+    """Every mapped tool, by server and name. Immutable."""
+
+    def __init__(self, mappings: tuple[ToolMapping, ...]) -> None:
+        self.mappings = mappings
+        self._by_name = {(one.server, one.tool): one for one in mappings}
+
+    def find(self, server: str, tool: str) -> ToolMapping | None:
+        """The mapping of exactly this tool."""
+        return self._by_name.get((server, tool))
+
+    def call(
+        self, server: str, tool: str, arguments: Mapping[str, Any], facts: Mapping[str, Any] | None = None
+    ) -> ToolCall:
+        """The operation that this call is. `facts` are the program's, never the model's. Raises `ToolRefused`."""
+        mapping = self.find(server, tool)
+        if mapping is None or mapping.hidden:
+            raise ToolRefused("unmapped_tool", f"the tool {server}/{tool} is not mapped to an action")
+        if mapping.action is None:
+            return ToolCall(mapping, None)
+        checked = _arguments(mapping, arguments)
+        digest = _digest(mapping, checked)
+        values = {f"args.{name}": value for name, value in checked.items() if mapping.arguments[name].kind != "json"}
+        values |= _facts(mapping, facts or {})
+        values[CALL_DIGEST] = digest[:_DIGEST_CHARACTERS]
+        return ToolCall(mapping, _question(mapping, mapping.action, values, digest))
+
+
+def parse_arguments(text: str) -> dict[str, Any]:
+    """Arguments as JSON text, e.g. from a model. Raises `ToolRefused`: not one object, a key twice, NaN."""
+
+    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(found)
+        if len(made) != len(found):
+            raise ValueError("a key is there twice")
+        return made
+
+    def no_constant(name: str) -> None:
+        raise ValueError(f"{name} is not JSON")
+
+    try:
+        read = json.loads(text or "{}", object_pairs_hook=pairs, parse_constant=no_constant, parse_float=Decimal)
+    except (ValueError, RecursionError) as error:
+        raise ToolRefused("malformed_argument", f"the arguments are not JSON: {error}") from None
+    if not isinstance(read, dict):
+        raise ToolRefused("malformed_argument", "the arguments are not an object")
+    return read
+
+
+def _arguments(mapping: ToolMapping, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that are there, each of its declared type; null is absent."""
+    present = {name: value for name, value in given.items() if value is not None}
+    for name in present:
+        if name not in mapping.arguments:
+            raise ToolRefused("unmapped_argument", f"{mapping.name}: the argument {str(name)[:64]!r} is not mapped")
+    for name, argument in mapping.arguments.items():
+        if argument.required and name not in present:
+            raise ToolRefused("missing_argument", f"{mapping.name}: the argument {name} is missing")
+    return {name: _checked(mapping, mapping.arguments[name], value) for name, value in present.items()}
+
+
+def _checked(mapping: ToolMapping, argument: Argument, value: Any) -> Any:
+    if argument.kind == "decimal":
+        value = _decimal_text(value)
+    if not _is_of(argument.kind, value) or not _is_within(argument, value):
+        raise ToolRefused("malformed_argument", f"{mapping.name}: the argument {argument.name} is not acceptable")
+    return value
+
+
+def _is_of(kind: str, value: Any) -> bool:
+    if kind == "json":
+        return True
+    if kind == "int":
+        return type(value) is int and abs(value) <= _WHOLE_MOST
+    return type(value) is (bool if kind == "bool" else str)
+
+
+def _is_within(argument: Argument, value: Any) -> bool:
+    if argument.one_of is not None:
+        return value in argument.one_of
+    low, high = argument.minimum, argument.maximum
+    return (low is None or value >= low) and (high is None or value <= high)
+
+
+def _decimal_text(value: Any) -> Any:
+    """A number as plain decimal text. A float stands for its shortest text, which is what the model wrote."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        return value
+    return format(Decimal(repr(value)) if isinstance(value, float) else Decimal(value), "f")
+
+
+def _facts(mapping: ToolMapping, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts that are known. One that the program does not say is left out: then the policy can only tighten."""
+    for name in given:
+        if name not in mapping.facts:
+            raise ToolRefused("malformed_fact", f"{mapping.name}: the fact {str(name)[:64]!r} is not declared")
+    found = {}
+    for name, fact in mapping.facts.items():
+        value = fact.value if fact.value is not None else given.get(name)
+        if value is None:
+            continue
+        if not _is_of(fact.kind, value):
+            raise ToolRefused("malformed_fact", f"{mapping.name}: the fact {name} is not of type {fact.kind}")
+        found[f"facts.{name}"] = value
+    return found
+
+
+def _digest(mapping: ToolMapping, arguments: Mapping[str, Any]) -> str:
+    bound = {name: value for name, value in arguments.items() if mapping.arguments[name].bound}
+    try:
+        _refuse_depth(bound)
+        text = json.dumps(
+            [mapping.server, mapping.tool, bound],
+            sort_keys=True,
+            separators=(",", ":"),
+            allow_nan=False,
+            default=_plain,
+        )
+    except (TypeError, ValueError, RecursionError):
+        raise ToolRefused("malformed_argument", f"{mapping.name}: an argument is not JSON") from None
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _refuse_depth(value: Any, depth: int = 0) -> None:
+    if depth > _MAX_DEPTH:
+        raise ValueError("too deep")
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError("a key is not text")
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            _refuse_depth(item, depth + 1)
+
+
+def _plain(value: Any) -> Any:
+    """A number with a fraction counts by its shortest text, whoever read it."""
+    if isinstance(value, Decimal):
+        return float(value)
+    raise TypeError(type(value).__name__)
+
+
+def _question(mapping: ToolMapping, action: ActionMapping, values: Mapping[str, Any], digest: str) -> GuardQuestion:
+    activation = action.conditions.activation(values)
+
+    def value_of(what: str, one: Expression) -> Any:
+        missing = sorted(one.reads - values.keys())
+        if missing:
+            code = "missing_fact" if missing[0].startswith("facts.") else "missing_argument"
+            raise ToolRefused(code, f"{mapping.name}: {what} needs {missing[0]}")
+        found = one.compiled.value(activation)
+        if found is None:
+            raise ToolRefused("mapping_failed", f"{mapping.name}: {what} has no value for these arguments")
+        return found
+
+    params: dict[str, Any] = {}
+    for path, source, found in _param_values(mapping, action, values, value_of):
+        _put(params, path, _money(mapping, path, source, found) if isinstance(source, Amount) else found)
+    params["tool_call"] = {"server": mapping.server, "tool": mapping.tool, "arguments_digest": f"sha256:{digest}"}
+    question: GuardQuestion = {
+        "action": action.action,
+        "params": params,
+        "idempotency_key": _identifier(mapping, "key", value_of("key", action.key)),
+    }
+    if action.resource is not None:
+        question["resource"] = _identifier(mapping, "resource", value_of("resource", action.resource))
+    if action.risk_class is not None:
+        question["risk_class"] = action.risk_class
+    return question
+
+
+def _param_values(
+    mapping: ToolMapping, action: ActionMapping, values: Mapping[str, Any], value_of: Any
+) -> Iterator[tuple[tuple[str, ...], Expression | Amount, Any]]:
+    """(path, source, value or (amount, currency)) of each param that can be said.
+
+    One that needs an absent optional argument or an unknown fact is left out, and the policy tightens; but never an amount.
+    """
+    for path, source in action.params.items():
+        what = f"params.{'.'.join(path)}"
+        if isinstance(source, Amount):
+            yield path, source, (value_of(what, source.value), value_of(f"{what}.currency", source.currency))
+        elif source.reads <= values.keys():
+            yield path, source, value_of(what, source)
+
+
+def _money(mapping: ToolMapping, path: tuple[str, ...], source: Amount, found: tuple[Any, str]) -> dict[str, Any]:
+    value, currency = found[0], found[1].upper()
+    try:
+        # Parsed either way, so that the currency is known and the amount within bounds.
+        money = Money(value, currency) if source.unit == "minor" else parse_money(value, currency)
+        out = money_out(money)
+        parse_money(out["value"], currency)
+    except (InvalidInput, KeyError):
+        what = "params." + ".".join(path)
+        raise ToolRefused("mapping_failed", f"{mapping.name}: {what} is not an amount of money") from None
+    return out
+
+
+def _identifier(mapping: ToolMapping, what: str, text: str) -> str:
+    if not _IDENTIFIER.fullmatch(text):
+        raise ToolRefused(
+            "mapping_failed", f"{mapping.name}: {what} is not an identifier (ASCII letters, digits, . _ : / @ -)"
+        )
+    return text
+
+
+def _put(params: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for step in path[:-1]:
+        params = params.setdefault(step, {})
+    params[path[-1]] = value

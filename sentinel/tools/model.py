@@ -1,0 +1,100 @@
+"""The table as values: what one tool takes, which action it is, and how its arguments become that action's params."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sentinel.policy.conditions import ValueExpression
+
+KINDS = {"string": "string", "int": "int", "bool": "bool", "decimal": "string", "json": None}
+"""The types of an argument, and what an expression sees of one. `decimal` is an amount in major units, seen as text; `json` is
+anything at all, which no expression sees."""
+
+CALL_DIGEST = "call.digest"
+"""In expressions: 32 hex digits over the tool and all bound arguments, for a key where no argument names the effect."""
+
+ParamPath = tuple[str, ...]
+"""Where a param goes, one key a step: ("risk", "duplicate_refund")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument that the tool may be called with. `bound`: another value is another operation."""
+
+    name: str
+    kind: str
+    required: bool = True
+    minimum: int | None = None
+    maximum: int | None = None
+    one_of: frozenset[str] | None = None
+    bound: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramFact:
+    """Something that the program around the tool says, or with a `value` the table itself; never the model's arguments."""
+
+    name: str
+    kind: str
+    value: str | int | bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """An expression and what it reads: "args.amount", "facts.currency", "call.digest"."""
+
+    text: str
+    compiled: ValueExpression
+    reads: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Money: `value` in the currency's minor (whole number) or major (decimal text or whole number) units, and the currency."""
+
+    value: Expression
+    unit: Literal["minor", "major"]
+    currency: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """What goes along to the provider: into an argument of the tool, or into a header of the request that carries the call."""
+
+    place: Literal["argument", "header"]
+    name: str
+    source: Literal["operation_id", "idempotency_key"]
+
+
+@dataclass(frozen=True, slots=True)
+class ActionMapping:
+    """How a call of the tool becomes one operation. `conditions` are the variables that its expressions see."""
+
+    action: str
+    key: Expression
+    params: Mapping[ParamPath, Expression | Amount]
+    conditions: Any
+    resource: Expression | None = None
+    risk_class: str | None = None
+    injections: tuple[Injection, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolMapping:
+    """One tool of one server. Without `action` it runs unguarded, for the reason given; `hidden`: not listed, and denied."""
+
+    server: str
+    tool: str
+    arguments: Mapping[str, Argument]
+    facts: Mapping[str, ProgramFact]
+    action: ActionMapping | None
+    unguarded: str | None = None
+    hidden: bool = False
+    line: int = 0
+
+    @property
+    def name(self) -> str:
+        """ "server/tool"."""
+        return f"{self.server}/{self.tool}"

@@ -1,0 +1,1 @@
+"""The rules that every adapter keeps, tried with the real packages in environments of their own."""

@@ -1,0 +1,117 @@
+"""LangChain agents with a scripted model; threads are kept in PostgreSQL where the command names one, else in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, ExitStack
+from typing import Any
+
+from langchain.agents import create_agent
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+
+from sentinel.integrations import ToolGuard
+from sentinel.integrations.langchain import SentinelMiddleware
+from tests.adapters.driver import Driver, Shop, Turn, serve
+
+MEMORY = InMemorySaver()
+
+
+class Model(GenericFakeChatModel):
+    """Says what it is told to."""
+
+    def bind_tools(self, tools: Any, **_: Any) -> Model:
+        return self
+
+
+def tools_of(shop: Shop) -> list[Any]:
+    """The tools as LangChain has them."""
+
+    @tool
+    def create_refund(
+        payment_intent: str, amount: int, reason: str | None = None, request_key: str | None = None
+    ) -> str:
+        """Refund a payment."""
+        return shop.do("create_refund", payment_intent=payment_intent, amount=amount, request_key=request_key)
+
+    @tool
+    def refund_charge(charge: str, amount: int) -> str:
+        """Refund a charge."""
+        return shop.do("refund_charge", charge=charge, amount=amount)
+
+    @tool
+    def look_up(payment_intent: str) -> str:
+        """Look at a payment."""
+        return shop.do("look_up", payment_intent=payment_intent)
+
+    @tool
+    def wire_money(account: str) -> str:
+        """A tool that nobody mapped."""
+        return shop.do("wire_money", account=account)
+
+    return [create_refund, refund_charge, look_up, wire_money]
+
+
+class LangChain(Driver):
+    """One agent per command."""
+
+    def begin(self, guard: ToolGuard, command: dict[str, Any]) -> Turn:
+        calls = [{"name": one["tool"], "args": one["args"], "id": one["id"]} for one in command["calls"]]
+        said = [AIMessage(content="", tool_calls=calls), AIMessage(content="ready")]
+        return self._run(guard, command, said, {"messages": [("user", "go")]})
+
+    def resume(self, guard: ToolGuard, command: dict[str, Any]) -> Turn:
+        return self._run(guard, command, [AIMessage(content="ready")] * 3, command["value"])
+
+    def _run(self, guard: ToolGuard, command: dict[str, Any], said: list[AIMessage], given: Any) -> Turn:
+        config = {"configurable": {"thread_id": command["thread"]}}
+        middleware = [SentinelMiddleware(guard)]
+
+        def agent(checkpointer: Any) -> Any:
+            return create_agent(
+                Model(messages=iter(said)), tools_of(self.shop), middleware=middleware, checkpointer=checkpointer
+            )
+
+        def to_send(state: Any) -> Any:
+            if command["do"] == "begin":
+                return given
+            return Command(resume={one.id: given for one in state.interrupts})
+
+        async def run_async() -> Any:
+            async with AsyncExitStack() as stack:
+                checkpointer: Any = MEMORY
+                if command.get("database"):
+                    from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+
+                    checkpointer = await stack.enter_async_context(
+                        AsyncPostgresSaver.from_conn_string(command["database"])
+                    )
+                    await checkpointer.setup()
+                made = agent(checkpointer)
+                return await made.ainvoke(to_send(await made.aget_state(config)), config)
+
+        if command["form"] == "async":
+            return _turn(asyncio.run(run_async()))
+        with ExitStack() as stack:
+            checkpointer: Any = MEMORY
+            if command.get("database"):
+                from langgraph.checkpoint.postgres import PostgresSaver
+
+                checkpointer = stack.enter_context(PostgresSaver.from_conn_string(command["database"]))
+                checkpointer.setup()
+            made = agent(checkpointer)
+            return _turn(made.invoke(to_send(made.get_state(config)), config))
+
+
+def _turn(state: Any) -> Turn:
+    messages = [str(one.content) for one in state["messages"] if isinstance(one, ToolMessage)]
+    waiting = [one.value["sentinel"]["approval_id"] for one in state.get("__interrupt__", ())]
+    assert all(one.value["type"] == "tool_approval" for one in state.get("__interrupt__", ()))
+    return Turn(messages, waiting)
+
+
+if __name__ == "__main__":
+    serve(LangChain)

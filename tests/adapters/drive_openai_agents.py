@@ -1,0 +1,79 @@
+"""OpenAI agents with the SDK's scripted model; an interrupted run is kept as its JSON in a file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from agents import Agent, Runner, RunState, function_tool
+from agents.items import ToolCallOutputItem
+from agents.testing import ScriptedModel, assistant_message, function_call
+
+from sentinel.integrations import ToolGuard
+from sentinel.integrations.openai_agents import approve_decided, protect_agent
+from tests.adapters.driver import Driver, Shop, Turn, serve
+
+
+def tools_of(shop: Shop) -> list[Any]:
+    """The tools as the SDK has them."""
+
+    @function_tool(strict_mode=False)
+    def create_refund(
+        payment_intent: str, amount: int, reason: str | None = None, request_key: str | None = None
+    ) -> str:
+        """Refund a payment."""
+        return shop.do("create_refund", payment_intent=payment_intent, amount=amount, request_key=request_key)
+
+    @function_tool
+    def refund_charge(charge: str, amount: int) -> str:
+        """Refund a charge."""
+        return shop.do("refund_charge", charge=charge, amount=amount)
+
+    @function_tool
+    def look_up(payment_intent: str) -> str:
+        """Look at a payment."""
+        return shop.do("look_up", payment_intent=payment_intent)
+
+    @function_tool
+    def wire_money(account: str) -> str:
+        """A tool that nobody mapped."""
+        return shop.do("wire_money", account=account)
+
+    return [create_refund, refund_charge, look_up, wire_money]
+
+
+class OpenAIAgents(Driver):
+    """One agent per command. The forms: `asked` leaves waiting interruptions; `naive` approves whatever interrupts."""
+
+    def begin(self, guard: ToolGuard, command: dict[str, Any]) -> Turn:
+        calls = [function_call(one["tool"], one["args"], call_id=one["id"]) for one in command["calls"]]
+        return asyncio.run(self._run(guard, command, [calls], "go"))
+
+    def resume(self, guard: ToolGuard, command: dict[str, Any]) -> Turn:
+        return asyncio.run(self._run(guard, command, [], None))
+
+    async def _run(self, guard: ToolGuard, command: dict[str, Any], said: list[Any], given: Any) -> Turn:
+        model = ScriptedModel([*said, [assistant_message("ready")]])
+        agent = protect_agent(Agent(name="refunds", tools=tools_of(self.shop), model=model), guard)
+        kept = Path(command["state"]) / f"{command['thread']}.json"
+        waiting: list[str] = []
+        if given is None:
+            given = await RunState.from_json(agent, json.loads(kept.read_text()))
+            if command["form"] == "naive":
+                for item in given.get_interruptions():
+                    given.approve(item, always_approve=True)
+            else:
+                waiting = await approve_decided(given, guard)
+        result = await Runner.run(agent, given)
+        state = result.to_state()
+        kept.write_text(json.dumps(state.to_json()))
+        if result.interruptions and not waiting:
+            waiting = await approve_decided(state, guard)
+        outputs = [str(item.output) for item in result.new_items if isinstance(item, ToolCallOutputItem)]
+        return Turn(outputs, waiting if result.interruptions else [])
+
+
+if __name__ == "__main__":
+    serve(OpenAIAgents)

@@ -1,0 +1,84 @@
+"""What runs inside an adapter's environment: one JSON command per line on standard input, one JSON answer per line.
+
+A driver of one framework implements `Driver`. Nothing of the test environment is imported here: only the client, the table,
+the adapters and the framework.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sentinel.client import Client
+from sentinel.integrations import ToolGuard
+from sentinel.tools import read_tool_table
+
+TABLE = read_tool_table(Path(__file__).with_name("tools.yaml"))
+
+
+@dataclass
+class Shop:
+    """The provider behind the tools: it notes every call, and may fail or die in the middle of one."""
+
+    behaviour: str = "works"
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+    def do(self, tool: str, **arguments: Any) -> str:
+        """One effect."""
+        self.calls.append({"tool": tool, **arguments})
+        if self.behaviour == "dies":
+            print(json.dumps({"died": True}), flush=True)
+            os._exit(9)
+        if self.behaviour == "raises":
+            raise RuntimeError("the provider timed out")
+        return f"done: {tool}"
+
+
+@dataclass
+class Turn:
+    """What one run of the agent came to, beside the shop's calls."""
+
+    messages: list[str] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+
+
+class Driver:
+    """One framework. `state` is a folder that outlives the process; `thread` names the run to go on with."""
+
+    def __init__(self, shop: Shop) -> None:
+        self.shop = shop
+
+    def begin(self, guard: ToolGuard, command: dict[str, Any]) -> Turn:
+        """A new run whose model makes `command["calls"]` in one turn, in the given form ("sync", "async")."""
+        raise NotImplementedError
+
+    def resume(self, guard: ToolGuard, command: dict[str, Any]) -> Turn:
+        """Go on with the run of `command["thread"]`, resumed with the value `command["value"]`."""
+        raise NotImplementedError
+
+
+def serve(kind: type[Driver]) -> None:
+    """Answer commands until standard input ends."""
+    # What the framework prints must not be taken for an answer.
+    answers, sys.stdout = sys.stdout, sys.stderr
+    for line in sys.stdin:
+        command = json.loads(line)
+        shop = Shop(command.get("shop", "works"))
+        driver = kind(shop)
+        client = Client(command["url"], command["key"], agent_id=command["agent"], timeout_seconds=command.get("timeout", 5), retries=0)  # fmt: skip
+        facts = command["facts"]
+        known = (lambda tool, arguments: facts) if facts is not None else None
+        guard = ToolGuard(TABLE, client, facts=known)
+        answer: dict[str, Any] = {"raised": None, "messages": [], "waiting": []}
+        sys.stdout = answers if shop.behaviour == "dies" else sys.stderr
+        try:
+            turn = getattr(driver, command["do"])(guard, command)
+            answer |= {"messages": turn.messages, "waiting": turn.waiting}
+        except Exception as error:
+            answer["raised"] = f"{type(error).__name__}: {error}"
+        client.close()
+        print(json.dumps({**answer, "calls": shop.calls}), file=answers, flush=True)

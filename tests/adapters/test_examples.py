@@ -1,0 +1,106 @@
+"""The examples of docs/examples run as they stand, each with its framework's own environment."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sentinel.policy.folder import check_folder
+from sentinel.policy.library import PolicyLibrary
+from sentinel.tools import read_tool_table
+from sentinel.tools.cases import policy_decision
+from tests.adapters.conftest import Place
+from tests.adapters.scripted_messages import scripted_messages
+from tests.support.adapter_environments import REPO, NotInstalled, environment_variables, interpreter_of
+
+EXAMPLES = {
+    "plain": None, "langchain_agent": "langchain", "openai_agent": "openai_agents", "pydantic_ai_agent": "pydantic_ai",
+    "claude_agent": "claude_agent_sdk",
+}  # fmt: skip
+pytestmark = pytest.mark.slow
+
+
+def test_every_example_is_run() -> None:
+    assert {path.stem for path in (REPO / "docs" / "examples").glob("*.py")} == EXAMPLES.keys()
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "claude_agent"])
+def test_an_example_issues_the_small_card_waits_for_a_person_and_is_refused_the_huge_one(
+    place: Place, name: str
+) -> None:
+    with started(name, place) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line.strip())
+            if line.startswith("waiting for "):
+                place.vote(line.split()[-1])
+        assert process.wait(60) == 0
+    text = "\n".join(lines)
+    assert "issued 10.00 USD" in text and "issued 100.00 USD" in text and "issued 1000.00" not in text
+    assert "Not executed" in text and "over_limit" in text and text.count("waiting for") == 1
+
+
+def test_the_claude_example_issues_a_card_and_waits_for_a_person(place: Place, tmp_path: Path) -> None:
+    card = {"customer": "c1", "amount": "100.00", "currency": "USD", "order": "claude-1"}
+    calls = [{"name": "mcp__local__issue_gift_card", "input": card, "id": "toolu_1"}]
+    with scripted_messages(calls) as (service, _):
+        env = {
+            "ANTHROPIC_BASE_URL": service, "ANTHROPIC_API_KEY": "none", "HOME": str(tmp_path), "CLAUDE_CONFIG_DIR": str(tmp_path),
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1",
+        }  # fmt: skip
+        with started("claude_agent", place, "Thank customer c1", **env) as process:
+            assert process.stdout is not None
+            lines = []
+            for line in process.stdout:
+                lines.append(line.strip())
+                if line.startswith("waiting for "):
+                    place.vote(line.split()[-1])
+            assert process.wait(60) == 0
+    assert lines[-1] == "issued 100.00 USD to c1" and lines[0].startswith("waiting for ")
+
+
+def test_the_readmes_snippet_runs_as_it_stands(place: Place, tmp_path: Path) -> None:
+    (snippet,) = (
+        text
+        for text in re.findall(r"```python\n(.*?)```", (REPO / "README.md").read_text(), re.DOTALL)
+        if "guarded(" in text
+    )
+    (tmp_path / "agent.py").write_text(snippet.replace("http://127.0.0.1:7860", place.url))
+    command = [sys.executable, str(tmp_path / "agent.py"), place.fixtures.key]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment_variables()) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline().strip()]
+        place.vote(lines[0].split()[-1])
+        lines += [line.strip() for line in process.stdout]
+        assert process.wait(60) == 0
+    assert lines[0].startswith("waiting for ") and lines[1:] == ["issued"]
+
+
+def test_the_policy_of_ones_own_is_a_good_one(tmp_path: Path) -> None:
+    text = (REPO / "docs" / "agents.md").read_text()
+    (policy,) = re.findall(r"```yaml\n(policy: .*?)```", text, re.DOTALL)
+    (tmp_path / "own.yaml").write_text(policy)
+    assert check_folder(tmp_path) == []
+    library = PolicyLibrary.load(tmp_path)
+    table = read_tool_table(REPO / "policies" / "tools.yaml")
+    for amount, wanted in (("25.00", "ALLOW"), ("25.01", "APPROVAL_REQUIRED")):
+        call = table.call(
+            "local", "issue_gift_card", {"customer": "c", "amount": amount, "currency": "USD", "order": "o"}
+        )
+        assert policy_decision(call, library).verdict == wanted
+
+
+def started(name: str, place: Place, *arguments: str, **env: str) -> subprocess.Popen[str]:
+    """The example, running. Skips where its framework cannot be installed."""
+    framework = EXAMPLES[name]
+    try:
+        python = sys.executable if framework is None else str(interpreter_of(framework))
+    except NotInstalled as error:
+        pytest.skip(str(error))
+    command = [python, str(REPO / "docs" / "examples" / f"{name}.py"), place.url, place.fixtures.key, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**environment_variables(), **env})

@@ -1,0 +1,252 @@
+"""The rules that every adapter keeps: one table of tests, each run against every adapter with the real package.
+
+The authority, its database and the adapters are real; the model is scripted and the provider notes what it is asked to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from sentinel.authority.actor import local_administrator
+from sentinel.authority.halts import set_halt
+from tests.adapters.conftest import Agent
+from tests.support.scripted_server import ScriptedServer, faults
+
+FORMS = [
+    ("plain", "sync"), ("plain", "async"), ("langchain", "sync"), ("langchain", "async"),
+    ("openai_agents", "asked"), ("openai_agents", "naive"), ("pydantic_ai", "run"),
+    ("claude_agent_sdk", "defer"),
+]  # fmt: skip
+"""Adapter and form. "naive": who goes on approves whatever interrupts, without looking at the authority."""
+NEEDS_PERSON = 40_000
+OVER_LIMIT = 500_000
+
+DEAR = "claude_agent_sdk"
+"""Its program takes seconds to start: it is tried with the first two values of a rule."""
+
+every_adapter = pytest.mark.parametrize("agent", FORMS, indirect=True, ids=["-".join(one) for one in FORMS])
+
+
+def every_adapter_with(name: str, values: list[Any]) -> pytest.MarkDecorator:
+    """Each adapter with each value of a parameter."""
+    cases = [(form, value) for form in FORMS for value in (values[:2] if form[0] == DEAR else values)]
+    ids = [f"{'-'.join(form)}-{str(value)[:30]}" for form, value in cases]
+    return pytest.mark.parametrize(("agent", name), cases, indirect=["agent"], ids=ids)
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    """All that the model was told."""
+    return " ".join(answer["messages"])
+
+
+@every_adapter
+def test_what_is_allowed_runs_once_with_what_is_injected_and_is_reported(agent: Agent) -> None:
+    answer = agent.begin(agent.refund())
+    assert len(answer["calls"]) == 1 and "done: create_refund" in text_of(answer) and not answer["waiting"]
+    call = answer["calls"][0]
+    assert (call["payment_intent"], call["amount"]) == (agent.payment, 5000)
+    assert len(call["request_key"]) == 36, "the operation's id reaches the provider"
+    assert agent.place.operations(agent.payment) == [(f"refund:{agent.payment}:5000", "completed", "success")]
+
+
+@every_adapter
+def test_what_is_denied_is_not_called_and_the_model_reads_why(agent: Agent) -> None:
+    answer = agent.begin(agent.refund(OVER_LIMIT))
+    assert answer["calls"] == [] and "over_limit" in text_of(answer) and "Not executed" in text_of(answer)
+
+
+@every_adapter
+@pytest.mark.parametrize(
+    ("tool", "arguments", "reason"),
+    [
+        ("wire_money", {"account": "x"}, "unmapped_tool"),
+        ("create_refund", {"amount": 5000, "request_key": "mine"}, "unmapped_argument"),
+        ("create_refund", {"amount": 5000, "reason": "x", "payment_intent": "pi 1"}, "mapping_failed"),
+    ],
+)
+def test_what_is_not_mapped_is_not_called(agent: Agent, tool: str, arguments: dict[str, Any], reason: str) -> None:
+    given = arguments if tool == "wire_money" else {"payment_intent": agent.payment, **arguments}
+    answer = agent.begin(agent.call(tool, **given))
+    assert answer["calls"] == [] and reason in text_of(answer)
+    assert agent.place.operations(agent.payment) == []
+
+
+@every_adapter
+def test_a_tool_that_the_table_lets_run_unguarded_runs(agent: Agent) -> None:
+    answer = agent.begin(agent.call("look_up", payment_intent=agent.payment))
+    assert [call["tool"] for call in answer["calls"]] == ["look_up"]
+    assert agent.place.operations(agent.payment) == []
+
+
+@every_adapter
+def test_what_needs_a_person_waits_and_runs_once_when_approved(agent: Agent) -> None:
+    waiting = agent.begin(agent.refund(NEEDS_PERSON))
+    assert waiting["calls"] == [] and len(waiting["waiting"]) == 1
+    agent.place.vote(waiting["waiting"][0])
+    answer = agent.resume()
+    assert len(answer["calls"]) == 1 and answer["waiting"] == []
+    assert agent.place.operations(agent.payment) == [(f"refund:{agent.payment}:40000", "completed", "success")]
+
+
+@every_adapter_with("value", ["approve", {"type": "approve"}, {"decisions": [{"type": "approve"}]}, True])
+def test_a_resume_is_no_approval(agent: Agent, value: Any) -> None:
+    call = agent.refund(NEEDS_PERSON)
+    waiting = agent.begin(call)
+    for _ in range(2):
+        answer = agent.go_on(call, value=value)
+        assert answer["calls"] == []
+        assert answer["waiting"] == waiting["waiting"] or "approval_pending" in text_of(answer)
+    agent.place.vote(waiting["waiting"][0])
+    last = agent.go_on(call, value={"type": "reject"})
+    assert len(last["calls"]) == 1, "nor is it a rejection: the authority's word counts"
+
+
+@every_adapter
+def test_what_a_person_rejected_is_not_called(agent: Agent) -> None:
+    waiting = agent.begin(agent.refund(NEEDS_PERSON))
+    agent.place.vote(waiting["waiting"][0], "reject")
+    answer = agent.resume()
+    assert answer["calls"] == [] and "approval_rejected" in text_of(answer) and answer["waiting"] == []
+
+
+@every_adapter
+def test_waiting_survives_the_process(agent: Agent) -> None:
+    call = agent.refund(NEEDS_PERSON)
+    waiting = agent.begin(call)
+    agent.kill()
+    assert agent.resume()["calls"] == []
+    agent.kill()
+    agent.place.vote(waiting["waiting"][0])
+    answer = agent.go_on(call)
+    assert len(answer["calls"]) == 1 and answer["calls"][0]["amount"] == NEEDS_PERSON
+
+
+@every_adapter
+def test_a_process_that_dies_in_the_tool_does_not_call_it_again(agent: Agent) -> None:
+    waiting = agent.begin(agent.refund(NEEDS_PERSON))
+    agent.place.vote(waiting["waiting"][0])
+    assert agent.resume(shop="dies").get("died")
+    assert agent.resume()["calls"] == []
+    again = agent.begin(agent.refund(NEEDS_PERSON))
+    assert again["calls"] == [] and "already_started" in text_of(again), "nor under a new call id in a new run"
+
+
+@every_adapter
+def test_a_changed_argument_is_another_operation_and_an_approval_is_of_no_use_to_it(agent: Agent) -> None:
+    waiting = agent.begin(agent.refund(NEEDS_PERSON))
+    agent.place.vote(waiting["waiting"][0])
+    other = agent.begin(agent.refund(NEEDS_PERSON + 1))
+    assert other["calls"] == [] and other["waiting"] != waiting["waiting"]
+    same_key = agent.begin(agent.refund(NEEDS_PERSON, reason="another"))
+    assert same_key["calls"] == [] and "idempotency_key_reused" in text_of(same_key)
+
+
+@every_adapter
+def test_the_same_effect_under_a_new_call_id_is_stopped(agent: Agent) -> None:
+    first = agent.refund()
+    assert len(agent.begin(first)["calls"]) == 1
+    for again in (first, agent.refund()):
+        answer = agent.begin(again)
+        assert answer["calls"] == [] and "already_started" in text_of(answer)
+
+
+@every_adapter
+def test_the_same_refund_through_another_tool_is_stopped(agent: Agent) -> None:
+    assert len(agent.begin(agent.refund())["calls"]) == 1
+    answer = agent.begin(agent.call("refund_charge", charge=agent.payment, amount=5000))
+    assert answer["calls"] == [] and "duplicate_resource" in text_of(answer)
+
+
+@every_adapter
+def test_parallel_calls_of_one_turn_are_operations_of_their_own(agent: Agent) -> None:
+    calls = [agent.refund(100 + number, payment_intent=f"{agent.payment}-{number}") for number in range(3)]
+    large = agent.refund(NEEDS_PERSON, payment_intent=f"{agent.payment}-large")
+    huge = agent.refund(OVER_LIMIT, payment_intent=f"{agent.payment}-huge")
+    answer = agent.begin(*calls, large, huge)
+    amounts = [call["amount"] for call in answer["calls"]]
+    assert sorted(amounts) == [100, 101, 102] and len(answer["waiting"]) == 1
+    agent.place.vote(answer["waiting"][0])
+    assert [call["amount"] for call in agent.resume()["calls"]] == [NEEDS_PERSON]
+    found = {key: outcome for key, _, outcome in agent.place.operations(agent.payment)}
+    assert len(found) == 5 and list(found.values()).count("success") == 4
+
+
+@every_adapter
+def test_two_same_calls_of_one_turn_are_one_effect(agent: Agent) -> None:
+    answer = agent.begin(agent.refund(), agent.refund())
+    assert len(answer["calls"]) == 1 and len(agent.place.operations(agent.payment)) == 1
+
+
+@every_adapter
+def test_a_tool_that_fails_is_in_doubt_and_not_called_again(agent: Agent) -> None:
+    answer = agent.begin(agent.refund(), shop="raises")
+    assert len(answer["calls"]) == 1
+    assert [status for _, status, _ in agent.place.operations(agent.payment)] == ["in_doubt"]
+    again = agent.begin(agent.refund())
+    assert again["calls"] == [] and "already_started" in text_of(again)
+
+
+@every_adapter
+def test_a_halt_stops_what_was_approved(agent: Agent) -> None:
+    waiting = agent.begin(agent.refund(NEEDS_PERSON))
+    agent.place.vote(waiting["waiting"][0])
+    fixtures = agent.place.fixtures
+    actor = local_administrator(fixtures.tenant_id)
+    set_halt(fixtures.console_pool, actor, scope="agent", target=agent.agent_id, reason="drill")
+    assert agent.resume()["calls"] == []
+
+
+@every_adapter
+def test_facts_that_the_program_does_not_know_tighten(agent: Agent) -> None:
+    answer = agent.begin(agent.refund(), facts={"account": "acct-x"})
+    assert answer["calls"] == [] and "fact_missing" in text_of(answer)
+    assert agent.begin(agent.refund(), facts={"clean": "yes"})["calls"] == []
+
+
+ALLOW = b'{"decision": "ALLOW", "status": "allowed"}'
+
+
+@pytest.fixture(scope="module")
+def faulty() -> Iterator[ScriptedServer]:
+    """A server in the authority's place."""
+    with ScriptedServer().running() as server:
+        yield server
+
+
+FAULTS: dict[str, tuple[Callable[[Any], None], str]] = {
+    name: fault
+    for name, fault in faults(ALLOW).items()
+    if name in ("hangs", "drips its body", "resets", "is cut off", "500", "redirect", "empty", "two answers")
+}
+"""One of each kind; every one of them is tried on the client itself."""
+
+
+@every_adapter_with("fault", ["nobody listens", *FAULTS])
+def test_a_lost_authority_means_that_the_tool_is_not_called(agent: Agent, faulty: ScriptedServer, fault: str) -> None:
+    url = "http://127.0.0.1:9"
+    if fault in FAULTS:
+        faulty.script, url = FAULTS[fault][0], faulty.url
+    answer = agent.begin(agent.refund(), url=url, timeout=0.3)
+    assert answer["calls"] == [] and not answer["waiting"]
+    assert "Not executed" in text_of(answer) or answer["raised"]
+
+
+RULES_THAT_TURN_RED: dict[str, Callable[[Agent, ScriptedServer], None]] = {
+    "resume": lambda agent, faulty: test_a_resume_is_no_approval(agent, "approve"),
+    "silence": lambda agent, faulty: test_a_lost_authority_means_that_the_tool_is_not_called(
+        agent, faulty, "nobody listens"
+    ),
+    "report": lambda agent, faulty: test_what_is_allowed_runs_once_with_what_is_injected_and_is_reported(agent),
+    "same effect": lambda agent, faulty: test_the_same_effect_under_a_new_call_id_is_stopped(agent),
+    "in doubt": lambda agent, faulty: test_a_tool_that_fails_is_in_doubt_and_not_called_again(agent),
+}
+
+
+@pytest.mark.parametrize("agent", [("trusting", "sync")], indirect=True)
+@pytest.mark.parametrize("rule", RULES_THAT_TURN_RED)
+def test_the_mutant_that_trusts_its_framework_is_seen(agent: Agent, faulty: ScriptedServer, rule: str) -> None:
+    with pytest.raises((AssertionError, KeyError)):
+        RULES_THAT_TURN_RED[rule](agent, faulty)

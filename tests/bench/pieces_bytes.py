@@ -1,0 +1,124 @@
+"""`python -m tests.bench.pieces_bytes`: processor time of a guard from bytes to row and from committed result to bytes, piece by piece.
+
+No database and no server; the retail refund policy, 500 different requests that it allows. Each figure is the least of many short
+runs of 20 requests, so that what else the machine does shows least.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from sentinel.authority.api.guard import to_answer, to_operation
+from sentinel.authority.api.hot_bodies import GUARD
+from sentinel.authority.decisions import Recorded
+from sentinel.authority.engine import Authority, Caller
+from sentinel.authority.guard import decided_row, provisional
+from sentinel.authority.guard_rows import GuardRow
+from sentinel.authority.keys import WORKER_SCOPE
+from sentinel.core.operation import Operation
+from sentinel.core.permit import PermitSigner
+from sentinel.core.proof import assemble_pack
+from sentinel.platform.http.bodies import read_object
+from sentinel.platform.resources import policies_dir
+from sentinel.policy.facts import Requester, extract_facts
+from sentinel.policy.library import ReloadablePolicies
+from tests.support.fixtures import ACTION, guard_body
+
+REQUESTS, IN_A_RUN, RUNS = 500, 20, 400
+
+
+def microseconds(call: Callable[[Any], object], over: Sequence[Any]) -> float:
+    """The least processor time of a call, over different arguments."""
+    least = float("inf")
+    for run in range(RUNS):
+        first = run * IN_A_RUN % len(over)
+        some = over[first : first + IN_A_RUN]
+        began = time.process_time()
+        for one in some:
+            call(one)
+        least = min(least, time.process_time() - began)
+    return least / IN_A_RUN * 1e6
+
+
+def make_authority() -> Authority:
+    """What a decision needs, without a database."""
+    nothing: Any = None
+    clock: Any = lambda: datetime.now(UTC)  # noqa: E731
+    return Authority(
+        pool=nothing, decisions=nothing, starts=nothing, reports=nothing, checks=nothing,
+        policies=ReloadablePolicies(policies_dir()), permits=PermitSigner(["bench" * 8]), clock=clock,
+    )  # fmt: skip
+
+
+def recorded(row: GuardRow) -> Recorded:
+    """What the database would answer for a row that it allows."""
+    terms, now = row.terms, datetime.now(UTC)
+    pack = assemble_pack(
+        row.pack_parts, decided_at="2026-11-22T19:22:11.123456Z", decision="ALLOW", facts=row.facts_commitment, latency_ms=3,
+        reason_code=terms.reason_code,
+    )  # fmt: skip
+    return Recorded(
+        seq=0, result="decided", operation_id=row.operation_id, decision_event_id=row.event_id, decision="ALLOW",
+        reason_code=terms.reason_code, status="allowed", policy_id=terms.policy_id, policy_version=terms.policy_version,
+        policy_label=terms.policy_label, resource=row.resource, risk_class=terms.risk_class, digest=row.digest, request=None,
+        permit_id=row.permit_id, permit_expires_at=now, approval_id=None, approval_expires_at=None, approver=None,
+        approved_at=None, outcome=None, pack=pack, pack_hash="sha256:" + "0" * 64, decided_at=now, start_event_id=None,
+        start_hash=None, start_duplicate=None,
+    )  # fmt: skip
+
+
+def pieces() -> dict[str, float]:
+    """Microseconds by piece."""
+    authority = make_authority()
+    worker = Caller(uuid.uuid4(), uuid.uuid4(), uuid.uuid4(), None, frozenset({"guard", WORKER_SCOPE}), None)
+    agent = Caller(worker.tenant_id, uuid.uuid4(), uuid.uuid4(), None, frozenset({"guard"}), None)
+    policy = authority.policies.library.find(ACTION)
+    assert policy is not None
+
+    def operation(raw: bytes) -> Operation:
+        body = GUARD.read(raw)
+        return to_operation(body, body.idempotency_key)
+
+    def row(raw: bytes) -> GuardRow:
+        return decided_row(authority, worker, operation(raw), has_start_step=True, elapsed_ms=1)
+
+    raws = [orjson.dumps(guard_body(f"k{place}", value="12.00")) for place in range(REQUESTS)]
+    operations = [operation(raw) for raw in raws]
+    known = [extract_facts(policy, one.facts(), Requester("k", is_worker=True)).variables for one in operations]
+    answers = [recorded(row(raw)) for raw in raws]
+    return {
+        "read: the strict reader and the schema": microseconds(lambda raw: GUARD.of_object(read_object(raw)), raws),
+        "read: in one pass": microseconds(GUARD.read, raws),
+        "operation and digest": microseconds(operation, raws) - microseconds(GUARD.read, raws),
+        "conditions of the rules": microseconds(policy.rule_conditions.answers, known),
+        "decide, a worker asks": microseconds(lambda one: provisional(authority, worker, one), operations),
+        "decide, an agent asks": microseconds(lambda one: provisional(authority, agent, one), operations),
+        "bytes to row, all": microseconds(row, raws),
+        "permit": microseconds(
+            lambda one: authority.permits.issue(worker.tenant_id, one.permit_id, one.digest), answers
+        ),
+        "answer, with its permit": microseconds(lambda one: to_answer(worker, one, authority.permits), answers),
+    }
+
+
+def main() -> None:
+    """Print the pieces."""
+    table = Table("piece", "µs of processor time", title="a guard without its commit")
+    found = pieces()
+    for name, value in found.items():
+        table.add_row(name, f"{value:.1f}")
+    total = found["bytes to row, all"] + found["answer, with its permit"]
+    table.add_row("bytes to row and row to bytes", f"{total:.1f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

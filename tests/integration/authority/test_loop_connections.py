@@ -1,0 +1,257 @@
+"""Connections that an event loop reads: bounded, healed, and never left with somebody else's answer."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from sentinel.core.errors import EngineUnavailable, StillDeciding
+from sentinel.store import database, loop_connections
+from sentinel.store.batch_commit import BatchCommitter
+from sentinel.store.batch_statement import BatchStatement, commit_rows, pack_int4
+from sentinel.store.database import AUTHORITY, POOLER, DatabaseUnreachable, Pool, with_role
+from sentinel.store.loop_connections import LoopConnections
+from tests.faults.database_proxy import proxied
+from tests.support.fixtures import Fixtures
+from tests.support.harness import on_a_loop
+
+
+def statement(sql: bytes, *, name: str = "tried") -> BatchStatement[int, int]:
+    """A statement of one number, $1, the sum of its rows; it answers with one."""
+
+    def decode(result: Any) -> list[int]:
+        return [int.from_bytes(result.get_value(0, 0), "big", signed=True)]
+
+    return BatchStatement(
+        name, sql, ("int4",), lambda rows, _: [pack_int4(sum(rows))], decode,
+    )  # fmt: skip
+
+
+DOUBLED = statement(b"select $1 * 2")
+
+Use = Callable[[LoopConnections], Coroutine[Any, Any, Any]]
+
+
+@pytest.fixture
+def on(fixtures: Fixtures) -> Iterator[Callable[..., Any]]:
+    """Runs a coroutine function over connections of a loop of its own, which are closed behind it."""
+
+    def run(use: Use, *, url: str = fixtures.url, size: int = 2) -> Any:
+        async def closing() -> Any:
+            connections = LoopConnections(with_role(url, AUTHORITY), size=size)
+            try:
+                return await use(connections)
+            finally:
+                for one in connections._of_loop.values():
+                    one.close()
+
+        return on_a_loop(closing())
+
+    yield run
+
+
+async def refused(waiting: Coroutine[Any, Any, Any]) -> Exception:
+    """What a coroutine raises of ours."""
+    with pytest.raises(EngineUnavailable) as caught:
+        await waiting
+    return caught.value
+
+
+def test_one_connection_serves_what_comes_in_turn_and_prepares_once(fixtures: Fixtures, on: Any) -> None:
+    async def use(connections: LoopConnections) -> Any:
+        for n in range(20):
+            assert await connections.commit(DOUBLED, [n], 1.0) == [2 * n]
+        (mine,) = connections._of_loop.values()
+        (one,) = mine._all
+        assert (connections.in_use, one._types) == (0, {"tried": [(23, b"")]})
+
+    on(use)
+
+
+def test_behind_a_pooler_nothing_is_prepared(on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[Any] = []
+    names = statement(b"select count(*)::int + $1 * 0 from pg_prepared_statements")
+
+    async def use(connections: LoopConnections) -> None:
+        await connections.commit(names, [1], 1.0)
+        counted.extend(await connections.commit(names, [1], 1.0))
+
+    on(use)
+    monkeypatch.setenv(POOLER, "transaction")
+    on(use)
+    assert counted == [1, 0]
+
+
+def test_a_type_of_our_own_is_found_by_its_name(fixtures: Fixtures, on: Any) -> None:
+    empty = struct.pack("!iiI", 0, 0, 0)
+    named: BatchStatement[int, int] = BatchStatement(
+        "typed", b"select coalesce(array_length($1, 1), 7)", ("sentinel.guard_input[]",), lambda rows, ms: [empty],
+        lambda result: [int.from_bytes(result.get_value(0, 0), "big")],
+    )  # fmt: skip
+
+    async def use(connections: LoopConnections) -> Any:
+        return await connections.commit(named, [1], 1.0)
+
+    assert on(use) == [7]
+    pool = Pool(with_role(fixtures.url, AUTHORITY), size=1)
+    try:
+        assert commit_rows(pool, named, [1], 1.0) == [7]
+    finally:
+        pool.close()
+
+
+def test_while_every_connection_is_taken_others_wait_and_are_then_refused(
+    on: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_connections, "FREE_WAIT_SECONDS", 0.1)
+    slow = statement(b"select $1 + (pg_sleep(0.4) is null)::int", name="slow")
+
+    async def use(connections: LoopConnections) -> None:
+        first = [asyncio.ensure_future(connections.commit(slow, [n], 1.0)) for n in range(2)]
+        await asyncio.sleep(0.2)
+        assert connections.in_use == 2
+        assert isinstance(await refused(connections.commit(DOUBLED, [1], 1.0)), DatabaseUnreachable)
+        assert await asyncio.gather(*first) == [[0], [1]]
+        assert await connections.commit(DOUBLED, [4], 1.0) == [8]
+
+    on(use)
+
+
+def test_a_connection_that_the_server_ended_is_replaced_unseen(fixtures: Fixtures, on: Any) -> None:
+    async def use(connections: LoopConnections) -> None:
+        for n in range(5):
+            assert await connections.commit(DOUBLED, [n], 1.0) == [2 * n]
+            await asyncio.to_thread(end_backends, fixtures)
+
+    on(use)
+
+
+def end_backends(fixtures: Fixtures) -> None:
+    fixtures.admin.execute(
+        "select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = current_user and query like '%* 2%'"
+        " and pid <> pg_backend_pid()"
+    )
+
+
+def test_a_silent_server_is_given_up_within_the_deadline_and_the_loop_goes_on(
+    fixtures: Fixtures, on: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "SILENCE_SECONDS", 0.5)
+
+    async def use(connections: LoopConnections) -> None:
+        assert await connections.commit(DOUBLED, [1], 1.0) == [2]
+        proxy.black_hole.set()
+        began, turns = time.monotonic(), 0
+        waiting = asyncio.ensure_future(refused(connections.commit(DOUBLED, [2], 1.0)))
+        while not waiting.done():
+            await asyncio.sleep(0.01)
+            turns += 1
+        assert isinstance(await waiting, DatabaseUnreachable)
+        assert time.monotonic() - began < 3 and turns > 10
+        proxy.black_hole.clear()
+        assert await connections.commit(DOUBLED, [3], 1.0) == [6]
+
+    with proxied(fixtures.url) as proxy:
+        on(use, url=proxy.url(fixtures.url))
+
+
+def test_a_commit_whose_task_is_cancelled_leaves_no_answer_behind_for_the_next(on: Any) -> None:
+    slow = statement(b"select $1 + 100 + (pg_sleep(0.3) is null)::int", name="slow")
+
+    async def use(connections: LoopConnections) -> None:
+        task = asyncio.ensure_future(connections.commit(slow, [1], 1.0))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        assert await connections.commit(DOUBLED, [2], 1.0) == [4]
+        await asyncio.sleep(0.4)
+        assert await connections.commit(DOUBLED, [3], 1.0) == [6]
+
+    on(use)
+
+
+def test_a_lock_that_is_not_given_in_time_is_still_deciding_and_a_refusal_leaves_the_connection_usable(
+    fixtures: Fixtures, on: Any
+) -> None:
+    locked = statement(b"select $1 + count(*)::int from (select from sentinel.sequencer for update) s", name="locked")
+    refusing = statement(b"select 1 / $1", name="refusing")
+
+    async def use(connections: LoopConnections) -> None:
+        with pytest.raises(StillDeciding):
+            await connections.commit(locked, [1], 1.0)
+        assert "division by zero" in str(await refused(connections.commit(refusing, [0], 1.0)))
+        assert await connections.commit(DOUBLED, [3], 1.0) == [6]
+        (mine,) = connections._of_loop.values()
+        assert len(mine._all) == 1
+
+    fixtures.admin.execute("alter table sentinel.sequencer add column if not exists tried int")
+    with psycopg.connect(fixtures.url) as other:
+        other.execute("lock table sentinel.sequencer in access exclusive mode")
+        on(use)
+
+
+def test_deadlocks_are_tried_again_until_each_batch_is_committed(fixtures: Fixtures, on: Any) -> None:
+    """Two batches that take two rows in opposite order, over and over: PostgreSQL ends one, which then succeeds."""
+    fixtures.admin.execute("create table public.pairs (n int primary key, taken int not null default 0)")
+    fixtures.admin.execute("insert into public.pairs values (1), (2)")
+    fixtures.admin.execute(
+        "create function public.take(one int, two int) returns int language plpgsql as $$ begin"
+        " update public.pairs set taken = taken + 1 where n = one; perform pg_sleep(0.05);"
+        " update public.pairs set taken = taken + 1 where n = two; return 1; end $$"
+    )
+    fixtures.admin.execute("grant all on public.pairs to sentinel_authority")
+    there = statement(b"select public.take(1, 2) * $1", name="there")
+    back = statement(b"select public.take(2, 1) * $1", name="back")
+
+    async def use(connections: LoopConnections) -> None:
+        for _ in range(3):
+            pair = connections.commit(there, [1], 5.0), connections.commit(back, [1], 5.0)
+            assert await asyncio.gather(*pair) == [[1], [1]]
+
+    before = deadlocks(fixtures)
+    on(use)
+    assert fixtures.admin.execute("select taken from public.pairs").fetchall() == [(6,), (6,)]
+    assert deadlocks(fixtures) > before
+
+
+def deadlocks(fixtures: Fixtures) -> int:
+    fixtures.admin.execute("select pg_stat_clear_snapshot()")
+    fixtures.admin.execute("select pg_stat_force_next_flush()")
+    return int(fixtures.one("select deadlocks from pg_stat_database where datname = current_database()"))
+
+
+def test_a_pool_that_closes_closes_the_connections_of_a_running_loop(fixtures: Fixtures) -> None:
+    fixtures.guard()
+    (mine,) = fixtures.authority.connections._of_loop.values()
+    assert len(mine._all) == 1
+    fixtures.authority.pool.close()
+    assert len(mine._all) == 0
+
+
+def test_a_client_that_goes_away_during_its_commit_loses_nothing(fixtures: Fixtures, on: Any) -> None:
+    fixtures.admin.execute("create table public.kept (n int primary key)")
+    fixtures.admin.execute(
+        "create function public.keep(n int) returns int language sql as"
+        " $$ insert into public.kept select n from pg_sleep(0.2) returning n $$"
+    )
+    fixtures.admin.execute("grant all on public.kept to sentinel_authority")
+    keeping = statement(b"select public.keep($1)", name="keeping")
+
+    async def use(connections: LoopConnections) -> None:
+        async def commit(rows: Any, wait_seconds: float) -> Any:
+            return await connections.commit(keeping, rows, wait_seconds)
+
+        committer = BatchCommitter(commit)
+        client = asyncio.ensure_future(committer.recorded(7))
+        await asyncio.sleep(0.1)
+        client.cancel()
+        while fixtures.one("select count(*) from public.kept") == 0:
+            await asyncio.sleep(0.02)
+
+    on(use)
+    assert fixtures.admin.execute("select n from public.kept").fetchall() == [(7,)]

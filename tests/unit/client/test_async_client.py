@@ -1,0 +1,261 @@
+"""The asynchronous client takes nothing for a permission that is not exactly one, and gives up within its time (G18)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from sentinel.client import (
+    ActionDenied,
+    AlreadyStarted,
+    ApprovalPending,
+    AsyncClient,
+    Client,
+    GuardAnswer,
+    KeyConflict,
+    NoAnswerKind,
+    Unreachable,
+    guarded,
+)
+from tests.support.fake_authority import FakeAuthority
+from tests.support.fake_faults import FAULTS, always
+
+RISK = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[FakeAuthority]:
+    """One server for the module."""
+    with FakeAuthority().running() as running:
+        yield running
+
+
+@pytest.fixture
+def authority(shared: FakeAuthority) -> FakeAuthority:
+    """The server, forgetful of what other tests did."""
+    shared.__dict__.update(operations={}, calls=[], halted=False, misbehave=lambda exchange: False)
+    return shared
+
+
+def params(value: int) -> dict[str, Any]:
+    """A refund of this many dollars."""
+    return {"amount": {"value": value, "currency": "USD"}, "risk": RISK}
+
+
+def with_client(authority: FakeAuthority, use: Callable[[AsyncClient], Awaitable[Any]], **over: Any) -> Any:
+    """`use` awaited with a client on a loop of its own."""
+
+    async def run() -> Any:
+        options = {"agent_id": "agent", "timeout_seconds": 0.4, "retries": 1, **over}
+        async with AsyncClient(authority.url, "key", **options) as client:
+            return await use(client)
+
+    return asyncio.run(run())
+
+
+async def ask(client: AsyncClient, value: int = 1, key: str = "k") -> GuardAnswer:
+    """A guard for one refund."""
+    return await client.guard(action="refund.create", params=params(value), idempotency_key=key, resource="refund/rf_1")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_no_faulty_answer_is_a_permission_and_none_takes_longer_than_the_deadline(
+    authority: FakeAuthority, fault: str
+) -> None:
+    authority.misbehave = always(FAULTS[fault])
+    began = time.monotonic()
+    with pytest.raises(Unreachable):
+        with_client(authority, ask)
+    assert time.monotonic() - began < 0.9
+
+
+def test_a_call_ends_at_its_deadline_however_slowly_the_server_sends(authority: FakeAuthority) -> None:
+    with pytest.raises(Unreachable) as silent:
+        asyncio.run(AsyncClient("http://127.0.0.1:1", "key", agent_id="a", timeout_seconds=0.3).heartbeat())
+    assert silent.value.kind is NoAnswerKind.REFUSED
+
+
+def test_a_retry_repeats_the_key_and_gets_the_recorded_decision(authority: FakeAuthority) -> None:
+    seen: list[str] = []
+
+    def once(exchange: Any) -> bool:
+        seen.append(exchange.body["idempotency_key"])
+        if len(seen) == 1:
+            exchange.answer(503, {"decision": "DENY"})
+        return len(seen) == 1
+
+    authority.misbehave = once
+    answer = with_client(authority, ask)
+    assert answer.may_start and seen == ["k", "k"] and len(authority.operations) == 1
+
+
+def test_guard_start_report_and_check_are_the_calls_of_the_client(authority: FakeAuthority) -> None:
+    async def use(client: AsyncClient) -> None:
+        answer = await ask(client)
+        first = await client.start(answer, "7a1e0000-0000-4000-8000-000000000001")
+        assert (await client.start(answer, "7a1e0000-0000-4000-8000-000000000001")).duplicate and not first.duplicate
+        report = {"idempotency_key": "k", "action": "refund.create", "outcome": "success"}
+        receipt = await client.report(**report, permit_token=answer.permit_token)
+        assert receipt.receipt_event_id
+        assert (await client.check(action="refund.create", params=params(1))).decision == "ALLOW"
+        assert await client.heartbeat() == "OK"
+        with pytest.raises(KeyConflict):
+            await ask(client, value=2)
+
+    with_client(authority, use)
+
+
+def test_connections_are_kept_within_the_block_and_not_outside_it(authority: FakeAuthority) -> None:
+    async def use(client: AsyncClient) -> int:
+        for _ in range(3):
+            await client.heartbeat()
+        return len(client._transport._idle)
+
+    async def alone() -> int:
+        return await use(AsyncClient(authority.url, "key", agent_id="a"))
+
+    assert with_client(authority, use) == 1
+    assert asyncio.run(alone()) == 0
+
+
+def test_many_calls_at_once_are_each_answered_with_their_own(authority: FakeAuthority) -> None:
+    async def use(client: AsyncClient) -> list[GuardAnswer]:
+        return await asyncio.gather(*(ask(client, key=f"k{number}") for number in range(40)))
+
+    found = with_client(authority, use, timeout_seconds=10)
+    assert [one.idempotency_key for one in found] == [f"k{number}" for number in range(40)]
+    assert len({one.operation_id for one in found}) == 40
+
+
+def test_a_client_may_be_used_on_one_loop_after_another(authority: FakeAuthority) -> None:
+    client = AsyncClient(authority.url, "key", agent_id="a")
+    assert [asyncio.run(client.heartbeat()) for _ in range(2)] == ["OK", "OK"]
+
+
+def test_a_closed_client_asks_nothing_more(authority: FakeAuthority) -> None:
+    async def use() -> None:
+        async with AsyncClient(authority.url, "key", agent_id="a") as client:
+            pass
+        await client.heartbeat()
+
+    with pytest.raises(Unreachable) as closed:
+        asyncio.run(use())
+    assert closed.value.kind is NoAnswerKind.CLOSED and authority.calls == []
+
+
+def test_the_block_is_entered_only_with_a_started_permit_and_its_outcome_is_reported(authority: FakeAuthority) -> None:
+    async def use(client: AsyncClient) -> None:
+        async with guarded(client, "refund.create", params=params(1), idempotency_key="a") as answer:
+            assert authority.operations["a"].start_id and answer.may_start
+        assert authority.operations["a"].outcome == "success"
+        with pytest.raises(ZeroDivisionError):
+            async with guarded(client, "refund.create", params=params(1), idempotency_key="b"):
+                raise ZeroDivisionError
+        assert authority.operations["b"].outcome == "error"
+        for key in ("a", "b"):
+            with pytest.raises(AlreadyStarted):
+                async with guarded(client, "refund.create", params=params(1), idempotency_key=key):
+                    raise AssertionError("entered twice")
+        with pytest.raises(ActionDenied) as denied:
+            async with guarded(client, "refund.create", params=params(5000), idempotency_key="c"):
+                raise AssertionError("entered")
+        assert denied.value.reason
+
+    with_client(authority, use, timeout_seconds=5)
+
+
+def test_a_cancelled_block_is_reported_as_an_error(authority: FakeAuthority) -> None:
+    async def use(client: AsyncClient) -> None:
+        entered = asyncio.Event()
+
+        async def block() -> None:
+            async with guarded(client, "refund.create", params=params(1), idempotency_key="a"):
+                entered.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(block())
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert authority.operations["a"].outcome == "error"
+
+    with_client(authority, use, timeout_seconds=5)
+
+
+def test_as_a_decorator_each_call_is_one_operation(authority: FakeAuthority) -> None:
+    async def use(client: AsyncClient) -> None:
+        @guarded(client, "refund.create", params=params, idempotency_key=lambda value: f"refund:{value}")
+        async def refund(value: int) -> int:
+            return value
+
+        assert [await refund(1), await refund(2)] == [1, 2]
+        with pytest.raises(AlreadyStarted):
+            await refund(1)
+        assert refund.__name__ == "refund"
+
+    with_client(authority, use, timeout_seconds=5)
+    assert set(authority.operations) == {"refund:1", "refund:2"}
+
+
+def test_waiting_asks_the_authority_again_and_ends_at_its_time(authority: FakeAuthority) -> None:
+    async def use(client: AsyncClient) -> None:
+        waiting = await ask(client, value=400)
+        assert waiting.approval_id
+        with pytest.raises(ApprovalPending):
+            await client.wait_for_approval(waiting.approval_id, timeout_seconds=0.05)
+        looked = len(authority.calls)
+
+        async def decided() -> None:
+            while len(authority.calls) < looked + 2:
+                await asyncio.sleep(0.01)
+            authority.approve("k")
+
+        deciding = asyncio.create_task(decided())
+        view = await client.wait_for_approval(waiting.approval_id, timeout_seconds=30, poll_seconds=0.02)
+        await deciding
+        assert view.status == "approved" and (await ask(client, value=400)).may_start
+
+    with_client(authority, use, timeout_seconds=5)
+
+
+def test_waiting_survives_silence_and_can_be_cancelled(authority: FakeAuthority) -> None:
+    async def use(client: AsyncClient) -> None:
+        waiting = await ask(client, value=400)
+        authority.misbehave = always(FAULTS["500"])
+        with pytest.raises(Unreachable):
+            await client.wait_for_approval(waiting.approval_id or "", timeout_seconds=0.05)
+        task = asyncio.create_task(client.wait_for_approval(waiting.approval_id or "", timeout_seconds=60))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with_client(authority, use, timeout_seconds=5, retries=0)
+
+
+@pytest.mark.parametrize("status", ["approved", "rejected"])
+def test_a_guarded_block_may_wait_for_a_person(authority: FakeAuthority, status: str) -> None:
+    def decide_when_looked_at(exchange: Any) -> bool:
+        if exchange.path.endswith(authority.operations["k"].approval_id) if "k" in authority.operations else False:
+            authority.approve("k", status)
+        return False
+
+    authority.misbehave = decide_when_looked_at
+    entered = []
+    with Client(authority.url, "key", agent_id="agent") as client:
+        try:
+            with guarded(client, "refund.create", params=params(400), idempotency_key="k", wait_seconds=30):
+                entered.append(1)
+        except ActionDenied:
+            assert status == "rejected"
+    assert bool(entered) is (status == "approved") and not [name for name in authority.calls if name.count("start") > 1]
+
+
+def test_no_answer_prints_its_token(authority: FakeAuthority) -> None:
+    answer = with_client(authority, ask)
+    assert answer.permit_token and answer.permit_token not in f"{answer!r} {answer!s}"

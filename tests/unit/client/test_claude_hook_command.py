@@ -1,0 +1,157 @@
+"""The hook of Claude Code as a command: whatever goes wrong before a tool blocks it, and an outcome is reported."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.integrations.claude_agent_sdk import table_name
+from sentinel.integrations.claude_code import main
+from tests.support.fake_authority import FakeAuthority
+
+TABLE = """\
+tools:
+  - server: shop
+    tool: refund
+    action: refund.create
+    arguments: {charge: {type: string}, amount: {type: int}}
+    facts: {clean: {type: bool, from: program}}
+    key: '"refund:" + args.charge'
+    params:
+      amount: {minor: args.amount, currency: '"USD"'}
+      risk.duplicate_refund: '!facts.clean'
+      risk.stale_window: '!facts.clean'
+      risk.suspicious_reason: '!facts.clean'
+      risk.customer_attempts_24h: '1'
+    inject: [{argument: request_key, from: operation_id}]
+  - {server: claude, tool: Read, unguarded: It only reads.}
+"""
+
+
+@pytest.fixture(scope="module")
+def authority() -> Iterator[FakeAuthority]:
+    """A stand-in for the authority."""
+    with FakeAuthority().running() as running:
+        yield running
+
+
+@pytest.fixture
+def hook(
+    authority: FakeAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Any:
+    """Runs the command with one hook's input: (exit code, what it answered or None, what it said of errors)."""
+    authority.operations.clear()
+    (tmp_path / "tools.yaml").write_text(TABLE)
+    (tmp_path / "key").write_text("secret-key\n")
+    (tmp_path / "facts.json").write_text('{"clean": true}')
+
+    def run(given: Any, **over: str) -> tuple[int, Any, str]:
+        options = {
+            "url": authority.url, "key-file": str(tmp_path / "key"), "agent": "a", "tools": str(tmp_path / "tools.yaml"),
+            "facts": str(tmp_path / "facts.json"), **{name.replace("_", "-"): value for name, value in over.items()},
+        }  # fmt: skip
+        monkeypatch.setattr("sys.stdin", io.StringIO(given if isinstance(given, str) else json.dumps(given)))
+        code = main([part for name, value in options.items() for part in (f"--{name}", value)])
+        out, err = capsys.readouterr()
+        assert "secret-key" not in out + err
+        return code, json.loads(out) if out else None, err
+
+    return run
+
+
+def before(amount: int = 100, tool: str = "mcp__shop__refund", **more: Any) -> dict[str, Any]:
+    """A PreToolUse."""
+    given = {"charge": "ch_1", "amount": amount, **more}
+    return {"hook_event_name": "PreToolUse", "tool_name": tool, "tool_input": given, "tool_use_id": "toolu_1"}
+
+
+def after(event: str = "PostToolUse", **more: Any) -> dict[str, Any]:
+    """What follows it, with what was injected."""
+    found = before(request_key="op")
+    return {**found, "hook_event_name": event, **more}
+
+
+def decision(answer: Any) -> str:
+    """What a PreToolUse was answered."""
+    return str(answer["hookSpecificOutput"]["permissionDecision"])
+
+
+def test_a_permitted_tool_is_started_once_with_what_is_injected_and_reported(
+    hook: Any, authority: FakeAuthority
+) -> None:
+    code, answer, _ = hook(before())
+    operation = authority.operations["refund:ch_1"]
+    assert code == 0 and decision(answer) == "allow" and operation.start_id
+    assert answer["hookSpecificOutput"]["updatedInput"]["request_key"] == operation.operation_id
+    assert decision(hook(before())[1]) == "deny", "the same call again may have been executed"
+    assert hook(after())[0] == 0 and operation.outcome == "success"
+
+
+@pytest.mark.parametrize("said", [after("PostToolUseFailure", error="x"), after(tool_response={"is_error": True})])
+def test_a_failure_is_reported_as_an_error(hook: Any, authority: FakeAuthority, said: dict[str, Any]) -> None:
+    hook(before())
+    assert hook(said)[0] == 0 and authority.operations["refund:ch_1"].outcome == "error"
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (before(500_000), "because"),
+        (before(request_key="mine"), "unmapped_argument"),
+        (before(tool="mcp__shop__other"), "unmapped_tool"),
+        (before(tool="Bash"), "unmapped_tool"),
+        (before(tool="mcp__shop"), "unmapped_tool"),
+    ],
+)
+def test_what_is_not_permitted_is_denied_with_its_reason(hook: Any, given: dict[str, Any], reason: str) -> None:
+    code, answer, _ = hook(given)
+    assert code == 0 and decision(answer) == "deny"
+    assert reason in answer["hookSpecificOutput"]["permissionDecisionReason"]
+
+
+@pytest.mark.parametrize(("pending", "wanted"), [("deny", "deny"), ("defer", "defer")])
+def test_what_waits_for_a_person_is_not_permitted_until_it_is_decided(
+    hook: Any, authority: FakeAuthority, pending: str, wanted: str
+) -> None:
+    assert decision(hook(before(40_000), pending=pending)[1]) == wanted
+    authority.approve("refund:ch_1")
+    assert decision(hook(before(40_000), pending=pending)[1]) == "allow"
+
+
+def test_a_tool_that_runs_unguarded_is_left_to_the_program(hook: Any) -> None:
+    assert hook(before(tool="Read")) == (0, {}, "")
+
+
+@pytest.mark.parametrize(
+    ("given", "over"),
+    [
+        ("", {}), ("{", {}), ("[]", {}), ({"hook_event_name": "Stop"}, {}), ({"hook_event_name": "PreToolUse"}, {}),
+        (before(), {"key_file": "/nonexistent"}), (before(), {"tools": "/nonexistent"}), (before(), {"facts": "/nonexistent"}),
+        (before(), {"url": "not an address"}), (before(), {"pending": "ask"}),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_decided_does_not_run(hook: Any, given: Any, over: dict[str, str]) -> None:
+    code, answer, said = hook(given, **over)
+    event = given.get("hook_event_name") if isinstance(given, dict) else None
+    assert code == (1 if event == "Stop" else 2) and answer is None and said
+
+
+def test_a_lost_authority_denies_before_and_only_says_so_after(hook: Any) -> None:
+    code, answer, _ = hook(before(), url="http://127.0.0.1:9")
+    assert code == 0 and decision(answer) == "deny"
+    code, answer, _ = hook(after(), url="http://127.0.0.1:9")
+    assert code == 0 and "could not be reported" in answer["systemMessage"]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("mcp__stripe__create_refund", ("stripe", "create_refund")), ("mcp__a__b__c", ("a", "b__c")), ("Bash", ("claude", "Bash")),
+     ("mcp__x", ("claude", "mcp__x")), ("mcpx__a__b", ("claude", "mcpx__a__b"))],
+)  # fmt: skip
+def test_a_tools_name_is_its_server_and_name_in_the_table(name: str, wanted: tuple[str, str]) -> None:
+    assert table_name(name) == wanted

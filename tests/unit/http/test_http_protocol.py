@@ -1,0 +1,524 @@
+"""The protocol on a real socket: order, bounds, deadlines, back-pressure, drain, and what is no request (G27)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import orjson
+import pytest
+import uvloop
+from flask import Flask, request
+from uvicorn.server import ServerState
+
+from sentinel.core.errors import InvalidInput
+from sentinel.platform.http.asgi import Edge
+from sentinel.platform.http.bodies import MAX_BYTES
+from sentinel.platform.http.https_only import HttpsOnly
+from sentinel.platform.http.wire import Answer, QuickHandler, Request, head_of
+from sentinel.platform.serving import http_protocol
+from sentinel.platform.serving.connection_bounds import Connections, Stage
+from sentinel.platform.serving.event_worker import protocol_config
+from sentinel.platform.serving.http_protocol import HttpProtocol
+from tests.support.harness import at_once
+
+
+class Hot(QuickHandler):
+    """Answers with the body's number, when it is let go; a body {"now": true} at once."""
+
+    def __init__(self) -> None:
+        self.begun: list[Any] = []
+        self.waiting: dict[Any, Callable[[Answer], None]] = {}
+        self.environs: list[dict[str, Any]] = []
+
+    def begin(self, request: Request, reply: Callable[[Answer], None]) -> None:
+        body = request.json()
+        self.begun.append(body["n"])
+        self.environs.append(request.environ)
+        if body["n"] == -1:
+            raise InvalidInput.of("n", "must not be -1")
+        if body.get("now"):
+            reply(told(body["n"]))
+        else:
+            self.waiting[body["n"]] = reply
+
+    def let_go(self, n: int) -> None:
+        self.waiting.pop(n)(told(n))
+
+
+def told(n: int) -> Answer:
+    return Answer(orjson.dumps({"n": n}))
+
+
+def flask() -> Flask:
+    app = Flask("cold")
+
+    @app.get("/cold")
+    def cold() -> str:
+        return "cold"
+
+    @app.post("/echo")
+    def echo() -> str:
+        return str(len(request.get_data()))
+
+    return app
+
+
+@dataclass
+class Served:
+    """A listening protocol and what stands behind it."""
+
+    port: int
+    hot: Hot
+    worker: Any
+    opened: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.opened.append(writer)
+        return reader, writer
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not holds():
+                await asyncio.sleep(0.002)
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    *, behind_tls: bool = False, bounds: tuple[int, int] = (50, 50), health: bool = False
+) -> AsyncIterator[Served]:
+    hot, loop = Hot(), asyncio.get_running_loop()
+    made: list[HttpProtocol] = []
+    worker = SimpleNamespace(
+        loop=loop, alive=True, nr_conns=0, connections=Connections(*bounds), server_state=ServerState()
+    )
+
+    def protocol() -> HttpProtocol:
+        made.append(HttpProtocol(worker))
+        return made[-1]
+
+    server = await loop.create_server(protocol, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    worker.asgi = Edge(
+        flask(), threads=2, posts={"/hot": hot}.get, health_port=port if health else 0, https_only=HttpsOnly(behind_tls)
+    )
+    worker.protocol_config, worker.made = protocol_config(worker.asgi), made
+    served = Served(port, hot, worker)
+    try:
+        yield served
+    finally:
+        for writer in served.opened:
+            writer.transport.abort()
+        server.close()
+        await served.until(lambda: worker.nr_conns == 0)
+        assert len(worker.connections) == 0
+        await asyncio.sleep(0.01)  # the clients' ends are closed in the loop's next turn
+
+
+def within(scene: Callable[[Served], Awaitable[None]], **terms: Any) -> None:
+    """Plays a scene against a protocol that listens."""
+
+    async def play() -> None:
+        async with listening(**terms) as served:
+            await scene(served)
+
+    # The loop of production: the others' transports behave otherwise where one is paused or closing.
+    raised = at_once([lambda: uvloop.run(play())])[0]
+    if isinstance(raised, BaseException):
+        raise raised
+
+
+def post(value: Any, path: str = "/hot", *more: str, version: str = "1.1") -> bytes:
+    body = value if isinstance(value, bytes) else orjson.dumps(value)
+    lines = [f"POST {path} HTTP/{version}", "Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*lines, *more, "", ""]).encode() + body
+
+
+COLD = b"GET /cold HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@dataclass
+class Reply:
+    """One answer as it came."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return orjson.loads(self.body)
+
+
+async def answer(reader: asyncio.StreamReader) -> Reply:
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    status, *lines = head.decode().split("\r\n")[:-2]
+    headers = {line.partition(": ")[0].lower(): line.partition(": ")[2] for line in lines}
+    assert len(headers) == len(lines), "a header stands twice"
+    return Reply(int(status.split()[1]), headers, await reader.readexactly(int(headers.get("content-length", "0"))))
+
+
+async def is_closed(reader: asyncio.StreamReader, within_seconds: float = 5) -> bool:
+    with contextlib.suppress(ConnectionError):
+        return await asyncio.wait_for(reader.read(1), within_seconds) == b""
+    return True
+
+
+def test_a_hot_request_is_answered_with_its_id_and_strict_transport_security() -> None:
+    async def scene(served: Served) -> None:
+        reader, writer = await served.connect()
+        writer.write(post({"n": 1, "now": True}, "/hot", "X-Request-ID: mine"))
+        got = await answer(reader)
+        assert (got.status, got.json, got.headers["x-request-id"]) == (200, {"n": 1}, "mine")
+        assert got.headers["strict-transport-security"] == "max-age=31536000"
+        assert got.headers["cache-control"] == "no-store"
+        writer.write(post({"n": -1}))
+        refused = await answer(reader)
+        assert (refused.status, refused.headers["content-type"]) == (400, "application/problem+json")
+        assert refused.json["instance"] == refused.headers["x-request-id"]
+        assert refused.headers["strict-transport-security"] == "max-age=31536000"
+
+    within(scene, behind_tls=True)
+
+
+def test_pipelined_requests_of_all_kinds_are_answered_in_their_order() -> None:
+    async def scene(served: Served) -> None:
+        reader, writer = await served.connect()
+        writer.write(post({"n": 1}) + COLD + post({"n": 2}) + post({"n": -1}) + COLD + post({"n": 3, "now": True}))
+        await served.until(lambda: served.hot.begun == [1])
+        await asyncio.sleep(0.05)
+        assert served.hot.begun == [1], "the next begins when the one before it is answered"
+        served.hot.let_go(1)
+        await served.until(lambda: 2 in served.hot.waiting)
+        served.hot.let_go(2)
+        got = [await answer(reader) for _ in range(6)]
+        assert [one.status for one in got] == [200, 200, 200, 400, 200, 200]
+        assert [got[0].json, got[1].body, got[2].json, got[4].body, got[5].json] == [
+            {"n": 1},
+            b"cold",
+            {"n": 2},
+            b"cold",
+            {"n": 3},
+        ]
+        writer.write(COLD + post({"n": 4, "now": True}))
+        assert [(await answer(reader)).body for _ in range(2)] == [b"cold", b'{"n":4}']
+
+    within(scene)
+
+
+def test_many_pipelined_requests_do_not_nest_and_none_is_lost() -> None:
+    async def scene(served: Served) -> None:
+        reader, writer = await served.connect()
+        writer.write(b"".join(post({"n": n, "now": True}) for n in range(2000)))
+        assert [(await answer(reader)).json["n"] for _ in range(2000)] == list(range(2000))
+
+    within(scene)
+
+
+def test_a_body_in_pieces_arrives_whole_also_in_the_last_request() -> None:
+    async def scene(served: Served) -> None:
+        reader, writer = await served.connect()
+        for closing in ((), ("Connection: close",)):
+            whole = post({"n": 5, "now": True, "text": "x" * 60_000}, "/hot", *closing)
+            for place in range(0, len(whole), 7001):
+                writer.write(whole[place : place + 7001])
+                await asyncio.sleep(0.005)
+            got = await answer(reader)
+            assert (got.status, got.headers.get("connection")) == (200, "close" if closing else None)
+        assert await is_closed(reader)
+
+    within(scene)
+
+
+def test_while_requests_wait_for_their_turn_no_more_is_read() -> None:
+    async def scene(served: Served) -> None:
+        _, writer = await served.connect()
+        whole = post({"n": 0, "text": "x" * 50_000}) * 4000
+        writer.write(whole)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(writer.drain(), 0.5)
+        (protocol,) = served.worker.made
+        assert len(protocol._turn) < 40, "a read's worth of requests"
+        assert protocol.flow.read_paused
+        assert protocol.stage is Stage.ANSWERED
+        writer.transport.abort()
+        while served.worker.nr_conns:  # its going away is seen at the next answer
+            for n in list(served.hot.waiting):
+                served.hot.let_go(n)
+            await asyncio.sleep(0.002)
+        assert len(served.hot.begun) < 60
+
+    within(scene)
+
+
+def test_a_client_that_does_not_read_its_answers_gets_no_further() -> None:
+    big = "y" * 200_000
+
+    class Big(Hot):
+        def begin(self, request: Request, reply: Callable[[Answer], None]) -> None:
+            self.begun.append(1)
+            reply(Answer(big.encode()))
+
+    async def scene(served: Served) -> None:
+        hot = Big()
+        served.worker.asgi._posts = {"/hot": hot}.get
+        reader, writer = await served.connect()
+        writer.write(post({"n": 1}) * 500)
+        await asyncio.sleep(0.5)
+        stood = len(hot.begun)
+        assert stood < 100
+        for _ in range(500):
+            assert len((await answer(reader)).body) == 200_000
+        assert len(hot.begun) == 500
+
+    within(scene)
+
+
+def test_a_client_that_goes_away_is_not_answered_and_its_request_is_finished() -> None:
+    async def scene(served: Served) -> None:
+        _, writer = await served.connect()
+        writer.write(post({"n": 1}))
+        await served.until(lambda: 1 in served.hot.waiting)
+        writer.transport.abort()
+        await served.until(lambda: served.worker.nr_conns == 0)
+        served.hot.let_go(1)
+
+    within(scene)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"POST /hot HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\r\n", 411),
+        (b"POST /hot HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 411),
+        (b"POST /hot HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (MAX_BYTES + 1), 413),
+        (b"POST /hot HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999999\r\n\r\n", 400),
+        (b"POST /hot HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{}", 400),
+        (b"POST /hot HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 7\r\n\r\n{}", 400),
+        (b"POST /hot HTTP/1.1\r\nHost: x\r\nContent-Length: +2\r\n\r\n{}", 400),
+        (b"POST /hot HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST /hot HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked, x\r\n\r\n0\r\n\r\n", 400),
+        (b"POST /hot HTTP/1.1\r\nHost: x\r\nContent-Length : 2\r\n\r\n{}", 400),
+        (b"POST /hot HTTP/1.1\r\nHost: x\r\nX: a\r\n b\r\nContent-Length: 2\r\n\r\n{}", 400),
+        (b"POST /hot HTTP/1.1\nHost: x\n\n", 400),
+        (b"POST /hot HTTP/1.1\r\nHost: x\r\nX: a\0b\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+        (b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
+        (b"GET /cold HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 9000 + b"\r\n\r\n", 431),
+        (b"GET /cold HTTP/1.1\r\nHost: x\r\n" + b"X: a\r\n" * 60 + b"\r\n", 431),
+        (post(b"{}", "/hot").replace(b"Host: x", b"Host: x\r\nHost: y"), 400),
+        (post(b"{}", "/hot").replace(b"Host: x\r\n", b""), 400),
+        (post(b"{", "/hot"), 400),
+    ],
+)  # fmt: skip
+def test_what_two_readers_could_read_differently_is_refused_as_a_problem(sent: bytes, status: int) -> None:
+    async def scene(served: Served) -> None:
+        reader, writer = await served.connect()
+        writer.write(sent)
+        got = await answer(reader)
+        assert (got.status, got.headers["content-type"], got.json["status"]) == (
+            status,
+            "application/problem+json",
+            status,
+        )
+        assert got.json["instance"] == got.headers["x-request-id"]
+        assert served.hot.begun == []
+
+    within(scene)
+
+
+def test_bytes_that_are_no_request_are_refused_after_the_answers_before_them() -> None:
+    async def scene(served: Served) -> None:
+        reader, writer = await served.connect()
+        writer.write(post({"n": 1}) + b"\x00 is no request\r\n\r\n")
+        await served.until(lambda: 1 in served.hot.waiting)
+        served.hot.let_go(1)
+        assert [(await answer(reader)).status for _ in range(2)] == [200, 400]
+        assert await is_closed(reader)
+
+    within(scene)
+
+
+def test_what_follows_the_last_request_of_a_connection_is_no_request() -> None:
+    async def scene(served: Served) -> None:
+        reader, writer = await served.connect()
+        writer.write(post({"n": 1, "now": True}, "/hot", "Connection: close") + post({"n": 2, "now": True}))
+        got = await answer(reader)
+        assert (got.json, got.headers["connection"]) == ({"n": 1}, "close")
+        assert await is_closed(reader)
+        assert served.hot.begun == [1]
+
+    within(scene)
+
+
+def test_a_last_request_whose_body_is_still_to_come_is_read_when_those_before_it_are_answered() -> None:
+    async def scene(served: Served) -> None:
+        reader, writer = await served.connect()
+        last = post({"n": 3, "now": True}, "/hot", "Connection: close")
+        writer.write(post({"n": 1}) + post({"n": 2}) + last[:-5])
+        for n in (1, 2):
+            await served.until(lambda n=n: n in served.hot.waiting)
+            served.hot.let_go(n)
+        assert [(await answer(reader)).json["n"] for _ in range(2)] == [1, 2]
+        writer.write(last[-5:])
+        assert (await answer(reader)).json == {"n": 3}
+        assert await is_closed(reader)
+
+    within(scene)
+
+
+@pytest.mark.parametrize("before", [b"", post({"n": 1, "now": True}), COLD])
+def test_a_body_that_breaks_off_in_the_middle_is_refused_and_holds_nobody(before: bytes) -> None:
+    broken = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nzz\r\n"
+
+    async def scene(served: Served) -> None:
+        reader, writer = await served.connect()
+        writer.write(before + broken)
+        if before:
+            assert (await answer(reader)).status == 200
+        assert (await answer(reader)).status == 400
+        assert await is_closed(reader)
+
+    within(scene)
+
+
+def test_who_wants_another_protocol_is_answered_in_this_one_and_closed() -> None:
+    async def scene(served: Served) -> None:
+        reader, writer = await served.connect()
+        writer.write(b"GET /cold HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n" + COLD)
+        assert (await answer(reader)).body == b"cold"
+        assert await is_closed(reader)
+
+    within(scene)
+
+
+def test_a_client_that_waits_for_100_continue_gets_it_and_then_its_answer() -> None:
+    async def scene(served: Served) -> None:
+        reader, writer = await served.connect()
+        head, _, body = post({"n": 7, "now": True}, "/hot", "Expect: 100-continue").partition(b"\r\n\r\n")
+        writer.write(head + b"\r\n\r\n")
+        assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(body)
+        assert (await answer(reader)).json == {"n": 7}
+
+    within(scene)
+
+
+def test_a_header_that_comes_twice_is_both_and_one_with_an_underscore_is_dropped() -> None:
+    async def scene(served: Served) -> None:
+        reader, writer = await served.connect()
+        writer.write(post({"n": 1, "now": True}, "/hot", "X-Api-Key: a", "X-API-KEY: b", "X_Request_Id: c"))
+        assert (await answer(reader)).headers["x-request-id"] != "c"
+        assert served.hot.environs[0]["HTTP_X_API_KEY"] == "a,b"
+
+    within(scene)
+
+
+def test_only_its_own_listener_has_the_hot_routes() -> None:
+    async def scene(served: Served) -> None:
+        reader, writer = await served.connect()
+        writer.write(post({"n": 1, "now": True}))
+        assert (await answer(reader)).status == 404
+        assert served.hot.begun == []
+
+    within(scene, health=True)
+
+
+@pytest.mark.parametrize("trickled", [b"POST /hot HTTP/1.1\r\nX-Slow: " + b"x" * 1000, post(b"x" * 1000)])
+def test_a_request_that_does_not_end_is_closed_however_it_trickles(
+    trickled: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(http_protocol, "BODY_SECONDS", 0.3)
+
+    async def scene(served: Served) -> None:
+        reader, writer = await served.connect()
+        writer.write(post({"n": 1, "now": True}))
+        assert (await answer(reader)).status == 200
+        closed = asyncio.ensure_future(is_closed(reader, 10))
+        cut = trickled.index(b"x" * 1000)
+        writer.write(trickled[:cut])
+        began = asyncio.get_running_loop().time()
+        while not closed.done():
+            writer.write(b"x")
+            await asyncio.sleep(0.02)
+        assert asyncio.get_running_loop().time() - began < 3
+        assert served.hot.begun == [1]
+
+    within(scene)
+
+
+def test_a_head_without_end_is_refused_before_it_fills_the_memory() -> None:
+    async def scene(served: Served) -> None:
+        reader, writer = await served.connect()
+        writer.write(b"GET /cold HTTP/1.1\r\nX: ")
+        sent = 0
+        while not served.worker.made or served.worker.made[0]._unread is None:
+            writer.write(b"x" * 4096)
+            sent += 4096
+            await asyncio.sleep(0.01)
+        assert sent < 200_000
+        assert (await answer(reader)).status == 431
+
+    within(scene)
+
+
+def test_an_idle_connection_is_closed_and_one_that_asks_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "KEEP_ALIVE_SECONDS", 0.3)
+
+    async def scene(served: Served) -> None:
+        reader, writer = await served.connect()
+        for n in range(8):
+            writer.write(post({"n": n, "now": True}) if n % 2 else COLD)
+            assert (await answer(reader)).status == 200
+            await asyncio.sleep(0.1)
+        assert await is_closed(reader, 2)
+
+    within(scene)
+
+
+def test_at_the_end_what_is_in_hand_is_answered_and_its_connection_closed() -> None:
+    async def scene(served: Served) -> None:
+        reader, writer = await served.connect()
+        writer.write(post({"n": 1}))
+        await served.until(lambda: 1 in served.hot.waiting)
+        served.worker.alive = False
+        assert served.worker.connections.waiting() == []
+        served.hot.let_go(1)
+        got = await answer(reader)
+        assert (got.status, got.headers["connection"]) == (200, "close")
+        assert await is_closed(reader)
+
+    within(scene)
+
+
+def test_where_a_bound_is_reached_who_waits_makes_room_and_who_is_answered_does_not() -> None:
+    async def scene(served: Served) -> None:
+        busy, idle = await served.connect(), await served.connect()
+        busy[1].write(post({"n": 1}))
+        await served.until(lambda: 1 in served.hot.waiting)
+        third = await served.connect()
+        assert await is_closed(idle[0])
+        third[1].write(post({"n": 2}))
+        await served.until(lambda: 2 in served.hot.waiting)
+        fourth = await served.connect()
+        assert await is_closed(fourth[0])
+        for n, (reader, _) in ((1, busy), (2, third)):
+            served.hot.let_go(n)
+            assert (await answer(reader)).json == {"n": n}
+
+    within(scene, bounds=(2, 2))
+
+
+def test_an_answer_head_names_each_header_once() -> None:
+    head = head_of(Answer(b"{}", 429, headers={"Retry-After": "3"}), {}, (("X-A", "b"),), True)
+    assert re.fullmatch(
+        rb"HTTP/1\.1 429 Too Many Requests\r\ncontent-type: application/json\r\nx-a: b\r\nretry-after: 3\r\n"
+        rb"content-length: 2\r\nx-request-id: [0-9a-f]{32}\r\ndate: \w{3}, [ \w]+ [\d:]{8} GMT\r\n\r\n", head)  # fmt: skip

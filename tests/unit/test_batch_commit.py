@@ -1,0 +1,288 @@
+"""Batch commits on an event loop: every row gets its own answer once, in batches, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from sentinel.core.errors import EngineUnavailable, StillDeciding
+from sentinel.store import batch_commit
+from sentinel.store.batch_commit import BatchCommitter
+from sentinel.store.database import DatabaseUnreachable
+from tests.support.harness import on_a_loop, scaled, seeded
+
+
+class Store:
+    """A commit that answers with the row's number, notes each batch, and fails where it is told to."""
+
+    def __init__(
+        self, *, seconds: float = 0.0, poisoned: Sequence[int] = (), dice: random.Random | None = None
+    ) -> None:
+        self.seconds, self.poisoned, self.dice = seconds, set(poisoned), dice
+        self.batches: list[list[int]] = []
+        self.kept: Counter[int] = Counter()
+        self.running = self.most_running = 0
+
+    async def __call__(self, rows: Sequence[Any], wait_seconds: float) -> list[int]:
+        numbers = [row["n"] for row in rows]
+        self.batches.append(numbers)
+        self.running += 1
+        self.most_running = max(self.running, self.most_running)
+        try:
+            await asyncio.sleep(self.seconds * (self.dice.random() if self.dice else 1))
+            if self.poisoned & set(numbers):
+                raise EngineUnavailable(f"row {min(self.poisoned & set(numbers))}")
+            self.kept.update(numbers)
+            return numbers
+        finally:
+            self.running -= 1
+
+
+async def each(committer: BatchCommitter[Any, int], numbers: Sequence[int]) -> list[Any]:
+    """Every number as a request of its own; answers or what was raised."""
+    return await asyncio.gather(*(committer.recorded({"n": n}) for n in numbers), return_exceptions=True)
+
+
+def all_at_once(committer: BatchCommitter[Any, int], number: int) -> list[Any]:
+    """Records `number` rows at once from one loop."""
+    return on_a_loop(each(committer, range(number)))
+
+
+def lost_or_swapped(commit: Store, committer: BatchCommitter[Any, int], number: int) -> list[str]:
+    """What is wrong with the answers to `number` rows at once. The checker of this file."""
+    found = []
+    for n, answer in enumerate(all_at_once(committer, number)):
+        if n in commit.poisoned:
+            if not isinstance(answer, EngineUnavailable) or answer.detail != f"row {n}":
+                found.append(f"row {n}: {answer!r} instead of its own error")
+        elif answer != n:
+            found.append(f"row {n}: {answer!r}")
+    if commit.kept != Counter(set(range(number)) - commit.poisoned):
+        found.append("rows were kept twice or not at all")
+    return found
+
+
+def test_every_row_gets_its_own_answer_and_is_kept_once() -> None:
+    dice = seeded(12, 200)
+    for _ in range(scaled(5)):
+        commit = Store(seconds=0.002, dice=dice)
+        assert lost_or_swapped(commit, BatchCommitter(commit), 100) == []
+        assert len(commit.batches) < 20
+
+
+def test_one_bad_row_spoils_nobody_elses() -> None:
+    commit = Store(seconds=0.001, poisoned=[3, 17, 18])
+    assert lost_or_swapped(commit, BatchCommitter(commit), 40) == []
+
+
+def test_rows_that_arrive_during_a_commit_share_the_next_one() -> None:
+    commit = Store(seconds=0.03)
+
+    async def one_then_many() -> list[Any]:
+        committer = BatchCommitter(commit, slow_seconds=10)
+        first = asyncio.ensure_future(committer.recorded({"n": 0}))
+        await asyncio.sleep(0.01)
+        return [*await each(committer, range(1, 40)), await first]
+
+    assert on_a_loop(one_then_many()) == [*range(1, 40), 0]
+    assert commit.batches == [[0], list(range(1, 40))]
+    assert commit.most_running == 1
+
+
+def test_a_batch_has_at_most_the_size_it_was_given() -> None:
+    commit = Store(seconds=0.001)
+    assert lost_or_swapped(commit, BatchCommitter(commit, most=4), 40) == []
+    assert max(map(len, commit.batches)) <= 4
+
+
+def test_alone_a_row_is_a_batch_of_one_and_waits_for_nobody() -> None:
+    commit = Store()
+
+    async def one_by_one() -> list[int]:
+        committer = BatchCommitter(commit)
+        return [await committer.recorded({"n": n}) for n in range(5)]
+
+    assert on_a_loop(one_by_one()) == [0, 1, 2, 3, 4]
+    assert commit.batches == [[0], [1], [2], [3], [4]]
+
+
+def test_who_waits_behind_a_commit_that_waits_for_a_lock_is_committed_beside_it() -> None:
+    release, began = asyncio.Event(), []
+
+    async def commit(rows: Sequence[Any], wait_seconds: float) -> list[int]:
+        began.append([row["n"] for row in rows])
+        if any(row["n"] == 0 for row in rows):
+            await release.wait()
+        return [row["n"] for row in rows]
+
+    async def beside() -> list[int]:
+        committer = BatchCommitter(commit, slow_seconds=0.02, max_parallel=2)
+        stuck = asyncio.ensure_future(committer.recorded({"n": 0}))
+        while not began:
+            await asyncio.sleep(0)
+        # It comes at once, so that nobody's later arrival has to set it free.
+        found = [await asyncio.wait_for(committer.recorded({"n": 1}), 5)]
+        release.set()
+        return [*found, await stuck]
+
+    assert on_a_loop(beside()) == [1, 0]
+
+
+def test_a_callers_own_batch_is_one_commit_with_an_answer_or_error_per_row() -> None:
+    commit = Store(poisoned=[2])
+
+    async def batches() -> tuple[list[Any], list[Any]]:
+        committer = BatchCommitter(commit)
+        return await committer.recorded_all([{"n": n} for n in range(4)]), await committer.recorded_all([])
+
+    answers, nothing = on_a_loop(batches())
+    assert [answers[n] for n in (0, 1, 3)] == [0, 1, 3]
+    assert isinstance(answers[2], EngineUnavailable)
+    assert nothing == []
+    assert commit.batches[0] == [0, 1, 2, 3]
+
+
+def test_a_batch_that_waits_for_a_lock_commits_the_free_rows_and_refuses_the_blocked_one() -> None:
+    asked: list[tuple[list[int], float]] = []
+
+    async def commit(rows: Sequence[Any], wait_seconds: float) -> list[int]:
+        numbers = [row["n"] for row in rows]
+        asked.append((numbers, wait_seconds))
+        if 2 in numbers:
+            raise StillDeciding("blocked")
+        return numbers
+
+    async def blocked() -> list[Any]:
+        return await BatchCommitter(commit).recorded_all([{"n": n} for n in range(4)])
+
+    answers = on_a_loop(blocked())
+    assert [answers[n] for n in (0, 1, 3)] == [0, 1, 3] and isinstance(answers[2], StillDeciding)
+    assert [numbers for numbers, _ in asked] == [[0, 1, 2, 3], [0], [1], [2], [3], [2]]
+    waits = [seconds for _, seconds in asked]
+    assert waits[0] == batch_commit.BATCH_WAIT_SECONDS and waits[1:5] == [batch_commit.ROW_WAIT_SECONDS] * 4
+    assert 1.0 < waits[5] <= 2.0, "the rest of what it may wait in all"
+
+
+def test_an_unreachable_database_is_told_to_everybody_once_and_the_next_row_is_tried_anew() -> None:
+    down, calls = [True], []
+
+    async def commit(rows: Any, wait_seconds: float) -> list[int]:
+        calls.append(len(rows))
+        if down[0]:
+            raise DatabaseUnreachable("away")
+        return [row["n"] for row in rows]
+
+    committer = BatchCommitter(commit)
+    assert all(isinstance(answer, DatabaseUnreachable) for answer in all_at_once(committer, 20))
+    assert calls == [20]
+    down[0] = False
+    assert all_at_once(committer, 3) == [0, 1, 2]
+
+
+def test_a_client_that_goes_away_disturbs_nobody() -> None:
+    commit = Store(seconds=0.02)
+
+    async def some_leave() -> list[Any]:
+        committer = BatchCommitter(commit)
+        tasks = [asyncio.ensure_future(committer.recorded({"n": n})) for n in range(20)]
+        await asyncio.sleep(0.005)
+        for task in tasks[::2]:
+            task.cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    answers = on_a_loop(some_leave())
+    assert answers[1::2] == list(range(1, 20, 2))
+    assert all(isinstance(one, asyncio.CancelledError) for one in answers[::2])
+    assert commit.kept == Counter(range(20)), "what was in the line is committed; its retry gets the recorded answer"
+
+
+def test_who_cannot_be_told_its_outcome_keeps_nobody_else_from_theirs() -> None:
+    told: list[int] = []
+
+    async def one_breaks() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(-1))
+        committer = BatchCommitter(Store())
+
+        def notify(pending: Any) -> None:
+            if pending.answer == 1:
+                raise ValueError("its connection is gone")
+            told.append(pending.answer)
+
+        for n in range(3):
+            committer.add({"n": n}, notify)
+        while len(told) < 3:
+            await asyncio.sleep(0.001)
+
+    on_a_loop(one_breaks())
+    assert told == [0, -1, 2]
+
+
+def test_a_row_that_waits_too_long_is_given_up_and_never_committed_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_commit, "WAIT_SECONDS", 0.1)
+    commit = Store(seconds=0.4)
+
+    async def two() -> list[Any]:
+        committer = BatchCommitter(commit, max_parallel=1)
+        first = asyncio.ensure_future(committer.recorded({"n": 0}))
+        await asyncio.sleep(0.05)
+        second = asyncio.ensure_future(committer.recorded({"n": 1}))
+        began = time.monotonic()
+        answers = await asyncio.gather(first, second, return_exceptions=True)
+        assert time.monotonic() - began < 0.3
+        await asyncio.sleep(0.5)
+        return answers
+
+    answers = on_a_loop(two())
+    assert all(isinstance(one, EngineUnavailable) for one in answers)
+    assert commit.kept == Counter([0]), "the one in hand is not taken back; the one in the line is"
+
+
+def test_one_committer_serves_several_loops() -> None:
+    committer = BatchCommitter(Store(seconds=0.001))
+    assert all_at_once(committer, 5) == all_at_once(committer, 5) == [0, 1, 2, 3, 4]
+
+
+class _ForgetsWhoAsked(BatchCommitter[Any, int]):
+    """A twin that gives everybody the first answer of the batch."""
+
+    def add(self, row: Any, done: Any) -> None:
+        first: list[Any] = self.__dict__.setdefault("first", [])
+
+        def swapped(pending: Any) -> None:
+            first.append(pending)
+            done(first[0])
+
+        super().add(row, swapped)
+
+
+class _CommitsTwice(BatchCommitter[Any, int]):
+    """A twin that hands each row to the line two times."""
+
+    def add(self, row: Any, done: Any) -> None:
+        super().add(row, lambda pending: None)
+        super().add(row, done)
+
+
+@pytest.mark.parametrize("mutant", [_ForgetsWhoAsked, _CommitsTwice])
+def test_mutants_that_swap_answers_or_commit_twice_are_caught(mutant: type[BatchCommitter[Any, int]]) -> None:
+    commit = Store(seconds=0.002, poisoned=[7])
+    assert lost_or_swapped(commit, mutant(commit, most=8), 30) != []
+
+
+def test_mutant_that_spreads_one_rows_error_over_its_batch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spreads(batch: Any) -> Any:
+        try:
+            yield batch, 1.0
+        except EngineUnavailable as error:
+            for row in batch:
+                row.error = error
+
+    monkeypatch.setattr(batch_commit, "settle", spreads)
+    commit = Store(poisoned=[7])
+    assert lost_or_swapped(commit, BatchCommitter(commit), 30) != []

@@ -1,0 +1,258 @@
+"""The table from tools to actions: what is not mapped exactly is refused, and the key names the effect and nothing else."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.platform.resources import policies_dir
+from sentinel.policy.errors import PolicyError
+from sentinel.policy.library import PolicyLibrary
+from sentinel.tools import ToolRefused, ToolTable, read_tool_table
+from sentinel.tools.cases import run_tool_cases
+from sentinel.tools.check import check_tools
+from sentinel.tools.mapping import parse_arguments
+from sentinel.tools.parse import parse_tool_table
+
+TABLE = """\
+tools:
+  - server: shop
+    tool: refund
+    action: refund.create
+    arguments:
+      charge: {type: string}
+      amount: {type: int, min: 1, max: 100000}
+      currency: {type: string, one_of: [usd, EUR]}
+      reason: {type: string, required: false}
+      note: {type: json, required: false, bound: false}
+      lines: {type: json, required: false}
+    facts:
+      account: {type: string, from: program}
+      duplicate: {type: bool, from: program}
+      channel: {type: string, from: table, value: web}
+    key: '"refund:" + args.charge + ":" + string(args.amount)'
+    resource: '"refund/" + args.charge'
+    params:
+      amount: {minor: args.amount, currency: args.currency}
+      account_ref: facts.account
+      channel: facts.channel
+      reason: args.reason
+      risk.duplicate_refund: facts.duplicate
+    inject:
+      - {argument: request_key, from: operation_id}
+      - {header: Idempotency-Key, from: idempotency_key}
+  - server: shop
+    tool: look
+    unguarded: It only reads.
+"""
+ARGUMENTS = {"charge": "ch_1", "amount": 1250, "currency": "usd"}
+LIBRARY = PolicyLibrary.load(policies_dir())
+
+
+@pytest.fixture(scope="module")
+def table() -> ToolTable:
+    """The sample."""
+    return parse_tool_table(TABLE)
+
+
+def question(table: ToolTable, facts: dict[str, Any] | None = None, **over: Any) -> dict[str, Any]:
+    """The operation of a refund."""
+    found = table.call("shop", "refund", {**ARGUMENTS, **over}, facts).question
+    assert found is not None
+    return dict(found)
+
+
+def test_a_call_becomes_one_operation_with_money_in_major_units(table: ToolTable) -> None:
+    asked = question(table, {"account": "acct_1", "duplicate": False})
+    assert asked["action"] == "refund.create" and asked["idempotency_key"] == "refund:ch_1:1250"
+    assert asked["resource"] == "refund/ch_1"
+    call = asked["params"].pop("tool_call")
+    assert asked["params"] == {
+        "amount": {"value": "12.50", "currency": "USD"}, "account_ref": "acct_1", "channel": "web",
+        "risk": {"duplicate_refund": False},
+    }  # fmt: skip
+    assert (call["server"], call["tool"]) == ("shop", "refund") and call["arguments_digest"].startswith("sha256:")
+
+
+def test_the_key_is_the_same_for_the_same_effect_and_every_bound_argument_is_part_of_the_operation(
+    table: ToolTable,
+) -> None:
+    plain = question(table)
+    for name, value in (("reason", "late"), ("lines", [{"a": 1}]), ("currency", "EUR")):
+        other = question(table, **{name: value})
+        assert other["idempotency_key"] == plain["idempotency_key"]
+        assert other["params"] != plain["params"], f"{name} could change after an approval"
+    assert question(table, amount=1251)["idempotency_key"] != plain["idempotency_key"]
+    assert question(table, note={"text": "hello"}) == plain, "what is not bound changes nothing"
+    assert question(table, reason=None) == plain, "null is absent"
+    assert question(table, lines={"b": 1, "a": 2}) == question(table, lines={"a": 2, "b": 1})
+    assert question(table, lines=[Decimal("1.5")]) == question(table, lines=[1.5])
+
+
+@pytest.mark.parametrize(
+    ("over", "code"),
+    [
+        ({"amount": None}, "missing_argument"),
+        ({"amount": "1250"}, "malformed_argument"),
+        ({"amount": True}, "malformed_argument"),
+        ({"amount": 12.5}, "malformed_argument"),
+        ({"amount": 0}, "malformed_argument"),
+        ({"amount": 100001}, "malformed_argument"),
+        ({"currency": "GBP"}, "malformed_argument"),
+        ({"charge": ["ch_1"]}, "malformed_argument"),
+        ({"lines": {1: 2}}, "malformed_argument"),
+        ({"lines": float("nan")}, "malformed_argument"),
+        ({"lines": object()}, "malformed_argument"),
+        ({"charge": "ch 1"}, "mapping_failed"),
+        ({"charge": "c" * 200}, "mapping_failed"),
+        ({"charge": ""}, None),
+        ({"duplicate": False}, "unmapped_argument"),
+        ({"risk": {"duplicate_refund": False}}, "unmapped_argument"),
+        ({"account": "acct_2"}, "unmapped_argument"),
+        ({"call": {"digest": "x"}}, "unmapped_argument"),
+    ],
+)
+def test_what_is_not_mapped_exactly_is_refused(table: ToolTable, over: dict[str, Any], code: str | None) -> None:
+    if code is None:
+        assert question(table, **over)
+        return
+    with pytest.raises(ToolRefused) as refused:
+        question(table, **over)
+    assert refused.value.reason_code == code
+
+
+def test_a_deeply_nested_argument_is_refused_and_not_followed(table: ToolTable) -> None:
+    nested: Any = "x"
+    for _ in range(5000):
+        nested = [nested]
+    with pytest.raises(ToolRefused, match="malformed_argument"):
+        question(table, lines=nested)
+
+
+def test_facts_are_the_programs_and_an_unknown_one_is_left_out(table: ToolTable) -> None:
+    assert "risk" not in question(table)["params"] and "account_ref" not in question(table)["params"]
+    for facts, code in (({"duplicate": "no"}, "malformed_fact"), ({"channel2": "x"}, "malformed_fact")):
+        with pytest.raises(ToolRefused) as refused:
+            question(table, facts)
+        assert refused.value.reason_code == code
+    assert question(table, {"channel": "shop"})["params"]["channel"] == "web", "what the table says, nobody changes"
+
+
+def test_a_tool_is_found_by_its_exact_server_and_name(table: ToolTable) -> None:
+    assert table.call("shop", "look", {"anything": 1}).question is None
+    for server, tool in (("shop", "refunds"), ("Shop", "refund"), ("", "refund"), ("shop", "refund ")):
+        with pytest.raises(ToolRefused, match="unmapped_tool"):
+            table.call(server, tool, ARGUMENTS)
+
+
+def test_what_is_injected_goes_to_its_place(table: ToolTable) -> None:
+    call = table.call("shop", "refund", ARGUMENTS)
+    assert call.injected("argument", operation_id="op") == {"request_key": "op"}
+    assert call.injected("header", operation_id="op") == {"Idempotency-Key": "refund:ch_1:1250"}
+    assert table.call("shop", "look", {}).injected("argument", operation_id="op") == {}
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1, "a": 2}', '{"a": {"b": 1, "b": 1}}', "[1]", "{", '{"a": NaN}', '"x"', "[" * 100000]
+)
+def test_arguments_as_text_are_read_strictly(text: str) -> None:
+    with pytest.raises(ToolRefused, match="malformed_argument"):
+        parse_arguments(text)
+
+
+def test_arguments_as_text_keep_their_digits() -> None:
+    assert parse_arguments('{"amount": 12.50}') == {"amount": Decimal("12.50")} and parse_arguments("") == {}
+
+
+@pytest.mark.parametrize(
+    ("amount", "value"),
+    [("12.50", "12.50"), (12.5, "12.50"), (Decimal("12.50"), "12.50"), (12, 12), ("12", 12), (0.1, "0.10"), (1e300, None),
+     ("12.505", None), (12.505, None), ("1e3", None), (-1, None), (0, None), ("", None), (True, None), (float("inf"), None)],
+)  # fmt: skip
+def test_major_units_are_read_exactly_or_refused(amount: Any, value: Any) -> None:
+    shipped = read_tool_table(policies_dir() / "tools.yaml")
+    arguments = {"customer": "c", "amount": amount, "currency": "USD", "order": "o"}
+    if value is None:
+        with pytest.raises(ToolRefused):
+            shipped.call("local", "issue_gift_card", arguments)
+        return
+    asked = shipped.call("local", "issue_gift_card", arguments).question
+    assert asked is not None and asked["params"]["amount"] == {"value": value, "currency": "USD"}
+
+
+FAULTS = [
+    ("charge: {type: string}", "charge: {type: strin}", 6, 'did you mean "string"?'),
+    ("amount: {type: int, min: 1,", "amount: {type: string, min: 1,", 7, "arguments.amount.min goes with type int only"),
+    ("action: refund.create", "action: refund.*", 4, "is not an action like"),
+    ("server: shop", 'server: "*"', 2, "no wildcards"),
+    ("args.charge + \":\"", "args.chrage + \":\"", 16, 'did you mean "args.charge"?'),
+    ("string(args.amount)'", "args.amount'", 16, "no matching overload"),
+    ("key: '\"refund:\" + args.charge + \":\" + string(args.amount)'", "key: '\"refund\"'", 16, "the same for every call"),
+    ("key: '\"refund:\" + args.charge", "key: '\"refund:\" + args.note", 16, "no expression sees it"),
+    ("    key: ", "    kye: ", 16, 'did you mean "key"?'),
+    ("minor: args.amount", "minor: args.charge", 19, "must be int, but is string"),
+    ("amount: {minor: args.amount, currency: args.currency}", "amount: args.amount", 19, "needs minor: or major:"),
+    ("channel: facts.channel", "tool_call: facts.channel", 21, "is not a name for a param"),
+    ("reason: args.reason", "risk: args.reason", 19, "is a value and has fields"),
+    ("from: program}", "from: model}", 13, 'unknown value "model"'),
+    ("from: table, value: web", "from: table", 15, '"value" goes with "from: table"'),
+    ("argument: request_key", "argument: charge", 25, "cannot be injected"),
+    ("header: Idempotency-Key", "header: Authorization", 26, "cannot be injected"),
+    ("tool: look\n", "tool: refund\n", 27, "is mapped twice"),
+    ("unguarded: It only reads.", "unguarded: It only reads.\n    action: refund.create", 30, "does not go with unguarded"),
+    ("unguarded: It only reads.", "hidden: yes", 29, "true or false"),
+    ("    action: refund.create\n", "", 2, '"action" is missing'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "line", "says"), FAULTS)
+def test_a_fault_has_its_file_line_tool_and_hint(old: str, new: str, line: int, says: str) -> None:
+    assert old in TABLE
+    with pytest.raises(PolicyError) as raised:
+        parse_tool_table(TABLE.replace(old, new, 1), name="tools.yaml")
+    fault = raised.value
+    assert (fault.file, fault.line) == ("tools.yaml", line) and says in str(fault)
+    assert fault.rule in ("shop/refund", "shop/look", None)
+    assert fault.rule is not None or "wildcards" in says
+
+
+def test_the_shipped_table_is_good_its_cases_pass_and_each_tool_has_one() -> None:
+    assert check_tools(policies_dir(), LIBRARY) == []
+    report = run_tool_cases(policies_dir(), LIBRARY)
+    assert report.passed and len(report.results) >= 13 and report.unreached == ()
+
+
+def in_folder(
+    folder: Path, text: str, cases: str = "cases: [{name: a, server: a, tool: b, want: {refused: x}}]"
+) -> Path:
+    """A folder with these two files."""
+    (folder / "tools.yaml").write_text(text)
+    (folder / "tool_cases.yaml").write_text(cases)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("account_ref: facts.account", "account_ref: args.charge", "on the word of the worker"),
+        ("risk.duplicate_refund: facts.duplicate", "risk.duplicate_refund: 'args.reason == \"new\"'", "on the word of the worker"),
+        ("action: refund.create", "action: refunds.create", 'no policy covers "refunds.create"'),
+    ],
+)  # fmt: skip
+def test_a_risk_fact_of_the_models_and_an_uncovered_action_are_faults(
+    tmp_path: Path, old: str, new: str, says: str
+) -> None:
+    (fault,) = check_tools(in_folder(tmp_path, TABLE.replace(old, new, 1)), LIBRARY)
+    assert says in str(fault) and fault.rule == "shop/refund" and fault.line > 1
+
+
+def test_a_case_that_differs_is_named_with_what_was_got(tmp_path: Path) -> None:
+    wrong = "cases: [{name: a, server: shop, tool: look, want: {refused: unmapped_tool}}]"
+    report = run_tool_cases(in_folder(tmp_path, TABLE, wrong), LIBRARY)
+    assert not report.passed and report.unreached == ("shop/refund",)
+    assert report.results[0].problem == "refused: wanted unmapped_tool, got None"
+    (fault,) = check_tools(in_folder(tmp_path, TABLE, wrong.replace("refused", "refusd")), LIBRARY)
+    assert 'did you mean "refused"?' in str(fault)

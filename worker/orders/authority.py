@@ -1,0 +1,222 @@
+"""Asks the authority about orders and reports their outcomes to it, many per request, until each is acknowledged.
+
+What is due to be reported is in the database (`orders.effects.report_due_at`); the queue here only makes it quick.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from psycopg.rows import class_row, scalar_row
+
+from sentinel.client import (
+    Client,
+    GuardAnswer,
+    GuardQuestion,
+    Outcome,
+    Rejected,
+    ReportReceipt,
+    Unreachable,
+)
+from sentinel.client.answers import ApprovalDecision
+from sentinel.core.errors import SentinelError
+from sentinel.core.money import Money, money_out
+from worker.failpoints import Failpoints
+from worker.orders import metrics
+from worker.orders.failpoints import OrderFailpoint
+from worker.orders.order import ACTION, AGENT_ID, ClaimedOrder, order_key, resource_of
+from worker.orders.store import OrderStore
+from worker.orders.transitions import pause_seconds
+
+RISK_CLASS = "standard"
+RESOLVED = "resolved-not-executed"
+"""The code of a start that is refused because a person said that it was not executed."""
+
+
+class AuthorityClient:
+    """Guard with its start, and report, of `order.fulfill`. Thread-safe; what goes wrong is a value."""
+
+    def __init__(self, client: Client, *, act_within_seconds: int = 60) -> None:
+        self._client, self._act_within_seconds = client, act_within_seconds
+
+    def guard(self, works: Sequence[ClaimedOrder]) -> list[GuardAnswer | Unreachable | Rejected]:
+        """Ask what is stored with up to 64 orders, the same at every try; a permission is started with its answer.
+
+        Where a person has said that it was not executed the start is refused for ever; then the record is asked for alone.
+        """
+        answers = self._client.guard_many([self._starting(work) for work in works])
+        return [
+            self._client.guard_many([_question(work)])[0]
+            if isinstance(answer, Rejected) and answer.code == RESOLVED
+            else answer
+            for work, answer in zip(works, answers, strict=True)
+        ]
+
+    def report(self, outcomes: Sequence[Outcome]) -> list[ReportReceipt | Unreachable | Rejected]:
+        """Report the outcomes of up to 64 starts."""
+        return self._client.report_many(outcomes)
+
+    def approvals_since(self, since: Any) -> list[ApprovalDecision]:
+        """Approvals decided after `since`, oldest first. Raises `Unreachable` or `Rejected`."""
+        return self._client.approvals_since(since, 500)
+
+    def _starting(self, work: ClaimedOrder) -> GuardQuestion:
+        return {**_question(work), "start_id": work.own_start_id, "act_within_seconds": self._act_within_seconds}
+
+
+def _question(work: ClaimedOrder) -> GuardQuestion:
+    return {
+        "action": ACTION, "agent_id": AGENT_ID, "idempotency_key": order_key(work.source, work.order_id),
+        "resource": resource_of(work.source, work.order_id), "risk_class": RISK_CLASS, "params": work.guard_params or {},
+    }  # fmt: skip
+
+
+_AT_ONCE = 32
+_GATHER_SECONDS = 0.05
+"""Outcomes within this time share one call; nothing waits for it."""
+_MOST_WAITING = 2000
+_REFUSED_FOR_GOOD = (400, 409, 422)
+
+log = structlog.get_logger("worker.orders")
+
+
+@dataclass(frozen=True, slots=True)
+class DueReport:
+    """One outcome that the authority has not acknowledged."""
+
+    review_id: uuid.UUID
+    source: str
+    order_id: str
+    done: bool
+    operation_id: uuid.UUID
+    shop_reference: str | None
+    error: str | None
+    amount_minor: int
+    currency: str
+    tries: int
+
+
+TAKE_REPORTS = "select * from orders.take_reports(%(tenant_id)s, %(limit)s, %(retry_seconds)s)"
+ACKNOWLEDGE_REPORTS = """
+update orders.effects set reported_at = clock_timestamp(), report_error = null
+where tenant_id = %(tenant_id)s and review_id = any(%(ids)s) and kind = 'fulfil' and reported_at is null
+"""
+# Refused for what it says: another try would say the same, so it is not due again; the figures show it.
+POSTPONE_REPORT = """
+update orders.effects set report_error = %(error)s,
+  report_due_at = case when %(pause_seconds)s::float8 is null then 'infinity'
+                       else clock_timestamp() + make_interval(secs => %(pause_seconds)s) end
+where tenant_id = %(tenant_id)s and review_id = %(review_id)s and kind = 'fulfil' and reported_at is null
+"""
+
+
+class OutcomeReporter:
+    """Sends reports. `run` in a thread of its own; without it the background's sweep does all of them."""
+
+    def __init__(self, store: OrderStore, authority: AuthorityClient, failpoints: Failpoints) -> None:
+        self._store, self._authority, self._failpoints = store, authority, failpoints
+        self._waiting: queue.Queue[DueReport | None] = queue.Queue(_MOST_WAITING)
+        self._stopping = threading.Event()
+
+    def soon(self, work: ClaimedOrder, *, done: bool, reference: str | None, error: str | None) -> None:
+        """This one was just settled. Too many waiting: the sweep finds it."""
+        assert work.operation_id is not None
+        report = DueReport(
+            work.review_id, work.source, work.order_id, done, work.operation_id, reference, error, work.amount_minor,
+            work.currency, 0,
+        )  # fmt: skip
+        try:
+            self._waiting.put_nowait(report)
+        except queue.Full:
+            return
+
+    def run(self) -> None:
+        """Send what comes until stopped."""
+        while not self._stopping.is_set():
+            first = self._waiting.get()
+            if first is None:
+                return
+            self._stopping.wait(_GATHER_SECONDS)
+            batch = [first]
+            while len(batch) < _AT_ONCE and not self._waiting.empty():
+                following = self._waiting.get()
+                if following is None:
+                    self._stopping.set()
+                    break
+                batch.append(following)
+            self._quietly(batch)
+
+    def stop(self) -> None:
+        """End `run`; what is left is sent by the next sweep."""
+        self._stopping.set()
+        try:
+            self._waiting.put_nowait(None)
+        except queue.Full:
+            return
+
+    def sweep(self) -> int:
+        """Send what is due; returns how many were received."""
+        due = self._store.rows(TAKE_REPORTS, class_row(DueReport), limit=_AT_ONCE, retry_seconds=30.0)
+        return self.deliver(due) if due else 0
+
+    def deliver(self, reports: Sequence[DueReport]) -> int:
+        """Send and acknowledge; returns how many were received."""
+        self._failpoints.hit(OrderFailpoint.BEFORE_REPORT)
+        answers = self._authority.report([outcome_of(report) for report in reports])
+        self._failpoints.hit(OrderFailpoint.AFTER_REPORT)
+        pairs = list(zip(reports, answers, strict=True))
+        received = [report.review_id for report, answer in pairs if isinstance(answer, ReportReceipt)]
+        if received:
+            self._store.rows(ACKNOWLEDGE_REPORTS, scalar_row, ids=received)
+        self._failpoints.hit(OrderFailpoint.AFTER_ACK)
+        metrics.REPORTS.labels("received").inc(len(received))
+        for report, answer in pairs:
+            if isinstance(answer, ReportReceipt) and answer.contradiction:
+                log.error("report_contradicts_resolution", review_id=str(report.review_id))
+            if isinstance(answer, (Unreachable, Rejected)):
+                self._postpone(report, answer)
+        return len(received)
+
+    def _postpone(self, report: DueReport, answer: Unreachable | Rejected) -> None:
+        metrics.REPORTS.labels("failed").inc()
+        for_good = isinstance(answer, Rejected) and answer.status in _REFUSED_FOR_GOOD
+        if for_good:
+            log.error("report_refused", review_id=str(report.review_id), error=answer.detail)
+        pause = None if for_good else pause_seconds(report.tries, random.random())
+        self._store.rows(
+            POSTPONE_REPORT, scalar_row, review_id=report.review_id, error=answer.detail[:500], pause_seconds=pause
+        )
+
+    def _quietly(self, batch: Sequence[DueReport]) -> None:
+        try:
+            self.deliver(batch)
+        except SentinelError as error:
+            log.warning("reports_not_sent", count=len(batch), error=error.detail)
+        except Exception:
+            # The thread stays: what is due is in the database.
+            log.exception("reports_failed")
+
+
+def outcome_of(report: DueReport) -> Outcome:
+    """The outcome report; the same at every try, because it is made of what is stored."""
+    outcome: Outcome = {
+        "idempotency_key": order_key(report.source, report.order_id), "action": ACTION, "agent_id": AGENT_ID,
+        "resource": resource_of(report.source, report.order_id), "risk_class": RISK_CLASS,
+        "outcome": "success" if report.done else "error", "report_id": report.review_id,
+    }  # fmt: skip
+    if report.done:
+        outcome["result"] = {
+            "order_id": report.order_id, "shop_reference": report.shop_reference,
+            "amount": money_out(Money(report.amount_minor, report.currency)),
+        }  # fmt: skip
+    else:
+        # Only a person can find out whether it happened: the operation stays in doubt.
+        outcome["error"] = f"the shop refused: {report.error or 'no reason given'}"
+    return outcome

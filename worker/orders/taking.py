@@ -1,0 +1,245 @@
+"""Takes delivered orders and scores them, a set at once: the first steps of an order, and what a set knows of each.
+
+Every step is recorded before the next is tried, so after a crash any process resumes where an order stands. The score and with
+it the question to the authority are stored before it is asked, and never change.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from sentinel.core.errors import SentinelError, TryLater
+from worker.failpoints import Failpoints
+from worker.orders import metrics
+from worker.orders.authority import AuthorityClient, OutcomeReporter
+from worker.orders.enrich import Enriched, Lookup
+from worker.orders.failpoints import OrderFailpoint
+from worker.orders.order import (
+    ClaimedOrder,
+    KnownAccount,
+    Order,
+    Score,
+    Signal,
+    as_received,
+    missing_facts,
+    with_orders_beside,
+)
+from worker.orders.responses import DeliveryInFlight, OrderResponse, response_to_repeat
+from worker.orders.scoring import without_facts
+from worker.orders.shop import UNDER_WAY_SECONDS, Attempts, Shop
+from worker.orders.sources import SourcesFile
+from worker.orders.store import Delivery, OrderStore, Row, Step, TakeOutcome
+from worker.orders.transitions import (
+    score_row,
+    scored_work,
+)  # fmt: skip
+from worker.outbound.effects import Refused, Settled
+
+AFTER_SCORE_SECONDS = 16.0
+"""What guard, start and shop may need of an order's budget together; scoring ends before."""
+
+log = structlog.get_logger("worker.orders")
+
+
+class Scoring(Protocol):
+    """The scoring interface; never raises."""
+
+    def score(self, order: Order, known: KnownAccount, deadline: float, noticed: Sequence[Signal] = ()) -> Score:
+        """By `deadline` (monotonic)."""
+
+
+class Enriching(Protocol):
+    """The enrichment interface; never raises."""
+
+    def enrich(self, order: Order, lookups: Sequence[Lookup], deadline: float) -> Enriched:
+        """By `deadline` (monotonic)."""
+
+
+class ClaimLost(Exception):
+    """The claim was taken over by another process."""
+
+
+@dataclass(slots=True, eq=False)
+class OrderRun:
+    """One order on its way through this process: delivered (not claimed yet) or left behind. Over with a response or an error."""
+
+    deadline: float
+    delivery: Delivery | None = None
+    claimed: ClaimedOrder | None = None
+    known: KnownAccount = KnownAccount()
+    score: Row | None = None
+    """Made, and not stored yet."""
+    asked_at: float = 0.0
+    """When the authority was last asked to start it (monotonic)."""
+    is_ours: bool = False
+    """The fulfilment was recorded by this run, or the authority confirms that it is started: the shop may be asked."""
+    tried: Attempts = Attempts()
+    """What may have been asked of the shop before."""
+    effect: Settled | Refused | None = None
+    """The shop's answer, not stored yet."""
+    outside: Callable[[OrderRun], None] | None = None
+    """What this order alone has to ask outside next; with a response, after it."""
+    response: OrderResponse | None = None
+    error: Exception | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a set has something to do for it."""
+        return self.response is None and self.error is None and self.outside is None
+
+    @property
+    def work(self) -> ClaimedOrder:
+        """The claimed order."""
+        assert self.claimed is not None
+        return self.claimed
+
+    def fail(self, error: Exception) -> None:
+        """End it; it keeps its state, and the next try resumes from what is recorded."""
+        if isinstance(error, ClaimLost):
+            error = DeliveryInFlight()
+        elif not isinstance(error, SentinelError):
+            log.error("order_failed", review_id=str(self.claimed and self.claimed.review_id), exc_info=error)
+            error = TryLater("the order could not be finished now; send it again")
+        self.error = error
+
+    def result(self) -> OrderResponse:
+        """The response.
+
+        Raises `TryLater` (no answer from the authority, nothing on record as answered), `DeliveryInFlight` (claim lost, or
+        another delivery is under way), `BodyConflict`, or `EngineUnavailable`.
+        """
+        if self.error is not None:
+            raise self.error
+        assert self.response is not None
+        return self.response
+
+
+Decided = tuple[OrderRun, Row]
+"""An order, and what is recorded of it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class OrderTaking:
+    """Each takes orders that need it, and leaves each of them changed, answered, failed, or with an outside call to make."""
+
+    store: OrderStore
+    authority: AuthorityClient
+    scorer: Scoring
+    enricher: Enriching
+    shop: Shop
+    reports: OutcomeReporter
+    sources: SourcesFile
+    failpoints: Failpoints
+    budget_seconds: float = 30.0
+    under_way_seconds: float = UNDER_WAY_SECONDS
+    act_seconds: float = 35.0
+    """For so long after the authority was asked the shop may be asked; then the authority is asked again. The start declares it,
+    and on top of it the time that a call to the shop may be under way."""
+    scores_at_once: bool = False
+    """The scorer makes no outside call: a new order of a source without look-ups is taken with its score."""
+    ships_here: bool = False
+    """The shop is the simulated one of this database: its row is written in the commit that decides the order."""
+    _taking: threading.Lock = field(init=False, default_factory=threading.Lock)
+    """One set at a time looks at the accounts of its orders and takes them: orders of one account count each other."""
+
+    def take(self, runs: list[OrderRun]) -> None:
+        """Take delivered orders, scored already where that asks nobody; repeats get their response."""
+        first = {
+            (run.delivery.order.source, run.delivery.order.order_id): run for run in reversed(runs) if run.delivery
+        }
+        with self._taking:
+            self._take_scored([run for run in first.values() if self._scores_now(run)])
+            rest = [run for run in runs if run.goes_on and run.claimed is None]
+            for run, found in zip(rest, self.store.take([run.delivery for run in rest if run.delivery]), strict=True):
+                assert run.delivery is not None
+                try:
+                    if isinstance(found, Exception):
+                        raise found
+                    if found.outcome is TakeOutcome.TAKEN:
+                        run.claimed, run.known = found.work, found.known
+                    else:
+                        run.response = response_to_repeat(
+                            self.store, run.delivery.order, found, run.delivery.body_sha256
+                        )
+                except Exception as error:
+                    run.fail(error)
+
+    def _take_scored(self, runs: list[OrderRun]) -> None:
+        """Those of them that are new; the others are left as they are, or answered as before."""
+        deliveries = [run.delivery for run in runs if run.delivery]
+        looks = self.store.look(deliveries) if deliveries else []
+        found = list(zip(runs, deliveries, looks, strict=True))
+        new = [one for one in found if one[2].is_new]
+        beside = [delivery.order for _, delivery, _ in new]
+        for run, delivery, seen in new:
+            run.known = with_orders_beside(seen.known, delivery.order, beside)
+            self._make_score(run, as_received(delivery.order, seen.seen_at), run.deadline)
+        for run, _, seen in found:
+            if seen.response_body is not None and seen.response_status is not None:
+                run.response = OrderResponse(seen.response_status, seen.response_body.encode(), True, replayed=True)
+        try:
+            taken = self.store.take_scored([(delivery, run.score or {}) for run, delivery, _ in new]) if new else []
+        except SentinelError:
+            return  # one of them may be what the database refuses: each is taken by itself
+        for (run, _, _), claimed in zip(new, taken, strict=True):
+            run.claimed = claimed
+        self._pass(OrderFailpoint.AFTER_TAKE, new)
+        self._pass(OrderFailpoint.AFTER_SCORE, new)
+
+    def enrich(self, runs: list[OrderRun]) -> None:
+        """Score what was taken without: at once, or in a thread of its own where somebody has to be asked."""
+        for run in runs:
+            if self._scores_now(run):
+                self._enrich_one(run)
+            else:
+                run.outside = self._enrich_one
+
+    def _enrich_one(self, run: OrderRun) -> None:
+        self.failpoints.hit(OrderFailpoint.AFTER_TAKE)
+        order = as_received(run.delivery.order, run.work.received_at) if run.delivery else run.work.order
+        self._make_score(run, order, run.deadline - AFTER_SCORE_SECONDS)
+
+    def _scores_now(self, run: OrderRun) -> bool:
+        return self.scores_at_once and not self._source(run)[1]
+
+    def _source(self, run: OrderRun) -> tuple[str, Sequence[Lookup], Sequence[str]]:
+        """The name of an order's source, its look-ups, and the facts that it always sends."""
+        name = run.delivery.order.source if run.delivery else run.work.source
+        source = self.sources.current().find(name)
+        return (name, source.lookups, source.always) if source else (name, (), ())
+
+    def _make_score(self, run: OrderRun, order: Order, until: float) -> None:
+        began = time.monotonic()
+        _, lookups, always = self._source(run)
+        enriched = self.enricher.enrich(order, lookups, until) if lookups else Enriched(order)
+        found = self.scorer.score(enriched.order, run.known, until, enriched.signals)
+        score = without_facts(found, missing_facts(enriched.order, always))
+        seconds = time.monotonic() - began
+        metrics.scored(score, seconds)
+        run.score = score_row(order, score, seconds)
+
+    def store_scores(self, runs: list[OrderRun]) -> None:
+        """Band, signals and the question are on record before the authority is asked."""
+        for run, row in self._record(self.store.score, [(run, run.score or {}) for run in runs]):
+            run.claimed = scored_work(run.work, row)
+            self.failpoints.hit(OrderFailpoint.AFTER_SCORE)
+
+    def _record(
+        self, record: Callable[[Sequence[Step]], list[bool | Exception]], steps: Sequence[Decided]
+    ) -> list[Decided]:
+        """Record a step of a set; returns the orders of which it is recorded, and ends the others."""
+        results = record([(run.work, row) for run, row in steps]) if steps else []
+        for (run, _), result in zip(steps, results, strict=True):
+            if result is not True:
+                run.fail(result if isinstance(result, Exception) else ClaimLost())
+        return [step for step, result in zip(steps, results, strict=True) if result is True]
+
+    def _pass(self, place: OrderFailpoint, orders: Sequence[object]) -> None:
+        for _ in orders:
+            self.failpoints.hit(place)

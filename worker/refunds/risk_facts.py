@@ -1,0 +1,124 @@
+"""The risk facts of a row, declared once: what each means, how it is derived, and of which type it is.
+
+What was handed in with the row can tighten a fact, never loosen it. An unknown fact is left out; the policy then cannot
+answer and does not allow (`fact_missing`). Zero or false is never assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from worker.critic.prompt_injection import SAME_TEXT_ACCOUNTS, is_suspicious
+from worker.refunds.rows import KnownFacts
+
+MAX_COUNT = 1_000_000
+"""The largest count that a row may hand in."""
+
+
+@dataclass(frozen=True, slots=True)
+class RiskFact:
+    """One fact under `params.risk`: a flag (`kind` is bool) or a count (int). `says` is its line in docs/risk-facts.md.
+
+    `sql` is what the ledger says of the entry `e` with its order `o` and account `f.account_ref` (`sql.GATHER_FACTS`), null
+    where it cannot know. `derive` is for what no query can say: of the known facts, and of whether the order may be refunded
+    in parts.
+    """
+
+    name: str
+    kind: type[bool] | type[int]
+    says: str
+    sql: str | None = None
+    derive: Callable[[KnownFacts, bool], bool | int | None] | None = None
+
+
+def _duplicate(known: KnownFacts, in_parts: bool) -> bool | None:
+    """The refund id is always known here; how much of the order is left is a step's question, where an order is named.
+
+    Where an order is refunded once at most, a second refund is a step's question too (`refunded_before`).
+    """
+    if known.refund_seen:
+        return True
+    return None if in_parts and known.order_budget is None else False
+
+
+def _suspicious(known: KnownFacts, _in_parts: bool) -> bool:
+    return known.same_text_accounts >= SAME_TEXT_ACCOUNTS or is_suspicious(known.reason or "")
+
+
+# Counts are capped, so that one busy account cannot make every row expensive; the policy's thresholds are far below. A person
+# who files a refund of an order without an account knows of none: then the order's own tries are counted.
+_ATTEMPTS = """case when f.account_ref is not null then (
+    select count(*)::integer from (
+      (select 1 from refunds.ledger_entries a
+       where a.tenant_id = e.tenant_id and a.account_ref = f.account_ref
+         and a.requested_at > e.requested_at - interval '24 hours' and a.requested_at <= e.requested_at limit 100)
+      union all
+      (select 1 from refunds.orders ao join refunds.ledger_entries a
+         on a.tenant_id = ao.tenant_id and a.channel = ao.channel and a.source = ao.source and a.order_ref = ao.order_ref
+           and a.account_ref is null
+       where ao.tenant_id = e.tenant_id and ao.account_ref = f.account_ref
+         and a.requested_at > e.requested_at - interval '24 hours' and a.requested_at <= e.requested_at limit 100)
+    ) as tries)
+  when e.escalation is not null and e.order_ref is not null then (
+    select count(*)::integer from (
+      select 1 from refunds.ledger_entries a
+      where a.tenant_id = e.tenant_id and a.channel = e.channel and a.source = e.source and a.order_ref = e.order_ref
+        and a.requested_at > e.requested_at - interval '24 hours' and a.requested_at <= e.requested_at limit 100) as tries)
+  end"""
+
+RISK_FACTS: tuple[RiskFact, ...] = (
+    RiskFact("duplicate_refund", bool, "the same refund was made before, or is under way; unknown where the row names no order "
+             "of a channel that refunds in parts", derive=_duplicate),
+    RiskFact("stale_window", bool, "asked more than 30 days after the order; unknown without the order",
+             sql="o.ordered_at + interval '30 days' < e.requested_at"),
+    RiskFact("suspicious_reason", bool, "the customer's words read like an injection, or several accounts use the same ones",
+             derive=_suspicious),
+    RiskFact("customer_attempts_24h", int, "how many refunds the account asked for in the 24 hours up to this one, itself "
+             "counted; unknown without an account", sql=_ATTEMPTS),
+)  # fmt: skip
+
+LEDGER_SAYS = ", ".join(f"'{fact.name}', {fact.sql}" for fact in RISK_FACTS if fact.sql is not None)
+"""The arguments of `jsonb_build_object` that make `KnownFacts.derived`."""
+
+
+def risk_facts(known: KnownFacts, *, in_parts: bool = True) -> dict[str, bool | int]:
+    """Name → value of every fact of `RISK_FACTS` that is known.
+
+    `in_parts`: whether the order may be refunded in parts, up to what was paid.
+    """
+    given, ledger = _object(known.risk), _object(known.derived)
+    found = {}
+    for fact in RISK_FACTS:
+        derived = fact.derive(known, in_parts) if fact.derive is not None else ledger.get(fact.name)
+        tighten: Callable[[Any, Any], bool | int | None] = _flag if fact.kind is bool else _count
+        tightened = tighten(derived, given.get(fact.name))
+        if tightened is not None:
+            found[fact.name] = tightened
+    return found
+
+
+def _flag(derived: bool | None, given: Any) -> bool | None:
+    """True if anybody says so; False only from the ledger, or handed in where the ledger cannot know."""
+    if derived is True or given is True:
+        return True
+    if given is not None and given is not False:
+        return None  # something else than true or false was handed in: nobody knows what it meant
+    return False if derived is False or given is False else None
+
+
+def _count(derived: int | None, given: Any) -> int | None:
+    """The larger of the two."""
+    if given is None:
+        return derived
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        return None
+    return max(given, derived or 0)
+
+
+def _object(text: str) -> Mapping[str, Any]:
+    found = orjson.loads(text)
+    return found if isinstance(found, dict) else {}
