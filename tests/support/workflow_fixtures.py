@@ -6,6 +6,7 @@ reason why it is not paid.
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,8 @@ from worker.settlement.registry import Systems, system_names
 
 SECRETS = ("only-for-tests-of-the-workflow-0123456789",)
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
+
+_MAKING, _MAKE_DEPENDENCIES = threading.Lock(), build.make_dependencies
 
 
 @dataclass(frozen=True)
@@ -179,18 +182,19 @@ class Shop:
             **{"confirm_secrets": SECRETS, "notifier": "log", "public_orders_imported": True, "guard_timeout_seconds": 5.0,
                **self.settings},
         )  # fmt: skip
-        made = build.make_dependencies
 
         def parts(*args: Any, **fields: Any) -> Dependencies:
             ours = {"systems": Systems(self.spies, {}), "critic": self.critic, "recogniser": self.eyes, **self.parts}
-            return replace(made(*args, **fields), **ours)
+            return replace(_MAKE_DEPENDENCIES(*args, **fields), **ours)
 
         ledger = self.fixtures.ledger_of(f"worker-{uuid.uuid4().hex[:6]}")
-        with (
-            Client(self.url, self.key, agent_id=settings.agent_id, timeout_seconds=settings.guard_timeout_seconds, retries=0) as client,
-            patch.object(build, "make_dependencies", parts),
-        ):  # fmt: skip
-            yield build.make_agent(settings, ledger, client, failpoints=Failpoints())
+        with Client(
+            self.url, self.key, agent_id=settings.agent_id, timeout_seconds=settings.guard_timeout_seconds, retries=0
+        ) as client:
+            # One at a time: agents are made in several threads, and patches that overlap are not all taken back.
+            with _MAKING, patch.object(build, "make_dependencies", parts):
+                agent = build.make_agent(settings, ledger, client, failpoints=Failpoints())
+            yield agent
 
     def run(self, times: int = 1) -> None:
         """Process what is due; more than once with every pause over."""
