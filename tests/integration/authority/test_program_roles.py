@@ -155,6 +155,8 @@ OWNERS_RIGHTS = {
     "record_contradiction",
     # Trails and order budgets are kept by whoever moves a row, and written by nobody otherwise.
     "write_events", "write_first_events", "write_ledger_events", "room_in_budgets", "open_order_budgets", "keep_order_budgets", "keep_order_paid",
+    # Whoever receives a settlement system's webhooks keeps an event with it, and reads and changes nothing there.
+    "keep_settlement_event",
     # Locks that only the authority's role can take: the console gets exactly those that its own work needs.
     "take_halt_lock", "take_held_locks", "take_operators_lock", "take_tenants_lock",
     # People and keys are changed in these ways only, which ask a second administrator; who asks is told whether it waits.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -94,5 +95,16 @@ def test_what_a_program_of_the_baseline_wrote_stays_as_it_is(pg_server: RunningS
             fill(admin)
             before = written(admin)
             assert migrate(url) == (BASELINE, HEAD)
-            assert written(admin) == before
+            after = written(admin)
+    assert {
+        name: [_without_null(row) for row in found] for name, found in after.items() if found or name in before
+    } == {name: [_without_null(row) for row in found] for name, found in before.items()}, (
+        "columns and tables that came later are empty"
+    )
     assert len(before["refunds.order_budgets"]) == 2
+
+
+def _without_null(row: Any) -> Any:
+    """A row's fields that have a value."""
+    found = json.loads(row) if isinstance(row, str) else row
+    return {name: value for name, value in found.items() if value is not None} if isinstance(found, dict) else found
