@@ -22,7 +22,7 @@ from sentinel.platform.http import problems
 from sentinel.platform.http.asgi import Edge, StreamHandler, by_path
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.docs_page import docs_page
-from sentinel.platform.http.https_only import HttpsOnly
+from sentinel.platform.http.wire import HttpsOnly
 
 PUBLIC_PATHS = ("/ops/api/live/", "/verify/")
 FRAMED = "top.widget"

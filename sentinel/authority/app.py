@@ -25,9 +25,9 @@ from sentinel.core.permit import PermitSigner
 from sentinel.platform.http import problems
 from sentinel.platform.http.asgi import Edge, by_path
 from sentinel.platform.http.bodies import MAX_BYTES
-from sentinel.platform.http.https_only import HttpsOnly
 from sentinel.platform.http.openapi import answered_on_the_loop
 from sentinel.platform.http.rate_limit import SharedRateLimit
+from sentinel.platform.http.wire import HttpsOnly
 from sentinel.policy.library import ReloadablePolicies
 from sentinel.policy.switches import SwitchFile
 from sentinel.store.batch_commit import BatchCommitter

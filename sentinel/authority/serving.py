@@ -45,7 +45,7 @@ def serve(settings: Settings, *, graceful_seconds: int = 20) -> None:
     )  # fmt: skip
     listener.require()
     policies = ReloadablePolicies(settings.policies_dir)
-    require_ready(settings.database_url, AUTHORITY, connections=settings.processes * settings.pool_size)
+    require_ready(settings.database_url, AUTHORITY, connections=settings.processes * max(2, settings.pool_size))
     with metrics_folder():
         _run(settings, listener, policies, graceful_seconds)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sentinel.client import answers, calls
 from sentinel.client.async_transport import AsyncTransport
-from sentinel.client.calls import PREFIX, ApiCall
+from sentinel.client.calls import PREFIX, ClientCall
 from sentinel.client.errors import ApprovalPending, Unreachable
 from sentinel.client.questions import CheckQuestion, GuardQuestion, Outcome
 
@@ -102,7 +102,7 @@ class AsyncClient:
     def _agent(self, given: str | None) -> str:
         return calls.chosen_agent(given, self.agent_id)
 
-    async def _run(self, call: ApiCall[Parsed]) -> Parsed:
+    async def _run(self, call: ClientCall[Parsed]) -> Parsed:
         sent, deadline = call.sent, time.monotonic() + self._timeout_seconds
         for attempt in range(self._retries + 1):
             try:

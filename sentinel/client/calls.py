@@ -38,7 +38,7 @@ Parsed = TypeVar("Parsed")
 
 
 @dataclass(frozen=True, slots=True)
-class ApiCall(Generic[Parsed]):
+class ClientCall(Generic[Parsed]):
     """One request and the reader of its answer."""
 
     method: str
@@ -56,44 +56,44 @@ class ApiCall(Generic[Parsed]):
         return self.parse(raw, _content(raw))
 
 
-def guard_call(question: GuardQuestion, agent_id: str) -> ApiCall[answers.GuardAnswer]:
+def guard_call(question: GuardQuestion, agent_id: str) -> ClientCall[answers.GuardAnswer]:
     """`action/guard`."""
     body = guard_body(question, agent_id)
-    return ApiCall(
+    return ClientCall(
         "POST", "/action/guard", body, lambda raw, found: read_guard_answer(body, found, replayed=raw.replayed)
     )
 
 
 def start_call(
     answer: answers.GuardAnswer, start_id: str | uuid.UUID, act_within_seconds: int | None
-) -> ApiCall[answers.StartReceipt]:
+) -> ClientCall[answers.StartReceipt]:
     """`action/guard/start`."""
     body = start_body(answer, start_id, act_within_seconds)
-    return ApiCall("POST", "/action/guard/start", body, lambda _, found: answers.start_receipt(found))
+    return ClientCall("POST", "/action/guard/start", body, lambda _, found: answers.start_receipt(found))
 
 
-def report_call(outcome: Outcome, agent_id: str) -> ApiCall[answers.ReportReceipt]:
+def report_call(outcome: Outcome, agent_id: str) -> ClientCall[answers.ReportReceipt]:
     """`action/guard/report`."""
     body = question_body(outcome, agent_id)
-    return ApiCall("POST", "/action/guard/report", body, lambda _, found: answers.report_receipt(found))
+    return ClientCall("POST", "/action/guard/report", body, lambda _, found: answers.report_receipt(found))
 
 
-def check_call(question: CheckQuestion, agent_id: str) -> ApiCall[answers.CheckAnswer]:
+def check_call(question: CheckQuestion, agent_id: str) -> ClientCall[answers.CheckAnswer]:
     """`action/check`."""
     body = question_body(question, agent_id)
-    return ApiCall("POST", "/action/check", body, lambda _, found: answers.check_answer(found))
+    return ClientCall("POST", "/action/check", body, lambda _, found: answers.check_answer(found))
 
 
-def approval_call(approval_id: str | uuid.UUID) -> ApiCall[answers.ApprovalView]:
+def approval_call(approval_id: str | uuid.UUID) -> ClientCall[answers.ApprovalView]:
     """`approval/{id}`."""
     path = f"/approval/{quote(str(approval_id), safe='')}"
-    return ApiCall("GET", path, None, lambda _, found: answers.approval_view(found))
+    return ClientCall("GET", path, None, lambda _, found: answers.approval_view(found))
 
 
-def heartbeat_call(agent_id: str) -> ApiCall[str]:
+def heartbeat_call(agent_id: str) -> ClientCall[str]:
     """`heartbeat`."""
     path = "/heartbeat?" + urlencode({"agent_id": agent_id})
-    return ApiCall("GET", path, None, lambda _, found: answers.heartbeat_status(found))
+    return ClientCall("GET", path, None, lambda _, found: answers.heartbeat_status(found))
 
 
 def chosen_agent(given: str | None, default: str | None) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from sentinel.client import answers, calls
-from sentinel.client.calls import PREFIX, ApiCall
+from sentinel.client.calls import PREFIX, ClientCall
 from sentinel.client.errors import ApprovalPending, Rejected, Unreachable
 from sentinel.client.questions import CheckQuestion, GuardQuestion, Outcome, guard_body, question_body
 from sentinel.client.switches import Switches, switched_off, switches_answer
@@ -135,7 +135,7 @@ class Client:
     def approvals_since(self, since: datetime, limit: int = 500) -> list[answers.ApprovalDecision]:
         """Approvals decided after `since` (timezone-aware), oldest first, at most `limit` (1 to 500)."""
         path = "/approvals/since?" + urlencode({"since": since.isoformat(), "limit": limit})
-        return self._run(ApiCall("GET", path, None, lambda _, found: answers.approval_decisions(found)))
+        return self._run(ClientCall("GET", path, None, lambda _, found: answers.approval_decisions(found)))
 
     def heartbeat(self, agent_id: str | None = None) -> str:
         """OK, PAUSE or KILL."""
@@ -143,16 +143,16 @@ class Client:
 
     def key(self) -> answers.KeyHolder:
         """Whose key this client has."""
-        return self._run(ApiCall("GET", "/key", None, lambda _, found: answers.key_holder(found)))
+        return self._run(ClientCall("GET", "/key", None, lambda _, found: answers.key_holder(found)))
 
     def switches(self) -> Switches:
         """What is switched on and halted for this tenant, and which policies decide. Grants nothing."""
-        return self._run(ApiCall("GET", "/switches", None, lambda _, found: switches_answer(found)))
+        return self._run(ClientCall("GET", "/switches", None, lambda _, found: switches_answer(found)))
 
     def switch_off(self, name: str, reason: str) -> bool:
         """Turn a switch off for everybody (an agent cannot turn one on); whether it was turned off only now."""
         body = {"switch": name, "reason": reason}
-        return self._run(ApiCall("POST", "/switches/off", body, lambda _, found: switched_off(found, name)))
+        return self._run(ClientCall("POST", "/switches/off", body, lambda _, found: switched_off(found, name)))
 
     def as_async(self) -> AsyncClient:
         """An `AsyncClient` of the same address, key, agent and bounds."""
@@ -189,7 +189,9 @@ class Client:
             return [self._call_in_batch_form(path, bodies[0], parse)]
         try:
             found = self._run(
-                ApiCall("POST", f"{path}/batch", {"requests": bodies}, lambda _, got: answers.batch(got, len(bodies)))
+                ClientCall(
+                    "POST", f"{path}/batch", {"requests": bodies}, lambda _, got: answers.batch(got, len(bodies))
+                )
             )
         except Rejected as error:
             if error.status in (401, 403):
@@ -211,11 +213,13 @@ class Client:
         self, path: str, body: dict[str, Any], parse: Callable[..., Parsed]
     ) -> Parsed | Unreachable | Rejected:
         try:
-            return self._run(ApiCall("POST", path, body, lambda raw, found: parse(body, found, replayed=raw.replayed)))
+            return self._run(
+                ClientCall("POST", path, body, lambda raw, found: parse(body, found, replayed=raw.replayed))
+            )
         except (Unreachable, Rejected) as error:
             return error
 
-    def _run(self, call: ApiCall[Parsed]) -> Parsed:
+    def _run(self, call: ClientCall[Parsed]) -> Parsed:
         sent, deadline = call.sent, time.monotonic() + self._timeout_seconds
         for attempt in range(self._retries + 1):
             try:

@@ -82,7 +82,7 @@ def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
 def _findings(policy: CompiledPolicy, variables: Mapping[str, Any], answers: Sequence[bool | None]) -> list[Finding]:
     """The rules' findings, in the policy's order; a rule that does not apply makes none."""
     return [
-        rule.failed if answer is None else rule.finding(variables)
+        rule.failed if answer is None else rule.matched if rule.by_value is None else rule.finding(variables)
         for rule, answer in zip(policy.rules, answers, strict=True)
         if answer is not False
     ]

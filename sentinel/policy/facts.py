@@ -76,7 +76,7 @@ def extract_facts(
             fact.name for fact in policy.facts
             if fact.name in policy.worker_facts and fact.name != AMOUNT and carries(request, fact.paths)
         )  # fmt: skip
-    for fact, present, read in _plan(policy):
+    for fact, name, present, read in _plan(policy):
         raw = _first(request, fact.paths)
         if present is not None:
             # Present means that the request has a value there, even a malformed one.
@@ -84,9 +84,9 @@ def extract_facts(
         if raw is None:
             continue
         if read is None:
-            _take_money(found, fact, raw)
+            _take_money(found, fact, name, raw)
         elif (value := read(raw, fact)) is not None:
-            found.variables[fact.name] = value
+            found.variables[name] = value
     if found.currency is not None:
         found.variables["currency_covered"] = found.currency in policy.covered
         found.variables.update(policy.numbers.get(found.currency, {}))
@@ -144,22 +144,27 @@ def check_once(policy: CompiledPolicy, request: Mapping[str, Any]) -> None:
 
 
 @lru_cache(maxsize=256)
-def _plan(policy: CompiledPolicy) -> tuple[tuple[Fact, str | None, Callable[[Any, Fact], Any] | None], ...]:
-    """Each fact, the variable that says whether it is present if a condition asks, and its reader; None for money."""
+def _plan(policy: CompiledPolicy) -> tuple[tuple[Fact, str, str | None, Callable[[Any, Fact], Any] | None], ...]:
+    """Each fact, its variable, the one that says whether it is present if a condition asks, and its reader; None for money."""
     return tuple(
-        (fact, f"present.{fact.name}" if fact.name in policy.presence else None, _READERS.get(fact.type))
+        (
+            fact,
+            variable_name(fact),
+            f"present.{fact.name}" if fact.name in policy.presence else None,
+            _READERS.get(fact.type),
+        )
         for fact in policy.facts
     )
 
 
-def _take_money(found: FactSet, fact: Fact, raw: Any) -> None:
+def _take_money(found: FactSet, fact: Fact, name: str, raw: Any) -> None:
     minor, currency = _money(raw)
     if currency is not None and fact.name == AMOUNT:
         found.amount_minor, found.currency = minor, currency
         found.variables["currency"] = currency
     # Nothing is converted: money in another currency than the amount's is as good as missing.
     if currency is not None and currency == found.currency:
-        found.variables[variable_name(fact)] = minor
+        found.variables[name] = minor
 
 
 def _first(request: Mapping[str, Any], paths: tuple[FactPath, ...]) -> Any:

@@ -169,7 +169,9 @@ class BatchCommitter(Generic[Row, Result]):
         """A caller's own batch, in one commit of its own; per row the answer, or what it alone raised."""
         batch = [PendingRow[Row, Result](row) for row in rows]
         if batch:
-            await asyncio.shield(self._line().settled(batch))
+            line = self._line()
+            async with line.own_batches:  # so that they leave connections to the rows in the line
+                await asyncio.shield(line.settled(batch))
         return [pending.answer if pending.error is None else pending.error for pending in batch]  # type: ignore[misc]
 
     def _line(self) -> _Line:
@@ -193,6 +195,7 @@ class _Line:
     ) -> None:
         self._loop, self._commit = loop, commit
         self._most, self._slow_seconds, self._max_parallel = most, slow_seconds, max_parallel
+        self.own_batches = asyncio.Semaphore(max_parallel)
         self._waiting: deque[Pending] = deque()
         self._in_hand: list[Sequence[Pending]] = []
         self._latest_began = 0.0

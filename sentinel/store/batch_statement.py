@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import psycopg
 from psycopg import adapters, pq
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
@@ -106,7 +107,10 @@ def run_statement(
     ]
     parameters = with_element_types(statement.encode(rows, milliseconds), types)
     oids = [oid for oid, _ in types]
-    return statement.decode(raise_if_failed(ask(statement.sql, parameters, oids, [BINARY] * len(oids), BINARY)))
+    result = ask(statement.sql, parameters, oids, [BINARY] * len(oids), BINARY)
+    if connection.pgconn.status == pq.ConnStatus.BAD:  # what died under it has no SQLSTATE to tell it by
+        raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
+    return statement.decode(raise_if_failed(result))
 
 
 def jsonb(text: bytes) -> bytes:

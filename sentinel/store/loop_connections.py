@@ -29,7 +29,7 @@ from sentinel.store.batch_statement import (
     with_element_types,
 )
 from sentinel.store.database import DatabaseUnreachable, behind_pooler, first_line
-from sentinel.store.queries import TransactionAttempts
+from sentinel.store.queries import RetriedTransaction
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
@@ -60,7 +60,7 @@ class LoopConnections:
         self, statement: BatchStatement[Row, Result], rows: Sequence[Row], wait_seconds: float
     ) -> list[Result]:
         """Commit `rows` together. Retries and raises as `queries.call_with_retry_within`, and waits for locks as long."""
-        mine, attempts = self._mine(), TransactionAttempts(wait_seconds)
+        mine, attempts = self._mine(), RetriedTransaction(wait_seconds)
         while True:
             connection = await mine.take()
             try:
@@ -85,11 +85,11 @@ class LoopConnections:
                 continue
             closed = threading.Event()
             with contextlib.suppress(RuntimeError):  # it ended just now
-                loop.call_soon_threadsafe(_close_and_tell, mine, closed)
+                loop.call_soon_threadsafe(_close_and_notify, mine, closed)
                 closed.wait(_CLOSE_SECONDS)
 
 
-def _close_and_tell(mine: _OfLoop, closed: threading.Event) -> None:
+def _close_and_notify(mine: _OfLoop, closed: threading.Event) -> None:
     mine.close()
     closed.set()
 

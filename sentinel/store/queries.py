@@ -39,7 +39,7 @@ def call_with_retry_within(
     pool: Pool, call: Callable[[psycopg.Connection[Any], float], Result], wait_seconds: float
 ) -> Result:
     """`call_with_retry` whose call gets the remaining seconds to wait for locks: `wait_seconds` less earlier attempts."""
-    attempts = TransactionAttempts(wait_seconds)
+    attempts = RetriedTransaction(wait_seconds)
     while True:
         patience: QueryDeadline | None = None
         try:
@@ -53,7 +53,7 @@ def call_with_retry_within(
             attempts.failed(error, is_silent=patience is not None and patience.over)
 
 
-class TransactionAttempts:
+class RetriedTransaction:
     """The attempts at one transaction: what a failure means, and whether it is tried once more."""
 
     def __init__(self, wait_seconds: float) -> None:

@@ -42,7 +42,8 @@ select coalesce(string_agg(wanted.name, ', ' order by wanted.name), '') from (va
     ('sentinel.events', 'append_only'), ('sentinel.operations', 'append_only'), ('sentinel.feed', 'append_only'),
     ('sentinel.approval_votes', 'append_only'), ('sentinel.check_reports', 'append_only'),
     ('sentinel.policies', 'append_only'), ('sentinel.approvals', 'check_approval'),
-    ('orders.reviews', 'check_review'), ('orders.effects', 'check_effect'), ('orders.events', 'append_only')
+    ('orders.reviews', 'check_review'), ('orders.reviews', 'check_new_review'), ('orders.effects', 'check_effect'),
+    ('orders.effects', 'check_new_effect'), ('orders.effects', 'check_shipped'), ('orders.events', 'append_only')
   ) as wanted(name, trigger)
 where has_schema_privilege(split_part(wanted.name, '.', 1), 'usage') and not exists (select from pg_trigger t
                   where t.tgrelid = case when has_schema_privilege(split_part(wanted.name, '.', 1), 'usage')

@@ -37,7 +37,7 @@ def every_adapter_with(name: str, values: list[Any]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("agent", name), cases, indirect=["agent"], ids=ids)
 
 
-def text_of(answer: dict[str, Any]) -> str:
+def messages_of(answer: dict[str, Any]) -> str:
     """All that the model was told."""
     return " ".join(answer["messages"])
 
@@ -45,7 +45,7 @@ def text_of(answer: dict[str, Any]) -> str:
 @every_adapter
 def test_what_is_allowed_runs_once_with_what_is_injected_and_is_reported(agent: Agent) -> None:
     answer = agent.begin(agent.refund())
-    assert len(answer["calls"]) == 1 and "done: create_refund" in text_of(answer) and not answer["waiting"]
+    assert len(answer["calls"]) == 1 and "done: create_refund" in messages_of(answer) and not answer["waiting"]
     call = answer["calls"][0]
     assert (call["payment_intent"], call["amount"]) == (agent.payment, 5000)
     assert len(call["request_key"]) == 36, "the operation's id reaches the provider"
@@ -55,7 +55,7 @@ def test_what_is_allowed_runs_once_with_what_is_injected_and_is_reported(agent: 
 @every_adapter
 def test_what_is_denied_is_not_called_and_the_model_reads_why(agent: Agent) -> None:
     answer = agent.begin(agent.refund(OVER_LIMIT))
-    assert answer["calls"] == [] and "over_limit" in text_of(answer) and "Not executed" in text_of(answer)
+    assert answer["calls"] == [] and "over_limit" in messages_of(answer) and "Not executed" in messages_of(answer)
 
 
 @every_adapter
@@ -70,7 +70,7 @@ def test_what_is_denied_is_not_called_and_the_model_reads_why(agent: Agent) -> N
 def test_what_is_not_mapped_is_not_called(agent: Agent, tool: str, arguments: dict[str, Any], reason: str) -> None:
     given = arguments if tool == "wire_money" else {"payment_intent": agent.payment, **arguments}
     answer = agent.begin(agent.call(tool, **given))
-    assert answer["calls"] == [] and reason in text_of(answer)
+    assert answer["calls"] == [] and reason in messages_of(answer)
     assert agent.place.operations(agent.payment) == []
 
 
@@ -98,7 +98,7 @@ def test_a_resume_is_no_approval(agent: Agent, value: Any) -> None:
     for _ in range(2):
         answer = agent.go_on(call, value=value)
         assert answer["calls"] == []
-        assert answer["waiting"] == waiting["waiting"] or "approval_pending" in text_of(answer)
+        assert answer["waiting"] == waiting["waiting"] or "approval_pending" in messages_of(answer)
     agent.place.vote(waiting["waiting"][0])
     last = agent.go_on(call, value={"type": "reject"})
     assert len(last["calls"]) == 1, "nor is it a rejection: the authority's word counts"
@@ -109,7 +109,7 @@ def test_what_a_person_rejected_is_not_called(agent: Agent) -> None:
     waiting = agent.begin(agent.refund(NEEDS_PERSON))
     agent.place.vote(waiting["waiting"][0], "reject")
     answer = agent.resume()
-    assert answer["calls"] == [] and "approval_rejected" in text_of(answer) and answer["waiting"] == []
+    assert answer["calls"] == [] and "approval_rejected" in messages_of(answer) and answer["waiting"] == []
 
 
 @every_adapter
@@ -131,7 +131,7 @@ def test_a_process_that_dies_in_the_tool_does_not_call_it_again(agent: Agent) ->
     assert agent.resume(shop="dies").get("died")
     assert agent.resume()["calls"] == []
     again = agent.begin(agent.refund(NEEDS_PERSON))
-    assert again["calls"] == [] and "already_started" in text_of(again), "nor under a new call id in a new run"
+    assert again["calls"] == [] and "already_started" in messages_of(again), "nor under a new call id in a new run"
 
 
 @every_adapter
@@ -141,7 +141,7 @@ def test_a_changed_argument_is_another_operation_and_an_approval_is_of_no_use_to
     other = agent.begin(agent.refund(NEEDS_PERSON + 1))
     assert other["calls"] == [] and other["waiting"] != waiting["waiting"]
     same_key = agent.begin(agent.refund(NEEDS_PERSON, reason="another"))
-    assert same_key["calls"] == [] and "idempotency_key_reused" in text_of(same_key)
+    assert same_key["calls"] == [] and "idempotency_key_reused" in messages_of(same_key)
 
 
 @every_adapter
@@ -150,14 +150,14 @@ def test_the_same_effect_under_a_new_call_id_is_stopped(agent: Agent) -> None:
     assert len(agent.begin(first)["calls"]) == 1
     for again in (first, agent.refund()):
         answer = agent.begin(again)
-        assert answer["calls"] == [] and "already_started" in text_of(answer)
+        assert answer["calls"] == [] and "already_started" in messages_of(answer)
 
 
 @every_adapter
 def test_the_same_refund_through_another_tool_is_stopped(agent: Agent) -> None:
     assert len(agent.begin(agent.refund())["calls"]) == 1
     answer = agent.begin(agent.call("refund_charge", charge=agent.payment, amount=5000))
-    assert answer["calls"] == [] and "duplicate_resource" in text_of(answer)
+    assert answer["calls"] == [] and "duplicate_resource" in messages_of(answer)
 
 
 @every_adapter
@@ -186,7 +186,7 @@ def test_a_tool_that_fails_is_in_doubt_and_not_called_again(agent: Agent) -> Non
     assert len(answer["calls"]) == 1
     assert [status for _, status, _ in agent.place.operations(agent.payment)] == ["in_doubt"]
     again = agent.begin(agent.refund())
-    assert again["calls"] == [] and "already_started" in text_of(again)
+    assert again["calls"] == [] and "already_started" in messages_of(again)
 
 
 @every_adapter
@@ -202,7 +202,7 @@ def test_a_halt_stops_what_was_approved(agent: Agent) -> None:
 @every_adapter
 def test_facts_that_the_program_does_not_know_tighten(agent: Agent) -> None:
     answer = agent.begin(agent.refund(), facts={"account": "acct-x"})
-    assert answer["calls"] == [] and "fact_missing" in text_of(answer)
+    assert answer["calls"] == [] and "fact_missing" in messages_of(answer)
     assert agent.begin(agent.refund(), facts={"clean": "yes"})["calls"] == []
 
 
@@ -231,7 +231,7 @@ def test_a_lost_authority_means_that_the_tool_is_not_called(agent: Agent, faulty
         faulty.script, url = FAULTS[fault][0], faulty.url
     answer = agent.begin(agent.refund(), url=url, timeout=0.3)
     assert answer["calls"] == [] and not answer["waiting"]
-    assert "Not executed" in text_of(answer) or answer["raised"]
+    assert "Not executed" in messages_of(answer) or answer["raised"]
 
 
 RULES_THAT_TURN_RED: dict[str, Callable[[Agent, ScriptedServer], None]] = {

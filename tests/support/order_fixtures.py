@@ -29,8 +29,9 @@ from tests.support.ledger_fixtures import ROOT
 from tests.support.logins import program_url
 from tests.support.ports import free_port
 from worker.failpoints import Failpoints
+from worker.orders.app import create_app
 from worker.orders.build import OrderReview, build_order_review
-from worker.orders.intake import Intake, create_app
+from worker.orders.intake import Intake
 from worker.orders.settings import OrderReviewSettings
 from worker.orders.sources import SourcesFile
 

@@ -209,13 +209,13 @@ def test_who_cannot_be_told_its_outcome_keeps_nobody_else_from_theirs() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(-1))
         committer = BatchCommitter(Store())
 
-        def notify(pending: Any) -> None:
+        def notified(pending: Any) -> None:
             if pending.answer == 1:
                 raise ValueError("its connection is gone")
             told.append(pending.answer)
 
         for n in range(3):
-            committer.add({"n": n}, notify)
+            committer.add({"n": n}, notified)
         while len(told) < 3:
             await asyncio.sleep(0.001)
 

@@ -78,7 +78,7 @@ def _question(work: ClaimedOrder) -> GuardQuestion:
     }  # fmt: skip
 
 
-_AT_ONCE = 32
+_AT_ONCE = 64
 _GATHER_SECONDS = 0.05
 """Outcomes within this time share one call; nothing waits for it."""
 _MOST_WAITING = 2000

@@ -16,7 +16,7 @@ from sentinel.core.errors import TryLater
 from worker.orders.order import ClaimedOrder, ReviewStatus
 from worker.orders.responses import OrderResponse
 from worker.orders.steps import OrderSteps
-from worker.orders.store import Delivery
+from worker.orders.store import DeliveredOrder
 from worker.orders.taking import OrderRun
 
 _ROUNDS = 8
@@ -51,7 +51,7 @@ class OrderProcessor(OrderSteps):
         """Claimed orders as what `run_all` takes."""
         return [OrderRun(self._deadline(), claimed=work) for work in works]
 
-    def delivered(self, delivery: Delivery) -> OrderRun:
+    def delivered(self, delivery: DeliveredOrder) -> OrderRun:
         """A delivery as what sets take."""
         return OrderRun(self._deadline(), delivery)
 

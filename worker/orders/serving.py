@@ -36,9 +36,10 @@ def serve(settings: OrderReviewSettings, *, graceful_seconds: int = 20) -> None:
 
 def _run(settings: OrderReviewSettings, listener: Listener, graceful_seconds: int) -> None:
     # What counts is imported only once the folder of the shared counters is there.
+    from worker.orders.app import create_app
     from worker.orders.background import Background
     from worker.orders.build import build_order_review, make_scorer, read_failpoints, read_sources
-    from worker.orders.intake import Intake, create_app
+    from worker.orders.intake import Intake
 
     limit = SharedRateLimit(per_second=settings.address_per_second, burst=settings.address_burst)
     sources = read_sources(settings)

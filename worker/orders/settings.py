@@ -45,7 +45,11 @@ class OrderReviewSettings:
     host: str = setting("SENTINEL_ORDERS_HOST", "Address the intake listens on.", "127.0.0.1")
     port: int = setting("SENTINEL_ORDERS_PORT", "Port of the intake.", 7862)
     processes: int = setting("SENTINEL_ORDERS_PROCESSES", "Server processes of the intake.", 1)
-    threads: int = setting("SENTINEL_ORDERS_THREADS", "Threads per process; an order in hand takes one.", 48)
+    threads: int = setting(
+        "SENTINEL_ORDERS_THREADS",
+        "Threads per process for what is asked outside about one order: look-ups, a model, a shop.",
+        48,
+    )
     health_host: str = setting("SENTINEL_ORDERS_HEALTH_HOST", "Address of the health port.", "127.0.0.1")
     health_port: int = setting("SENTINEL_ORDERS_HEALTH_PORT", HEALTH_HELP, 0)
     max_connections: int = setting(

@@ -77,7 +77,7 @@ class OrderFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class DeliveredOrder:
     """An order as it was delivered, the digest of its body, and the id that its review gets if it is new."""
 
     order: Order
@@ -104,7 +104,7 @@ class OrderStore:
 
     # The way of a set of orders
 
-    def look(self, deliveries: Sequence[Delivery]) -> list[DeliveryLook]:
+    def look(self, deliveries: Sequence[DeliveredOrder]) -> list[DeliveryLook]:
         """How these deliveries stand; nothing is written."""
         rows = [
             {
@@ -116,7 +116,7 @@ class OrderStore:
         found = sorted(_fetch(self.pool, sql.LOOK_AT_DELIVERIES, rows))
         return [_look(row, one.order) for row, one in zip(found, deliveries, strict=True)]
 
-    def take_scored(self, scored: Sequence[tuple[Delivery, Row]]) -> list[ClaimedOrder | None]:
+    def take_scored(self, scored: Sequence[tuple[DeliveredOrder, Row]]) -> list[ClaimedOrder | None]:
         """Take new orders with their score, {band, signals, model, score_ms, guard_params}; None: somebody was quicker."""
         rows = [{**self._received(one), "review_id": one.review_id, **score} for one, score in scored]
         taken = dict(_fetch(self.pool, sql.TAKE_SCORED, rows))
@@ -125,7 +125,7 @@ class OrderStore:
             for (one, _), row in zip(scored, rows, strict=True)
         ]
 
-    def take(self, deliveries: Sequence[Delivery]) -> list[TakeResult | Exception]:
+    def take(self, deliveries: Sequence[DeliveredOrder]) -> list[TakeResult | Exception]:
         """Take orders that were delivered, or learn how they stand, whatever became of them before."""
         rows = [{**self._received(one), "token": one.review_id} for one in deliveries]
         return commit_all(lambda some, _: _take(self.pool, some), rows)
@@ -216,7 +216,7 @@ class OrderStore:
 
     # Running
 
-    def _received(self, delivery: Delivery) -> dict[str, Any]:
+    def _received(self, delivery: DeliveredOrder) -> dict[str, Any]:
         order = delivery.order
         return {
             "tenant_id": self.tenant_id, "source": order.source, "order_id": order.order_id,

@@ -34,7 +34,7 @@ from worker.orders.responses import DeliveryInFlight, OrderResponse, response_to
 from worker.orders.scoring import without_facts
 from worker.orders.shop import UNDER_WAY_SECONDS, Attempts, Shop
 from worker.orders.sources import SourcesFile
-from worker.orders.store import Delivery, OrderStore, Row, Step, TakeOutcome
+from worker.orders.store import DeliveredOrder, OrderStore, Row, Step, TakeOutcome
 from worker.orders.transitions import (
     score_row,
     scored_work,
@@ -70,7 +70,7 @@ class OrderRun:
     """One order on its way through this process: delivered (not claimed yet) or left behind. Over with a response or an error."""
 
     deadline: float
-    delivery: Delivery | None = None
+    delivery: DeliveredOrder | None = None
     claimed: ClaimedOrder | None = None
     known: KnownAccount = KnownAccount()
     score: Row | None = None

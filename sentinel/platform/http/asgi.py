@@ -22,9 +22,17 @@ from werkzeug.wrappers import Response
 
 from sentinel.core.errors import NotFound, SentinelError
 from sentinel.platform.http.bodies import MAX_BYTES
-from sentinel.platform.http.https_only import HttpsOnly
 from sentinel.platform.http.problems import internal_problem, problem_of, unread_problem
-from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request, head_of, request_id_of, require_host
+from sentinel.platform.http.wire import (
+    Answer,
+    Handler,
+    HttpsOnly,
+    QuickHandler,
+    Request,
+    head_of,
+    request_id_of,
+    require_host,
+)
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

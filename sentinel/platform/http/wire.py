@@ -1,4 +1,5 @@
-"""A request and an answer without a framework: what the routes of the event loop work on, a request's id, and the hosts that are answered."""
+"""A request and an answer without a framework: what the routes of the event loop work on, a request's id, the hosts that are answered, and
+what every answer says of TLS."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import ipaddress
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from functools import lru_cache
@@ -77,6 +78,48 @@ def request_id_of(environ: dict[str, Any]) -> str:
         given = environ.get("HTTP_X_REQUEST_ID", "")
         found = environ["sentinel.request_id"] = given if _REQUEST_ID.fullmatch(given) else random_bytes(16).hex()
     return str(found)
+
+
+_HSTS = "Strict-Transport-Security"
+_ONE_YEAR = "max-age=31536000"
+_HSTS_PAIRS = ((_HSTS.lower().encode(), _ONE_YEAR.encode()),)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpsOnly:
+    """Which answers of a server carry Strict-Transport-Security (RFC 6797), after which a browser sends nothing in the clear.
+
+    All with `behind_tls`, else those to requests that came over TLS.
+    What the outermost of the trusted proxies says of its connection counts (`X-Forwarded-Proto`); what was put into the header
+    before it is anybody's word and does not.
+    """
+
+    behind_tls: bool = False
+    trusted_proxies: int = 0
+
+    @property
+    def always(self) -> dict[str, str]:
+        """The header, where every answer has it: also one to what could not be read as a request."""
+        return {_HSTS: _ONE_YEAR} if self.behind_tls else {}
+
+    def headers(self, scope: Mapping[str, Any]) -> tuple[tuple[bytes, bytes], ...]:
+        """What is added to the answer to an ASGI request."""
+        values = (
+            [value for name, value in scope["headers"] if name == b"x-forwarded-proto"] if self.trusted_proxies else []
+        )
+        came_over_tls = self._came_over_tls(b",".join(values).decode("latin-1"), scope.get("scheme"))
+        return _HSTS_PAIRS if self.behind_tls or came_over_tls else ()
+
+    def of_request(self, environ: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+        """The same for a request by its WSGI environment; without a scheme it came in the clear."""
+        forwarded, scheme = environ.get("HTTP_X_FORWARDED_PROTO", ""), environ.get("wsgi.url_scheme")
+        return ((_HSTS, _ONE_YEAR),) if self.behind_tls or self._came_over_tls(forwarded, scheme) else ()
+
+    def _came_over_tls(self, forwarded: str, scheme: str | None) -> bool:
+        said = [part.strip().lower() for part in forwarded.split(",") if part.strip()] if self.trusted_proxies else []
+        if said and len(said) >= self.trusted_proxies:
+            return said[-self.trusted_proxies] == "https"
+        return scheme == "https"
 
 
 _MOST = 260

@@ -49,7 +49,9 @@ TRAIL = (
     " select tenant_id, review_id, 'STARTED', 'fulfilled', 'low', 'FULFILLED', 1 from orders.reviews",
     "insert into orders.events default values",
     hung_on_a_table_of_ones_own("orders.write_events"),
+    hung_on_a_table_of_ones_own("orders.write_first_events"),
     "drop trigger write_events on orders.reviews",
+    "drop trigger write_first_events on orders.reviews",
     "create or replace function orders.write_events() returns trigger language plpgsql as 'begin return null; end'",
 )
 """The trail of a review is written by its trigger and by nobody else, nor by a trigger of somebody's own."""
@@ -64,8 +66,8 @@ def of_the_intake() -> Iterator[str]:
         yield f"delete from orders.{table}"
     for table, columns in FIXED.items():
         yield from (f"update orders.{table} set {column} = {column}" for column in columns)
-    for trigger, table in (("check_review", "reviews"), ("append_only", "events"), ("check_effect", "effects"),
-                           ("never_forgotten", "reviews"), ("check_alert", "alerts")):  # fmt: skip
+    for trigger, table in (("check_review", "reviews"), ("check_new_review", "reviews"), ("append_only", "events"),
+                           ("check_effect", "effects"), ("check_new_effect", "effects"), ("check_shipped", "effects"), ("never_forgotten", "reviews"), ("check_alert", "alerts")):  # fmt: skip
         yield f"alter table orders.{table} disable trigger {trigger}"
         yield f"drop trigger {trigger} on orders.{table}"
     yield "alter table orders.effects drop constraint effects_no_fulfilment_of_high"
@@ -175,7 +177,7 @@ def test_each_program_runs_its_own_functions_and_no_others(reviewed: Fixtures) -
         assert may_run(role) == set()
     assert may_run(CONSOLE) == {"resolve_review", "refund_name"}
     assert may_run("sentinel_owner") - may_run(ORDERS) == {
-        "resolve_review", "file_refund", "write_events", "resolve_returned", "refund_refusal", "keep_word", "want_hold",
+        "resolve_review", "file_refund", "write_events", "write_first_events", "resolve_returned", "refund_refusal", "keep_word", "want_hold",
         "end_fulfilment", "refund_is_live",
     }  # fmt: skip
 

@@ -154,7 +154,7 @@ OWNERS_RIGHTS = {
     # A report that contradicts a person sets the one halt that an authority may set.
     "record_contradiction",
     # Trails and order budgets are kept by whoever moves a row, and written by nobody otherwise.
-    "write_events", "write_ledger_events", "room_in_budgets", "open_order_budgets", "keep_order_budgets", "keep_order_paid",
+    "write_events", "write_first_events", "write_ledger_events", "room_in_budgets", "open_order_budgets", "keep_order_budgets", "keep_order_paid",
     # Locks that only the authority's role can take: the console gets exactly those that its own work needs.
     "take_halt_lock", "take_held_locks", "take_operators_lock", "take_tenants_lock",
     # People and keys are changed in these ways only, which ask a second administrator; who asks is told whether it waits.

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.support.order_fixtures import OrderFixtures, order_body
-from worker.orders.store import Delivery, TakeResult
+from worker.orders.store import DeliveredOrder, TakeResult
 
 NOW = datetime.now(UTC)
 HOUR = timedelta(hours=1)
@@ -38,7 +38,7 @@ def test_the_age_is_bounded_by_the_databases_time_of_receipt_also_for_an_order_t
     source = orders.review.sources.current().find("demo")
     assert source is not None
     order = source.to_order(json.loads(body))
-    [taken] = orders.review.store.take([Delivery(order, "00" * 32)])
+    [taken] = orders.review.store.take([DeliveredOrder(order, "00" * 32)])
     assert isinstance(taken, TakeResult)
     work = taken.work
     assert work is not None and work.received_at == orders.one("select received_at from orders.reviews")

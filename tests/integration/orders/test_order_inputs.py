@@ -17,7 +17,8 @@ from tests.support.asgi_client import InProcessApp
 from tests.support.docs_page import require_docs_page
 from tests.support.fixtures import Fixtures
 from tests.support.order_fixtures import OrderFixtures, make_intake, order_body, signed
-from worker.orders.intake import Intake, address_of, create_app
+from worker.orders.app import create_app
+from worker.orders.intake import Intake, address_of
 
 PATH, HEALTH = "/webhooks/demo/orders", "http://127.0.0.1:7872"
 STORED = "select (select count(*) from orders.reviews) + (select count(*) from orders.deliveries) + (select count(*) from orders.alerts)"

@@ -19,7 +19,7 @@ from sentinel.store.invariants import check_invariant, read_invariants, run_inva
 from tests.support.harness import actor
 from tests.support.order_fixtures import OrderFixtures, order_body
 from worker.orders.order import Order
-from worker.orders.store import Delivery
+from worker.orders.store import DeliveredOrder
 
 BUDGETS = ("order_budget", "order_over_refunded")
 """Of what an order may be paid back: tests/integration/worker/test_order_budgets.py."""
@@ -104,7 +104,7 @@ def every_way(orders: OrderFixtures) -> None:
     orders.rounds(until=lambda: orders.one("select count(*) from orders.simulated_shop") == 4)
     orders.rounds()
     # Taken by somebody who is still at it.
-    orders.review.store.take([Delivery(Order("demo", "o-under-way", Money(4250, "USD")), "00" * 32)])
+    orders.review.store.take([DeliveredOrder(Order("demo", "o-under-way", Money(4250, "USD")), "00" * 32)])
 
 
 def red(connection: psycopg.Connection) -> set[str]:

@@ -13,8 +13,9 @@ from tests.support.asgi_client import InProcessApp
 from tests.support.fixtures import Fixtures
 from tests.support.order_fixtures import SECRET, SOURCES, OrderFixtures, make_intake, order_body
 from worker.failpoints import Failpoints
+from worker.orders.app import create_app
 from worker.orders.failpoints import OrderFailpoint
-from worker.orders.intake import Intake, create_app
+from worker.orders.intake import Intake
 from worker.orders.sources import SourcesFile
 
 

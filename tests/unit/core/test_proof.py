@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,13 @@ SAMPLE = {
     "decision": "ALLOW",
 }
 
+
+IDENTIFIERS = st.from_regex(r"[A-Za-z0-9._:/@-]{1,20}", fullmatch=True)
+AMOUNTS = st.builds(
+    lambda minor, currency: money_out(Money(minor, currency)),
+    st.integers(1, MAX_MINOR),
+    st.sampled_from(["USD", "JPY", "KWD"]),
+)
 
 BASIS = '{"evidence":{"why":"late"},"rules":["late"]}'
 
@@ -122,6 +130,27 @@ def test_the_assembled_text_is_canonical_as_it_stands(library: PolicyLibrary, mi
     # The database hashes the text it joined; that is the documented hash only if the text already is canonical.
     pack, (_, text) = made(library, minor, "00" * 32)
     assert text.encode() == rfc8785.dumps(pack)
+
+
+@given(names=st.fixed_dictionaries({}, optional={"refund_id": IDENTIFIERS, "ledger_entry_id": IDENTIFIERS, "amount": AMOUNTS}),
+       texts=st.tuples(*[st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)] * 4))  # fmt: skip
+def test_whatever_is_named_and_however_a_policy_is_called_the_text_is_canonical(names: dict[str, Any], texts: tuple[str, ...]) -> None:  # fmt: skip
+    action, agent_id, label, version = texts
+    operation = build_operation(idempotency_key="k", agent_id=agent_id, action=action, params=names)
+    decision = replace(no_matching_policy(), policy_label=label, policy_version=version)
+    parts = pack_parts(operation, decision, proof_id="pf_1", salt="00" * 32)
+    text = assemble_pack(
+        parts,
+        decided_at="2026-11-21T10:00:00.000000Z",
+        decision="DENY",
+        latency_ms=3,
+        reason_code="no",
+        facts="sha256:0",
+    )
+    pack = json.loads(text)
+    assert text.encode() == rfc8785.dumps(pack)
+    assert {name for name in ("refund_id", "ledger_entry_id", "amount") if name in pack} == set(names)
+    assert (pack["action"], pack["agent_id"], pack["policy_label"], pack["policy_version"]) == texts
 
 
 def test_the_owner_can_open_a_pack_and_nobody_else_can_guess_it(library: PolicyLibrary) -> None:

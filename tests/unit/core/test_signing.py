@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import string
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from itsdangerous import Signer
+from itsdangerous.encoding import base64_encode
 
 from sentinel.core.signing import Purpose, TokenSigner
 
@@ -42,6 +44,15 @@ def test_a_token_is_read_back_and_is_the_same_every_time(payload: bytes, bound_t
     token = signer(NEW).sign(payload, bound_to=bound_to)
     assert signer(NEW).read(token, bound_to=bound_to) == payload
     assert signer(NEW).sign(payload, bound_to=bound_to) == token
+
+
+@given(st.binary(min_size=16, max_size=16), st.binary(max_size=40))
+def test_a_token_is_the_one_that_the_library_makes_with_the_key_of_its_purpose(payload: bytes, bound_to: bytes) -> None:
+    plain = Signer(NEW, salt=Purpose.PERMIT, key_derivation="hmac", digest_method=hashlib.sha256)
+    signature = plain.get_signature(bound_to + payload)
+    assert (
+        signer(NEW, OLD).sign(payload, bound_to=bound_to) == f"{base64_encode(payload).decode()}.{signature.decode()}"
+    )
 
 
 def test_no_other_spelling_of_a_token_is_read() -> None:

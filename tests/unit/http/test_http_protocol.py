@@ -19,8 +19,7 @@ from uvicorn.server import ServerState
 from sentinel.core.errors import InvalidInput
 from sentinel.platform.http.asgi import Edge
 from sentinel.platform.http.bodies import MAX_BYTES
-from sentinel.platform.http.https_only import HttpsOnly
-from sentinel.platform.http.wire import Answer, QuickHandler, Request, head_of
+from sentinel.platform.http.wire import Answer, HttpsOnly, QuickHandler, Request, head_of
 from sentinel.platform.serving import http_protocol
 from sentinel.platform.serving.connection_bounds import Connections, Stage
 from sentinel.platform.serving.event_worker import protocol_config
@@ -70,7 +69,7 @@ def flask() -> Flask:
 
 
 @dataclass
-class Served:
+class Listening:
     """A listening protocol and what stands behind it."""
 
     port: int
@@ -92,7 +91,7 @@ class Served:
 @contextlib.asynccontextmanager
 async def listening(
     *, behind_tls: bool = False, bounds: tuple[int, int] = (50, 50), health: bool = False
-) -> AsyncIterator[Served]:
+) -> AsyncIterator[Listening]:
     hot, loop = Hot(), asyncio.get_running_loop()
     made: list[HttpProtocol] = []
     worker = SimpleNamespace(
@@ -109,7 +108,7 @@ async def listening(
         flask(), threads=2, posts={"/hot": hot}.get, health_port=port if health else 0, https_only=HttpsOnly(behind_tls)
     )
     worker.protocol_config, worker.made = protocol_config(worker.asgi), made
-    served = Served(port, hot, worker)
+    served = Listening(port, hot, worker)
     try:
         yield served
     finally:
@@ -121,7 +120,7 @@ async def listening(
         await asyncio.sleep(0.01)  # the clients' ends are closed in the loop's next turn
 
 
-def within(scene: Callable[[Served], Awaitable[None]], **terms: Any) -> None:
+def within(scene: Callable[[Listening], Awaitable[None]], **terms: Any) -> None:
     """Plays a scene against a protocol that listens."""
 
     async def play() -> None:
@@ -171,7 +170,7 @@ async def is_closed(reader: asyncio.StreamReader, within_seconds: float = 5) -> 
 
 
 def test_a_hot_request_is_answered_with_its_id_and_strict_transport_security() -> None:
-    async def scene(served: Served) -> None:
+    async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
         writer.write(post({"n": 1, "now": True}, "/hot", "X-Request-ID: mine"))
         got = await answer(reader)
@@ -188,7 +187,7 @@ def test_a_hot_request_is_answered_with_its_id_and_strict_transport_security() -
 
 
 def test_pipelined_requests_of_all_kinds_are_answered_in_their_order() -> None:
-    async def scene(served: Served) -> None:
+    async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
         writer.write(post({"n": 1}) + COLD + post({"n": 2}) + post({"n": -1}) + COLD + post({"n": 3, "now": True}))
         await served.until(lambda: served.hot.begun == [1])
@@ -213,7 +212,7 @@ def test_pipelined_requests_of_all_kinds_are_answered_in_their_order() -> None:
 
 
 def test_many_pipelined_requests_do_not_nest_and_none_is_lost() -> None:
-    async def scene(served: Served) -> None:
+    async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
         writer.write(b"".join(post({"n": n, "now": True}) for n in range(2000)))
         assert [(await answer(reader)).json["n"] for _ in range(2000)] == list(range(2000))
@@ -222,7 +221,7 @@ def test_many_pipelined_requests_do_not_nest_and_none_is_lost() -> None:
 
 
 def test_a_body_in_pieces_arrives_whole_also_in_the_last_request() -> None:
-    async def scene(served: Served) -> None:
+    async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
         for closing in ((), ("Connection: close",)):
             whole = post({"n": 5, "now": True, "text": "x" * 60_000}, "/hot", *closing)
@@ -237,7 +236,7 @@ def test_a_body_in_pieces_arrives_whole_also_in_the_last_request() -> None:
 
 
 def test_while_requests_wait_for_their_turn_no_more_is_read() -> None:
-    async def scene(served: Served) -> None:
+    async def scene(served: Listening) -> None:
         _, writer = await served.connect()
         whole = post({"n": 0, "text": "x" * 50_000}) * 4000
         writer.write(whole)
@@ -265,7 +264,7 @@ def test_a_client_that_does_not_read_its_answers_gets_no_further() -> None:
             self.begun.append(1)
             reply(Answer(big.encode()))
 
-    async def scene(served: Served) -> None:
+    async def scene(served: Listening) -> None:
         hot = Big()
         served.worker.asgi._posts = {"/hot": hot}.get
         reader, writer = await served.connect()
@@ -281,7 +280,7 @@ def test_a_client_that_does_not_read_its_answers_gets_no_further() -> None:
 
 
 def test_a_client_that_goes_away_is_not_answered_and_its_request_is_finished() -> None:
-    async def scene(served: Served) -> None:
+    async def scene(served: Listening) -> None:
         _, writer = await served.connect()
         writer.write(post({"n": 1}))
         await served.until(lambda: 1 in served.hot.waiting)
@@ -319,7 +318,7 @@ def test_a_client_that_goes_away_is_not_answered_and_its_request_is_finished() -
     ],
 )  # fmt: skip
 def test_what_two_readers_could_read_differently_is_refused_as_a_problem(sent: bytes, status: int) -> None:
-    async def scene(served: Served) -> None:
+    async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
         writer.write(sent)
         got = await answer(reader)
@@ -335,7 +334,7 @@ def test_what_two_readers_could_read_differently_is_refused_as_a_problem(sent: b
 
 
 def test_bytes_that_are_no_request_are_refused_after_the_answers_before_them() -> None:
-    async def scene(served: Served) -> None:
+    async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
         writer.write(post({"n": 1}) + b"\x00 is no request\r\n\r\n")
         await served.until(lambda: 1 in served.hot.waiting)
@@ -347,7 +346,7 @@ def test_bytes_that_are_no_request_are_refused_after_the_answers_before_them() -
 
 
 def test_what_follows_the_last_request_of_a_connection_is_no_request() -> None:
-    async def scene(served: Served) -> None:
+    async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
         writer.write(post({"n": 1, "now": True}, "/hot", "Connection: close") + post({"n": 2, "now": True}))
         got = await answer(reader)
@@ -359,7 +358,7 @@ def test_what_follows_the_last_request_of_a_connection_is_no_request() -> None:
 
 
 def test_a_last_request_whose_body_is_still_to_come_is_read_when_those_before_it_are_answered() -> None:
-    async def scene(served: Served) -> None:
+    async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
         last = post({"n": 3, "now": True}, "/hot", "Connection: close")
         writer.write(post({"n": 1}) + post({"n": 2}) + last[:-5])
@@ -378,7 +377,7 @@ def test_a_last_request_whose_body_is_still_to_come_is_read_when_those_before_it
 def test_a_body_that_breaks_off_in_the_middle_is_refused_and_holds_nobody(before: bytes) -> None:
     broken = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nzz\r\n"
 
-    async def scene(served: Served) -> None:
+    async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
         writer.write(before + broken)
         if before:
@@ -390,7 +389,7 @@ def test_a_body_that_breaks_off_in_the_middle_is_refused_and_holds_nobody(before
 
 
 def test_who_wants_another_protocol_is_answered_in_this_one_and_closed() -> None:
-    async def scene(served: Served) -> None:
+    async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
         writer.write(b"GET /cold HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n" + COLD)
         assert (await answer(reader)).body == b"cold"
@@ -400,7 +399,7 @@ def test_who_wants_another_protocol_is_answered_in_this_one_and_closed() -> None
 
 
 def test_a_client_that_waits_for_100_continue_gets_it_and_then_its_answer() -> None:
-    async def scene(served: Served) -> None:
+    async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
         head, _, body = post({"n": 7, "now": True}, "/hot", "Expect: 100-continue").partition(b"\r\n\r\n")
         writer.write(head + b"\r\n\r\n")
@@ -412,7 +411,7 @@ def test_a_client_that_waits_for_100_continue_gets_it_and_then_its_answer() -> N
 
 
 def test_a_header_that_comes_twice_is_both_and_one_with_an_underscore_is_dropped() -> None:
-    async def scene(served: Served) -> None:
+    async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
         writer.write(post({"n": 1, "now": True}, "/hot", "X-Api-Key: a", "X-API-KEY: b", "X_Request_Id: c"))
         assert (await answer(reader)).headers["x-request-id"] != "c"
@@ -422,7 +421,7 @@ def test_a_header_that_comes_twice_is_both_and_one_with_an_underscore_is_dropped
 
 
 def test_only_its_own_listener_has_the_hot_routes() -> None:
-    async def scene(served: Served) -> None:
+    async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
         writer.write(post({"n": 1, "now": True}))
         assert (await answer(reader)).status == 404
@@ -438,7 +437,7 @@ def test_a_request_that_does_not_end_is_closed_however_it_trickles(
     monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.3)
     monkeypatch.setattr(http_protocol, "BODY_SECONDS", 0.3)
 
-    async def scene(served: Served) -> None:
+    async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
         writer.write(post({"n": 1, "now": True}))
         assert (await answer(reader)).status == 200
@@ -456,7 +455,7 @@ def test_a_request_that_does_not_end_is_closed_however_it_trickles(
 
 
 def test_a_head_without_end_is_refused_before_it_fills_the_memory() -> None:
-    async def scene(served: Served) -> None:
+    async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
         writer.write(b"GET /cold HTTP/1.1\r\nX: ")
         sent = 0
@@ -473,7 +472,7 @@ def test_a_head_without_end_is_refused_before_it_fills_the_memory() -> None:
 def test_an_idle_connection_is_closed_and_one_that_asks_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_protocol, "KEEP_ALIVE_SECONDS", 0.3)
 
-    async def scene(served: Served) -> None:
+    async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
         for n in range(8):
             writer.write(post({"n": n, "now": True}) if n % 2 else COLD)
@@ -485,7 +484,7 @@ def test_an_idle_connection_is_closed_and_one_that_asks_is_not(monkeypatch: pyte
 
 
 def test_at_the_end_what_is_in_hand_is_answered_and_its_connection_closed() -> None:
-    async def scene(served: Served) -> None:
+    async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
         writer.write(post({"n": 1}))
         await served.until(lambda: 1 in served.hot.waiting)
@@ -500,7 +499,7 @@ def test_at_the_end_what_is_in_hand_is_answered_and_its_connection_closed() -> N
 
 
 def test_where_a_bound_is_reached_who_waits_makes_room_and_who_is_answered_does_not() -> None:
-    async def scene(served: Served) -> None:
+    async def scene(served: Listening) -> None:
         busy, idle = await served.connect(), await served.connect()
         busy[1].write(post({"n": 1}))
         await served.until(lambda: 1 in served.hot.waiting)

@@ -11,8 +11,7 @@ from flask import Flask
 from sentinel.core.errors import TooManyStreams
 from sentinel.platform.http import problems
 from sentinel.platform.http.asgi import Edge, by_path
-from sentinel.platform.http.https_only import HttpsOnly
-from sentinel.platform.http.wire import Answer, Request
+from sentinel.platform.http.wire import Answer, HttpsOnly, Request
 from tests.support.asgi_client import InProcessApp
 
 

@@ -13,7 +13,8 @@ create trigger write_first_events after insert on orders.reviews referencing new
 
 drop trigger check_effect on orders.effects;
 create trigger check_effect before update on orders.effects
-  for each row execute function orders.check_effect();
+  for each row when (new.state <> old.state or (new.tenant_id, new.review_id, new.kind, new.operation_id)
+    is distinct from (old.tenant_id, old.review_id, old.kind, old.operation_id)) execute function orders.check_effect();
 create trigger check_new_effect before insert on orders.effects
   for each row when (not (new.kind = 'fulfil' and new.state = 'done')) execute function orders.check_effect();
 create trigger check_shipped after insert on orders.effects referencing new table as made

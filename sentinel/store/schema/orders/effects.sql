@@ -173,7 +173,8 @@ returns table (review_id uuid, source text, order_id text, done boolean, operati
 $$;
 
 create trigger check_effect before update on orders.effects
-  for each row execute function orders.check_effect();
+  for each row when (new.state <> old.state or (new.tenant_id, new.review_id, new.kind, new.operation_id)
+    is distinct from (old.tenant_id, old.review_id, old.kind, old.operation_id)) execute function orders.check_effect();
 create trigger check_new_effect before insert on orders.effects
   for each row when (not (new.kind = 'fulfil' and new.state = 'done')) execute function orders.check_effect();
 create trigger check_shipped after insert on orders.effects referencing new table as made

@@ -5,8 +5,11 @@
 -- Neither (`known`): take_deliveries says. Other orders of the same account in the batch are not counted here.
 create or replace function orders.look_at_deliveries(batch jsonb) returns table (
   seq integer, outcome text, response_status integer, response_body text, velocity_24h bigint, amount_24h bigint, seen_at timestamptz
-) language sql volatile set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+) language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
   set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+begin
+  return query
   select i.seq, case when r.review_id is null then 'new' when d.review_id is not null then 'recorded' else 'known' end,
     d.response_status, d.response_body, k.orders, k.minor, clock_timestamp()
   from jsonb_to_recordset(batch) i(seq integer, tenant_id uuid, source text, order_id text, body_sha256 text, account_ref text,
@@ -18,12 +21,15 @@ create or replace function orders.look_at_deliveries(batch jsonb) returns table 
     select count(*) as orders, coalesce(sum(o.amount_minor) filter (where o.currency = i.currency), 0)::bigint as minor
     from (select v.amount_minor, v.currency from orders.reviews v
           where v.account_ref = i.account_ref and v.received_at > clock_timestamp() - interval '24 hours'
-            and v.tenant_id = i.tenant_id limit 1000) o) k on r.review_id is null and i.account_ref is not null
-$$;
+            and v.tenant_id = i.tenant_id limit 1000) o) k on r.review_id is null and i.account_ref is not null;
+end $$;
 
 -- New orders, taken with their score in one insert. Who is not among those that come back was quicker elsewhere.
 create or replace function orders.take_scored(batch jsonb) returns table (review_id uuid, received_at timestamptz)
-language sql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
+language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+begin
+  return query
   insert into orders.reviews (tenant_id, review_id, source, order_id, body_sha256, amount_minor, currency, account_ref,
     order_facts, holder, lease_until, next_attempt_at, status, last_event, band, signals, model, score_ms, guard_params)
   select i.tenant_id, i.review_id, i.source, i.order_id, decode(i.body_sha256, 'hex'), i.amount_minor, i.currency, i.account_ref,
@@ -36,14 +42,17 @@ language sql set enable_seqscan = off set plan_cache_mode = force_generic_plan a
   -- In one order for everybody, so that two batches never wait for each other in a circle.
   order by i.order_id, i.source, i.tenant_id
   on conflict on constraint reviews_order_once do nothing
-  returning reviews.review_id, reviews.received_at
-$$;
+  returning reviews.review_id, reviews.received_at;
+end $$;
 
 -- Permissions of scored orders and their fulfilment by the simulated shop: one conditional update takes each from SCORED to
 -- FULFILLED, with the shop's row, the effect and the answer to the sender. An order that is not the caller's any more, or that
 -- stands otherwise in the shop, is left as it is and does not come back.
 create or replace function orders.ship_scored(batch jsonb) returns setof uuid
-language sql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan as $$
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+begin
+  return query
   with asked as materialized (
     select * from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, epoch bigint, operation_id uuid,
       decision_event_id uuid, reason_code text, proof_id text, start_id uuid, told jsonb, response_status integer,
@@ -73,5 +82,5 @@ language sql set enable_seqscan = off set enable_hashjoin = off set enable_merge
     select tenant_id, source, order_id, review_id, response_status, response_body, true,
       clock_timestamp() + make_interval(secs => keep_seconds) from moved
     on conflict (order_id, source, tenant_id) do nothing)
-  select review_id from moved
-$$;
+  select review_id from moved;
+end $$;

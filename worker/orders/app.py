@@ -1,0 +1,122 @@
+"""The intake's app: deliveries on the event loop, everything else (health, metrics, documentation) in Flask behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from flask import Flask, Response
+
+from sentinel.platform.http import problems
+from sentinel.platform.http.asgi import Edge, by_path
+from sentinel.platform.http.bodies import MAX_BYTES
+from sentinel.platform.http.docs_page import docs_page
+from sentinel.platform.http.openapi import Documentation, answered_on_the_loop, documented, openapi_document
+from sentinel.platform.http.readiness import alive, database_checks, exposition_answer, readiness_answer
+from sentinel.platform.http.wire import Handler, HttpsOnly
+from sentinel.store.database import ORDERS
+from sentinel.store.safety import database_status
+from worker.key_check import KeyCheck
+from worker.orders import metrics
+from worker.orders.intake import Intake, source_of
+from worker.orders.settings import OrderReviewSettings
+from worker.orders.store import OrderStore
+from worker.settlement import stripe_events
+from worker.settlement.stripe_events import StripeWebhook
+
+DESCRIPTION = (
+    "Signed order webhooks in, one of three lanes out. How a source signs and where its fields are is declared in"
+    " `policies/order_sources.yaml`. One order is reviewed once, however often it is delivered."
+)
+_DOCUMENT_THREADS = 4
+_STANDING: dict[str, Any] = {
+    "type": "object",
+    "required": ["order_id", "source", "status", "review_id"],
+    "properties": {
+        "order_id": {"type": "string"},
+        "source": {"type": "string"},
+        "status": {"enum": ["received", "fulfilling", "queued", "fulfilled", "held", "refund_filed"]},
+        "lane": {"enum": ["low", "medium", "high", None]},
+        "reason_code": {"type": ["string", "null"]},
+        "review_id": {"type": "string", "format": "uuid"},
+        "operation_id": {"type": ["string", "null"], "format": "uuid"},
+        "approval_id": {"type": "string", "format": "uuid"},
+        "due_at": {"type": ["string", "null"], "format": "date-time"},
+    },
+}
+_DELIVERY = Documentation(
+    "An order, signed by its source",
+    description="The same delivery again gets the same answer with `X-Sentinel-Idempotent-Replay: true`; while an order"
+    " waits, the answer says where it stands now.",
+    responses={
+        200: ("Fulfilled or held.", _STANDING),
+        202: ("Queued for an analyst, or accepted and being fulfilled.", _STANDING),
+    },
+    problems=(400, 401, 409, 411, 413, 415, 422, 429, 503),
+)
+
+
+def create_app(intake: Intake, store: OrderStore, key: KeyCheck, settings: OrderReviewSettings) -> Edge:
+    """The app of one process."""
+    app = Flask("worker.orders", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BYTES + 1
+    app.url_map.strict_slashes = False
+    app.url_map.merge_slashes = False
+    app.add_url_rule("/webhooks/<source>/orders", "deliver", answered_on_the_loop(_DELIVERY), methods=["POST"])
+    app.add_url_rule(
+        "/webhooks/<source>/orders/created", "deliver_created", answered_on_the_loop(_DELIVERY), methods=["POST"]
+    )
+    posts = _settlement_webhooks(app, intake, store, settings)
+    _meta_routes(app, store, key)
+    app.register_blueprint(docs_page("sentinel order review"))
+    problems.register(app)
+    return Edge(
+        app,
+        threads=_DOCUMENT_THREADS,
+        posts=lambda path: intake.deliver if source_of(path) else posts(path),
+        health_port=settings.health_port,
+        https_only=HttpsOnly(settings.behind_tls, settings.trusted_proxies),
+    )
+
+
+def _settlement_webhooks(
+    app: Flask, intake: Intake, store: OrderStore, settings: OrderReviewSettings
+) -> Callable[[str], Handler | None]:
+    """The routes of settlement systems that are configured, by their path."""
+    if not settings.stripe_webhook_secrets:
+        return by_path({})
+    webhook = StripeWebhook(store.pool, store.tenant_id, settings.stripe_webhook_secrets, intake.threads)
+    app.add_url_rule(stripe_events.PATH, "stripe", answered_on_the_loop(stripe_events.DOCUMENTATION), methods=["POST"])
+    return by_path({stripe_events.PATH: webhook.deliver})
+
+
+def _meta_routes(app: Flask, store: OrderStore, key: KeyCheck) -> None:
+    @app.get("/healthz")
+    @documented("Whether the process answers", responses={200: ("It does.", {"type": "object"})})
+    def healthz() -> Response:
+        return alive()
+
+    @app.get("/readyz")
+    @documented(
+        "Whether orders can be taken",
+        responses={200: ("They can.", {"type": "object"}), 503: ("Not now, and why.", {"type": "object"})},
+    )
+    def readyz() -> Response:
+        fault = key.fault()
+        # While the authority is silent orders are taken and go to people; with a key that it refuses all of them would.
+        key_is_ours = fault is None or not fault.answered
+        return readiness_answer({**database_checks(lambda: database_status(store.pool, ORDERS)), "key": key_is_ours})
+
+    @app.get("/metrics")
+    @documented(
+        "Prometheus metrics", responses={200: ("The exposition.", {"type": "string"})}, content_type="text/plain"
+    )
+    def exposition() -> Response:
+        return exposition_answer(metrics.exposition(store))
+
+    @app.get("/openapi.json")
+    @documented("This document", responses={200: ("OpenAPI 3.1.", {"type": "object"})})
+    def openapi() -> Response:
+        document = openapi_document(app, title="sentinel order review", description=DESCRIPTION, security_schemes={})
+        return Response(orjson.dumps(document), content_type="application/json")
