@@ -14,9 +14,9 @@ import urllib.request
 from collections.abc import Iterator
 
 from flask import Flask
+from sentinel.platform.http.https_only import HttpsOnly
 
 from sentinel.platform.http.asgi import Edge, by_path
-from sentinel.platform.http.https_only import HttpsOnly
 from sentinel.platform.http.wire import Answer, Request
 from sentinel.platform.serving.server import Listener, Server
 from tests.bench.cpu import tree_cpu_seconds
