@@ -119,7 +119,8 @@ class OrderSets:
         self._waiting: list[tuple[OrderRun, asyncio.Future[None]]] = []
         self._under_way = 0
         self._left_at = 0.0
-        self._leaving: asyncio.TimerHandle | None = None
+        self._leaving: asyncio.Handle | None = None
+        self._leaves_at = 0.0
 
     async def process(self, run: OrderRun, outside: Executor) -> OrderResponse:
         """The response to one order; `outside` makes its outside calls. Raises as `OrderRun.result`."""
@@ -144,10 +145,11 @@ class OrderSets:
         leaves_at = loop.time() + (GATHER_SECONDS if self._under_way else 0.0)
         if self._under_way >= SETS:
             leaves_at = max(leaves_at, self._left_at + SLOW_SECONDS)
-        if self._leaving is None or leaves_at < self._leaving.when():
-            if self._leaving is not None:
-                self._leaving.cancel()
-            self._leaving = loop.call_at(leaves_at, self._leave, loop)
+        if self._leaving is not None:
+            if leaves_at >= self._leaves_at:
+                return
+            self._leaving.cancel()
+        self._leaves_at, self._leaving = leaves_at, loop.call_at(leaves_at, self._leave, loop)
 
     def _leave(self, loop: asyncio.AbstractEventLoop) -> None:
         self._leaving = None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
+import uvloop
 
 from worker.orders import processor
 from worker.orders.processor import OrderSets
@@ -42,7 +44,21 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_orders_that_come_while_sets_are_under_way_leave_together(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
+    """Runs a test's coroutine on an event loop of each kind: a server may have either."""
+
+    def running(one: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            runner.run(one)
+
+    return running
+
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+def test_orders_that_come_while_sets_are_under_way_leave_together(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setattr(processor, "SLOW_SECONDS", 3600.0)
 
     async def come() -> None:
@@ -59,10 +75,10 @@ def test_orders_that_come_while_sets_are_under_way_leave_together(monkeypatch: p
                 one.set()
             assert {response.status for response in await asyncio.gather(*tasks)} == {200}
 
-    asyncio.run(come())
+    run(come())
 
 
-def test_sets_that_take_long_do_not_hold_up_those_who_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sets_that_take_long_do_not_hold_up_those_who_come(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setattr(processor, "SLOW_SECONDS", 0.02)
 
     async def come() -> None:
@@ -82,4 +98,4 @@ def test_sets_that_take_long_do_not_hold_up_those_who_come(monkeypatch: pytest.M
             held.sets[-1][1].set()
             await asyncio.gather(*tasks)
 
-    asyncio.run(come())
+    run(come())
