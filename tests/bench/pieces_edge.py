@@ -14,7 +14,6 @@ import urllib.request
 from collections.abc import Iterator
 
 from flask import Flask
-from sentinel.platform.http.https_only import HttpsOnly
 
 from sentinel.platform.http.asgi import Edge, by_path
 from sentinel.platform.http.wire import Answer, HttpsOnly, Request
