@@ -6,6 +6,7 @@ import json
 import subprocess
 import uuid
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -47,6 +48,20 @@ class Shop:
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         done = run_warm("worker.cli", "enqueue", "-", "--json", stdin=lines, env=self.env)
         assert done.returncode == 0, done.stdout + done.stderr
+
+    def enqueue_with_orders(self, rows: list[dict[str, Any]]) -> None:
+        """Enter rows, each with an order of its own that has room: such a row's start is asked for after its permission."""
+        two_days_ago = (datetime.now(UTC) - timedelta(days=2)).isoformat()
+        orders = [
+            {"kind": "order", "order_ref": f"o_{row['ledger_entry_id']}", "paid": "100000", "ordered_at": two_days_ago,
+             "currency": row["amount"]["currency"], "account_ref": row["account_ref"]}
+            for row in rows
+        ]  # fmt: skip
+        done = run_warm(
+            "worker.cli", "facts", "-", "--json", stdin="".join(json.dumps(o) + "\n" for o in orders), env=self.env
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        self.enqueue([{**row, "order_ref": f"o_{row['ledger_entry_id']}"} for row in rows])
 
     def worker(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
         """A worker process."""
