@@ -126,7 +126,7 @@ def test_a_private_fee_is_confirmed_on_a_phone_and_executed_exactly_once(
 STANDS = "select status, waiting_for, reason_code from refunds.ledger_entries where tenant_id = %s"
 PAID = "select ledger_entry_id, amount_minor, currency, system from refunds.executions where tenant_id = %s"
 STRAIGHT = (
-    "kill_switch", "check_params", "gate_common", "query_order", "route_mode_scenario", "scenario_validate", "limit_check",
+    "kill_switch", "check_params", "gate_common", "query_order", "check_order", "route_mode_scenario", "scenario_validate", "limit_check",
     "critic_check", "confirm_card", "ask_authority", "execute_by_system", "confirm",
 )  # fmt: skip
 
