@@ -10,10 +10,22 @@ def group() -> None:
     """Hooks for agents' own programs: one hook's JSON on standard input, the answer on standard output."""
 
 
-@group.command("claude-code", context_settings={"ignore_unknown_options": True, "help_option_names": []})
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def claude_code(arguments: tuple[str, ...]) -> None:
-    """A hook of Claude Code: --key-file FILE --agent ID --tools tools.yaml; --help says the rest."""
+@group.command("claude-code")
+@click.option("--url", default="http://127.0.0.1:7860", show_default=True, help="The authority.")
+@click.option("--key-file", required=True, help="A file with the agent's key, mode 0600.")
+@click.option("--agent", required=True, help="The agent's id.")
+@click.option("--tools", required=True, help="tools.yaml.")
+@click.option("--facts", help="A JSON object with what the program knows of every call.")
+@click.option(
+    "--pending", type=click.Choice(["deny", "defer"]), default="deny", show_default=True,
+    help="What a call that waits for a person gets.",
+)  # fmt: skip
+def claude_code(**options: str | None) -> None:
+    """A hook of Claude Code's settings: PreToolUse, PostToolUse or PostToolUseFailure.
+
+    Exit status: 0 decided or reported, 2 the tool is blocked, 1 an outcome could not be reported.
+    """
     from sentinel.integrations.claude_code import main
 
-    raise SystemExit(main(arguments))
+    given = {f"--{name.replace('_', '-')}": value for name, value in options.items() if value is not None}
+    raise SystemExit(main([part for pair in given.items() for part in pair]))

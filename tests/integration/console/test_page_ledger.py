@@ -184,7 +184,7 @@ def test_a_rows_life_is_told_in_order_with_its_lit_way_and_without_the_customer(
     for part in ("at-kill_switch", "at-query_order", "at-transfer_to_human", "way-query_order--transfer_to_human"):
         assert re.search(rf'class="(?:at|way) lit" id="{part}"', page.text), part
     assert 'class="at lit end" id="at-ask_authority"' in page.text
-    for part in ("at-confirm_card", "at-execute_by_system", "way-query_order--route_mode_scenario"):
+    for part in ("at-confirm_card", "at-execute_by_system", "way-query_order--check_order"):
         assert re.search(rf'class="(?:at|way)" id="{part}"', page.text), part
     assert "style=" not in page.text
     assert "The last run passed kill_switch, check_params" in page.text

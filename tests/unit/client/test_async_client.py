@@ -23,6 +23,7 @@ from sentinel.client import (
 )
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_faults import FAULTS, always
+from tests.support.harness import on_a_loop
 
 RISK = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}
 
@@ -54,7 +55,7 @@ def with_client(authority: FakeAuthority, use: Callable[[AsyncClient], Awaitable
         async with AsyncClient(authority.url, "key", **options) as client:
             return await use(client)
 
-    return asyncio.run(run())
+    return on_a_loop(run())
 
 
 async def ask(client: AsyncClient, value: int = 1, key: str = "k") -> GuardAnswer:
@@ -75,7 +76,7 @@ def test_no_faulty_answer_is_a_permission_and_none_takes_longer_than_the_deadlin
 
 def test_a_call_ends_at_its_deadline_however_slowly_the_server_sends(authority: FakeAuthority) -> None:
     with pytest.raises(Unreachable) as silent:
-        asyncio.run(AsyncClient("http://127.0.0.1:1", "key", agent_id="a", timeout_seconds=0.3).heartbeat())
+        on_a_loop(AsyncClient("http://127.0.0.1:1", "key", agent_id="a", timeout_seconds=0.3).heartbeat())
     assert silent.value.kind is NoAnswerKind.REFUSED
 
 
@@ -119,7 +120,7 @@ def test_connections_are_kept_within_the_block_and_not_outside_it(authority: Fak
         return await use(AsyncClient(authority.url, "key", agent_id="a"))
 
     assert with_client(authority, use) == 1
-    assert asyncio.run(alone()) == 0
+    assert on_a_loop(alone()) == 0
 
 
 def test_many_calls_at_once_are_each_answered_with_their_own(authority: FakeAuthority) -> None:
@@ -133,7 +134,7 @@ def test_many_calls_at_once_are_each_answered_with_their_own(authority: FakeAuth
 
 def test_a_client_may_be_used_on_one_loop_after_another(authority: FakeAuthority) -> None:
     client = AsyncClient(authority.url, "key", agent_id="a")
-    assert [asyncio.run(client.heartbeat()) for _ in range(2)] == ["OK", "OK"]
+    assert [on_a_loop(client.heartbeat()) for _ in range(2)] == ["OK", "OK"]
 
 
 def test_a_closed_client_asks_nothing_more(authority: FakeAuthority) -> None:
@@ -143,7 +144,7 @@ def test_a_closed_client_asks_nothing_more(authority: FakeAuthority) -> None:
         await client.heartbeat()
 
     with pytest.raises(Unreachable) as closed:
-        asyncio.run(use())
+        on_a_loop(use())
     assert closed.value.kind is NoAnswerKind.CLOSED and authority.calls == []
 
 

@@ -13,6 +13,7 @@ import pytest
 from sentinel.integrations.claude_agent_sdk import table_name
 from sentinel.integrations.claude_code import main
 from tests.support.fake_authority import FakeAuthority
+from tests.support.harness import at_once
 
 TABLE = """\
 tools:
@@ -56,7 +57,8 @@ def hook(
             "facts": str(tmp_path / "facts.json"), **{name.replace("_", "-"): value for name, value in over.items()},
         }  # fmt: skip
         monkeypatch.setattr("sys.stdin", io.StringIO(given if isinstance(given, str) else json.dumps(given)))
-        code = main([part for name, value in options.items() for part in (f"--{name}", value)])
+        words = [part for name, value in options.items() for part in (f"--{name}", value)]
+        (code,) = at_once([lambda: main(words)])  # in a thread: a browser that is open in this one has a loop running
         out, err = capsys.readouterr()
         assert "secret-key" not in out + err
         return code, json.loads(out) if out else None, err

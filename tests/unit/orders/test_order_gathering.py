@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from tests.support.harness import at_once
 from worker.orders import processor
 from worker.orders.processor import OrderSets
 from worker.orders.responses import OrderResponse
@@ -49,8 +50,13 @@ def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]],
     """Runs a test's coroutine on an event loop of each kind: a server may have either."""
 
     def running(one: Coroutine[Any, Any, None]) -> None:
-        with asyncio.Runner(loop_factory=request.param) as runner:
-            runner.run(one)
+        def whole() -> None:
+            with asyncio.Runner(loop_factory=request.param) as runner:
+                runner.run(one)
+
+        (failed,) = at_once([whole])  # in a thread: a browser that is open in this one has a loop running
+        if failed is not None:
+            raise failed
 
     return running
 
