@@ -22,6 +22,8 @@ WAIT_SECONDS = 15.0
 """Longer than every time limit of the database together; only a defect waits this long."""
 BATCH_WAIT_SECONDS, ROW_WAIT_SECONDS = 0.5, 0.005
 """Seconds a batch waits for locks before its rows are committed one by one, and seconds each row then waits."""
+LAST_TRIES = 3
+"""How often each row of a batch that was refused for a lock is tried a last time."""
 _SWEEPS = 15
 """How often within WAIT_SECONDS rows that waited too long are looked for."""
 
@@ -91,7 +93,10 @@ def _row_by_row(batch: Sequence[Pending]) -> Settlement:
     try:
         yield stuck, seconds_left(stuck)
     except StillDeciding:
-        return  # each was refused in its own commit
+        # Who held their lock may have waited for another one itself, and has given up by now.
+        for row in stuck * LAST_TRIES:
+            if isinstance(row.error, StillDeciding):
+                yield from _alone(row, ROW_WAIT_SECONDS)
     except Exception:
         for row in stuck:
             yield from _alone(row, ROW_WAIT_SECONDS)
@@ -239,12 +244,9 @@ class _Line:
         while batch:
             self._in_hand.append(batch)
             self._latest_began = time.monotonic()
-            # Whoever waits behind a slow commit is taken by another.
-            look_again = self._loop.call_later(self._slow_seconds, self._begin)
             try:
                 await self._settle(batch)
             finally:
-                look_again.cancel()
                 self._in_hand.remove(batch)
             # Later: the next commit is under way while these answers are rendered.
             self._loop.call_soon(self._notify_all, batch)
