@@ -114,7 +114,7 @@ def refreshes_itself(view: Callable[..., Response]) -> Callable[..., Response]:
     return view
 
 
-def say(context: Context, text: str, kind: str = "done") -> None:
+def flash_message(context: Context, text: str, kind: str = "done") -> None:
     """Have the next page tell this. `kind` is done, note or warning."""
     store_message(context.pool, g.signed_in, {"kind": kind, "text": text})
 
@@ -132,13 +132,13 @@ def attempt(context: Context, do: Callable[[], str], *, again: Callable[[Refused
         return waits(context, error)
     except SentinelError as error:
         return again(refused(error))
-    say(context, told)
+    flash_message(context, told)
     return back_to(then)
 
 
 def waits(context: Context, error: WaitsForAdministrator) -> Response:
     """Lead to the approval that an act waits for."""
-    say(context, "Nothing is changed yet: this waits for a second administrator.", "note")
+    flash_message(context, "Nothing is changed yet: this waits for a second administrator.", "note")
     return back_to(f"/ops/approvals/{error.approval_id}")
 
 

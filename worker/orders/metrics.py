@@ -50,7 +50,7 @@ def scored(score: Score, seconds: float) -> None:
     MODEL.labels(score.model).inc()
 
 
-def decided(work: ClaimedOrder, event: str) -> None:
+def count_decision(work: ClaimedOrder, event: str) -> None:
     """The authority has answered."""
     LANES.labels(work.lane, event).inc()
 

@@ -100,7 +100,7 @@ class OrderSteps(OrderTaking):
         for place in (OrderFailpoint.AFTER_DECIDED, OrderFailpoint.AFTER_SHOP, OrderFailpoint.AFTER_SETTLED):
             self._pass(place, shipped)
         for run, _, response in shipped:
-            metrics.decided(run.work, LaneEvent.ALLOWED)
+            metrics.count_decision(run.work, LaneEvent.ALLOWED)
             self._over(run, ReviewStatus.FULFILLED, response, str(run.work.operation_id))
         for (run, _), result in zip(steps, results, strict=True):
             if isinstance(result, Exception):
@@ -122,7 +122,7 @@ class OrderSteps(OrderTaking):
         recorded = self._record(self.store.decide, rows)
         self._pass(OrderFailpoint.AFTER_DECIDED, recorded)
         for run, row in recorded:
-            metrics.decided(run.work, row["event"])
+            metrics.count_decision(run.work, row["event"])
             if run.work.status == ReviewStatus.STARTED:
                 run.is_ours = True
                 continue

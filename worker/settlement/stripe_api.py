@@ -50,7 +50,7 @@ def _power(digits: int) -> int:
     return int(10 ** max(0, digits))
 
 
-def refusal(status: int | None, code: str | None, body: object = None) -> Refused | NoAnswer:
+def result_of_error(status: int | None, code: str | None, body: object = None) -> Refused | NoAnswer:
     """The one table of Stripe's errors: refused for good, or anything that a later try may not meet.
 
     400, 402 and 404 with Stripe's own error object refuse the effect, but for codes of `_NOT_NOW` and a key that was used
@@ -137,7 +137,7 @@ def _asked(ask: Callable[[], T]) -> T | Refused | NoAnswer:
     except stripe.APIConnectionError as error:
         return NoAnswer(one_line(error.user_message or "no connection", 60))
     except stripe.StripeError as error:
-        return refusal(error.http_status, error.code, error.json_body)
+        return result_of_error(error.http_status, error.code, error.json_body)
 
 
 def _bounded_http(seconds: float) -> stripe.HTTPClient:

@@ -17,7 +17,7 @@ from sentinel.authority.api.identity import KEY_HASH
 from sentinel.authority.api.schemas import BatchAnswerSchema, BatchRequestSchema
 from sentinel.authority.engine import Caller
 from sentinel.core.errors import EngineUnavailable, SentinelError
-from sentinel.platform.http.asgi import refusal
+from sentinel.platform.http.asgi import problem_answer
 from sentinel.platform.http.bodies import load
 from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.problems import problem_of
@@ -75,7 +75,7 @@ class _Single(QuickHandler):
             caller = await self._context.identity.waited_for(self._call.scope, request.environ)
             self._commit(caller, request, reply, began)
         except Exception as error:
-            reply(refusal(error, request.environ))
+            reply(problem_answer(error, request.environ))
 
     def _commit(self, caller: Caller, request: Request, reply: Callable[[Answer], None], began: float) -> None:
         row, prepared = self._call.prepare(caller, self._call.reader.read(request.body()), began)
@@ -85,7 +85,7 @@ class _Single(QuickHandler):
                 count_unavailable(pending.error)
                 reply(self._call.render(caller, prepared, pending.result(), request_id_of(request.environ)))
             except Exception as error:
-                reply(refusal(error, request.environ))
+                reply(problem_answer(error, request.environ))
 
         self._call.commit.add(row, committed)
 

@@ -173,7 +173,9 @@ class ByListener:
             is_health = bool(self._health_port) and scope["server"][1] == self._health_port
             if path not in HEALTH if is_health else path == METRICS:
                 environ = _environ(scope)
-                return await _send(self._headers, send, refusal(NotFound("there is nothing here"), environ), environ)
+                return await _send(
+                    self._headers, send, problem_answer(NotFound("there is nothing here"), environ), environ
+                )
         return await self._app(scope, receive, send)
 
 
@@ -232,7 +234,7 @@ async def _post(handler: Handler, scope: Scope, receive: Receive, answer: SendAn
         require_host(environ)
         given = await handler(Request(environ))
     except Exception as error:
-        given = refusal(error, environ)
+        given = problem_answer(error, environ)
     await answer(given, environ)
 
 
@@ -250,12 +252,12 @@ async def _stream(handler: StreamHandler, scope: Scope, receive: Receive, send: 
         require_host(environ)
         await handler(environ, receive, sending)
     except Exception as error:
-        given = refusal(error, environ)
+        given = problem_answer(error, environ)
         if not has_begun:
             await answer(given, environ)
 
 
-def refusal(error: Exception, environ: dict[str, Any]) -> Answer:
+def problem_answer(error: Exception, environ: dict[str, Any]) -> Answer:
     """The problem document of a refusal; of anything unexpected a plain 500, which is logged."""
     if isinstance(error, SentinelError):
         return Answer(*problem_of(error, request_id_of(environ)))

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from sentinel.platform.http.asgi import environ_of, refusal
+from sentinel.platform.http.asgi import environ_of, problem_answer
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.wire import Answer, QuickHandler, Request, head_of, require_host
 from sentinel.platform.serving.connection_bounds import Stage
@@ -306,7 +306,7 @@ class HttpProtocol(HttpToolsProtocol):
             require_host(hot.environ)
             hot.handler.begin(Request(hot.environ), lambda answer: self._reply(hot, answer))
         except Exception as error:
-            self._reply(hot, refusal(error, hot.environ))
+            self._reply(hot, problem_answer(error, hot.environ))
 
     def _reply(self, hot: _HotRequest, answer: Answer) -> None:
         """Send the answer, unless its client is gone."""

@@ -18,7 +18,7 @@ from worker.outbound.effects import NoAnswer, Refused, Settled
 from worker.refunds.rows import LedgerRow
 from worker.settlement import stripe_refunds
 from worker.settlement.attempt import try_once
-from worker.settlement.stripe_api import our_amount, refusal, stripe_amount
+from worker.settlement.stripe_api import our_amount, result_of_error, stripe_amount
 from worker.settlement.stripe_refunds import Payment, StripeRefunds, idempotency_key
 
 TENANT = uuid.UUID(int=7)
@@ -141,7 +141,7 @@ _NOT_FOUND = (404, "invalid_request_error", "resource_missing")
 def test_each_documented_error_is_not_done_or_unknown(
     server: StripeServer, payments: Payments, status: int, kind: str, code: str | None, result: type
 ) -> None:
-    assert isinstance(refusal(status, code, {"error": {"type": kind, "code": code}}), result)
+    assert isinstance(result_of_error(status, code, {"error": {"type": kind, "code": code}}), result)
     server.forever = ("POST", False, stripe_error(status, kind, code))
     assert isinstance(system(server, payments).settle(row(), uuid.uuid4()), result)
     assert server.refunds_of("pi_1") == []
@@ -150,7 +150,7 @@ def test_each_documented_error_is_not_done_or_unknown(
 @pytest.mark.parametrize("status", range(400, 600))
 def test_no_status_without_stripes_own_error_says_anything(status: int) -> None:
     for body in (None, "<html>", {}, {"error": "no"}, {"title": "x", "status": status}):
-        assert isinstance(refusal(status, None, body), NoAnswer)
+        assert isinstance(result_of_error(status, None, body), NoAnswer)
 
 
 @pytest.mark.parametrize("happens", [False, True])
