@@ -16,7 +16,8 @@ from sentinel.policy.evaluate import decide
 from sentinel.policy.facts import WORKER_REQUESTER, extract_facts
 from sentinel.policy.library import PolicyLibrary
 from sentinel.policy.source import Node, Source, plain, read_source
-from sentinel.tools.mapping import ToolCall, ToolRefused, ToolTable, operation_of
+from sentinel.tools.mapping import ToolCall, ToolRefused, ToolTable
+from sentinel.tools.operations import operation_of
 from sentinel.tools.parse import FILE_NAME, read_tool_table
 
 CASES_FILE_NAME = "tool_cases.yaml"

@@ -14,7 +14,6 @@ from sentinel.client.errors import ActionDenied
 from sentinel.client.questions import GuardQuestion
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money, money_out, parse_money
-from sentinel.core.operation import Operation, build_operation
 from sentinel.tools.model import CALL_DIGEST, ActionMapping, Amount, Argument, Expression, ToolMapping
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._:/@-]{1,200}", re.ASCII)
@@ -72,14 +71,6 @@ class ToolTable:
         values |= _facts(mapping, facts or {})
         values[CALL_DIGEST] = digest[:_DIGEST_CHARACTERS]
         return ToolCall(mapping, _question(mapping, mapping.action, values, digest))
-
-
-def operation_of(question: Mapping[str, Any], agent_id: str, evidence: Mapping[str, Any] | None = None) -> Operation:
-    """The operation that an agent asks about with the question of a call. Raises `InvalidInput`."""
-    return build_operation(
-        idempotency_key=question["idempotency_key"], agent_id=agent_id, action=question["action"], params=question["params"],
-        resource=question.get("resource"), risk_class=question.get("risk_class"), evidence=evidence,
-    )  # fmt: skip
 
 
 def parse_arguments(text: str) -> dict[str, Any]:

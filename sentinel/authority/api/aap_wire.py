@@ -26,7 +26,8 @@ from sentinel.platform.http.bodies import JsonObject, StrictSchema, load
 from sentinel.platform.http.openapi import Documentation, answered_on_the_loop
 from sentinel.platform.http.problems import status_of
 from sentinel.platform.http.wire import Answer
-from sentinel.tools.mapping import ToolRefused, ToolTable, operation_of
+from sentinel.tools.mapping import ToolRefused, ToolTable
+from sentinel.tools.operations import operation_of
 
 REQUESTS = "/aap/v1/requests"
 LONGEST_WAIT_SECONDS, LONGEST_TIMEOUT_SECONDS = 30, 30 * 86_400

@@ -20,7 +20,8 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.operation import Operation, build_operation, check_identifier
 from sentinel.platform.http.bodies import Identifier, JsonObject, StrictBoolean, load, without_nulls
 from sentinel.store.ids import uuid_or_none
-from sentinel.tools.mapping import ToolTable, operation_of
+from sentinel.tools.mapping import ToolTable
+from sentinel.tools.operations import operation_of
 
 TOOL_TYPES = frozenset({"tool", "mcp_tool"})
 """Types of resources whose id is a tool: "server/tool", or "tool" of the server `local`."""
