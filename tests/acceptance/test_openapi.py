@@ -55,7 +55,9 @@ Prepare = Callable[[Any, Any], dict[str, str]]
 def authority_of(fixtures: Fixtures) -> Iterator[InProcessApp]:
     """The authority on the same fixtures; its streams end after what they begin with, as at a deploy."""
     limit = SharedRateLimit(per_second=100_000, burst=100_000)
-    edge = create_authority(Settings(secret_keys=(SECRET,)), fixtures.authority, limit, stopping=lambda: True)
+    edge = create_authority(
+        Settings(secret_keys=(SECRET,), authzen_access_requests=True), fixtures.authority, limit, stopping=lambda: True
+    )
     with closing(InProcessApp(edge)) as app:
         yield app
 
@@ -182,6 +184,15 @@ def test_the_authority_answers_as_its_document_says(fixtures: Fixtures) -> None:
     with authority_of(fixtures) as app:
         answered = fuzz(app, {"X-API-Key": fixtures.key}, skip=("/favicon.ico", "/readyz", "/metrics"))
     assert answered.total() > 50 / overload()
+    assert fixtures.broken_invariants() == []
+
+
+@pytest.mark.parametrize("protocol", ["/access/", "/aap/"])
+def test_the_protocols_of_others_answer_as_their_documents_say(fixtures: Fixtures, protocol: str) -> None:
+    # A key that is bound to an agent, because the approval protocol answers no other.
+    with authority_of(fixtures) as app:
+        answered = fuzz(app, {"X-API-Key": fixtures.new_key(agent_id=AGENT)}, only=protocol)
+    assert set(answered) - {403}, "only one refusal was looked at"
     assert fixtures.broken_invariants() == []
 
 
