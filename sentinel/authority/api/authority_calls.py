@@ -23,7 +23,7 @@ from sentinel.platform.http.problems import problem_of
 from sentinel.platform.http.wire import Answer
 
 
-class Asker:
+class AuthorityCalls:
     """Asks the authority on behalf of a route; rows of several routes share their commits."""
 
     def __init__(self, context: Context) -> None:
