@@ -617,3 +617,11 @@ join (
     or l.status = 'ERROR' and l.budget_part = 'handled'
   group by 1, 2, 3, 4, 5) r using (tenant_id, channel, source, order_ref, currency)
 where r.back > o.paid_minor;
+
+-- aap_consumed_not_started: a consumed request of the Agent Approval Protocol is an operation that was started, and no other request's
+select 'request ' || r.request_id from sentinel.aap_requests r
+where r.consumed_at is not null and r.question is not null and (
+  not exists (select from sentinel.operation_states s
+              where s.tenant_id = r.tenant_id and s.operation_id = r.operation_id and s.started_at is not null)
+  or exists (select from sentinel.aap_requests o where o.tenant_id = r.tenant_id and o.operation_id = r.operation_id
+             and o.consumed_at is not null and o.request_id <> r.request_id));

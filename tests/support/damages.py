@@ -92,6 +92,9 @@ BEYOND = [
     Damage("an approval nobody gave", "update sentinel.approvals set status = 'approved', decided_at = clock_timestamp() where approval_id = '{open_approval}'", "approval_without_quorum", "{open_approval}"),
     Damage("a change of people done that nobody approved", "insert into sentinel.protected_changes select tenant_id, approval_id, '-', null, now(), 'done'"
            " from sentinel.approvals where approval_id = '{open_approval}'", "change_without_approval", "{open_approval}"),
+    Damage("a tool call consumed that was never started", "insert into sentinel.aap_requests (tenant_id, request_id, principal_id, idempotency_key, agent_id, submission, question,"
+           " operation_id, created_at, deadline_at, consume_key, consumed_at, decided_at, expires_at) select tenant_id, approval_id, principal_id, 'k', agent_id, '{{}}', '{{}}', operation_id,"
+           " created_at, expires_at, 'c', created_at, created_at, expires_at from sentinel.approvals where approval_id = '{open_approval}'", "aap_consumed_not_started", "{open_approval}"),
     Damage("a question about another amount", "update sentinel.approvals set amount_minor = 1 where approval_id = '{open_approval}'", "approval_of_another", "{open_approval}"),
     Damage("a velocity breaker's count lowered", "update sentinel.velocity set amount_minor = amount_minor - 1", "velocity_differs", "retail-refund/agent_velocity"),
     Damage("a velocity breaker's counts deleted", "delete from sentinel.velocity", "velocity_differs", "retail-refund/agent_velocity"),
