@@ -224,6 +224,13 @@ grant execute on function sentinel.request_change, sentinel.make_approved_change
 -- approvals: in which order they are looked at, and how full the limits are that one would use ---------------------------
 grant execute on function sentinel.risk_rank, sentinel.limit_states, sentinel.part_of, sentinel.first_part_of to sentinel_console;
 
+-- requests of the Agent Approval Protocol ----------------------------------------------------------------------------------
+-- The authority keeps what a client submitted and what it did with it; people see the agent's own words beside what is asked.
+grant insert on sentinel.aap_requests to sentinel_authority;
+grant update (operation_id, cancelled_at, consume_key, consumed_at, decided_at, expires_at, outcome, outcome_note, reported_at)
+  on sentinel.aap_requests to sentinel_authority;
+grant select (tenant_id, operation_id, reasoning, created_at) on sentinel.aap_requests to sentinel_console;
+
 -- keys: when each was last used ------------------------------------------------------------------------------------------
 -- The one thing of a key that an authority writes.
 grant update (last_used_at) on sentinel.agent_keys to sentinel_authority;
