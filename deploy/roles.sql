@@ -254,7 +254,8 @@ grant insert (tenant_id, endpoint_id, event_id, feed_tenant_id, position, attemp
   update (attempts, last_error, resend_asked_at, lease_until, delivered_at) on sentinel.dead_letters to sentinel_exporter;
 grant execute on function sentinel.open_endpoint to sentinel_exporter;
 -- Who asks for another try of a dead letter; where events go is changed by request_change alone.
-grant update (resend_asked_at, resend_asked_by, lease_until) on sentinel.dead_letters to sentinel_console;
+grant update (resend_asked_at, resend_asked_by) on sentinel.dead_letters to sentinel_console;
+grant execute on function sentinel.feed_head to sentinel_console;
 revoke execute on function sentinel.add_endpoint, sentinel.change_endpoint, sentinel.open_endpoint from sentinel_authority;
 
 -- what the server itself gives to everybody ------------------------------------------------------------------------------

@@ -15,10 +15,11 @@ from typing import Any
 
 import orjson
 
+from sentinel.authority.halts import GLOBAL_HALT_OWNER
 from sentinel.core.money import Money, money_out
 
 CONTENT_TYPE = "application/cloudevents+json"
-GLOBAL = uuid.UUID(int=0)
+GLOBAL = GLOBAL_HALT_OWNER
 """Whose feed has what concerns every tenant: global halts, and policies."""
 
 DECISION, REQUESTED, DECIDED = "decision", "approval.requested", "approval.decided"
