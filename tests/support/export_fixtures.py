@@ -73,9 +73,11 @@ def exporting(fixtures: Fixtures, **over: Any) -> Iterator[Export]:
     try:
         with receiver.running():
             made = Export(fixtures, settings, pool, make_sender(settings, pool), receiver, uuid.uuid4())
+            fixtures.run_housekeeping()
             made.endpoint_id = made.add(receiver)
             made.send()
             receiver.taken.clear()
+            receiver.http.asked.clear()
             yield made
     finally:
         pool.close()
