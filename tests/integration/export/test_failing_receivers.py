@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 import uuid
 from collections.abc import Iterator
@@ -59,7 +60,7 @@ def test_what_a_receiver_does_not_take_is_sent_again_before_anything_behind_it(e
 def test_pauses_grow_and_end_at_an_hour() -> None:
     pauses = [pause_seconds(attempts, 0.0) for attempts in range(15)]
     assert pauses[:4] == [5, 10, 20, 40] and pauses[-1] == 3600
-    assert all(one <= later for one, later in zip(pauses, pauses[1:], strict=False))
+    assert all(one <= later for one, later in itertools.pairwise(pauses))
     assert pause_seconds(0, 1.0) == 6.25
 
 
