@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.core.money import Money, money_out
+from sentinel.platform.outbound.client import FailureKind, NoResponse, Response
 from worker.critic.case import MAX_REASON, CriticCase, CriticCode, Opinion
 from worker.outbound.chat_completions import BadCompletion, ChatEndpoint, chat_request, content_of, shown, strict_load
-from worker.outbound.client import FailureKind, NoResponse, Response
 
 MAX_TEXT = 4000
 DETAILS = ("ok", "amount", "scenario", "instructions", "encoded_text", "repeated_text", "other")

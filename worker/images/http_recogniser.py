@@ -10,9 +10,9 @@ import base64
 import json
 
 from sentinel.core.errors import InvalidInput
+from sentinel.platform.outbound.client import FailureKind, NoResponse, Readiness, Response, post_json
 from worker.images.proof import ProofImage
 from worker.images.recogniser import Recognised, Unrecognised, plain_decimal, read_label
-from worker.outbound.client import FailureKind, NoResponse, Readiness, Response, post_json
 
 MAX_ANSWER_BYTES = 64 << 10
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.core.money import money_out
+from sentinel.platform.outbound.client import FailureKind, NoResponse, Response
 from worker.orders.order import MAX_SIGNAL_CHARS, RANK, Band, Order, Score, Signal
 from worker.outbound.chat_completions import BadCompletion, ChatEndpoint, chat_request, content_of, shown, strict_load
-from worker.outbound.client import FailureKind, NoResponse, Response
 
 MAX_REPAIRS = 2
 MAX_ITEMS, MAX_TEXT = 50, 200

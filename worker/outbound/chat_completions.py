@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from worker.outbound.client import NoResponse, Response, post_json
+from sentinel.platform.outbound.client import NoResponse, Response, post_json
 
 MAX_ANSWER_BYTES = 64 << 10
 

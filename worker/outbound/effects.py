@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from worker.outbound import client
+from sentinel.platform.outbound import client
 
 JSON, PROBLEM = "application/json", "application/problem+json"
 MAX_BYTES = 64 << 10

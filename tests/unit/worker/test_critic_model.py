@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.core.money import Money
+from sentinel.platform.outbound.client import Response
 from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.scripted_server import SLACK, Asked, ScriptedServer, deadline_for, faults, took
 from worker.critic.case import MAX_REASON, CriticCase, CriticCode, Opinion
 from worker.critic.critic import Critic, critic_from
 from worker.critic.model import DETAILS, ModelCritic, question, read_answer
 from worker.outbound.chat_completions import MAX_ANSWER_BYTES
-from worker.outbound.client import Response
 from worker.refunds.settings import read_settings
 
 CASE = CriticCase(

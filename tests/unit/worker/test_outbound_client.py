@@ -11,9 +11,17 @@ from pathlib import Path
 import pytest
 import requests
 
+from sentinel.platform.outbound import client
+from sentinel.platform.outbound.client import (
+    FailureKind,
+    NoResponse,
+    Readiness,
+    Response,
+    exchange,
+    is_http_url,
+    post_json,
+)
 from tests.support.scripted_server import SLACK, ScriptedServer, deadline_for, faults, took
-from worker.outbound import client
-from worker.outbound.client import FailureKind, NoResponse, Readiness, Response, exchange, is_http_url, post_json
 
 FAULTS = faults(b'{"ok": true}')
 

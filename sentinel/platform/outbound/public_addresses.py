@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from worker.outbound.client import NoResponse, Resolver, Response, Target, exchange
+from sentinel.platform.outbound.client import NoResponse, Resolver, Response, Target, exchange
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 MAX_BYTES = 64 << 10
@@ -132,7 +132,7 @@ class PublicHttpClient:
         deadline_seconds: float = DEADLINE_SECONDS,
         max_bytes: int = MAX_BYTES,
     ) -> Response | NoResponse | NotAllowed:
-        """One request as `worker.outbound.client.exchange` makes it, to checked addresses only. Never raises."""
+        """One request as `sentinel.platform.outbound.client.exchange` makes it, to checked addresses only. Never raises."""
         if (why := self.fault(url)) is not None:
             return NotAllowed(why)
         refused: list[str] = []
