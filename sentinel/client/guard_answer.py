@@ -111,6 +111,10 @@ class GuardAnswer:
     latency_ms: int | None = field(
         default=None, metadata=_required("How long the decision took, in milliseconds.", optional_count)
     )
+    decided_at: datetime | None = field(
+        default=None,
+        metadata=_required("When it was decided, by the database's clock; the same in every replay.", optional_moment),
+    )
     permit_token: str | None = field(
         default=None, repr=False, metadata=_optional("The permit, a bearer token: keep it out of logs.", _permit)
     )
