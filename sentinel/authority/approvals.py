@@ -106,7 +106,7 @@ class VoteResult:
 
 # Votes on the approval that this one follows count where they fit.
 APPROVALS_GIVEN = """
-case when a.follows is not null then (select count(*) from sentinel.voices_for(a, a.required_role))
+case when a.follows is not null then (select count(*) from sentinel.counted_votes(a, a.required_role))
      else (select count(*) from sentinel.approval_votes v
            where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id and v.verdict = 'approve') end::integer
   as approvals_given
@@ -155,7 +155,7 @@ with recursive chain as (
   join sentinel.approvals b on b.tenant_id = %(tenant_id)s and b.approval_id = c.follows)
 select o.email as operator, v.verdict, v.reason, v.via, v.voted_at, b.approval_id, b.required_role, b.required_people,
   v.verdict = 'approve' and asked.reasons <@ b.reasons and exists (
-    select from sentinel.voices_for(asked, asked.required_role) fits where fits.operator_id = v.operator_id) as counts
+    select from sentinel.counted_votes(asked, asked.required_role) fits where fits.operator_id = v.operator_id) as counts
 from sentinel.approvals asked
 cross join chain c
 join sentinel.approvals b on b.tenant_id = asked.tenant_id and b.approval_id = c.approval_id and b.approval_id <> asked.approval_id

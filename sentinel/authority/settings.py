@@ -47,7 +47,11 @@ class Settings:
     port: int = setting("SENTINEL_PORT", "Port of the authority.", 7860)
     health_host: str = setting("SENTINEL_HEALTH_HOST", "Address of the health port.", "127.0.0.1")
     health_port: int = setting("SENTINEL_HEALTH_PORT", HEALTH_HELP, 0)
-    processes: int = setting("SENTINEL_PROCESSES", "Server processes.", 2)
+    processes: int = setting(
+        "SENTINEL_PROCESSES",
+        "Server processes. One fills a core, and commits in the largest batches; more for more than two cores, or so that one may die unnoticed.",
+        1,
+    )
     threads: int = setting("SENTINEL_THREADS", "Threads per process, for what is not a decision.", 24)
     max_connections: int = setting(
         "SENTINEL_MAX_CONNECTIONS",

@@ -79,6 +79,7 @@ def to_answer(caller: Caller, recorded: Recorded, permits: PermitSigner) -> byte
         "resource": recorded.resource,
         "risk_class": recorded.risk_class,
         "latency_ms": latency,
+        "decided_at": rfc3339(recorded.decided_at),
         "proof_pack": orjson.Fragment(f'{pack[:-1]},"hash":"{recorded.pack_hash}"}}'),
     }
     if recorded.permit_id is not None and recorded.permit_expires_at is not None:

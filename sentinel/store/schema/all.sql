@@ -16,6 +16,7 @@ set local check_function_bodies = off;
 \ir authority/limits.sql
 \ir authority/approvals.sql
 \ir authority/protected_changes.sql
+\ir authority/event_endpoints.sql
 \ir authority/permits.sql
 \ir authority/halts.sql
 \ir authority/velocity.sql
