@@ -175,18 +175,18 @@ class AapRoutes:
             raise AapConflict("not_consumed", "the request was not consumed")
         if row.outcome is None:
             if row.question is not None:
-                await self._tell(caller, row, outcome, note)
+                await self._tell(caller, row, outcome, note, request_id_of(request.environ))
             await self._in_thread(aap_requests.report, self._pool, row, outcome, note)
             row = await self._again(caller, row)
         if (row.outcome, row.outcome_note) != (outcome, note):
             raise AapConflict("outcome_conflict", "another outcome was reported before")
         return row
 
-    async def _tell(self, caller: Caller, row: AapRequest, outcome: str, note: str | None) -> None:
+    async def _tell(self, caller: Caller, row: AapRequest, outcome: str, note: str | None, request_id: str) -> None:
         operation = stored_question(row)
         try:
             await self._calls.report(
-                caller, outcome="success" if outcome == "succeeded" else "error",
+                caller, request_id=request_id, outcome="success" if outcome == "succeeded" else "error",
                 error=None if outcome == "succeeded" else note, idempotency_key=operation.idempotency_key,
                 action=operation.action, agent_id=operation.agent_id, resource=operation.resource,
                 risk_class=operation.risk_class,
