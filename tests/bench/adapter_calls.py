@@ -97,6 +97,14 @@ async def pydantic_ai(guard: ToolGuard | None, calls: Calls, shop: Shop) -> None
     await agent.run("go", usage_limits=UsageLimits(request_limit=None))
 
 
+async def claude_hooks_kept(guard: ToolGuard | None, calls: Calls, shop: Shop) -> None:
+    """The same within `async with guard.async_client`, which keeps connections for as long."""
+    if guard is None:
+        return await claude_hooks(guard, calls, shop)
+    async with guard.async_client:
+        return await claude_hooks(guard, calls, shop)
+
+
 async def claude_hooks(guard: ToolGuard | None, calls: Calls, shop: Shop) -> None:
     """The hooks before and after a tool as the SDK calls them, without the program `claude`."""
     from sentinel.integrations.claude_agent_sdk import ClaudeHooks
@@ -136,7 +144,16 @@ def _hook(guard: ToolGuard, call: dict[str, Any], event: str) -> None:
 
 FORMS: dict[str, Run] = {
     one.__name__: one
-    for one in (client_alone, decorated, langchain, openai_agents, pydantic_ai, claude_hooks, claude_command)
+    for one in (
+        client_alone,
+        decorated,
+        langchain,
+        openai_agents,
+        pydantic_ai,
+        claude_hooks,
+        claude_hooks_kept,
+        claude_command,
+    )
 }
 _asked: dict[str, Any] = {}
 """The command in hand."""
