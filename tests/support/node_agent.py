@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.support.node import node_folder
+from tests.support.node import find_node
 
 _HEAD = """
 import * as sentinel from "sentinel-client";
@@ -46,7 +46,7 @@ def trying(body: str) -> str:
 def started(agent: Path, program: str, *arguments: str) -> subprocess.Popen[str]:
     """The program, running in the agent's folder."""
     (agent / "program.mjs").write_text(program)
-    command = [str(node_folder() / "node"), str(agent / "program.mjs"), *arguments]
+    command = [str(find_node().node), str(agent / "program.mjs"), *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
