@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -29,7 +30,20 @@ def document() -> dict[str, Any]:
     edge = create_app(Settings(), MagicMock(), SharedRateLimit(per_second=1, burst=1))
     whole = json.loads(edge.flask.test_client().get("/openapi.json").data)
     paths = {path: item for path, item in whole["paths"].items() if path.startswith(f"{PREFIXES[0]}/")}
-    return {**whole, "paths": paths}
+    schemas = whole["components"]["schemas"]
+    used = dict(sorted((name, schemas[name]) for name in _named_by(paths, schemas)))
+    return {"openapi": whole["openapi"], "info": whole["info"], "paths": paths, "components": {"schemas": used}}
+
+
+def _named_by(part: Any, schemas: dict[str, Any]) -> set[str]:
+    """The schemas that a part of the document refers to, and those that they refer to."""
+    found: set[str] = set()
+    waiting = [part]
+    while waiting:
+        names = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(waiting.pop()))) - found
+        found |= names
+        waiting += [schemas[name] for name in names]
+    return found
 
 
 def head() -> str:

@@ -4,7 +4,7 @@
  * Source: docs/CONTRACT.md §2 and §3. Reading throws `Unreachable` of the kind "malformed_answer".
  */
 
-import { type Body, flag, malformed, oneOf, optionalObject, optionalText, optionalTime, text, uuidText } from "./fields.js";
+import { type Body, flag, malformed, oneOf, optionalCount, optionalObject, optionalText, optionalTime, text, uuidText } from "./fields.js";
 import type { components } from "./openapi.js";
 
 /** The types of the wire, as the OpenAPI document has them. */
@@ -92,10 +92,17 @@ export class GuardAnswer implements AskedOperation {
   readonly decisionEventId: string;
   readonly resource: string;
   readonly riskClass: string;
+  readonly policyId: string | undefined;
   readonly policyVersion: string | undefined;
+  /** The policy's name for people. */
+  readonly policyLabel: string | undefined;
+  readonly latencyMs: number | undefined;
+  /** By the database's clock; the same in every replay. */
+  readonly decidedAt: Date | undefined;
   readonly permitExpiresAt: Date | undefined;
   readonly approvalId: string | undefined;
   readonly approver: string | undefined;
+  readonly approvedAt: Date | undefined;
   readonly expiresAt: Date | undefined;
   readonly outcome: string | undefined;
   readonly proofPack: Readonly<Record<string, unknown>> | undefined;
@@ -117,10 +124,15 @@ export class GuardAnswer implements AskedOperation {
     this.decisionEventId = uuidText(body, "decision_event_id");
     this.resource = text(body, "resource");
     this.riskClass = text(body, "risk_class");
+    this.policyId = optionalText(body, "policy_id");
     this.policyVersion = optionalText(body, "policy_version");
+    this.policyLabel = optionalText(body, "policy_label");
+    this.latencyMs = optionalCount(body, "latency_ms");
+    this.decidedAt = optionalTime(body, "decided_at");
     this.permitExpiresAt = optionalTime(body, "permit_expires_at");
     this.approvalId = this.status === "pending" || "approval_id" in body ? uuidText(body, "approval_id") : undefined;
     this.approver = optionalText(body, "approver");
+    this.approvedAt = optionalTime(body, "approved_at");
     this.expiresAt = optionalTime(body, "expires_at");
     this.outcome = optionalText(body, "outcome");
     this.proofPack = optionalObject(body, "proof_pack");

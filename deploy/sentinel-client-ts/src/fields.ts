@@ -51,6 +51,13 @@ export function flag<W>(body: Body<W>, name: NameOf<W>): boolean {
   return typeof found === "boolean" ? found : malformed(`${name} is not true or false`);
 }
 
+/** A whole number from 0 on, or undefined where it is absent or null. */
+export function optionalCount<W>(body: Body<W>, name: NameOf<W>): number | undefined {
+  const found = body[name];
+  if (isAbsent(found)) return undefined;
+  return Number.isSafeInteger(found) && (found as number) >= 0 ? (found as number) : malformed(`${name} is not a count`);
+}
+
 /** A time with its zone, or undefined where it is absent or null. */
 export function optionalTime<W>(body: Body<W>, name: NameOf<W>): Date | undefined {
   if (isAbsent(body[name])) return undefined;

@@ -91,7 +91,10 @@ await guarded(client, "a.b", { params }, () => 1);
 await client.report({ action: "a.b", idempotencyKey: "k", outcome: "fine" });
 // @ts-expect-error nobody makes an answer of his own
 await client.start({ mayStart: true }, "id");
-export { decision, sum };
+type Camel<Name extends string> = Name extends `${infer Head}_${infer Rest}` ? `${Head}${Capitalize<Camel<Rest>>}` : Name;
+type Unread = Exclude<Camel<keyof components["schemas"]["GuardAnswer"]>, keyof GuardAnswer>;
+const everyMemberIsRead: [Unread] extends [never] ? true : Unread = true;
+export { decision, everyMemberIsRead, sum };
 """
 
 
