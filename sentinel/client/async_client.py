@@ -68,6 +68,10 @@ class AsyncClient:
         """OK, PAUSE or KILL."""
         return await self._run(calls.heartbeat_call(self._agent(agent_id)))
 
+    async def key(self) -> answers.KeyHolder:
+        """Whose key this client has."""
+        return await self._run(calls.key_call())
+
     async def wait_for_approval(
         self, approval_id: str | uuid.UUID, *, timeout_seconds: float, poll_seconds: float = 2.0
     ) -> answers.ApprovalView:

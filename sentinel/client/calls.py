@@ -96,6 +96,11 @@ def heartbeat_call(agent_id: str) -> ClientCall[str]:
     return ClientCall("GET", path, None, lambda _, found: answers.heartbeat_status(found))
 
 
+def key_call() -> ClientCall[answers.KeyHolder]:
+    """`key`."""
+    return ClientCall("GET", "/key", None, lambda _, found: answers.key_holder(found))
+
+
 def chosen_agent(given: str | None, default: str | None) -> str:
     """The call's agent id, else the client's. Raises `ValueError`."""
     agent = given or default

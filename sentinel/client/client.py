@@ -143,7 +143,7 @@ class Client:
 
     def key(self) -> answers.KeyHolder:
         """Whose key this client has."""
-        return self._run(ClientCall("GET", "/key", None, lambda _, found: answers.key_holder(found)))
+        return self._run(calls.key_call())
 
     def switches(self) -> Switches:
         """What is switched on and halted for this tenant, and which policies decide. Grants nothing."""

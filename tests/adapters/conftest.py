@@ -38,6 +38,7 @@ ADAPTERS = {
     "openai_agents": "openai_agents",
     "pydantic_ai": "pydantic_ai",
     "claude_agent_sdk": "claude_agent_sdk",
+    "mcp_proxy": "mcp_proxy",
 }
 """Adapter → the framework whose environment it needs; None: this one."""
 DRIVERS = {"trusting": "tests.mutants.trusting_adapter"}

@@ -18,7 +18,7 @@ from tests.support.scripted_server import ScriptedServer, faults
 FORMS = [
     ("plain", "sync"), ("plain", "async"), ("langchain", "sync"), ("langchain", "async"),
     ("openai_agents", "asked"), ("openai_agents", "naive"), ("pydantic_ai", "run"),
-    ("claude_agent_sdk", "defer"),
+    ("claude_agent_sdk", "defer"), ("mcp_proxy", "modern"), ("mcp_proxy", "legacy"), ("mcp_proxy", "tasks"),
 ]  # fmt: skip
 """Adapter and form. "naive": who goes on approves whatever interrupts, without looking at the authority."""
 NEEDS_PERSON = 40_000
