@@ -60,6 +60,10 @@ class AsyncClient:
         """What would be decided now; reserves nothing and permits nothing."""
         return await self._run(calls.check_call(question, self._agent(question.get("agent_id"))))
 
+    async def headroom(self, **question: Unpack[CheckQuestion]) -> list[answers.Headroom]:
+        """What is left of each limit that the action would be counted in; reserves nothing."""
+        return await self._run(calls.headroom_call(question, self._agent(question.get("agent_id"))))
+
     async def approval(self, approval_id: str | uuid.UUID) -> answers.ApprovalView:
         """One approval of this agent."""
         return await self._run(calls.approval_call(approval_id))

@@ -84,6 +84,13 @@ def check_call(question: CheckQuestion, agent_id: str) -> ClientCall[answers.Che
     return ClientCall("POST", "/action/check", body, lambda _, found: answers.check_answer(found))
 
 
+def headroom_call(question: CheckQuestion, agent_id: str) -> ClientCall[list[answers.Headroom]]:
+    """`action/headroom`."""
+    return ClientCall(
+        "POST", "/action/headroom", question_body(question, agent_id), lambda _, found: answers.headrooms(found)
+    )
+
+
 def approval_call(approval_id: str | uuid.UUID) -> ClientCall[answers.ApprovalView]:
     """`approval/{id}`."""
     path = f"/approval/{quote(str(approval_id), safe='')}"

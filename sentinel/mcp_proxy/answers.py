@@ -7,22 +7,23 @@ tool's output schema.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import mcp_types as types
 
-from sentinel.client import ActionDenied, ApprovalPending, ClientError, GuardAnswer
+from sentinel.client import ActionDenied, ApprovalPending, ClientError, GuardAnswer, Headroom
 from sentinel.integrations import refusal_details, refusal_message
 
 IN_DOUBT = "in_doubt"
 
 
 class CallRefused(Exception):
-    """The tool was not called. `answer` is the authority's, where there is one."""
+    """The tool was not called. `answer` is the authority's, where there is one; `tight` are the limits that the call does not fit."""
 
-    def __init__(self, error: ClientError, answer: GuardAnswer | None = None) -> None:
+    def __init__(self, error: ClientError, answer: GuardAnswer | None = None, tight: Sequence[Headroom] = ()) -> None:
         super().__init__(error.detail)
-        self.error, self.answer = error, answer
+        self.error, self.answer, self.tight = error, answer, tight
 
     @property
     def waits_for_person(self) -> bool:
@@ -46,6 +47,13 @@ def refused_result(refused: CallRefused) -> types.CallToolResult:
     if isinstance(refused.error, UpstreamAway):
         details["retry"] = "later"
         text = f"Not executed: {refused.error.reason} [{refused.error.reason_code}]. It may be tried again later."
+    if refused.tight:
+        details["limits"] = [
+            {"limit": one.limit, "reason_code": one.reason_code, "left": one.left, "cap": one.cap} for one in refused.tight
+        ]  # fmt: skip
+        text += " " + " ".join(
+            f"Left of {one.limit}: {one.left['value']} {one.left['currency']}." for one in refused.tight
+        )
     if refused.waits_for_person:
         details["continuation"] = "call the same tool with the same arguments"
     return _error_result(text, details)
@@ -57,7 +65,13 @@ def in_doubt_result(answer: GuardAnswer, failure: str) -> types.CallToolResult:
         f"The call was sent and its result is not known ({failure}): it may have been executed [{IN_DOUBT}]. Do not call it"
         " again for the same purpose; a person finds out what happened."
     )
-    details = {"decision": answer.decision, "reason_code": IN_DOUBT, "retry": "never", **_known(answer), "outcome": "error"}
+    details = {
+        "decision": answer.decision,
+        "reason_code": IN_DOUBT,
+        "retry": "never",
+        **_known(answer),
+        "outcome": "error",
+    }
     return _error_result(text, details)
 
 

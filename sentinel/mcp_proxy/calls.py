@@ -13,12 +13,12 @@ import time
 import uuid
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import mcp_types as types
 from mcp import MCPError
 
-from sentinel.client import ClientError, GuardAnswer, Rejected, Unreachable
+from sentinel.client import ClientError, GuardAnswer, GuardQuestion, Headroom, Rejected, Unreachable
 from sentinel.client.guarded import outcome_of, raise_unless_permitted, refused_start
 from sentinel.integrations import ToolGuard
 from sentinel.mcp_proxy.answers import CallRefused, in_doubt_result, upstream_unavailable
@@ -30,7 +30,7 @@ REPORT_MARGIN_SECONDS = 10
 """How much longer than the call the authority waits before anybody can say that it was not executed."""
 _MOST_START_SECONDS = 5.0
 
-Result = types.CallToolResult | types.InputRequiredResult
+Result: TypeAlias = "types.CallToolResult | types.InputRequiredResult"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class GuardedCalls:
     async def ask(self, agent: str, params: types.CallToolRequestParams, progress: Any = None) -> PermittedCall:
         """Ask whether the call may be made. Raises `CallRefused`."""
         arguments = {name: value for name, value in (params.arguments or {}).items() if value is not None}
-        answer = None
+        asked = answer = None
         try:
             asked = await self._guard.call_of_async(params.name, arguments)
             if asked.question is None:
@@ -75,13 +75,25 @@ class GuardedCalls:
                 return PermittedCall(asked, None, passed, progress)
             if params.input_responses or params.request_state:
                 raise ToolRefused("input_not_accepted", f"{params.name}: a guarded tool takes no answers to questions")
-            answer = await self._guard.async_client.guard(**{**asked.question, "agent_id": agent})
+            answer = await self._guard.async_client.guard(**_asked_by(agent, asked.question))
             raise_unless_permitted(answer)
         except ClientError as error:
-            raise CallRefused(error, answer) from error
+            raise CallRefused(error, answer, await self._tight(asked, answer, agent)) from error
         given = {**arguments, **asked.injected("argument", operation_id=answer.operation_id)}
         # Nothing else of the request goes along: the table has not seen it.
         return PermittedCall(asked, answer, types.CallToolRequestParams(name=params.name, arguments=given), progress)
+
+    async def _tight(self, asked: ToolCall | None, answer: GuardAnswer | None, agent: str) -> list[Headroom]:
+        """The limits that a refused or waiting call does not fit; none where they cannot be asked."""
+        if asked is None or asked.question is None or answer is None or answer.status not in ("denied", "pending"):
+            return []
+        try:
+            found = await self._guard.async_client.headroom(
+                action=asked.question["action"], params=asked.question["params"], agent_id=agent
+            )
+        except ClientError:
+            return []
+        return [one for one in found if not one.fits]
 
     async def run(self, call: PermittedCall) -> Result:
         """Make the call; it goes on to its end and its report when the caller is cancelled. Raises `CallRefused`."""
@@ -110,9 +122,7 @@ class GuardedCalls:
         try:
             async with self._upstream.connect() as connection:
                 try:
-                    return await connection.call(
-                        call.params, headers={}, seconds=self._seconds, progress=call.progress
-                    )
+                    return await connection.call(call.params, headers={}, seconds=self._seconds, progress=call.progress)
                 except MCPError as answered:
                     error = answered
         except UpstreamUnavailable as away:
@@ -175,6 +185,11 @@ class GuardedCalls:
         except ClientError as error:
             # It has happened, so nothing is raised. Unreported, the operation becomes in doubt at the authority.
             log.warning("the outcome of %s was not reported: %s", answer.idempotency_key, error.detail)
+
+
+def _asked_by(agent: str, question: GuardQuestion) -> GuardQuestion:
+    named: GuardQuestion = {**question, "agent_id": agent}
+    return named
 
 
 def _failure_of(result: Result) -> str | None:

@@ -96,22 +96,42 @@ def read_facts(given: str) -> Facts:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(
-        prog="sentinel mcp-proxy", description="A proxy in front of an MCP server, whose tools run only under authority."
+        prog="sentinel mcp-proxy",
+        description="A proxy in front of an MCP server, whose tools run only under authority.",
     )
     add = made.add_argument
     add("--url", default="http://127.0.0.1:7860", help="the authority (default: %(default)s)")
-    add("--key-file", type=Path, required=True, help="a file with the proxy's key, mode 0600; a worker's, so that facts count")
+    add(
+        "--key-file",
+        type=Path,
+        required=True,
+        help="a file with the proxy's key, mode 0600; a worker's, so that facts count",
+    )
     add("--tools", type=Path, required=True, help="tools.yaml")
     add("--server", required=True, help="what tools.yaml calls the server")
     add("--upstream-url", help="the server's address (streamable HTTP)")
     add("--upstream-command", help="or the command that starts it (stdio)")
     add("--credential-file", type=Path, help="a file with the server's credential, mode 0600")
-    add("--credential-name", help="the header (default: Authorization, as a bearer token), or the server's variable, that has it")
-    add("--listen", metavar="HOST:PORT", help=f"serve streamable HTTP at /mcp, e.g. 127.0.0.1:{PORT}; each agent presents its key")
-    add("--allow-host", action="append", default=[], help="a name by which it may be asked for besides the loopback's; repeatable")
+    add(
+        "--credential-name",
+        help="the header (default: Authorization, as a bearer token), or the server's variable, that has it",
+    )
+    add(
+        "--listen",
+        metavar="HOST:PORT",
+        help=f"serve streamable HTTP at /mcp, e.g. 127.0.0.1:{PORT}; each agent presents its key",
+    )
+    add(
+        "--allow-host",
+        action="append",
+        default=[],
+        help="a name by which it may be asked for besides the loopback's; repeatable",
+    )
     add("--agent", help="serve one agent on standard input and output")
     add("--facts", help="what the program knows of a call: module:function, or a JSON file")
-    add("--timeout", type=float, default=60.0, metavar="SECONDS", help="how long a call may take (default: %(default)s)")
+    add(
+        "--timeout", type=float, default=60.0, metavar="SECONDS", help="how long a call may take (default: %(default)s)"
+    )
     return made  # fmt: skip
 
 
@@ -124,6 +144,6 @@ def _address(text: str) -> tuple[str, int]:
 
 def _refuse_header_injections(table: ToolTable, server: str) -> None:
     for mapping in table.mappings:
-        if mapping.server == server and mapping.action is not None:
-            if any(one.place == "header" for one in mapping.action.injections):
-                raise WrongOptions(f"{mapping.name}: a header cannot be injected over stdio; inject an argument")
+        injections = mapping.action.injections if mapping.action is not None else ()
+        if mapping.server == server and any(one.place == "header" for one in injections):
+            raise WrongOptions(f"{mapping.name}: a header cannot be injected over stdio; inject an argument")

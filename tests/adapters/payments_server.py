@@ -3,7 +3,7 @@
     python -m tests.adapters.payments_server NOTES [PORT]
 
 How it behaves stands in the file NOTES.behaviour and is read at each call: "works", "fails" (answers an error), "raises",
-"dies" (killed after the effect), "hangs", "asks" (wants an answer of the client's first), "redirects".
+"dies" (killed after the effect), "hangs", "waits" (answers when it behaves otherwise), "asks" (wants an answer of the client's first).
 """
 
 from __future__ import annotations
@@ -57,9 +57,12 @@ class Payments:
     def __init__(self, notes: Path) -> None:
         self._notes, self._behaviour = notes, Path(f"{notes}.behaviour")
 
+    def _now(self) -> str:
+        return self._behaviour.read_text().strip() if self._behaviour.exists() else "works"
+
     async def do(self, tool: str, headers: dict[str, str], **arguments: Any) -> Any:
         """One effect."""
-        behaviour = self._behaviour.read_text().strip() if self._behaviour.exists() else "works"
+        behaviour = self._now()
         if behaviour == "asks":
             asked = types.ElicitRequest(params=types.ElicitRequestFormParams(message="Really?", requested_schema={"type": "object", "properties": {}}))  # fmt: skip
             return types.InputRequiredResult(input_requests={"sure": asked}, request_state="half done")
@@ -73,6 +76,8 @@ class Payments:
             raise RuntimeError("the provider timed out")
         if behaviour == "hangs":
             await asyncio.sleep(600)
+        while behaviour == "waits" and self._now() == "waits":
+            await asyncio.sleep(0.02)
         if behaviour == "fails":
             content: list[types.ContentBlock] = [types.TextContent(type="text", text="card_declined")]
             return types.CallToolResult(content=content, is_error=True)
