@@ -17,6 +17,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from sentinel import __version__
 from sentinel.mcp_proxy.answers import CallRefused, refused_result
 from sentinel.mcp_proxy.calls import GuardedCalls
+from sentinel.mcp_proxy.listing import listed
 from sentinel.mcp_proxy.tasks import EXTENSION, TaskParams, Tasks
 from sentinel.mcp_proxy.upstream import Upstream, UpstreamUnavailable, reason_of
 from sentinel.tools import ToolTable
@@ -54,7 +55,7 @@ class ProxyServer:
             name = str(error) if isinstance(error, UpstreamUnavailable) else reason_of(error)
             message = f"the server behind the proxy did not list its tools ({name})"
             raise MCPError(code=types.INTERNAL_ERROR, message=message) from error
-        tools = [self._shown(tool) for tool in page.tools if not self._is_hidden(tool.name)]
+        tools = listed(page.tools, self._table, self._name)
         return types.ListToolsResult(tools=tools, next_cursor=page.next_cursor)
 
     async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> Any:
@@ -76,24 +77,6 @@ class ProxyServer:
         _require_tasks(ctx)
         self._tasks.cancel(self._who(ctx), params.task_id)
         return {}
-
-    def _is_hidden(self, tool: str) -> bool:
-        mapping = self._table.find(self._name, tool)
-        return mapping is not None and mapping.hidden
-
-    def _shown(self, tool: types.Tool) -> types.Tool:
-        """As the upstream lists it, without the arguments that the proxy fills in."""
-        mapping = self._table.find(self._name, tool.name)
-        if mapping is None or mapping.action is None:
-            return tool
-        names = {one.name for one in mapping.action.injections if one.place == "argument"}
-        schema = dict(tool.input_schema)
-        if not names & set(schema.get("properties") or {}):
-            return tool
-        schema["properties"] = {name: one for name, one in schema["properties"].items() if name not in names}
-        if "required" in schema:
-            schema["required"] = [name for name in schema["required"] if name not in names]
-        return tool.model_copy(update={"input_schema": schema})
 
 
 def _speaks_tasks(ctx: Any) -> bool:
