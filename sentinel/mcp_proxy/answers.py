@@ -54,7 +54,8 @@ def refused_result(refused: CallRefused) -> types.CallToolResult:
         text += " " + " ".join(
             f"Left of {one.limit}: {one.left['value']} {one.left['currency']}." for one in refused.tight
         )
-    if refused.waits_for_person:
+    if refused.waits_for_person and refused.answer is not None:
+        details["approval_reason_code"] = refused.answer.reason_code
         details["continuation"] = "call the same tool with the same arguments"
     return _error_result(text, details)
 

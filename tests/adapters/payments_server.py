@@ -29,6 +29,12 @@ REQUIRED = {"create_refund": ["payment_intent", "amount", "request_key"]}
 OUTPUT = {"type": "object", "properties": {"done": TEXT}, "required": ["done"]}
 
 
+def facts(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """What a shop knows of a call: whose payment it is; all payments of one test are of one account."""
+    payment = str(arguments.get("payment_intent") or arguments.get("charge"))
+    return {"account": f"acct-{payment.partition('-')[0]}", "clean": True, "attempts": 1} if payment != "None" else {}
+
+
 def payments_server(do: Callable[..., Any]) -> Any:
     """The SDK's server; `do(tool, headers, **arguments)` is one effect and says what came of it."""
 

@@ -6,6 +6,7 @@ import http.client
 import json
 import subprocess
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -64,16 +65,11 @@ class Program:
             self.process.wait(30)
             self.process = None
 
-    def ended(self) -> int:
-        """Its status, once it ends by itself."""
-        assert self.process is not None
-        return self.process.wait(30)
-
 
 class Client:
-    """One client of the proxy, in a process of its own."""
+    """One client, in a process of its own; each command says which proxy it is for."""
 
-    def __init__(self, kind: str, url: str, key: str) -> None:
+    def __init__(self, kind: str) -> None:
         framework = CLIENTS[kind]
         if framework is not None:
             command = [python_of(framework), "-m", "tests.adapters.mcp_clients", kind]
@@ -83,7 +79,6 @@ class Client:
             except NotInstalled as error:
                 pytest.skip(str(error))
             command = [str(node), str(script)]
-        self._target = {"url": url, "key": key}
         self.process = subprocess.Popen(
             command, cwd=REPO, env=environment_variables(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=1,
         )  # fmt: skip
@@ -91,22 +86,13 @@ class Client:
     def send(self, **command: Any) -> None:
         """Ask for something without waiting for it."""
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({**self._target, **command}) + "\n")
-
-    def ask(self, **command: Any) -> dict[str, Any]:
-        """Ask for something."""
-        self.send(**command)
-        return self.answer()
+        self.process.stdin.write(json.dumps(command) + "\n")
 
     def answer(self) -> dict[str, Any]:
         """What came of it."""
         assert self.process.stdout is not None
         found: dict[str, Any] = json.loads(self.process.stdout.readline() or '{"raised": "it ended"}')
         return found
-
-    def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """A call of a tool."""
-        return self.ask(do="call", tool=tool, args=arguments)
 
     def close(self) -> None:
         """End it."""
@@ -115,73 +101,119 @@ class Client:
 
 
 class World:
-    """A payments server and a proxy in front of it, both over HTTP, and clients with a key of one agent."""
+    """A payments server and a proxy in front of it, both over HTTP, and clients with a key of one agent. Shared by many tests,
+    each with a `payment` of its own.
+    """
 
-    def __init__(self, place: Place, folder: Path, payment: str) -> None:
-        self.place, self.folder, self.payment = place, folder, payment
-        self.agent_id = f"agent-{payment}"
+    def __init__(self, place: Place, folder: Path) -> None:
+        self.place, self.folder, self.payment = place, folder, ""
+        self.agent_id = f"agent-{uuid.uuid4().hex[:8]}"
         self.key = place.fixtures.new_key(agent_id=self.agent_id, scopes=("guard",))
         self.notes = folder / "notes"
         self._python = python_of("mcp_proxy")
         port = free_port()
         self.payments_url = f"http://127.0.0.1:{port}/mcp"
         self.payments = Program(folder, "payments", [self._python, "-m", "tests.adapters.payments_server", str(self.notes), str(port)], port)  # fmt: skip
+        self.usual_proxy: Program | None = None
         self.proxy: Program | None = None
-        self._clients: list[Client] = []
+        self._clients: dict[str, Client] = {}
         self._files()
 
+    def begin(self) -> None:
+        """A test of its own: another payment, everything runs and works."""
+        self.payment = f"pi_{uuid.uuid4().hex[:12]}"
+        self.behave("works")
+        if self.payments.process is None:
+            self.payments.start()
+        if self.usual_proxy is None:
+            self.usual_proxy = self.start_proxy()
+        self.proxy = self.usual_proxy
+
     def start_proxy(self, **over: Any) -> Program:
-        """A proxy with these options instead of the usual ones."""
+        """A proxy with these options instead of the usual ones; calls go to it from now on."""
         port = free_port()
         options = {
-            "url": self.place.url, "key-file": self.folder / "key", "tools": self.folder / "tools.yaml", "server": "local",
-            "upstream-url": self.payments_url, "credential-file": self.folder / "credential", "facts": self.folder / "facts.json",
-            "listen": f"127.0.0.1:{port}", "timeout": 20, **{name.replace("_", "-"): value for name, value in over.items()},
+            "url": self.place.url, "upstream-url": self.payments_url, "listen": f"127.0.0.1:{port}", "timeout": 20,
+            **{name.replace("_", "-"): value for name, value in over.items()},
         }  # fmt: skip
         self.proxy = Program(self.folder, "proxy", self.command(**options), port).start()
         return self.proxy
 
-    def command(self, **options: Any) -> list[str]:
+    def command(self, *, tools: str = "tools.yaml", **options: Any) -> list[str]:
         """The proxy's command line."""
-        given = [part for name, value in options.items() if value is not None for part in (f"--{name}", str(value))]
+        usual = {
+            "key-file": self.folder / "key", "tools": self.folder / tools, "server": "local",
+            "credential-file": self.folder / "credential", "facts": "tests.adapters.payments_server:facts",
+        }  # fmt: skip
+        given = [part for name, value in {**usual, **options}.items() for part in (f"--{name}", str(value))]
         return [self._python, "-m", "sentinel.mcp_proxy.main", *given]
 
-    def client(self, kind: str = "sdk", **over: Any) -> Client:
-        """A client of the proxy that runs."""
-        assert self.proxy is not None
-        made = Client(kind, f"http://127.0.0.1:{self.proxy.port}/mcp", over.get("key", self.key))
-        self._clients.append(made)
-        return made
+    def client(self, kind: str = "sdk") -> Client:
+        """The client of that kind, which goes from test to test."""
+        if kind not in self._clients:
+            self._clients[kind] = Client(kind)
+        return self._clients[kind]
 
-    def refund(self, client: Client, amount: int = 5000, **over: Any) -> dict[str, Any]:
-        """A call of `create_refund` for this world's payment."""
-        return client.call("create_refund", **{"payment_intent": self.payment, "amount": amount, **over})
+    def lose(self, kind: str = "sdk") -> None:
+        """The client is killed."""
+        self._clients.pop(kind).close()
+
+    def target(self) -> dict[str, str]:
+        """Where the proxy is, and the agent's key."""
+        assert self.proxy is not None
+        return {"url": f"http://127.0.0.1:{self.proxy.port}/mcp", "key": self.key}
+
+    def ask(self, kind: str = "sdk", **command: Any) -> dict[str, Any]:
+        """One command of a client."""
+        client = self.client(kind)
+        client.send(**self.target(), **command)
+        return client.answer()
+
+    def call(self, tool: str, kind: str = "sdk", **arguments: Any) -> dict[str, Any]:
+        """A call of a tool."""
+        return self.ask(kind, do="call", tool=tool, args=arguments)
+
+    def refund_call(self, amount: int = 5000, suffix: str = "", **over: Any) -> dict[str, Any]:
+        """A call of `create_refund` for this test's payment, as a command."""
+        return {
+            "do": "call",
+            "tool": "create_refund",
+            "args": {"payment_intent": self.payment + suffix, "amount": amount, **over},
+        }
+
+    def refund(self, amount: int = 5000, kind: str = "sdk", suffix: str = "") -> dict[str, Any]:
+        """What comes of that call."""
+        return self.ask(kind, **self.refund_call(amount, suffix))
 
     def behave(self, behaviour: str) -> None:
         """How the payments server behaves from now on."""
         Path(f"{self.notes}.behaviour").write_text(behaviour)
 
     def effects(self) -> list[dict[str, Any]]:
-        """What the payments server did, in order."""
-        return [json.loads(line) for line in self.notes.read_text().splitlines()] if self.notes.exists() else []
+        """What the payments server did for this payment, in order."""
+        lines = self.notes.read_text().splitlines() if self.notes.exists() else []
+        return [json.loads(line) for line in lines if self.payment in line]
 
     def operations(self) -> list[tuple[str, str, str | None]]:
         """(key, status, outcome) of this payment's operations."""
         return self.place.operations(self.payment)
 
+    def end_own_proxy(self) -> None:
+        """End a proxy that only this test had."""
+        if self.proxy is not None and self.proxy is not self.usual_proxy:
+            self.proxy.kill()
+
     def close(self) -> None:
         """End all processes."""
-        for client in self._clients:
+        for client in self._clients.values():
             client.close()
-        for program in (self.proxy, self.payments):
+        for program in (self.usual_proxy, self.payments):
             if program is not None:
                 program.kill()
 
     def _files(self) -> None:
         (self.folder / "key").write_text(self.place.fixtures.key)
         (self.folder / "credential").write_text(f"{SECRET}\n")
-        facts = {"account": f"acct-{self.payment}", "clean": True, "attempts": 1}
-        (self.folder / "facts.json").write_text(json.dumps(facts))
         text = (REPO / "tests" / "adapters" / "tools.yaml").read_text()
         hidden = "\n  - {server: local, tool: close_account, hidden: true}\n"
         (self.folder / "stdio_tools.yaml").write_text(text + hidden)
