@@ -192,6 +192,22 @@ class CheckAnswerSchema(Schema):
     latency_ms = fields.Integer(required=True)
 
 
+class LimitLeftSchema(Schema):
+    """One limit, and what is left of it for whom the action is counted to."""
+
+    limit = fields.String(required=True)
+    reason_code = fields.String(required=True)
+    fits = fields.Boolean(required=True)
+    cap = fields.Nested(AmountSchema, required=True)
+    left = fields.Nested(AmountSchema, required=True)
+
+
+class HeadroomSchema(Schema):
+    """What is left of the limits that an action would be counted in."""
+
+    limits = fields.List(fields.Nested(LimitLeftSchema), required=True)
+
+
 class ApprovalSchema(Schema):
     """An approval as its agent sees it."""
 

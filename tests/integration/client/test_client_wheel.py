@@ -56,7 +56,7 @@ def test_the_wheel_has_the_client_and_its_types_and_nothing_of_the_authority(whe
         names = archive.namelist()
         metadata = next(archive.read(name).decode() for name in names if name.endswith("/METADATA"))
     rooms = {name.split("/")[1] for name in names if name.startswith("sentinel/") and name.count("/") > 1}
-    assert rooms == {"client", "core", "integrations", "policy", "tools"}
+    assert rooms == {"client", "core", "integrations", "mcp_proxy", "policy", "tools"}
     assert "sentinel/py.typed" in names
     assert "Requires-Python: >=3.10" in metadata
     required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist:") and "extra ==" not in line]
