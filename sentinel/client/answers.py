@@ -15,6 +15,7 @@ from sentinel.client.fields import (
     flag,
     malformed,
     moment,
+    optional_mapping,
     optional_moment,
     optional_text,
     text,

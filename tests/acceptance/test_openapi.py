@@ -19,7 +19,6 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as with_seed
 from hypothesis import strategies as st
-from openapi_spec_validator import OpenAPIV31SpecValidator
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -97,6 +96,9 @@ def document(app: InProcessApp) -> dict[str, Any]:
 
 
 def test_every_route_of_both_programs_is_documented_and_the_documents_are_valid(fixtures: Fixtures) -> None:
+    # Loading it takes two seconds, which every process would spend that only collects this file.
+    from openapi_spec_validator import OpenAPIV31SpecValidator
+
     with console_of(fixtures) as console:
         for app in (fixtures.app, console):
             assert undocumented_routes(app.flask, pages="pages") == []

@@ -57,16 +57,22 @@ def _is_recent(failed: Path) -> bool:
 
 def _make(folder: Path, requirements: Path, failed: Path, digest: str) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], check=True, timeout=120)
-    command = [
-        sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "--quiet", "--disable-pip-version-check", "install",
-        "--no-deps", "--requirement", str(requirements),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["no reason given"]
-        failed.write_text(f"{digest}\n{folder.name} cannot be installed: {lines[0]}")
-        raise NotInstalled(failed.read_text().partition("\n")[2])
-    failed.unlink(missing_ok=True)
+    python, wanted = str(folder / "bin" / "python"), str(requirements)
+    # uv takes a tenth of the time; pip knows registries that only its own configuration names.
+    for command in (
+        ("uv", "pip", "install", "--quiet", "--python", python),
+        ("pip", "--python", python, "--quiet", "--disable-pip-version-check", "install"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", *command, "--no-deps", "--requirement", wanted],
+            capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False,
+        )  # fmt: skip
+        if not done.returncode:
+            failed.unlink(missing_ok=True)
+            return
+    lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["no reason given"]
+    failed.write_text(f"{digest}\n{folder.name} cannot be installed: {lines[0]}")
+    raise NotInstalled(failed.read_text().partition("\n")[2])
 
 
 def node_environment() -> tuple[Path, Path]:
