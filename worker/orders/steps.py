@@ -200,7 +200,7 @@ class OrderSteps(OrderTaking):
     def _over(self, run: OrderRun, status: ReviewStatus, response: OrderResponse, reference: str | None) -> None:
         run.claimed = replace(run.work, status=status)
         run.response = response
-        metrics.settled(run.work)
+        metrics.count_settled(run.work)
         if status is ReviewStatus.FULFILLED:
             # A refusal ends nothing: a person may have the shop asked again, and it is reported when nobody may.
             self.reports.soon(run.work, done=True, reference=reference, error=None)

@@ -19,7 +19,7 @@ from tests.corpora.retail import retail_lines
 from tests.support.scripted_server import Asked, ScriptedServer
 from worker.orders.online_retail import payload_of, read_retail_orders
 from worker.orders.replay import NO_LANE, DeliveryResult, ReplayedDelivery, ReplaySummary, percentiles, replay
-from worker.orders.replay_cli import replay_orders, sign, sources
+from worker.orders.replay_cli import replay_orders, sign_webhook, sources
 from worker.orders.signatures import Verified
 from worker.orders.sources import FILE_NAME, Sources
 
@@ -190,7 +190,7 @@ def test_a_file_that_is_another_one_or_a_source_without_a_secret_is_refused(
 def test_the_printed_line_posts_the_file_signed(intake: Intake, tmp_path: Path) -> None:
     file = tmp_path / "it's an order.json"
     file.write_text('{"order": {"id": "o-77", "amount": {"value": "12.50", "currency": "GBP"}}}\n')
-    printed = CliRunner().invoke(sign, [str(file), "--url", intake.http.url]).stdout
+    printed = CliRunner().invoke(sign_webhook, [str(file), "--url", intake.http.url]).stdout
     assert SECRETS["ORDERS_DEMO_SECRET"] not in printed
     answer = subprocess.run(["sh", "-c", printed], capture_output=True, text=True, timeout=20, check=False)
     assert json.loads(answer.stdout) == {"lane": "low"}, answer
