@@ -16,7 +16,7 @@ from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, digest_of
 from tests.support.ledger_fixtures import CLEAN, LedgerFixtures, new_row
 from tests.support.workflow_fixtures import Shop
-from worker.refunds.in_doubt import InDoubtPoller
+from worker.refunds.reporter import InDoubtPoller
 from worker.refunds.rows import OrderFacts
 from worker.refunds.workflow.escalations import Escalation
 from worker.settlement import Refused
