@@ -5,6 +5,7 @@
 --   sentinel_worker     the refund agent: its ledger; nothing of the authority's
 --   sentinel_orders     order review: reviews, deliveries, effects in the shop; nothing of the authority's
 --   sentinel_console    operators: approvals, halts, keys; reads what it shows; executes nothing
+--   sentinel_exporter   the sender of events: reads them, keeps how far each receiver is
 --   board_reader        the public board: four views, nothing else
 --
 -- Run after each migration, as often as you like. `sentinel migrate` does it. A login of yours becomes a program by
@@ -14,7 +15,7 @@ do $$
 declare
   wanted text;
 begin
-  foreach wanted in array array['sentinel_owner', 'sentinel_authority', 'sentinel_worker', 'sentinel_orders', 'sentinel_console', 'board_reader'] loop
+  foreach wanted in array array['sentinel_owner', 'sentinel_authority', 'sentinel_worker', 'sentinel_orders', 'sentinel_console', 'sentinel_exporter', 'board_reader'] loop
     if not exists (select from pg_roles where rolname = wanted) then
       begin
         execute format('create role %I nologin', wanted);
@@ -26,11 +27,12 @@ end $$;
 
 revoke all on schema sentinel, refunds, orders from public;
 revoke all on all tables in schema sentinel, refunds, orders from public, sentinel_authority, sentinel_worker, sentinel_orders,
-  sentinel_console, board_reader;
+  sentinel_console, sentinel_exporter, board_reader;
 revoke execute on all functions in schema sentinel, refunds, orders from public;
 
 -- every program checks that the schema is the one it was written for
-grant select on public.schema_version to sentinel_authority, sentinel_worker, sentinel_orders, sentinel_console, board_reader;
+grant select on public.schema_version to sentinel_authority, sentinel_worker, sentinel_orders, sentinel_console, sentinel_exporter,
+  board_reader;
 
 -- authority ---------------------------------------------------------------------------------------------------------
 grant usage on schema sentinel to sentinel_authority;
@@ -224,6 +226,13 @@ grant execute on function sentinel.request_change, sentinel.make_approved_change
 -- approvals: in which order they are looked at, and how full the limits are that one would use ---------------------------
 grant execute on function sentinel.risk_rank, sentinel.limit_states, sentinel.part_of, sentinel.first_part_of to sentinel_console;
 
+-- requests of the Agent Approval Protocol ----------------------------------------------------------------------------------
+-- The authority keeps what a client submitted and what it did with it; people see the agent's own words beside what is asked.
+grant insert on sentinel.aap_requests to sentinel_authority;
+grant update (operation_id, cancelled_at, consume_key, consumed_at, decided_at, expires_at, outcome, outcome_note, reported_at)
+  on sentinel.aap_requests to sentinel_authority;
+grant select (tenant_id, operation_id, reasoning, created_at) on sentinel.aap_requests to sentinel_console;
+
 -- keys: when each was last used ------------------------------------------------------------------------------------------
 -- The one thing of a key that an authority writes.
 grant update (last_used_at) on sentinel.agent_keys to sentinel_authority;
@@ -236,6 +245,26 @@ grant insert, delete, update (last_signed_in_at) on sentinel.known_devices to se
 revoke select on sentinel.public_id_secret, sentinel.public_ids, sentinel.public_id_marks from sentinel_authority;
 grant insert on sentinel.public_ids, sentinel.public_id_marks to sentinel_console;
 grant update (position) on sentinel.public_id_marks to sentinel_console;
+
+-- the sender of events -----------------------------------------------------------------------------------------------------
+-- It reads what it sends: events, and of an approval what its card asks; no request, no evidence, nothing that people wrote.
+grant usage on schema sentinel to sentinel_exporter;
+grant select on sentinel.tenants, sentinel.feed, sentinel.feed_heads, sentinel.events, sentinel.event_endpoints, sentinel.dead_letters
+  to sentinel_exporter;
+grant select (tenant_id, approval_id, operation_id, agent_id, action, amount_minor, currency, digest, reasons, required_role, required_people,
+  created_at, expires_at) on sentinel.approvals to sentinel_exporter;
+grant select (tenant_id, operation_id, not_executed_at) on sentinel.operation_states to sentinel_exporter;
+grant select (policy_digest, policy_id) on sentinel.policies to sentinel_exporter;
+grant update (position, global_position, epoch, lease_until, attempts, first_failed_at, next_attempt_at, last_error, delivered_at,
+  disabled_at, disabled_reason) on sentinel.event_endpoints to sentinel_exporter;
+grant insert (tenant_id, endpoint_id, event_id, feed_tenant_id, position, attempts, last_error),
+  update (attempts, last_error, resend_asked_at, lease_until, delivered_at) on sentinel.dead_letters to sentinel_exporter;
+grant execute on function sentinel.open_endpoint to sentinel_exporter;
+-- Who asks for another try of a dead letter; where events go is changed by request_change alone.
+grant update (resend_asked_at, resend_asked_by) on sentinel.dead_letters to sentinel_console;
+grant execute on function sentinel.feed_head to sentinel_console;
+revoke execute on function sentinel.add_endpoint, sentinel.change_endpoint, sentinel.open_endpoint from sentinel_authority;
+
 -- what the server itself gives to everybody ------------------------------------------------------------------------------
 -- A role that was taken over stops nobody: it takes no lock of the authority's (by name they are all free to guess), leaves
 -- nothing lying in large objects or temporary tables, and opens no more connections than its program needs.
@@ -252,14 +281,14 @@ begin
   end loop;
 end $$;
 
--- A program's own pools and something for commands beside it, in all less than the embedded server's 200: whichever role was
+-- A program's own pools and something for commands beside it, in all less than the embedded server's 208: whichever role was
 -- taken over leaves the others theirs, on a server with 100 too. Set once: `alter role ... connection limit` of yours stays. A login of yours needs its own.
 do $$
 declare
   wanted record;
 begin
   for wanted in select * from (values ('sentinel_authority', 96), ('sentinel_console', 24), ('sentinel_worker', 24),
-                                      ('sentinel_orders', 40), ('board_reader', 12)) as w (role, connections)
+                                      ('sentinel_orders', 40), ('board_reader', 12), ('sentinel_exporter', 8)) as w (role, connections)
                 where exists (select from pg_roles where rolname = w.role and rolconnlimit = -1) loop
     begin
       execute format('alter role %I connection limit %s', wanted.role, wanted.connections);
@@ -275,7 +304,7 @@ declare
   program text;
   wanted record;
 begin
-  foreach program in array array['sentinel_authority', 'sentinel_worker', 'sentinel_orders', 'sentinel_console', 'board_reader'] loop
+  foreach program in array array['sentinel_authority', 'sentinel_worker', 'sentinel_orders', 'sentinel_console', 'sentinel_exporter', 'board_reader'] loop
     for wanted in
       select * from (values ('statement_timeout', '5s'), ('lock_timeout', '2s'), ('idle_in_transaction_session_timeout', '10s'),
                             ('default_transaction_isolation', 'read committed'), ('timezone', 'UTC')) as w (name, meant)

@@ -127,6 +127,11 @@ a.handled_reference, a.follows,
 FIND_APPROVAL = SqlTemplate("""
 select {columns} from sentinel.approvals a where a.tenant_id = %(tenant_id)s and a.approval_id = %(approval_id)s
 """).fill(columns=COLUMNS)
+FIND_APPROVAL_OF = SqlTemplate("""
+select {columns} from sentinel.operation_states s
+join sentinel.approvals a on a.tenant_id = s.tenant_id and a.approval_id = s.approval_id
+where s.tenant_id = %(tenant_id)s and s.operation_id = %(operation_id)s
+""").fill(columns=COLUMNS)
 # With ties: rows decided in one instant stay together, so that a reader who asks on from the last one loses none.
 DECIDED_SINCE = """
 select a.approval_id as request_id, a.status, a.decided_by as approver, a.reason, a.agent_id, a.action, a.decided_at
@@ -167,6 +172,11 @@ select result, approvals_given, people_required from sentinel.resolve_approval(%
 def find_approval(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> ApprovalRow | None:
     """The tenant's approval of that id, or None."""
     return one_row(pool, ApprovalRow, FIND_APPROVAL, {"tenant_id": tenant_id, "approval_id": approval_id})
+
+
+def find_approval_of(pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID) -> ApprovalRow | None:
+    """The approval that was asked last for an operation of the tenant, or None."""
+    return one_row(pool, ApprovalRow, FIND_APPROVAL_OF, {"tenant_id": tenant_id, "operation_id": operation_id})
 
 
 def votes(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> list[Vote]:

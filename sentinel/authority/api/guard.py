@@ -104,7 +104,7 @@ def to_answer(caller: Caller, recorded: Recorded, permits: PermitSigner) -> byte
 def calls(context: Context) -> dict[str, Call]:
     """Guard, start and report by path under a prefix."""
     authority = context.authority
-    tally = _Tally(context)
+    tally = DecisionTally(context)
 
     def prepare_guard(caller: Caller, body: GuardBody, began: float) -> tuple[GuardRow, Any]:
         operation = to_operation(body, body.idempotency_key)
@@ -214,7 +214,7 @@ def _counter(action: str, decision: str, reason_code: str) -> Counter:
     return metrics.DECISIONS.labels(action, decision, reason_code)
 
 
-class _Tally:
+class DecisionTally:
     """Counts decisions and logs them: what one commit answered is counted and written together."""
 
     def __init__(self, context: Context) -> None:

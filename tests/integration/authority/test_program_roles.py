@@ -147,6 +147,8 @@ def test_everything_of_ours_belongs_to_the_owner_that_nobody_logs_in_as(full: Fi
 
 
 OWNERS_RIGHTS = {
+    # The sender of events makes the receivers of its own settings, and no other.
+    "open_endpoint",
     # The worker opens a card that it cannot answer, the console answers one that it cannot write.
     "open_confirmations", "latest_confirmations", "answer_confirmation",
     # An analyst's decision moves a review that the console cannot touch, and is carried to the refund that it filed.

@@ -1,4 +1,4 @@
--- Everything that changes who may do what: people, their roles and passwords, and keys. Every way leads through request_change;
+-- Everything that changes who may do what: people, their roles and passwords, keys, and who is sent events. Every way leads through request_change;
 -- what gives somebody power waits for a second administrator once there are two. The console's role writes these tables by these
 -- functions only (deploy/roles.sql).
 
@@ -19,7 +19,7 @@ create table sentinel.protected_changes (
 -- What waits; taking power away (deactivating, ending sessions, revoking) never does.
 create or replace function sentinel.needs_second_administrator(action text) returns boolean language sql immutable parallel safe as $$
   select action in ('operator.create', 'operator.set_role', 'operator.reactivate', 'operator.reset_password',
-    'operator.reset_second_factor', 'key.issue', 'key.rotate')
+    'operator.reset_second_factor', 'key.issue', 'key.rotate', 'webhook.add', 'webhook.enable')
 $$;
 
 -- What ends in a password or key, which is made when the asker collects it.
@@ -120,6 +120,8 @@ begin
   elsif act = 'key.issue' then return sentinel.add_key(tenant, p, given, by_id, who, event);
   elsif act = 'key.rotate' then return sentinel.rotate_key(tenant, p, given, by_id, who, event);
   elsif act = 'key.revoke' then return sentinel.revoke_key(tenant, (p ->> 'key_id')::uuid, who, event);
+  elsif act = 'webhook.add' then return sentinel.add_endpoint(tenant, p, who, event);
+  elsif act like 'webhook.%' then return sentinel.change_endpoint(tenant, act, p, who, event);
   end if;
   select changed_by into hands from sentinel.operators where tenant_id = tenant and operator_id = person;
   said := sentinel.change_operator(tenant, person,

@@ -2,8 +2,8 @@
 
 from sentinel.store.migrations import run_files
 
-revision = "0027"
-down_revision = "0021"
+revision = "0024"
+down_revision = "0023"
 
 
 def upgrade() -> None:
