@@ -188,6 +188,6 @@ def declare_policies(authority: Authority) -> None:
     ])  # fmt: skip
 
 
-def are_declared(authority: Authority) -> bool:
+def are_policies_declared(authority: Authority) -> bool:
     """Whether the database knows every loaded policy: before that, launch gates and proof packs miss it. Raises `EngineUnavailable`."""
     return are_known(authority.pool, [one.digest for one in authority.policies.library.policies])

@@ -215,7 +215,7 @@ def test_streams_answer_as_their_documents_say(fixtures: Fixtures, path: str) ->
         assert fuzz(app, headers, only=path).total() >= 1
 
 
-def at_the_door(fixtures: Fixtures, case: Any, draw: Any) -> dict[str, str]:
+def sign_in_headers(fixtures: Fixtures, case: Any, draw: Any) -> dict[str, str]:
     """Signing in as generated, or as a person who is right or wrong; now and then the throttle has forgotten everything."""
     if draw(st.integers(0, 9)) == 0:
         fixtures.admin.execute("delete from sentinel.sign_in_attempts")
@@ -235,7 +235,7 @@ def with_a_session(app: InProcessApp, fixtures: Fixtures, role: str, case: Any, 
 
 def test_signing_in_reading_and_ending_a_session_answer_as_their_documents_say(fixtures: Fixtures) -> None:
     with console_of(fixtures) as console:
-        door, inside = partial(at_the_door, fixtures), partial(with_a_session, console, fixtures, "viewer")
+        door, inside = partial(sign_in_headers, fixtures), partial(with_a_session, console, fixtures, "viewer")
         met: dict[str, set[int]] = {}
         for operation in [one for one in operations_of(console) if one.path == SESSION]:
             prepare = door if operation.method == "post" else inside
@@ -302,7 +302,7 @@ def test_mutant_that_says_why_a_sign_in_was_refused_is_caught(fixtures: Fixtures
         console.flask.view_functions[name] = broken
         (operation,) = [one for one in operations_of(console) if (one.path, one.method) == (SESSION, "post")]
         with pytest.raises(BaseException, match="404"):
-            question(operation, partial(at_the_door, fixtures), time.monotonic() + SECONDS)
+            question(operation, partial(sign_in_headers, fixtures), time.monotonic() + SECONDS)
 
 
 def test_the_same_fuzzing_catches_an_answer_that_no_document_names(fixtures: Fixtures) -> None:

@@ -137,7 +137,7 @@ def one_by_one(fixtures: Fixtures, bodies: Sequence[Body]) -> list[Seen]:
     return [answers[place] for place in range(len(bodies))]
 
 
-def together(fixtures: Fixtures, bodies: Sequence[Body]) -> list[Seen]:
+def recorded_in_one_batch(fixtures: Fixtures, bodies: Sequence[Body]) -> list[Seen]:
     return [
         seen(row, body)
         for row, body in zip(record_decisions(fixtures.authority.pool, rows_of(fixtures, bodies)), bodies, strict=True)
@@ -180,7 +180,7 @@ def differences(
         bodies = make(dice, turn, number)
         found += [
             f"turn {turn}: {a} instead of {b}"
-            for a, b in zip(together(batched, bodies), one_by_one(single, bodies), strict=True)
+            for a, b in zip(recorded_in_one_batch(batched, bodies), one_by_one(single, bodies), strict=True)
             if a != b
         ]
         live_on(batched, turn)
