@@ -138,7 +138,7 @@ update sentinel.dead_letters set delivered_at = clock_timestamp(), resend_asked_
 MARK_FAILED = SqlTemplate("""
 update sentinel.dead_letters set attempts = attempts + 1, last_error = %(error)s, resend_asked_at = null where {letter}
 """).fill(letter=_LETTER)
-OPEN_ENDPOINT = "select sentinel.open_endpoint(%s, %s, %s, %s)"
+OPEN_ENDPOINT = "select sentinel.open_endpoint(%(tenant_id)s, %(endpoint_id)s, %(kind)s, %(types)s)"
 COUNTS = """
 select (select count(*)::integer from sentinel.dead_letters where delivered_at is null) as dead_letters,
   coalesce(sum(greatest(coalesce(h.position, 0) - e.position, 0)), 0)::bigint as behind
@@ -231,7 +231,8 @@ class Deliveries:
 
     def open_endpoint(self, tenant_id: uuid.UUID, endpoint_id: uuid.UUID, kind: str, types: Sequence[str]) -> None:
         """Make the receiver of a setting, unless it is there; it gets what comes from now on."""
-        changed(self._pool, OPEN_ENDPOINT, [tenant_id, endpoint_id, kind, list(types)])  # type: ignore[arg-type]
+        fields = {"tenant_id": tenant_id, "endpoint_id": endpoint_id, "kind": kind, "types": list(types)}
+        changed(self._pool, OPEN_ENDPOINT, fields)
 
 
 def _place(claim: Claim, feed: uuid.UUID, position: int) -> dict[str, int]:
