@@ -20,7 +20,7 @@ from sentinel.cli.serve import stored_secret
 from sentinel.core.errors import SentinelError
 from sentinel.demo.access import DemoAccess, prepare
 from sentinel.demo.database import demo_database
-from sentinel.demo.event_sender import EventSender
+from sentinel.demo.event_sender import DemoSender
 from sentinel.demo.ledger import demo_rows
 from sentinel.demo.orders import SECRET_FILE, DemoOrderSource, order_source, post_demo_orders
 from sentinel.demo.processes import DemoStopped, Processes, raise_if_stopped
@@ -129,7 +129,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
         # The launch gate takes some seconds; the demo is ready without it and its rows follow.
         threading.Thread(target=_begin_small_refunds, args=(small,), daemon=True, name="small-refunds").start()
         signal.signal(signal.SIGHUP, lambda *_: processes.signal("authority", signal.SIGHUP))
-        sender = EventSender(processes, env["export"], urls["export"])
+        sender = DemoSender(processes, env["export"], urls["export"])
         while not stop.wait(0.5):
             sender.start_if_wanted()
             for name in processes.restart_ended():

@@ -16,7 +16,7 @@ SETTINGS = ("SENTINEL_EXPORT_SLACK_WEBHOOK_URL", "SENTINEL_EXPORT_MAIL_TO", "SEN
 HAS_WEBHOOK = "select exists (select from sentinel.event_endpoints where disabled_at is null and kind = 'webhook')"
 
 
-class EventSender:
+class DemoSender:
     """Looks now and then whether there is a receiver, until there is one."""
 
     def __init__(self, processes: Processes, env: Mapping[str, str], database_url: str) -> None:

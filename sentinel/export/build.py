@@ -15,7 +15,7 @@ from sentinel.export.decision_log import DecisionLog
 from sentinel.export.deliveries import Deliveries
 from sentinel.export.notices import MailNotices, SlackNotices
 from sentinel.export.receivers import Receiver, WebhookReceiver
-from sentinel.export.sender import Sender
+from sentinel.export.sender import EventSender
 from sentinel.export.settings import ExportSettings
 from sentinel.export.signing_secrets import SigningSecrets
 from sentinel.platform.http.readiness import database_checks
@@ -38,7 +38,7 @@ def webhook_receiver(settings: ExportSettings) -> WebhookReceiver:
     return WebhookReceiver(settings.client, SigningSecrets(settings.secrets), settings.timeout_seconds)
 
 
-def make_sender(settings: ExportSettings, pool: Pool) -> Sender:
+def make_sender(settings: ExportSettings, pool: Pool) -> EventSender:
     """A sender on `pool`, whose role is the exporter's."""
     receivers: dict[str, Receiver] = {"webhook": webhook_receiver(settings), **_receivers_by_setting(settings)}
     # A lease outlasts the calls that one portion takes: a webhook's event is two messages at most.
@@ -49,7 +49,7 @@ def make_sender(settings: ExportSettings, pool: Pool) -> Sender:
         tenant_id = _tenant_of(settings, pool)
         for kind, types in settings.by_setting.items():
             deliveries.open_endpoint(tenant_id, new_id(), kind, types)
-    return Sender(deliveries, receivers)
+    return EventSender(deliveries, receivers)
 
 
 def _receivers_by_setting(settings: ExportSettings) -> dict[str, Receiver]:

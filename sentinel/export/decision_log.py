@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 
 from sentinel import __version__
-from sentinel.export.cloud_events import DECISION, LoggedEvent, messages_of
-from sentinel.export.deliveries import AskedAgain, Claim
+from sentinel.export.cloud_events import DECISION, FeedEvent, messages_of
+from sentinel.export.deliveries import Claim, Resend
 from sentinel.export.receivers import post
 from sentinel.platform.outbound.public_addresses import PublicHttpClient
 
@@ -35,7 +35,7 @@ class DecisionLog:
     deadline_seconds: float
     at_once: int = BATCH
 
-    def send(self, endpoint: Claim | AskedAgain, events: Sequence[LoggedEvent]) -> str | None:
+    def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
         """All of them in one request."""
         body = orjson.dumps([entry_of(event) for event in events])
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
@@ -44,7 +44,7 @@ class DecisionLog:
         return post(self.client, self.url, gzip.compress(body, mtime=0), headers, self.deadline_seconds)
 
 
-def entry_of(event: LoggedEvent) -> dict[str, Any]:
+def entry_of(event: FeedEvent) -> dict[str, Any]:
     """One decision as a decision log entry; an event of a renewal that was refused has no policy and no agent."""
     (message,) = messages_of(event, (DECISION,))
     data = message.data

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.export.cloud_events import REQUESTED, LoggedEvent, Message, messages_of
-from sentinel.export.deliveries import AskedAgain, Claim
+from sentinel.export.cloud_events import REQUESTED, EventMessage, FeedEvent, messages_of
+from sentinel.export.deliveries import Claim, Resend
 from sentinel.platform.outbound.mail import Mail, Mailer
 from sentinel.platform.outbound.slack import SlackWebhook, slack_text
 
@@ -38,7 +38,7 @@ class SlackNotices:
     console_url: str
     at_once: int = 1
 
-    def send(self, endpoint: Claim | AskedAgain, events: Sequence[LoggedEvent]) -> str | None:
+    def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
         """A message for each approval."""
         for message in _requested(events):
             first, *rest = (slack_text(line) for line in notice_lines(message.data, self.console_url))
@@ -57,7 +57,7 @@ class MailNotices:
     console_url: str
     at_once: int = 1
 
-    def send(self, endpoint: Claim | AskedAgain, events: Sequence[LoggedEvent]) -> str | None:
+    def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
         """A mail for each approval."""
         for message in _requested(events):
             first, *rest = notice_lines(message.data, self.console_url)
@@ -68,5 +68,5 @@ class MailNotices:
         return None
 
 
-def _requested(events: Sequence[LoggedEvent]) -> list[Message]:
+def _requested(events: Sequence[FeedEvent]) -> list[EventMessage]:
     return [message for event in events for message in messages_of(event, (REQUESTED,))]

@@ -17,7 +17,7 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from sentinel.core.errors import SentinelError
-from sentinel.export.cloud_events import GLOBAL, LoggedEvent, kinds_of, messages_of
+from sentinel.export.cloud_events import GLOBAL, FeedEvent, kinds_of, messages_of
 from sentinel.export.deliveries import Claim, Deliveries
 from sentinel.export.receivers import GONE, Receiver
 
@@ -33,7 +33,7 @@ DEAD_LETTERS = Gauge("sentinel_export_dead_letters", "Events that were given up 
 log = structlog.get_logger("sentinel.export")
 
 
-class Sender:
+class EventSender:
     """Serves the receivers of one database. Several senders, here or elsewhere, share them."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Sender:
             self._deliveries.release(held)
 
     def _deliver(
-        self, claim: Claim, feed: uuid.UUID, events: Sequence[LoggedEvent], stop: threading.Event
+        self, claim: Claim, feed: uuid.UUID, events: Sequence[FeedEvent], stop: threading.Event
     ) -> Claim | None:
         """Hand these over, as many at once as the receiver takes; None once the claim is given back or another's."""
         receiver, held = self._receivers[claim.kind], claim
@@ -128,7 +128,7 @@ class Sender:
             return self._deliveries.advance(held, feed, last, delivered=False)
         return held
 
-    def _failed(self, claim: Claim, feed: uuid.UUID, events: Sequence[LoggedEvent], error: str) -> None:
+    def _failed(self, claim: Claim, feed: uuid.UUID, events: Sequence[FeedEvent], error: str) -> None:
         about = {
             "endpoint_id": str(claim.endpoint_id),
             "receiver": claim.kind,
@@ -144,7 +144,7 @@ class Sender:
 
     def _resend(self) -> bool:
         """One try with a dead letter that somebody wants sent again."""
-        letter = self._deliveries.take_asked_again()
+        letter = self._deliveries.take_resend()
         if letter is None:
             return False
         event = self._deliveries.event_at(letter.feed_tenant_id, letter.position, kinds_of(letter.event_types))

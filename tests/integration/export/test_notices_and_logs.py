@@ -14,7 +14,7 @@ import pytest
 
 from sentinel.authority.webhooks import list_endpoints
 from sentinel.export.build import make_sender
-from sentinel.export.sender import Sender
+from sentinel.export.sender import EventSender
 from sentinel.export.settings import ExportSettings, load_export_settings
 from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.event_receiver import answers
@@ -39,12 +39,12 @@ def server() -> Iterator[ScriptedServer]:
         yield made
 
 
-def sender_with(export: Export, **settings: Any) -> Sender:
+def sender_with(export: Export, **settings: Any) -> EventSender:
     """A sender that also has receivers of these settings."""
     return make_sender(dataclasses.replace(export.settings, console_url=CONSOLE, **settings), export.pool)
 
 
-def send(export: Export, sender: Sender) -> None:
+def send(export: Export, sender: EventSender) -> None:
     export.fixtures.run_housekeeping()
     while sender.round():
         pass

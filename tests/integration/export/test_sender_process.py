@@ -19,7 +19,7 @@ from psycopg import errors as pg
 
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.webhooks import disable_webhook
-from sentinel.demo.event_sender import EventSender
+from sentinel.demo.event_sender import DemoSender
 from sentinel.store.database import EXPORTER
 from tests.support.export_fixtures import EXPORT_SECRET, Export, exporting
 from tests.support.fixtures import Fixtures
@@ -92,15 +92,15 @@ class _Processes:
 def test_the_demo_starts_the_sender_once_there_is_a_receiver(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
     fixtures, url = export.fixtures, program_url(export.fixtures.url, EXPORTER)
     disable_webhook(fixtures.console_pool, local_administrator(fixtures.tenant_id), export.endpoint_id)
-    none, processes = EventSender(_Processes(), {}, url), _Processes()  # type: ignore[arg-type]
+    none, processes = DemoSender(_Processes(), {}, url), _Processes()  # type: ignore[arg-type]
     none.start_if_wanted()
     assert none._processes.started == []  # type: ignore[attr-defined]
     fixtures.admin.execute("update sentinel.event_endpoints set disabled_at = null, disabled_reason = null")
-    there = EventSender(processes, {}, url)  # type: ignore[arg-type]
+    there = DemoSender(processes, {}, url)  # type: ignore[arg-type]
     there.start_if_wanted()
     there.start_if_wanted()
     assert processes.started == [["export", "sentinel.cli.main", "export"]]
     monkeypatch.setenv("SENTINEL_EXPORT_MAIL_TO", "desk@shop.example")
-    by_setting = EventSender(_Processes(), {}, f"postgresql://nobody@127.0.0.1:9/{uuid.uuid4().hex}")  # type: ignore[arg-type]
+    by_setting = DemoSender(_Processes(), {}, f"postgresql://nobody@127.0.0.1:9/{uuid.uuid4().hex}")  # type: ignore[arg-type]
     by_setting.start_if_wanted()
     assert len(by_setting._processes.started) == 1  # type: ignore[attr-defined]
