@@ -23,6 +23,7 @@ from sentinel.platform.outbound.mail import Mailer, SmtpAccount
 from sentinel.platform.outbound.slack import SlackWebhook
 from sentinel.platform.serving.health import create_app, serving
 from sentinel.platform.settings import UnsafeConfiguration
+from sentinel.platform.tracing import tracing_of
 from sentinel.store.database import EXPORTER, Pool, with_role
 from sentinel.store.ids import new_id
 from sentinel.store.safety import database_status, require_ready
@@ -49,7 +50,7 @@ def make_sender(settings: ExportSettings, pool: Pool) -> EventSender:
         tenant_id = _tenant_of(settings, pool)
         for kind, types in settings.by_setting.items():
             deliveries.open_endpoint(tenant_id, new_id(), kind, types)
-    return EventSender(deliveries, receivers)
+    return EventSender(deliveries, receivers, tracing=tracing_of("sentinel-export"))
 
 
 def _receivers_by_setting(settings: ExportSettings) -> dict[str, Receiver]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from sentinel.client.trace_context import current_traceparent
 from sentinel.export.cloud_events import CONTENT_TYPE, EventMessage, FeedEvent, messages_of
 from sentinel.export.deliveries import Claim, Resend
 from sentinel.export.signing_secrets import SigningSecrets
@@ -61,7 +62,9 @@ class WebhookReceiver:
 def post(
     client: PublicHttpClient, url: str, body: bytes, headers: dict[str, str], deadline_seconds: float
 ) -> str | None:
-    """POST; None for any 2xx, else why not."""
+    """POST, within the current trace; None for any 2xx, else why not."""
+    if (trace := current_traceparent()) is not None:
+        headers = {**headers, "traceparent": trace}
     found = client.exchange(
         "POST", url, body, headers=headers, deadline_seconds=deadline_seconds, max_bytes=MAX_ANSWER_BYTES
     )
