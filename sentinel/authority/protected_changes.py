@@ -96,7 +96,7 @@ select c.request, a.action, c.asked_by, c.outcome,
 from sentinel.protected_changes c join sentinel.approvals a using (tenant_id, approval_id)
 where c.tenant_id = %(tenant_id)s and c.approval_id = %(approval_id)s
 """
-CHANGE_WAITS = "select sentinel.change_waits(%(tenant_id)s, %(by_id)s)"
+CHANGE_WAITS = "select sentinel.is_change_pending(%(tenant_id)s, %(by_id)s)"
 
 
 def request_change(
@@ -179,7 +179,7 @@ def find_change(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> Pro
     return one_row(pool, ProtectedChange, FIND_CHANGE, {"tenant_id": tenant_id, "approval_id": approval_id})
 
 
-def change_waits(pool: Pool, tenant_id: uuid.UUID, by_id: uuid.UUID | None) -> bool:
+def is_change_pending(pool: Pool, tenant_id: uuid.UUID, by_id: uuid.UUID | None) -> bool:
     """Whether what this operator asks that gives somebody power would wait now."""
     return bool(scalar(pool, CHANGE_WAITS, {"tenant_id": tenant_id, "by_id": by_id}))
 

@@ -27,6 +27,7 @@ set local check_function_bodies = off;
 \ir authority/decision_one.sql
 \ir authority/decision_set.sql
 \ir authority/replays.sql
+\ir authority/aap_requests.sql
 \ir authority/switches.sql
 \ir authority/locks.sql
 \ir authority/housekeeping.sql

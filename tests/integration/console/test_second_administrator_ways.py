@@ -167,7 +167,7 @@ def test_what_was_asked_on_the_machine_is_approved_and_collected_there(two: Two)
 
 
 def test_with_the_rule_gone_each_way_is_seen(two: Two) -> None:
-    source = two.fixtures.sql("select pg_get_functiondef('sentinel.change_waits'::regproc)")[0][0]
+    source = two.fixtures.sql("select pg_get_functiondef('sentinel.is_change_pending'::regproc)")[0][0]
     two.fixtures.sql(source.replace("2 <=", "99 <="))
     for act in ("issue", "role"):
         before = power(two.fixtures)

@@ -3,7 +3,7 @@
 from sentinel.store.migrations import run_files
 
 revision = "0023"
-down_revision = "0021"
+down_revision = "0022"
 
 
 def upgrade() -> None:

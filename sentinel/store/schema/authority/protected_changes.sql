@@ -17,7 +17,7 @@ create table sentinel.protected_changes (
 );
 
 -- What waits; taking power away (deactivating, ending sessions, revoking) never does.
-create or replace function sentinel.gives_power(action text) returns boolean language sql immutable parallel safe as $$
+create or replace function sentinel.needs_second_administrator(action text) returns boolean language sql immutable parallel safe as $$
   select action in ('operator.create', 'operator.set_role', 'operator.reactivate', 'operator.reset_password',
     'operator.reset_second_factor', 'key.issue', 'key.rotate', 'webhook.add', 'webhook.enable')
 $$;
@@ -30,7 +30,7 @@ $$;
 -- Whether what this operator asks waits: once there are two administrators. One whom the asker has shut out alone counts on.
 -- Nobody's account is the machine itself; with the login of the schema's owner it waits for nobody, for who holds that login can
 -- write every table.
-create or replace function sentinel.change_waits(tenant uuid, by_id uuid) returns boolean
+create or replace function sentinel.is_change_pending(tenant uuid, by_id uuid) returns boolean
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select (by_id is not null or not pg_has_role(session_user, 'sentinel_owner', 'member')) and 2 <= (
     select count(*) from sentinel.operators o
@@ -147,7 +147,7 @@ declare
   moment timestamptz;
 begin
   perform sentinel.take_operators_lock(tenant);
-  if not sentinel.gives_power(act) or not sentinel.change_waits(tenant, by_id) then
+  if not sentinel.needs_second_administrator(act) or not sentinel.is_change_pending(tenant, by_id) then
     result := sentinel.make_change(tenant, by_id, who, request, given, false, event);
     return next; return;
   end if;
@@ -205,7 +205,7 @@ begin
     when given is not null and c.asked_by is distinct from by_id then 'not_yours'
     when c.done_at is not null then 'collected'
     when a.status <> 'approved' or a.digest <> sentinel.sha256_text(c.request)
-      or (select count(*) from sentinel.voices_for(a, a.required_role)) < a.required_people then 'not_approved'
+      or (select count(*) from sentinel.counted_votes(a, a.required_role)) < a.required_people then 'not_approved'
     when not sentinel.is_collectable(a) then 'too_late'
     when c.asked_by is not null and not sentinel.is_active_admin(tenant, c.asked_by) then 'role' end;
   if said is null then
