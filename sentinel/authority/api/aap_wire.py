@@ -17,7 +17,7 @@ from marshmallow import Schema, fields
 from marshmallow.validate import Length, OneOf
 
 from sentinel.authority.aap_requests import AapRequest
-from sentinel.authority.api.authority_calls import amended_problem
+from sentinel.authority.api.authority_calls import amended_problem, retryable
 from sentinel.authority.api.evaluation_questions import LOCAL
 from sentinel.authority.api.guard import SECURITY, rfc3339
 from sentinel.core.errors import Conflict, InvalidInput, NotFound, RateLimited, SentinelError, Unauthenticated
@@ -178,6 +178,7 @@ def rendered(row: AapRequest, now: RequestStatus) -> bytes:
 
 def refused(error: SentinelError, request_id: str) -> Answer:
     """A problem document that also has the protocol's `error`."""
+    error = retryable(error)
     status, _ = status_of(error)
     told = {
         "type": _kind(error, status), "code": error.code.replace("-", "_"), "message": error.detail if status < 500 else "try again",

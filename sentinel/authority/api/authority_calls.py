@@ -17,7 +17,7 @@ from sentinel.authority.engine import Caller
 from sentinel.authority.guard import decided_row, raise_if_refused
 from sentinel.authority.guard_rows import GuardRow
 from sentinel.authority.outcomes import report_row
-from sentinel.core.errors import SentinelError
+from sentinel.core.errors import SentinelError, StillDeciding, TryLater
 from sentinel.core.operation import Operation
 from sentinel.platform.http.problems import problem_of
 from sentinel.platform.http.wire import Answer
@@ -61,6 +61,11 @@ class AuthorityCalls:
             self._authority, caller, outcome=outcome, error=error, result=None, permit_token=None, report_id=None, **bound
         )  # fmt: skip
         return accepted_report(await self._authority.reports.recorded(row), outcome, request_id)
+
+
+def retryable(error: SentinelError) -> SentinelError:
+    """What is still being decided is 503 here: clients of other protocols ask again then, and take a conflict for final."""
+    return TryLater(error.detail) if isinstance(error, StillDeciding) else error
 
 
 def amended_problem(error: SentinelError, request_id: str, members: Mapping[str, Any]) -> Answer:

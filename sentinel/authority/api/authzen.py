@@ -15,7 +15,7 @@ from flask import Blueprint, Response, request
 from marshmallow import Schema, fields
 
 from sentinel.authority.api.access_requests import AccessRequests, base_address
-from sentinel.authority.api.authority_calls import AuthorityCalls, amended_problem
+from sentinel.authority.api.authority_calls import AuthorityCalls, amended_problem, retryable
 from sentinel.authority.api.context import Context
 from sentinel.authority.api.evaluation_questions import (
     EvaluationRequestSchema,
@@ -126,7 +126,7 @@ class Evaluations:
         try:
             return await self._decision(caller, merged(body, one), request)
         except SentinelError as error:
-            status, title = status_of(error)
+            status, title = status_of(retryable(error))
             told = title if isinstance(error, EngineUnavailable) else error.detail
             return {"decision": False, "context": {"error": {"status": status, "message": told}}}
 
@@ -220,7 +220,7 @@ def _answered(found: dict[str, Any]) -> Answer:
 def _refused(error: SentinelError, request: Request) -> Answer:
     """A problem document. One that says "DENY" says false here, which is what a careless PEP takes for no."""
     told = {"decision": False} if isinstance(error, EngineUnavailable) else {}
-    return amended_problem(error, request_id_of(request.environ), told)
+    return amended_problem(retryable(error), request_id_of(request.environ), told)
 
 
 def routes(root: Blueprint, *, behind_tls: bool, has_access_requests: bool) -> None:
@@ -245,7 +245,7 @@ def routes(root: Blueprint, *, behind_tls: bool, has_access_requests: bool) -> N
         return json_response(orjson.dumps(found))
 
 
-PROBLEMS = (400, 401, 403, 409, 413, 429, 503)
+PROBLEMS = (400, 401, 403, 413, 429, 503)
 DOCUMENTATION = {
     EVALUATION: Documentation(
         "May this be done now? (AuthZEN)",
