@@ -200,7 +200,7 @@ def _wait(process: subprocess.Popen[bytes], url: str) -> None:
 @contextlib.contextmanager
 def running_bench() -> Iterator[Bench]:
     """An own PostgreSQL, migrated, with one tenant, and an authority; nothing of it is left behind."""
-    base = Path(tempfile.gettempdir()) / f"sentinel-bench-{os.getpid()}"
+    base = Path(tempfile.mkdtemp(prefix="sentinel-bench-"))
     embedded = Embedded(base, own=True, settings=SETTINGS)
     server = embedded.start()
     try:

@@ -106,13 +106,15 @@ begin
   values (t.tenant_id, r.operation_id, 'allowed', 'ALLOW', t.reason_code, t.policy_id, t.policy_version, t.policy_label, t.policy_digest, r.event_id,
      r.once_key, r.once_key is not null, r.permit_id, permit_end, t.principal_id, p.locks, p.total_locks);
   if p.keys is not null then
-    update sentinel.usage u set held_minor = u.held_minor + r.amount_minor, cap_minor = k.cap_minor
-    from unnest(p.keys, p.buckets, p.caps) as k (limit_key, bucket, cap_minor)
-    where u.tenant_id = t.tenant_id and u.limit_key = k.limit_key and u.bucket = k.bucket;
-    insert into sentinel.usage (tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor)
-    select t.tenant_id, k.limit_key, k.bucket, k.window_seconds, k.cap_minor, r.amount_minor
-    from unnest(p.keys, p.buckets, p.seconds, p.caps) as k (limit_key, bucket, window_seconds, cap_minor)
-    where not exists (select from sentinel.usage u where u.tenant_id = t.tenant_id and u.limit_key = k.limit_key and u.bucket = k.bucket);
+    -- Each by its key: a join may read all that is there.
+    for place in 1 .. cardinality(p.keys) loop
+      update sentinel.usage u set held_minor = u.held_minor + r.amount_minor, cap_minor = p.caps[place]
+      where u.tenant_id = t.tenant_id and u.limit_key = p.keys[place] and u.bucket = p.buckets[place];
+      if not found then
+        insert into sentinel.usage (tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor)
+        values (t.tenant_id, p.keys[place], p.buckets[place], p.seconds[place], p.caps[place], r.amount_minor);
+      end if;
+    end loop;
     insert into sentinel.reservations
     values (t.tenant_id, r.permit_id, r.operation_id, p.subject, r.amount_minor, p.keys, p.buckets,
       array_fill(false, array[cardinality(p.keys)]), 'held', moment, null);
