@@ -32,14 +32,20 @@ create type sentinel.report_input as (
 create type sentinel.moved as (receipt sentinel.receipt, event sentinel.events, state sentinel.operation_states);
 
 -- A start under a start id, or, without one, of a caller for whom handing out the permit is the start.
+create or replace function sentinel.start_text(event uuid, operation uuid, agent text, act text, permit uuid, start uuid, moment_text text)
+returns text language plpgsql stable as $$
+begin
+  return '{"action":"' || act || '","agent_id":"' || agent || '","event":"start","event_id":"' || event || '","occurred_at":"' || moment_text
+    || '","operation_id":"' || operation || '",'
+    || case when start is null then '"start_step":"none"}' else '"permit_id":"' || permit || '","start_id":"' || start || '"}' end;
+end $$;
+
 create or replace function sentinel.start_event(
   tenant uuid, event uuid, operation uuid, agent text, act text, permit uuid, start uuid, moment timestamptz
 ) returns sentinel.events language plpgsql as $$
 begin
-  return sentinel.event_of(tenant, event, 'start', operation, agent, moment, format(
-    '{"action":"%s","agent_id":"%s","event":"start","event_id":"%s","occurred_at":"%s","operation_id":"%s",%s}',
-    act, agent, event, sentinel.utc_text(moment), operation,
-    case when start is null then '"start_step":"none"' else format('"permit_id":"%s","start_id":"%s"', permit, start) end));
+  return sentinel.event_of(tenant, event, 'start', operation, agent, moment,
+    sentinel.start_text(event, operation, agent, act, permit, start, sentinel.utc_text(moment)));
 end $$;
 
 -- A start or a report that leaves everything as it is.
