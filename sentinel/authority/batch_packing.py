@@ -28,7 +28,9 @@ _array, _no_elements = struct.Struct("!iiIii").pack, struct.Struct("!iiI").pack
 _int4, _length_int4 = struct.Struct("!i").pack, struct.Struct("!ii").pack
 _NO_TEXT, _NO_UUID, _NO_INT4, _NO_INT8, _NO_BOOL = (_field(oid, -1) for oid in (_TEXT, _UUID, _INT4, _INT8, _BOOL))
 _NO_TEXTS = _field(_TEXTS, -1)
-_NONE_OF_TEXTS, _NONE_OF_INTS = (_field(oid, 12) + _no_elements(0, 0, element) for oid, element in ((_TEXTS, _TEXT), (_INTS, _INT4)))
+_NONE_OF_TEXTS, _NONE_OF_INTS = (
+    _field(oid, 12) + _no_elements(0, 0, element) for oid, element in ((_TEXTS, _TEXT), (_INTS, _INT4))
+)
 _TRUE, _FALSE, _UUID_HEAD = _field(_BOOL, 1) + b"\1", _field(_BOOL, 1) + b"\0", _field(_UUID, 16)
 
 
@@ -96,7 +98,16 @@ def _rate_sum(one: RateSum) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _breaker(key: str, scope: str, target: str, window: int, bucket: int, operations: int | None, minor: int | None, declared: str) -> bytes:
+def _breaker(
+    key: str,
+    scope: str,
+    target: str,
+    window: int,
+    bucket: int,
+    operations: int | None,
+    minor: int | None,
+    declared: str,
+) -> bytes:
     """The eight fields of a `sentinel.rate_sum` that the policy declares."""
     return b"".join((
         _text(key), _text(scope), _text(target), _int(window), _int(bucket), _int(operations), _bigint(minor), _text(declared),
@@ -132,7 +143,9 @@ def _texts(values: Sequence[str]) -> bytes:
     if not values:
         return _NO_TEXTS
     texts = [value.encode() for value in values]
-    body = b"".join([_array(1, 0, _TEXT, len(texts), 1), *chain.from_iterable((_int4(len(text)), text) for text in texts)])
+    body = b"".join(
+        [_array(1, 0, _TEXT, len(texts), 1), *chain.from_iterable((_int4(len(text)), text) for text in texts)]
+    )
     return _field(_TEXTS, len(body)) + body
 
 

@@ -110,7 +110,9 @@ class BatchSums:
         mine = next((one for one in same if one.currency == currency and one.breaker == breaker), None)
         if mine is None:
             others = same[0].all_operations if same else 0
-            mine = RateSum(terms.tenant_id, [], currency, breaker, any(one.breaker != breaker for one in same), 0, others, 0)
+            mine = RateSum(
+                terms.tenant_id, [], currency, breaker, any(one.breaker != breaker for one in same), 0, others, 0
+            )
             same.append(mine)
         if group not in mine.shared:
             mine.shared.append(group)

@@ -42,9 +42,6 @@ begin
     keys := r.limit_keys || t.total_keys;
     own_locks := sentinel.budget_locks(t.tenant_id, r.subjects);
     total_locks := sentinel.budget_locks(t.tenant_id, t.total_subjects);
-    insert into sentinel.reservations
-    values (t.tenant_id, r.permit_id, r.operation_id, coalesce(r.subjects[1], t.total_subjects[1]), r.amount_minor, keys,
-      sentinel.buckets_at(parts, t.limit_places), array_fill(false, array[cardinality(keys)]), 'held', moment, null);
   end if;
   insert into sentinel.operations
     (tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class, digest, request, basis, salt,
@@ -55,9 +52,11 @@ begin
   values (t.tenant_id, r.event_id, 'decision', r.operation_id, t.agent_id, body, body_hash, moment);
   insert into sentinel.operation_states
     (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label, policy_digest, decision_event_id,
-     once_key, once_live, permit_id, permit_expires_at, principal_id, holds, total_holds)
+     once_key, once_live, permit_id, permit_expires_at, principal_id, holds, total_holds, reserved_minor, limit_keys, limit_buckets, reservation)
   values (t.tenant_id, r.operation_id, 'allowed', 'ALLOW', t.reason_code, t.policy_id, t.policy_version, t.policy_label, t.policy_digest, r.event_id,
-     r.once_key, r.once_key is not null, r.permit_id, permit_end, t.principal_id, own_locks, total_locks);
+     r.once_key, r.once_key is not null, r.permit_id, permit_end, t.principal_id, own_locks, total_locks,
+     case when keys is not null then r.amount_minor end, keys, case when keys is not null then sentinel.buckets_at(parts, t.limit_places) end,
+     case when keys is not null then 'held' end);
 
   one.seq := r.seq; one.result := 'decided'; one.operation_id := r.operation_id; one.decision_event_id := r.event_id;
   one.decision := 'ALLOW'; one.reason_code := t.reason_code; one.status := 'allowed'; one.policy_id := t.policy_id;

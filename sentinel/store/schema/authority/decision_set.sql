@@ -220,7 +220,6 @@ begin
     with common as materialized (
       select t.*, t.verdict = 'ALLOW' as allowed,
              sentinel.buckets_at(parts, t.limit_places) as buckets,
-             array_fill(false, array[cardinality(t.limit_places)]) as besides,
              sentinel.budget_locks(t.tenant_id, t.total_subjects) as total_locks
       from unnest(terms) as t
     ), decided as materialized (
@@ -238,8 +237,7 @@ begin
                case when t.allowed and (r.start_id is not null or t.hand_out_is_start) then r.second_event_id end as start_event_id,
                case when t.allowed and (r.start_id is not null or t.hand_out_is_start) then
                  sentinel.start_text(r.second_event_id, r.operation_id, t.agent_id, t.action, r.permit_id, r.start_id, decided_text) end as start_body,
-               case when t.allowed and r.amount_minor is not null then r.limit_keys || t.total_keys end as keys, t.buckets, t.besides,
-               coalesce(r.subjects[1], t.total_subjects[1]) as subject,
+               case when t.allowed and r.amount_minor is not null then r.limit_keys || t.total_keys end as keys, t.buckets,
                case when t.allowed and r.amount_minor is not null then sentinel.budget_locks(r.tenant_id, r.subjects) end as locks,
                case when t.allowed and r.amount_minor is not null then t.total_locks end as total_locks,
                r.part1 || (decided_text || '","decision":"' || t.verdict || '","facts_commitment":"' || r.facts_commitment
@@ -261,17 +259,16 @@ begin
       insert into sentinel.operation_states
         (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label, policy_digest,
          decision_event_id, once_key, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at, start_event_id,
-         start_hash, principal_id, holds, total_holds, act_until)
+         start_hash, principal_id, holds, total_holds, act_until, reserved_minor, limit_keys, limit_buckets, reservation)
       select d.tenant_id, d.operation_id,
          case when d.start_body is not null then 'started' when d.allowed then 'allowed' when d.verdict = 'DENY' then 'denied' else 'pending' end,
          d.verdict, d.reason_code, d.policy_id, d.policy_version, d.policy_label, d.policy_digest, d.event_id, d.once_key,
          d.once_key is not null and d.verdict <> 'DENY', d.approval_id, d.permit_id, d.permit_end, d.start_id,
          case when d.start_body is not null then moment end, d.start_event_id, d.start_hash, case when d.allowed then d.principal_id end,
-         d.locks, d.total_locks, case when d.start_body is not null then sentinel.leave_until(d.act_seconds, moment) end
+         d.locks, d.total_locks, case when d.start_body is not null then sentinel.leave_until(d.act_seconds, moment) end,
+         case when d.keys is not null then d.amount_minor end, d.keys, case when d.keys is not null then d.buckets end,
+         case when d.keys is not null then 'held' end
       from decided as d
-    ), write_reservations as (
-      insert into sentinel.reservations
-      select tenant_id, permit_id, operation_id, subject, amount_minor, keys, buckets, besides, 'held', moment, null from decided where keys is not null
     )
     select d.seq, 'decided', d.operation_id, d.event_id, d.verdict, d.reason_code,
            case when d.allowed then 'allowed' when d.verdict = 'DENY' then 'denied' else 'pending' end,

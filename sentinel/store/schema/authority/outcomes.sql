@@ -201,12 +201,12 @@ begin
   perform sentinel.write_events(events);
   update sentinel.operation_states t set status = s.status, outcome = s.outcome, report_digest = s.report_digest,
     reported_at = s.reported_at, report_event_id = s.report_event_id, report_hash = s.report_hash,
-    in_doubt_since = s.in_doubt_since, in_doubt_reason = s.in_doubt_reason, act_until = s.act_until
+    in_doubt_since = s.in_doubt_since, in_doubt_reason = s.in_doubt_reason, act_until = s.act_until,
+    reservation = case when s.outcome = 'success' and t.reservation = 'held' then 'captured' else t.reservation end
   from unnest(states) as s
   where t.tenant_id = s.tenant_id and t.operation_id = s.operation_id and t.status in ('started', 'in_doubt', 'completed')
     and t.report_digest is null;
-  perform sentinel.settle_budgets(array_agg(s.tenant_id), array_agg(s.permit_id), 'captured', max(s.reported_at))
-  from unnest(states) as s where s.outcome = 'success' having count(*) > 0;
+  perform sentinel.settle_usage(array(select s from unnest(states) as s where s.outcome = 'success' and s.reservation = 'held'), 'captured');
 end $$;
 
 -- One or many reports in one transaction, in key order.
