@@ -29,7 +29,7 @@ declare
   once_held boolean;
 begin
   perform pg_advisory_xact_lock(sentinel.halt_lock());
-  told := sentinel.report_outcome(ask);
+  told := sentinel.judge_report(ask, (sentinel.lock_operations(array[ask.tenant_id], array[ask.idempotency_key]))[1]);
   if (told.receipt).result <> 'resolved_not_executed' then return told.receipt; end if;
   select * into found_one from sentinel.contradictions c
   where c.tenant_id = ask.tenant_id and c.operation_id = (told.receipt).operation_id;
