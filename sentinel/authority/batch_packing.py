@@ -25,7 +25,7 @@ _BOOL, _INT8, _INT4, _TEXT, _INTS, _TEXTS, _UUID = 16, 20, 23, 25, 1007, 1009, 2
 _field = struct.Struct("!Ii").pack
 _int4_field, _int8_field = struct.Struct("!Iii").pack, struct.Struct("!Iiq").pack
 _array, _no_elements = struct.Struct("!iiIii").pack, struct.Struct("!iiI").pack
-_int4, _length_int4 = struct.Struct("!i").pack, struct.Struct("!ii").pack
+_int4, _int4_twice, _int4_pair = struct.Struct("!i").pack, struct.Struct("!ii").pack, struct.Struct("!IiiIii").pack
 _NO_TEXT, _NO_UUID, _NO_INT4, _NO_INT8, _NO_BOOL = (_field(oid, -1) for oid in (_TEXT, _UUID, _INT4, _INT8, _BOOL))
 _NO_TEXTS = _field(_TEXTS, -1)
 _NONE_OF_TEXTS, _NONE_OF_INTS = (
@@ -49,16 +49,14 @@ def pack_batch(rows: Sequence[GuardRow], milliseconds: int) -> list[bytes | None
 
 
 def _row(seq: int, terms: int, row: GuardRow) -> bytes:
-    one, two, three = row.pack_parts
-    subjects = [ask.subject for ask in row.limits]
-    if len(subjects) > 1 and subjects.count(subjects[0]) == len(subjects):
-        del subjects[1:]
+    limit_keys, subjects = [ask.limit_key for ask in row.limits], list(dict.fromkeys(ask.subject for ask in row.limits))
     return _record(
-        _int(seq), _int(terms), _text(row.idempotency_key), _text(row.once_key), _uuid(row.operation_id), _uuid(row.event_id),
-        _uuid(row.second_event_id), _uuid(row.permit_id), _uuid(row.approval_id), _bigint(row.amount_minor), _int(row.elapsed_ms),
-        _uuid(row.start_id), _int(row.act_seconds), _text(row.resource), _text(row.digest), _text(row.salt), _text(row.facts_commitment),
-        _text(row.basis), _text(row.request), _text(one), _text(two), _text(three),
-        _uuid(row.terms.tenant_id), _texts([ask.limit_key for ask in row.limits]), _texts(list(dict.fromkeys(subjects))), count=25,
+        _int4_pair(_INT4, 4, seq, _INT4, 4, terms), _text(row.idempotency_key), _text(row.once_key),
+        _UUID_HEAD, row.operation_id.bytes, _UUID_HEAD, row.event_id.bytes, _UUID_HEAD, row.second_event_id.bytes,
+        _UUID_HEAD, row.permit_id.bytes, _UUID_HEAD, row.approval_id.bytes, _bigint(row.amount_minor), _int(row.elapsed_ms),
+        _uuid(row.start_id), _int(row.act_seconds),
+        *_texts(row.resource, row.digest, row.salt, row.facts_commitment, row.basis, row.request, *row.pack_parts),
+        _UUID_HEAD, row.terms.tenant_id.bytes, _text_array(limit_keys), _text_array(subjects), count=25,
     )  # fmt: skip
 
 
@@ -69,10 +67,10 @@ def _terms(terms: GuardTerms, group: int | None, places: tuple[int, ...], common
         _uuid(terms.tenant_id), _uuid(terms.principal_id), _uuid(terms.owner_operator_id), _text(terms.agent_id), _text(terms.action),
         _text(terms.risk_class), _text(terms.scenario), _text(terms.policy_id), _text(terms.policy_version), _text(terms.policy_label),
         _text(terms.policy_digest), _text(terms.currency), _text(terms.verdict), _text(terms.reason_code),
-        _texts(terms.reasons) if terms.reasons else _NONE_OF_TEXTS,
+        _text_array(terms.reasons) if terms.reasons else _NONE_OF_TEXTS,
         _text(terms.required_role), _int(terms.required_people), _int(terms.approval_seconds), _int(terms.permit_seconds),
         _bool(terms.hand_out_is_start), _bool(terms.approvable), _bool(terms.asks_person), _text(terms.bound_agent), _int(group),
-        _ints(places), _texts([key for _, key, _ in common.totals]), _texts(list(dict.fromkeys(subject for _, _, subject in common.totals))),
+        _int_array(places), _text_array([key for _, key, _ in common.totals]), _text_array(list(dict.fromkeys(subject for _, _, subject in common.totals))),
     ))  # fmt: skip
 
 
@@ -85,14 +83,14 @@ def _limit(window: str, seconds: int, bucket: int, zone: str, cap: int, verdict:
 
 def _limit_sum(one: LimitSum) -> bytes:
     return _record(
-        _uuid(one.tenant_id), _int(one.limit_place), _text(one.limit_key), _text(one.subject), _bool(one.is_total), _bool(one.is_mixed),
+        _uuid(one.tenant_id), _int(one.limit_place), *_texts(one.limit_key, one.subject), _bool(one.is_total), _bool(one.is_mixed),
         _bigint(one.asked_minor), _bigint(one.taken_minor), count=8,
     )  # fmt: skip
 
 
 def _rate_sum(one: RateSum) -> bytes:
     return _record(
-        _uuid(one.tenant_id), _ints(one.shared), _text(one.currency), _breaker(*one.breaker), _bool(one.is_mixed), _int(one.operations),
+        _uuid(one.tenant_id), _int_array(one.shared), _text(one.currency), _breaker(*one.breaker), _bool(one.is_mixed), _int(one.operations),
         _int(one.all_operations), _bigint(one.amount_minor), count=15,
     )  # fmt: skip
 
@@ -128,7 +126,7 @@ def _elements(values: Sequence[bytes]) -> bytes:
 
 def _record(*fields: bytes, count: int) -> bytes:
     body = b"".join(fields)
-    return _int4(len(body) + 4) + _int4(count) + body
+    return _int4_twice(len(body) + 4, count) + body
 
 
 def _text(value: str | None) -> bytes:
@@ -138,21 +136,31 @@ def _text(value: str | None) -> bytes:
     return _field(_TEXT, len(text)) + text
 
 
-def _texts(values: Sequence[str]) -> bytes:
-    """An array of texts; null for none."""
+def _texts(*values: str) -> list[bytes]:
+    """Fields of texts, in pieces: each one's head and its bytes."""
+    pieces: list[bytes] = []
+    for value in values:
+        text = value.encode()
+        pieces += (_field(_TEXT, len(text)), text)
+    return pieces
+
+
+def _text_array(values: Sequence[str]) -> bytes:
+    """A field of an array of texts; null for none."""
     if not values:
         return _NO_TEXTS
     texts = [value.encode() for value in values]
-    body = b"".join(
-        [_array(1, 0, _TEXT, len(texts), 1), *chain.from_iterable((_int4(len(text)), text) for text in texts)]
+    body = _array(1, 0, _TEXT, len(texts), 1) + b"".join(
+        chain.from_iterable((_int4(len(text)), text) for text in texts)
     )
     return _field(_TEXTS, len(body)) + body
 
 
-def _ints(values: Sequence[int]) -> bytes:
+def _int_array(values: Sequence[int]) -> bytes:
+    """A field of an array of integers."""
     if not values:
         return _NONE_OF_INTS
-    body = _array(1, 0, _INT4, len(values), 1) + b"".join(_length_int4(4, value) for value in values)
+    body = _array(1, 0, _INT4, len(values), 1) + b"".join(_int4_twice(4, value) for value in values)
     return _field(_INTS, len(body)) + body
 
 

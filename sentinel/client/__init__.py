@@ -10,10 +10,8 @@ from sentinel.client.answers import (
     ApprovalDecision,
     ApprovalView,
     CheckAnswer,
-    GuardAnswer,
     KeyHolder,
     ReportReceipt,
-    StartReceipt,
 )
 from sentinel.client.client import Client
 from sentinel.client.errors import (
@@ -27,6 +25,7 @@ from sentinel.client.errors import (
     Rejected,
     Unreachable,
 )
+from sentinel.client.guard_answer import GuardAnswer, StartReceipt
 from sentinel.client.guarded import AsyncGuarded, Guarded, guarded
 from sentinel.client.questions import CheckQuestion, GuardQuestion, Outcome
 from sentinel.client.switches import HaltInForce, Switches, SwitchState

@@ -217,7 +217,7 @@ insert into sentinel.reservations values ({tenant}, gen_random_uuid(), '{operati
 
 
 def test_what_permits_reserve_is_kept_by_an_upgrade(empty_url: str) -> None:
-    run_migrations(empty_url, "0024")
+    run_migrations(empty_url, "0025")
     tenant, within, beside = (uuid.uuid4() for _ in range(3))
     with psycopg.connect(empty_url) as admin:
         for operation, overrides in ((within, "{f,f}"), (beside, "{f,t}")):

@@ -1,13 +1,13 @@
-"""Batches with their sums."""
+"""Tables, types and triggers have names that are searched for."""
 
 from sentinel.store.migrations import run_files
 
 revision = "0024"
-down_revision = "0021"
+down_revision = "0023"
 
 
 def upgrade() -> None:
-    """Make the row types that a batch arrives in."""
+    """Rename them."""
     run_files(revision)
 
 

@@ -1,4 +1,4 @@
-"""Reservations in the states of their operations."""
+"""Batches with their sums."""
 
 from sentinel.store.migrations import run_files
 
@@ -7,7 +7,7 @@ down_revision = "0024"
 
 
 def upgrade() -> None:
-    """Move what permits reserve."""
+    """Make the row types that a batch arrives in."""
     run_files(revision)
 
 

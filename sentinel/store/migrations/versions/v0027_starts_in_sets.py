@@ -2,8 +2,8 @@
 
 from sentinel.store.migrations import run_files
 
-revision = "0026"
-down_revision = "0025"
+revision = "0027"
+down_revision = "0026"
 
 
 def upgrade() -> None:
