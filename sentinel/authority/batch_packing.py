@@ -26,6 +26,7 @@ _field = struct.Struct("!Ii").pack
 _int4_field, _int8_field = struct.Struct("!Iii").pack, struct.Struct("!Iiq").pack
 _array, _no_elements = struct.Struct("!iiIii").pack, struct.Struct("!iiI").pack
 _int4, _int4_twice, _int4_pair = struct.Struct("!i").pack, struct.Struct("!ii").pack, struct.Struct("!IiiIii").pack
+_int8_pair = struct.Struct("!IiqIiq").pack
 _NO_TEXT, _NO_UUID, _NO_INT4, _NO_INT8, _NO_BOOL = (_field(oid, -1) for oid in (_TEXT, _UUID, _INT4, _INT8, _BOOL))
 _NO_TEXTS = _field(_TEXTS, -1)
 _NONE_OF_TEXTS, _NONE_OF_INTS = (
@@ -40,16 +41,20 @@ def pack_batch(rows: Sequence[GuardRow], milliseconds: int) -> list[bytes | None
     sums = BatchSums()
     packed: list[bytes] = []
     for seq, row in enumerate(rows):
-        group, places, common = sums.add(row)
-        packed.append(_row(seq, terms.setdefault(_terms(row.terms, group, places, common), len(terms)), row))
+        mine, places = sums.add(row)
+        packed.append(_row(seq, terms.setdefault(_terms(row.terms, mine.group, places, mine.common), len(terms)), row))
+    limit_sums = [_limit_sum(one) for one in sums.limit_sums()]
     return [
-        _numbered(terms, 28), _elements(packed), _numbered({_limit(*terms): place for terms, place in sums.limits.items()}, 8),
-        _elements([_limit_sum(one) for one in sums.sums]), _elements([_rate_sum(one) for one in sums.rates]), _int4(milliseconds),
+        _numbered(terms, 28), _elements(packed), _numbered({_limit(*limit): place for limit, place in sums.limits.items()}, 8),
+        _elements(limit_sums), _elements([_rate_sum(one) for one in sums.rate_sums()]), _int4(milliseconds),
     ]  # fmt: skip
 
 
 def _row(seq: int, terms: int, row: GuardRow) -> bytes:
-    limit_keys, subjects = [ask.limit_key for ask in row.limits], list(dict.fromkeys(ask.subject for ask in row.limits))
+    limit_keys, subjects = (
+        [ask.limit_key for ask in row.limits],
+        list(dict.fromkeys([ask.subject for ask in row.limits])),
+    )
     return _record(
         _int4_pair(_INT4, 4, seq, _INT4, 4, terms), _text(row.idempotency_key), _text(row.once_key),
         _UUID_HEAD, row.operation_id.bytes, _UUID_HEAD, row.event_id.bytes, _UUID_HEAD, row.second_event_id.bytes,
@@ -83,8 +88,9 @@ def _limit(window: str, seconds: int, bucket: int, zone: str, cap: int, verdict:
 
 def _limit_sum(one: LimitSum) -> bytes:
     return _record(
-        _uuid(one.tenant_id), _int(one.limit_place), *_texts(one.limit_key, one.subject), _bool(one.is_total), _bool(one.is_mixed),
-        _bigint(one.asked_minor), _bigint(one.taken_minor), count=8,
+        _UUID_HEAD, one.tenant_id.bytes, _int4_field(_INT4, 4, one.limit_place), *_texts(one.limit_key, one.subject),
+        _TRUE if one.is_total else _FALSE, _TRUE if one.is_mixed else _FALSE, _int8_pair(_INT8, 8, one.asked_minor, _INT8, 8, one.taken_minor),
+        count=8,
     )  # fmt: skip
 
 

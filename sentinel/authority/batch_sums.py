@@ -56,71 +56,100 @@ class RateSum:
     amount_minor: int
 
 
+class TermsSum:
+    """What the rows of one kind come to: their totals and breakers are summed up once for all of them."""
+
+    __slots__ = ("asked_minor", "common", "group", "operations", "taken_minor", "total_places")
+
+    def __init__(self, group: int | None, common: Common, total_places: tuple[int, ...]) -> None:
+        self.group, self.common, self.total_places = group, common, total_places
+        self.asked_minor = self.taken_minor = self.operations = 0
+
+
 class BatchSums:
     """Sums over rows that are added one by one. `limits` are the limits' terms with their places."""
 
     def __init__(self) -> None:
         self.limits: dict[LimitTerms, int] = {}
-        self._groups: dict[bytes, int] = {}
-        self._sums: dict[tuple[uuid.UUID, str], list[LimitSum]] = {}
-        self._rates: dict[tuple[uuid.UUID, str], list[RateSum]] = {}
+        self._groups: dict[tuple[uuid.UUID, bytes], int] = {}
+        self._terms: dict[GuardTerms, TermsSum] = {}
+        self._sums: dict[str, list[LimitSum]] = {}
 
-    def add(self, row: GuardRow) -> tuple[int | None, tuple[int, ...], Common]:
-        """The place of what the row shares, the places of its limits and then of its totals, and what it shares."""
-        terms, minor, places = row.terms, row.amount_minor or 0, []
-        asked, taken = (minor if terms.verdict != "DENY" else 0), (minor if terms.verdict == "ALLOW" else 0)
-        for ask in row.limits:
-            limit = (ask.window, ask.window_seconds, ask.bucket_seconds, ask.zone, ask.cap_minor, ask.verdict, ask.reason_code)  # fmt: skip
-            places.append(self._count(terms, limit, ask.limit_key, ask.subject, False, asked, taken))
-        if terms.shared is None:
-            return None, tuple(places), _NOTHING
-        group, common = self._groups.setdefault(terms.shared, len(self._groups)), _common(terms.shared)
-        places += [self._count(terms, limit, key, subject, True, asked, taken) for limit, key, subject in common.totals]
-        for breaker in common.breakers:
-            self._rate(terms, group, breaker, taken)
-        return group, tuple(places), common
+    def add(self, row: GuardRow) -> tuple[TermsSum, tuple[int, ...]]:
+        """The sum of the row's terms, and the places of the row's limits and then of its totals."""
+        terms = row.terms
+        mine = self._terms.get(terms) or self._first_of(terms)
+        minor = row.amount_minor or 0
+        asked, taken = (minor if terms.verdict != "DENY" else 0), 0
+        if terms.verdict == "ALLOW":
+            mine.operations += 1
+            taken = minor
+        mine.asked_minor += asked
+        mine.taken_minor += taken
+        places = [
+            self._count(terms.tenant_id, ask[2:9], ask.limit_key, ask.subject, False, asked, taken)
+            for ask in row.limits
+        ]
+        return mine, (*places, *mine.total_places)
 
-    @property
-    def sums(self) -> list[LimitSum]:
+    def limit_sums(self) -> list[LimitSum]:
         """One for each budget and limit; more than one of a budget where rows disagree about the limit's terms."""
+        for terms, mine in self._terms.items():
+            for limit, key, subject in mine.common.totals:
+                self._count(terms.tenant_id, limit, key, subject, True, mine.asked_minor, mine.taken_minor)
         return [one for same in self._sums.values() for one in same]
 
-    @property
-    def rates(self) -> list[RateSum]:
+    def rate_sums(self) -> list[RateSum]:
         """One for each breaker and currency."""
-        return [one for same in self._rates.values() for one in same]
+        rates: dict[tuple[uuid.UUID, str], list[RateSum]] = {}
+        for terms, mine in self._terms.items():
+            for breaker in mine.common.breakers:
+                _add_rate(rates.setdefault((terms.tenant_id, breaker[0]), []), terms, mine, breaker)
+        return [one for same in rates.values() for one in same]
 
-    def _count(self, terms: GuardTerms, limit: LimitTerms, key: str, subject: str, is_total: bool, asked: int, taken: int) -> int:  # fmt: skip
-        place = self.limits.setdefault(limit, len(self.limits))
-        same = self._sums.setdefault((terms.tenant_id, key), [])
+    def _first_of(self, terms: GuardTerms) -> TermsSum:
+        if terms.shared is None:
+            mine = TermsSum(None, _NOTHING, ())
+        else:
+            common = _common(terms.shared)
+            group = self._groups.setdefault((terms.tenant_id, terms.shared), len(self._groups))
+            mine = TermsSum(group, common, tuple(self._place(limit) for limit, _, _ in common.totals))
+        self._terms[terms] = mine
+        return mine
+
+    def _place(self, limit: LimitTerms) -> int:
+        return self.limits.setdefault(limit, len(self.limits))
+
+    def _count(self, tenant: uuid.UUID, limit: LimitTerms, key: str, subject: str, is_total: bool, asked: int, taken: int) -> int:  # fmt: skip
+        place, same = self._place(limit), self._sums.setdefault(key, [])
         for one in same:
-            if one.limit_place == place:
+            if one.limit_place == place and one.tenant_id == tenant:
                 one.asked_minor += asked
                 one.taken_minor += taken
                 return place
-        same.append(LimitSum(terms.tenant_id, place, key, subject, is_total, False, asked, taken))
+        same.append(LimitSum(tenant, place, key, subject, is_total, False, asked, taken))
         if len(same) > 1:
-            for one in same:
-                one.is_mixed = True
+            mixed = [one for one in same if one.tenant_id == tenant]
+            for one in mixed:
+                one.is_mixed = len(mixed) > 1
         return place
 
-    def _rate(self, terms: GuardTerms, group: int, breaker: tuple[Any, ...], minor: int) -> None:
-        same = self._rates.setdefault((terms.tenant_id, breaker[0]), [])
-        currency, operations = terms.currency or "", int(terms.verdict == "ALLOW")
-        mine = next((one for one in same if one.currency == currency and one.breaker == breaker), None)
-        if mine is None:
-            others = same[0].all_operations if same else 0
-            mine = RateSum(
-                terms.tenant_id, [], currency, breaker, any(one.breaker != breaker for one in same), 0, others, 0
-            )
-            same.append(mine)
-        if group not in mine.shared:
-            mine.shared.append(group)
-        mine.operations += operations
-        mine.amount_minor += minor
-        for one in same:
-            one.all_operations += operations
-            one.is_mixed |= mine.is_mixed
+
+def _add_rate(same: list[RateSum], terms: GuardTerms, mine: TermsSum, breaker: tuple[Any, ...]) -> None:
+    """Count the rows of these terms in the breaker; `same` are its sums so far, one for each currency."""
+    currency = terms.currency or ""
+    found = next((one for one in same if one.currency == currency and one.breaker == breaker), None)
+    if found is None:
+        mixed, operations = any(one.breaker != breaker for one in same), same[0].all_operations if same else 0
+        found = RateSum(terms.tenant_id, [], currency, breaker, mixed, 0, operations, 0)
+        same.append(found)
+    if mine.group is not None and mine.group not in found.shared:
+        found.shared.append(mine.group)
+    found.operations += mine.operations
+    found.amount_minor += mine.taken_minor
+    for one in same:
+        one.all_operations += mine.operations
+        one.is_mixed |= found.is_mixed
 
 
 @lru_cache(maxsize=4096)
