@@ -375,8 +375,8 @@ def test_the_authority_does_what_the_model_does_in_any_order(clocked: Fixtures) 
     [
         ("sentinel.once_seen", "and s.once_live", "and s.once_live and s.approval_id is null"),
         ("sentinel.renew_permit", "where not r = any(lifted)", "where cardinality(lifted) = 0"),
-        ("sentinel.start_operation", "s.permit_expires_at <= moment", "s.permit_expires_at <= moment - interval '1 minute'"),
-        ("sentinel.settle_budgets", "case when settlement = 'captured' then l.within_minor else 0 end", "l.within_minor"),
+        ("sentinel.judge_start", "s.permit_expires_at <= moment", "s.permit_expires_at <= moment - interval '1 minute'"),
+        ("sentinel.settle_usage", "case when settlement = 'captured' then l.within_minor else 0 end", "l.within_minor"),
     ],
     ids=["forgets who was approved", "an approval lifts everything", "a permit for a minute more", "nothing is given back"],
 )  # fmt: skip
