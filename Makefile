@@ -72,6 +72,7 @@ format: .venv/.lint  ## format the code
 docs: .venv/.runtime  ## write the documents that are made from the code
 	$(BIN)/python -m tests.support.settings_table > docs/settings.md
 	$(BIN)/python -m tests.support.facts_table > docs/risk-facts.md
+	$(BIN)/python -m tests.support.answer_table > docs/guard-answer.md
 	$(BIN)/worker states draw
 	$(BIN)/worker workflow draw
 	$(BIN)/worker order-review lanes draw
@@ -79,6 +80,7 @@ docs: .venv/.runtime  ## write the documents that are made from the code
 docs-check: .venv/.lint  ## are the made documents the ones the code makes, and do links lead somewhere?
 	@$(BIN)/python -m tests.support.settings_table | diff -u docs/settings.md - || { echo "Error: docs/settings.md is stale; run make docs"; exit 1; }
 	@$(BIN)/python -m tests.support.facts_table | diff -u docs/risk-facts.md - || { echo "Error: docs/risk-facts.md is stale; run make docs"; exit 1; }
+	@$(BIN)/python -m tests.support.answer_table | diff -u docs/guard-answer.md - || { echo "Error: docs/guard-answer.md is stale; run make docs"; exit 1; }
 	@folder=$$(mktemp -d); for what in states workflow "order-review lanes"; do $(BIN)/worker $$what draw --folder "$$folder" >/dev/null; done; \
 	for file in "$$folder"/*; do diff -u "deploy/$$(basename "$$file")" "$$file" || { echo "Error: deploy/$$(basename "$$file") is stale; run make docs"; exit 1; }; done; rm -r "$$folder"
 	@$(BIN)/python tests/support/links.py

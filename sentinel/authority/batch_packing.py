@@ -27,7 +27,7 @@ _BOOL, _INT8, _INT4, _TEXT, _TEXTS, _UUID = 16, 20, 23, 25, 1009, 2950
 _field = struct.Struct("!Ii").pack
 _int4_field, _int8_field = struct.Struct("!Iii").pack, struct.Struct("!Iiq").pack
 _array, _no_elements = struct.Struct("!iiIii").pack, struct.Struct("!iiI").pack
-_int4 = struct.Struct("!i").pack
+_int4, _int4_twice, _int4_pair = struct.Struct("!i").pack, struct.Struct("!ii").pack, struct.Struct("!IiiIii").pack
 _NO_TEXT, _NO_UUID, _NO_INT4, _NO_INT8, _NO_BOOL = (_field(oid, -1) for oid in (_TEXT, _UUID, _INT4, _INT8, _BOOL))
 _TRUE, _FALSE, _UUID_HEAD = _field(_BOOL, 1) + b"\1", _field(_BOOL, 1) + b"\0", _field(_UUID, 16)
 
@@ -59,12 +59,12 @@ def pack_batch(rows: Sequence[GuardRow], milliseconds: int) -> list[bytes | None
 
 
 def _row(seq: int, terms: int, row: GuardRow) -> bytes:
-    one, two, three = row.pack_parts
     return _record(
-        _int(seq), _int(terms), _text(row.idempotency_key), _text(row.once_key), _uuid(row.operation_id), _uuid(row.event_id),
-        _uuid(row.second_event_id), _uuid(row.permit_id), _uuid(row.approval_id), _bigint(row.amount_minor), _int(row.elapsed_ms),
-        _uuid(row.start_id), _int(row.act_seconds), _text(row.resource), _text(row.digest), _text(row.salt), _text(row.facts_commitment),
-        _text(row.basis), _text(row.request), _text(one), _text(two), _text(three), count=22,
+        _int4_pair(_INT4, 4, seq, _INT4, 4, terms), _text(row.idempotency_key), _text(row.once_key),
+        _UUID_HEAD, row.operation_id.bytes, _UUID_HEAD, row.event_id.bytes, _UUID_HEAD, row.second_event_id.bytes,
+        _UUID_HEAD, row.permit_id.bytes, _UUID_HEAD, row.approval_id.bytes, _bigint(row.amount_minor), _int(row.elapsed_ms),
+        _uuid(row.start_id), _int(row.act_seconds),
+        *_texts(row.resource, row.digest, row.salt, row.facts_commitment, row.basis, row.request, *row.pack_parts), count=22,
     )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def _kept_limit(window: str, seconds: int, bucket: int, zone: str, cap: int, ver
 
 
 def _leg(seq: int | None, group: int | None, limit: int, key: str, subject: str) -> bytes:
-    return _record(_int(seq), _int(group), _int(limit), _text(key), _text(subject), count=5)
+    return _record(_int(seq), _int(group), _int(limit), *_texts(key, subject), count=5)
 
 
 def _numbered(values: Mapping[bytes, int], count: int) -> bytes:
@@ -134,7 +134,7 @@ def _elements(values: Sequence[bytes]) -> bytes:
 
 def _record(*fields: bytes, count: int) -> bytes:
     body = b"".join(fields)
-    return _int4(len(body) + 4) + _int4(count) + body
+    return _int4_twice(len(body) + 4, count) + body
 
 
 def _text(value: str | None) -> bytes:
@@ -142,6 +142,15 @@ def _text(value: str | None) -> bytes:
         return _NO_TEXT
     text = value.encode()
     return _field(_TEXT, len(text)) + text
+
+
+def _texts(*values: str) -> list[bytes]:
+    """Fields of texts, in pieces: each one's head and its bytes."""
+    pieces: list[bytes] = []
+    for value in values:
+        text = value.encode()
+        pieces += (_field(_TEXT, len(text)), text)
+    return pieces
 
 
 def _uuid(value: uuid.UUID | None) -> bytes:

@@ -21,6 +21,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "decisions": ("sentinel.cli.decisions:group", "Explain a recorded decision: decide it again from what is kept."),
     "orders": ("sentinel.cli.orders:group", "List the orders that wait for a person, and decide them or try again."),
     "halts": ("sentinel.cli.halts:group", "Stop and resume: everything, a tenant, agent, action or scenario."),
+    "export": ("sentinel.cli.export:command", "Send events to webhooks and other receivers, in the foreground."),
+    "webhooks": ("sentinel.cli.webhooks:group", "Add, list, test, rotate and disable webhooks; dead letters."),
     "switches": ("sentinel.cli.switches:group", "Turn on, for a few percent or all, what machines may do; and off."),
     "gates": ("sentinel.cli.gates:group", "Prove a scenario by labelled cases before its switch is turned on."),
     "in-doubt": ("sentinel.cli.in_doubt:group", "List and resolve operations whose outcome is unknown."),

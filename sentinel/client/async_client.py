@@ -11,6 +11,7 @@ from sentinel.client import answers, calls
 from sentinel.client.async_transport import AsyncTransport
 from sentinel.client.calls import PREFIX, ClientCall
 from sentinel.client.errors import ApprovalPending, Unreachable
+from sentinel.client.guard_answer import GuardAnswer, StartReceipt
 from sentinel.client.questions import CheckQuestion, GuardQuestion, Outcome
 
 if TYPE_CHECKING:
@@ -42,13 +43,13 @@ class AsyncClient:
         self._timeout_seconds = timeout_seconds
         self._retries = retries
 
-    async def guard(self, **question: Unpack[GuardQuestion]) -> answers.GuardAnswer:
+    async def guard(self, **question: Unpack[GuardQuestion]) -> GuardAnswer:
         """Ask whether exactly this may happen. Only `answer.may_start` is a permission, and it still needs `start`."""
         return await self._run(calls.guard_call(question, self._agent(question.get("agent_id"))))
 
     async def start(
-        self, answer: answers.GuardAnswer, start_id: str | uuid.UUID, *, act_within_seconds: int | None = None
-    ) -> answers.StartReceipt:
+        self, answer: GuardAnswer, start_id: str | uuid.UUID, *, act_within_seconds: int | None = None
+    ) -> StartReceipt:
         """Redeem the answer's permit just before the side effect. The same `start_id` gets the same receipt."""
         return await self._run(calls.start_call(answer, start_id, act_within_seconds))
 

@@ -120,7 +120,7 @@ OF_ONE: dict[str, tuple[str, ...]] = {
         "insert into refunds.ledger_entries (ledger_entry_id) values ('mine')",
         "update refunds.ledger_entries set status = 'EXECUTED'", "select permit_token from refunds.ledger_entries",
         "select * from refunds.ledger_entries", "select sentinel.record_decisions('{}', '{}', '{}', '{}', '{}')",
-        "select sentinel.keep_house(1, '{}')", "update sentinel.approval_votes set verdict = 'approve'",
+        "select sentinel.run_housekeeping(1, '{}')", "update sentinel.approval_votes set verdict = 'approve'",
         *each("update sentinel.agent_keys set {0} = {0}", f"{KEY} last_used_at"), "delete from sentinel.agent_keys",
         "update sentinel.known_devices set account_hash = account_hash",
     ),

@@ -14,6 +14,7 @@ import yaml
 
 from ops_console.settings import ConsoleSettings
 from sentinel.authority.settings import Settings
+from sentinel.export.settings import ExportSettings
 from sentinel.platform.resources import policies_dir
 from worker.orders.settings import OrderReviewSettings
 from worker.refunds.settings import WorkerSettings
@@ -30,6 +31,7 @@ def programs() -> list[tuple[str, type[Any]]]:
     return [
         ("Authority", Settings), ("Refund worker", WorkerSettings), ("Order intake", OrderReviewSettings),
         ("Console and public board", ConsoleSettings),
+        ("Sender of events", ExportSettings),
     ]  # fmt: skip
 
 
@@ -59,7 +61,7 @@ _LOGINS = """
 ## Logins of the database
 
 Each program acts as one role, and its login may become no other: `sentinel_authority`, `sentinel_worker`, `sentinel_orders`,
-`sentinel_console`, `board_reader`. Either let the role itself log in (`alter role sentinel_worker login password '…'`), or make a
+`sentinel_console`, `sentinel_exporter`, `board_reader`. Either let the role itself log in (`alter role sentinel_worker login password '…'`), or make a
 login of yours and grant it that role alone. At its start and in `/readyz` a program asks its own connection who it is, what
 it may become and how long it waits, and refuses another one by name: a superuser's, one that makes roles, a member of
 `sentinel_owner`. `sentinel migrate` alone connects as an administrator.
@@ -68,10 +70,11 @@ A role opens no more connections than its program needs. `sentinel migrate` sets
 
 | Role | Connections | For |
 |---|---|---|
-| `sentinel_authority` | 96 | `SENTINEL_PROCESSES` × `SENTINEL_POOL_SIZE`, 24 as shipped, for each authority |
+| `sentinel_authority` | 96 | `SENTINEL_PROCESSES` × `SENTINEL_POOL_SIZE`, 12 as shipped, for each authority |
 | `sentinel_worker` | 24 | `WORKER_LANES` + 3, 5 as shipped, for each worker; commands |
 | `sentinel_orders` | 40 | `SENTINEL_ORDERS_PROCESSES` × `SENTINEL_ORDERS_POOL_SIZE`, 16 as shipped |
 | `sentinel_console` | 24 | `SENTINEL_CONSOLE_PROCESSES` × `SENTINEL_CONSOLE_POOL_SIZE`, 8 as shipped, the same for a ledger elsewhere; commands |
+| `sentinel_exporter` | 8 | `SENTINEL_EXPORT_THREADS` + 1, 5 as shipped, for each sender of events; commands |
 | `board_reader` | 12 | `SENTINEL_CONSOLE_PROCESSES` × `SENTINEL_BOARD_POOL_SIZE`, 4 as shipped |
 
 More: `alter role sentinel_authority connection limit 160`. A login of yours needs a limit of its own. A program whose pools

@@ -21,10 +21,10 @@ from psycopg.rows import class_row, scalar_row
 from psycopg.types.json import Jsonb
 
 from sentinel.core.errors import EngineUnavailable
+from sentinel.platform.outbound.client import Response
+from sentinel.platform.outbound.public_addresses import NotAllowed, PublicHttpClient, public_client
 from sentinel.store.database import Pool, first_line
-from worker.outbound.client import Response
 from worker.outbound.effects import one_line
-from worker.outbound.public_addresses import NotAllowed, PublicHttpClient, public_client
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 3600.0
 MAX_ANSWER_BYTES = 16 << 10

@@ -15,10 +15,10 @@ from urllib.parse import quote
 
 from sentinel.core.errors import SentinelError
 from sentinel.platform.http.bodies import read_object
+from sentinel.platform.outbound.client import NoResponse, Response
+from sentinel.platform.outbound.public_addresses import MAX_BYTES, NotAllowed, PublicHttpClient
 from worker.orders.mapping import MAX_COUNT, FieldMap, at_path
 from worker.orders.order import Order, Signal
-from worker.outbound.client import NoResponse, Response
-from worker.outbound.public_addresses import MAX_BYTES, NotAllowed, PublicHttpClient
 
 PLACEHOLDERS = ("order_id", "account_ref")
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")

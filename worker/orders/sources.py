@@ -20,13 +20,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from sentinel.platform.outbound.public_addresses import PublicHttpClient
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.source import Listing, Node, Source, Table, read_source
 from worker.orders.enrich import PLACEHOLDER, PLACEHOLDERS, Lookup
 from worker.orders.mapping import FIELDS, REQUIRED, FieldMap, order_id, to_order
 from worker.orders.order import Order
 from worker.orders.signatures import Scheme, Secret, Signing, Unverified, Verified
-from worker.outbound.public_addresses import PublicHttpClient
 
 FILE_NAME = "order_sources.yaml"
 LEAST_BYTES, LEAST_STANDARD_BYTES = 16, 24

@@ -79,6 +79,7 @@ def to_answer(caller: Caller, recorded: Recorded, permits: PermitSigner) -> byte
         "resource": recorded.resource,
         "risk_class": recorded.risk_class,
         "latency_ms": latency,
+        "decided_at": rfc3339(recorded.decided_at),
         "proof_pack": orjson.Fragment(f'{pack[:-1]},"hash":"{recorded.pack_hash}"}}'),
     }
     if recorded.permit_id is not None and recorded.permit_expires_at is not None:
@@ -103,7 +104,7 @@ def to_answer(caller: Caller, recorded: Recorded, permits: PermitSigner) -> byte
 def calls(context: Context) -> dict[str, Call]:
     """Guard, start and report by path under a prefix."""
     authority = context.authority
-    tally = _Tally(context)
+    tally = DecisionTally(context)
 
     def prepare_guard(caller: Caller, body: GuardBody, began: float) -> tuple[GuardRow, Any]:
         operation = to_operation(body, body.idempotency_key)
@@ -213,7 +214,7 @@ def _counter(action: str, decision: str, reason_code: str) -> Counter:
     return metrics.DECISIONS.labels(action, decision, reason_code)
 
 
-class _Tally:
+class DecisionTally:
     """Counts decisions and logs them: what one commit answered is counted and written together."""
 
     def __init__(self, context: Context) -> None:

@@ -117,7 +117,7 @@ def test_mutant_that_takes_the_approval_before_the_state_meets_a_replay_in_a_cir
     slow_approvals(fixtures, 0.4)
     body, asked = pending(fixtures)
     if who == "housekeeper":
-        mutants.cut(fixtures, "sentinel.keep_house", "for update of s skip locked", "for update of a skip locked")
+        mutants.cut(fixtures, "sentinel.run_housekeeping", "for update of s skip locked", "for update of a skip locked")
         other: Callable[[], Any] = lambda: run_housekeeping(fixtures.authority.pool, 300)  # noqa: E731
     else:
         mutants.cut(

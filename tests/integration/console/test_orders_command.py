@@ -41,11 +41,11 @@ def test_a_word_is_a_local_administrators_for_the_named_operator(
         done.output
     )
     assert standing(fixtures, order) == status
-    assert fixtures.sql("select operator_id, via, reason from orders.words") == [
+    assert fixtures.sql("select operator_id, via, reason from orders.analyst_decisions") == [
         (ann.operator_id, "local_administrator", "by phone")
     ]
     refused(decide(fixtures, order, word), 1, "")
-    assert fixtures.sql("select count(*) from orders.words") == [(1,)]
+    assert fixtures.sql("select count(*) from orders.analyst_decisions") == [(1,)]
 
 
 def test_of_what_came_back_a_retry_asks_the_shop_again(fixtures: Any) -> None:
@@ -84,4 +84,4 @@ def test_nobody_has_more_rights_here_than_on_the_pages(fixtures: Any) -> None:
     assert decide(fixtures, order, "burn").exit_code == 2
     assert run(fixtures, "orders", "decide", "demo", order, "hold", "--reason", "x").exit_code == 2
     assert standing(fixtures, order) == ("QUEUED", None)
-    assert fixtures.sql("select count(*) from orders.words") == [(0,)]
+    assert fixtures.sql("select count(*) from orders.analyst_decisions") == [(0,)]

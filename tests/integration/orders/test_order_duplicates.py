@@ -126,7 +126,7 @@ def test_a_take_that_forgets_the_others_is_found_out(fixtures: Fixtures, authori
     """The mutant: deliveries that each take the order under an id of its own, as if it had never come."""
     orders = make_intake(fixtures, authority_url)
     fixtures.admin.execute("alter table orders.reviews drop constraint reviews_order_once")
-    mutants.cut(fixtures, "orders.look_at_deliveries", "when r.review_id is null then 'new'", "when true then 'new'")
+    mutants.cut(fixtures, "orders.delivery_states", "when r.review_id is null then 'new'", "when true then 'new'")
     mutants.cut(fixtures, "orders.take_scored", "on conflict on constraint reviews_order_once do nothing")
     body = order_body("o-1")
     for _ in range(2):

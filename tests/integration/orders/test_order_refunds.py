@@ -154,7 +154,7 @@ def test_no_denied_refund_dies_unseen(orders: OrderFixtures) -> None:
 def test_mutant_that_lets_a_denied_refund_lie_is_caught(
     orders: OrderFixtures, fence: str, instead: str, doctor: list[str]
 ) -> None:
-    mutants.cut(orders.fixtures, "orders.follow_refunds", fence, instead)
+    mutants.cut(orders.fixtures, "orders.track_filed_refunds", fence, instead)
     assert died_unseen(orders) == (1, doctor)
 
 

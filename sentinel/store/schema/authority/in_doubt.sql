@@ -46,8 +46,8 @@ begin
     report_event_id = coalesce(t.report_event_id, ask.event_id)
   where t.tenant_id = s.tenant_id and t.operation_id = s.operation_id;
   perform sentinel.hold_again(s.tenant_id, s.permit_id);
-  once_held := sentinel.live_again(s.tenant_id, s.operation_id);
-  select h.halt_id into halt from sentinel.put_halt(s.tenant_id, halt, 'agent_action', ask.agent_id || ' ' || ask.action, 'kill',
+  once_held := sentinel.restore_once_key(s.tenant_id, s.operation_id);
+  select h.halt_id into halt from sentinel.insert_halt(s.tenant_id, halt, 'agent_action', ask.agent_id || ' ' || ask.action, 'kill',
     'success reported after "not executed": operation ' || s.operation_id, 'sentinel', halt_event, moment) h;
   hash := sentinel.append_event(s.tenant_id, ask.event_id, 'contradiction', s.operation_id, ask.agent_id, moment,
     jsonb_build_object('action', ask.action, 'agent_id', ask.agent_id, 'halt_id', halt, 'not_executed_at',
@@ -59,7 +59,7 @@ begin
 end $$;
 
 -- Live again under its once-key, unless another holds it by now; false then. True without a once-key: there is none to miss.
-create or replace function sentinel.live_again(tenant uuid, operation uuid) returns boolean language plpgsql as $$
+create or replace function sentinel.restore_once_key(tenant uuid, operation uuid) returns boolean language plpgsql as $$
 begin
   update sentinel.operation_states t set once_live = true
   where t.tenant_id = tenant and t.operation_id = operation and t.once_key is not null;

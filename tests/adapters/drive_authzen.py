@@ -1,0 +1,66 @@
+"""Clients of AuthZEN that others wrote, as released: one JSON command per line on standard input, one JSON answer per line.
+
+Nothing of ours is imported here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+
+def decern(command: dict[str, Any]) -> dict[str, Any]:
+    """A plain evaluation."""
+    from decern import Client
+
+    client = Client(command["url"], token=command["key"])
+    found = client.evaluate(command["subject"], command["action"], command["resource"], command.get("context"))
+    return {"allowed": found.allowed, "reasons": found.reasons}
+
+
+def apparitor(command: dict[str, Any]) -> dict[str, Any]:
+    """Tool calls of one message, by the engine that its firewalls and gateways have in common: all allowed, or blocked."""
+    from apparitor import AuthorizationEngine, ScannerConfig
+
+    async def run() -> dict[str, Any]:
+        config = ScannerConfig(
+            pdp_url=command["url"], agent_id=command["agent"], allow_insecure_pdp=True, request_budget_s=10,
+            read_timeout_s=10, default_headers={"Authorization": f"Bearer {command['key']}"},
+            redact_arguments=command.get("redact", False),
+        )  # fmt: skip
+        engine = AuthorizationEngine(config)
+        verdict = await engine.evaluate_tool_calls(command["calls"])
+        return {"allowed": verdict.verdict.value == "allow", "status": verdict.status.value}
+
+    return asyncio.run(run())
+
+
+def policy_backend(command: dict[str, Any]) -> dict[str, Any]:
+    """What the Agent Governance Toolkit is told of a flat context."""
+    from authzen_backend import AuthZENBackend
+
+    url = command["url"] + "/access/v1/evaluation"
+    with AuthZENBackend(pdp_url=url, pdp_application="tests", token=command["key"]) as backend:
+        found = backend.evaluate(command["context"])
+    return {"allowed": found.allowed, "reason": found.reason, "error": found.error}
+
+
+CLIENTS = {"decern": decern, "apparitor": apparitor, "policy_backend": policy_backend}
+
+
+def main() -> None:
+    """Answer until standard input ends."""
+    answers, sys.stdout = sys.stdout, sys.stderr
+    for line in sys.stdin:
+        command = json.loads(line)
+        try:
+            answer = CLIENTS[command["client"]](command)
+        except Exception as error:
+            answer = {"raised": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
