@@ -11,8 +11,6 @@ from pathlib import Path
 from mcp import Client, StdioServerParameters
 from mcp.server import MCPServer
 
-import sentinel.client
-
 TABLE = Path(__file__).parents[2] / "policies" / "tools.yaml"
 server = MCPServer("gift-cards")
 
@@ -24,6 +22,8 @@ def issue_gift_card(customer: str, amount: str, currency: str, order: str) -> st
 
 
 async def main(url: str, key: str) -> None:
+    from sentinel.client import AsyncClient
+
     with tempfile.NamedTemporaryFile("w") as key_file:  # mode 0600
         key_file.write(key)
         key_file.flush()
@@ -31,7 +31,7 @@ async def main(url: str, key: str) -> None:
             "-m", "sentinel.mcp_proxy.main", "--url", url, "--key-file", key_file.name, "--agent", "example-mcp",
             "--tools", str(TABLE), "--server", "local", "--upstream-command", f"{sys.executable} {__file__}",
         ], env={"PYTHONPATH": str(Path(__file__).parents[2])})  # fmt: skip
-        async with Client(proxy) as agent, sentinel.client.AsyncClient(url, key, agent_id="example-mcp") as authority:
+        async with Client(proxy) as agent, AsyncClient(url, key, agent_id="example-mcp") as authority:
             for amount in ("10.00", "100.00", "1000.00"):
                 card = {"customer": "c1", "amount": amount, "currency": "USD", "order": f"mcp-{amount}"}
                 result = await agent.call_tool("issue_gift_card", card)

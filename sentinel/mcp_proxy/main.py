@@ -53,8 +53,11 @@ class Proxy:
 
     def app(self) -> Any:
         """The ASGI application. Without sessions: a client goes on after the proxy was started again."""
-        allowed = [*self._options.allowed_hosts, *(f"{host}:*" for host in ("127.0.0.1", "localhost", "[::1]"))]
-        security = TransportSecuritySettings(enable_dns_rebinding_protection=True, allowed_hosts=allowed)
+        loopback = [f"{host}:*" for host in ("127.0.0.1", "localhost", "[::1]")]
+        security = TransportSecuritySettings(
+            enable_dns_rebinding_protection=True, allowed_hosts=[*self._options.allowed_hosts, *loopback],
+            allowed_origins=[f"http://{host}" for host in loopback],
+        )  # fmt: skip
         app = self.server.streamable_http_app(stateless_http=True, transport_security=security)
         return AgentsOnly(app, AgentKeys(self._options.authority, self._authority))
 

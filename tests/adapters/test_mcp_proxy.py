@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.adapters.conftest import Place
-from tests.adapters.proxy_world import CLIENTS, SECRET, World, relay, until
+from tests.adapters.proxy_processes import CLIENTS, SECRET, ProxyProcesses, conformance_results, relay, until
 from tests.support.scripted_server import Asked, ScriptedServer
 
 NEEDS_PERSON, OVER_LIMIT = 40_000, 500_000
@@ -19,85 +19,85 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("adapter-mcp_proxy")]
 
 
 @pytest.fixture(scope="module")
-def kept_world(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def kept_processes(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcesses]:
     """The processes that go from test to test."""
-    made = World(place, tmp_path_factory.mktemp("proxy"))
+    made = ProxyProcesses(place, tmp_path_factory.mktemp("proxy"))
     yield made
     made.close()
 
 
 @pytest.fixture
-def world(kept_world: World) -> Iterator[World]:
+def proxied(kept_processes: ProxyProcesses) -> Iterator[ProxyProcesses]:
     """A payments server, a proxy in front of it, and a payment that nobody else has."""
-    kept_world.begin()
-    yield kept_world
-    kept_world.end_own_proxy()
+    kept_processes.begin()
+    yield kept_processes
+    kept_processes.end_own_proxy()
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
-def test_an_unmodified_client_is_allowed_refused_and_waits(world: World, kind: str) -> None:
-    tools = world.ask(kind, do="list")["tools"]
+def test_an_unmodified_client_is_allowed_refused_and_waits(proxied: ProxyProcesses, kind: str) -> None:
+    tools = proxied.ask(kind, do="list")["tools"]
     assert set(tools) == {"create_refund", "refund_charge", "look_up", "wire_money"}, (
         "all of the server's but the hidden one"
     )
     schema = tools["create_refund"]
     assert "request_key" not in schema["properties"] and "request_key" not in schema["required"]
 
-    small = world.refund(kind=kind)
+    small = proxied.refund(kind=kind)
     assert (small["error"], small["data"]) == (False, {"done": "done: create_refund"})
-    (effect,) = world.effects()
+    (effect,) = proxied.effects()
     assert effect["headers"]["authorization"] == f"Bearer {SECRET}" and SECRET not in str(small)
     assert effect["headers"]["idempotency-key"] == effect["request_key"] and len(effect["request_key"]) == 36
 
-    huge = world.refund(OVER_LIMIT, kind)
+    huge = proxied.refund(OVER_LIMIT, kind)
     assert huge["error"] and "over_limit" in huge["text"]
     data = huge["data"]
     assert (data["decision"], data["reason_code"], data["retry"]) == ("DENY", "over_limit", "never")
     assert uuid.UUID(data["operation_id"]) and data["proof_id"].startswith("pf_")
 
-    waiting = world.refund(NEEDS_PERSON, kind, "-large")
+    waiting = proxied.refund(NEEDS_PERSON, kind, "-large")
     assert waiting["error"] and waiting["data"]["decision"] == "APPROVAL_REQUIRED" and waiting["data"]["expires_at"]
-    assert world.refund(NEEDS_PERSON, kind, "-large")["data"]["approval_id"] == waiting["data"]["approval_id"]
-    world.place.vote(waiting["data"]["approval_id"])
-    assert not world.refund(NEEDS_PERSON, kind, "-large")["error"]
-    again = world.refund(NEEDS_PERSON, kind, "-large")
+    assert proxied.refund(NEEDS_PERSON, kind, "-large")["data"]["approval_id"] == waiting["data"]["approval_id"]
+    proxied.place.vote(waiting["data"]["approval_id"])
+    assert not proxied.refund(NEEDS_PERSON, kind, "-large")["error"]
+    again = proxied.refund(NEEDS_PERSON, kind, "-large")
     assert again["data"]["reason_code"] == "already_started" and again["data"]["outcome"] == "success"
 
-    assert world.call("close_account", kind, account=world.payment)["data"]["reason_code"] == "unmapped_tool"
-    assert world.call("look_up", kind, payment_intent=world.payment)["data"] == {"done": "done: look_up"}
-    assert [one["tool"] for one in world.effects()] == ["create_refund", "create_refund", "look_up"]
+    assert proxied.call("close_account", kind, account=proxied.payment)["data"]["reason_code"] == "unmapped_tool"
+    assert proxied.call("look_up", kind, payment_intent=proxied.payment)["data"] == {"done": "done: look_up"}
+    assert [one["tool"] for one in proxied.effects()] == ["create_refund", "create_refund", "look_up"]
 
 
-def test_what_a_limit_refuses_says_what_is_left(world: World) -> None:
+def test_what_a_limit_refuses_says_what_is_left(proxied: ProxyProcesses) -> None:
     for number in range(2):
-        assert not world.refund(14_000, suffix=f"-{number}")["error"]
-    found = world.refund(5_000, suffix="-3")
+        assert not proxied.refund(14_000, suffix=f"-{number}")["error"]
+    found = proxied.refund(5_000, suffix="-3")
     assert found["data"]["approval_reason_code"] == "limit_exceeded" and "Left of" in found["text"]
     left = {one["limit"].rpartition("/")[2]: one["left"] for one in found["data"]["limits"]}
     assert left == {name: {"value": 20, "currency": "USD"} for name in ("account_24h", "account_day")}
 
 
-def test_standard_input_and_output_on_both_sides(world: World) -> None:
-    upstream = f"{world.command()[0]} -m tests.adapters.payments_server {world.notes}"
+def test_standard_input_and_output_on_both_sides(proxied: ProxyProcesses) -> None:
+    upstream = f"{proxied.command()[0]} -m tests.adapters.payments_server {proxied.notes}"
     options = {
-        "url": world.place.url,
+        "url": proxied.place.url,
         "upstream-command": upstream,
         "credential-name": "PAYMENTS_KEY",
-        "agent": world.agent_id,
+        "agent": proxied.agent_id,
     }
-    client, command = world.client(), world.command(tools="stdio_tools.yaml", **options)
+    client, command = proxied.client(), proxied.command(tools="stdio_tools.yaml", **options)
     said = []
     for _ in range(2):
-        client.send(**world.refund_call(), stdio=command)
+        client.send(**proxied.refund_call(), stdio=command)
         said.append(client.answer())
     assert said[0]["data"] == {"done": "done: create_refund"} and said[1]["data"]["reason_code"] == "already_started"
-    (effect,) = world.effects()
+    (effect,) = proxied.effects()
     assert effect["environment"] == SECRET and len(effect["request_key"]) == 36
 
 
-def test_only_a_key_of_one_agent_of_the_tenant_opens_the_proxy(world: World) -> None:
-    assert world.proxy is not None
-    port = world.proxy.port or 0
+def test_only_a_key_of_one_agent_of_the_tenant_opens_the_proxy(proxied: ProxyProcesses) -> None:
+    assert proxied.proxy is not None
+    port = proxied.proxy.port or 0
 
     def status(key: str | None) -> int:
         headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
@@ -108,42 +108,42 @@ def test_only_a_key_of_one_agent_of_the_tenant_opens_the_proxy(world: World) -> 
                 return answer.status
 
     assert status(None) == 401 and status("sk_not_a_key") == 401
-    assert status(world.place.fixtures.key) == 401, "the proxy's own is of no agent"
-    assert status(world.key) != 401
+    assert status(proxied.place.fixtures.key) == 401, "the proxy's own is of no agent"
+    assert status(proxied.key) != 401
 
 
-def test_a_server_that_dies_after_the_effect_leaves_it_in_doubt_and_the_proxy_goes_on(world: World) -> None:
-    world.behave("dies")
-    lost = world.refund()
+def test_a_server_that_dies_after_the_effect_leaves_it_in_doubt_and_the_proxy_goes_on(proxied: ProxyProcesses) -> None:
+    proxied.behave("dies")
+    lost = proxied.refund()
     assert lost["error"] and lost["data"]["reason_code"] == "in_doubt" and lost["data"]["retry"] == "never"
-    assert [status for _, status, _ in world.operations()] == ["in_doubt"]
-    world.payments.kill()
-    away = world.refund(6000, suffix="-2")
+    assert [status for _, status, _ in proxied.operations()] == ["in_doubt"]
+    proxied.payments.kill()
+    away = proxied.refund(6000, suffix="-2")
     assert away["data"]["reason_code"] == "upstream_unavailable" and away["data"]["retry"] == "later"
-    assert [status for _, status, _ in world.operations()] == ["in_doubt", "allowed"], (
+    assert [status for _, status, _ in proxied.operations()] == ["in_doubt", "allowed"], (
         "what was not sent was not started"
     )
-    world.behave("works")
-    world.payments.start()
-    assert world.refund()["data"]["reason_code"] == "already_started"
-    assert not world.refund(6000, suffix="-2")["error"]
-    assert [one["amount"] for one in world.effects()] == [5000, 6000]
+    proxied.behave("works")
+    proxied.payments.start()
+    assert proxied.refund()["data"]["reason_code"] == "already_started"
+    assert not proxied.refund(6000, suffix="-2")["error"]
+    assert [one["amount"] for one in proxied.effects()] == [5000, 6000]
 
 
-def test_what_is_not_known_to_have_succeeded_is_in_doubt_and_not_sent_again(world: World) -> None:
-    world.start_proxy(timeout=1.5)
+def test_what_is_not_known_to_have_succeeded_is_in_doubt_and_not_sent_again(proxied: ProxyProcesses) -> None:
+    proxied.start_proxy(timeout=1.5)
     for behaviour, said in (("raises", "in_doubt"), ("hangs", "in_doubt"), ("asks", "in_doubt"), ("fails", None)):
         suffix = f"-{behaviour}"
-        world.behave(behaviour)
-        first = world.refund(suffix=suffix)
+        proxied.behave(behaviour)
+        first = proxied.refund(suffix=suffix)
         assert first["error"] and ((first["data"] or {}).get("reason_code") == said or "card_declined" in first["text"])
-        world.behave("works")
-        assert world.refund(suffix=suffix)["data"]["reason_code"] == "already_started"
-    assert [one["payment_intent"].partition("-")[2] for one in world.effects()] == ["raises", "hangs", "fails"]
-    assert [status for _, status, _ in world.operations()] == ["in_doubt"] * 4
+        proxied.behave("works")
+        assert proxied.refund(suffix=suffix)["data"]["reason_code"] == "already_started"
+    assert [one["payment_intent"].partition("-")[2] for one in proxied.effects()] == ["raises", "hangs", "fails"]
+    assert [status for _, status, _ in proxied.operations()] == ["in_doubt"] * 4
 
 
-def test_a_call_is_not_sent_to_where_it_is_redirected(world: World) -> None:
+def test_a_call_is_not_sent_to_where_it_is_redirected(proxied: ProxyProcesses) -> None:
     def before(asked: Asked) -> bool:
         if asked.headers.get("mcp-method") == "tools/call":
             asked.answer(307, b"", Location="/mcp/")
@@ -151,20 +151,20 @@ def test_a_call_is_not_sent_to_where_it_is_redirected(world: World) -> None:
         return not asked.path.endswith("/mcp/")
 
     with ScriptedServer().running() as server:
-        server.script = relay(world.payments_url, before)
-        world.start_proxy(upstream_url=f"{server.url}/mcp")
-        assert world.refund()["data"]["reason_code"] == "in_doubt"
+        server.script = relay(proxied.payments_url, before)
+        proxied.start_proxy(upstream_url=f"{server.url}/mcp")
+        assert proxied.refund()["data"]["reason_code"] == "in_doubt"
         assert [asked.path for asked in server.asked if b"tools/call" in asked.body] == ["/mcp"]
-    assert world.effects() == []
+    assert proxied.effects() == []
 
 
 @pytest.mark.parametrize("route", ["start", "report"])
-def test_a_proxy_that_is_killed_does_not_send_the_call_again(world: World, route: str) -> None:
+def test_a_proxy_that_is_killed_does_not_send_the_call_again(proxied: ProxyProcesses, route: str) -> None:
     """Between the recorded start and the call; between the effect and its report."""
 
     def killed(asked: Asked) -> None:
-        if asked.path.endswith(f"/guard/{route}") and world.proxy is not None:
-            world.proxy.kill()
+        if asked.path.endswith(f"/guard/{route}") and proxied.proxy is not None:
+            proxied.proxy.kill()
 
     def before(asked: Asked) -> bool:
         if route == "report":
@@ -172,39 +172,64 @@ def test_a_proxy_that_is_killed_does_not_send_the_call_again(world: World, route
         return True
 
     with ScriptedServer().running() as server:
-        server.script = relay(world.place.url, before, killed)
-        world.start_proxy(url=server.url)
-        assert "raised" in world.refund()
+        server.script = relay(proxied.place.url, before, killed)
+        proxied.start_proxy(url=server.url)
+        assert "raised" in proxied.refund()
     effects = 0 if route == "start" else 1
-    assert len(world.effects()) == effects
-    world.proxy = world.usual_proxy  # another one, which knows nothing of the first
-    assert world.refund()["data"]["reason_code"] == "already_started" and len(world.effects()) == effects
+    assert len(proxied.effects()) == effects
+    proxied.proxy = proxied.usual_proxy  # another one, which knows nothing of the first
+    assert proxied.refund()["data"]["reason_code"] == "already_started" and len(proxied.effects()) == effects
 
 
-def test_a_call_whose_client_goes_away_is_finished_and_reported(world: World) -> None:
-    world.behave("waits")
-    world.client().send(**world.target(), **world.refund_call())
-    until(lambda: len(world.effects()) == 1)
-    world.lose()
-    world.behave("works")
-    until(lambda: [outcome for _, _, outcome in world.operations()] == ["success"])
+def test_a_call_whose_client_goes_away_is_finished_and_reported(proxied: ProxyProcesses) -> None:
+    proxied.behave("waits")
+    proxied.client().send(**proxied.target(), **proxied.refund_call())
+    until(lambda: len(proxied.effects()) == 1)
+    proxied.lose()
+    proxied.behave("works")
+    until(lambda: [outcome for _, _, outcome in proxied.operations()] == ["success"])
 
 
-def test_calls_of_two_clients_at_once_are_sent_once(world: World) -> None:
-    clients = [world.client(kind) for kind in ("sdk", "sdk-legacy")]
+def test_calls_of_two_clients_at_once_are_sent_once(proxied: ProxyProcesses) -> None:
+    clients = [proxied.client(kind) for kind in ("sdk", "sdk-legacy")]
     for client in clients:
-        client.send(**world.target(), **world.refund_call())
+        client.send(**proxied.target(), **proxied.refund_call())
     said: list[dict[str, Any]] = [client.answer() for client in clients]
-    assert sorted(one["error"] for one in said) == [False, True] and len(world.effects()) == 1
+    assert sorted(one["error"] for one in said) == [False, True] and len(proxied.effects()) == 1
 
 
-def test_an_authority_that_is_away_means_that_nothing_is_sent(world: World) -> None:
+def test_an_authority_that_is_away_means_that_nothing_is_sent(proxied: ProxyProcesses) -> None:
     with ScriptedServer().running() as server:
         gone: list[bool] = []
-        server.script = relay(world.place.url, lambda asked: not gone or asked.path.endswith("/key"))
-        world.start_proxy(url=server.url)
-        assert world.call("look_up", payment_intent=world.payment)["data"] == {"done": "done: look_up"}
+        server.script = relay(proxied.place.url, lambda asked: not gone or asked.path.endswith("/key"))
+        proxied.start_proxy(url=server.url)
+        assert proxied.call("look_up", payment_intent=proxied.payment)["data"] == {"done": "done: look_up"}
         gone.append(True)
-        refused = world.refund()
+        refused = proxied.refund()
     assert refused["data"]["reason_code"] == "authority_unreachable" and refused["data"]["retry"] == "later"
-    assert [one["tool"] for one in world.effects()] == ["look_up"]
+    assert [one["tool"] for one in proxied.effects()] == ["look_up"]
+
+
+SCENARIOS = [
+    "server-initialize", "ping", "tools-list", "tools-call-simple-text", "tools-call-image", "tools-call-audio",
+    "tools-call-embedded-resource", "tools-call-mixed-content", "tools-call-error", "tools-call-with-progress",
+    "json-schema-2020-12", "dns-rebinding-protection",
+]  # fmt: skip
+"""Of MCP's public conformance suite those about what the proxy serves. Not: resources, prompts, completion, logging, which it does
+not serve, elicitation and sampling, which it never asks for, and streams that a session keeps open."""
+
+
+def test_the_public_conformance_suite_passes_where_it_is_about_tools(proxied: ProxyProcesses) -> None:
+    """The suite sends no credentials, so a relay adds the agent's key."""
+
+    def with_key(asked: Asked) -> bool:
+        asked.headers["x-api-key"] = proxied.key
+        if asked.method == "GET":  # a stream of a session, which the proxy does not have
+            asked.answer(405, b"")
+        return asked.method != "GET"
+
+    with proxied.conformance_server() as url, ScriptedServer().running() as server:
+        proxied.start_proxy(upstream_url=url, tools="conformance.yaml")
+        server.script = relay(proxied.target()["url"], with_key)
+        results = conformance_results(f"{server.url}/mcp")
+    assert {name: results.get(name) for name in SCENARIOS} == dict.fromkeys(SCENARIOS, True)

