@@ -19,7 +19,7 @@ VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 
 def is_wanted() -> bool:
     """Whether the environment names where spans go."""
-    return any(os.environ.get(name) for name in VARIABLES) and os.environ.get("OTEL_SDK_DISABLED", "").lower() != "true"
+    return any(os.environ.get(name) for name in VARIABLES)
 
 
 def tracing_of(service: str) -> Tracing | None:

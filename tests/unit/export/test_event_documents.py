@@ -1,0 +1,58 @@
+"""docs/events.md says of every type exactly the fields that it may carry."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID
+
+from sentinel.authority.webhooks import EVENT_TYPES
+from sentinel.export.cloud_events import FIELDS, IN_DOUBT, REQUESTED, EventMessage, FeedEvent, messages_of
+
+PAGE = Path(__file__).parents[3] / "docs" / "events.md"
+ALWAYS = {"event", "operation_id", "hash"}
+NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
+EVENT = FeedEvent(
+    UUID(int=7), 3, UUID(int=9), "decision", UUID(int=8), '{"decision":"APPROVAL_REQUIRED"}', "sha256:aa", "sha256:bb", NOW, False,
+    UUID(int=6), "an-agent", "refund.create", 12650, "USD", "sha256:cc", ["limit_exceeded"], "approver", 2, NOW, "retail-refund",
+)  # fmt: skip
+
+
+def documented() -> dict[str, set[str]]:
+    """Fields by type, as the page's table has them."""
+    page = PAGE.read_text().partition("## Types and fields")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([a-z_.]+)` \| [^|]+ \| ([^|]+) \|$", page, re.MULTILINE)
+    return {name: set(re.findall(r"`([a-z_]+)`", fields)) for name, fields in rows}
+
+
+def carried() -> dict[str, set[str]]:
+    """Fields by type, as the code has them."""
+    found: dict[str, set[str]] = {name: set() for name in EVENT_TYPES}
+    for made in FIELDS.values():
+        for name, fixed, fields in made:
+            found[name] |= set(fixed) | set(fields)
+    found[REQUESTED] |= set(messages_of(EVENT, (REQUESTED,))[0].data) - ALWAYS
+    found[IN_DOUBT] |= {"reason"}
+    return found
+
+
+def test_the_page_names_every_field_of_every_type_and_no_other() -> None:
+    told = documented()
+    assert told.pop("test") == {"endpoint_id"}
+    assert told == carried()
+
+
+def test_a_message_is_the_same_bytes_at_every_try_and_has_no_nulls() -> None:
+    first, second = messages_of(EVENT), messages_of(EVENT)
+    assert [one.body() for one in first] == [one.body() for one in second] and len(first) == 2
+    assert all(b"null" not in one.body() for one in first)
+    assert len({one.id for one in first}) == 2 and not any("." in one.id for one in first)
+    assert isinstance(first[0], EventMessage) and first[0].body().startswith(b'{"specversion":"1.0"')
+
+
+def test_an_error_that_a_person_had_resolved_before_is_no_new_doubt() -> None:
+    reported = dataclasses.replace(EVENT, kind="outcome", body='{"outcome":"error"}', approval_id=None)
+    assert [one.type for one in messages_of(reported)] == ["outcome", "in_doubt"]
+    assert [one.type for one in messages_of(dataclasses.replace(reported, resolved_before=True))] == ["outcome"]
